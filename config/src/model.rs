@@ -1,0 +1,190 @@
+//! Checked definitions. Fields are public and there are no setters: a value of these types is already valid.
+
+use std::sync::Arc;
+
+/// A YAML file: its name as shown to people and its text.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Path or a name such as `<embedded>/softirq.yaml`.
+    pub name: String,
+    /// Text.
+    pub text: String,
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Where it was written.
+    pub at: Location,
+}
+
+/// A byte range in a source file.
+#[derive(Clone, Debug)]
+pub struct Location {
+    /// The file.
+    pub file: Arc<SourceFile>,
+    /// First byte of the scalar or key.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// 1-based.
+    pub line: u32,
+    /// 1-based, in characters.
+    pub column: u32,
+}
+
+/// One probe (one YAML document).
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// C identifier, unique among all probes loaded.
+    pub name: Spanned<String>,
+    /// Stem of the file it stands in: `--enable` takes it too.
+    pub pack: String,
+    /// One sentence.
+    pub summary: String,
+    /// Whether it runs without being named (`enabled:`, default true).
+    pub enabled: bool,
+    /// Where it runs.
+    pub shape: Shape,
+    /// `where:` of the document.
+    pub filter: Option<Spanned<String>>,
+    /// Metrics in file order.
+    pub metrics: Vec<Metric>,
+    /// `max_map_bytes:`, default 16 MiB.
+    pub max_map_bytes: u64,
+}
+
+/// Where a probe runs.
+#[derive(Clone, Debug)]
+pub enum Shape {
+    /// `at:` one hook or a list.
+    At(Vec<Spanned<Hook>>),
+    /// `span:`.
+    Span(Span),
+    /// `poll:`.
+    Poll {
+        /// `source:`.
+        source: Spanned<String>,
+        /// `every:`, default 5s.
+        every_ns: u64,
+    },
+}
+
+/// `span:`.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// `start:` one hook or a list.
+    pub start: Vec<Spanned<Hook>>,
+    /// `end:` one hook or a list.
+    pub end: Vec<Spanned<Hook>>,
+    /// `by:` one expression or a list; empty means `tid`.
+    pub by: Vec<Spanned<String>>,
+    /// `save:` name to expression, in file order.
+    pub save: Vec<(Spanned<String>, Spanned<String>)>,
+    /// `where:` inside `span:`.
+    pub filter: Option<Spanned<String>>,
+    /// `keep: first|last`, default last.
+    pub keep_first: bool,
+    /// `max_entries:`, default 16384.
+    pub max_open: u32,
+}
+
+/// A hook, parsed from its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// `tracepoint:SYSTEM:EVENT`
+    Tracepoint {
+        /// Subsystem.
+        system: String,
+        /// Event.
+        event: String,
+    },
+    /// `rawtracepoint:EVENT`
+    RawTracepoint {
+        /// Event.
+        event: String,
+    },
+    /// `syscall:NAME:enter`, `syscall:[A, B]:exit`, `syscall:*:enter` (empty list)
+    Syscall {
+        /// Names.
+        names: Vec<String>,
+        /// `exit` rather than `enter`.
+        exit: bool,
+    },
+    /// `interval:s:1`, `interval:ms:100`
+    Interval {
+        /// Nanoseconds.
+        period_ns: u64,
+    },
+}
+
+/// One metric.
+#[derive(Clone, Debug)]
+pub struct Metric {
+    /// Without the `kstrobe_` prefix.
+    pub name: Spanned<String>,
+    /// `help:`; the probe's summary when absent.
+    pub help: Option<String>,
+    /// Kind.
+    pub kind: MetricKind,
+    /// `value:`.
+    pub value: Option<Spanned<String>>,
+    /// `where:`.
+    pub filter: Option<Spanned<String>>,
+    /// `unit:` or the name's suffix: `seconds`, `bytes`, ... ; empty when there is none.
+    pub unit: String,
+    /// Raw units per exported unit: 1e9 when the unit is `seconds`, else 1.
+    pub raw_per_unit: u64,
+    /// `labels:` in file order: name, expression.
+    pub labels: Vec<(Spanned<String>, Spanned<String>)>,
+    /// `max_series:`, default 1024.
+    pub max_series: u32,
+    /// `ttl:` nanoseconds, default 15 min; 0 = never.
+    pub ttl_ns: u64,
+    /// `allow_high_cardinality:`.
+    pub allow_high_cardinality: bool,
+}
+
+/// Kinds of metric.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MetricKind {
+    /// `counter`
+    Counter,
+    /// `gauge`
+    Gauge,
+    /// `histogram`
+    Histogram(Buckets),
+}
+
+/// `buckets:`, with defaults filled in: schema 3; 1us .. 16s and classic 1, 2.5, 5 x 10^k s from 1us to 10s for
+/// seconds; 1 .. 2^30 and powers of 4 for anything else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buckets {
+    /// `schema:` 0..=5.
+    pub schema: u8,
+    /// `min:` raw units.
+    pub min: u64,
+    /// `max:` raw units.
+    pub max: u64,
+    /// `classic:` upper bounds in the exported unit as decimal text, ascending.
+    pub classic: Vec<String>,
+}
+
+/// `kstrobe.yaml`: the agent's own configuration. Every key is optional.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// `listen:` addresses, default `127.0.0.1:9779`.
+    pub listen: Vec<String>,
+    /// `probes.enable:` names or packs to run besides those enabled by default.
+    pub enable: Vec<Spanned<String>>,
+    /// `probes.disable:` names or packs not to run.
+    pub disable: Vec<Spanned<String>>,
+    /// `probes.directory:` of YAML files, besides the embedded ones.
+    pub probes_directory: Option<Spanned<String>>,
+    /// `log.level:` default `info`.
+    pub log_level: String,
+    /// `log.format:` `logfmt` or `json`.
+    pub log_json: bool,
+}

@@ -1,0 +1,121 @@
+//! What the compiler says when it cannot go on: a message, its place in the user's text, and what to do about it.
+
+/// A byte range inside one [`Text`](crate::program::Text).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// The range `start..end`.
+    pub fn new(start: usize, end: usize) -> Self {
+        Self { start: start as u32, end: end as u32 }
+    }
+    /// The smallest range that holds both.
+    pub fn to(self, other: Span) -> Span {
+        Span { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+}
+
+/// Names a [`Text`](crate::program::Text) of the program being compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TextId(pub u32);
+
+/// A place in the user's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Place {
+    /// Which text.
+    pub text: TextId,
+    /// Where in it.
+    pub span: Span,
+}
+
+/// Whose fault it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The user's text is wrong.
+    User,
+    /// The text is right but this kernel lacks something it needs.
+    Target,
+    /// The worst case would break a limit (instructions, stack, map bytes).
+    Limit,
+    /// The compiler is wrong: please report.
+    Bug,
+}
+
+/// One mistake, with its place and the next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Whose fault.
+    pub fault: Fault,
+    /// Where; `None` when no part of the user's text is to blame.
+    pub at: Option<Place>,
+    /// What is wrong, one line, no trailing full stop.
+    pub message: String,
+    /// What to do, one line ("did you mean `sk_family`?").
+    pub hint: Option<String>,
+}
+
+impl Diagnostic {
+    /// A user's mistake at `at`.
+    pub fn user(at: Place, message: impl Into<String>) -> Self {
+        Self { fault: Fault::User, at: Some(at), message: message.into(), hint: None }
+    }
+    /// Something this kernel lacks.
+    pub fn target(at: Place, message: impl Into<String>) -> Self {
+        Self { fault: Fault::Target, at: Some(at), message: message.into(), hint: None }
+    }
+    /// A limit that would be broken.
+    pub fn limit(at: Place, message: impl Into<String>) -> Self {
+        Self { fault: Fault::Limit, at: Some(at), message: message.into(), hint: None }
+    }
+    /// An error in the compiler itself.
+    pub fn bug(message: impl Into<String>) -> Self {
+        Self { fault: Fault::Bug, at: None, message: message.into(), hint: Some("this is an error in kstrobe: please report it".into()) }
+    }
+    /// Adds what to do about it.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The candidate closest to `name` by edit distance, if close enough to be a likely slip.
+pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (name.len() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|c| (edit_distance(name, c), c))
+        .filter(|(d, _)| *d <= limit)
+        .min_by_key(|(d, c)| (*d, *c))
+        .map(|(_, c)| c)
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(ca != cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::did_you_mean;
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_are_not() {
+        assert_eq!(did_you_mean("sk_famly", ["sk_family", "sk_state"]), Some("sk_family"));
+        assert_eq!(did_you_mean("zzz", ["sk_family", "sk_state"]), None);
+    }
+}

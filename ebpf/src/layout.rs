@@ -1,0 +1,217 @@
+//! Every map of a probe, and what each byte in it means: the only description there is.
+//!
+//! The compiler makes it; the agent reads maps and names series by it.
+//!
+//! A [`Table`] is the storage of all metrics that share a set of labels. Its *record* holds one cell per metric, so one
+//! lookup finds everything an event has to add to. Records lie in an array map of `shards * slots` elements, shard-major
+//! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
+
+use crate::buckets::Scheme;
+use crate::typed::{Decoder, Ty};
+use std::sync::Arc;
+
+/// Index into [`Layout::maps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MapId(pub u32);
+
+/// All memory of one probe.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Layout {
+    /// Possible CPUs the maps were sized for.
+    pub cpus: u32,
+    /// Kernel maps in the order of their ids.
+    pub maps: Vec<MapDef>,
+    /// Series storage.
+    pub tables: Vec<Table>,
+    /// Open spans that the agent has to sweep (hash keys only).
+    pub spans: Option<SpanMap>,
+    /// Counts of what was lost, if any event can be.
+    pub losses: Option<LossMap>,
+}
+
+/// A kernel map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapDef {
+    /// C identifier, at most 15 bytes.
+    pub name: String,
+    /// Kind.
+    pub kind: MapKind,
+    /// Bytes of a key (0 for a stack).
+    pub key_bytes: u32,
+    /// Bytes of a value.
+    pub value_bytes: u32,
+    /// Elements.
+    pub entries: u32,
+}
+
+/// Kinds of map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MapKind {
+    /// `BPF_MAP_TYPE_ARRAY`, with `BPF_F_MMAPABLE` when `mmap`.
+    Array {
+        /// May be mapped into the agent's memory.
+        mmap: bool,
+    },
+    /// `BPF_MAP_TYPE_HASH`, preallocated.
+    Hash,
+    /// `BPF_MAP_TYPE_STACK`.
+    Stack,
+    /// `BPF_MAP_TYPE_TASK_STORAGE` (`BPF_F_NO_PREALLOC`).
+    TaskStorage,
+}
+
+impl MapDef {
+    /// Bytes of kernel memory it takes, near enough for a budget: the kernel's own overhead per hash element is 64 bytes.
+    /// Task storage grows with tasks, not here.
+    pub fn bytes(&self) -> u64 {
+        let round = |n: u32| u64::from(n).next_multiple_of(8);
+        let element = match self.kind {
+            MapKind::Array { .. } | MapKind::Stack => round(self.value_bytes),
+            MapKind::Hash => round(self.key_bytes) + round(self.value_bytes) + 64,
+            MapKind::TaskStorage => 0,
+        };
+        element * u64::from(self.entries)
+    }
+}
+
+/// The storage of all metrics that share a set of labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Array map of records.
+    pub values: MapId,
+    /// CPU `c` writes shard `c % shards`. With `shards < cpus`, or several writers, adds are atomic.
+    pub shards: u32,
+    /// Records per shard.
+    pub slots: u32,
+    /// The slot that takes what found no room, if any.
+    pub overflow: Option<u32>,
+    /// How a label set finds its slot.
+    pub index: Index,
+    /// The labels, in key order.
+    pub key: Vec<KeyField>,
+    /// The metrics.
+    pub cells: Vec<Cell>,
+}
+
+/// How a label set finds its slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// No labels: slot 0.
+    Single,
+    /// `slot = ((k0 * d1) + k1) * d2 + k2 ...`; the domains in key order. Their product is the overflow slot.
+    Dense(Vec<u32>),
+    /// `map[key] = slot` (u32); slot 0 is the overflow slot. New slots come from the stack map `free`, which the agent
+    /// fills with `1..slots` at start and again as it evicts keys.
+    Hash {
+        /// Key to slot.
+        map: MapId,
+        /// Free slots.
+        free: MapId,
+        /// Bytes of a key.
+        key_bytes: u32,
+    },
+}
+
+/// One label in a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyField {
+    /// Label names: one per metric of the table that shares this field (usually all the same), in the order of
+    /// [`Table::cells`].
+    pub names: Vec<String>,
+    /// Type of the stored value; little-endian, zero- or sign-extended as the type says.
+    pub ty: Ty,
+    /// Bytes from the key's start (hash keys only).
+    pub offset: u32,
+    /// How to print it.
+    pub decoder: Decoder,
+}
+
+/// One metric's part of a record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Index into [`crate::typed::Probe::metrics`] and [`crate::program::Program::metrics`].
+    pub metric: u32,
+    /// Bytes from the record's start, a multiple of 8.
+    pub offset: u32,
+    /// What lies there.
+    pub kind: CellKind,
+    /// For each label of the metric, in the user's order, the index of its key field.
+    pub labels: Vec<u32>,
+}
+
+/// What a cell holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CellKind {
+    /// One u64, summed over shards.
+    Counter,
+    /// A u64 value, then a u64 that is 1 once it was set. Tables with gauges have one shard.
+    Gauge {
+        /// Two's complement.
+        signed: bool,
+    },
+    /// A u64 sum in raw units, then one u64 per bucket of the scheme; all summed over shards.
+    Histogram(Arc<Scheme>),
+}
+
+impl CellKind {
+    /// Bytes it takes.
+    pub fn bytes(&self) -> u32 {
+        match self {
+            CellKind::Counter => 8,
+            CellKind::Gauge { .. } => 16,
+            CellKind::Histogram(s) => 8 + 8 * s.buckets() as u32,
+        }
+    }
+}
+
+/// The hash of open spans, which the agent sweeps of starts that never ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpanMap {
+    /// Hash map; the first 8 bytes of a value are the start time (`CLOCK_MONOTONIC` ns), 0 when no span is open.
+    pub map: MapId,
+}
+
+/// Loss counters: an array map of `cpus * reasons.len()` u64 values in one element per CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LossMap {
+    /// Array map with one element per CPU; element = one u64 per reason, in the order of [`LossMap::reasons`].
+    pub map: MapId,
+    /// Names, as in the label `reason`.
+    pub reasons: Vec<Loss>,
+}
+
+/// Why an event was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Loss {
+    /// A new label set found no room: counted in the `other` series, so it is not lost but merged.
+    SeriesOverflow,
+    /// An end came without a start.
+    NoStart,
+    /// The hash of open spans was full.
+    SpansFull,
+    /// Task storage could not be had.
+    NoStorage,
+}
+
+impl Loss {
+    /// Label text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Loss::SeriesOverflow => "series_overflow",
+            Loss::NoStart => "no_start",
+            Loss::SpansFull => "spans_full",
+            Loss::NoStorage => "no_storage",
+        }
+    }
+}
+
+impl Layout {
+    /// The map's definition.
+    pub fn map(&self, id: MapId) -> &MapDef {
+        &self.maps[id.0 as usize]
+    }
+    /// Bytes of all maps.
+    pub fn bytes(&self) -> u64 {
+        self.maps.iter().map(MapDef::bytes).sum()
+    }
+}

@@ -1,0 +1,184 @@
+//! The compiler's input: one probe as plain data, every expression still as text.
+//!
+//! The agent's `plan` room builds this from the YAML model; nothing here knows YAML.
+
+use crate::buckets::BucketSpec;
+use crate::diag::TextId;
+
+/// A piece of user text with the place it came from, so that diagnostics and the kernel's line info can point at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Unique within the program; diagnostics name it.
+    pub id: TextId,
+    /// The expression (or name) itself.
+    pub text: String,
+    /// 1-based line in the YAML file.
+    pub line: u32,
+    /// 1-based column in the YAML file.
+    pub column: u32,
+}
+
+/// One probe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// The probe's name: a C identifier.
+    pub name: Text,
+    /// Name of the YAML file, for line info.
+    pub file: String,
+    /// The whole YAML text, for line info.
+    pub source: String,
+    /// Where it runs.
+    pub shape: Shape,
+    /// `where`: events (for a span: ends) for which this is false are ignored.
+    pub filter: Option<Text>,
+    /// What it measures, in the user's order.
+    pub metrics: Vec<Metric>,
+    /// What it may use at most.
+    pub limits: Limits,
+}
+
+/// Where a probe runs and how many events make one measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// One measurement per event of any of these hooks.
+    At(Vec<Hook>),
+    /// One measurement per pair of a start and an end event that have the same key.
+    Span(Span),
+    /// One measurement per row of a source that the agent reads in user space, each `every_ns`.
+    Poll {
+        /// Name of the source, one of [`Target::polls`](crate::Target::polls).
+        source: Text,
+        /// Nanoseconds between two reads.
+        every_ns: u64,
+    },
+}
+
+/// A start hook and an end hook paired by a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// Hooks that start the span.
+    pub start: Vec<Hook>,
+    /// Hooks that end it.
+    pub end: Vec<Hook>,
+    /// The pairing key, evaluated at both ends: `[tid]` by default.
+    pub by: Vec<Text>,
+    /// Values computed at the start and readable at the end as `start.NAME`.
+    pub save: Vec<(Text, Text)>,
+    /// Starts for which this is false open no span.
+    pub filter: Option<Text>,
+    /// What a second start before the end does.
+    pub keep: Keep,
+    /// Most spans open at once (ignored with task storage and dense keys).
+    pub max_open: u32,
+}
+
+/// Which start counts when several come before the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// The last one restarts the span.
+    #[default]
+    Last,
+    /// The first one stands (a softirq raised again while pending).
+    First,
+}
+
+/// A place in the kernel to run at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// What it is.
+    pub kind: HookKind,
+    /// As the user wrote it.
+    pub text: Text,
+}
+
+/// The kinds of hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookKind {
+    /// `tracepoint:SYSTEM:EVENT`: fields of the event's `format` as `args.NAME`.
+    Tracepoint {
+        /// Subsystem, e.g. `sock`.
+        system: String,
+        /// Event, e.g. `inet_sock_set_state`.
+        event: String,
+    },
+    /// `rawtracepoint:EVENT`: the tracepoint's own C arguments as `args.NAME`, typed by BTF.
+    RawTracepoint {
+        /// Event, e.g. `softirq_entry`.
+        event: String,
+    },
+    /// `syscall:NAME|[A, B]|*:enter|exit`.
+    Syscall {
+        /// Architecture-neutral names; empty means every system call.
+        names: Vec<String>,
+        /// Which end.
+        edge: Edge,
+    },
+    /// `interval:s:1`, on one CPU.
+    Interval {
+        /// Nanoseconds between two runs.
+        period_ns: u64,
+    },
+}
+
+/// The two ends of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Edge {
+    /// Before it runs.
+    Enter,
+    /// After it ran.
+    Exit,
+}
+
+/// One exported metric.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Name without the `kstrobe_` prefix, e.g. `syscall_duration_seconds`.
+    pub name: Text,
+    /// Counter, gauge or histogram.
+    pub kind: MetricKind,
+    /// What is added or observed; a counter without one counts events.
+    pub value: Option<Text>,
+    /// Measurements for which this is false are ignored by this metric.
+    pub filter: Option<Text>,
+    /// Label names and their values, in the user's order.
+    pub labels: Vec<Label>,
+    /// Most label sets kept; what comes after goes to the series whose labels are all `other`.
+    pub max_series: u32,
+}
+
+/// The kinds of metric.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MetricKind {
+    /// A sum that never goes back.
+    Counter,
+    /// The last value.
+    Gauge,
+    /// A distribution.
+    Histogram(BucketSpec),
+}
+
+/// One label of a metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Prometheus label name.
+    pub name: Text,
+    /// Expression, whose outermost call may be a decoder (`errno(-retval)`).
+    pub value: Text,
+    /// Whether `pid`, `tid` and raw pointers are allowed as its value.
+    pub allow_high_cardinality: bool,
+}
+
+/// What a probe may use at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of kernel maps, all maps of the probe together.
+    pub map_bytes: u64,
+    /// Instructions of one program.
+    pub instructions: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { map_bytes: 16 << 20, instructions: 4096 }
+    }
+}

@@ -1,0 +1,473 @@
+//! A checked probe: every name resolved against the target, every node typed. `check` makes it, `build` consumes it.
+
+use crate::buckets::BucketSpec;
+use crate::diag::Place;
+use crate::program::{Keep, Limits};
+
+/// A checked probe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probe {
+    /// C identifier.
+    pub name: String,
+    /// Where it runs.
+    pub shape: Shape,
+    /// What it measures.
+    pub metrics: Vec<Metric>,
+    /// The limits to keep.
+    pub limits: Limits,
+}
+
+/// See [`crate::program::Shape`]. Hooks that share an attach point are one [`Site`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// One measurement per event. `where` is [`Site::filter`].
+    At(Vec<Site>),
+    /// Paired events.
+    Span {
+        /// Start sites.
+        start: Vec<StartSite>,
+        /// End sites.
+        end: Vec<EndSite>,
+        /// How the two find each other.
+        key: SpanKey,
+        /// Saved values: name and type (scalars and strings).
+        save: Vec<(String, Ty)>,
+        /// Which start counts.
+        keep: Keep,
+        /// Most open spans (hash keys only).
+        max_open: u32,
+        /// Some metric reads [`Kind::OffCpu`] or [`Kind::OnCpu`], so switches must be watched.
+        off_cpu: bool,
+        /// Starts are filtered beyond the hook's own selection, so an end without a start is no loss.
+        filtered: bool,
+    },
+    /// Rows read in user space; fields are [`Kind::Arg`]s.
+    Poll {
+        /// Source name.
+        source: String,
+        /// Nanoseconds between reads.
+        every_ns: u64,
+        /// `where`.
+        filter: Option<Expr>,
+        /// One measurement per metric, in the order of [`Probe::metrics`].
+        measures: Vec<Measure>,
+    },
+}
+
+/// How starts and ends are paired.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpanKey {
+    /// By the current task.
+    Task,
+    /// By values with a known small range each (product at most 65,536): an array index. The domains, in order.
+    Dense(Vec<u32>),
+    /// By any value: a hash. The types, in order.
+    Hash(Vec<Ty>),
+}
+
+/// What attaches where: the compiler's choice for this target.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Attach {
+    /// `tp_btf`: arguments are trusted BTF pointers, read directly.
+    TpBtf {
+        /// Tracepoint name.
+        event: String,
+    },
+    /// `raw_tp`: the same arguments, read through a helper.
+    RawTp {
+        /// Tracepoint name.
+        event: String,
+    },
+    /// Perf tracepoint: the event's formatted fields.
+    Tracepoint {
+        /// Subsystem.
+        system: String,
+        /// Event.
+        event: String,
+    },
+    /// cpu-clock on one CPU.
+    Interval {
+        /// Nanoseconds.
+        period_ns: u64,
+    },
+}
+
+/// The events of one attach point: which of them count, and what is measured there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    /// Where to attach.
+    pub attach: Attach,
+    /// As the user wrote the hook(s).
+    pub place: Place,
+    /// The hook's own selection (system call numbers), then `where`.
+    pub select: Select,
+    /// `where`.
+    pub filter: Option<Expr>,
+    /// One measurement per metric, in the order of [`Probe::metrics`].
+    pub measures: Vec<Measure>,
+}
+
+/// A start site of a span.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartSite {
+    /// Where to attach.
+    pub attach: Attach,
+    /// As the user wrote it.
+    pub place: Place,
+    /// The hook's own selection.
+    pub select: Select,
+    /// The span's `where`.
+    pub filter: Option<Expr>,
+    /// The pairing key (empty for [`SpanKey::Task`]).
+    pub by: Vec<Expr>,
+    /// One value per saved name.
+    pub save: Vec<Expr>,
+}
+
+/// An end site of a span.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndSite {
+    /// Where to attach.
+    pub attach: Attach,
+    /// As the user wrote it.
+    pub place: Place,
+    /// The hook's own selection.
+    pub select: Select,
+    /// The probe's `where`.
+    pub filter: Option<Expr>,
+    /// The pairing key (empty for [`SpanKey::Task`]).
+    pub by: Vec<Expr>,
+    /// One measurement per metric, in the order of [`Probe::metrics`].
+    pub measures: Vec<Measure>,
+}
+
+/// Which events of an attach point the hook means.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Select {
+    /// All.
+    All,
+    /// Those whose value is one of these (sorted): system call numbers.
+    OneOf(Expr, Vec<u64>),
+}
+
+/// A metric's own properties; what it reads differs by site and lies in [`Measure`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Name without prefix.
+    pub name: String,
+    /// Place of the name.
+    pub place: Place,
+    /// Kind.
+    pub kind: MetricKind,
+    /// Label names, types and decoders, in the user's order.
+    pub labels: Vec<Label>,
+    /// Most label sets.
+    pub max_series: u32,
+}
+
+/// See [`crate::program::MetricKind`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum MetricKind {
+    /// A sum.
+    Counter,
+    /// The last value; `signed` tells how to read the stored 64 bits.
+    Gauge {
+        /// Two's complement.
+        signed: bool,
+    },
+    /// A distribution.
+    Histogram(BucketSpec),
+}
+
+/// A label: what is stored as the key, and how user space turns it into text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    /// Prometheus label name.
+    pub name: String,
+    /// Type of the stored value: an integer, a bool, a string or bytes.
+    pub ty: Ty,
+    /// How to print it.
+    pub decoder: Decoder,
+    /// Number of possible values `0..n` when small and known (softirq vectors, system calls, bool).
+    pub domain: Option<u32>,
+}
+
+/// What one metric reads at one site.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measure {
+    /// The metric's `where`.
+    pub filter: Option<Expr>,
+    /// The value as an unsigned 64-bit integer (signed for a signed gauge).
+    pub value: Expr,
+    /// One expression per label.
+    pub labels: Vec<Expr>,
+}
+
+/// Turns a stored key into label text, in user space, at read time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Decoder {
+    /// Decimal.
+    Unsigned,
+    /// Decimal, two's complement of the type's width.
+    Signed,
+    /// `true` / `false`.
+    Bool,
+    /// Bytes up to the first NUL; invalid UTF-8 replaced.
+    Str,
+    /// System call number to name.
+    Syscall,
+    /// Error number (positive) to `ENOENT`.
+    Errno,
+    /// TCP state number to `established`.
+    TcpState,
+    /// Address family to `ipv4`, `ipv6`, `unix`.
+    AddressFamily,
+    /// Softirq vector to `net_rx`.
+    Softirq,
+    /// 4 or 16 bytes in network order to text.
+    Ip,
+    /// Port in network byte order.
+    PortBe,
+    /// Interface index to name.
+    IfName,
+    /// Signal number to `SIGKILL`.
+    Signal,
+    /// Named values; others in decimal.
+    Enum(Vec<(i64, String)>),
+    /// Named values and what all others are; `None` prints decimal.
+    Map(Vec<(i64, String)>, Option<String>),
+}
+
+/// The types of the language. Widths and signs are explicit; nothing widens silently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ty {
+    /// 8, 16, 32 or 64 bits. Held in a 64-bit register, zero- or sign-extended.
+    Int {
+        /// Width in bits.
+        bits: u8,
+        /// Two's complement.
+        signed: bool,
+    },
+    /// 0 or 1.
+    Bool,
+    /// A kernel address of a BTF type (0 = void).
+    Ptr {
+        /// BTF id of what it points to, qualifiers stripped.
+        to: u32,
+        /// How it may be read.
+        trust: Trust,
+    },
+    /// NUL-padded text of at most this many bytes.
+    Str(u16),
+    /// Raw bytes (an IPv6 address).
+    Bytes(u16),
+}
+
+/// How memory behind a pointer may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trust {
+    /// The verifier knows its BTF type: a plain load, faults read as 0.
+    Btf,
+    /// Only an address to the verifier: `bpf_probe_read_kernel`, faults read as 0.
+    Probe,
+    /// An address in the current process: `bpf_probe_read_user`.
+    User,
+}
+
+impl Ty {
+    /// Unsigned, 64 bits.
+    pub const U64: Ty = Ty::Int { bits: 64, signed: false };
+    /// Unsigned, 32 bits.
+    pub const U32: Ty = Ty::Int { bits: 32, signed: false };
+    /// Signed, 64 bits.
+    pub const S64: Ty = Ty::Int { bits: 64, signed: true };
+    /// Signed, 32 bits.
+    pub const S32: Ty = Ty::Int { bits: 32, signed: true };
+
+    /// Bytes it takes in a key or saved state, before alignment.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Ty::Int { bits, .. } => u32::from(bits) / 8,
+            Ty::Bool => 1,
+            Ty::Ptr { .. } => 8,
+            Ty::Str(n) | Ty::Bytes(n) => u32::from(n),
+        }
+    }
+    /// Whether a value fits one 64-bit register.
+    pub fn is_scalar(self) -> bool {
+        !matches!(self, Ty::Str(_) | Ty::Bytes(_))
+    }
+}
+
+/// A typed node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expr {
+    /// What it is.
+    pub kind: Kind,
+    /// Its type.
+    pub ty: Ty,
+    /// Whether it counts nanoseconds (`elapsed`, `10ms`, `nsecs - start.t`).
+    pub duration: bool,
+    /// Where it was written.
+    pub place: Place,
+}
+
+/// The kinds of typed node. Operands already have the types the operator wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// A constant, as the 64 bits of its extended value.
+    Const(u64),
+    /// A constant string: only as an operand of [`Kind::StrEq`] and kin, or as a whole label.
+    Str(Vec<u8>),
+    /// `nsecs`: `bpf_ktime_get_ns`.
+    Now,
+    /// `pid`: thread group id.
+    Pid,
+    /// `tid`: thread id.
+    Tid,
+    /// `uid`.
+    Uid,
+    /// `gid`.
+    Gid,
+    /// `comm`: 16 bytes.
+    Comm,
+    /// `cgroup`: id of the current cgroup (v2).
+    Cgroup,
+    /// `cpu`.
+    Cpu,
+    /// The current `struct task_struct *`.
+    Task,
+    /// 64 bits of the program's context at this byte offset, truncated to the node's type: tracepoint argument
+    /// `offset / 8` of `tp_btf` and `raw_tp`, or 64-bit perf context words.
+    Arg {
+        /// Bytes from the context's start.
+        offset: u32,
+    },
+    /// A field of the perf tracepoint record (or poll row) at this offset, of the node's type's size.
+    Field {
+        /// Bytes from the record's start.
+        offset: u32,
+    },
+    /// A `__data_loc` string of the perf tracepoint record, as `Str`.
+    DataLoc {
+        /// Bytes from the record's start to the 4-byte locator.
+        offset: u32,
+    },
+    /// A value read from memory behind `base` (a pointer): `ty.bytes()` bytes at `offset`; 0 when the pointer is null
+    /// or the read faults. A bitfield reads `size` bytes, shifts right by `shift` and keeps `width` bits.
+    Load {
+        /// The pointer; its [`Trust`] says how to read.
+        base: Box<Expr>,
+        /// Bytes from the pointer.
+        offset: i32,
+        /// Set for bitfields.
+        bitfield: Option<Bitfield>,
+    },
+    /// `base + offset`: the address of an embedded struct or array; 0 stays 0.
+    Offset {
+        /// The pointer.
+        base: Box<Expr>,
+        /// Bytes.
+        offset: i32,
+    },
+    /// `base + index * scale`: an element's address. The check has bounded the index.
+    Element {
+        /// The array's address.
+        base: Box<Expr>,
+        /// Unsigned index.
+        index: Box<Expr>,
+        /// Bytes per element.
+        scale: u32,
+        /// Elements; an index at or past it reads as 0 (the address becomes null).
+        count: u32,
+    },
+    /// `str(ptr, n)`: NUL-terminated text behind a kernel or user pointer, NUL-padded.
+    StrAt(Box<Expr>),
+    /// Address of the `struct file` behind a descriptor of the current task, 0 if there is none.
+    FdFile(Box<Expr>),
+    /// Address of the `struct sock` behind a descriptor of the current task, 0 if it is no socket.
+    FdSock(Box<Expr>),
+    /// `start.NAME`.
+    Saved(u32),
+    /// `elapsed`, nanoseconds.
+    Elapsed,
+    /// `elapsed.off_cpu`: the part of the span the task was switched out.
+    OffCpu,
+    /// `elapsed.on_cpu`: the rest.
+    OnCpu,
+    /// `-a`, `~a`, in the node's width.
+    Unary(Unary, Box<Expr>),
+    /// `!a` on booleans.
+    Not(Box<Expr>),
+    /// Arithmetic in the node's width and sign; wraps; division by zero gives 0.
+    Arith(Arith, Box<Expr>, Box<Expr>),
+    /// Comparison of two operands of one type (sign taken from it); the node is a bool.
+    Cmp(Cmp, Box<Expr>, Box<Expr>),
+    /// `a && b`: `b` is not evaluated when `a` is false.
+    And(Box<Expr>, Box<Expr>),
+    /// `a || b`.
+    Or(Box<Expr>, Box<Expr>),
+    /// `c ? a : b`: only one side is evaluated.
+    Cond(Box<Expr>, Box<Expr>, Box<Expr>),
+    /// A conversion to the node's type: truncation, zero- or sign-extension (by the operand's sign), non-zero test.
+    Convert(Box<Expr>),
+    /// Swap the bytes of a 16-, 32- or 64-bit value (`ntohs`, `ntohl`).
+    Swap(Box<Expr>),
+    /// `log2(x)`: floor, 0 for 0.
+    Log2(Box<Expr>),
+    /// The first `literal.len()` bytes equal the literal; for whole-string equality the literal ends in NUL
+    /// (unless it fills the type).
+    StrEq(Box<Expr>, Vec<u8>),
+    /// An integer is one of these constants.
+    OneOf(Box<Expr>, Vec<u64>),
+}
+
+/// Where the bits of a bitfield lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bitfield {
+    /// Bytes to read: 1, 2, 4 or 8.
+    pub size: u8,
+    /// Bits to drop on the right after a little-endian read.
+    pub shift: u8,
+    /// Bits to keep.
+    pub width: u8,
+}
+
+/// Unary arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the operator its name says")]
+pub enum Unary {
+    Neg,
+    Invert,
+}
+
+/// Binary arithmetic. `Min`, `Max`, `Div`, `Rem`, `Shr` follow the sign of the node's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the operator its name says")]
+pub enum Arith {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Rem,
+    And,
+    Or,
+    Xor,
+    Shl,
+    Shr,
+    Min,
+    Max,
+}
+
+/// Comparisons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the operator its name says")]
+pub enum Cmp {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
