@@ -74,7 +74,12 @@ impl Diagnostic {
     }
     /// An error in the compiler itself.
     pub fn bug(message: impl Into<String>) -> Self {
-        Self { fault: Fault::Bug, at: None, message: message.into(), hint: Some("this is an error in kstrobe: please report it".into()) }
+        Self {
+            fault: Fault::Bug,
+            at: None,
+            message: message.into(),
+            hint: Some("this is an error in kstrobe: please report it".into()),
+        }
     }
     /// Adds what to do about it.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

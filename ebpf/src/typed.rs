@@ -470,4 +470,3 @@ pub enum Cmp {
     Gt,
     Ge,
 }
-
