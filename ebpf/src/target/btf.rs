@@ -1,0 +1,447 @@
+//! Reader of BTF, the kernel's description of its own types.
+//!
+//! The bytes stay as they are; parsing finds where each type starts and checks that every record lies inside the data, so
+//! that later reads cannot fail. Names are indexed on first use. Ids are those of the data: the kernel's own ids.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+/// A set of types. Cloning shares the bytes.
+#[derive(Clone)]
+pub struct Btf(Arc<Inner>);
+
+struct Inner {
+    raw: Vec<u8>,
+    strings: std::ops::Range<usize>,
+    /// Byte position of type `id`; entry 0 stands for void.
+    positions: Vec<u32>,
+    names: OnceLock<HashMap<(u64, Kind), u32>>,
+    constants: OnceLock<HashMap<u64, (u32, u32)>>,
+}
+
+/// Why bytes are not BTF.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BtfError(pub String);
+
+impl std::fmt::Display for BtfError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "not valid BTF: {}", self.0)
+    }
+}
+impl std::error::Error for BtfError {}
+
+/// Kinds of type, numbered as in the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "each is the C construct its name says")]
+pub enum Kind {
+    Void,
+    Int,
+    Ptr,
+    Array,
+    Struct,
+    Union,
+    Enum,
+    Fwd,
+    Typedef,
+    Volatile,
+    Const,
+    Restrict,
+    Func,
+    FuncProto,
+    Var,
+    Datasec,
+    Float,
+    DeclTag,
+    TypeTag,
+    Enum64,
+}
+
+const KINDS: [Kind; 20] = [
+    Kind::Void,
+    Kind::Int,
+    Kind::Ptr,
+    Kind::Array,
+    Kind::Struct,
+    Kind::Union,
+    Kind::Enum,
+    Kind::Fwd,
+    Kind::Typedef,
+    Kind::Volatile,
+    Kind::Const,
+    Kind::Restrict,
+    Kind::Func,
+    Kind::FuncProto,
+    Kind::Var,
+    Kind::Datasec,
+    Kind::Float,
+    Kind::DeclTag,
+    Kind::TypeTag,
+    Kind::Enum64,
+];
+
+/// A type's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Type {
+    /// Its id.
+    pub id: u32,
+    /// Its kind.
+    pub kind: Kind,
+    /// Members, values or parameters it has.
+    pub count: u32,
+    /// Bytes (int, struct, union, enum) or the id it refers to (pointer, typedef, function...).
+    pub size_or_type: u32,
+    flag: bool,
+    name: u32,
+    body: usize,
+}
+
+/// A member of a struct or union.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member<'a> {
+    /// Its name, empty for an anonymous struct or union.
+    pub name: &'a str,
+    /// Its type.
+    pub ty: u32,
+    /// Bits from the start of the struct asked for.
+    pub bit_offset: u32,
+    /// Bits of a bitfield; 0 for anything else.
+    pub bit_size: u32,
+}
+
+impl Btf {
+    /// Reads BTF; the bytes are checked once, here.
+    pub fn parse(raw: Vec<u8>) -> Result<Btf, BtfError> {
+        let err = |m: &str| BtfError(m.to_string());
+        let word = |at: usize| -> Result<u32, BtfError> {
+            let bytes = raw.get(at..at + 4).ok_or_else(|| err("cut short"))?;
+            Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        };
+        if raw.get(..2) != Some(&[0x9f, 0xeb]) {
+            return Err(err("wrong magic number"));
+        }
+        let header = word(4)? as usize;
+        let section = |offset: u32, len: u32| -> Result<std::ops::Range<usize>, BtfError> {
+            let start = header.checked_add(offset as usize).ok_or_else(|| err("section out of range"))?;
+            let end = start.checked_add(len as usize).ok_or_else(|| err("section out of range"))?;
+            if end > raw.len() { Err(err("section out of range")) } else { Ok(start..end) }
+        };
+        let types = section(word(8)?, word(12)?)?;
+        let strings = section(word(16)?, word(20)?)?;
+        if strings.is_empty() || raw[strings.end - 1] != 0 {
+            return Err(err("string section does not end in NUL"));
+        }
+        let mut positions = Vec::with_capacity(types.len() / 24 + 1);
+        positions.push(0);
+        let mut at = types.start;
+        while at < types.end {
+            let info = word(at + 4)?;
+            let count = (info & 0xffff) as usize;
+            let body = match (info >> 24) & 0x1f {
+                1 | 14 | 17 => 4,
+                3 => 12,
+                4 | 5 | 15 | 19 => count * 12,
+                6 | 13 => count * 8,
+                2 | 7..=12 | 16 | 18 => 0,
+                kind => return Err(BtfError(format!("unknown kind {kind}"))),
+            };
+            if at + 12 + body > types.end {
+                return Err(err("a type runs past the end"));
+            }
+            positions.push(at as u32);
+            at += 12 + body;
+        }
+        Ok(Btf(Arc::new(Inner { raw, strings, positions, names: OnceLock::new(), constants: OnceLock::new() })))
+    }
+
+    /// Number of ids, void included.
+    #[allow(clippy::len_without_is_empty, reason = "void is always there")]
+    pub fn len(&self) -> u32 {
+        self.0.positions.len() as u32
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        // `parse` has checked every record; an id out of range was turned into void by `ty`.
+        self.0.raw.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    fn bytes_at(&self, offset: u32) -> &[u8] {
+        let strings = &self.0.raw[self.0.strings.clone()];
+        let tail = strings.get(offset as usize..).unwrap_or(&[]);
+        &tail[..tail.iter().position(|b| *b == 0).unwrap_or(tail.len())]
+    }
+
+    fn text(&self, offset: u32) -> &str {
+        std::str::from_utf8(self.bytes_at(offset)).unwrap_or("")
+    }
+
+    /// The type with this id; void when there is none.
+    pub fn ty(&self, id: u32) -> Type {
+        let void = Type { id: 0, kind: Kind::Void, count: 0, size_or_type: 0, flag: false, name: 0, body: 0 };
+        match self.0.positions.get(id as usize) {
+            None | Some(0) => void,
+            Some(&at) => {
+                let at = at as usize;
+                let info = self.word(at + 4);
+                Type {
+                    id,
+                    kind: KINDS[((info >> 24) & 0x1f) as usize],
+                    count: info & 0xffff,
+                    size_or_type: self.word(at + 8),
+                    flag: info >> 31 == 1,
+                    name: self.word(at),
+                    body: at + 12,
+                }
+            }
+        }
+    }
+
+    /// A type's name, empty when it has none.
+    pub fn name(&self, t: Type) -> &str {
+        self.text(t.name)
+    }
+
+    /// The id of a named type.
+    pub fn find(&self, name: &str, kind: Kind) -> Option<u32> {
+        let index = self.0.names.get_or_init(|| {
+            let mut map = HashMap::with_capacity(self.0.positions.len());
+            for id in 1..self.len() {
+                let t = self.ty(id);
+                if t.name != 0 {
+                    map.entry((hash(self.bytes_at(t.name)), t.kind)).or_insert(id);
+                }
+            }
+            map
+        });
+        let id = *index.get(&(hash(name.as_bytes()), kind))?;
+        (self.name(self.ty(id)) == name).then_some(id)
+    }
+
+    /// The struct or union of this name.
+    pub fn find_aggregate(&self, name: &str) -> Option<u32> {
+        self.find(name, Kind::Struct).or_else(|| self.find(name, Kind::Union))
+    }
+
+    /// The type behind typedefs and qualifiers.
+    pub fn strip(&self, mut id: u32) -> Type {
+        // No real chain is longer; a cycle in hostile data ends as void.
+        for _ in 0..32 {
+            let t = self.ty(id);
+            match t.kind {
+                Kind::Typedef | Kind::Const | Kind::Volatile | Kind::Restrict | Kind::TypeTag => id = t.size_or_type,
+                _ => return t,
+            }
+        }
+        self.ty(0)
+    }
+
+    /// Whether a pointer type carries the `__user` tag on what it points to.
+    pub fn is_user_pointer(&self, pointer: Type) -> bool {
+        let mut id = pointer.size_or_type;
+        for _ in 0..8 {
+            let t = self.ty(id);
+            match t.kind {
+                Kind::TypeTag if self.name(t) == "user" => return true,
+                Kind::TypeTag | Kind::Const | Kind::Volatile | Kind::Restrict => id = t.size_or_type,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// Direct members of a struct or union.
+    pub fn members(&self, t: Type) -> impl Iterator<Item = Member<'_>> {
+        let count = if matches!(t.kind, Kind::Struct | Kind::Union) { t.count } else { 0 };
+        (0..count as usize).map(move |i| {
+            let at = t.body + i * 12;
+            let offset = self.word(at + 8);
+            let (bit_offset, bit_size) = if t.flag { (offset & 0xff_ffff, offset >> 24) } else { (offset, 0) };
+            Member { name: self.text(self.word(at)), ty: self.word(at + 4), bit_offset, bit_size }
+        })
+    }
+
+    /// A member by name, looking through anonymous structs and unions; the offset is from `aggregate`'s start.
+    pub fn member(&self, aggregate: u32, name: &str) -> Option<Member<'_>> {
+        self.member_within(aggregate, name, 0)
+    }
+
+    fn member_within(&self, aggregate: u32, name: &str, depth: u32) -> Option<Member<'_>> {
+        if depth > 16 {
+            return None;
+        }
+        for m in self.members(self.strip(aggregate)) {
+            if m.name == name {
+                return Some(m);
+            }
+            if m.name.is_empty()
+                && let Some(inner) = self.member_within(m.ty, name, depth + 1)
+            {
+                return Some(Member { bit_offset: inner.bit_offset + m.bit_offset, ..inner });
+            }
+        }
+        None
+    }
+
+    /// Names of all members, anonymous ones opened: for "did you mean".
+    pub fn member_names(&self, aggregate: u32) -> Vec<&str> {
+        let mut names = Vec::new();
+        let mut open = vec![(aggregate, 0)];
+        while let Some((id, depth)) = open.pop() {
+            for m in self.members(self.strip(id)) {
+                if !m.name.is_empty() {
+                    names.push(m.name);
+                } else if depth < 16 {
+                    open.push((m.ty, depth + 1));
+                }
+            }
+        }
+        names
+    }
+
+    /// Parameters of a function prototype: name and type.
+    pub fn params(&self, t: Type) -> Vec<(&str, u32)> {
+        let count = if t.kind == Kind::FuncProto { t.count } else { 0 };
+        (0..count as usize).map(|i| (self.text(self.word(t.body + i * 8)), self.word(t.body + i * 8 + 4))).collect()
+    }
+
+    /// Element type and length of an array.
+    pub fn array(&self, t: Type) -> Option<(u32, u32)> {
+        (t.kind == Kind::Array).then(|| (self.word(t.body), self.word(t.body + 8)))
+    }
+
+    /// Names and values of an enum.
+    pub fn enum_values(&self, t: Type) -> Vec<(&str, i64)> {
+        (0..t.count as usize).filter_map(|i| self.enum_value(t, i)).collect()
+    }
+
+    fn enum_value(&self, t: Type, i: usize) -> Option<(&str, i64)> {
+        match t.kind {
+            Kind::Enum => {
+                let at = t.body + i * 8;
+                let value = self.word(at + 4);
+                Some((self.text(self.word(at)), if t.flag { i64::from(value as i32) } else { i64::from(value) }))
+            }
+            Kind::Enum64 => {
+                let at = t.body + i * 12;
+                let value = u64::from(self.word(at + 4)) | u64::from(self.word(at + 8)) << 32;
+                Some((self.text(self.word(at)), value as i64))
+            }
+            _ => None,
+        }
+    }
+
+    /// An enum constant by name: its enum's id and its value.
+    pub fn constant(&self, name: &str) -> Option<(u32, i64)> {
+        let index = self.0.constants.get_or_init(|| {
+            let mut map = HashMap::new();
+            for id in 1..self.len() {
+                let t = self.ty(id);
+                if matches!(t.kind, Kind::Enum | Kind::Enum64) {
+                    for (i, (name, _)) in self.enum_values(t).into_iter().enumerate() {
+                        map.entry(hash(name.as_bytes())).or_insert((id, i as u32));
+                    }
+                }
+            }
+            map
+        });
+        let (id, i) = *index.get(&hash(name.as_bytes()))?;
+        let (found, value) = self.enum_value(self.ty(id), i as usize)?;
+        (found == name).then_some((id, value))
+    }
+
+    /// Bytes a value of this type takes; `None` for functions, void and incomplete types.
+    pub fn size(&self, id: u32) -> Option<u32> {
+        let t = self.strip(id);
+        match t.kind {
+            Kind::Int | Kind::Struct | Kind::Union | Kind::Enum | Kind::Enum64 | Kind::Float => Some(t.size_or_type),
+            Kind::Ptr => Some(8),
+            Kind::Array => {
+                let (element, n) = self.array(t)?;
+                self.size(element)?.checked_mul(n)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an integer or enum is signed.
+    pub fn is_signed(&self, t: Type) -> bool {
+        match t.kind {
+            Kind::Int => self.word(t.body) >> 24 & 1 == 1,
+            Kind::Enum | Kind::Enum64 => t.flag,
+            _ => false,
+        }
+    }
+
+    /// Whether an integer is C's `_Bool`.
+    pub fn is_bool(&self, t: Type) -> bool {
+        t.kind == Kind::Int && self.word(t.body) >> 24 & 4 == 4
+    }
+
+    /// C arguments of a tracepoint, as `tp_btf` and `raw_tp` programs get them. Types come from `btf_trace_EVENT`; names
+    /// from `__traceiter_EVENT`, as the typedef's prototype has none. `None` when there is no such tracepoint.
+    pub fn tracepoint_args(&self, event: &str) -> Option<Vec<(String, u32)>> {
+        let typedef = self.ty(self.find(&format!("btf_trace_{event}"), Kind::Typedef)?);
+        let proto = self.strip(self.strip(typedef.size_or_type).size_or_type);
+        let named = self
+            .find(&format!("__traceiter_{event}"), Kind::Func)
+            .map(|f| self.params(self.strip(self.ty(f).size_or_type)))
+            .unwrap_or_default();
+        // The first parameter of both is `void *__data`, which programs do not see.
+        let args = self.params(proto).into_iter().enumerate().skip(1).map(|(i, (name, ty))| {
+            let name = named.get(i).map_or(name, |(n, _)| n);
+            (if name.is_empty() { format!("arg{}", i - 1) } else { name.to_string() }, ty)
+        });
+        Some(args.collect())
+    }
+
+    /// Names of all tracepoints that have BTF.
+    pub fn tracepoints(&self) -> Vec<&str> {
+        (1..self.len())
+            .map(|id| self.ty(id))
+            .filter(|t| t.kind == Kind::Typedef)
+            .filter_map(|t| self.name(t).strip_prefix("btf_trace_"))
+            .collect()
+    }
+
+    /// A type as C would write it, for messages.
+    pub fn describe(&self, id: u32) -> String {
+        self.describe_within(id, 0)
+    }
+
+    fn describe_within(&self, id: u32, depth: u32) -> String {
+        let t = self.ty(id);
+        if depth > 16 {
+            return "...".into();
+        }
+        let named = |keyword: &str| match self.name(t) {
+            "" => format!("{keyword} {{...}}"),
+            name => format!("{keyword} {name}"),
+        };
+        match t.kind {
+            Kind::Void => "void".into(),
+            Kind::Ptr => format!("{} *", self.describe_within(t.size_or_type, depth + 1)),
+            Kind::Const => format!("const {}", self.describe_within(t.size_or_type, depth + 1)),
+            Kind::Volatile | Kind::Restrict | Kind::TypeTag => self.describe_within(t.size_or_type, depth + 1),
+            Kind::Struct => named("struct"),
+            Kind::Union => named("union"),
+            Kind::Enum | Kind::Enum64 => named("enum"),
+            Kind::Array => {
+                let (element, n) = self.array(t).unwrap_or_default();
+                format!("{}[{n}]", self.describe_within(element, depth + 1))
+            }
+            Kind::FuncProto => "function".into(),
+            _ => self.name(t).to_string(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Btf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Btf({} types)", self.len())
+    }
+}
+
+/// FNV-1a: the names of a kernel (about 130,000 types) are indexed by hash, so that the index holds no strings.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}

@@ -1,0 +1,159 @@
+//! A kernel as plain data: what the compiler may assume about the machine the program will run on.
+//!
+//! The agent detects it; [`dump`] writes and reads it as text for tests and bug reports.
+
+pub mod btf;
+pub mod btf_write;
+pub mod dump;
+
+use std::collections::BTreeMap;
+
+pub use btf::Btf;
+
+/// A description of one kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    /// `uname -r`, for messages only: no decision may depend on it.
+    pub release: String,
+    /// Processor architecture: register names and the system call table depend on it.
+    pub arch: Arch,
+    /// Possible CPUs (the highest id + 1): the size of per-CPU areas.
+    pub cpus: u32,
+    /// The kernel's own types, when it publishes them.
+    pub btf: Option<Btf>,
+    /// Formats of the tracepoints some probe asked for, by `system:event`.
+    pub tracepoints: BTreeMap<String, TracepointFormat>,
+    /// System calls by name.
+    pub syscalls: BTreeMap<String, Syscall>,
+    /// What the kernel can do.
+    pub abilities: Abilities,
+    /// Row types of the agent's poll sources, by source name.
+    pub polls: BTreeMap<String, Vec<Field>>,
+}
+
+/// Processor architectures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Arch {
+    /// amd64
+    #[default]
+    X86_64,
+    /// arm64
+    Aarch64,
+}
+
+impl Arch {
+    /// Names of the `struct pt_regs` members that hold system call arguments 0..6, as member paths.
+    pub fn syscall_args(self) -> [&'static str; 6] {
+        match self {
+            Arch::X86_64 => ["di", "si", "dx", "r10", "r8", "r9"],
+            Arch::Aarch64 => ["regs[0]", "regs[1]", "regs[2]", "regs[3]", "regs[4]", "regs[5]"],
+        }
+    }
+    /// The `struct pt_regs` member that holds the system call number while the call runs.
+    pub fn syscall_nr(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "orig_ax",
+            Arch::Aarch64 => "syscallno",
+        }
+    }
+}
+
+/// One system call.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Syscall {
+    /// Its number on this architecture.
+    pub number: u32,
+    /// Its arguments from tracefs, in order; `None` when tracefs could not be read.
+    pub args: Option<Vec<SyscallArg>>,
+}
+
+/// One argument of a system call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyscallArg {
+    /// Kernel's name, e.g. `fd`.
+    pub name: String,
+    /// C type as printed in `format`, e.g. `unsigned int`, `struct sockaddr *`.
+    pub ctype: String,
+}
+
+/// The `format` of a perf tracepoint, without the common fields.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TracepointFormat {
+    /// Fields in order.
+    pub fields: Vec<Field>,
+}
+
+/// One field of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Name.
+    pub name: String,
+    /// Bytes from the record's start.
+    pub offset: u32,
+    /// Type.
+    pub ty: FieldType,
+}
+
+/// Types of record fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldType {
+    /// An integer of 1, 2, 4 or 8 bytes.
+    Int {
+        /// Bytes.
+        size: u8,
+        /// Two's complement.
+        signed: bool,
+    },
+    /// A kernel pointer.
+    Pointer,
+    /// A char array of this many bytes.
+    Str(u16),
+    /// A byte array of this many bytes.
+    Bytes(u16),
+    /// `__data_loc char[]`: offset in the low, length in the high 16 bits.
+    DataLoc,
+}
+
+/// What a kernel can do, each found by trying, with the reason when it cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Abilities {
+    /// Programs at BTF-typed tracepoints.
+    pub tp_btf: Ability,
+    /// Programs at raw tracepoints.
+    pub raw_tp: Ability,
+    /// Programs at perf tracepoints.
+    pub tracepoint: Ability,
+    /// cpu-clock perf events.
+    pub perf_event: Ability,
+    /// Task storage in tracing programs (5.11).
+    pub task_storage: Ability,
+    /// `BPF_F_MMAPABLE` arrays (5.5).
+    pub mmapable: Ability,
+    /// Batch reads of hashes (5.6).
+    pub batch: Ability,
+    /// `bpf_probe_read_kernel` (5.5); without it `bpf_probe_read`.
+    pub probe_read_kernel: Ability,
+    /// `bpf_get_current_task_btf` (5.11).
+    pub current_task_btf: Ability,
+    /// `bpf_rdonly_cast` kfunc (6.2): turns an address into a BTF pointer that is read with plain loads.
+    pub rdonly_cast: Ability,
+}
+
+/// One ability.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Ability {
+    /// It works.
+    Yes,
+    /// It does not; the reason as a person would say it.
+    No(String),
+    /// Nobody tried.
+    #[default]
+    Unknown,
+}
+
+impl Ability {
+    /// Whether it is known to work.
+    pub fn yes(&self) -> bool {
+        matches!(self, Ability::Yes)
+    }
+}
