@@ -5,16 +5,21 @@
 //! strings them together:
 //!
 //! ```text
-//! Program --lang--> AST --check--> typed::Probe --layout--> Layout --build--> ir::Module --lower--> isa code --elf--> bytes
+//! Program --lang--> AST --check--> typed::Probe --build--> ir::Module --lower--> isa code --elf--> bytes
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod ast;
 pub mod buckets;
+mod build;
+mod check;
 pub mod diag;
+mod elf;
 pub mod ir;
 pub mod isa;
+pub mod lang;
 pub mod layout;
+mod lower;
 pub mod program;
 pub mod target;
 pub mod typed;
@@ -23,3 +28,91 @@ pub use diag::{Diagnostic, Fault};
 pub use layout::Layout;
 pub use program::Program;
 pub use target::Target;
+
+use diag::Place;
+use typed::Attach;
+
+/// What the compiler makes of a probe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Artifact {
+    /// The IR, with the layout of every map: what the interpreter runs and what readers go by.
+    pub module: ir::Module,
+    /// An ELF object for aya or libbpf; empty when nothing of the probe runs in the kernel (polls).
+    pub object: Vec<u8>,
+    /// Its programs, in the order they should be attached.
+    pub programs: Vec<ProgramInfo>,
+}
+
+/// One program of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgramInfo {
+    /// Symbol in the object.
+    pub name: String,
+    /// Where it attaches.
+    pub attach: Attach,
+    /// Instructions, 64-bit constants counting twice as the kernel counts them.
+    pub instructions: u32,
+    /// Bytes of stack.
+    pub stack_bytes: u32,
+    /// Disassembly.
+    pub listing: String,
+}
+
+/// Compiles a probe for a kernel, or says all that is wrong with it.
+pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagnostic>> {
+    let probe = check::check(program, target)?;
+    let module = build::build(probe, target, &lines(program))?;
+    if let Err(broken) = ir::verify::verify(&module) {
+        return Err(broken.into_iter().map(|b| Diagnostic::bug(format!("invalid IR: {b}"))).collect());
+    }
+    let rdonly_cast = target.btf.as_ref().and_then(|b| b.find("bpf_rdonly_cast", target::btf::Kind::Func));
+    let options = lower::Options { rdonly_cast_btf_id: rdonly_cast };
+    let mut codes = Vec::new();
+    let mut programs = Vec::new();
+    for func in &module.funcs {
+        let Some(attach) = func.attach.clone() else { continue };
+        let code = lower::lower(func, &module, &options).map_err(|e| vec![e])?;
+        let instructions = code.slots();
+        if instructions > program.limits.instructions {
+            let at = Place { text: program.name.id, ..Place::default() };
+            let limit = program.limits.instructions;
+            let message = format!("program `{}` has {instructions} instructions, more than {limit}", func.name);
+            return Err(vec![Diagnostic::limit(at, message).hint("split the probe, or measure less in it")]);
+        }
+        programs.push(ProgramInfo {
+            name: func.name.clone(),
+            attach,
+            instructions,
+            stack_bytes: code.stack_bytes,
+            listing: code.listing(),
+        });
+        codes.push(code);
+    }
+    let object = match codes.is_empty() {
+        true => Vec::new(),
+        false => {
+            let source = elf::Source { file: &program.file, text: &program.source };
+            elf::object(&module, &codes, &source).map_err(|e| vec![e])?
+        }
+    };
+    Ok(Artifact { module, object, programs })
+}
+
+/// Where each text of the program stands.
+fn lines(program: &Program) -> build::Lines {
+    let mut texts = vec![&program.name];
+    texts.extend(&program.filter);
+    match &program.shape {
+        program::Shape::At(hooks) => texts.extend(hooks.iter().map(|h| &h.text)),
+        program::Shape::Span(s) => {
+            texts.extend(s.start.iter().chain(&s.end).map(|h| &h.text));
+            texts.extend(s.by.iter().chain(&s.filter));
+        }
+        program::Shape::Poll { source, .. } => texts.push(source),
+    }
+    for m in &program.metrics {
+        texts.push(&m.name);
+        texts.extend(&m.value);
+    }
+    texts.into_iter().map(|t| (t.id, (t.line, t.column))).collect()
+}

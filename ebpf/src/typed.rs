@@ -300,7 +300,7 @@ impl Ty {
 }
 
 /// A typed node.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Expr {
     /// What it is.
     pub kind: Kind,
@@ -313,7 +313,7 @@ pub struct Expr {
 }
 
 /// The kinds of typed node. Operands already have the types the operator wants.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A constant, as the 64 bits of its extended value.
     Const(u64),
@@ -423,7 +423,7 @@ pub enum Kind {
 }
 
 /// Where the bits of a bitfield lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bitfield {
     /// Bytes to read: 1, 2, 4 or 8.
     pub size: u8,
@@ -434,7 +434,7 @@ pub struct Bitfield {
 }
 
 /// Unary arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the operator its name says")]
 pub enum Unary {
     Neg,
@@ -442,7 +442,7 @@ pub enum Unary {
 }
 
 /// Binary arithmetic. `Min`, `Max`, `Div`, `Rem`, `Shr` follow the sign of the node's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the operator its name says")]
 pub enum Arith {
     Add,
@@ -460,7 +460,7 @@ pub enum Arith {
 }
 
 /// Comparisons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the operator its name says")]
 pub enum Cmp {
     Eq,

@@ -1,0 +1,92 @@
+//! From checked configuration to compiled probes: the only room that knows the configuration and the compiler together.
+
+mod program;
+mod report;
+
+use kstrobe_config::diag::{Diagnostic, Severity};
+use kstrobe_config::model;
+use kstrobe_ebpf::program::HookKind;
+use kstrobe_ebpf::{Artifact, Fault, Program, Target};
+
+/// A probe with the compiler's input made from it.
+pub struct Draft {
+    /// As the user wrote it.
+    pub probe: model::Probe,
+    program: Program,
+    places: program::Places,
+}
+
+/// A probe ready to run.
+pub struct Planned {
+    /// As the user wrote it.
+    pub probe: model::Probe,
+    /// Programs, maps and their layout.
+    pub artifact: Artifact,
+}
+
+/// Why a probe cannot run here.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Whether the kernel, rather than the text, is what is lacking.
+    pub target: bool,
+    /// What is wrong, at its place in the YAML file.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Refusal {
+    /// The first message, for one-line reports.
+    pub fn reason(&self) -> String {
+        self.diagnostics.first().map_or_else(String::new, |d| d.message.clone())
+    }
+}
+
+/// Turns probes into the compiler's input.
+pub fn draft(probe: model::Probe) -> Draft {
+    let (program, places) = program::program(&probe);
+    Draft { probe, program, places }
+}
+
+impl Draft {
+    /// Tracepoints (`system:event`) whose formats the compiler needs.
+    pub fn tracepoints(&self) -> Vec<String> {
+        self.hooks()
+            .filter_map(|h| match h {
+                HookKind::Tracepoint { system, event } => Some(format!("{system}:{event}")),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// System calls whose argument names the compiler needs.
+    pub fn syscalls(&self) -> Vec<String> {
+        self.hooks()
+            .filter_map(|h| match h {
+                HookKind::Syscall { names, .. } => Some(names.clone()),
+                _ => None,
+            })
+            .flatten()
+            .collect()
+    }
+
+    fn hooks(&self) -> impl Iterator<Item = &HookKind> {
+        use kstrobe_ebpf::program::Shape;
+        let hooks: Vec<_> = match &self.program.shape {
+            Shape::At(hooks) => hooks.iter().collect(),
+            Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
+            Shape::Poll { .. } => vec![],
+        };
+        hooks.into_iter().map(|h| &h.kind)
+    }
+
+    /// Compiles the probe for a kernel.
+    pub fn compile(self, target: &Target) -> Result<Planned, (model::Probe, Refusal)> {
+        match kstrobe_ebpf::compile(&self.program, target) {
+            Ok(artifact) => Ok(Planned { probe: self.probe, artifact }),
+            Err(errors) => {
+                let target = errors.iter().all(|e| e.fault == Fault::Target);
+                let diagnostics = errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect();
+                Err((self.probe, Refusal { target, diagnostics }))
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! One measurement: find the record of a label set, then add to each metric's cell in it.
+
+use super::Room;
+use super::expr::Exprs;
+use super::func::Writer;
+use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
+use crate::layout::{Cell, CellKind, Index, Loss, Table};
+use crate::typed::{Expr, Measure};
+
+/// `BPF_NOEXIST`: fail when another CPU was faster.
+const NO_EXIST: i64 = 1;
+
+/// Writes all measurements of a site.
+pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, measures: &[Measure]) {
+    for (n, group) in room.memory.groups.iter().enumerate() {
+        let first = &measures[group[0]];
+        match &first.filter {
+            Some(cond) => s.when(cond, |s| table(room, s, n, measures)),
+            None => table(room, s, n, measures),
+        }
+    }
+}
+
+fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
+    let table = &room.memory.layout.tables[n];
+    let atomic = room.memory.atomic[n];
+    // Values first: what they call would otherwise push the record's address out of a register.
+    let values: Vec<Operand> = room.memory.groups[n].iter().map(|m| s.value(&measures[*m].value)).collect();
+    let labels = &measures[room.memory.groups[n][0]].labels;
+    let slot = slot(room, s, table, labels);
+    let element = element(s, table, slot);
+    let record = s.w.array_element(table.values, element);
+    let body = s.block(|s| {
+        for (cell, value) in table.cells.iter().zip(&values) {
+            add(room, &mut s.w, cell, record, *value, atomic);
+        }
+    });
+    let cond = crate::ir::Cond { op: CmpOp::Ne, a: record, b: Operand::Imm(0) };
+    s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
+}
+
+fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand, atomic: bool) {
+    let at = cell.offset as i32;
+    match &cell.kind {
+        CellKind::Counter => w.push(Stmt::Add { ptr: record, offset: at, value, atomic }),
+        CellKind::Gauge { .. } => {
+            w.push(Stmt::Store { ptr: record, offset: at, size: Size::B8, value });
+            w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
+        }
+        CellKind::Histogram(scheme) => {
+            let v = match value {
+                Operand::Var(v) => v,
+                Operand::Imm(i) => w.imm(i),
+            };
+            let bucket = w.fresh();
+            let tables = room.tables[&cell.metric];
+            let code = scheme.emit(v, bucket, tables, &mut || w.fresh());
+            w.extend(code);
+            w.push(Stmt::Add { ptr: record, offset: at, value, atomic });
+            // The verifier knows the index only from this test.
+            w.when(CmpOp::Lt, bucket, Operand::Imm(scheme.buckets() as i64), |w| {
+                let bytes = w.alu(AluOp::Shl, bucket, Operand::Imm(3));
+                let ptr = w.alu(AluOp::Add, record, Operand::Var(bytes));
+                w.push(Stmt::Add { ptr, offset: at + 8, value: Operand::Imm(1), atomic });
+            });
+        }
+    }
+}
+
+/// Index of the record in the values array: `shard * slots + slot`.
+fn element(s: &mut Exprs<'_>, table: &Table, slot: Operand) -> Operand {
+    if table.shards == 1 {
+        return slot;
+    }
+    let cpu = Expr {
+        kind: crate::typed::Kind::Cpu,
+        ty: crate::typed::Ty::U32,
+        duration: false,
+        place: crate::diag::Place::default(),
+    };
+    let mut shard = s.var(&cpu);
+    if table.shards.is_power_of_two() {
+        shard = s.w.alu(AluOp::And, shard, Operand::Imm(i64::from(table.shards) - 1));
+    }
+    let first = s.w.alu(AluOp::Mul, shard, Operand::Imm(i64::from(table.slots)));
+    match slot {
+        Operand::Imm(0) => Operand::Var(first),
+        _ => Operand::Var(s.w.alu(AluOp::Add, first, slot)),
+    }
+}
+
+fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> Operand {
+    match &table.index {
+        Index::Single => Operand::Imm(0),
+        Index::Dense(domains) => Operand::Var(dense(room, s, domains, labels)),
+        Index::Hash { key_bytes, .. } => {
+            let key = s.w.slot(*key_bytes);
+            let offsets: Vec<u32> = table.key.iter().map(|k| k.offset).collect();
+            write_key(s, key, *key_bytes, &offsets, labels);
+            Operand::Var(hashed(room, &mut s.w, table, key))
+        }
+    }
+}
+
+/// Writes a key so that every byte of it is defined: padding would otherwise make equal keys differ.
+pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32], fields: &[Expr]) {
+    let scalars: u32 = fields.iter().filter(|e| e.ty.is_scalar()).map(|e| e.ty.bytes()).sum();
+    let texts: u32 = fields.iter().filter(|e| !e.ty.is_scalar()).map(|e| e.ty.bytes().next_multiple_of(8)).sum();
+    if scalars + texts < bytes {
+        for w in (0..bytes).step_by(8) {
+            s.w.store_slot(key, w, Size::B8, Operand::Imm(0));
+        }
+    }
+    for (e, at) in fields.iter().zip(offsets) {
+        if e.ty.is_scalar() {
+            let value = s.value(e);
+            s.w.store_slot(key, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), value);
+        } else {
+            s.text(e, key, *at);
+        }
+    }
+}
+
+/// `((k0 * d1) + k1) * d2 ...`, or the overflow slot when some label is outside its domain.
+fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr]) -> Var {
+    let out = s.w.fresh();
+    let values: Vec<Var> = labels.iter().map(|l| s.var(l)).collect();
+    let w = &mut s.w;
+    let overflow = w.block(|w| {
+        let product: u32 = domains.iter().product();
+        w.assign(out, Op::Copy(Operand::Imm(i64::from(product))));
+        lost(room, w, Loss::SeriesOverflow);
+    });
+    let inside = w.block(|w| {
+        let mut index = values[0];
+        for (v, d) in values.iter().zip(domains).skip(1) {
+            let scaled = w.alu(AluOp::Mul, index, Operand::Imm(i64::from(*d)));
+            index = w.alu(AluOp::Add, scaled, Operand::Var(*v));
+        }
+        w.assign(out, Op::Copy(Operand::Var(index)));
+    });
+    let mut code = inside;
+    for (v, d) in values.iter().zip(domains).rev() {
+        let cond = crate::ir::Cond { op: CmpOp::Lt, a: *v, b: Operand::Imm(i64::from(*d)) };
+        code = vec![Stmt::If { cond, then: code, otherwise: overflow.clone() }];
+    }
+    w.extend(code);
+    out
+}
+
+/// Looks the key up; a new key takes a slot from the free stack, or the overflow slot when none is left.
+fn hashed(room: &Room<'_>, w: &mut Writer, table: &Table, key: Slot) -> Var {
+    let Index::Hash { map, free, .. } = table.index else { return w.imm(0) };
+    let out = w.imm(0);
+    let found = w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]);
+    let known = w.block(|w| w.assign(out, Op::Load { ptr: found, offset: 0, size: Size::B4, space: Space::Value }));
+    let new = w.block(|w| {
+        let fresh = w.slot(4);
+        w.store_slot(fresh, 0, Size::B8, Operand::Imm(0));
+        let popped = w.call(Helper::MapPop, vec![Arg::Map(free), Arg::Slot(fresh, 0)]);
+        w.when(CmpOp::Eq, popped, Operand::Imm(0), |w| {
+            let args = vec![Arg::Map(map), Arg::Slot(key, 0), Arg::Slot(fresh, 0), Arg::Imm(NO_EXIST)];
+            let failed = w.call(Helper::MapUpdate, args);
+            w.either(
+                CmpOp::Eq,
+                failed,
+                Operand::Imm(0),
+                |w| w.assign(out, Op::LoadSlot { slot: fresh, offset: 0, size: Size::B4 }),
+                |w| {
+                    // Another CPU put the key in meanwhile, or the map is full: give the slot back and look again.
+                    let args = vec![Arg::Map(free), Arg::Slot(fresh, 0), Arg::Imm(0)];
+                    w.push(Stmt::Call(Call { helper: Helper::MapPush, args }));
+                    let again = w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]);
+                    w.when(CmpOp::Ne, again, Operand::Imm(0), |w| {
+                        w.assign(out, Op::Load { ptr: again, offset: 0, size: Size::B4, space: Space::Value });
+                    });
+                },
+            );
+        });
+        w.when(CmpOp::Eq, out, Operand::Imm(0), |w| lost(room, w, Loss::SeriesOverflow));
+    });
+    w.push(Stmt::If {
+        cond: crate::ir::Cond { op: CmpOp::Ne, a: found, b: Operand::Imm(0) },
+        then: known,
+        otherwise: new,
+    });
+    out
+}
+
+/// Counts a loss. Rare, so that its cost does not matter; several programs may count at once, so it is atomic.
+pub(super) fn lost(room: &Room<'_>, w: &mut Writer, loss: Loss) {
+    let Some(losses) = &room.memory.layout.losses else { return };
+    let Some(at) = losses.reasons.iter().position(|r| *r == loss) else { return };
+    let cpu = w.call(Helper::GetSmpProcessorId, vec![]);
+    let counts = w.array_element(losses.map, Operand::Var(cpu));
+    w.when(CmpOp::Ne, counts, Operand::Imm(0), |w| {
+        w.push(Stmt::Add { ptr: counts, offset: at as i32 * 8, value: Operand::Imm(1), atomic: true });
+    });
+}

@@ -1,0 +1,263 @@
+//! Decides where everything lives: which metrics share a table, how label sets find their slot, how many shards a table
+//! can afford, and which maps there are.
+
+use std::sync::Arc;
+
+use crate::buckets::Scheme;
+use crate::diag::{Diagnostic, Place};
+use crate::layout::{Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MapDef, MapId, MapKind, SpanMap, Table};
+use crate::target::Target;
+use crate::typed::{Expr, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
+
+/// A dense table may have this many slots: above it, a hash costs less memory than the empty slots.
+const MAX_DENSE_SLOTS: u64 = 4096;
+
+/// Most buckets a table's slots are worth being dense for: `max_series` bounds what the user is willing to pay.
+pub(super) struct Memory {
+    pub layout: Layout,
+    /// For each table, the indices of its metrics; one measurement site writes them together.
+    pub groups: Vec<Vec<usize>>,
+    /// For each table, whether adds must be atomic.
+    pub atomic: Vec<bool>,
+    pub open: Option<Open>,
+}
+
+/// Storage of open spans.
+pub(super) struct Open {
+    pub map: MapId,
+    /// Byte offsets of saved values in the state.
+    pub saved: Vec<u32>,
+    pub bytes: u32,
+}
+
+/// Byte offsets in a span's state.
+pub(super) const START: i32 = 0;
+/// Nanoseconds switched out so far.
+pub(super) const OFF_TOTAL: i32 = 8;
+/// When it was switched out; 0 while on a CPU.
+pub(super) const OFF_SINCE: i32 = 16;
+
+pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnostic>> {
+    let sites = measurement_sites(&probe.shape);
+    let groups = group(probe, &sites);
+    let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
+    let open = open_spans(probe, target, &mut layout);
+    let mut atomic = Vec::new();
+    let mut errors = Vec::new();
+    for metrics in &groups {
+        match table(probe, metrics, &mut layout) {
+            Ok(table) => layout.tables.push(table),
+            Err(e) => errors.push(e),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    losses(probe, &mut layout);
+    let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
+    fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
+    for table in &layout.tables {
+        atomic.push(table.shards < layout.cpus || sites.len() > 1);
+    }
+    let mmap = target.abilities.mmapable.yes();
+    for table in &layout.tables {
+        layout.maps[table.values.0 as usize].kind = MapKind::Array { mmap };
+    }
+    Ok(Memory { layout, groups, atomic, open })
+}
+
+/// The measures of each site that measures.
+pub(super) fn measurement_sites(shape: &Shape) -> Vec<&[Measure]> {
+    match shape {
+        Shape::At(sites) => sites.iter().map(|s| s.measures.as_slice()).collect(),
+        Shape::Span { end, .. } => end.iter().map(|s| s.measures.as_slice()).collect(),
+        Shape::Poll { measures, .. } => vec![measures],
+    }
+}
+
+/// Metrics that can share one lookup: same labels and same condition at every site, same limits.
+fn group(probe: &Probe, sites: &[&[Measure]]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (i, metric) in probe.metrics.iter().enumerate() {
+        let fits = |other: &usize| {
+            let first = &probe.metrics[*other];
+            first.max_series == metric.max_series
+                && is_gauge(first) == is_gauge(metric)
+                && first.labels.len() == metric.labels.len()
+                && first
+                    .labels
+                    .iter()
+                    .zip(&metric.labels)
+                    .all(|(a, b)| a.ty == b.ty && a.decoder == b.decoder && a.domain == b.domain)
+                && sites.iter().all(|s| s[*other].labels == s[i].labels && s[*other].filter == s[i].filter)
+        };
+        match groups.iter_mut().find(|g| fits(&g[0])) {
+            Some(g) => g.push(i),
+            None => groups.push(vec![i]),
+        }
+    }
+    groups
+}
+
+fn is_gauge(m: &Metric) -> bool {
+    matches!(m.kind, MetricKind::Gauge { .. })
+}
+
+fn add_map(layout: &mut Layout, name: String, kind: MapKind, key: u32, value: u32, entries: u32) -> MapId {
+    layout.maps.push(MapDef { name, kind, key_bytes: key, value_bytes: value, entries });
+    MapId(layout.maps.len() as u32 - 1)
+}
+
+fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table, Diagnostic> {
+    let first = &probe.metrics[metrics[0]];
+    let mut cells = Vec::new();
+    let mut offset = 0;
+    for &m in metrics {
+        let kind = match &probe.metrics[m].kind {
+            MetricKind::Counter => CellKind::Counter,
+            MetricKind::Gauge { signed } => CellKind::Gauge { signed: *signed },
+            MetricKind::Histogram(spec) => CellKind::Histogram(Arc::new(
+                Scheme::new(spec).map_err(|e| Diagnostic::user(probe.metrics[m].place, e.to_string()))?,
+            )),
+        };
+        let labels = (0..first.labels.len() as u32).collect();
+        let bytes = kind.bytes();
+        cells.push(Cell { metric: m as u32, offset, kind, labels });
+        offset += bytes;
+    }
+    let mut key = Vec::new();
+    let mut key_bytes = 0u32;
+    for (i, label) in first.labels.iter().enumerate() {
+        let size = label.ty.bytes();
+        let align = if label.ty.is_scalar() { size } else { 8 };
+        key_bytes = key_bytes.next_multiple_of(align);
+        key.push(KeyField {
+            names: metrics.iter().map(|&m| probe.metrics[m].labels[i].name.clone()).collect(),
+            ty: label.ty,
+            offset: key_bytes,
+            decoder: label.decoder.clone(),
+        });
+        key_bytes += size;
+    }
+    let n = layout.tables.len();
+    let dense: Option<Vec<u32>> = first.labels.iter().map(|l| l.domain).collect();
+    let dense = dense.filter(|d| d.iter().map(|n| u64::from(*n)).product::<u64>() <= MAX_DENSE_SLOTS);
+    let (index, slots, overflow) = match dense {
+        Some(domains) if domains.is_empty() => (Index::Single, 1, None),
+        Some(domains) => {
+            let product = domains.iter().product::<u32>();
+            (Index::Dense(domains), product + 1, Some(product))
+        }
+        None => {
+            let slots = first.max_series + 1;
+            // Whole words, so that a key's padding is written like the rest of it.
+            let key_bytes = key_bytes.next_multiple_of(8);
+            let map = add_map(layout, format!("ks_index{n}"), MapKind::Hash, key_bytes, 4, slots);
+            let free = add_map(layout, format!("ks_free{n}"), MapKind::Stack, 0, 4, slots);
+            (Index::Hash { map, free, key_bytes }, slots, Some(0))
+        }
+    };
+    let shards = if is_gauge(first) { 1 } else { layout.cpus };
+    let values = add_map(layout, format!("ks_values{n}"), MapKind::Array { mmap: false }, 4, offset, shards * slots);
+    Ok(Table { values, shards, slots, overflow, index, key, cells })
+}
+
+fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Open> {
+    let Shape::Span { key, save, max_open, off_cpu, .. } = &probe.shape else { return None };
+    let mut bytes = if *off_cpu { 24 } else { 8 };
+    let mut saved = Vec::new();
+    for (_, ty) in save {
+        let align = if ty.is_scalar() { ty.bytes() } else { 8 };
+        bytes = u32::next_multiple_of(bytes, align);
+        saved.push(bytes);
+        bytes += ty.bytes();
+    }
+    let bytes = bytes.next_multiple_of(8);
+    let name = "ks_open".to_string();
+    let map = match key {
+        SpanKey::Task => add_map(layout, name, MapKind::TaskStorage, 4, bytes, 0),
+        SpanKey::Dense(domains) => {
+            add_map(layout, name, MapKind::Array { mmap: false }, 4, bytes, domains.iter().product())
+        }
+        SpanKey::Hash(types) => {
+            let map = add_map(layout, name, MapKind::Hash, key_layout(types).1, bytes, *max_open);
+            layout.spans = Some(SpanMap { map });
+            map
+        }
+    };
+    let _ = target;
+    Some(Open { map, saved, bytes })
+}
+
+/// Offsets of the fields of a hash key and its size, a multiple of 8.
+pub(super) fn key_layout(types: &[Ty]) -> (Vec<u32>, u32) {
+    let mut offsets = Vec::new();
+    let mut at = 0u32;
+    for ty in types {
+        at = at.next_multiple_of(if ty.is_scalar() { ty.bytes() } else { 8 });
+        offsets.push(at);
+        at += ty.bytes();
+    }
+    (offsets, at.next_multiple_of(8))
+}
+
+/// Types of a key's expressions.
+pub(super) fn types(exprs: &[Expr]) -> Vec<Ty> {
+    exprs.iter().map(|e| e.ty).collect()
+}
+
+fn losses(probe: &Probe, layout: &mut Layout) {
+    let mut reasons = Vec::new();
+    if layout.tables.iter().any(|t| t.overflow.is_some()) {
+        reasons.push(Loss::SeriesOverflow);
+    }
+    if let Shape::Span { key, filtered, .. } = &probe.shape {
+        if !filtered {
+            reasons.push(Loss::NoStart);
+        }
+        match key {
+            SpanKey::Task => reasons.push(Loss::NoStorage),
+            SpanKey::Hash(_) => reasons.push(Loss::SpansFull),
+            SpanKey::Dense(_) => {}
+        }
+    }
+    if !reasons.is_empty() {
+        let cpus = layout.cpus;
+        let map = add_map(layout, "ks_lost".into(), MapKind::Array { mmap: false }, 4, 8 * reasons.len() as u32, cpus);
+        layout.losses = Some(LossMap { map, reasons });
+    }
+}
+
+/// Halves the shards of the largest table until all maps together keep the budget: several CPUs then share a shard and
+/// add atomically, which costs time, not truth.
+fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic> {
+    while layout.bytes() > budget {
+        let widest = (0..layout.tables.len())
+            .filter(|i| layout.tables[*i].shards > 1)
+            .max_by_key(|i| layout.map(layout.tables[*i].values).bytes());
+        let Some(i) = widest else {
+            let mib = |b: u64| format!("{:.1} MiB", b as f64 / f64::from(1 << 20));
+            let largest = layout.tables.iter().max_by_key(|t| layout.map(t.values).bytes());
+            let detail = largest.map_or(String::new(), |t| {
+                let record = layout.map(t.values).value_bytes;
+                format!(" ({record} bytes a series x {} series)", t.slots)
+            });
+            return Err(Diagnostic::limit(
+                place,
+                format!(
+                    "this probe needs {} of kernel maps{detail}, more than its {}",
+                    mib(layout.bytes()),
+                    mib(budget)
+                ),
+            )
+            .hint("lower `max_series` or the buckets' `schema`, or raise `max_map_bytes`"));
+        };
+        let table = &mut layout.tables[i];
+        // Powers of two, so that the shard of a CPU is a mask.
+        table.shards =
+            if table.shards.is_power_of_two() { table.shards / 2 } else { 1 << (31 - table.shards.leading_zeros()) };
+        let (values, entries) = (table.values, table.shards * table.slots);
+        layout.maps[values.0 as usize].entries = entries;
+    }
+    Ok(())
+}

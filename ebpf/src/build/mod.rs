@@ -1,0 +1,85 @@
+//! Typed probe -> IR: decides the memory ([`memory`]), then writes one function per attach point ([`site`], [`span`]) out of
+//! expressions ([`expr`]) and measurements ([`measure`]).
+//!
+//! The rules of a cheap event: what selects events comes before any map access; a value is computed only where a metric
+//! reads it, once; metrics that share labels share one lookup; a word that only one program on one CPU writes is added to
+//! without atomics.
+
+mod descriptor;
+mod expr;
+mod func;
+mod measure;
+mod memory;
+mod site;
+mod span;
+mod strip;
+
+use std::collections::HashMap;
+
+use crate::diag::{Diagnostic, TextId};
+use crate::ir::{Func, Module};
+use crate::layout::CellKind;
+use crate::target::{Btf, Target, btf};
+use crate::typed::{Probe, Shape};
+
+/// 1-based line and column of each text, for the kernel's line info.
+pub type Lines = HashMap<TextId, (u32, u32)>;
+
+/// Writes the programs of a checked probe.
+pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec<Diagnostic>> {
+    let probe = strip::probe(probe);
+    let memory = memory::plan(&probe, target)?;
+    let (rodata, tables) = bucket_tables(&memory);
+    let room = Room { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
+    let funcs = match &probe.shape {
+        Shape::At(sites) => site::at(&room, sites),
+        Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
+        Shape::Span { .. } => span::span(&room),
+    };
+    let funcs: Vec<Func> = funcs.map_err(|e| vec![e])?;
+    let layout = memory.layout;
+    Ok(Module { funcs, rodata, layout })
+}
+
+/// What every function of a probe is written from.
+struct Room<'a> {
+    probe: &'a Probe,
+    memory: &'a memory::Memory,
+    lines: &'a Lines,
+    /// Where the bucket tables of each histogram cell start in rodata, by metric.
+    tables: HashMap<u32, u32>,
+    kernel: Kernel<'a>,
+}
+
+/// The facts of the target that decide how memory is read.
+struct Kernel<'a> {
+    btf: Option<&'a Btf>,
+    rdonly_cast: bool,
+}
+
+impl<'a> Kernel<'a> {
+    fn of(target: &'a Target) -> Self {
+        let btf = target.btf.as_ref();
+        let kfunc = btf.is_some_and(|b| b.find("bpf_rdonly_cast", btf::Kind::Func).is_some());
+        Kernel { btf, rdonly_cast: kfunc && target.abilities.rdonly_cast.yes() }
+    }
+}
+
+/// Bucket tables, once per distinct scheme.
+fn bucket_tables(memory: &memory::Memory) -> (Vec<u8>, HashMap<u32, u32>) {
+    let mut rodata = Vec::new();
+    let mut done: Vec<(&crate::buckets::Scheme, u32)> = Vec::new();
+    let mut tables = HashMap::new();
+    for cell in memory.layout.tables.iter().flat_map(|t| &t.cells) {
+        if let CellKind::Histogram(scheme) = &cell.kind {
+            let known = done.iter().find(|(s, _)| **s == **scheme).map(|(_, at)| *at);
+            let at = known.unwrap_or_else(|| {
+                let at = scheme.append_tables(&mut rodata);
+                done.push((scheme, at));
+                at
+            });
+            tables.insert(cell.metric, at);
+        }
+    }
+    (rodata, tables)
+}

@@ -1,0 +1,68 @@
+//! Functions of probes without spans: one per attach point, or one for the rows of a poll source.
+
+use super::Room;
+use super::expr::{Exprs, Inputs};
+use super::func::Writer;
+use super::measure;
+use crate::diag::{Diagnostic, Place};
+use crate::ir::{CmpOp, Func, Operand, Stmt};
+use crate::typed::{Expr, Measure, Select, Site};
+
+pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnostic> {
+    let mut funcs = Vec::new();
+    for (i, site) in sites.iter().enumerate() {
+        let mut s = begin(room, site.place);
+        select(&mut s, &site.select);
+        body(room, &mut s, site.filter.as_ref(), &site.measures);
+        funcs.push(s.w.finish(name(room, "at", i, sites.len()), Some(site.attach.clone())));
+    }
+    Ok(funcs)
+}
+
+pub(super) fn poll(room: &Room<'_>, filter: Option<&Expr>, measures: &[Measure]) -> Result<Vec<Func>, Diagnostic> {
+    let mut s = begin(room, Place::default());
+    body(room, &mut s, filter, measures);
+    Ok(vec![s.w.finish(name(room, "row", 0, 1), None)])
+}
+
+fn body(room: &Room<'_>, s: &mut Exprs<'_>, filter: Option<&Expr>, measures: &[Measure]) {
+    if let Some(cond) = filter {
+        s.guard(cond);
+    }
+    measure::measures(room, s, measures);
+}
+
+pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {
+    let mut w = Writer::new();
+    mark(room, &mut w, place);
+    Exprs { w, kernel: &room.kernel, inputs: Inputs::default() }
+}
+
+pub(super) fn mark(room: &Room<'_>, w: &mut Writer, place: Place) {
+    let (line, column) = room.lines.get(&place.text).copied().unwrap_or((1, 1));
+    w.push(Stmt::Mark { line, column });
+}
+
+/// Program names begin with `ks_`, so that `bpftool prog` shows whose they are.
+pub(super) fn name(room: &Room<'_>, role: &str, i: usize, n: usize) -> String {
+    let probe = &room.probe.name;
+    if n == 1 { format!("ks_{probe}_{role}") } else { format!("ks_{probe}_{role}{i}") }
+}
+
+/// Leaves the program unless the event is one the hook means.
+pub(super) fn select(s: &mut Exprs<'_>, select: &Select) {
+    let Select::OneOf(e, values) = select else { return };
+    let v = s.var(e);
+    match values.as_slice() {
+        [one] => s.w.leave_if(CmpOp::Ne, v, Operand::Imm(*one as i64)),
+        _ => {
+            // Nested tests leave at the first that holds: one jump per value and no flag.
+            let mut code = vec![Stmt::Return];
+            for value in values.iter().rev() {
+                let cond = crate::ir::Cond { op: CmpOp::Ne, a: v, b: Operand::Imm(*value as i64) };
+                code = vec![Stmt::If { cond, then: code, otherwise: vec![] }];
+            }
+            s.w.extend(code);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Functions of spans: what opens one, what closes and measures it, and what watches the task being switched out between.
+
+use super::Room;
+use super::expr::{Exprs, Inputs};
+use super::measure::{self, lost, write_key};
+use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
+use super::site::{begin, name, select};
+use crate::diag::{Diagnostic, Place};
+use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
+use crate::layout::Loss;
+use crate::program::Keep;
+use crate::target::btf;
+use crate::typed::{Attach, EndSite, Expr, Shape, SpanKey, StartSite, Ty};
+
+/// `BPF_LOCAL_STORAGE_GET_F_CREATE`
+const CREATE: i64 = 1;
+
+/// The functions of a span, in the order they attach: what closes spans first, so that none opens unwatched.
+pub(super) fn span(room: &Room<'_>) -> Result<Vec<Func>, Diagnostic> {
+    let Shape::Span { start, end, off_cpu, .. } = &room.probe.shape else { return Ok(vec![]) };
+    let mut funcs = Vec::new();
+    if *off_cpu {
+        funcs.push(switch(room)?);
+    }
+    for (i, site) in end.iter().enumerate() {
+        funcs.push(close(room, site, name(room, "end", i, end.len())));
+    }
+    for (i, site) in start.iter().enumerate() {
+        funcs.push(open(room, site, name(room, "start", i, start.len())));
+    }
+    Ok(funcs)
+}
+
+fn key<'a>(room: &'a Room<'_>) -> &'a SpanKey {
+    match &room.probe.shape {
+        Shape::Span { key, .. } => key,
+        _ => &SpanKey::Task,
+    }
+}
+
+fn keep(room: &Room<'_>) -> Keep {
+    match &room.probe.shape {
+        Shape::Span { keep, .. } => *keep,
+        _ => Keep::Last,
+    }
+}
+
+fn watches_switches(room: &Room<'_>) -> bool {
+    matches!(&room.probe.shape, Shape::Span { off_cpu: true, .. })
+}
+
+/// Where a span's state is found.
+enum Found {
+    State(Var),
+    /// A hash key in a stack area: the state may not exist yet.
+    Keyed(Slot),
+}
+
+fn open(room: &Room<'_>, site: &StartSite, name: String) -> Func {
+    let mut s = begin(room, site.place);
+    select(&mut s, &site.select);
+    if let Some(cond) = &site.filter {
+        s.guard(cond);
+    }
+    match locate(room, &mut s, &site.by, CREATE) {
+        Found::State(state) => {
+            if let SpanKey::Task = key(room) {
+                let miss = s.w.block(|w| {
+                    lost(room, w, Loss::NoStorage);
+                    w.push(Stmt::Return);
+                });
+                let cond = Cond { op: CmpOp::Eq, a: state, b: Operand::Imm(0) };
+                s.w.push(Stmt::If { cond, then: miss, otherwise: vec![] });
+            } else {
+                s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
+            }
+            keep_first(room, &mut s, state);
+            fill_state(room, &mut s, site, state);
+        }
+        Found::Keyed(key) => open_hashed(room, &mut s, site, key),
+    }
+    s.w.finish(name, Some(site.attach.clone()))
+}
+
+fn keep_first(room: &Room<'_>, s: &mut Exprs<'_>, state: Var) {
+    if keep(room) == Keep::First {
+        let started = s.w.load(state, START, Size::B8, Space::Value);
+        s.w.leave_if(CmpOp::Ne, started, Operand::Imm(0));
+    }
+}
+
+/// Writes a span's state where it lies; the clock is read last, so that our own work is not part of the span.
+fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) {
+    let Some(memory) = &room.memory.open else { return };
+    for (e, at) in site.save.iter().zip(&memory.saved) {
+        if e.ty.is_scalar() {
+            let value = s.value(e);
+            let size = Size::of(e.ty.bytes()).unwrap_or(Size::B8);
+            s.w.push(Stmt::Store { ptr: state, offset: *at as i32, size, value });
+        } else {
+            let bytes = e.ty.bytes().next_multiple_of(8);
+            let area = s.w.slot(bytes);
+            s.text(e, area, 0);
+            for w in (0..bytes).step_by(8) {
+                let v = s.w.load_slot(area, w, Size::B8);
+                let value = Operand::Var(v);
+                s.w.push(Stmt::Store { ptr: state, offset: (*at + w) as i32, size: Size::B8, value });
+            }
+        }
+    }
+    if watches_switches(room) {
+        for offset in [OFF_TOTAL, OFF_SINCE] {
+            s.w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value: Operand::Imm(0) });
+        }
+    }
+    let now = s.w.call(Helper::KtimeGetNs, vec![]);
+    s.w.push(Stmt::Store { ptr: state, offset: START, size: Size::B8, value: Operand::Var(now) });
+}
+
+/// Reuses the state of a key that has one; puts a new one in otherwise.
+fn open_hashed(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, key: Slot) {
+    let Some(memory) = &room.memory.open else { return };
+    let state = s.w.call(Helper::MapLookup, vec![Arg::Map(memory.map), Arg::Slot(key, 0)]);
+    let reuse = s.block(|s| {
+        keep_first(room, s, state);
+        fill_state(room, s, site, state);
+    });
+    let insert = s.block(|s| {
+        let value = s.w.slot(memory.bytes);
+        for w in (0..memory.bytes).step_by(8) {
+            s.w.store_slot(value, w, Size::B8, Operand::Imm(0));
+        }
+        for (e, at) in site.save.iter().zip(&memory.saved) {
+            if e.ty.is_scalar() {
+                let v = s.value(e);
+                s.w.store_slot(value, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), v);
+            } else {
+                s.text(e, value, *at);
+            }
+        }
+        let now = s.w.call(Helper::KtimeGetNs, vec![]);
+        s.w.store_slot(value, START as u32, Size::B8, Operand::Var(now));
+        let args = vec![Arg::Map(memory.map), Arg::Slot(key, 0), Arg::Slot(value, 0), Arg::Imm(0)];
+        let failed = s.w.call(Helper::MapUpdate, args);
+        s.w.when(CmpOp::Ne, failed, Operand::Imm(0), |w| lost(room, w, Loss::SpansFull));
+    });
+    let cond = Cond { op: CmpOp::Ne, a: state, b: Operand::Imm(0) };
+    s.w.push(Stmt::If { cond, then: reuse, otherwise: insert });
+}
+
+/// Finds the state of the current key. Task states may be created here; others exist (arrays) or are looked up (hashes).
+fn locate(room: &Room<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> Found {
+    let map = room.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
+    match key(room) {
+        SpanKey::Task => {
+            let task = s.w.call(Helper::GetCurrentTaskBtf, vec![]);
+            Found::State(task_state(s, map, task, flags))
+        }
+        SpanKey::Dense(domains) => {
+            let values: Vec<Var> = by.iter().map(|e| s.var(e)).collect();
+            let mut index = values[0];
+            for (i, (v, d)) in values.iter().zip(domains).enumerate() {
+                s.w.leave_if(CmpOp::Ge, *v, Operand::Imm(i64::from(*d)));
+                if i > 0 {
+                    let scaled = s.w.alu(AluOp::Mul, index, Operand::Imm(i64::from(*d)));
+                    index = s.w.alu(AluOp::Add, scaled, Operand::Var(*v));
+                }
+            }
+            Found::State(s.w.array_element(map, Operand::Var(index)))
+        }
+        SpanKey::Hash(_) => {
+            let (offsets, bytes) = key_layout(&types(by));
+            let area = s.w.slot(bytes);
+            write_key(s, area, bytes, &offsets, by);
+            Found::Keyed(area)
+        }
+    }
+}
+
+fn task_state(s: &mut Exprs<'_>, map: crate::layout::MapId, task: Var, flags: i64) -> Var {
+    s.w.call(Helper::TaskStorageGet, vec![Arg::Map(map), Arg::Var(task), Arg::Imm(0), Arg::Imm(flags)])
+}
+
+fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
+    let mut s = begin(room, site.place);
+    select(&mut s, &site.select);
+    let place = locate(room, &mut s, &site.by, 0);
+    let (state, area) = match place {
+        Found::State(state) => (state, None),
+        Found::Keyed(key) => {
+            let map = room.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
+            (s.w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]), Some((map, key)))
+        }
+    };
+    unmatched_if(room, &mut s, state);
+    let started = s.w.load(state, START, Size::B8, Space::Value);
+    unmatched_if(room, &mut s, started);
+    // The span is closed before anything can leave the program.
+    s.w.push(Stmt::Store { ptr: state, offset: START, size: Size::B8, value: Operand::Imm(0) });
+    let now = s.w.call(Helper::KtimeGetNs, vec![]);
+    let elapsed = s.w.alu(AluOp::Sub, now, Operand::Var(started));
+    let off_cpu = watches_switches(room).then(|| s.w.load(state, OFF_TOTAL, Size::B8, Space::Value));
+    let offsets: &[u32] = room.memory.open.as_ref().map_or(&[], |o| &o.saved);
+    s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)) };
+    if let Some(cond) = &site.filter {
+        match area {
+            // A hash entry is deleted on every way out.
+            Some(_) => s.when(cond, |s| measure::measures(room, s, &site.measures)),
+            None => {
+                s.guard(cond);
+                measure::measures(room, &mut s, &site.measures);
+            }
+        }
+    } else {
+        measure::measures(room, &mut s, &site.measures);
+    }
+    if let Some((map, key)) = area {
+        let args = vec![Arg::Map(map), Arg::Slot(key, 0)];
+        s.w.push(Stmt::Call(Call { helper: Helper::MapDelete, args }));
+    }
+    s.w.finish(name, Some(site.attach.clone()))
+}
+
+fn unmatched_if(room: &Room<'_>, s: &mut Exprs<'_>, v: Var) {
+    let leave = s.w.block(|w| {
+        lost(room, w, Loss::NoStart);
+        w.push(Stmt::Return);
+    });
+    s.w.push(Stmt::If { cond: Cond { op: CmpOp::Eq, a: v, b: Operand::Imm(0) }, then: leave, otherwise: vec![] });
+}
+
+/// At `sched_switch(preempt, prev, next, ..)`: stamps the span of the task going off the CPU, and adds the time it was off
+/// to the span of the task coming on.
+fn switch(room: &Room<'_>) -> Result<Func, Diagnostic> {
+    let attach = Attach::TpBtf { event: "sched_switch".into() };
+    let mut s = begin(room, Place::default());
+    for (argument, comes_on) in [(8, false), (16, true)] {
+        let task = s.w.load(CTX, argument, Size::B8, Space::Ctx);
+        let state = other_task_state(room, &mut s, task)?;
+        let body = s.block(|s| {
+            let started = s.w.load(state, START, Size::B8, Space::Value);
+            s.w.when(CmpOp::Ne, started, Operand::Imm(0), |w| if comes_on { on(w, state) } else { off(w, state) });
+        });
+        s.w.push(Stmt::If {
+            cond: Cond { op: CmpOp::Ne, a: state, b: Operand::Imm(0) },
+            then: body,
+            otherwise: vec![],
+        });
+    }
+    Ok(s.w.finish(name(room, "switch", 0, 1), Some(attach)))
+}
+
+fn off(w: &mut super::func::Writer, state: Var) {
+    let now = w.call(Helper::KtimeGetNs, vec![]);
+    w.push(Stmt::Store { ptr: state, offset: OFF_SINCE, size: Size::B8, value: Operand::Var(now) });
+}
+
+fn on(w: &mut super::func::Writer, state: Var) {
+    let since = w.load(state, OFF_SINCE, Size::B8, Space::Value);
+    w.when(CmpOp::Ne, since, Operand::Imm(0), |w| {
+        let now = w.call(Helper::KtimeGetNs, vec![]);
+        let away = w.alu(AluOp::Sub, now, Operand::Var(since));
+        w.push(Stmt::Add { ptr: state, offset: OFF_TOTAL, value: Operand::Var(away), atomic: false });
+        w.push(Stmt::Store { ptr: state, offset: OFF_SINCE, size: Size::B8, value: Operand::Imm(0) });
+    });
+}
+
+/// The state of a task that is not (yet, or any more) the current one.
+fn other_task_state(room: &Room<'_>, s: &mut Exprs<'_>, task: Var) -> Result<Var, Diagnostic> {
+    let map = room.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
+    match key(room) {
+        SpanKey::Task => Ok(task_state(s, map, task, 0)),
+        _ => {
+            let pid = room.kernel.btf.and_then(|b| {
+                let id = b.find("task_struct", btf::Kind::Struct)?;
+                Some(b.member(id, "pid")?.bit_offset / 8)
+            });
+            let Some(pid) = pid else {
+                return Err(Diagnostic::bug("no task_struct.pid in BTF for a span that watches switches"));
+            };
+            let (offsets, bytes) = key_layout(&[Ty::U32]);
+            let area = s.w.slot(bytes);
+            s.w.store_slot(area, 0, Size::B8, Operand::Imm(0));
+            let tid = s.w.load(task, pid as i32, Size::B4, Space::Kernel);
+            s.w.store_slot(area, offsets[0], Size::B4, Operand::Var(tid));
+            Ok(s.w.set(Op::Call(Call { helper: Helper::MapLookup, args: vec![Arg::Map(map), Arg::Slot(area, 0)] })))
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Forgets where expressions were written, so that equal ones compare equal and are computed once.
+
+use crate::diag::Place;
+use crate::typed::{Expr, Kind, Measure, Probe, Select, Shape};
+
+pub(super) fn probe(mut probe: Probe) -> Probe {
+    match &mut probe.shape {
+        Shape::At(sites) => {
+            for s in sites {
+                select(&mut s.select);
+                s.filter.iter_mut().for_each(expr);
+                s.measures.iter_mut().for_each(measure);
+            }
+        }
+        Shape::Span { start, end, .. } => {
+            for s in start {
+                select(&mut s.select);
+                s.filter.iter_mut().for_each(expr);
+                s.by.iter_mut().for_each(expr);
+                s.save.iter_mut().for_each(expr);
+            }
+            for s in end {
+                select(&mut s.select);
+                s.filter.iter_mut().for_each(expr);
+                s.by.iter_mut().for_each(expr);
+                s.measures.iter_mut().for_each(measure);
+            }
+        }
+        Shape::Poll { filter, measures, .. } => {
+            filter.iter_mut().for_each(expr);
+            measures.iter_mut().for_each(measure);
+        }
+    }
+    probe
+}
+
+fn select(s: &mut Select) {
+    if let Select::OneOf(e, _) = s {
+        expr(e);
+    }
+}
+
+fn measure(m: &mut Measure) {
+    m.filter.iter_mut().for_each(expr);
+    expr(&mut m.value);
+    m.labels.iter_mut().for_each(expr);
+}
+
+fn expr(e: &mut Expr) {
+    e.place = Place::default();
+    // Whether a value counts nanoseconds matters to `check` only.
+    e.duration = false;
+    match &mut e.kind {
+        Kind::Const(_)
+        | Kind::Str(_)
+        | Kind::Now
+        | Kind::Pid
+        | Kind::Tid
+        | Kind::Uid
+        | Kind::Gid
+        | Kind::Comm
+        | Kind::Cgroup
+        | Kind::Cpu
+        | Kind::Task
+        | Kind::Arg { .. }
+        | Kind::Field { .. }
+        | Kind::DataLoc { .. }
+        | Kind::Saved(_)
+        | Kind::Elapsed
+        | Kind::OffCpu
+        | Kind::OnCpu => {}
+        Kind::Load { base: a, .. }
+        | Kind::Offset { base: a, .. }
+        | Kind::StrAt(a)
+        | Kind::FdFile(a)
+        | Kind::FdSock(a)
+        | Kind::Unary(_, a)
+        | Kind::Not(a)
+        | Kind::Convert(a)
+        | Kind::Swap(a)
+        | Kind::Log2(a)
+        | Kind::StrEq(a, _)
+        | Kind::OneOf(a, _) => expr(a),
+        Kind::Element { base: a, index: b, .. }
+        | Kind::Arith(_, a, b)
+        | Kind::Cmp(_, a, b)
+        | Kind::And(a, b)
+        | Kind::Or(a, b) => {
+            expr(a);
+            expr(b);
+        }
+        Kind::Cond(a, b, c) => {
+            expr(a);
+            expr(b);
+            expr(c);
+        }
+    }
+}
