@@ -1,0 +1,68 @@
+//! `kstrobe check FILE..`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use kstrobe_config::diag::{Diagnostic, Severity};
+
+use super::{Output, complain};
+use crate::prepare;
+use crate::sources;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Probe files.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
+    /// Look at the YAML only, not at whether this kernel can run the probes.
+    #[arg(long)]
+    syntax_only: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let mut diagnostics = Vec::new();
+    let mut files = Vec::new();
+    for path in &args.files {
+        match sources::file(path) {
+            Ok(f) => files.push(f),
+            Err(e) => diagnostics.push(e),
+        }
+    }
+    let (probes, mut found) = kstrobe_config::probes(&files);
+    diagnostics.append(&mut found);
+    let mut good = probes.len();
+    if !args.syntax_only {
+        let prepared = prepare::prepare(probes, args.btf.as_deref());
+        good = prepared.planned.len();
+        diagnostics.extend(prepared.refused.into_iter().flat_map(|(_, refusal)| refusal.diagnostics));
+    }
+    let errors = diagnostics.iter().filter(|d| d.severity == Severity::Error).count();
+    match args.output {
+        Output::Text => {
+            complain(&diagnostics);
+            println!("{good} probes fine, {errors} errors");
+        }
+        Output::Json => {
+            let list: Vec<_> = diagnostics.iter().map(json).collect();
+            println!("{}", serde_json::json!({ "fine": good, "errors": errors, "diagnostics": list }));
+        }
+    }
+    if errors == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+fn json(d: &Diagnostic) -> serde_json::Value {
+    serde_json::json!({
+        "severity": if d.severity == Severity::Error { "error" } else { "warning" },
+        "message": d.message,
+        "hint": d.hint,
+        "file": d.at.as_ref().map(|a| a.file.name.clone()),
+        "line": d.at.as_ref().map(|a| a.line),
+        "column": d.at.as_ref().map(|a| a.column),
+    })
+}

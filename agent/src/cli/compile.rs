@@ -1,0 +1,62 @@
+//! `kstrobe compile FILE -o x.bpf.o`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::complain;
+use crate::{prepare, sources};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Probe file.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Which probe of the file; needed when it has several.
+    #[arg(long, value_name = "NAME")]
+    probe: Option<String>,
+    /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
+    /// Where to write the object.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let file = match sources::file(&args.file) {
+        Ok(f) => f,
+        Err(e) => return fail(&[e]),
+    };
+    let (mut probes, diagnostics) = kstrobe_config::probes(&[file]);
+    if !diagnostics.is_empty() {
+        return fail(&diagnostics);
+    }
+    if let Some(name) = &args.probe {
+        probes.retain(|p| p.name.value == *name);
+    }
+    if probes.len() != 1 {
+        let names: Vec<_> = probes.iter().map(|p| p.name.value.as_str()).collect();
+        eprintln!("error: say which probe with --probe; the file has: {}", names.join(", "));
+        return ExitCode::from(2);
+    }
+    let prepared = prepare::prepare(probes, args.btf.as_deref());
+    if let Some((_, refusal)) = prepared.refused.first() {
+        return fail(&refusal.diagnostics);
+    }
+    let Some(planned) = prepared.planned.first() else { return ExitCode::from(1) };
+    if planned.artifact.object.is_empty() {
+        eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", planned.probe.name.value);
+        return ExitCode::from(1);
+    }
+    if let Err(e) = std::fs::write(&args.output, &planned.artifact.object) {
+        eprintln!("error: cannot write {}: {e}", args.output.display());
+        return ExitCode::from(1);
+    }
+    println!("{}: {} bytes, {} programs", args.output.display(), planned.artifact.object.len(), planned.artifact.programs.len());
+    ExitCode::SUCCESS
+}
+
+fn fail(diagnostics: &[kstrobe_config::diag::Diagnostic]) -> ExitCode {
+    complain(diagnostics);
+    ExitCode::from(1)
+}

@@ -1,0 +1,158 @@
+//! The command line: what can be asked, and what each answer looks like. Exit codes: 0 fine, 1 a fault was found, 2 wrong
+//! usage.
+
+mod check;
+mod compile;
+mod doctor;
+mod explain;
+mod list;
+mod version;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::app;
+use crate::sources::Choice;
+
+/// Kernel latency histograms from YAML probes, as Prometheus metrics.
+#[derive(Debug, Parser)]
+#[command(name = "kstrobe", version, about, propagate_version = true, subcommand_required = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// How to print what a person reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Tables and text.
+    #[default]
+    Text,
+    /// JSON.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the agent.
+    Run(RunArgs),
+    /// Check probe files: YAML, names, types, and whether this kernel can run them.
+    Check(check::Args),
+    /// Show what a probe becomes on this kernel: hooks and why, maps, bytes, instructions.
+    Explain(explain::Args),
+    /// Compile one probe to an eBPF object that any libbpf loader takes.
+    Compile(compile::Args),
+    /// List probes, tracepoints or system calls.
+    List(list::Args),
+    /// Say what this machine lacks, and what that costs.
+    Doctor(doctor::Args),
+    /// Print the version.
+    Version(version::Args),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Where configuration comes from: shared by all commands that read it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct SourceArgs {
+    /// Directory of probe files, besides the embedded ones; a file replaces the embedded one of its name.
+    #[arg(long, value_name = "DIR")]
+    pub probes: Option<PathBuf>,
+    /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Agent configuration (kstrobe.yaml); without it, the embedded defaults.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Probes or packs to run besides the default ones.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    enable: Vec<String>,
+    /// Probes or packs not to run.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    disable: Vec<String>,
+    /// Run these probes or packs and no others.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Address to serve on; may be given several times [default: 127.0.0.1:9779].
+    #[arg(long = "web.listen-address", value_name = "ADDR")]
+    listen: Vec<String>,
+    /// Least severe messages to log: error, warn, info, debug, trace.
+    #[arg(long = "log.level", value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Format of log lines.
+    #[arg(long = "log.format", value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Logfmt,
+    Json,
+}
+
+/// Reads the command line and does what it says.
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => run(args),
+        Command::Check(args) => check::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Compile(args) => compile::run(&args),
+        Command::List(args) => list::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Version(args) => version::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "kstrobe", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn run(args: RunArgs) -> ExitCode {
+    app::run(app::Options {
+        config: args.config,
+        source: args.source,
+        choice: Choice { enable: args.enable, disable: args.disable, only: args.only },
+        listen: args.listen,
+        log_level: args.log_level,
+        log_json: args.log_format.map(|f| f == LogFormat::Json),
+    })
+}
+
+/// Prints diagnostics to standard error, coloured on a terminal.
+pub fn complain(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
+    use std::io::IsTerminal;
+    let text = match std::io::stderr().is_terminal() {
+        true => kstrobe_config::diag::render_coloured(diagnostics),
+        false => kstrobe_config::diag::render(diagnostics),
+    };
+    eprint!("{text}");
+}
+
+/// Prints a table with aligned columns.
+pub fn table(header: &[&str], rows: &[Vec<String>]) {
+    let mut widths: Vec<usize> = header.iter().map(|h| h.len()).collect();
+    for row in rows {
+        for (w, cell) in widths.iter_mut().zip(row) {
+            *w = (*w).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells.zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
+        println!("{}", padded.join("  ").trim_end());
+    };
+    line(&mut header.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+}

@@ -1,0 +1,47 @@
+//! From files to compiled probes, for every command that needs them: one bad probe never stops the others.
+
+use std::path::Path;
+
+use kstrobe_config::model::Probe;
+use kstrobe_ebpf::Target;
+
+use crate::kernel::detect::{self, Wanted};
+use crate::plan::{self, Draft, Planned, Refusal};
+use crate::polls;
+
+/// Probes compiled for this kernel, and those it cannot run.
+pub struct Prepared {
+    /// The kernel as found.
+    pub target: Target,
+    /// Ready to run.
+    pub planned: Vec<Planned>,
+    /// Not to be run here, with the reason.
+    pub refused: Vec<(Probe, Refusal)>,
+}
+
+/// Looks at the kernel with the eyes of these probes and compiles them.
+pub fn prepare(probes: Vec<Probe>, btf: Option<&Path>) -> Prepared {
+    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
+    let target = look(&drafts, btf);
+    let mut planned = Vec::new();
+    let mut refused = Vec::new();
+    for draft in drafts {
+        match draft.compile(&target) {
+            Ok(p) => planned.push(p),
+            Err(r) => refused.push(r),
+        }
+    }
+    Prepared { target, planned, refused }
+}
+
+/// This kernel as plain data, as far as these probes need it.
+pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
+    let wanted = Wanted {
+        tracepoints: drafts.iter().flat_map(Draft::tracepoints).collect(),
+        syscalls: drafts.iter().flat_map(Draft::syscalls).collect(),
+        btf: btf.map(Path::to_path_buf),
+    };
+    let mut target = detect::detect(&wanted);
+    target.polls = polls::sources().iter().map(|s| (s.name.to_string(), s.fields.clone())).collect();
+    target
+}
