@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::buckets::Scheme;
+use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::layout::{Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MapDef, MapId, MapKind, SpanMap, Table};
 use crate::target::Target;
@@ -117,7 +117,7 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
             MetricKind::Counter => CellKind::Counter,
             MetricKind::Gauge { signed } => CellKind::Gauge { signed: *signed },
             MetricKind::Histogram(spec) => CellKind::Histogram(Arc::new(
-                Scheme::new(spec).map_err(|e| Diagnostic::user(probe.metrics[m].place, e.to_string()))?,
+                Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?,
             )),
         };
         let labels = (0..first.labels.len() as u32).collect();
@@ -260,4 +260,8 @@ fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic>
         layout.maps[values.0 as usize].entries = entries;
     }
     Ok(())
+}
+
+fn bad_buckets(place: Place, e: BucketError) -> Diagnostic {
+    Diagnostic { hint: Some(e.hint), ..Diagnostic::user(place, e.message) }
 }

@@ -16,6 +16,7 @@ mod strip;
 
 use std::collections::HashMap;
 
+use crate::buckets::{Scheme, Tables};
 use crate::diag::{Diagnostic, TextId};
 use crate::ir::{Func, Module};
 use crate::layout::CellKind;
@@ -47,7 +48,7 @@ struct Room<'a> {
     memory: &'a memory::Memory,
     lines: &'a Lines,
     /// Where the bucket tables of each histogram cell start in rodata, by metric.
-    tables: HashMap<u32, u32>,
+    tables: HashMap<u32, Tables>,
     kernel: Kernel<'a>,
 }
 
@@ -66,15 +67,15 @@ impl<'a> Kernel<'a> {
 }
 
 /// Bucket tables, once per distinct scheme.
-fn bucket_tables(memory: &memory::Memory) -> (Vec<u8>, HashMap<u32, u32>) {
+fn bucket_tables(memory: &memory::Memory) -> (Vec<u8>, HashMap<u32, Tables>) {
     let mut rodata = Vec::new();
-    let mut done: Vec<(&crate::buckets::Scheme, u32)> = Vec::new();
+    let mut done: Vec<(&Scheme, Tables)> = Vec::new();
     let mut tables = HashMap::new();
     for cell in memory.layout.tables.iter().flat_map(|t| &t.cells) {
         if let CellKind::Histogram(scheme) = &cell.kind {
             let known = done.iter().find(|(s, _)| **s == **scheme).map(|(_, at)| *at);
             let at = known.unwrap_or_else(|| {
-                let at = scheme.append_tables(&mut rodata);
+                let at = scheme.append_rodata(&mut rodata);
                 done.push((scheme, at));
                 at
             });
