@@ -25,6 +25,7 @@ pub mod target;
 pub mod typed;
 
 pub use diag::{Diagnostic, Fault};
+pub use elf::Source;
 pub use layout::Layout;
 pub use program::Program;
 pub use target::Target;
@@ -62,6 +63,20 @@ pub struct ProgramInfo {
 pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagnostic>> {
     let probe = check::check(program, target)?;
     let module = build::build(probe, target, &lines(program))?;
+    let artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
+    let limit = program.limits.instructions;
+    match artifact.programs.iter().find(|p| p.instructions > limit) {
+        None => Ok(artifact),
+        Some(p) => {
+            let at = Place { text: program.name.id, ..Place::default() };
+            let message = format!("program `{}` has {} instructions, more than {limit}", p.name, p.instructions);
+            Err(vec![Diagnostic::limit(at, message).hint("split the probe, or measure less in it")])
+        }
+    }
+}
+
+/// The back half alone: IR to object. What [`compile`] ends with, and how tests run IR of their own in a kernel.
+pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Result<Artifact, Vec<Diagnostic>> {
     if let Err(broken) = ir::verify::verify(&module) {
         return Err(broken.into_iter().map(|b| Diagnostic::bug(format!("invalid IR: {b}"))).collect());
     }
@@ -72,17 +87,10 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
     for func in &module.funcs {
         let Some(attach) = func.attach.clone() else { continue };
         let code = lower::lower(func, &module, &options).map_err(|e| vec![e])?;
-        let instructions = code.slots();
-        if instructions > program.limits.instructions {
-            let at = Place { text: program.name.id, ..Place::default() };
-            let limit = program.limits.instructions;
-            let message = format!("program `{}` has {instructions} instructions, more than {limit}", func.name);
-            return Err(vec![Diagnostic::limit(at, message).hint("split the probe, or measure less in it")]);
-        }
         programs.push(ProgramInfo {
             name: func.name.clone(),
             attach,
-            instructions,
+            instructions: code.slots(),
             stack_bytes: code.stack_bytes,
             listing: code.listing(),
         });
@@ -90,10 +98,7 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
     }
     let object = match codes.is_empty() {
         true => Vec::new(),
-        false => {
-            let source = elf::Source { file: &program.file, text: &program.source };
-            elf::object(&module, &codes, &source).map_err(|e| vec![e])?
-        }
+        false => elf::object(&module, &codes, &source).map_err(|e| vec![e])?,
     };
     Ok(Artifact { module, object, programs })
 }
