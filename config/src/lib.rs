@@ -4,4 +4,17 @@
 //! failures are [`Diagnostic`](diag::Diagnostic)s, all of them in one run.
 #![forbid(unsafe_code)]
 
+pub mod diag;
 pub mod model;
+pub mod place;
+
+mod check;
+mod fields;
+mod load;
+mod names;
+mod quantity;
+mod raw;
+mod report;
+
+pub use diag::{Diagnostic, Severity, render, render_ansi};
+pub use load::{agent, embedded, probes};
