@@ -44,9 +44,10 @@ pub(crate) struct Keys {
 }
 
 /// The entries of a mapping.
-#[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     entries: &'a [Entry],
+    /// Keys that an unknown key was probably meant to be: they are not missing as well.
+    meant: Vec<&'static str>,
     /// Where to complain about a key that is missing.
     pub at: &'a Location,
 }
@@ -55,10 +56,13 @@ impl<'a> Fields<'a> {
     /// The entries of `node`; unknown keys are reported.
     pub fn read(node: &'a Node, at: &'a Location, keys: &Keys, report: &mut Report) -> Option<Self> {
         let entries = mapping(node, keys.of, report)?;
+        let mut meant = Vec::new();
         for Entry { key, .. } in entries.iter().filter(|e| !keys.known.contains(&e.key.value.as_str())) {
-            report.push(unknown_key(key, keys));
+            let near = meant_key(&key.value, keys);
+            meant.extend(near);
+            report.push(unknown_key(key, near, keys));
         }
-        Some(Self { entries, at })
+        Some(Self { entries, meant, at })
     }
 
     /// The same, with missing keys reported at `at`.
@@ -76,23 +80,35 @@ impl<'a> Fields<'a> {
         self.entries.iter().find(|e| e.key.value == key)
     }
 
+    /// Whether a key that was reported was probably meant to be `key`.
+    pub fn meant(&self, key: &str) -> bool {
+        self.meant.contains(&key)
+    }
+
     /// The value of `key`, which must be there.
     pub fn need(&self, key: &str, of: &str, report: &mut Report) -> Option<&'a Node> {
         let node = self.get(key);
-        if node.is_none() {
+        if node.is_none() && !self.meant(key) {
             report.push(Diagnostic::error(self.at, format!("{of} needs `{key}`")));
         }
         node
     }
 }
 
-fn unknown_key(key: &Spanned<String>, keys: &Keys) -> Diagnostic {
+fn meant_key(name: &str, keys: &Keys) -> Option<&'static str> {
+    if keys.later.contains(&name) {
+        return None;
+    }
+    let habit = HABITS.iter().find(|(habit, ours)| *habit == name && keys.known.contains(ours)).map(|(_, ours)| *ours);
+    habit.or_else(|| did_you_mean(name, keys.known.iter().copied()))
+}
+
+fn unknown_key(key: &Spanned<String>, near: Option<&str>, keys: &Keys) -> Diagnostic {
     let name = key.value.as_str();
     if keys.later.contains(&name) {
         return Diagnostic::error(&key.at, format!("`{name}` is not supported by this version"));
     }
-    let habit = HABITS.iter().find(|(habit, ours)| *habit == name && keys.known.contains(ours)).map(|(_, ours)| *ours);
-    let hint = match habit.or_else(|| did_you_mean(name, keys.known.iter().copied())) {
+    let hint = match near {
         Some(ours) => format!("did you mean `{ours}`?"),
         None => format!("{} has {}", keys.of, one_of(keys.known).replacen("one of ", "", 1).replace(" or ", " and ")),
     };

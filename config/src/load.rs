@@ -17,11 +17,14 @@ pub fn probes(files: &[Arc<SourceFile>]) -> (Vec<Probe>, Vec<Diagnostic>) {
     for file in files {
         let before = report.errors();
         let documents = raw::documents(file, &mut report);
-        let documents: Vec<_> = documents.iter().filter(|d| !matches!(d.kind, Kind::Nothing)).collect();
+        let documents: Vec<_> = documents.iter().filter(|d| !matches!(d.node.kind, Kind::Nothing)).collect();
         if documents.is_empty() && report.errors() == before {
             report.push(Diagnostic::warning(&Location::new(file, 0..0), "the file has no probe in it"));
         }
-        probes.extend(documents.iter().filter_map(|node| check::probe(node, pack(&file.name), &mut seen, &mut report)));
+        for document in documents {
+            let probe = check::probe(&document.node, pack(&file.name), &mut seen, &mut report);
+            probes.extend(probe.filter(|_| document.sound));
+        }
     }
     (probes, report.finish())
 }
@@ -30,9 +33,9 @@ pub fn probes(files: &[Arc<SourceFile>]) -> (Vec<Probe>, Vec<Diagnostic>) {
 pub fn agent(file: &Arc<SourceFile>) -> (Option<Agent>, Vec<Diagnostic>) {
     let mut report = Report::default();
     let documents = raw::documents(file, &mut report);
-    let agent = documents.first().map(|node| check::agent(node, &mut report)).unwrap_or_default();
+    let agent = documents.first().map(|first| check::agent(&first.node, &mut report)).unwrap_or_default();
     if let Some(second) = documents.get(1) {
-        let diagnostic = Diagnostic::error(&second.at, "the configuration is one document");
+        let diagnostic = Diagnostic::error(&second.node.at, "the configuration is one document");
         report.push(diagnostic.hint("remove the line `---`; probes belong in files of their own"));
     }
     ((report.errors() == 0).then_some(agent), report.finish())

@@ -65,8 +65,16 @@ impl Node {
     }
 }
 
+/// One document.
+pub(crate) struct Document {
+    pub node: Node,
+    /// Whether nothing in it was reported. Otherwise a part of it is missing or [`Kind::Broken`], and it must not be used
+    /// even if what is left makes sense: a probe without its `where` counts what it should not.
+    pub sound: bool,
+}
+
 /// The documents of a file. One that is not YAML is reported and left out, those after it are read.
-pub(crate) fn documents(file: &Arc<SourceFile>, report: &mut Report) -> Vec<Node> {
+pub(crate) fn documents(file: &Arc<SourceFile>, report: &mut Report) -> Vec<Document> {
     if file.text.len() > MAX_BYTES {
         let message = format!("the file has {} bytes, and at most {MAX_BYTES} are read", file.text.len());
         report.push(Diagnostic::error(&Location::new(file, 0..0), message).hint("split it into several files"));
@@ -76,11 +84,13 @@ pub(crate) fn documents(file: &Arc<SourceFile>, report: &mut Report) -> Vec<Node
     options.set_emit_comments(false);
     options.emit_unresolved_aliases = true;
     let parser = Parser::new_from_str_with_options(&file.text, options);
-    let mut reader = Reader { parser, file, report, anchors: HashMap::new(), nodes: 0, depth: 0 };
+    let anchors = HashMap::new();
+    let mut reader = Reader { parser, file, report, anchors, nodes: 0, depth: 0, unknown_alias_line: None };
     let mut documents = Vec::new();
     loop {
+        let before = reader.report.errors();
         match reader.document() {
-            Ok(Some(node)) => documents.push(node),
+            Ok(Some(node)) => documents.push(Document { node, sound: reader.report.errors() == before }),
             Ok(None) | Err(Stop::File) => return documents,
             Err(Stop::Document) => match reader.parser.proceed_next_document() {
                 Ok(true) => {}
@@ -103,6 +113,7 @@ struct Reader<'a> {
     anchors: HashMap<usize, Node>,
     nodes: usize,
     depth: usize,
+    unknown_alias_line: Option<u32>,
 }
 
 impl<'a> Reader<'a> {
@@ -124,7 +135,11 @@ impl<'a> Reader<'a> {
         match self.parser.next() {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => Err(self.syntax(&error)),
-            None => Err(Stop::File),
+            None => {
+                let end = self.file.text.len();
+                self.report.push(Diagnostic::error(&Location::new(self.file, end..end), "the file ends too early"));
+                Err(Stop::File)
+            }
         }
     }
 
@@ -244,6 +259,7 @@ impl<'a> Reader<'a> {
         let name = &self.file.text[at.start..at.end];
         let diagnostic = Diagnostic::error(&at, format!("no anchor before this has the name of alias `{name}`"));
         self.report.push(diagnostic.hint("put an expression that begins with `*` in quotes"));
+        self.unknown_alias_line = Some(at.line);
         Node { at, kind: Kind::Broken }
     }
 
@@ -277,6 +293,10 @@ impl<'a> Reader<'a> {
         let at = Location::new(self.file, start..start + width);
         if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
             return self.too_deep(&at);
+        }
+        if self.unknown_alias_line == Some(at.line) {
+            // The rest of an expression such as `*p == 1`: it has been explained.
+            return Stop::Document;
         }
         let mut diagnostic = Diagnostic::error(&at, format!("this is not YAML: {}", error.kind()));
         diagnostic.hint = syntax_hint(error.kind()).map(str::to_owned);

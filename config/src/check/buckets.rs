@@ -19,7 +19,7 @@ pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -
     };
     let fields = Fields::read(value, &key.at, &KEYS, report)?;
     let schema = fields.get("schema").map_or(Some(3), |node| fields::integer(node, 0..=5, report));
-    let range = range(fields, unit, report);
+    let range = range(&fields, unit, report);
     let given = fields.get("classic").map(|node| classic(node, report));
     let (min, max) = range?;
     // Default bounds outside a range of the user's would be buckets nobody asked for.
@@ -29,7 +29,7 @@ pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -
 }
 
 /// `min` and `max` in raw units.
-fn range(fields: Fields<'_>, unit: &Unit, report: &mut Report) -> Option<(u64, u64)> {
+fn range(fields: &Fields<'_>, unit: &Unit, report: &mut Report) -> Option<(u64, u64)> {
     let (min_node, max_node) = (fields.get("min"), fields.get("max"));
     let (default_min, default_max) = default_range(unit);
     let min = min_node.map_or(Some(default_min), |node| bound(node, unit, report));

@@ -162,7 +162,9 @@ fn syscall(rest: &str) -> Result<Hook, Problem> {
                 _ => suggestion(edge, &["enter", "exit"]),
             };
             let here = names.len() + 1..rest.len();
-            return Err(Problem::new(format!("a system call has no `{edge}`")).at(here).hint(hint));
+            return Err(Problem::new(format!("a system call hook ends in `enter` or `exit`, not in `{edge}`"))
+                .at(here)
+                .hint(hint));
         }
     };
     Ok(Hook::Syscall { names: syscall_names(names)?, exit })

@@ -86,7 +86,7 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
         report.accept(&name.at, &name.value, names::metric(&name.value, kind == "counter"));
     }
     let unit = unit(name, fields.get("unit"), report);
-    let kind = kind_name.zip(unit.as_ref()).and_then(|(kind, unit)| self::kind(kind, unit, fields, report));
+    let kind = kind_name.zip(unit.as_ref()).and_then(|(kind, unit)| self::kind(kind, unit, &fields, report));
     let value = fields.get("value").and_then(|node| expression(node, report));
     if fields.get("value").is_none() && kind_name.is_some_and(|k| k != "counter") {
         let diagnostic = Diagnostic::error(&name.at, format!("a {} needs `value`", kind_name.unwrap_or_default()));
@@ -94,7 +94,8 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
     }
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let help = fields.get("help").and_then(|node| fields::text(node, "text", report));
-    let labels = fields.get("labels").map(|node| labels(node, report)).unwrap_or_default();
+    let labels =
+        fields.get("labels").map(|node| expressions(node, "`labels`", report, names::label)).unwrap_or_default();
     let max_series =
         fields.get("max_series").map_or(Some(DEFAULT_MAX_SERIES), |node| fields::integer(node, 1..=1_000_000, report));
     let ttl_ns = fields.get("ttl").map_or(Some(DEFAULT_TTL_NS), |node| ttl(node, report));
@@ -117,7 +118,7 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
     (report.errors() == before).then_some(metric)
 }
 
-fn kind(name: &str, unit: &Unit, fields: Fields<'_>, report: &mut Report) -> Option<MetricKind> {
+fn kind(name: &str, unit: &Unit, fields: &Fields<'_>, report: &mut Report) -> Option<MetricKind> {
     let entry = fields.entry("buckets");
     if name == "histogram" {
         return buckets::buckets(entry, unit, report).map(MetricKind::Histogram);
@@ -152,14 +153,6 @@ fn unit(name: &Spanned<String>, node: Option<&Node>, report: &mut Report) -> Opt
         Ok(())
     });
     unit.and_then(|_| fields::text(node, "a unit", report)).map(|text| Unit::new(&text.value))
-}
-
-fn labels(node: &Node, report: &mut Report) -> Vec<(Spanned<String>, Spanned<String>)> {
-    let labels = expressions(node, "`labels`", report);
-    for (name, _) in &labels {
-        report.accept(&name.at, &name.value, names::label(&name.value));
-    }
-    labels
 }
 
 /// A duration, or plain `0` for never.

@@ -9,10 +9,10 @@ pub(crate) use agent::agent;
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Location, Probe, Shape, Span, Spanned};
+use crate::model::{Probe, Shape, Span, Spanned};
 use crate::names;
 use crate::quantity;
-use crate::raw::{Entry, Node};
+use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
 use std::collections::HashMap;
 
@@ -38,38 +38,47 @@ const MIN_EVERY_NS: u64 = 100_000_000;
 /// Names taken so far, over all files.
 #[derive(Default)]
 pub(crate) struct Seen {
-    probes: HashMap<String, Location>,
-    /// Metric families: a counter's is its name without `_total`.
-    families: HashMap<String, Location>,
+    probes: HashMap<String, Spanned<String>>,
+    /// By metric family: a counter's is its name without `_total`.
+    metrics: HashMap<String, Spanned<String>>,
 }
 
 impl Seen {
     fn probe(&mut self, name: &Spanned<String>, report: &mut Report) {
-        taken(&mut self.probes, name.value.clone(), name, "probe", report);
+        if let Some(first) = self.probes.get(&name.value) {
+            let message = format!("probe `{}` is defined twice", name.value);
+            report.push(Diagnostic::error(&name.at, message).hint(first_is(first)));
+        } else {
+            self.probes.insert(name.value.clone(), name.clone());
+        }
     }
 
     fn metric(&mut self, name: &Spanned<String>, report: &mut Report) {
-        let family = name.value.strip_suffix("_total").unwrap_or(&name.value).to_owned();
-        taken(&mut self.families, family, name, "metric", report);
+        let family = name.value.strip_suffix("_total").unwrap_or(&name.value);
+        if let Some(first) = self.metrics.get(family) {
+            let message = match first.value == name.value {
+                true => format!("metric `{}` is defined twice", name.value),
+                false => format!("metrics `{}` and `{}` are one family in OpenMetrics", first.value, name.value),
+            };
+            report.push(Diagnostic::error(&name.at, message).hint(first_is(first)));
+        } else {
+            self.metrics.insert(family.to_owned(), name.clone());
+        }
     }
 }
 
-fn taken(names: &mut HashMap<String, Location>, key: String, name: &Spanned<String>, what: &str, report: &mut Report) {
-    match names.get(&key) {
-        // The same text twice is an alias or merge that repeats it: still two definitions of one name.
-        Some(first) => {
-            let diagnostic = Diagnostic::error(&name.at, format!("{what} `{}` is defined twice", name.value));
-            report.push(diagnostic.hint(format!("the first is in {}, line {}", first.file.name, first.line)));
-        }
-        None => {
-            names.insert(key, name.at.clone());
-        }
-    }
+fn first_is(first: &Spanned<String>) -> String {
+    format!("the first is in {}, line {}", first.at.file.name, first.at.line)
 }
 
 /// One document. `None` when there is any mistake in it.
 pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Report) -> Option<Probe> {
     let before = report.errors();
+    if let Kind::Sequence(_) = &node.kind {
+        let diagnostic = Diagnostic::error(&node.at, "a document is one probe, found a list");
+        report.push(diagnostic.hint("write each probe as a document of its own, with lines `---` between them"));
+        return None;
+    }
     let fields = Fields::read(node, &node.at, &PROBE, report)?;
     let name = fields.need("probe", "a probe", report).and_then(|node| fields::text(node, "a probe's name", report));
     if let Some(name) = &name {
@@ -80,7 +89,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let fields = fields.blaming(at);
     let summary = fields.need("summary", "a probe", report).and_then(|node| fields::text(node, "a sentence", report));
     let enabled = fields.get("enabled").map_or(Some(true), |node| fields::boolean(node, report));
-    let shape = shape(fields, report);
+    let shape = shape(&fields, report);
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let metrics =
         fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, seen, report)).unwrap_or_default();
@@ -98,9 +107,12 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     (report.errors() == before).then_some(probe)
 }
 
-fn shape(fields: Fields<'_>, report: &mut Report) -> Option<Shape> {
+fn shape(fields: &Fields<'_>, report: &mut Report) -> Option<Shape> {
     let given: Vec<&Entry> = SHAPES.iter().filter_map(|key| fields.entry(key)).collect();
     let Some(Entry { key, value }) = given.first() else {
+        if SHAPES.iter().any(|key| fields.meant(key)) {
+            return None;
+        }
         let diagnostic = Diagnostic::error(fields.at, "the probe says nowhere to run");
         report.push(diagnostic.hint("add one of `at`, `span` or `poll`"));
         return None;
@@ -123,14 +135,12 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
     let end = fields.need("end", "a span", report).map(|node| hook::hooks(node, report));
     let by = fields.get("by").map(|node| fields::one_or_many(node, "expression", report)).unwrap_or_default();
     let by = by.iter().filter_map(|node| expression(node, report)).collect();
-    let save = fields.get("save").map(|node| expressions(node, "`save`", report)).unwrap_or_default();
-    for (name, _) in &save {
-        report.accept(&name.at, &name.value, names::identifier(&name.value, "name of a saved value"));
-    }
+    let saved = |name: &str| names::identifier(name, "name of a saved value");
+    let save = fields.get("save").map(|node| expressions(node, "`save`", report, saved)).unwrap_or_default();
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let keep = fields
         .get("keep")
-        .map_or(Some("last"), |node| fields::choice(node, "which start to keep", &["last", "first"], &[], report));
+        .map_or(Some("last"), |node| fields::choice(node, "`last` or `first`", &["last", "first"], &[], report));
     let max_open =
         fields.get("max_entries").map_or(Some(DEFAULT_MAX_OPEN), |node| fields::integer(node, 1..=1_000_000, report));
     Some(Span { start: start?, end: end?, by, save, filter, keep_first: keep? == "first", max_open: max_open? as u32 })
@@ -163,11 +173,24 @@ fn expression(node: &Node, report: &mut Report) -> Option<Spanned<String>> {
     fields::text(node, "an expression", report)
 }
 
-/// A mapping of names to expressions; names are the caller's to check.
-fn expressions(node: &Node, of: &str, report: &mut Report) -> Vec<(Spanned<String>, Spanned<String>)> {
-    let entries = fields::mapping(node, of, report).unwrap_or_default();
-    let pairs = entries.iter().map(|entry| Some((entry.key.clone(), expression(&entry.value, report)?)));
-    pairs.collect::<Vec<_>>().into_iter().flatten().collect()
+/// A mapping of names to expressions; names are checked by `check_name`.
+fn expressions(
+    node: &Node,
+    of: &str,
+    report: &mut Report,
+    check_name: impl Fn(&str) -> Result<(), Problem>,
+) -> Vec<(Spanned<String>, Spanned<String>)> {
+    let mut pairs = Vec::new();
+    for Entry { key, value } in fields::mapping(node, of, report).unwrap_or_default() {
+        if matches!(value.kind, Kind::Nothing) {
+            let diagnostic = Diagnostic::error(&key.at, format!("`{}` has no value", key.value));
+            report.push(diagnostic.hint("inside `{ }` a comma ends a value: put an expression that has one in quotes"));
+            continue;
+        }
+        report.accept(&key.at, &key.value, check_name(&key.value));
+        pairs.extend(expression(value, report).map(|expression| (key.clone(), expression)));
+    }
+    pairs
 }
 
 /// Folds the line breaks of a block scalar.
