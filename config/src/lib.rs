@@ -1,7 +1,20 @@
 //! YAML text to checked, plain-data definitions of probes and of the agent itself.
 //!
 //! Nothing here does I/O or knows eBPF: expressions stay text with a place, and the compiler reads them later. Its only
-//! failures are [`Diagnostic`](diag::Diagnostic)s, all of them in one run.
+//! failures are [`Diagnostic`]s, all of them in one run.
 #![forbid(unsafe_code)]
 
+pub mod diag;
 pub mod model;
+pub mod place;
+
+mod check;
+mod fields;
+mod load;
+mod names;
+mod quantity;
+mod raw;
+mod report;
+
+pub use diag::{Diagnostic, Severity, render, render_ansi};
+pub use load::{agent, embedded, probes};

@@ -12,7 +12,7 @@ pub struct SourceFile {
 }
 
 /// A value and where it stands.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spanned<T> {
     /// The value.
     pub value: T,
@@ -21,7 +21,7 @@ pub struct Spanned<T> {
 }
 
 /// A byte range in a source file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The file.
     pub file: Arc<SourceFile>,

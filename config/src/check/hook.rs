@@ -1,0 +1,293 @@
+//! Hook text (`syscall:[a, b]:exit`) to [`Hook`].
+
+use crate::diag::Diagnostic;
+use crate::fields;
+use crate::model::{Hook, Spanned};
+use crate::names::{did_you_mean, identifier, one_of, suggestion};
+use crate::quantity;
+use crate::raw::{Kind, Node};
+use crate::report::{Problem, Report};
+
+/// Hook kinds of this version with their shape.
+const KINDS: [(&str, &str); 4] = [
+    ("tracepoint", "tracepoint:SYSTEM:EVENT"),
+    ("rawtracepoint", "rawtracepoint:EVENT"),
+    ("syscall", "syscall:NAME:enter"),
+    ("interval", "interval:s:1"),
+];
+/// Hook kinds of the language that this version cannot attach.
+const LATER: [&str; 12] = [
+    "kprobe",
+    "kretprobe",
+    "fentry",
+    "fexit",
+    "function",
+    "uprobe",
+    "uretprobe",
+    "usdt",
+    "profile",
+    "hardware",
+    "software",
+    "iter",
+];
+/// Names of other tools for our kinds.
+const HABITS: [(&str, &str); 9] = [
+    ("t", "tracepoint"),
+    ("tp", "tracepoint"),
+    ("rt", "rawtracepoint"),
+    ("raw_tp", "rawtracepoint"),
+    ("raw_tracepoint", "rawtracepoint"),
+    ("tp_btf", "rawtracepoint"),
+    ("i", "interval"),
+    ("timer", "interval"),
+    ("sys", "syscall"),
+];
+/// A timer that fires more often than this costs more than what it could measure.
+const MIN_PERIOD_NS: u64 = 1_000_000;
+/// The longest wait between two runs that anybody would call periodic.
+const MAX_PERIOD_NS: u64 = 86_400_000_000_000;
+
+/// One hook or a list of them, no hook twice.
+pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Spanned<Hook>> {
+    let mut hooks: Vec<Spanned<Hook>> = Vec::new();
+    for item in fields::one_or_many(node, "hook", report) {
+        if let Kind::Mapping(entries) = &item.kind {
+            report.push(match entries.first().map(|e| e.key.value.as_str()) {
+                Some("first_of") => {
+                    Diagnostic::error(&item.at, "alternatives (`first_of`) are not supported by this version")
+                }
+                _ => Diagnostic::error(&item.at, "a hook is text, found a mapping")
+                    .hint("write a hook without spaces behind its colons, or put it in quotes"),
+            });
+            continue;
+        }
+        let Some(hook) = fields::parsed(item, "a hook such as `rawtracepoint:sched_switch`", report, parse) else {
+            continue;
+        };
+        match hooks.iter().find(|h| h.value == hook.value) {
+            Some(first) => {
+                let diagnostic = Diagnostic::error(&hook.at, "this hook is in the list twice");
+                report.push(diagnostic.hint(format!("the first is in line {}", first.at.line)));
+            }
+            None => hooks.push(hook),
+        }
+    }
+    hooks
+}
+
+/// Parses `text`; problems point at the part that is wrong.
+pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
+    let trimmed = text.trim();
+    let start = text.len() - text.trim_start().len();
+    let parse = || {
+        let (kind, rest) = trimmed.split_once(':').unwrap_or((trimmed, ""));
+        match kind {
+            "tracepoint" => tracepoint(rest),
+            "rawtracepoint" => raw_tracepoint(rest),
+            "syscall" => syscall(rest),
+            "interval" => interval(rest),
+            _ => return Err(unknown_kind(kind)),
+        }
+        .map_err(|p| {
+            // Parsers of a kind see what follows `kind:`.
+            let offset = (kind.len() + 1).min(trimmed.len());
+            Problem { range: p.range.map(|r| r.start + offset..r.end + offset), ..p }
+        })
+    };
+    parse().map_err(|p| Problem { range: p.range.map(|r| r.start + start..r.end + start), ..p })
+}
+
+fn unknown_kind(kind: &str) -> Problem {
+    let here = 0..kind.len();
+    if LATER.contains(&kind) {
+        return Problem::new(format!("`{kind}` hooks are not supported by this version"))
+            .at(here)
+            .hint(format!("this version has {}", one_of(&KINDS.map(|(_, shape)| shape)).replacen("one of ", "", 1)));
+    }
+    let habit = HABITS.iter().find(|(habit, _)| *habit == kind).map(|(_, ours)| *ours);
+    let near = habit.or_else(|| did_you_mean(kind, KINDS.iter().map(|(name, _)| *name).chain(LATER)));
+    let hint = match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("a hook is {}", one_of(&KINDS.map(|(_, shape)| shape))),
+    };
+    Problem::new(format!("there is no hook kind `{kind}`")).at(here).hint(hint)
+}
+
+fn shape(index: usize) -> String {
+    format!("write `{}`", KINDS[index].1)
+}
+
+fn name(text: &str, offset: usize, what: &str) -> Result<String, Problem> {
+    if text.contains(['*', '?']) {
+        let problem = Problem::new(format!("patterns are not supported in a {what} by this version"));
+        return Err(problem.at(offset..offset + text.len()));
+    }
+    identifier(text, what).map_err(|p| p.at(offset..offset + text.len()))?;
+    Ok(text.to_owned())
+}
+
+fn tracepoint(rest: &str) -> Result<Hook, Problem> {
+    let Some((system, event)) = rest.split_once(':').filter(|(system, event)| !system.is_empty() && !event.is_empty())
+    else {
+        return Err(Problem::new("a tracepoint has a system and an event").hint(shape(0)));
+    };
+    let event_name = name(event, system.len() + 1, "tracepoint event")?;
+    Ok(Hook::Tracepoint { system: name(system, 0, "tracepoint system")?, event: event_name })
+}
+
+fn raw_tracepoint(rest: &str) -> Result<Hook, Problem> {
+    if rest.is_empty() {
+        return Err(Problem::new("a raw tracepoint has an event").hint(shape(1)));
+    }
+    if let Some((_, event)) = rest.rsplit_once(':') {
+        return Err(Problem::new("a raw tracepoint has an event and no system")
+            .at(0..rest.len() - event.len())
+            .hint(format!("write `rawtracepoint:{event}`")));
+    }
+    Ok(Hook::RawTracepoint { event: name(rest, 0, "tracepoint event")? })
+}
+
+fn syscall(rest: &str) -> Result<Hook, Problem> {
+    let Some((names, edge)) = rest.rsplit_once(':') else {
+        return Err(Problem::new("a system call hook says `enter` or `exit`")
+            .hint(format!("write `syscall:{}:enter`", if rest.is_empty() { "NAME" } else { rest })));
+    };
+    let exit = match edge {
+        "enter" => false,
+        "exit" => true,
+        _ => {
+            let hint = match edge {
+                "entry" | "start" => "did you mean `enter`?".to_owned(),
+                "return" | "ret" | "end" => "did you mean `exit`?".to_owned(),
+                _ => suggestion(edge, &["enter", "exit"]),
+            };
+            let here = names.len() + 1..rest.len();
+            return Err(Problem::new(format!("a system call hook ends in `enter` or `exit`, not in `{edge}`"))
+                .at(here)
+                .hint(hint));
+        }
+    };
+    Ok(Hook::Syscall { names: syscall_names(names)?, exit })
+}
+
+/// `*` (an empty list), one name, or `[a, b]`.
+fn syscall_names(text: &str) -> Result<Vec<String>, Problem> {
+    if text == "*" {
+        return Ok(Vec::new());
+    }
+    let Some(inner) = text.strip_prefix('[') else {
+        return Ok(vec![syscall_name(text, 0)?]);
+    };
+    let Some(inner) = inner.strip_suffix(']') else {
+        return Err(Problem::new("the list of system calls has no closing `]`").at(0..text.len()));
+    };
+    let mut names: Vec<String> = Vec::new();
+    let mut offset = 1;
+    for item in inner.split(',') {
+        let start = offset + (item.len() - item.trim_start().len());
+        let found = syscall_name(item.trim(), start)?;
+        if names.contains(&found) {
+            let here = start..start + found.len();
+            return Err(Problem::new(format!("`{found}` is in the list twice")).at(here));
+        }
+        names.push(found);
+        offset += item.len() + 1;
+    }
+    Ok(names)
+}
+
+fn syscall_name(text: &str, offset: usize) -> Result<String, Problem> {
+    let prefix = ["sys_enter_", "sys_exit_", "__x64_sys_", "__se_sys_", "sys_"];
+    if let Some(bare) = prefix.iter().find_map(|p| text.strip_prefix(p)) {
+        return Err(Problem::new("system calls are named without a prefix")
+            .at(offset..offset + text.len() - bare.len())
+            .hint(format!("write `{bare}`")));
+    }
+    if text.is_empty() {
+        return Err(Problem::new("a system call's name is missing").at(offset..offset).hint("`*` means all of them"));
+    }
+    name(text, offset, "system call name")
+}
+
+fn interval(rest: &str) -> Result<Hook, Problem> {
+    let Some((unit, count)) = rest.split_once(':') else {
+        return Err(Problem::new("an interval has a unit and a number").hint(shape(3)));
+    };
+    let scale = match unit {
+        "s" => 1_000_000_000,
+        "ms" => 1_000_000,
+        "us" => 1_000,
+        _ => {
+            let hint = suggestion(unit, &["s", "ms", "us"]);
+            return Err(Problem::new(format!("an interval has no unit `{unit}`")).at(0..unit.len()).hint(hint));
+        }
+    };
+    let here = unit.len() + 1..rest.len();
+    let number = quantity::integer(count).map_err(|p| p.at(here.clone()))?;
+    match number.checked_mul(scale) {
+        Some(period_ns @ MIN_PERIOD_NS..=MAX_PERIOD_NS) => Ok(Hook::Interval { period_ns }),
+        _ => Err(Problem::new("the interval is out of range").at(here).hint("use 1ms to 1 day")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syscalls(names: &[&str], exit: bool) -> Result<Hook, Problem> {
+        Ok(Hook::Syscall { names: names.iter().map(|n| (*n).to_owned()).collect(), exit })
+    }
+
+    #[test]
+    fn hooks_of_this_version() {
+        let (system, event) = ("sock".to_owned(), "inet_sock_set_state".to_owned());
+        assert_eq!(parse("tracepoint:sock:inet_sock_set_state"), Ok(Hook::Tracepoint { system, event }));
+        let event = "softirq_entry".to_owned();
+        assert_eq!(parse(" rawtracepoint:softirq_entry\n"), Ok(Hook::RawTracepoint { event }));
+        assert_eq!(parse("syscall:read:enter"), syscalls(&["read"], false));
+        assert_eq!(parse("syscall:[read, write,recvmsg ]:exit"), syscalls(&["read", "write", "recvmsg"], true));
+        assert_eq!(parse("syscall:*:enter"), syscalls(&[], false));
+        assert_eq!(parse("interval:s:1"), Ok(Hook::Interval { period_ns: 1_000_000_000 }));
+        assert_eq!(parse("interval:ms:100"), Ok(Hook::Interval { period_ns: 100_000_000 }));
+        assert_eq!(parse("interval:us:2500"), Ok(Hook::Interval { period_ns: 2_500_000 }));
+    }
+
+    /// The text that the problem of `text` points at, and its hint.
+    fn wrong(text: &str) -> (&str, String) {
+        let problem = parse(text).expect_err(text);
+        let range = problem.range.unwrap_or(0..text.len());
+        (&text[range], problem.hint.unwrap_or_default())
+    }
+
+    #[test]
+    fn problems_point_at_the_part_that_is_wrong() {
+        assert_eq!(wrong("tracepont:a:b"), ("tracepont", "did you mean `tracepoint`?".to_owned()));
+        assert_eq!(wrong("kprob:f"), ("kprob", "did you mean `kprobe`?".to_owned()));
+        assert_eq!(wrong("rt:x"), ("rt", "did you mean `rawtracepoint`?".to_owned()));
+        assert_eq!(wrong("tracepoint:a").1, "write `tracepoint:SYSTEM:EVENT`");
+        assert_eq!(wrong("tracepoint:a:b*").0, "b*");
+        assert_eq!(wrong("tracepoint:a-b:c").0, "a-b");
+        assert_eq!(
+            wrong("rawtracepoint:sched:sched_switch"),
+            ("sched:", "write `rawtracepoint:sched_switch`".to_owned())
+        );
+        assert_eq!(wrong("syscall:read:return"), ("return", "did you mean `exit`?".to_owned()));
+        assert_eq!(wrong("syscall:read").1, "write `syscall:read:enter`");
+        assert_eq!(wrong(" syscall:[read,  wr-ite]:exit").0, "wr-ite");
+        assert_eq!(wrong("syscall:[read, read]:exit").0, "read");
+        assert_eq!(wrong("syscall:[read,]:exit").1, "`*` means all of them");
+        assert_eq!(
+            wrong("syscall:[read:exit").0,
+            "syscall:[read:exit".trim_start_matches("syscall:").trim_end_matches(":exit")
+        );
+        assert_eq!(wrong("syscall:sys_enter_read:enter"), ("sys_enter_", "write `read`".to_owned()));
+        assert_eq!(wrong("interval:h:1").0, "h");
+        assert_eq!(wrong("interval:s:0").0, "0");
+        assert_eq!(wrong("interval:us:10").0, "10");
+        assert_eq!(wrong("interval:s:x").0, "x");
+        assert_eq!(wrong("interval").1, "write `interval:s:1`");
+        for later in LATER {
+            assert!(parse(&format!("{later}:x")).unwrap_err().message.contains("not supported by this version"));
+        }
+    }
+}

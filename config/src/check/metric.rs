@@ -1,0 +1,168 @@
+//! `metrics:`.
+
+use super::{Seen, buckets, expression, expressions};
+use crate::diag::Diagnostic;
+use crate::fields::{self, Fields, Keys};
+use crate::model::{Metric, MetricKind, Spanned};
+use crate::names;
+use crate::quantity;
+use crate::raw::{Entry, Node};
+use crate::report::{Problem, Report};
+
+const KEYS: Keys = Keys {
+    of: "a metric",
+    known: &[
+        "type",
+        "help",
+        "value",
+        "where",
+        "unit",
+        "labels",
+        "max_series",
+        "ttl",
+        "buckets",
+        "allow_high_cardinality",
+    ],
+    later: &["exemplar"],
+};
+const KINDS: [&str; 3] = ["counter", "gauge", "histogram"];
+const LATER_KINDS: [&str; 1] = ["stacks"];
+const DEFAULT_MAX_SERIES: u64 = 1024;
+const DEFAULT_TTL_NS: u64 = 900_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Suffixes of a metric's name that are its unit when `unit:` is absent.
+const UNIT_SUFFIXES: [&str; 12] = [
+    "seconds",
+    "bytes",
+    "packets",
+    "segments",
+    "connections",
+    "ratio",
+    "joules",
+    "watts",
+    "celsius",
+    "volts",
+    "amperes",
+    "hertz",
+];
+
+/// The unit a metric is exported in.
+pub(super) struct Unit {
+    /// `seconds`, or empty.
+    pub name: String,
+    /// Nanoseconds per second, else 1.
+    pub raw_per_unit: u64,
+}
+
+impl Unit {
+    fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), raw_per_unit: if name == "seconds" { SECOND_NS } else { 1 } }
+    }
+
+    pub(super) fn is_seconds(&self) -> bool {
+        self.name == "seconds"
+    }
+}
+
+/// All metrics of a probe; those that are wrong are reported and left out.
+pub(super) fn metrics(node: &Node, seen: &mut Seen, report: &mut Report) -> Vec<Metric> {
+    let Some(entries) = fields::mapping(node, "`metrics`", report) else { return Vec::new() };
+    if entries.is_empty() {
+        report.push(Diagnostic::error(&node.at, "a probe needs at least one metric"));
+    }
+    entries.iter().filter_map(|entry| metric(entry, seen, report)).collect()
+}
+
+fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric> {
+    let before = report.errors();
+    let name = &entry.key;
+    seen.metric(name, report);
+    let fields = Fields::read(&entry.value, &name.at, &KEYS, report)?;
+    let kind_name = fields
+        .need("type", "a metric", report)
+        .and_then(|node| fields::choice(node, "a type of metric", &KINDS, &LATER_KINDS, report));
+    if let Some(kind) = kind_name {
+        report.accept(&name.at, &name.value, names::metric(&name.value, kind == "counter"));
+    }
+    let unit = unit(name, fields.get("unit"), report);
+    let kind = kind_name.zip(unit.as_ref()).and_then(|(kind, unit)| self::kind(kind, unit, &fields, report));
+    let value = fields.get("value").and_then(|node| expression(node, report));
+    if fields.get("value").is_none() && kind_name.is_some_and(|k| k != "counter") {
+        let diagnostic = Diagnostic::error(&name.at, format!("a {} needs `value`", kind_name.unwrap_or_default()));
+        report.push(diagnostic.hint("only a counter can do without: it counts events"));
+    }
+    let filter = fields.get("where").and_then(|node| expression(node, report));
+    let help = fields.get("help").and_then(|node| fields::text(node, "text", report));
+    let labels =
+        fields.get("labels").map(|node| expressions(node, "`labels`", report, names::label)).unwrap_or_default();
+    let max_series =
+        fields.get("max_series").map_or(Some(DEFAULT_MAX_SERIES), |node| fields::integer(node, 1..=1_000_000, report));
+    let ttl_ns = fields.get("ttl").map_or(Some(DEFAULT_TTL_NS), |node| ttl(node, report));
+    let allow_high_cardinality =
+        fields.get("allow_high_cardinality").map_or(Some(false), |node| fields::boolean(node, report));
+    let unit = unit?;
+    let metric = Metric {
+        name: name.clone(),
+        help: help.map(|h| super::one_line(&h.value)),
+        kind: kind?,
+        value,
+        filter,
+        unit: unit.name,
+        raw_per_unit: unit.raw_per_unit,
+        labels,
+        max_series: max_series? as u32,
+        ttl_ns: ttl_ns?,
+        allow_high_cardinality: allow_high_cardinality?,
+    };
+    (report.errors() == before).then_some(metric)
+}
+
+fn kind(name: &str, unit: &Unit, fields: &Fields<'_>, report: &mut Report) -> Option<MetricKind> {
+    let entry = fields.entry("buckets");
+    if name == "histogram" {
+        return buckets::buckets(entry, unit, report).map(MetricKind::Histogram);
+    }
+    if let Some(entry) = entry {
+        let diagnostic = Diagnostic::error(&entry.key.at, format!("a {name} has no buckets"));
+        report.push(diagnostic.hint("only `type: histogram` has"));
+    }
+    Some(if name == "counter" { MetricKind::Counter } else { MetricKind::Gauge })
+}
+
+/// `unit:`, or what the name's suffix says; the two must agree.
+fn unit(name: &Spanned<String>, node: Option<&Node>, report: &mut Report) -> Option<Unit> {
+    let stem = name.value.strip_suffix("_total").unwrap_or(&name.value);
+    let suffix = stem.rsplit('_').next().filter(|last| UNIT_SUFFIXES.contains(last)).unwrap_or("");
+    let Some(node) = node else { return Some(Unit::new(suffix)) };
+    let unit = fields::parsed(node, "a unit such as `seconds`", report, |text| {
+        if let Some(base) = names::base_unit(text) {
+            let problem = Problem::new(format!("metrics are exported in base units, not in `{text}`"));
+            return Err(problem.hint(format!("write `unit: {base}`, and name the metric `.._{base}`")));
+        }
+        names::identifier(text, "unit")?;
+        if matches!(suffix, "seconds" | "bytes") && suffix != text {
+            return Err(Problem::new(format!("the name says {suffix}, and the unit `{text}`"))
+                .hint("leave `unit` out: the name's suffix says it"));
+        }
+        if matches!(text, "seconds" | "bytes") && suffix != text {
+            let total = &name.value[stem.len()..];
+            return Err(Problem::new(format!("the name of a metric in {text} must say so"))
+                .hint(format!("name it `{stem}_{text}{total}`")));
+        }
+        Ok(())
+    });
+    unit.and_then(|_| fields::text(node, "a unit", report)).map(|text| Unit::new(&text.value))
+}
+
+/// A duration, or plain `0` for never.
+fn ttl(node: &Node, report: &mut Report) -> Option<u64> {
+    let ttl = fields::parsed(node, "a duration such as `15m`", report, |text| match text {
+        "0" => Ok(0),
+        _ => quantity::duration_ns(text).and_then(|ns| match ns {
+            1..SECOND_NS => Err(Problem::new(format!("{text} is too short")).hint("use at least 1s, or 0 for never")),
+            _ => Ok(ns),
+        }),
+    });
+    ttl.map(|t| t.value)
+}

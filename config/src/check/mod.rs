@@ -1,0 +1,199 @@
+//! Nodes to the model: every rule of the language that needs no knowledge of a kernel.
+
+mod agent;
+mod buckets;
+mod hook;
+mod metric;
+
+pub(crate) use agent::agent;
+
+use crate::diag::Diagnostic;
+use crate::fields::{self, Fields, Keys};
+use crate::model::{Probe, Shape, Span, Spanned};
+use crate::names;
+use crate::quantity;
+use crate::raw::{Entry, Kind, Node};
+use crate::report::{Problem, Report};
+use std::collections::HashMap;
+
+const PROBE: Keys = Keys {
+    of: "a probe",
+    known: &["probe", "summary", "enabled", "at", "span", "poll", "where", "metrics", "max_map_bytes"],
+    later: &["slow", "state", "steps", "engine"],
+};
+const SPAN: Keys =
+    Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
+const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
+const SHAPES: [&str; 3] = ["at", "span", "poll"];
+
+const DEFAULT_MAP_BYTES: u64 = 16 << 20;
+/// One page: the smallest map there is.
+const MIN_MAP_BYTES: u64 = 4096;
+const MAX_MAP_BYTES: u64 = 1 << 30;
+const DEFAULT_MAX_OPEN: u64 = 16_384;
+const DEFAULT_EVERY_NS: u64 = 5_000_000_000;
+/// A netlink dump of a busy node takes milliseconds.
+const MIN_EVERY_NS: u64 = 100_000_000;
+
+/// Names taken so far, over all files.
+#[derive(Default)]
+pub(crate) struct Seen {
+    probes: HashMap<String, Spanned<String>>,
+    /// By metric family: a counter's is its name without `_total`.
+    metrics: HashMap<String, Spanned<String>>,
+}
+
+impl Seen {
+    fn probe(&mut self, name: &Spanned<String>, report: &mut Report) {
+        if let Some(first) = self.probes.get(&name.value) {
+            let message = format!("probe `{}` is defined twice", name.value);
+            report.push(Diagnostic::error(&name.at, message).hint(first_is(first)));
+        } else {
+            self.probes.insert(name.value.clone(), name.clone());
+        }
+    }
+
+    fn metric(&mut self, name: &Spanned<String>, report: &mut Report) {
+        let family = name.value.strip_suffix("_total").unwrap_or(&name.value);
+        if let Some(first) = self.metrics.get(family) {
+            let message = match first.value == name.value {
+                true => format!("metric `{}` is defined twice", name.value),
+                false => format!("metrics `{}` and `{}` are one family in OpenMetrics", first.value, name.value),
+            };
+            report.push(Diagnostic::error(&name.at, message).hint(first_is(first)));
+        } else {
+            self.metrics.insert(family.to_owned(), name.clone());
+        }
+    }
+}
+
+fn first_is(first: &Spanned<String>) -> String {
+    format!("the first is in {}, line {}", first.at.file.name, first.at.line)
+}
+
+/// One document. `None` when there is any mistake in it.
+pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Report) -> Option<Probe> {
+    let before = report.errors();
+    if let Kind::Sequence(_) = &node.kind {
+        let diagnostic = Diagnostic::error(&node.at, "a document is one probe, found a list");
+        report.push(diagnostic.hint("write each probe as a document of its own, with lines `---` between them"));
+        return None;
+    }
+    let fields = Fields::read(node, &node.at, &PROBE, report)?;
+    let name = fields.need("probe", "a probe", report).and_then(|node| fields::text(node, "a probe's name", report));
+    if let Some(name) = &name {
+        report.accept(&name.at, &name.value, names::identifier(&name.value, "probe name"));
+        seen.probe(name, report);
+    }
+    let at = name.as_ref().map_or(fields.at, |name| &name.at);
+    let fields = fields.blaming(at);
+    let summary = fields.need("summary", "a probe", report).and_then(|node| fields::text(node, "a sentence", report));
+    let enabled = fields.get("enabled").map_or(Some(true), |node| fields::boolean(node, report));
+    let shape = shape(&fields, report);
+    let filter = fields.get("where").and_then(|node| expression(node, report));
+    let metrics =
+        fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, seen, report)).unwrap_or_default();
+    let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
+    let probe = Probe {
+        name: name?,
+        pack: pack.to_owned(),
+        summary: one_line(&summary?.value),
+        enabled: enabled?,
+        shape: shape?,
+        filter,
+        metrics,
+        max_map_bytes: max_map_bytes?,
+    };
+    (report.errors() == before).then_some(probe)
+}
+
+fn shape(fields: &Fields<'_>, report: &mut Report) -> Option<Shape> {
+    let given: Vec<&Entry> = SHAPES.iter().filter_map(|key| fields.entry(key)).collect();
+    let Some(Entry { key, value }) = given.first() else {
+        if SHAPES.iter().any(|key| fields.meant(key)) {
+            return None;
+        }
+        let diagnostic = Diagnostic::error(fields.at, "the probe says nowhere to run");
+        report.push(diagnostic.hint("add one of `at`, `span` or `poll`"));
+        return None;
+    };
+    for other in &given[1..] {
+        let message = format!("a probe has `{}` or `{}`, not both", key.value, other.key.value);
+        let diagnostic = Diagnostic::error(&other.key.at, message);
+        report.push(diagnostic.hint("make two probes of it, with a line `---` between them"));
+    }
+    match key.value.as_str() {
+        "at" => Some(Shape::At(hook::hooks(value, report))),
+        "span" => span(key, value, report).map(Shape::Span),
+        _ => poll(key, value, report),
+    }
+}
+
+fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span> {
+    let fields = Fields::read(node, &key.at, &SPAN, report)?;
+    let start = fields.need("start", "a span", report).map(|node| hook::hooks(node, report));
+    let end = fields.need("end", "a span", report).map(|node| hook::hooks(node, report));
+    let by = fields.get("by").map(|node| fields::one_or_many(node, "expression", report)).unwrap_or_default();
+    let by = by.iter().filter_map(|node| expression(node, report)).collect();
+    let saved = |name: &str| names::identifier(name, "name of a saved value");
+    let save = fields.get("save").map(|node| expressions(node, "`save`", report, saved)).unwrap_or_default();
+    let filter = fields.get("where").and_then(|node| expression(node, report));
+    let keep = fields
+        .get("keep")
+        .map_or(Some("last"), |node| fields::choice(node, "`last` or `first`", &["last", "first"], &[], report));
+    let max_open =
+        fields.get("max_entries").map_or(Some(DEFAULT_MAX_OPEN), |node| fields::integer(node, 1..=1_000_000, report));
+    Some(Span { start: start?, end: end?, by, save, filter, keep_first: keep? == "first", max_open: max_open? as u32 })
+}
+
+fn poll(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Shape> {
+    let fields = Fields::read(node, &key.at, &POLL, report)?;
+    let source = fields.need("source", "a poll", report).and_then(|node| fields::text(node, "a source", report));
+    if let Some(source) = &source {
+        report.accept(&source.at, &source.value, names::identifier(&source.value, "source"));
+    }
+    let every_ns =
+        fields.get("every").map_or(Some(DEFAULT_EVERY_NS), |node| fields::duration(node, MIN_EVERY_NS, report));
+    Some(Shape::Poll { source: source?, every_ns: every_ns? })
+}
+
+fn map_bytes(node: &Node, report: &mut Report) -> Option<u64> {
+    let bytes = fields::parsed(node, "a size such as `16MiB`", report, |text| {
+        let bytes = quantity::size_bytes(text)?;
+        match bytes {
+            MIN_MAP_BYTES..=MAX_MAP_BYTES => Ok(bytes),
+            _ => Err(Problem::new(format!("{text} is out of range")).hint("use 4KiB to 1GiB")),
+        }
+    });
+    bytes.map(|b| b.value)
+}
+
+/// An expression stays text: the compiler reads it. A number or `true` is its text too.
+fn expression(node: &Node, report: &mut Report) -> Option<Spanned<String>> {
+    fields::text(node, "an expression", report)
+}
+
+/// A mapping of names to expressions; names are checked by `check_name`.
+fn expressions(
+    node: &Node,
+    of: &str,
+    report: &mut Report,
+    check_name: impl Fn(&str) -> Result<(), Problem>,
+) -> Vec<(Spanned<String>, Spanned<String>)> {
+    let mut pairs = Vec::new();
+    for Entry { key, value } in fields::mapping(node, of, report).unwrap_or_default() {
+        if matches!(value.kind, Kind::Nothing) {
+            let diagnostic = Diagnostic::error(&key.at, format!("`{}` has no value", key.value));
+            report.push(diagnostic.hint("inside `{ }` a comma ends a value: put an expression that has one in quotes"));
+            continue;
+        }
+        report.accept(&key.at, &key.value, check_name(&key.value));
+        pairs.extend(expression(value, report).map(|expression| (key.clone(), expression)));
+    }
+    pairs
+}
+
+/// Folds the line breaks of a block scalar.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,64 @@
+//! Files to definitions: the crate's verbs.
+
+use crate::check::{self, Seen};
+use crate::diag::Diagnostic;
+use crate::model::{Agent, Location, Probe, SourceFile};
+use crate::raw::{self, Kind};
+use crate::report::Report;
+use std::sync::Arc;
+
+/// The probes of `files` and everything wrong with them. A probe with an error is left out, all others are returned.
+///
+/// Of two probes or metrics with one name, in whatever files, the first stands.
+pub fn probes(files: &[Arc<SourceFile>]) -> (Vec<Probe>, Vec<Diagnostic>) {
+    let mut report = Report::default();
+    let mut seen = Seen::default();
+    let mut probes = Vec::new();
+    for file in files {
+        let before = report.errors();
+        let documents = raw::documents(file, &mut report);
+        let documents: Vec<_> = documents.iter().filter(|d| !matches!(d.node.kind, Kind::Nothing)).collect();
+        if documents.is_empty() && report.errors() == before {
+            report.push(Diagnostic::warning(&Location::new(file, 0..0), "the file has no probe in it"));
+        }
+        for document in documents {
+            let probe = check::probe(&document.node, pack(&file.name), &mut seen, &mut report);
+            probes.extend(probe.filter(|_| document.sound));
+        }
+    }
+    (probes, report.finish())
+}
+
+/// The agent's configuration, `None` when there is an error in it. An empty file gives the defaults.
+pub fn agent(file: &Arc<SourceFile>) -> (Option<Agent>, Vec<Diagnostic>) {
+    let mut report = Report::default();
+    let documents = raw::documents(file, &mut report);
+    let agent = documents.first().map(|first| check::agent(&first.node, &mut report)).unwrap_or_default();
+    if let Some(second) = documents.get(1) {
+        let diagnostic = Diagnostic::error(&second.node.at, "the configuration is one document");
+        report.push(diagnostic.hint("remove the line `---`; probes belong in files of their own"));
+    }
+    ((report.errors() == 0).then_some(agent), report.finish())
+}
+
+/// The probes that are built in.
+pub fn embedded() -> Vec<Arc<SourceFile>> {
+    EMBEDDED
+        .iter()
+        .map(|(name, text)| Arc::new(SourceFile { name: format!("<embedded>/{name}"), text: (*text).to_owned() }))
+        .collect()
+}
+
+const EMBEDDED: [(&str, &str); 5] = [
+    ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
+    ("softirq.yaml", include_str!("../probes/softirq.yaml")),
+    ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),
+    ("tcp_backlog.yaml", include_str!("../probes/tcp_backlog.yaml")),
+    ("tcp_retransmits.yaml", include_str!("../probes/tcp_retransmits.yaml")),
+];
+
+/// The stem of a file's name.
+fn pack(name: &str) -> &str {
+    let base = name.rsplit('/').next().unwrap_or(name);
+    base.rsplit_once('.').map_or(base, |(stem, _)| stem)
+}

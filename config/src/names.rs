@@ -1,0 +1,213 @@
+//! Rules for names, and the name somebody probably meant.
+
+use crate::report::Problem;
+
+/// Kernel type information holds names of up to 127 bytes; ours get prefixes there.
+const MAX_IDENTIFIER: usize = 64;
+/// Nothing in Prometheus limits names; tables and dashboards do.
+const MAX_METRIC: usize = 128;
+
+/// Suffixes that say a unit other than the base unit, and the base unit.
+const SCALED_UNITS: [(&str, &str); 22] = [
+    ("ns", "seconds"),
+    ("us", "seconds"),
+    ("ms", "seconds"),
+    ("sec", "seconds"),
+    ("secs", "seconds"),
+    ("second", "seconds"),
+    ("nanoseconds", "seconds"),
+    ("microseconds", "seconds"),
+    ("milliseconds", "seconds"),
+    ("minutes", "seconds"),
+    ("hours", "seconds"),
+    ("kb", "bytes"),
+    ("mb", "bytes"),
+    ("gb", "bytes"),
+    ("kib", "bytes"),
+    ("mib", "bytes"),
+    ("gib", "bytes"),
+    ("kilobytes", "bytes"),
+    ("megabytes", "bytes"),
+    ("gigabytes", "bytes"),
+    ("byte", "bytes"),
+    ("bits", "bytes"),
+];
+
+/// Suffixes that exporters add to a family's name themselves.
+const RESERVED_SUFFIXES: [&str; 4] = ["_bucket", "_sum", "_count", "_created"];
+
+/// The base unit that a scaled one (`ms`) should be given in.
+pub(crate) fn base_unit(unit: &str) -> Option<&'static str> {
+    SCALED_UNITS.iter().find(|(scaled, _)| *scaled == unit).map(|(_, base)| *base)
+}
+
+/// Whether `text` is a C identifier: letters, digits and `_`, no digit first.
+pub(crate) fn is_identifier(text: &str) -> bool {
+    !text.starts_with(|c: char| c.is_ascii_digit())
+        && !text.is_empty()
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// A name of `what` that becomes a C identifier in the object.
+pub(crate) fn identifier(text: &str, what: &str) -> Result<(), Problem> {
+    if !is_identifier(text) {
+        let hint = "use letters, digits and `_`, and begin with no digit";
+        return Err(Problem::new(format!("`{text}` is not a {what}")).hint(hint));
+    }
+    short(text, what, MAX_IDENTIFIER)
+}
+
+fn short(text: &str, what: &str, limit: usize) -> Result<(), Problem> {
+    if text.len() > limit {
+        return Err(Problem::new(format!("a {what} has at most {limit} characters, and this has {}", text.len())));
+    }
+    Ok(())
+}
+
+/// A Prometheus metric name without our prefix, for a counter or something else.
+pub(crate) fn metric(text: &str, counter: bool) -> Result<(), Problem> {
+    if !is_identifier(text) {
+        let hint = "use letters, digits and `_`, and begin with no digit";
+        return Err(Problem::new(format!("`{text}` is not a metric name")).hint(hint));
+    }
+    short(text, "metric name", MAX_METRIC)?;
+    if let Some(rest) = text.strip_prefix("kstrobe_") {
+        return Err(Problem::new(format!("`{text}` would be exported as `kstrobe_{text}`"))
+            .at(0..text.len() - rest.len())
+            .hint(format!("leave the prefix out: `{rest}`")));
+    }
+    let stem = text.strip_suffix("_total");
+    match (counter, stem) {
+        (true, None) => {
+            return Err(Problem::new(format!("the name of counter `{text}` must end in `_total`"))
+                .hint(format!("name it `{text}_total`")));
+        }
+        (false, Some(stem)) => {
+            return Err(Problem::new(format!("`{text}` ends in `_total` but is not a counter"))
+                .at(stem.len()..text.len())
+                .hint(format!("name it `{stem}`, or make it `type: counter`")));
+        }
+        _ => {}
+    }
+    suffixes(text, stem.unwrap_or(text))
+}
+
+fn suffixes(text: &str, stem: &str) -> Result<(), Problem> {
+    let Some((head, last)) = stem.rsplit_once('_') else { return Ok(()) };
+    if let Some(base) = base_unit(last) {
+        let total = &text[stem.len()..];
+        return Err(Problem::new(format!("metrics are exported in base units, not in `{last}`"))
+            .at(head.len() + 1..stem.len())
+            .hint(format!("name it `{head}_{base}{total}`")));
+    }
+    if RESERVED_SUFFIXES.iter().any(|s| stem.ends_with(s)) {
+        return Err(Problem::new(format!("the suffix `_{last}` belongs to the series of a histogram or counter"))
+            .at(head.len()..stem.len())
+            .hint(format!("name what is measured, for example `{head}`")));
+    }
+    Ok(())
+}
+
+/// A Prometheus label name.
+pub(crate) fn label(text: &str) -> Result<(), Problem> {
+    if !is_identifier(text) {
+        let hint = "use letters, digits and `_`, and begin with no digit";
+        return Err(Problem::new(format!("`{text}` is not a label name")).hint(hint));
+    }
+    if matches!(text, "le" | "quantile") {
+        return Err(Problem::new(format!("Prometheus itself uses label `{text}`")).hint("choose another name"));
+    }
+    if text.starts_with("__") {
+        return Err(Problem::new("label names that begin with `__` belong to Prometheus")
+            .hint(format!("name it `{}`", text.trim_start_matches('_'))));
+    }
+    short(text, "label name", MAX_METRIC)
+}
+
+/// The candidate closest to `name` by edit distance, if close enough to be a likely slip.
+pub(crate) fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (name.len() / 3).max(1);
+    // Distances grow with the product of both lengths; no slip is that long.
+    let candidates = candidates.into_iter().filter(|c| c.len().abs_diff(name.len()) <= limit && name.len() < 128);
+    let near = candidates.map(|c| (edit_distance(name, c), c)).filter(|(distance, _)| *distance <= limit);
+    near.min().map(|(_, c)| c)
+}
+
+/// [`did_you_mean`] as a hint, or the list of what there is.
+pub(crate) fn suggestion(name: &str, candidates: &[&str]) -> String {
+    match did_you_mean(name, candidates.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("it is {}", one_of(candidates)),
+    }
+}
+
+/// "one of `a`, `b` or `c`".
+pub(crate) fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing".to_owned(),
+        [only] => format!("`{only}`"),
+        [rest @ .., last] => format!("one of `{}` or `{last}`", rest.join("`, `")),
+    }
+}
+
+/// Insertions, deletions, substitutions and swaps of neighbours that make `b` of `a`.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut above = vec![0; b.len() + 1];
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for i in 0..a.len() {
+        let mut next = vec![i + 1; b.len() + 1];
+        for j in 0..b.len() {
+            let substitute = row[j] + usize::from(a[i] != b[j]);
+            next[j + 1] = substitute.min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                next[j + 1] = next[j + 1].min(above[j - 1] + 1);
+            }
+        }
+        above = std::mem::replace(&mut row, next);
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint(result: Result<(), Problem>) -> String {
+        result.unwrap_err().hint.unwrap_or_default()
+    }
+
+    #[test]
+    fn metric_names_carry_base_units_and_the_right_suffix() {
+        assert_eq!(metric("recv_wait_seconds", false), Ok(()));
+        assert_eq!(metric("recv_seconds_total", true), Ok(()));
+        assert_eq!(metric("segments", false), Ok(()));
+        assert_eq!(hint(metric("recv_wait_ms", false)), "name it `recv_wait_seconds`");
+        assert_eq!(hint(metric("busy_us_total", true)), "name it `busy_seconds_total`");
+        assert_eq!(hint(metric("read_kib", false)), "name it `read_bytes`");
+        assert_eq!(hint(metric("calls", true)), "name it `calls_total`");
+        assert_eq!(hint(metric("depth_total", false)), "name it `depth`, or make it `type: counter`");
+        assert_eq!(hint(metric("kstrobe_calls_total", true)), "leave the prefix out: `calls_total`");
+        assert_eq!(hint(metric("queue_count", false)), "name what is measured, for example `queue`");
+        for bad in ["", "9x", "a:b", "a-b", "é"] {
+            assert!(metric(bad, false).unwrap_err().message.contains("is not a metric name"), "{bad}");
+        }
+        assert!(metric(&"x".repeat(129), false).is_err());
+    }
+
+    #[test]
+    fn labels_of_prometheus_are_refused() {
+        assert_eq!(label("syscall"), Ok(()));
+        for bad in ["le", "quantile", "__name__", "a.b", ""] {
+            assert!(label(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_are_not() {
+        assert_eq!(suggestion("sumary", &["summary", "span"]), "did you mean `summary`?");
+        assert_eq!(suggestion("guage", &["gauge", "counter"]), "did you mean `gauge`?");
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(suggestion("zzz", &["at", "span", "poll"]), "it is one of `at`, `span` or `poll`");
+    }
+}
