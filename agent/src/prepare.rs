@@ -42,6 +42,6 @@ pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
         btf: btf.map(Path::to_path_buf),
     };
     let mut target = detect::detect(&wanted);
-    target.polls = polls::sources().iter().map(|s| (s.name.to_string(), s.fields.clone())).collect();
+    target.polls = polls::row_types();
     target
 }

@@ -18,3 +18,4 @@ mod report;
 
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use load::{agent, embedded, probes};
+pub use names::did_you_mean;

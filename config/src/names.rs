@@ -125,7 +125,7 @@ pub(crate) fn label(text: &str) -> Result<(), Problem> {
 }
 
 /// The candidate closest to `name` by edit distance, if close enough to be a likely slip.
-pub(crate) fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.len() / 3).max(1);
     // Distances grow with the product of both lengths; no slip is that long.
     let candidates = candidates.into_iter().filter(|c| c.len().abs_diff(name.len()) <= limit && name.len() < 128);

@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> ExitCode {
             let target = prepare::look(&[], args.source.btf.as_deref());
             (vec!["syscall", "number"], target.syscalls.iter().map(|(n, s)| vec![n.clone(), s.number.to_string()]).collect())
         }
-        What::Polls => (vec!["source", "fields"], polls()),
+        What::Polls => (vec!["source", "fields", "summary"], polls()),
     };
     match args.output {
         Output::Text => table(&header, &rows),
@@ -114,8 +114,8 @@ fn polls() -> Vec<Vec<String>> {
     crate::polls::sources()
         .iter()
         .map(|s| {
-            let fields: Vec<_> = s.fields.iter().map(|f| f.name.as_str()).collect();
-            vec![s.name.to_string(), fields.join(",")]
+            let fields: Vec<_> = s.fields().into_iter().map(|f| f.name).collect();
+            vec![s.name.to_string(), fields.join(","), s.summary.to_string()]
         })
         .collect()
 }

@@ -133,7 +133,7 @@ fn run(args: RunArgs) -> ExitCode {
 pub fn complain(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
     use std::io::IsTerminal;
     let text = match std::io::stderr().is_terminal() {
-        true => kstrobe_config::diag::render_coloured(diagnostics),
+        true => kstrobe_config::diag::render_ansi(diagnostics),
         false => kstrobe_config::diag::render(diagnostics),
     };
     eprint!("{text}");

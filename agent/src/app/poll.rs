@@ -1,0 +1,147 @@
+//! A `poll:` probe at work: rows of a source go through the probe's IR in the interpreter, its tables become series.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use kstrobe_config::model::{self, Probe};
+use kstrobe_ebpf::ir::interp::Machine;
+use kstrobe_ebpf::ir::Module;
+use kstrobe_ebpf::layout::{CellKind, Index};
+
+use super::families;
+use crate::metrics::labels::Names;
+use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
+use crate::metrics::series::TableSeries;
+use crate::metrics::snapshot::{Family, Moment, Number, Values};
+use crate::polls::{self, Reader};
+
+/// A running poll probe.
+pub(super) struct Poll {
+    module: Module,
+    source: &'static str,
+    reader: Reader,
+    about: Vec<std::sync::Arc<crate::metrics::snapshot::Descriptor>>,
+    series: PolledSeries,
+    /// Nanoseconds between reads, as the probe says.
+    pub every: Duration,
+    /// When the next read is due.
+    pub due: Instant,
+    /// Why the last read failed, if it did.
+    pub failure: Option<String>,
+}
+
+impl Poll {
+    /// Ready for its first read. `None` when the agent has no such source (the compiler has checked that it does).
+    pub fn new(probe: &Probe, module: Module, every: Duration) -> Option<Poll> {
+        let model::Shape::Poll { source, .. } = &probe.shape else { return None };
+        let source = polls::source(&source.value)?;
+        let about = families::descriptors(probe);
+        let mut kinds = BTreeMap::new();
+        for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
+            let kind = match &cell.kind {
+                CellKind::Counter => PolledKind::Counter,
+                CellKind::Gauge { signed } => PolledKind::Gauge { signed: *signed },
+                CellKind::Histogram(scheme) => PolledKind::Histogram(scheme.clone()),
+            };
+            kinds.insert(cell.metric as usize, kind);
+        }
+        let metrics = probe.metrics.iter().zip(&about).zip(kinds.into_values()).map(|((m, about), kind)| PolledMetric {
+            about: about.clone(),
+            kind,
+            // One more for what the table already merged into `other`.
+            max_series: m.max_series as usize + 1,
+        });
+        let series = PolledSeries::new(metrics.collect(), Moment::now());
+        Some(Poll {
+            module,
+            source: source.name,
+            reader: source.open(),
+            about,
+            series,
+            every,
+            due: Instant::now(),
+            failure: None,
+        })
+    }
+
+    /// Reads the source once. A failed read leaves no old values behind: absent is not zero.
+    pub fn read(&mut self, names: &mut Names) {
+        let now = Moment::now();
+        self.due = now.mono + self.every;
+        self.series.begin();
+        self.failure = self.rows(names, now).err();
+        self.series.finish(now);
+    }
+
+    fn rows(&mut self, names: &mut Names, now: Moment) -> Result<(), String> {
+        let rows = self.reader.read().map_err(|e| format!("cannot read {}: {e}", self.source))?;
+        let mut machine = Machine::new(&self.module.layout).map_err(|e| e.to_string())?;
+        for table in &self.module.layout.tables {
+            if let Index::Hash { free, .. } = table.index {
+                for slot in (1..table.slots).rev() {
+                    machine.push(free, &slot.to_le_bytes());
+                }
+            }
+        }
+        for row in rows.iter() {
+            machine.run(&self.module, 0, row).map_err(|e| format!("row program: {e}"))?;
+        }
+        for table in &self.module.layout.tables {
+            let words: Vec<u64> = machine
+                .array(table.values)
+                .chunks_exact(8)
+                .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
+                .collect();
+            let index = match table.index {
+                Index::Hash { map, .. } => machine.hash(map),
+                _ => vec![],
+            };
+            let entries = index.iter().filter_map(|(key, slot)| {
+                Some((key.as_slice(), u32::from_le_bytes(slot.get(..4)?.try_into().ok()?)))
+            });
+            // A table of one reading: what persists between readings is kept by `PolledSeries`.
+            let about = families::of_table(&self.about, table);
+            let mut once = TableSeries::new(table.clone(), about, Duration::ZERO, now);
+            let families = once.read(words.as_slice(), entries, names, now).map_err(|e| e.to_string())?;
+            for (cell, family) in table.cells.iter().zip(&families) {
+                self.observe(cell.metric as usize, family);
+            }
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, metric: usize, family: &Family) {
+        for (i, series) in family.series.iter().enumerate() {
+            let labels: Vec<String> =
+                (0..family.about.label_names.len()).map(|l| family.label(series, l).to_string()).collect();
+            match &family.values {
+                Values::Counters(v) => self.series.observe(metric, &labels, v[i]),
+                Values::Gauges(v) => self.series.observe(metric, &labels, raw(v[i])),
+                Values::Histograms(h) => self.series.merge(metric, &labels, h.sums[i], h.counts_of(i)),
+            }
+        }
+    }
+
+    /// The last reading.
+    pub fn families(&self) -> Vec<Family> {
+        self.series.families()
+    }
+
+    /// Name of its source.
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// Rows merged into `other` for want of room.
+    pub fn overflowed(&self) -> u64 {
+        self.series.overflowed()
+    }
+}
+
+fn raw(n: Number) -> u64 {
+    match n {
+        Number::Unsigned(v) => v,
+        Number::Signed(v) => v as u64,
+        Number::Float(v) => v as u64,
+    }
+}
