@@ -122,7 +122,6 @@ struct Shape {
     shift: u8,
     steps: Vec<u8>,
     last: u64,
-    first: u64,
 }
 
 impl Shape {
@@ -135,7 +134,7 @@ impl Shape {
         // Steps of row * (2^(n-1), ..., 2, 1) reach every row up to 2^n - 1.
         let count = (u8::BITS - rows_above.leading_zeros()) as u8;
         let steps = (0..count).rev().map(|i| row << i).collect();
-        Shape { mantissa, row, shift, steps, last, first }
+        Shape { mantissa, row, shift, steps, last }
     }
 
     /// Where the largest value lies: row and top bits.
@@ -170,7 +169,6 @@ impl Shape {
                 compares = compares.max(highest - lowest);
             }
         }
-        debug_assert_eq!(index(self.first), 0);
         (start, compares)
     }
 }

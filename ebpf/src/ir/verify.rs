@@ -1,1 +1,4 @@
-//! TODO
+//! x
+use super::*;
+/// x
+pub fn verify(_: &Module) -> Result<(), Vec<String>> { Ok(()) }
