@@ -31,6 +31,8 @@ pub struct Fast {
     pub upper: Vec<u64>,
     /// `upper.last()` of the scheme.
     pub last: u64,
+    /// The bucket of what is above.
+    pub overflow: u16,
 }
 
 /// Largest start table, in entries. It is read at one place per event, but by all histograms of a program.
@@ -59,13 +61,14 @@ impl Fast {
             start,
             upper: padded,
             last: shape.last,
+            overflow: upper.len() as u16,
         }
     }
 
     /// The index as the tables give it; what the emitted code computes.
-    pub fn index(&self, v: u64, buckets: usize) -> usize {
+    pub fn index(&self, v: u64) -> usize {
         if v > self.last {
-            return buckets - 1;
+            return self.overflow.into();
         }
         let mut t = v >> self.shift;
         let mut group = 0;

@@ -45,7 +45,8 @@ impl Machine {
             return Err(Trap::new(format!("{:?} does not take map {}", call.helper, map.def.name)));
         }
         let (key_bytes, value_bytes) = (map.def.key_bytes, map.def.value_bytes);
-        let address = |element: u32| VALUE_BASE + (u64::from(id.0) << MAP_SHIFT) + (u64::from(element) << ELEMENT_SHIFT);
+        let address =
+            |element: u32| VALUE_BASE + (u64::from(id.0) << MAP_SHIFT) + (u64::from(element) << ELEMENT_SHIFT);
         Ok(match call.helper {
             Helper::MapUpdate => {
                 let flags = frame.scalar_arg(call, 3)? as i64;

@@ -69,7 +69,9 @@ impl Frame {
         let range = self.place(slot, offset, bytes)?;
         match self.written[range.clone()].iter().position(|written| !written) {
             None => Ok(&self.stack[range]),
-            Some(i) => Err(Trap::new(format!("byte {} of slot {} is read before it is written", offset as usize + i, slot.0))),
+            Some(i) => {
+                Err(Trap::new(format!("byte {} of slot {} is read before it is written", offset as usize + i, slot.0)))
+            }
         }
     }
 
