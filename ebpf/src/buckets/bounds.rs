@@ -23,11 +23,7 @@ impl Grid {
     /// `v` against `2^(k / 2^schema) * raw_per_unit`: both sides raised to the power `2^schema`.
     pub(super) fn compare(&self, v: u64, k: i32) -> Ordering {
         let left = Big::from(v).squared(self.schema);
-        if k >= 0 {
-            left.cmp(&self.power.shl(k.unsigned_abs()))
-        } else {
-            left.shl(k.unsigned_abs()).cmp(&self.power)
-        }
+        if k >= 0 { left.cmp(&self.power.shl(k.unsigned_abs())) } else { left.shl(k.unsigned_abs()).cmp(&self.power) }
     }
 
     /// Largest integer at or below bound `k`, which must be below 2^63 raw units.

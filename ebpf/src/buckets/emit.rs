@@ -45,7 +45,7 @@ impl Scheme {
     /// `fresh` makes new variables. To the kernel's verifier `out` is bounded, but only by the padded tables (at most a
     /// few hundred; below 1,030): whoever uses it to address a record adds a test `out < buckets()`.
     pub fn emit(&self, v: Var, out: Var, tables: Tables, fresh: &mut impl FnMut() -> Var) -> Block {
-        let last_bucket = Operand::Imm(self.buckets() as i64 - 1);
+        let last_bucket = Operand::Imm(self.fast().overflow.into());
         vec![Stmt::If {
             cond: Cond { op: CmpOp::Gt, a: v, b: Operand::Imm(self.fast().last as i64) },
             then: vec![Stmt::Set(out, Op::Copy(last_bucket))],

@@ -31,6 +31,8 @@ pub struct Fast {
     pub upper: Vec<u64>,
     /// `upper.last()` of the scheme.
     pub last: u64,
+    /// The bucket of what is above.
+    pub overflow: u16,
 }
 
 /// Largest start table, in entries. It is read at one place per event, but by all histograms of a program.
@@ -59,13 +61,14 @@ impl Fast {
             start,
             upper: padded,
             last: shape.last,
+            overflow: upper.len() as u16,
         }
     }
 
     /// The index as the tables give it; what the emitted code computes.
-    pub fn index(&self, v: u64, buckets: usize) -> usize {
+    pub fn index(&self, v: u64) -> usize {
         if v > self.last {
-            return buckets - 1;
+            return self.overflow.into();
         }
         let mut t = v >> self.shift;
         let mut group = 0;
@@ -122,7 +125,6 @@ struct Shape {
     shift: u8,
     steps: Vec<u8>,
     last: u64,
-    first: u64,
 }
 
 impl Shape {
@@ -135,7 +137,7 @@ impl Shape {
         // Steps of row * (2^(n-1), ..., 2, 1) reach every row up to 2^n - 1.
         let count = (u8::BITS - rows_above.leading_zeros()) as u8;
         let steps = (0..count).rev().map(|i| row << i).collect();
-        Shape { mantissa, row, shift, steps, last, first }
+        Shape { mantissa, row, shift, steps, last }
     }
 
     /// Where the largest value lies: row and top bits.
@@ -170,7 +172,6 @@ impl Shape {
                 compares = compares.max(highest - lowest);
             }
         }
-        debug_assert_eq!(index(self.first), 0);
         (start, compares)
     }
 }

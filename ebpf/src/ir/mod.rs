@@ -6,9 +6,11 @@
 
 pub mod interp;
 pub mod print;
+#[cfg(test)]
+pub(crate) mod sketch;
 pub mod verify;
 
-use crate::layout::{Layout, MapId};
+use crate::layout::{Layout, MapId, MapKind};
 use crate::typed::Attach;
 
 /// All programs of one probe, with the memory they share.
@@ -346,6 +348,16 @@ pub enum Param {
 }
 
 impl Helper {
+    /// Whether the kernel lets this helper work on maps of this kind.
+    pub fn takes(self, kind: MapKind) -> bool {
+        match self {
+            Helper::MapLookup | Helper::MapUpdate => matches!(kind, MapKind::Array { .. } | MapKind::Hash),
+            Helper::MapDelete => kind == MapKind::Hash,
+            Helper::MapPush | Helper::MapPop => kind == MapKind::Stack,
+            Helper::TaskStorageGet => kind == MapKind::TaskStorage,
+            _ => false,
+        }
+    }
     /// Kinds of the parameters, in order.
     pub fn params(self) -> &'static [Param] {
         use Param::{Imm, Map, SlotIn, SlotOut, Value, Var};
