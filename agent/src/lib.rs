@@ -1,1 +1,3 @@
+//! The per-node agent: the only crate that does I/O.
 
+pub mod metrics;
