@@ -1,3 +1,4 @@
 //! The per-node agent: the only crate that does I/O.
 
+pub mod export;
 pub mod metrics;

@@ -89,7 +89,7 @@ impl PolledSeries {
             PolledKind::Gauge { .. } => row.value = value,
             PolledKind::Histogram(scheme) => {
                 row.value = row.value.wrapping_add(value);
-                row.counts[scheme.upper.partition_point(|&upper| upper < value)] += 1;
+                row.counts[scheme.index(value)] += 1;
             }
         }
     }
@@ -203,12 +203,13 @@ mod tests {
 
     #[test]
     fn histograms_keep_counting() {
-        let spec = BucketSpec { schema: 0, raw_per_unit: 1, min: 1, max: 4, classic: vec!["1".into()] };
-        let scheme = Arc::new(Scheme { spec, upper: vec![1, 2, 4] });
+        let spec = BucketSpec { schema: 0, raw_per_unit: 1, min: 1, max: 4, classic: vec![] };
+        let scheme = Arc::new(Scheme::new(&spec).unwrap());
+        assert_eq!(scheme.upper, [0, 1, 2, 4]);
         let mut polled = PolledSeries::new(vec![metric(PolledKind::Histogram(scheme), 10)], Moment::now());
         read(&mut polled, &[("80", 1), ("80", 2)]);
         read(&mut polled, &[]);
         let Values::Histograms(histograms) = &read(&mut polled, &[("80", 5)])[0].values else { panic!("histogram") };
-        assert_eq!((histograms.counts_of(0), histograms.sums[0]), ([1, 1, 0, 1].as_slice(), 8));
+        assert_eq!((histograms.counts_of(0), histograms.sums[0]), ([0, 1, 1, 0, 1].as_slice(), 8));
     }
 }
