@@ -1,0 +1,238 @@
+//! Prometheus text 0.0.4 and OpenMetrics 1.0.
+//!
+//! The two differ little, and are written by the same code: OpenMetrics names a counter's family without `_total`, adds
+//! `# UNIT`, `_created` and `# EOF`, and escapes quotes in HELP.
+
+use super::number::{bound_text, decimal, float};
+use super::transcode::to_text_0_0_4;
+use crate::metrics::snapshot::{Family, Histograms, Kind, Number, Series, Snapshot, Values};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Text formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// `text/plain; version=0.0.4`
+    Text004,
+    /// `application/openmetrics-text; version=1.0.0`
+    OpenMetrics100,
+}
+
+impl Format {
+    /// Value of the Content-Type header.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Text004 => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics100 => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// A whole exposition of the snapshot alone.
+pub fn write(snapshot: &Snapshot, format: Format) -> Vec<u8> {
+    exposition(snapshot, "", format)
+}
+
+/// A whole exposition: the snapshot, then the agent's own metrics given as OpenMetrics text.
+pub fn exposition(snapshot: &Snapshot, own_openmetrics: &str, format: Format) -> Vec<u8> {
+    let mut out = Vec::with_capacity(snapshot.families.iter().map(estimate).sum::<usize>() + own_openmetrics.len());
+    for family in snapshot.families.iter().filter(|family| !family.is_empty()) {
+        write_family(&mut out, family, format);
+    }
+    match format {
+        Format::Text004 => out.extend_from_slice(to_text_0_0_4(own_openmetrics).as_bytes()),
+        Format::OpenMetrics100 => {
+            let own = own_openmetrics.strip_suffix("# EOF\n").unwrap_or(own_openmetrics);
+            out.extend_from_slice(own.as_bytes());
+            out.extend_from_slice(b"# EOF\n");
+        }
+    }
+    out
+}
+
+/// Bytes a family will take, nearly: growing a buffer of many megabytes by doubling would copy it and hold it twice.
+fn estimate(family: &Family) -> usize {
+    let lines = match &family.values {
+        Values::Histograms(histograms) => histograms.scheme.classic().bounds.len() + 4,
+        _ => 2,
+    };
+    let Some(series) = family.series.first() else { return 0 };
+    let labels: usize = series.labels.iter().map(|text| text.len() + 16).sum();
+    family.len() * lines * (family.about.name.len() + labels + 28) + 1024
+}
+
+fn write_family(out: &mut Vec<u8>, family: &Family, format: Format) {
+    let base = family.about.name.strip_suffix("_total").filter(|_| family.about.kind == Kind::Counter);
+    let base = base.unwrap_or(&family.about.name);
+    write_metadata(out, family, base, format);
+    let mut line = Line { base, labels: Vec::new(), created: format == Format::OpenMetrics100 };
+    match &family.values {
+        Values::Counters(values) => {
+            for (series, value) in family.series.iter().zip(values) {
+                line.set_labels(family, series);
+                line.start(out, "_total");
+                decimal(out, *value, family.about.raw_per_unit);
+                out.push(b'\n');
+                line.created(out, series);
+            }
+        }
+        Values::Gauges(values) => {
+            for (series, value) in family.series.iter().zip(values) {
+                line.set_labels(family, series);
+                line.start(out, "");
+                write_number(out, *value, family.about.raw_per_unit);
+                out.push(b'\n');
+            }
+        }
+        Values::Histograms(histograms) => write_histograms(out, family, histograms, &mut line),
+    }
+}
+
+fn write_metadata(out: &mut Vec<u8>, family: &Family, base: &str, format: Format) {
+    let about = &family.about;
+    let kind = match about.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+    };
+    let open = format == Format::OpenMetrics100;
+    let total = if about.kind == Kind::Counter && !open { "_total" } else { "" };
+    let mut comment = |keyword: &str, text: &str| {
+        for part in ["# ", keyword, " ", base, total, " ", text, "\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+    };
+    let mut help = Vec::new();
+    escape(&mut help, about.help.as_bytes(), open);
+    comment("HELP", &String::from_utf8_lossy(&help));
+    comment("TYPE", kind);
+    // OpenMetrics forbids a unit that the name does not end in.
+    let named = base.strip_suffix(about.unit.as_str()).is_some_and(|rest| rest.ends_with('_'));
+    if open && !about.unit.is_empty() && named {
+        comment("UNIT", &about.unit);
+    }
+}
+
+/// The parts of a sample line that a series shares among its lines.
+struct Line<'a> {
+    base: &'a str,
+    /// `a="x",b="y"`, rendered once per series.
+    labels: Vec<u8>,
+    created: bool,
+}
+
+impl Line<'_> {
+    fn set_labels(&mut self, family: &Family, series: &Series) {
+        self.labels.clear();
+        for (position, name) in family.about.label_names.iter().enumerate() {
+            if position > 0 {
+                self.labels.push(b',');
+            }
+            self.labels.extend_from_slice(name.as_bytes());
+            self.labels.extend_from_slice(b"=\"");
+            escape(&mut self.labels, family.label(series, position).as_bytes(), true);
+            self.labels.push(b'"');
+        }
+    }
+
+    /// Name, labels and the space before the value.
+    fn start(&self, out: &mut Vec<u8>, suffix: &str) {
+        out.extend_from_slice(self.base.as_bytes());
+        out.extend_from_slice(suffix.as_bytes());
+        if !self.labels.is_empty() {
+            out.push(b'{');
+            out.extend_from_slice(&self.labels);
+            out.push(b'}');
+        }
+        out.push(b' ');
+    }
+
+    fn created(&self, out: &mut Vec<u8>, series: &Series) {
+        if let Some(since) = series.created.and_then(millis).filter(|_| self.created) {
+            self.start(out, "_created");
+            decimal(out, since, 1000);
+            out.push(b'\n');
+        }
+    }
+}
+
+fn millis(time: SystemTime) -> Option<u64> {
+    u64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
+fn write_histograms(out: &mut Vec<u8>, family: &Family, histograms: &Histograms, line: &mut Line) {
+    let ends = classic_ends(histograms);
+    let mut head = Vec::new();
+    let mut number = itoa::Buffer::new();
+    for (position, series) in family.series.iter().enumerate() {
+        line.set_labels(family, series);
+        head.clear();
+        for part in [line.base.as_bytes(), b"_bucket{", &line.labels, if line.labels.is_empty() { b"" } else { b"," }] {
+            head.extend_from_slice(part);
+        }
+        let counts = histograms.counts_of(position);
+        let (mut cumulative, mut from) = (0u64, 0);
+        for (end, tail) in &ends {
+            for count in counts.get(from..*end).unwrap_or(&[]) {
+                cumulative = cumulative.wrapping_add(*count);
+            }
+            from = *end;
+            out.extend_from_slice(&head);
+            out.extend_from_slice(tail);
+            out.extend_from_slice(number.format(cumulative).as_bytes());
+            out.push(b'\n');
+        }
+        line.start(out, "_sum");
+        decimal(out, histograms.sums.get(position).copied().unwrap_or(0), family.about.raw_per_unit);
+        out.push(b'\n');
+        line.start(out, "_count");
+        out.extend_from_slice(number.format(cumulative).as_bytes());
+        out.push(b'\n');
+        line.created(out, series);
+    }
+}
+
+/// For each classic bucket, `+Inf` last, the number of in-kernel buckets at or below its bound, and the end of its line
+/// (`le="0.001"} `). In-kernel buckets never straddle a bound, so each bucket's count is exact.
+fn classic_ends(histograms: &Histograms) -> Vec<(usize, Vec<u8>)> {
+    let classic = histograms.scheme.classic();
+    let bounds = classic.bounds.iter().map(|(_, bound)| *bound).chain([f64::INFINITY]);
+    let end = |bucket: usize| classic.of.partition_point(|&of| usize::from(of) <= bucket);
+    bounds
+        .enumerate()
+        .map(|(bucket, bound)| (end(bucket), format!("le=\"{}\"}} ", bound_text(bound)).into_bytes()))
+        .collect()
+}
+
+fn write_number(out: &mut Vec<u8>, number: Number, raw_per_unit: u64) {
+    match number {
+        Number::Unsigned(raw) => decimal(out, raw, raw_per_unit),
+        Number::Signed(raw) => {
+            if raw < 0 {
+                out.push(b'-');
+            }
+            decimal(out, raw.unsigned_abs(), raw_per_unit);
+        }
+        Number::Float(value) => float(out, value),
+    }
+}
+
+/// Label values escape `\`, `"` and newline; HELP of 0.0.4 leaves quotes alone. A NUL ends the input for Prometheus's
+/// parser, so it is shown as U+FFFD.
+fn escape(out: &mut Vec<u8>, text: &[u8], quotes: bool) {
+    let special = |byte: &u8| matches!(byte, b'\\' | b'\n' | 0) || (*byte == b'"' && quotes);
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(special) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(match rest[at] {
+            b'\\' => b"\\\\",
+            b'\n' => b"\\n",
+            b'"' => b"\\\"",
+            _ => "\u{fffd}".as_bytes(),
+        });
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Sums the records of a table over its shards, column by column.
+//!
+//! The values area is an array of `shards * slots` records, shard-major; a record is [`record_words`] words and holds one
+//! cell per metric. A *row* of the result is one series: usually one slot, several when different keys have the same
+//! label text.
+
+use crate::metrics::snapshot::{Histograms, Number};
+use kstrobe_ebpf::layout::{Cell, CellKind, Table};
+use std::sync::atomic::{AtomicU64, Ordering};
+use thiserror::Error;
+
+/// The 64-bit words of a values area: the kernel's own memory, or a copy of it.
+pub trait Words {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// One word; what was written before it by the same CPU is visible afterwards.
+    fn word(&self, at: usize) -> u64;
+    /// `out[i] += words[at + i]`, wrapping.
+    fn add_to(&self, at: usize, out: &mut [u64]);
+    /// Whether `count` words from `at` are all zero.
+    fn all_zero(&self, at: usize, count: usize) -> bool;
+}
+
+/// A mapped array map. Programs add while we read: each word is whole, but a histogram's sum may be one event ahead of
+/// its buckets.
+impl Words for [AtomicU64] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+    fn word(&self, at: usize) -> u64 {
+        self[at].load(Ordering::Acquire)
+    }
+    fn add_to(&self, at: usize, out: &mut [u64]) {
+        let words = &self[at..at + out.len()];
+        for (sum, word) in out.iter_mut().zip(words) {
+            *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+        }
+    }
+    fn all_zero(&self, at: usize, count: usize) -> bool {
+        self[at..at + count].iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+}
+
+/// A copy read by system calls.
+impl Words for [u64] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+    fn word(&self, at: usize) -> u64 {
+        self[at]
+    }
+    fn add_to(&self, at: usize, out: &mut [u64]) {
+        let words = &self[at..at + out.len()];
+        for (sum, word) in out.iter_mut().zip(words) {
+            *sum = sum.wrapping_add(*word);
+        }
+    }
+    fn all_zero(&self, at: usize, count: usize) -> bool {
+        self[at..at + count].iter().all(|&word| word == 0)
+    }
+}
+
+/// Why a table could not be read.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum FoldError {
+    /// The memory is smaller than the layout says.
+    #[error("the values area has {have} words, but its layout needs {need}: it belongs to another layout")]
+    Short {
+        /// Words given.
+        have: usize,
+        /// Words needed.
+        need: usize,
+    },
+}
+
+/// Words from one record to the next.
+pub fn record_words(table: &Table) -> usize {
+    let end = |cell: &Cell| cell.offset as usize + cell.kind.bytes() as usize;
+    table.cells.iter().map(end).max().unwrap_or(0).div_ceil(8)
+}
+
+/// Words of the whole values area.
+pub fn table_words(table: &Table) -> usize {
+    record_words(table) * table.slots as usize * table.shards as usize
+}
+
+/// Checks once that every word of the table can be read, so that folding needs no checks of its own.
+pub fn check_size<W: Words + ?Sized>(table: &Table, words: &W) -> Result<(), FoldError> {
+    let (have, need) = (words.count(), table_words(table));
+    if have < need { Err(FoldError::Short { have, need }) } else { Ok(()) }
+}
+
+/// Whether no shard has anything in this slot.
+pub fn is_zero<W: Words + ?Sized>(table: &Table, words: &W, slot: u32) -> bool {
+    let stride = record_words(table);
+    (0..table.shards as usize).all(|shard| words.all_zero(record_at(table, stride, shard, slot), stride))
+}
+
+fn record_at(table: &Table, stride: usize, shard: usize, slot: u32) -> usize {
+    (shard * table.slots as usize + slot as usize) * stride
+}
+
+/// One metric's values, one per row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Column {
+    /// Raw units.
+    Counter(Vec<u64>),
+    /// `None` where it was never set.
+    Gauge(Vec<Option<Number>>),
+    /// Sums and bucket counts.
+    Histogram(Histograms),
+}
+
+/// The folded table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Folded {
+    /// Parallel to [`Table::cells`].
+    pub columns: Vec<Column>,
+    /// One number per row that changes whenever the row's values do: a sum of counts, which only grow, and a hash of gauges.
+    pub fingerprints: Vec<u64>,
+}
+
+/// Folds rows of slots, in the order given. Slots beyond the table are ignored.
+pub fn fold<'a, W: Words + ?Sized>(
+    table: &Table,
+    words: &W,
+    rows: impl ExactSizeIterator<Item = &'a [u32]> + Clone,
+) -> Result<Folded, FoldError> {
+    check_size(table, words)?;
+    let mut fingerprints = vec![0; rows.len()];
+    let columns =
+        table.cells.iter().map(|cell| fold_cell(table, words, cell, rows.clone(), &mut fingerprints)).collect();
+    Ok(Folded { columns, fingerprints })
+}
+
+fn fold_cell<'a, W: Words + ?Sized>(
+    table: &Table,
+    words: &W,
+    cell: &Cell,
+    rows: impl ExactSizeIterator<Item = &'a [u32]>,
+    fingerprints: &mut [u64],
+) -> Column {
+    let stride = record_words(table);
+    let first = cell.offset as usize / 8;
+    let shards = 0..table.shards as usize;
+    let starts = |row: &'a [u32]| {
+        let slots = row.iter().filter(|&&slot| slot < table.slots);
+        let shards = shards.clone();
+        slots.flat_map(move |&slot| shards.clone().map(move |shard| record_at(table, stride, shard, slot) + first))
+    };
+    let rows = rows.zip(fingerprints);
+    match &cell.kind {
+        CellKind::Counter => Column::Counter(
+            rows.map(|(row, print)| {
+                let value = starts(row).fold(0u64, |sum, at| sum.wrapping_add(words.word(at)));
+                *print = print.wrapping_add(value);
+                value
+            })
+            .collect(),
+        ),
+        CellKind::Gauge { signed } => Column::Gauge(
+            rows.map(|(row, print)| {
+                let value = largest(words, starts(row), *signed);
+                *print = print.wrapping_add(gauge_print(value));
+                value
+            })
+            .collect(),
+        ),
+        CellKind::Histogram(scheme) => {
+            let buckets = scheme.buckets();
+            let mut sums = Vec::with_capacity(rows.len());
+            let mut counts = vec![0u64; rows.len() * buckets];
+            for ((row, print), out) in rows.zip(counts.chunks_exact_mut(buckets)) {
+                let mut sum = 0u64;
+                for at in starts(row) {
+                    words.add_to(at + 1, out);
+                    sum = sum.wrapping_add(words.word(at));
+                }
+                let total = out.iter().fold(0u64, |total, &count| total.wrapping_add(count));
+                *print = print.wrapping_add(sum).wrapping_add(total);
+                sums.push(sum);
+            }
+            Column::Histogram(Histograms { scheme: scheme.clone(), sums, counts })
+        }
+    }
+}
+
+/// A gauge has no sum over keys that read the same: the largest stands for all.
+fn largest<W: Words + ?Sized>(words: &W, starts: impl Iterator<Item = usize>, signed: bool) -> Option<Number> {
+    // The flag is written after the value, so it is read before it.
+    let set = starts.filter(|at| words.word(at + 1) != 0).map(|at| words.word(at));
+    if signed { set.map(|word| word as i64).max().map(Number::Signed) } else { set.max().map(Number::Unsigned) }
+}
+
+/// Gauges go up and down, so a plain sum over the row could stay the same when two of them move.
+fn gauge_print(value: Option<Number>) -> u64 {
+    let bits = match value {
+        None => return 0,
+        Some(Number::Unsigned(value)) => value,
+        Some(Number::Signed(value)) => value as u64,
+        Some(Number::Float(value)) => value.to_bits(),
+    };
+    let mixed = (bits ^ (bits >> 31)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 29)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,10 @@
+//! From kernel memory to series: words are folded over CPUs, keys become label text, and the result is a plain
+//! [`snapshot::Snapshot`] that every exporter reads.
+//!
+//! Nothing here makes a system call on its own or looks at a clock: memory, index and time are passed in.
+
+pub mod fold;
+pub mod labels;
+pub mod polled;
+pub mod series;
+pub mod snapshot;

@@ -1,0 +1,262 @@
+//! What persists between two reads of a table: which keys there are, what they are called, since when, and when they
+//! last changed.
+//!
+//! A *series* is a set of label texts. Usually it is one key, but different keys can read the same (everything that a
+//! `map` decoder calls `many`, a label that really is `other`): their values are added, and they live and are evicted
+//! together, so that what is exported never goes back while the series lives.
+
+use crate::metrics::fold::{self, Column, FoldError, Words};
+use crate::metrics::labels::{Names, OTHER};
+use crate::metrics::snapshot::{Descriptor, Family, LabelTexts, Moment, Series, Values};
+use kstrobe_ebpf::layout::{Index, KeyField, Table};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The series of one table.
+pub struct TableSeries {
+    table: Table,
+    families: Vec<FamilyShape>,
+    /// Time without change after which a key is given back; `None` for never.
+    ttl: Option<Duration>,
+    /// By slot.
+    known: Vec<Option<Known>>,
+    groups: BTreeMap<LabelTexts, Group>,
+    texts: HashSet<Arc<str>>,
+    /// The last moment at which a key that is not known was not there.
+    previous: SystemTime,
+    evicted: u64,
+}
+
+struct FamilyShape {
+    about: Arc<Descriptor>,
+    columns: Arc<[u32]>,
+}
+
+struct Known {
+    key: Box<[u8]>,
+    labels: LabelTexts,
+}
+
+struct Group {
+    slots: Vec<u32>,
+    created: SystemTime,
+    changed: Instant,
+    fingerprint: u64,
+}
+
+/// A key that has not changed for the table's time to live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expired {
+    /// Its record.
+    pub slot: u32,
+    /// Its key in the index.
+    pub key: Box<[u8]>,
+}
+
+impl TableSeries {
+    /// Nothing known yet. `about` is parallel to the table's cells; `ttl` of zero means never; `born` is a moment before
+    /// the first event could be counted.
+    pub fn new(table: Table, about: Vec<Arc<Descriptor>>, ttl: Duration, born: Moment) -> Self {
+        let columns = table.cells.iter().map(|cell| Arc::from(cell.labels.as_slice()));
+        let families = about.into_iter().zip(columns).map(|(about, columns)| FamilyShape { about, columns }).collect();
+        let known = std::iter::repeat_with(|| None).take(table.slots as usize).collect();
+        Self {
+            families,
+            ttl: (!ttl.is_zero()).then_some(ttl),
+            known,
+            groups: BTreeMap::new(),
+            texts: HashSet::new(),
+            previous: born.wall,
+            evicted: 0,
+            table,
+        }
+    }
+
+    /// Reads the table: one family per cell, series sorted by label texts. `index` is the content of the index map (empty
+    /// for tables without one); entries that make no sense are ignored.
+    pub fn read<'k, W: Words + ?Sized>(
+        &mut self,
+        words: &W,
+        index: impl IntoIterator<Item = (&'k [u8], u32)>,
+        names: &mut Names,
+        now: Moment,
+    ) -> Result<Vec<Family>, FoldError> {
+        fold::check_size(&self.table, words)?;
+        self.learn(words, index, names, now);
+        let folded = fold::fold(&self.table, words, self.groups.values().map(|group| group.slots.as_slice()))?;
+        for (group, print) in self.groups.values_mut().zip(&folded.fingerprints) {
+            if group.fingerprint != *print {
+                group.fingerprint = *print;
+                group.changed = now.mono;
+            }
+        }
+        self.previous = now.wall;
+        Ok(folded.columns.into_iter().zip(&self.families).map(|(column, shape)| self.family(shape, column)).collect())
+    }
+
+    /// Keys to give back: those whose series has not changed for the time to live. Only tables with an index have any
+    /// (a dense slot is there whether used or not). They stay known until [`TableSeries::evict`] says they are gone.
+    pub fn tick(&self, now: Instant) -> Vec<Expired> {
+        let (Some(ttl), Index::Hash { .. }) = (self.ttl, &self.table.index) else { return Vec::new() };
+        let lasting = |slot: &u32| Some(*slot) == self.table.overflow;
+        let idle =
+            |group: &&Group| now.saturating_duration_since(group.changed) >= ttl && !group.slots.iter().any(lasting);
+        let slots = self.groups.values().filter(idle).flat_map(|group| &group.slots);
+        slots
+            .filter_map(|&slot| {
+                let known = self.known.get(slot as usize)?.as_ref()?;
+                Some(Expired { slot, key: known.key.clone() })
+            })
+            .collect()
+    }
+
+    /// Forgets keys that were removed from the index and whose records were cleared.
+    pub fn evict(&mut self, slots: &[u32]) {
+        let gone = slots.iter().filter(|&&slot| self.forget(slot)).count();
+        if gone > 0 {
+            self.evicted += gone as u64;
+            // A text that a snapshot in flight still holds goes with a later eviction.
+            self.texts.retain(|text| Arc::strong_count(text) > 1);
+        }
+    }
+
+    /// Keys evicted so far.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Keys known now, the overflow series not counted.
+    pub fn keys(&self) -> usize {
+        let overflow = self.table.overflow;
+        let used =
+            self.known.iter().enumerate().filter(|(slot, known)| known.is_some() && overflow != Some(*slot as u32));
+        used.count()
+    }
+
+    /// The table it reads.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn learn<'k, W: Words + ?Sized>(
+        &mut self,
+        words: &W,
+        index: impl IntoIterator<Item = (&'k [u8], u32)>,
+        names: &mut Names,
+        now: Moment,
+    ) {
+        match self.table.index.clone() {
+            // No label to be absent: zero events is a true count.
+            Index::Single => self.learn_key(0, &[], names, now),
+            Index::Dense(domains) => {
+                for slot in 0..self.table.slots {
+                    let used = Some(slot) != self.table.overflow && self.known[slot as usize].is_none();
+                    if used && !fold::is_zero(&self.table, words, slot) {
+                        let key = dense_key(&self.table.key, &domains, slot);
+                        self.learn_key(slot, &key, names, now);
+                    }
+                }
+            }
+            Index::Hash { key_bytes, .. } => {
+                for (key, slot) in index {
+                    if key.len() == key_bytes as usize && Some(slot) != self.table.overflow {
+                        self.learn_key(slot, key, names, now);
+                    }
+                }
+            }
+        }
+        if let Some(slot) = self.table.overflow
+            && self.known.get(slot as usize).is_some_and(Option::is_none)
+            && !fold::is_zero(&self.table, words, slot)
+        {
+            let other = self.share(OTHER.to_owned());
+            self.insert(slot, &[], self.table.key.iter().map(|_| other.clone()).collect(), now);
+        }
+    }
+
+    fn learn_key(&mut self, slot: u32, key: &[u8], names: &mut Names, now: Moment) {
+        match self.known.get(slot as usize) {
+            None => return,
+            Some(Some(known)) if *known.key == *key => return,
+            Some(Some(_)) => {
+                self.forget(slot);
+            }
+            Some(None) => {}
+        }
+        let mut at = 0;
+        let dense = matches!(self.table.index, Index::Dense(_));
+        let mut labels = Vec::with_capacity(self.table.key.len());
+        for field in self.table.key.clone() {
+            let start = if dense { at } else { field.offset as usize };
+            let end = start + field.ty.bytes() as usize;
+            at = end;
+            let text = names.text(&field.decoder, field.ty, key.get(start..end).unwrap_or(&[]), now.mono);
+            labels.push(self.share(text));
+        }
+        self.insert(slot, key, labels.into(), now);
+    }
+
+    fn insert(&mut self, slot: u32, key: &[u8], labels: LabelTexts, now: Moment) {
+        let fresh = || Group { slots: Vec::new(), created: self.previous, changed: now.mono, fingerprint: 0 };
+        let group = self.groups.entry(labels.clone()).or_insert_with(fresh);
+        group.slots.push(slot);
+        self.known[slot as usize] = Some(Known { key: key.into(), labels });
+    }
+
+    fn forget(&mut self, slot: u32) -> bool {
+        let Some(known) = self.known.get_mut(slot as usize).and_then(Option::take) else { return false };
+        if let Some(group) = self.groups.get_mut(&known.labels) {
+            group.slots.retain(|&other| other != slot);
+            if group.slots.is_empty() {
+                self.groups.remove(&known.labels);
+            }
+        }
+        true
+    }
+
+    /// One copy of each text, however many series have it.
+    fn share(&mut self, text: String) -> Arc<str> {
+        if let Some(shared) = self.texts.get(text.as_str()) {
+            return shared.clone();
+        }
+        let shared: Arc<str> = text.into();
+        self.texts.insert(shared.clone());
+        shared
+    }
+
+    fn family(&self, shape: &FamilyShape, column: Column) -> Family {
+        let rows = self.groups.iter();
+        let series =
+            |(labels, group): (&LabelTexts, &Group)| Series { labels: labels.clone(), created: Some(group.created) };
+        let (series, values) = match column {
+            Column::Counter(values) => (rows.map(series).collect(), Values::Counters(values)),
+            Column::Histogram(histograms) => (rows.map(series).collect(), Values::Histograms(histograms)),
+            Column::Gauge(values) => {
+                let set = rows.zip(values).filter_map(|(row, value)| Some((series(row), value?)));
+                let (series, values): (Vec<_>, Vec<_>) = set.unzip();
+                (series, Values::Gauges(values))
+            }
+        };
+        Family { about: shape.about.clone(), columns: shape.columns.clone(), series, values }
+    }
+}
+
+/// The key that a dense slot stands for: its digits in the mixed radix of the domains, as the bytes of a packed key.
+fn dense_key(fields: &[KeyField], domains: &[u32], slot: u32) -> Vec<u8> {
+    let mut rest = slot;
+    let mut digits = vec![0u32; domains.len()];
+    for (digit, &domain) in digits.iter_mut().zip(domains).rev() {
+        *digit = rest % domain.max(1);
+        rest /= domain.max(1);
+    }
+    let bytes = |(field, digit): (&KeyField, u32)| {
+        let mut value = u64::from(digit).to_le_bytes().to_vec();
+        value.resize(field.ty.bytes() as usize, 0);
+        value
+    };
+    fields.iter().zip(digits).flat_map(bytes).collect()
+}
+
+#[cfg(test)]
+mod tests;
