@@ -84,3 +84,6 @@ fn bucket_tables(memory: &memory::Memory) -> (Vec<u8>, HashMap<u32, Tables>) {
     }
     (rodata, tables)
 }
+
+#[cfg(test)]
+mod tests;

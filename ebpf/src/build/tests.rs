@@ -1,0 +1,257 @@
+//! Probes built from typed form and run by the interpreter: what each event must leave in the maps.
+
+use super::build;
+use crate::buckets::BucketSpec;
+use crate::diag::Place;
+use crate::ir::interp::Machine;
+use crate::ir::{Module, verify};
+use crate::layout::{CellKind, Index, Loss};
+use crate::program::{Keep, Limits};
+use crate::target::{Ability, Target};
+use crate::typed::*;
+
+fn node(kind: Kind, ty: Ty) -> Expr {
+    Expr { kind, ty, duration: false, place: Place::default() }
+}
+
+fn target(cpus: u32) -> Target {
+    let mut t = Target { cpus, ..Target::default() };
+    t.abilities.mmapable = Ability::Yes;
+    t
+}
+
+fn seconds() -> MetricKind {
+    let classic = ["0.001", "0.01", "0.1"].map(String::from).to_vec();
+    MetricKind::Histogram(BucketSpec { schema: 3, raw_per_unit: 1_000_000_000, min: 1000, max: 1 << 34, classic })
+}
+
+fn metric(name: &str, kind: MetricKind, labels: Vec<Label>, max_series: u32) -> Metric {
+    Metric { name: name.into(), place: Place::default(), kind, labels, max_series }
+}
+
+fn label(name: &str, ty: Ty, domain: Option<u32>) -> Label {
+    Label { name: name.into(), ty, decoder: Decoder::Unsigned, domain }
+}
+
+fn raw(event: &str) -> Attach {
+    Attach::RawTp { event: event.into() }
+}
+
+fn arg(n: u32) -> Expr {
+    node(Kind::Arg { offset: 8 * n }, Ty::U32)
+}
+
+/// `softirq`: a span by CPU with a dense label.
+fn softirq(keep: Keep) -> Probe {
+    let cpu = || vec![node(Kind::Cpu, Ty::U32)];
+    let measure = Measure { filter: None, value: node(Kind::Elapsed, Ty::U64), labels: vec![arg(0)] };
+    Probe {
+        name: "softirq".into(),
+        shape: Shape::Span {
+            start: vec![StartSite {
+                attach: raw("softirq_entry"),
+                place: Place::default(),
+                select: Select::All,
+                filter: None,
+                by: cpu(),
+                save: vec![],
+            }],
+            end: vec![EndSite {
+                attach: raw("softirq_exit"),
+                place: Place::default(),
+                select: Select::All,
+                filter: None,
+                by: cpu(),
+                measures: vec![measure],
+            }],
+            key: SpanKey::Dense(vec![2]),
+            save: vec![],
+            keep,
+            max_open: 16,
+            off_cpu: false,
+            filtered: false,
+        },
+        metrics: vec![metric("softirq_seconds", seconds(), vec![label("vector", Ty::U32, Some(10))], 64)],
+        limits: Limits::default(),
+    }
+}
+
+fn compiled(probe: Probe, target: &Target) -> Module {
+    let module = build(probe, target, &Default::default()).expect("builds");
+    verify::verify(&module).unwrap_or_else(|e| panic!("{e:#?}\n{}", crate::ir::print::module(&module)));
+    module
+}
+
+fn machine(module: &Module) -> Machine {
+    let mut m = Machine::new(&module.layout).expect("maps");
+    for t in &module.layout.tables {
+        if let Index::Hash { free, .. } = t.index {
+            for slot in (1..t.slots).rev() {
+                assert!(m.push(free, &slot.to_le_bytes()));
+            }
+        }
+    }
+    m
+}
+
+fn run(m: &mut Machine, module: &Module, name: &str, args: &[u64]) {
+    let i = module.funcs.iter().position(|f| f.name == name).expect("function");
+    let ctx: Vec<u8> = args.iter().flat_map(|a| a.to_le_bytes()).collect();
+    m.run(module, i, &ctx).unwrap_or_else(|t| panic!("{name}: {t}"));
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("8 bytes"))
+}
+
+fn lost(m: &Machine, module: &Module, loss: Loss) -> u64 {
+    let l = module.layout.losses.as_ref().expect("losses");
+    let at = l.reasons.iter().position(|r| *r == loss).expect("reason");
+    let counts = m.array(l.map);
+    (0..module.layout.cpus as usize).map(|c| word(counts, c * l.reasons.len() + at)).sum()
+}
+
+#[test]
+fn a_span_by_cpu_fills_the_record_of_its_label() {
+    let module = compiled(softirq(Keep::Last), &target(2));
+    let mut m = machine(&module);
+    m.environment.cpu = 1;
+    m.environment.now_ns = 1_000_000;
+    run(&mut m, &module, "ks_softirq_start", &[3]);
+    m.environment.now_ns = 3_500_000;
+    run(&mut m, &module, "ks_softirq_end", &[3]);
+    run(&mut m, &module, "ks_softirq_end", &[3]);
+    let table = &module.layout.tables[0];
+    let CellKind::Histogram(scheme) = &table.cells[0].kind else { panic!("histogram") };
+    let stride = 1 + scheme.buckets();
+    assert_eq!((table.shards, table.slots, table.overflow), (2, 11, Some(10)));
+    let record = (table.slots as usize + 3) * stride;
+    let words = m.array(table.values);
+    let elapsed = 2_500_000 + m.environment.tick_ns;
+    assert!(word(words, record).abs_diff(elapsed) <= 2 * m.environment.tick_ns + 1);
+    let bucket = scheme.index(word(words, record));
+    assert_eq!(word(words, record + 1 + bucket), 1);
+    assert_eq!((0..words.len() / 8).filter(|w| word(words, *w) != 0).count(), 2, "nothing else was touched");
+    assert_eq!(lost(&m, &module, Loss::NoStart), 1);
+}
+
+#[test]
+fn the_first_start_stands_when_asked() {
+    for (keep, expected) in [(Keep::First, 2_500_000u64), (Keep::Last, 500_000)] {
+        let module = compiled(softirq(keep), &target(1));
+        let mut m = machine(&module);
+        for now in [1_000_000, 3_000_000] {
+            m.environment.now_ns = now;
+            run(&mut m, &module, "ks_softirq_start", &[3]);
+        }
+        m.environment.now_ns = 3_500_000;
+        run(&mut m, &module, "ks_softirq_end", &[3]);
+        let table = &module.layout.tables[0];
+        let stride = module.layout.map(table.values).value_bytes as usize / 8;
+        let sum = word(m.array(table.values), 3 * stride);
+        assert!(sum.abs_diff(expected) < 1000, "{keep:?}: {sum}");
+    }
+}
+
+#[test]
+fn a_label_outside_its_domain_goes_to_other_and_is_counted() {
+    let module = compiled(softirq(Keep::Last), &target(1));
+    let mut m = machine(&module);
+    m.environment.now_ns = 1000;
+    run(&mut m, &module, "ks_softirq_start", &[77]);
+    m.environment.now_ns = 5000;
+    run(&mut m, &module, "ks_softirq_end", &[77]);
+    let table = &module.layout.tables[0];
+    let stride = module.layout.map(table.values).value_bytes as usize / 8;
+    assert!(word(m.array(table.values), 10 * stride) > 0);
+    assert_eq!(lost(&m, &module, Loss::SeriesOverflow), 1);
+}
+
+/// `by comm`: a counter behind a hash, with a condition.
+fn counter(max_series: u32) -> Probe {
+    let over = node(
+        Kind::And(
+            Box::new(node(Kind::Cmp(Cmp::Gt, Box::new(arg(0)), Box::new(node(Kind::Const(10), Ty::U32))), Ty::Bool)),
+            Box::new(node(
+                Kind::Not(Box::new(node(
+                    Kind::Or(
+                        Box::new(node(
+                            Kind::StrEq(Box::new(node(Kind::Comm, Ty::Str(16))), b"idle\0".to_vec()),
+                            Ty::Bool,
+                        )),
+                        Box::new(node(Kind::OneOf(Box::new(arg(0)), vec![13, 14]), Ty::Bool)),
+                    ),
+                    Ty::Bool,
+                ))),
+                Ty::Bool,
+            )),
+        ),
+        Ty::Bool,
+    );
+    let value = node(Kind::Convert(Box::new(arg(0))), Ty::U64);
+    let comm = node(Kind::Comm, Ty::Str(16));
+    Probe {
+        name: "bytes".into(),
+        shape: Shape::At(vec![Site {
+            attach: raw("x"),
+            place: Place::default(),
+            select: Select::OneOf(arg(1), vec![1, 2]),
+            filter: Some(over),
+            measures: vec![Measure { filter: None, value, labels: vec![comm, arg(1)] }],
+        }]),
+        metrics: vec![metric(
+            "bytes_total",
+            MetricKind::Counter,
+            vec![label("comm", Ty::Str(16), None), label("kind", Ty::U32, None)],
+            max_series,
+        )],
+        limits: Limits::default(),
+    }
+}
+
+#[test]
+fn hashed_labels_take_slots_until_there_are_none() {
+    let module = compiled(counter(2), &target(1));
+    let mut m = machine(&module);
+    let comm = |m: &mut Machine, name: &str| {
+        m.environment.comm = [0; 16];
+        m.environment.comm[..name.len()].copy_from_slice(name.as_bytes());
+    };
+    comm(&mut m, "nginx");
+    for (size, kind) in [(20, 1), (30, 1), (5, 1), (13, 1), (20, 3)] {
+        run(&mut m, &module, "ks_bytes_at", &[size, kind]);
+    }
+    comm(&mut m, "idle");
+    run(&mut m, &module, "ks_bytes_at", &[20, 1]);
+    comm(&mut m, "idles");
+    run(&mut m, &module, "ks_bytes_at", &[100, 2]);
+    comm(&mut m, "third");
+    run(&mut m, &module, "ks_bytes_at", &[7000, 2]);
+    let table = &module.layout.tables[0];
+    let Index::Hash { map, .. } = table.index else { panic!("hash") };
+    let mut sums: Vec<(String, u64)> = m
+        .hash(map)
+        .iter()
+        .map(|(key, slot)| {
+            let name = String::from_utf8_lossy(&key[..16]).trim_end_matches('\0').to_string();
+            (name, word(m.array(table.values), u32::from_le_bytes(slot[..4].try_into().expect("u32")) as usize))
+        })
+        .collect();
+    sums.sort();
+    assert_eq!(sums, [("idles".to_string(), 100), ("nginx".to_string(), 50)]);
+    assert_eq!(word(m.array(table.values), 0), 7000, "the overflow slot");
+    assert_eq!(lost(&m, &module, Loss::SeriesOverflow), 1);
+}
+
+#[test]
+fn many_cpus_share_shards_within_the_budget() {
+    let mut probe = softirq(Keep::Last);
+    let module = compiled(probe.clone(), &target(4096));
+    let table = &module.layout.tables[0];
+    assert!(module.layout.bytes() <= probe.limits.map_bytes);
+    assert!(table.shards < 4096 && table.shards.is_power_of_two());
+    assert!(crate::ir::print::module(&module).contains("atomic"));
+    probe.limits.map_bytes = 4096;
+    let errors = build(probe, &target(2), &Default::default()).expect_err("too much");
+    assert!(errors[0].message.contains("more than its"), "{}", errors[0].message);
+}
