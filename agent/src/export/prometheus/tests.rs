@@ -2,7 +2,7 @@ use super::*;
 use crate::metrics::snapshot::{Descriptor, LabelTexts};
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use proptest::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -215,15 +215,15 @@ fn the_sample_parses_and_histograms_add_up() {
     }
 }
 
+/// Label rows, raw values, kind, a label name.
+type Random = (BTreeSet<Vec<String>>, Vec<u64>, u8, String);
+
 /// Families of counters, gauges and histograms with any label text, each series once.
 fn families() -> impl Strategy<Value = Vec<Family>> {
     let texts = proptest::collection::btree_set(proptest::collection::vec(any::<String>(), 2), 0..4);
     let one = (texts, any::<Vec<u64>>(), 0..3u8, "[a-z_]{1,8}");
     proptest::collection::vec(one, 0..4).prop_map(|families| {
-        let build = |(index, (texts, raw, kind, label)): (
-            usize,
-            (std::collections::BTreeSet<Vec<String>>, Vec<u64>, u8, String),
-        )| {
+        let build = |(index, (texts, raw, kind, label)): (usize, Random)| {
             let value = |at: usize| raw.get(at % raw.len().max(1)).copied().unwrap_or(0);
             let scheme = seconds_scheme();
             let (suffix, kind, values) = match kind {

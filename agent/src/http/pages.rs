@@ -1,0 +1,34 @@
+//! Answers for people: the landing page and the text of readiness.
+
+use super::routes::ProbeStatus;
+
+/// `/`: what this is and where to go.
+pub fn landing(version: &str) -> String {
+    let links = [
+        ("/metrics", "metrics"),
+        ("/api/v1/probes", "probes, their hooks and whether they are attached"),
+        ("/readyz", "readiness"),
+        ("/healthz", "health"),
+    ];
+    let items: String =
+        links.iter().map(|(to, what)| format!("<li><a href=\"{to}\">{to}</a>: {what}</li>\n")).collect();
+    let version = version.replace('&', "&amp;").replace('<', "&lt;");
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>kstrobe</title></head>\n\
+         <body>\n<h1>kstrobe {version}</h1>\n<ul>\n{items}</ul>\n</body>\n</html>\n"
+    )
+}
+
+/// `/readyz`: whether every probe is attached, and a line for each that is not.
+pub fn readiness(probes: &[ProbeStatus]) -> (bool, String) {
+    let missing: Vec<&ProbeStatus> = probes.iter().filter(|probe| !probe.attached).collect();
+    if missing.is_empty() {
+        return (true, format!("ready: {} probes attached\n", probes.len()));
+    }
+    let mut text = format!("not ready: {} of {} probes not attached\n", missing.len(), probes.len());
+    for probe in missing {
+        let reason = if probe.reason.is_empty() { "no reason known" } else { &probe.reason };
+        text.push_str(&format!("{}: {}\n", probe.name, reason.replace('\n', " ")));
+    }
+    (false, text)
+}

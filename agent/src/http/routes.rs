@@ -1,0 +1,190 @@
+//! The routes, and the one scrape that may run at a time.
+
+use super::{negotiate, pages};
+use crate::export::Format;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Json, Response};
+use axum::{Router, routing::get};
+use flate2::{Compression, write::GzEncoder};
+use serde::Serialize;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+
+/// Loopback: what a node does is nobody else's business until someone says so.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9779";
+
+/// A scrape that takes longer is answered with 503; it goes on, and the next one waits for it.
+const SCRAPE_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the routes call. All of these may block: they run on threads of their own.
+pub struct Endpoints {
+    /// Reads everything now and writes a whole exposition.
+    pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
+    /// Every enabled probe.
+    pub probes: Box<dyn Fn() -> Vec<ProbeStatus> + Send + Sync>,
+    /// Of the agent.
+    pub version: String,
+}
+
+/// A probe as `/api/v1/probes` lists it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProbeStatus {
+    /// Name.
+    pub name: String,
+    /// One sentence.
+    pub summary: String,
+    /// Whether all of it is attached.
+    pub attached: bool,
+    /// Why not, empty when it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Its hooks.
+    pub hooks: Vec<HookStatus>,
+    /// Full names of its metrics.
+    pub metrics: Vec<String>,
+}
+
+/// A hook of a probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HookStatus {
+    /// As the user wrote it.
+    pub hook: String,
+    /// What was chosen for it, e.g. `tp_btf`.
+    pub kind: String,
+    /// Whether it is attached.
+    pub attached: bool,
+    /// Why not, empty when it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+struct Shared {
+    endpoints: Endpoints,
+    last: Arc<Mutex<Option<Exposition>>>,
+}
+
+/// The last answer, for those who were waiting while it was made.
+struct Exposition {
+    started: Instant,
+    format: Format,
+    gzip: bool,
+    body: Bytes,
+}
+
+/// All routes.
+pub fn router(endpoints: Endpoints) -> Router {
+    let shared = Arc::new(Shared { endpoints, last: Arc::default() });
+    Router::new()
+        .route("/", get(landing))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthy))
+        .route("/-/healthy", get(healthy))
+        .route("/readyz", get(ready))
+        .route("/-/ready", get(ready))
+        .route("/api/v1/probes", get(probes))
+        .with_state(shared)
+}
+
+async fn landing(State(shared): State<Arc<Shared>>) -> Html<String> {
+    Html(pages::landing(&shared.endpoints.version))
+}
+
+async fn healthy() -> &'static str {
+    "ok\n"
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    match statuses(shared).await {
+        Ok(probes) => {
+            let (ready, text) = pages::readiness(&probes);
+            (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text).into_response()
+        }
+        Err(failed) => failed,
+    }
+}
+
+async fn probes(State(shared): State<Arc<Shared>>) -> Response {
+    #[derive(Serialize)]
+    struct Listing {
+        probes: Vec<ProbeStatus>,
+    }
+    match statuses(shared).await {
+        Ok(probes) => Json(Listing { probes }).into_response(),
+        Err(failed) => failed,
+    }
+}
+
+async fn statuses(shared: Arc<Shared>) -> Result<Vec<ProbeStatus>, Response> {
+    tokio::task::spawn_blocking(move || (shared.endpoints.probes)()).await.map_err(|error| internal(&error))
+}
+
+fn internal(error: &tokio::task::JoinError) -> Response {
+    tracing::error!(%error, "a request failed");
+    (StatusCode::INTERNAL_SERVER_ERROR, "internal error, see the agent's log\n").into_response()
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let arrived = Instant::now();
+    let header =
+        |name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
+    let format = negotiate::format(Some(&header(header::ACCEPT)));
+    let gzip = negotiate::accepts_gzip(Some(&header(header::ACCEPT_ENCODING)));
+    match tokio::time::timeout(SCRAPE_LIMIT, scrape(shared, arrived, format, gzip)).await {
+        Ok(Ok(body)) => exposition_response(body, format, gzip),
+        Ok(Err(error)) => internal(&error),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "reading the kernel's maps takes too long\n").into_response(),
+    }
+}
+
+fn exposition_response(body: Bytes, format: Format, gzip: bool) -> Response {
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    headers.insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
+    if gzip {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response
+}
+
+/// One scrape at a time. Who waited takes the answer that was made meanwhile, if it was begun after they came: then it is
+/// as fresh as their own would have been.
+async fn scrape(
+    shared: Arc<Shared>,
+    arrived: Instant,
+    format: Format,
+    gzip: bool,
+) -> Result<Bytes, tokio::task::JoinError> {
+    // The lock goes into the blocking task: a client that hangs up must not let a second scrape begin beside it.
+    let mut last = shared.last.clone().lock_owned().await;
+    if let Some(made) = last.as_ref()
+        && made.started >= arrived
+        && (made.format, made.gzip) == (format, gzip)
+    {
+        return Ok(made.body.clone());
+    }
+    tokio::task::spawn_blocking(move || {
+        let started = Instant::now();
+        // An answer of many megabytes is not kept beside the next one.
+        *last = None;
+        let text = (shared.endpoints.scrape)(format);
+        let body = Bytes::from(if gzip { compress(&text) } else { text });
+        *last = Some(Exposition { started, format, gzip, body: body.clone() });
+        body
+    })
+    .await
+}
+
+/// The fastest level: expositions repeat themselves so much that it already takes off more than nine tenths.
+fn compress(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 16 + 1024), Compression::fast());
+    let written = encoder.write_all(text).and_then(|()| encoder.finish());
+    written.expect("writing to memory cannot fail")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+use super::*;
+use crate::http::{bind, serve};
+use flate2::read::GzDecoder;
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::oneshot;
+
+fn probe(name: &str, reason: &str) -> ProbeStatus {
+    let attached = reason.is_empty();
+    ProbeStatus { name: name.into(), attached, reason: reason.into(), ..ProbeStatus::default() }
+}
+
+fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
+    Endpoints {
+        scrape: Box::new(|format| format!("{format:?}\n").into_bytes()),
+        probes: Box::new(move || probes.clone()),
+        version: "1.2.3".into(),
+    }
+}
+
+/// A running server that stops when dropped.
+struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(endpoints: Endpoints) -> Self {
+        let listeners = bind(&["127.0.0.1:0".to_owned()]).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(serve(listeners, router(endpoints), async { drop(stopped.await) })).unwrap();
+        });
+        Self { address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn get(&self, path: &str, headers: &str) -> (String, Vec<u8>) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
+        let mut answer = vec![];
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
+        (String::from_utf8_lossy(&answer[..end]).to_lowercase(), answer[end + 4..].to_vec())
+    }
+
+    fn text(&self, path: &str) -> (String, String) {
+        let (head, body) = self.get(path, "");
+        (head, String::from_utf8(body).unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // It may have stopped on its own, which the join below tells.
+            let _ = stop.send(());
+        }
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn metrics_are_negotiated() {
+    let server = Server::start(endpoints(vec![]));
+    let (head, body) = server.text("/metrics");
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    assert!(!head.contains("content-encoding"), "{head}");
+    assert_eq!(body, "Text004\n");
+
+    let (head, body) = server.get("/metrics", "Accept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    assert!(head.contains("content-encoding: gzip"), "{head}");
+    let mut text = String::new();
+    GzDecoder::new(body.as_slice()).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "OpenMetrics100\n");
+}
+
+#[test]
+fn health_and_readiness() {
+    let server = Server::start(endpoints(vec![probe("softirq", "")]));
+    for path in ["/healthz", "/-/healthy", "/readyz", "/-/ready", "/"] {
+        assert!(server.text(path).0.starts_with("http/1.1 200"), "{path}");
+    }
+    assert!(server.text("/").1.contains("kstrobe 1.2.3"));
+    assert!(server.text("/none").0.starts_with("http/1.1 404"));
+    let post = Server::start(endpoints(vec![probe("softirq", ""), probe("tcp", "no BTF:\nsee doctor")]));
+    let (head, body) = post.text("/readyz");
+    assert!(head.starts_with("http/1.1 503"), "{head}");
+    assert_eq!(body, "not ready: 1 of 2 probes not attached\ntcp: no BTF: see doctor\n");
+    assert!(post.text("/healthz").0.starts_with("http/1.1 200"), "not ready is not dead");
+}
+
+#[test]
+fn probes_are_json() {
+    let mut listed = probe("softirq", "");
+    listed.hooks = vec![HookStatus { hook: "a".into(), kind: "tp_btf".into(), attached: true, reason: String::new() }];
+    let (head, body) = Server::start(endpoints(vec![listed])).text("/api/v1/probes");
+    assert!(head.contains("content-type: application/json"), "{head}");
+    let value: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let expected = serde_json::json!({"probes": [{
+        "name": "softirq", "summary": "", "attached": true, "metrics": [],
+        "hooks": [{"hook": "a", "kind": "tp_btf", "attached": true}],
+    }]});
+    assert_eq!(value, expected);
+}
+
+#[test]
+fn one_scrape_at_a_time_serves_all_who_wait() {
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    static SCRAPES: AtomicUsize = AtomicUsize::new(0);
+    let scrape = |_| {
+        assert_eq!(RUNNING.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+        std::thread::sleep(Duration::from_millis(200));
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+        format!("{}\n", SCRAPES.fetch_add(1, Ordering::SeqCst)).into_bytes()
+    };
+    let server = Server::start(Endpoints { scrape: Box::new(scrape), ..endpoints(vec![]) });
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8).map(|_| scope.spawn(|| server.text("/metrics"))).collect();
+        for client in clients {
+            assert!(client.join().unwrap().0.starts_with("http/1.1 200"));
+        }
+    });
+    // The first was begun before some of the others came; the second serves all of those.
+    let scrapes = SCRAPES.load(Ordering::SeqCst);
+    assert!((1..8).contains(&scrapes), "{scrapes} scrapes for 8 clients");
+    assert_eq!(server.text("/metrics").1, format!("{scrapes}\n"), "a later request is never answered from before");
+}
+
+#[test]
+fn a_panic_is_one_answer_and_not_the_end() {
+    let server = Server::start(Endpoints { scrape: Box::new(|_| panic!("on purpose")), ..endpoints(vec![]) });
+    for _ in 0..2 {
+        assert!(server.text("/metrics").0.starts_with("http/1.1 500"));
+    }
+    assert!(server.text("/healthz").0.starts_with("http/1.1 200"));
+}
+
+#[test]
+fn oversized_heads_are_refused() {
+    let server = Server::start(endpoints(vec![]));
+    let many = "X-A: b\r\n".repeat(100);
+    assert!(server.get("/healthz", &many).0.starts_with("http/1.1 431"));
+}
+
+#[test]
+fn stopping_closes_idle_connections_at_once() {
+    let server = Server::start(endpoints(vec![]));
+    let mut idle = TcpStream::connect(server.address).unwrap();
+    write!(idle, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = [0; 256];
+    assert!(idle.read(&mut answer).unwrap() > 0);
+    let before = Instant::now();
+    drop(server);
+    assert!(before.elapsed() < Duration::from_secs(2));
+    assert_eq!(idle.read(&mut answer).unwrap(), 0);
+}
+
+#[test]
+fn bind_errors_say_what_to_do() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let message = |address: &str| bind(&[address.to_owned()]).unwrap_err().to_string();
+    assert_eq!(
+        message(&address),
+        format!(
+            "{address} is already in use: stop the other program or choose another address with --web.listen-address"
+        )
+    );
+    assert!(message("nonsense").starts_with("`nonsense` is not an address"));
+    assert!(message(":99999").starts_with("`:99999` is not an address"));
+    assert!(message("192.0.2.1:9779").starts_with("192.0.2.1:9779 is not an address of this machine"));
+    assert!(bind(&[":0".to_owned(), "localhost:0".to_owned()]).unwrap().len() == 2);
+}
+
+/// `cargo test -p kstrobe --release -- --ignored --nocapture cost_of`
+#[test]
+#[ignore = "prints a measurement"]
+fn cost_of_compressing_22_mb() {
+    let line = |at: u32| {
+        format!(
+            "kstrobe_recv_duration_seconds_bucket{{syscall=\"recvfrom\",comm=\"c-{}\",le=\"0.0025\"}} {}\n",
+            at / 25,
+            at % 977
+        )
+    };
+    let text: String = (0..250_000).map(line).collect();
+    let start = Instant::now();
+    let compressed = compress(text.as_bytes());
+    println!("{} bytes to {} in {:?}", text.len(), compressed.len(), start.elapsed());
+}

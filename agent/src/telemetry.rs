@@ -1,0 +1,310 @@
+//! The agent's own metrics, and their names in one place.
+//!
+//! Two kinds: what happens in the agent is counted as it happens ([`Telemetry::scraped`], [`Telemetry::poll_failed`]); what
+//! the kernel counts for us is replaced as a whole before each exposition ([`Telemetry::observe`]), so that a probe
+//! that is gone leaves no series behind.
+
+mod process;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// What the kernel says about the agent's probes at one moment. Counters are totals.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// One per hook of every enabled probe, attached or not.
+    pub attachments: Vec<Attachment>,
+    /// One per loaded program.
+    pub programs: Vec<ProgramUse>,
+    /// One per map whose fill means something.
+    pub maps: Vec<MapUse>,
+    /// One per probe and reason.
+    pub losses: Vec<Lost>,
+    /// One per probe.
+    pub series: Vec<SeriesUse>,
+}
+
+/// Whether a hook is attached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attachment {
+    /// Probe.
+    pub probe: String,
+    /// As the user wrote it.
+    pub hook: String,
+    /// What was chosen for it: `tp_btf`, `raw_tp`, `tracepoint`, `poll`, ... ; empty when nothing was.
+    pub kind: String,
+    /// Why it is not attached, empty when it is.
+    pub reason: String,
+}
+
+/// A program's cost, as `/proc/sys/kernel/bpf_stats_enabled` or `BPF_ENABLE_STATS` counts it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgramUse {
+    /// Probe, or several joined by `+` when they share it.
+    pub probe: String,
+    /// Program.
+    pub program: String,
+    /// Nanoseconds it ran.
+    pub run_ns: u64,
+    /// Times it ran.
+    pub runs: u64,
+    /// Times it did not run as it was running already on that CPU.
+    pub missed: u64,
+}
+
+/// How full a map is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MapUse {
+    /// Probe.
+    pub probe: String,
+    /// Map.
+    pub map: String,
+    /// Elements in use.
+    pub entries: u64,
+    /// Most elements.
+    pub capacity: u64,
+}
+
+/// Events that were not measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lost {
+    /// Probe.
+    pub probe: String,
+    /// [`kstrobe_ebpf::layout::Loss::name`].
+    pub reason: &'static str,
+    /// How many.
+    pub events: u64,
+}
+
+/// Label sets that did not stay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeriesUse {
+    /// Probe.
+    pub probe: String,
+    /// Events counted in a series whose labels are all `other`.
+    pub overflowed: u64,
+    /// Keys given back after their time to live.
+    pub evicted: u64,
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The agent's own metrics.
+#[derive(Debug)]
+pub struct Telemetry {
+    registry: Registry,
+    observed: Arc<RwLock<Observed>>,
+    scrapes: Counter,
+    scrape_duration: Histogram,
+    poll_errors: Family<Labels, Counter>,
+}
+
+impl Telemetry {
+    /// Everything at zero. `revision` is the commit it was built from, when known.
+    pub fn new(version: &str, revision: Option<&str>) -> Self {
+        let mut registry = Registry::default();
+        let observed = Arc::new(RwLock::new(Observed::default()));
+        let scrapes = Counter::default();
+        let buckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
+        let scrape_duration = Histogram::new(buckets);
+        let poll_errors = Family::default();
+
+        // The registry ends every help text with a full stop.
+        let own = registry.sub_registry_with_prefix("kstrobe");
+        let mut build: Labels = vec![("version", version.to_owned())];
+        build.extend(revision.map(|revision| ("revision", revision.to_owned())));
+        own.register("build", "Version of the agent", Info::new(build));
+        own.register("scrapes", "Expositions written", scrapes.clone());
+        let help = "Time to read all maps and write one exposition";
+        own.register_with_unit("scrape_duration", help, Unit::Seconds, scrape_duration.clone());
+        own.register("poll_errors", "Poll sources that could not be read, by source", poll_errors.clone());
+        own.register_collector(Box::new(ObservedCollector(observed.clone())));
+        registry.register_collector(Box::new(process::ProcessCollector::new()));
+        Self { registry, observed, scrapes, scrape_duration, poll_errors }
+    }
+
+    /// An exposition was written.
+    pub fn scraped(&self, took: Duration) {
+        self.scrapes.inc();
+        self.scrape_duration.observe(took.as_secs_f64());
+    }
+
+    /// A poll source could not be read.
+    pub fn poll_failed(&self, source: &str) {
+        self.poll_errors.get_or_create(&vec![("source", source.to_owned())]).inc();
+    }
+
+    /// Replaces what is known from the kernel.
+    pub fn observe(&self, observed: Observed) {
+        *self.observed.write().unwrap_or_else(PoisonError::into_inner) = observed;
+    }
+
+    /// All of it as a complete OpenMetrics exposition.
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail, and our collectors return no error of their own.
+        let _ = text::encode(&mut out, &self.registry);
+        out
+    }
+}
+
+#[derive(Debug)]
+struct ObservedCollector(Arc<RwLock<Observed>>);
+
+impl Collector for ObservedCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let observed = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let out = &mut encoder;
+        encode_attachments(out, &observed.attachments)?;
+        encode_programs(out, &observed.programs)?;
+
+        let labels = |map: &MapUse| [("probe", map.probe.clone()), ("map", map.map.clone())];
+        let entries = observed.maps.iter().map(|map| (labels(map), ConstGauge::new(map.entries)));
+        family(out, "map_entries", "Elements in use, by probe and map.", None, entries)?;
+        let capacity = observed.maps.iter().map(|map| (labels(map), ConstGauge::new(map.capacity)));
+        family(out, "map_capacity", "Most elements, by probe and map.", None, capacity)?;
+
+        let lost = observed.losses.iter().map(|lost| {
+            ([("probe", lost.probe.clone()), ("reason", lost.reason.to_owned())], ConstCounter::new(lost.events))
+        });
+        family(out, "lost", "Events that were not measured, by probe and reason.", None, lost)?;
+
+        let labels = |series: &SeriesUse| [("probe", series.probe.clone())];
+        let overflow = observed.series.iter().map(|series| (labels(series), ConstCounter::new(series.overflowed)));
+        let help = "Events of label sets beyond max_series, counted in the series whose labels are all other.";
+        family(out, "series_overflow", help, None, overflow)?;
+        let evicted = observed.series.iter().map(|series| (labels(series), ConstCounter::new(series.evicted)));
+        family(out, "series_evicted", "Label sets given back after their time to live.", None, evicted)
+    }
+}
+
+fn encode_attachments(out: &mut DescriptorEncoder, attachments: &[Attachment]) -> fmt::Result {
+    let rows = attachments.iter().map(|attachment| {
+        let Attachment { probe, hook, kind, reason } = attachment.clone();
+        let attached = i64::from(reason.is_empty());
+        ([("probe", probe), ("hook", hook), ("kind", kind), ("reason", reason)], ConstGauge::new(attached))
+    });
+    family(out, "probe_attached", "1 when the hook is attached, 0 with the reason when it is not.", None, rows)
+}
+
+fn encode_programs(out: &mut DescriptorEncoder, programs: &[ProgramUse]) -> fmt::Result {
+    let labels = |program: &ProgramUse| [("probe", program.probe.clone()), ("program", program.program.clone())];
+    let seconds = programs.iter().map(|program| (labels(program), ConstCounter::new(program.run_ns as f64 / 1e9)));
+    family(out, "program_run", "Time spent in a probe's program.", Some(Unit::Seconds), seconds)?;
+    let runs = programs.iter().map(|program| (labels(program), ConstCounter::new(program.runs)));
+    family(out, "program_runs", "Times a probe's program ran.", None, runs)?;
+    let missed = programs.iter().map(|program| (labels(program), ConstCounter::new(program.missed)));
+    family(out, "program_missed", "Times a probe's program was skipped as it was running already.", None, missed)
+}
+
+/// One family, or nothing at all when it has no rows.
+fn family<L: EncodeLabelSet, M: EncodeMetric>(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    rows: impl Iterator<Item = (L, M)>,
+) -> fmt::Result {
+    let mut rows = rows.peekable();
+    let Some((_, first)) = rows.peek() else { return Ok(()) };
+    let kind = first.metric_type();
+    let mut metric = out.encode_descriptor(name, help, unit.as_ref(), kind)?;
+    for (labels, value) in rows {
+        value.encode(metric.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::to_text_0_0_4;
+
+    fn line<'a>(text: &'a str, start: &str) -> &'a str {
+        text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start} in\n{text}"))
+    }
+
+    fn observed() -> Observed {
+        let probe = || "softirq".to_owned();
+        let reason = "no event \"x\"\nhere".to_owned();
+        let attached = Attachment { probe: probe(), hook: "a".into(), kind: "tp_btf".into(), reason: String::new() };
+        let failed = Attachment { reason, ..attached.clone() };
+        Observed {
+            attachments: vec![attached, failed],
+            programs: vec![ProgramUse {
+                probe: probe(),
+                program: "p0".into(),
+                run_ns: 1_500_000_000,
+                runs: 7,
+                missed: 1,
+            }],
+            maps: vec![MapUse { probe: probe(), map: "keys".into(), entries: 3, capacity: 64 }],
+            losses: vec![Lost { probe: probe(), reason: "no_start", events: 2 }],
+            series: vec![SeriesUse { probe: probe(), overflowed: 5, evicted: 6 }],
+        }
+    }
+
+    #[test]
+    fn names_and_values_in_both_formats() {
+        let telemetry = Telemetry::new("1.2.3", Some("abc"));
+        telemetry.scraped(Duration::from_millis(3));
+        telemetry.poll_failed("softnet");
+        telemetry.observe(observed());
+        let open = telemetry.encode();
+        let text = to_text_0_0_4(&open);
+        for text in [&open, &text] {
+            for expected in [
+                r#"kstrobe_build_info{version="1.2.3",revision="abc"} 1"#,
+                "kstrobe_scrapes_total 1",
+                r#"kstrobe_scrape_duration_seconds_bucket{le="0.005"} 1"#,
+                r#"kstrobe_poll_errors_total{source="softnet"} 1"#,
+                r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason=""} 1"#,
+                r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason="no event \"x\"\nhere"} 0"#,
+                r#"kstrobe_program_run_seconds_total{probe="softirq",program="p0"} 1.5"#,
+                r#"kstrobe_program_runs_total{probe="softirq",program="p0"} 7"#,
+                r#"kstrobe_program_missed_total{probe="softirq",program="p0"} 1"#,
+                r#"kstrobe_map_entries{probe="softirq",map="keys"} 3"#,
+                r#"kstrobe_map_capacity{probe="softirq",map="keys"} 64"#,
+                r#"kstrobe_lost_total{probe="softirq",reason="no_start"} 2"#,
+                r#"kstrobe_series_overflow_total{probe="softirq"} 5"#,
+                r#"kstrobe_series_evicted_total{probe="softirq"} 6"#,
+            ] {
+                assert_eq!(line(text, expected), expected);
+            }
+        }
+        assert_eq!(line(&open, "# TYPE kstrobe_program_run"), "# TYPE kstrobe_program_run_seconds counter");
+        assert_eq!(line(&text, "# TYPE kstrobe_program_run"), "# TYPE kstrobe_program_run_seconds_total counter");
+        assert_eq!(line(&text, "# TYPE kstrobe_build"), "# TYPE kstrobe_build_info gauge");
+        assert!(!text.contains("# UNIT") && !text.contains("# EOF"));
+    }
+
+    #[test]
+    fn what_is_gone_leaves_no_series() {
+        let telemetry = Telemetry::new("1", None);
+        telemetry.observe(observed());
+        telemetry.observe(Observed::default());
+        assert!(!telemetry.encode().contains("softirq"));
+    }
+
+    #[test]
+    fn the_process_is_described() {
+        let text = Telemetry::new("1", None).encode();
+        let value = |name: &str| line(&text, name).rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+        assert!(value("process_resident_memory_bytes ") > 1e5);
+        assert!(value("process_open_fds ") >= 3.0);
+        assert!(value("process_max_fds ") >= value("process_open_fds "));
+        assert!(value("process_cpu_seconds_total ") >= 0.0);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        let age = now - value("process_start_time_seconds ");
+        assert!((-2.0..3600.0).contains(&age), "{age}");
+    }
+}

@@ -1,0 +1,119 @@
+//! `process_*`: the names every Prometheus client library uses, read from procfs at each exposition.
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{SysconfVar, sysconf};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+use std::fmt;
+use std::fs;
+
+/// Reads `/proc/self`.
+#[derive(Debug)]
+pub struct ProcessCollector {
+    ticks_per_second: f64,
+    page_bytes: u64,
+    /// Seconds since the epoch. Read once: the kernel's boot time moves with every adjustment of the clock.
+    started: Option<f64>,
+}
+
+/// The fields of `/proc/self/stat` that are exported.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    cpu_ticks: u64,
+    started_ticks: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+}
+
+impl ProcessCollector {
+    pub fn new() -> Self {
+        let number = |variable| sysconf(variable).ok().flatten();
+        let ticks_per_second = number(SysconfVar::CLK_TCK).unwrap_or(100) as f64;
+        let page_bytes = number(SysconfVar::PAGE_SIZE).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096);
+        let boot = fs::read_to_string("/proc/stat").ok().and_then(|text| boot_time(&text));
+        let started =
+            boot.zip(own_stat()).map(|(boot, stat)| boot as f64 + stat.started_ticks as f64 / ticks_per_second);
+        Self { ticks_per_second, page_bytes, started }
+    }
+}
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let out = &mut encoder;
+        if let Some(stat) = own_stat() {
+            let cpu = ConstCounter::new(stat.cpu_ticks as f64 / self.ticks_per_second);
+            one(out, "process_cpu", "User and system CPU time of the agent.", Some(Unit::Seconds), cpu)?;
+            let resident = ConstGauge::new(stat.resident_pages * self.page_bytes);
+            one(out, "process_resident_memory", "Resident memory of the agent.", Some(Unit::Bytes), resident)?;
+            let mapped = ConstGauge::new(stat.virtual_bytes);
+            one(out, "process_virtual_memory", "Virtual memory of the agent.", Some(Unit::Bytes), mapped)?;
+        }
+        if let Some(started) = self.started {
+            let help = "Start of the agent since the epoch.";
+            one(out, "process_start_time", help, Some(Unit::Seconds), ConstGauge::new(started))?;
+        }
+        // One of them is the directory being listed.
+        if let Ok(open) = fs::read_dir("/proc/self/fd") {
+            let open = ConstGauge::new(open.count().saturating_sub(1) as u64);
+            one(out, "process_open_fds", "Open file descriptors.", None, open)?;
+        }
+        if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
+            one(out, "process_max_fds", "Most open file descriptors.", None, ConstGauge::new(soft))?;
+        }
+        Ok(())
+    }
+}
+
+fn one(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    metric: impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(out.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
+}
+
+fn own_stat() -> Option<Stat> {
+    parse_stat(&fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// Fields are counted from 1 in proc(5); those after the name, which may hold spaces and brackets, begin at 3.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(Stat {
+        cpu_ticks: field(14)? + field(15)?,
+        started_ticks: field(22)?,
+        virtual_bytes: field(23)?,
+        resident_pages: field(24)?,
+    })
+}
+
+fn boot_time(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_may_hold_anything() {
+        let text =
+            "7 (a) b (c) R 1 2 3 4 -1 4194304 99 0 0 0 250 50 0 0 20 0 1 0 317656 3133440 380 18446744073709551615 1\n";
+        let stat = Stat { cpu_ticks: 300, started_ticks: 317_656, virtual_bytes: 3_133_440, resident_pages: 380 };
+        assert_eq!(parse_stat(text), Some(stat));
+        assert_eq!(parse_stat("7 (a) R 1 2"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn boot_time_is_one_line_of_many() {
+        assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\nprocesses 5\n"), Some(1_700_000_000));
+        assert_eq!(boot_time("cpu 1 2\n"), None);
+    }
+}
