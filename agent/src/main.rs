@@ -1,1 +1,5 @@
-fn main() {}
+//! The `kstrobe` binary.
+
+fn main() -> std::process::ExitCode {
+    kstrobe::cli::main()
+}

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use kstrobe_config::model::Probe;
-use kstrobe_ebpf::Target;
+use kstrobe_ebpf::{Artifact, Target};
 
 use crate::kernel::detect::{self, Wanted};
-use crate::plan::{self, Draft, Planned, Refusal};
+use crate::plan::{self, Draft, Refusal};
 use crate::polls;
 
 /// Probes compiled for this kernel, and those it cannot run.
@@ -14,9 +14,9 @@ pub struct Prepared {
     /// The kernel as found.
     pub target: Target,
     /// Ready to run.
-    pub planned: Vec<Planned>,
+    pub planned: Vec<(Draft, Artifact)>,
     /// Not to be run here, with the reason.
-    pub refused: Vec<(Probe, Refusal)>,
+    pub refused: Vec<(Draft, Refusal)>,
 }
 
 /// Looks at the kernel with the eyes of these probes and compiles them.
@@ -27,8 +27,8 @@ pub fn prepare(probes: Vec<Probe>, btf: Option<&Path>) -> Prepared {
     let mut refused = Vec::new();
     for draft in drafts {
         match draft.compile(&target) {
-            Ok(p) => planned.push(p),
-            Err(r) => refused.push(r),
+            Ok(artifact) => planned.push((draft, artifact)),
+            Err(refusal) => refused.push((draft, refusal)),
         }
     }
     Prepared { target, planned, refused }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use kstrobe_config::model::Probe;
 use kstrobe_ebpf::Layout;
-use kstrobe_ebpf::layout::Index;
 
 use super::families;
 use crate::kernel::load::Loaded;
 use crate::metrics::labels::Names;
-use crate::metrics::series::{Expired, TableSeries};
+use crate::metrics::series::TableSeries;
 use crate::metrics::snapshot::{Family, Moment};
+use crate::telemetry::{Lost, MapUse, ProgramUse, SeriesUse};
 
 /// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is
 /// needed.
@@ -19,40 +19,36 @@ const OPEN_SPAN_LIFE: Duration = Duration::from_secs(3600);
 
 /// A running probe.
 pub(super) struct Attached {
-    /// Programs, links and maps.
-    pub loaded: Loaded,
-    layout: Layout,
+    loaded: Loaded,
     tables: Vec<TableSeries>,
-    /// By table: keys taken out of the index whose slots rest until the next sweep, as a program that found a slot just
-    /// before may still be adding to it.
-    resting: Vec<Vec<Expired>>,
     /// Spans swept because they never ended.
-    pub abandoned: u64,
+    abandoned: u64,
 }
 
 impl Attached {
-    pub fn new(probe: &Probe, layout: Layout, loaded: Loaded, born: Moment) -> Attached {
+    /// `born` is a moment before the programs were attached.
+    pub fn new(probe: &Probe, layout: &Layout, loaded: Loaded, born: Moment) -> Attached {
         let about = families::descriptors(probe);
-        let tables = layout
-            .tables
-            .iter()
-            .map(|t| {
-                // Metrics that share a table share their keys' fate: the longest wish wins, 0 being for ever.
-                let ttls = t.cells.iter().map(|c| probe.metrics[c.metric as usize].ttl_ns);
-                let ttl = if ttls.clone().any(|t| t == 0) { 0 } else { ttls.max().unwrap_or(0) };
-                TableSeries::new(t.clone(), families::of_table(&about, t), Duration::from_nanos(ttl), born)
-            })
-            .collect();
-        let resting = layout.tables.iter().map(|_| Vec::new()).collect();
-        Attached { loaded, layout, tables, resting, abandoned: 0 }
+        let tables = layout.tables.iter().map(|t| {
+            // Metrics that share a table share their keys' fate: the longest wish wins, 0 being for ever.
+            let ttls = t.cells.iter().map(|c| probe.metrics[c.metric as usize].ttl_ns);
+            let ttl = if ttls.clone().any(|t| t == 0) { 0 } else { ttls.max().unwrap_or(0) };
+            TableSeries::new(t.clone(), families::of_table(&about, t), Duration::from_nanos(ttl), born)
+        });
+        let tables = tables.collect();
+        Attached { loaded, tables, abandoned: 0 }
     }
 
-    /// All series now. A table that cannot be read is left out and reported.
+    /// All series now. A table that cannot be read is left out, and why is said.
     pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
         let mut families = Vec::new();
         let mut errors = Vec::new();
-        for table in &mut self.tables {
-            match read(&mut self.loaded, table, names, now) {
+        for (i, table) in self.tables.iter_mut().enumerate() {
+            let read = self.loaded.maps().table(i).map_err(|e| e.to_string()).and_then(|view| {
+                let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
+                table.read(view.values, index, names, now).map_err(|e| e.to_string())
+            });
+            match read {
                 Ok(mut f) => families.append(&mut f),
                 Err(e) => errors.push(e),
             }
@@ -60,66 +56,71 @@ impl Attached {
         (families, errors)
     }
 
-    /// Gives back keys that have not changed for their time to live, and spans that never ended.
+    /// Gives back keys that have not changed for their time to live, and spans that never ended. Says what went wrong.
     pub fn sweep(&mut self, names: &mut Names, now: Moment) -> Vec<String> {
+        // Without a scrape nobody else looks whether series change.
         let (_, mut errors) = self.families(names, now);
-        for (table, resting) in self.tables.iter_mut().zip(&mut self.resting) {
-            let rested: Vec<u32> = resting.drain(..).map(|e| e.slot).collect();
-            for slot in &rested {
-                if let Err(e) = self.loaded.free_slot(table.table(), *slot) {
-                    errors.push(e.to_string());
-                }
+        for (i, table) in self.tables.iter_mut().enumerate() {
+            let victims: Vec<_> = table.tick(now.mono).into_iter().map(|e| (e.key, e.slot)).collect();
+            if victims.is_empty() {
+                continue;
             }
-            table.evict(&rested);
-            for expired in table.tick(now.mono) {
-                match self.loaded.remove_key(table.table(), &expired.key) {
-                    Ok(()) => resting.push(expired),
-                    Err(e) => errors.push(e.to_string()),
-                }
-            }
-        }
-        if let Some(spans) = &self.layout.spans {
-            match self.loaded.sweep_spans(spans, OPEN_SPAN_LIFE) {
-                Ok(n) => self.abandoned += n,
+            match self.loaded.maps().evict(i, &victims) {
+                Ok(_) => table.evict(&victims.iter().map(|(_, slot)| *slot).collect::<Vec<_>>()),
                 Err(e) => errors.push(e.to_string()),
             }
+        }
+        match self.loaded.maps().sweep_spans(OPEN_SPAN_LIFE.as_nanos() as u64) {
+            Ok(n) => self.abandoned += n,
+            Err(e) => errors.push(e.to_string()),
         }
         errors
     }
 
-    /// Series evicted so far.
-    pub fn evicted(&self) -> u64 {
-        self.tables.iter().map(TableSeries::evicted).sum()
+    /// What the programs cost so far.
+    pub fn programs(&self, probe: &str) -> Vec<ProgramUse> {
+        let programs = self.loaded.programs();
+        let of = |p: crate::kernel::load::ProgInfo| ProgramUse {
+            probe: probe.to_string(),
+            program: p.name,
+            run_ns: p.run_time_ns,
+            runs: p.run_cnt,
+            missed: p.misses,
+        };
+        programs.into_iter().map(of).collect()
     }
 
-    /// Name, entries and capacity of each index.
-    pub fn fill(&self) -> Vec<(String, u64, u64)> {
-        self.tables
-            .iter()
-            .filter_map(|t| match t.table().index {
-                Index::Hash { map, .. } => {
-                    let def = self.layout.map(map);
-                    Some((def.name.clone(), t.keys() as u64, u64::from(def.entries)))
-                }
-                _ => None,
-            })
-            .collect()
+    /// How full its hashes are.
+    pub fn maps(&self, probe: &str) -> Vec<MapUse> {
+        let fill = self.loaded.maps().fill().unwrap_or_default();
+        let of = |f: crate::kernel::read::MapFill| MapUse {
+            probe: probe.to_string(),
+            map: f.name,
+            entries: f.entries.into(),
+            capacity: f.capacity.into(),
+        };
+        fill.into_iter().map(of).collect()
     }
 
-    /// Losses by reason, since the start.
-    pub fn losses(&mut self) -> Vec<(&'static str, u64)> {
-        let Some(losses) = &self.layout.losses else { return vec![] };
-        self.loaded.losses(losses).into_iter().map(|(l, n)| (l.name(), n)).collect()
+    /// What was lost, by reason.
+    pub fn losses(&self, probe: &str) -> Vec<Lost> {
+        let counted = self.loaded.maps().losses().unwrap_or_default();
+        let lost = |reason, events| Lost { probe: probe.to_string(), reason, events };
+        let mut all: Vec<_> = counted.into_iter().map(|(loss, n)| lost(loss.name(), n)).collect();
+        if self.loaded.maps().layout().spans.is_some() {
+            all.push(lost("never_ended", self.abandoned));
+        }
+        all
     }
-}
 
-fn read(
-    loaded: &mut Loaded,
-    table: &mut TableSeries,
-    names: &mut Names,
-    now: Moment,
-) -> Result<Vec<Family>, String> {
-    let layout = table.table().clone();
-    let view = loaded.read_table(&layout).map_err(|e| e.to_string())?;
-    table.read(view.words, view.index(), names, now).map_err(|e| e.to_string())
+    /// Label sets that did not stay.
+    pub fn series(&self, probe: &str) -> SeriesUse {
+        let losses = self.loaded.maps().losses().unwrap_or_default();
+        let overflow = kstrobe_ebpf::layout::Loss::SeriesOverflow;
+        SeriesUse {
+            probe: probe.to_string(),
+            overflowed: losses.iter().filter(|(l, _)| *l == overflow).map(|(_, n)| n).sum(),
+            evicted: self.tables.iter().map(TableSeries::evicted).sum(),
+        }
+    }
 }

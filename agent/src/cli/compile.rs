@@ -43,16 +43,16 @@ pub fn run(args: &Args) -> ExitCode {
     if let Some((_, refusal)) = prepared.refused.first() {
         return fail(&refusal.diagnostics);
     }
-    let Some(planned) = prepared.planned.first() else { return ExitCode::from(1) };
-    if planned.artifact.object.is_empty() {
-        eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", planned.probe.name.value);
+    let Some((draft, artifact)) = prepared.planned.first() else { return ExitCode::from(1) };
+    if artifact.object.is_empty() {
+        eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", draft.probe.name.value);
         return ExitCode::from(1);
     }
-    if let Err(e) = std::fs::write(&args.output, &planned.artifact.object) {
+    if let Err(e) = std::fs::write(&args.output, &artifact.object) {
         eprintln!("error: cannot write {}: {e}", args.output.display());
         return ExitCode::from(1);
     }
-    println!("{}: {} bytes, {} programs", args.output.display(), planned.artifact.object.len(), planned.artifact.programs.len());
+    println!("{}: {} bytes, {} programs", args.output.display(), artifact.object.len(), artifact.programs.len());
     ExitCode::SUCCESS
 }
 

@@ -7,7 +7,8 @@ use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, Table};
 use kstrobe_ebpf::typed::Attach;
 
 use super::{Output, SourceArgs, complain, table};
-use crate::plan::Planned;
+use kstrobe_config::model::Probe;
+use kstrobe_ebpf::Artifact;
 use crate::sources::{self, Choice};
 use crate::{prepare, sources::choose};
 
@@ -45,15 +46,15 @@ pub fn run(args: &Args) -> ExitCode {
     }
     let prepared = prepare::prepare(chosen, args.source.btf.as_deref());
     let mut code = ExitCode::SUCCESS;
-    for (probe, refusal) in &prepared.refused {
-        eprintln!("{}: cannot run on this kernel ({})", probe.name.value, prepared.target.release);
+    for (draft, refusal) in &prepared.refused {
+        eprintln!("{}: cannot run on this kernel ({})", draft.probe.name.value, prepared.target.release);
         complain(&refusal.diagnostics);
         code = ExitCode::from(1);
     }
     match args.output {
-        Output::Text => prepared.planned.iter().for_each(|p| text(p, args.stage)),
+        Output::Text => prepared.planned.iter().for_each(|(draft, artifact)| text(&draft.probe, artifact, args.stage)),
         Output::Json => {
-            println!("{}", serde_json::Value::from(prepared.planned.iter().map(json).collect::<Vec<_>>()));
+            println!("{}", serde_json::Value::from(prepared.planned.iter().map(|(draft, artifact)| json(&draft.probe, artifact)).collect::<Vec<_>>()));
         }
     }
     code
@@ -69,9 +70,9 @@ pub fn attach(a: &Attach) -> (String, &'static str) {
     }
 }
 
-fn text(p: &Planned, stage: Option<Stage>) {
-    println!("{}: {}", p.probe.name.value, p.probe.summary);
-    let programs = &p.artifact.programs;
+fn text(probe: &Probe, artifact: &Artifact, stage: Option<Stage>) {
+    println!("{}: {}", probe.name.value, probe.summary);
+    let programs = &artifact.programs;
     if programs.is_empty() {
         println!("  runs in the agent: rows of a poll source go through the IR interpreter");
     } else {
@@ -81,12 +82,12 @@ fn text(p: &Planned, stage: Option<Stage>) {
         });
         table(&["program", "hook", "instructions", "stack", "why"], &rows.collect::<Vec<_>>());
         println!();
-        maps(&p.artifact.module.layout);
+        maps(&artifact.module.layout);
     }
     println!();
-    metrics(p);
+    metrics(probe, artifact);
     match stage {
-        Some(Stage::Ir) => println!("\n{}", kstrobe_ebpf::ir::print::module(&p.artifact.module)),
+        Some(Stage::Ir) => println!("\n{}", kstrobe_ebpf::ir::print::module(&artifact.module)),
         Some(Stage::Asm) => {
             for i in programs {
                 println!("\n{}:\n{}", i.name, i.listing);
@@ -120,14 +121,14 @@ fn maps(layout: &Layout) {
     println!("{} bytes of maps at {} CPUs", layout.bytes(), layout.cpus);
 }
 
-fn metrics(p: &Planned) {
-    let layout = &p.artifact.module.layout;
+fn metrics(probe: &Probe, artifact: &Artifact) {
+    let layout = &artifact.module.layout;
     let rows: Vec<_> = layout
         .tables
         .iter()
         .flat_map(|t| t.cells.iter().map(move |c| (t, c)))
         .map(|(t, c)| {
-            let m = &p.probe.metrics[c.metric as usize];
+            let m = &probe.metrics[c.metric as usize];
             let labels: Vec<_> = m.labels.iter().map(|(n, _)| n.value.as_str()).collect();
             let kind = match &c.kind {
                 CellKind::Counter => "counter".to_string(),
@@ -152,9 +153,8 @@ fn series(t: &Table) -> String {
     }
 }
 
-fn json(p: &Planned) -> serde_json::Value {
-    let programs: Vec<_> = p
-        .artifact
+fn json(probe: &Probe, artifact: &Artifact) -> serde_json::Value {
+    let programs: Vec<_> = artifact
         .programs
         .iter()
         .map(|i| {
@@ -162,11 +162,11 @@ fn json(p: &Planned) -> serde_json::Value {
             serde_json::json!({ "name": i.name, "hook": hook, "why": why, "instructions": i.instructions, "stack_bytes": i.stack_bytes })
         })
         .collect();
-    let layout = &p.artifact.module.layout;
+    let layout = &artifact.module.layout;
     let maps: Vec<_> = layout
         .maps
         .iter()
         .map(|m| serde_json::json!({ "name": m.name, "key_bytes": m.key_bytes, "value_bytes": m.value_bytes, "entries": m.entries, "bytes": m.bytes() }))
         .collect();
-    serde_json::json!({ "probe": p.probe.name.value, "programs": programs, "maps": maps, "map_bytes": layout.bytes(), "cpus": layout.cpus })
+    serde_json::json!({ "probe": probe.name.value, "programs": programs, "maps": maps, "map_bytes": layout.bytes(), "cpus": layout.cpus })
 }

@@ -65,9 +65,9 @@ impl PolledSeries {
         }
     }
 
-    /// One row's value for one metric, with label texts in the metric's order.
-    pub fn observe(&mut self, metric: usize, labels: &[String], value: u64) {
-        let Some((metric, rows)) = self.metrics.get_mut(metric) else { return };
+    /// The row of these labels, or of `other` when there is no room for a new one.
+    fn row(&mut self, metric: usize, labels: &[String]) -> Option<&mut Row> {
+        let (metric, rows) = self.metrics.get_mut(metric)?;
         let mut labels: LabelTexts = labels.iter().map(|text| Arc::from(text.as_str())).collect();
         if !rows.contains_key(&labels) && rows.len() >= metric.max_series {
             labels = labels.iter().map(|_| Arc::from(OTHER)).collect();
@@ -75,15 +75,16 @@ impl PolledSeries {
         }
         let buckets = if let PolledKind::Histogram(scheme) = &metric.kind { scheme.buckets() } else { 0 };
         let created = self.previous;
-        let row = rows.entry(labels).or_insert_with(|| Row {
-            created,
-            old: 0,
-            value: 0,
-            seen: false,
-            counts: vec![0; buckets],
-        });
+        let fresh = || Row { created, old: 0, value: 0, seen: false, counts: vec![0; buckets] };
+        Some(rows.entry(labels).or_insert_with(fresh))
+    }
+
+    /// One row's value for one metric, with label texts in the metric's order.
+    pub fn observe(&mut self, metric: usize, labels: &[String], value: u64) {
+        let Some(kind) = self.metrics.get(metric).map(|(m, _)| m.kind.clone()) else { return };
+        let Some(row) = self.row(metric, labels) else { return };
         let first = !std::mem::replace(&mut row.seen, true);
-        match &metric.kind {
+        match &kind {
             PolledKind::Counter if first => (row.old, row.value) = (row.value, value),
             PolledKind::Counter => row.value = row.value.wrapping_add(value),
             PolledKind::Gauge { .. } => row.value = value,
@@ -91,6 +92,16 @@ impl PolledSeries {
                 row.value = row.value.wrapping_add(value);
                 row.counts[scheme.index(value)] += 1;
             }
+        }
+    }
+
+    /// Adds one reading's observations to a histogram, given by in-kernel bucket.
+    pub fn merge(&mut self, metric: usize, labels: &[String], sum: u64, counts: &[u64]) {
+        let Some(row) = self.row(metric, labels) else { return };
+        row.seen = true;
+        row.value = row.value.wrapping_add(sum);
+        for (total, count) in row.counts.iter_mut().zip(counts) {
+            *total += count;
         }
     }
 

@@ -16,14 +16,6 @@ pub struct Draft {
     places: program::Places,
 }
 
-/// A probe ready to run.
-pub struct Planned {
-    /// As the user wrote it.
-    pub probe: model::Probe,
-    /// Programs, maps and their layout.
-    pub artifact: Artifact,
-}
-
 /// Why a probe cannot run here.
 #[derive(Debug)]
 pub struct Refusal {
@@ -78,15 +70,16 @@ impl Draft {
         hooks.into_iter().map(|h| &h.kind)
     }
 
+    /// The hooks as the user wrote them.
+    pub fn hook_texts(&self) -> Vec<String> {
+        program::hook_texts(&self.program)
+    }
+
     /// Compiles the probe for a kernel.
-    pub fn compile(self, target: &Target) -> Result<Planned, (model::Probe, Refusal)> {
-        match kstrobe_ebpf::compile(&self.program, target) {
-            Ok(artifact) => Ok(Planned { probe: self.probe, artifact }),
-            Err(errors) => {
-                let target = errors.iter().all(|e| e.fault == Fault::Target);
-                let diagnostics = errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect();
-                Err((self.probe, Refusal { target, diagnostics }))
-            }
-        }
+    pub fn compile(&self, target: &Target) -> Result<Artifact, Refusal> {
+        kstrobe_ebpf::compile(&self.program, target).map_err(|errors| Refusal {
+            target: errors.iter().all(|e| e.fault == Fault::Target),
+            diagnostics: errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect(),
+        })
     }
 }

@@ -51,6 +51,16 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
     (program, texts.0)
 }
 
+/// Hooks as the user wrote them; a poll's source as `poll:NAME`.
+pub(super) fn hook_texts(program: &Program) -> Vec<String> {
+    let texts = |hooks: &[Hook]| hooks.iter().map(|h| h.text.text.trim_matches('"').to_string()).collect::<Vec<_>>();
+    match &program.shape {
+        Shape::At(hooks) => texts(hooks),
+        Shape::Span(s) => [texts(&s.start), texts(&s.end)].concat(),
+        Shape::Poll { source, .. } => vec![format!("poll:{}", source.text)],
+    }
+}
+
 fn shape(shape: &model::Shape, texts: &mut Texts) -> Shape {
     match shape {
         model::Shape::At(hooks) => Shape::At(texts.hooks(hooks)),

@@ -1,0 +1,174 @@
+//! The running agent: build, then serve, then drain. The one place that owns what runs.
+
+mod attached;
+mod families;
+mod poll;
+mod probe;
+mod upkeep;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use kstrobe_config::model::Agent;
+
+use crate::cli::{SourceArgs, complain};
+use crate::export::{self, Format};
+use crate::http::{self, Endpoints, ProbeStatus};
+use crate::kernel::load::Loader;
+use crate::metrics::labels::Names;
+use crate::metrics::snapshot::{Moment, Snapshot};
+use crate::plan::{self, Draft};
+use crate::sources::{self, Choice};
+use crate::telemetry::{Observed, Telemetry};
+use crate::{logging, prepare};
+use probe::Running;
+
+/// What `kstrobe run` was asked for.
+#[derive(Debug)]
+pub struct Options {
+    /// `--config`
+    pub config: Option<PathBuf>,
+    /// `--probes`, `--btf`
+    pub source: SourceArgs,
+    /// `--enable`, `--disable`, `--only`
+    pub choice: Choice,
+    /// `--web.listen-address`
+    pub listen: Vec<String>,
+    /// `--log.level`
+    pub log_level: Option<String>,
+    /// `--log.format json`
+    pub log_json: Option<bool>,
+}
+
+/// Everything that runs.
+struct App {
+    probes: Vec<Mutex<Running>>,
+    /// Label texts; also the lock that keeps reads of probes one at a time.
+    names: Mutex<Names>,
+    telemetry: Telemetry,
+}
+
+/// A panic in one reader must not silence the agent: what it left is data that the next read replaces.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub fn run(options: Options) -> ExitCode {
+    let (agent, diagnostics) = sources::agent(options.config.as_deref());
+    complain(&diagnostics);
+    let Some(agent) = agent else { return ExitCode::from(1) };
+    let level = options.log_level.as_deref().unwrap_or(&agent.log_level);
+    if let Err(e) = logging::start(level, options.log_json.unwrap_or(agent.log_json)) {
+        eprintln!("error: {e}");
+        return ExitCode::from(2);
+    }
+    // The addresses first: nothing is attached for an agent that nobody could ask.
+    let listen = if options.listen.is_empty() { &agent.listen } else { &options.listen };
+    let listeners = match http::bind(listen) {
+        Ok(l) => l,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return ExitCode::from(1);
+        }
+    };
+    let Some(drafts) = drafts(&options, &agent) else { return ExitCode::from(1) };
+    let app = Arc::new(App::start(&drafts, &options));
+    match serve(app, listeners) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// The probes to run. Mistakes in probe files are told and cost only the probe they are in; a name that fits nothing is
+/// a mistake of whoever starts the agent.
+fn drafts(options: &Options, agent: &Agent) -> Option<Vec<Draft>> {
+    let directory = agent.probes_directory.as_ref().map(|d| PathBuf::from(&d.value));
+    let (probes, diagnostics) = sources::probes(options.source.probes.as_deref().or(directory.as_deref()));
+    complain(&diagnostics);
+    let (chosen, unknown) = sources::choose(probes, agent, &options.choice);
+    complain(&unknown);
+    unknown.is_empty().then(|| chosen.into_iter().map(plan::draft).collect())
+}
+
+impl App {
+    fn start(drafts: &[Draft], options: &Options) -> App {
+        let target = prepare::look(drafts, options.source.btf.as_deref());
+        tracing::info!(kernel = target.release, cpus = target.cpus, btf = target.btf.is_some(), "kernel");
+        // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
+        let mut loader = Loader::new();
+        let probes = drafts.iter().map(|d| Mutex::new(Running::start(d, &target, &mut loader))).collect();
+        App { probes, names: Mutex::new(Names::new()), telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None) }
+    }
+
+    /// Reads everything and writes an exposition.
+    fn scrape(&self, format: Format) -> Vec<u8> {
+        let begun = Instant::now();
+        let now = Moment::now();
+        let mut families = Vec::new();
+        let mut observed = Observed::default();
+        {
+            let mut names = lock(&self.names);
+            for probe in &self.probes {
+                let mut probe = lock(probe);
+                let (mut found, errors) = probe.families(&mut names, now);
+                for error in errors {
+                    tracing::error!(probe = probe.probe.name.value, reason = error, "cannot read");
+                }
+                families.append(&mut found);
+                probe.observe(&mut observed);
+            }
+        }
+        self.telemetry.observe(observed);
+        let snapshot = Snapshot { at: now.wall, families };
+        let body = export::exposition(&snapshot, &self.telemetry.encode(), format);
+        self.telemetry.scraped(begun.elapsed());
+        body
+    }
+
+    fn status(&self) -> Vec<ProbeStatus> {
+        self.probes.iter().map(|p| lock(p).status()).collect()
+    }
+}
+
+fn serve(app: Arc<App>, listeners: Vec<std::net::TcpListener>) -> std::io::Result<()> {
+    // Two threads serve any scraper; scrapes themselves run on blocking threads.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let upkeep = upkeep::start(app.clone());
+    let (scraped, listed) = (app.clone(), app.clone());
+    let endpoints = Endpoints {
+        scrape: Box::new(move |format| scraped.scrape(format)),
+        probes: Box::new(move || listed.status()),
+        version: env!("CARGO_PKG_VERSION").into(),
+    };
+    for l in &listeners {
+        tracing::info!(address = %l.local_addr()?, "listening");
+    }
+    let served = runtime.block_on(async {
+        let stop = stop_signal()?;
+        http::serve(listeners, http::router(endpoints), stop).await
+    });
+    upkeep.stop();
+    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    tracing::info!("stopped");
+    served
+}
+
+/// Resolves when the agent should end.
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        tracing::info!("stopping");
+    })
+}

@@ -1,0 +1,104 @@
+//! `kstrobe doctor`: what this machine lacks, and what that costs.
+
+use std::process::ExitCode;
+
+use kstrobe_ebpf::target::Ability;
+
+use super::{Output, table};
+use crate::kernel::privileges::{self, Privileges};
+use crate::prepare;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// One line of the report.
+struct Finding {
+    what: &'static str,
+    /// `Ok`: what was found. `Err`: what is missing and what that costs.
+    state: Result<String, String>,
+    /// Without it no probe runs.
+    vital: bool,
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let target = prepare::look(&[], None);
+    let mut findings = of_privileges(&privileges::privileges());
+    let a = &target.abilities;
+    let abilities: [(&str, &Ability, &str, bool); 10] = [
+        ("BTF-typed tracepoints", &a.tp_btf, "raw ones are used, each field costs a helper call, no time off CPU", false),
+        ("raw tracepoints", &a.raw_tp, "`rawtracepoint:` and `syscall:` need these or the BTF-typed ones", false),
+        ("perf tracepoints", &a.tracepoint, "`tracepoint:` hooks cannot be used", false),
+        ("perf events", &a.perf_event, "`interval:` hooks cannot be used", false),
+        ("task storage", &a.task_storage, "a hash is used: slower, and bounded by `max_entries`", false),
+        ("current task as BTF", &a.current_task_btf, "as without task storage", false),
+        ("mmapable arrays", &a.mmapable, "scrapes copy values by system calls", false),
+        ("batch reads", &a.batch, "scrapes read hashes key by key", false),
+        ("bpf_probe_read_kernel", &a.probe_read_kernel, "fields cannot be read at raw tracepoints", false),
+        ("bpf_rdonly_cast", &a.rdonly_cast, "casts and descriptors cost a helper call per field", false),
+    ];
+    for (what, ability, cost, vital) in abilities {
+        let state = match ability {
+            Ability::Yes => Ok("works".into()),
+            Ability::No(reason) => Err(format!("{reason}: {cost}")),
+            Ability::Unknown => Err(format!("not tried: {cost}")),
+        };
+        findings.push(Finding { what, state, vital });
+    }
+    let usable = a.tp_btf.yes() || a.raw_tp.yes() || a.tracepoint.yes();
+    let broken = !usable || findings.iter().any(|f| f.vital && f.state.is_err());
+    match args.output {
+        Output::Text => text(&findings, &target.release, usable),
+        Output::Json => {
+            let list: Vec<_> = findings
+                .iter()
+                .map(|f| {
+                    let (ok, text) = match &f.state {
+                        Ok(t) => (true, t),
+                        Err(t) => (false, t),
+                    };
+                    serde_json::json!({ "what": f.what, "ok": ok, "detail": text })
+                })
+                .collect();
+            println!("{}", serde_json::json!({ "kernel": target.release, "usable": usable, "findings": list }));
+        }
+    }
+    if broken { ExitCode::from(1) } else { ExitCode::SUCCESS }
+}
+
+fn text(findings: &[Finding], release: &str, usable: bool) {
+    println!("kernel {release}");
+    let rows: Vec<_> = findings
+        .iter()
+        .map(|f| match &f.state {
+            Ok(t) => vec!["ok".into(), f.what.into(), t.clone()],
+            Err(t) => vec!["MISSING".into(), f.what.into(), t.clone()],
+        })
+        .collect();
+    table(&["", "what", "detail"], &rows);
+    println!("{}", if usable { "probes can run here" } else { "no probe can run here" });
+}
+
+fn of_privileges(p: &Privileges) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut add = |what, state, vital| findings.push(Finding { what, state, vital });
+    match &p.capabilities {
+        Err(e) => add("capabilities", Err(format!("cannot be read: {e}")), false),
+        Ok(c) => {
+            let has = |yes: bool, cost: &str| if yes { Ok("held".to_string()) } else { Err(cost.to_string()) };
+            add("CAP_BPF", has(c.bpf || c.sys_admin, "not held: no program can be loaded"), true);
+            add("CAP_PERFMON", has(c.perfmon || c.sys_admin, "not held: no program can look at the kernel"), true);
+            add("CAP_SYS_ADMIN", has(c.sys_admin, "not held: program run times are not measured"), false);
+            add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
+        }
+    }
+    let btf = if p.btf { Ok("published".into()) } else { Err("not published: probes have no types to go by".to_string()) };
+    add("kernel BTF", btf, false);
+    let tracefs = p.tracefs.as_ref();
+    let state = tracefs.map(|how| how.to_string()).map_err(|e| format!("{e}: no argument names of system calls"));
+    add("tracefs", state, false);
+    findings
+}
