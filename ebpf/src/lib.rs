@@ -9,6 +9,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod asm;
 pub mod ast;
 pub mod buckets;
 pub mod diag;
