@@ -16,6 +16,7 @@ pub mod diag;
 pub mod ir;
 pub mod isa;
 pub mod layout;
+pub mod lower;
 pub mod program;
 pub mod target;
 pub mod typed;
