@@ -11,8 +11,10 @@
 
 pub mod asm;
 pub mod ast;
+pub mod btf_out;
 pub mod buckets;
 pub mod diag;
+pub mod elf;
 pub mod ir;
 pub mod isa;
 pub mod layout;

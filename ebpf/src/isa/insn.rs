@@ -23,19 +23,8 @@ pub enum Reg {
 
 impl Reg {
     /// All registers in order of their numbers.
-    pub const ALL: [Reg; 11] = [
-        Reg::R0,
-        Reg::R1,
-        Reg::R2,
-        Reg::R3,
-        Reg::R4,
-        Reg::R5,
-        Reg::R6,
-        Reg::R7,
-        Reg::R8,
-        Reg::R9,
-        Reg::R10,
-    ];
+    pub const ALL: [Reg; 11] =
+        [Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::R6, Reg::R7, Reg::R8, Reg::R9, Reg::R10];
     /// The registers that carry a call's arguments.
     pub const ARGS: [Reg; 5] = [Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5];
 

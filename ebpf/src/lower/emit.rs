@@ -147,7 +147,9 @@ impl Emitter<'_> {
         let call = match (helper, helpers::id(helper), options.rdonly_cast_btf_id) {
             (_, Some(id), _) => Insn::call(id),
             (Helper::RdonlyCast, None, Some(btf_id)) => Insn::call_kfunc(btf_id),
-            _ => return Err(Diagnostic::bug(format!("{helper:?} is used but this kernel's number of it is not known"))),
+            _ => {
+                return Err(Diagnostic::bug(format!("{helper:?} is used but this kernel's number of it is not known")));
+            }
         };
         self.push(call);
         if let Some(dst) = dst {

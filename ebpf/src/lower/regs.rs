@@ -15,8 +15,7 @@ pub enum Allocation {
 }
 
 /// In the order they are taken when nothing else decides: what calls destroy anyway comes first.
-const ANY: &[Reg] =
-    &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::R6, Reg::R7, Reg::R8, Reg::R9];
+const ANY: &[Reg] = &[Reg::R0, Reg::R1, Reg::R2, Reg::R3, Reg::R4, Reg::R5, Reg::R6, Reg::R7, Reg::R8, Reg::R9];
 const SURVIVORS: &[Reg] = &[Reg::R6, Reg::R7, Reg::R8, Reg::R9];
 
 fn choices(facts: &Facts) -> &'static [Reg] {
@@ -39,7 +38,11 @@ pub fn allocate(facts: &[Facts], first_temp: u32) -> Result<Allocation, Diagnost
             None => _ = spilled.insert(cheapest_neighbour(fact, facts, first_temp)?),
         }
     }
-    if spilled.is_empty() { Ok(Allocation::Done(colours)) } else { Ok(Allocation::Spill(spilled.into_iter().collect())) }
+    if spilled.is_empty() {
+        Ok(Allocation::Done(colours))
+    } else {
+        Ok(Allocation::Spill(spilled.into_iter().collect()))
+    }
 }
 
 fn cheapest_neighbour(fact: &Facts, facts: &[Facts], first_temp: u32) -> Result<Vreg, Diagnostic> {
@@ -83,29 +86,35 @@ fn order(facts: &[Facts], first_temp: u32) -> Vec<Vreg> {
 /// Moves saved by giving `reg` to `vreg`, less what its uncoloured neighbours would lose, by heat.
 fn score(vreg: Vreg, reg: Reg, facts: &[Facts], colours: &[Option<Reg>]) -> i64 {
     let fact = &facts[vreg.0 as usize];
-    let mut score = 0;
+    let mut score = 4 * gain(fact, reg, colours);
     for (wish, heat) in &fact.wishes {
-        let heat = i64::from(*heat);
-        score += match wish {
-            Wish::Machine(wished) if *wished == reg => 4 * heat,
-            Wish::Same(other) => match colours[other.0 as usize] {
-                Some(colour) if colour == reg => 4 * heat,
-                None if wants(&facts[other.0 as usize], reg) && !fact.neighbours.contains(other) => 2 * heat,
-                _ => 0,
-            },
-            _ => 0,
-        };
+        // A partner without a colour yet may follow, if it can.
+        if let Wish::Same(other) = wish
+            && colours[other.0 as usize].is_none()
+            && !fact.neighbours.contains(other)
+            && can_take(&facts[other.0 as usize], reg, colours)
+        {
+            score += i64::from(*heat) + gain(&facts[other.0 as usize], reg, colours).min(i64::from(*heat));
+        }
     }
     for neighbour in &fact.neighbours {
         let other = &facts[neighbour.0 as usize];
         if colours[neighbour.0 as usize].is_none() && choices(other).contains(&reg) {
-            let wishes = other.wishes.iter().filter(|(wish, _)| *wish == Wish::Machine(reg));
-            score -= wishes.map(|(_, heat)| i64::from(*heat)).sum::<i64>();
+            score -= gain(other, reg, colours);
         }
     }
     score
 }
 
-fn wants(facts: &Facts, reg: Reg) -> bool {
-    choices(facts).contains(&reg) && facts.wishes.iter().any(|(wish, _)| *wish == Wish::Machine(reg))
+/// The heat of the moves that are surely saved if this virtual register gets `reg`.
+fn gain(fact: &Facts, reg: Reg, colours: &[Option<Reg>]) -> i64 {
+    let granted = fact.wishes.iter().filter(|(wish, _)| match wish {
+        Wish::Machine(wished) => *wished == reg,
+        Wish::Same(other) => colours[other.0 as usize] == Some(reg),
+    });
+    granted.map(|(_, heat)| i64::from(*heat)).sum()
+}
+
+fn can_take(fact: &Facts, reg: Reg, colours: &[Option<Reg>]) -> bool {
+    choices(fact).contains(&reg) && fact.neighbours.iter().all(|other| colours[other.0 as usize] != Some(reg))
 }

@@ -53,7 +53,8 @@ impl Frame {
 /// Rewrites the code so that `spilled` need no register of their own.
 pub fn spill(code: &mut Vcode, spilled: &[Vreg], frame: &mut Frame) {
     let homes: BTreeMap<Vreg, Home> = spilled.iter().map(|vreg| (*vreg, frame.home(*vreg))).collect();
-    let mut rewriter = Rewriter { homes, vregs: code.vregs, lines: Vec::with_capacity(code.lines.len() * 2), heat: HOT };
+    let mut rewriter =
+        Rewriter { homes, vregs: code.vregs, lines: Vec::with_capacity(code.lines.len() * 2), heat: HOT };
     for line in std::mem::take(&mut code.lines) {
         rewriter.line(line);
     }

@@ -42,8 +42,7 @@ pub fn broken_rule(code: &Code, slot_bytes: u32) -> Option<String> {
 fn step(insn: &Insn, known: &mut Known, stack_bytes: u32) -> Option<String> {
     let row = Row::of(insn.op);
     let is_move = matches!(insn.op, Op::AluImm(_, Alu::Mov) | Op::AluReg(_, Alu::Mov));
-    let writes_dst =
-        matches!(insn.op, Op::AluImm(..) | Op::AluReg(..) | Op::ToBe | Op::LdImm64 | Op::Ldx(_));
+    let writes_dst = matches!(insn.op, Op::AluImm(..) | Op::AluReg(..) | Op::ToBe | Op::LdImm64 | Op::Ldx(_));
     let mut reads = Vec::new();
     if row.uses("s") || row.uses("ws") {
         reads.push(insn.src);

@@ -1,8 +1,8 @@
 //! The meaning of IR functions, word for word from the IR's documentation: what lowered code is compared with.
 
 use super::{Outcome, answer};
-use kstrobe_ebpf::isa::helpers;
 use kstrobe_ebpf::ir::{AluOp, Arg, Block, Call, CmpOp, Cond, Func, Helper, Module, Op, Operand, Stmt};
+use kstrobe_ebpf::isa::helpers;
 
 /// Regions have addresses that no arithmetic of a test reaches by accident.
 const MAPS: u64 = 0x1000_0000_0000;

@@ -4,6 +4,7 @@
 pub mod check;
 pub mod eval;
 pub mod random;
+pub mod span;
 pub mod vm;
 
 use kstrobe_ebpf::ir::{Block, Func, Module};

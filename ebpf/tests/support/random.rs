@@ -1,7 +1,9 @@
 //! Random IR functions that follow the IR's rules, from a string of numbers: shorter and smaller numbers give simpler
 //! functions, so that a failure shrinks well.
 
-use kstrobe_ebpf::ir::{AluOp, Arg, Block, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
+use kstrobe_ebpf::ir::{
+    AluOp, Arg, Block, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var,
+};
 use kstrobe_ebpf::layout::MapId;
 
 /// 64-bit words of context that functions read.
@@ -41,8 +43,7 @@ const CMP: [CmpOp; 11] = [
     CmpOp::Test,
 ];
 const SIZES: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
-const CONSTANTS: [i64; 12] =
-    [0, 1, 2, 7, 8, 255, 0xffff, i32::MAX as i64, 0xffff_ffff, 1 << 32, i64::MAX, i64::MIN];
+const CONSTANTS: [i64; 12] = [0, 1, 2, 7, 8, 255, 0xffff, i32::MAX as i64, 0xffff_ffff, 1 << 32, i64::MAX, i64::MIN];
 const NEGATIVE: [i64; 5] = [-1, -2, -128, i32::MIN as i64, i32::MIN as i64 - 1];
 
 struct Source<'a> {

@@ -56,12 +56,8 @@ fn value<const HELPER: u32>(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
 
 /// Runs `code` with `ctx` as its context.
 pub fn run(code: &Code, module: &Module, ctx: &[u64]) -> Result<Outcome, String> {
-    let mut memory: Vec<Vec<u64>> = module
-        .layout
-        .maps
-        .iter()
-        .map(|map| vec![0; (map.value_bytes * map.entries).div_ceil(8) as usize])
-        .collect();
+    let mut memory: Vec<Vec<u64>> =
+        module.layout.maps.iter().map(|map| vec![0; (map.value_bytes * map.entries).div_ceil(8) as usize]).collect();
     let mut rodata = module.rodata.clone();
     let mut ctx = ctx.to_vec();
     let maps = memory.iter_mut().zip(&module.layout.maps).map(|(memory, map)| Map {
@@ -74,7 +70,9 @@ pub fn run(code: &Code, module: &Module, ctx: &[u64]) -> Result<Outcome, String>
 
     let program = link(code, rodata.as_mut_ptr() as u64);
     let mut vm = rbpf::EbpfVmRaw::new(Some(&program)).map_err(|e| e.to_string())?;
-    for (id, helper) in [(1, lookup as rbpf::ebpf::Helper), (2, update), (5, value::<5>), (8, value::<8>), (14, value::<14>)] {
+    for (id, helper) in
+        [(1, lookup as rbpf::ebpf::Helper), (2, update), (5, value::<5>), (8, value::<8>), (14, value::<14>)]
+    {
         vm.register_helper(id, helper).map_err(|e| e.to_string())?;
     }
     let mut allow = |address: u64, bytes: usize| vm.register_allowed_memory(address..address + bytes as u64);
