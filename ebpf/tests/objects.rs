@@ -5,11 +5,13 @@ mod support;
 use kstrobe_ebpf::Fault;
 use kstrobe_ebpf::asm::Code;
 use kstrobe_ebpf::elf::{Source, object};
-use kstrobe_ebpf::ir::Module;
+use kstrobe_ebpf::ir::{Arg, CTX, Call, Func, Helper, Module, Op, Operand, Size, Slot, Space, Stmt, Var};
 use kstrobe_ebpf::lower::{Options, lower};
+use kstrobe_ebpf::target::btf::{Btf, Kind};
+use kstrobe_ebpf::typed::Attach;
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
 use std::process::Command;
-use support::span;
+use support::{random, span};
 
 const SOURCE: Source = Source { file: "span.yaml", text: span::YAML };
 
@@ -72,13 +74,14 @@ fn sections_symbols_and_relocations_are_what_loaders_look_for() {
 
 #[test]
 fn names_that_the_kernel_would_refuse_are_errors_here() {
-    let with = |change: fn(&mut Module)| {
+    type Change = fn(&mut Module);
+    let with = |change: Change| {
         let mut module = span::module();
         let codes = codes(&module);
         change(&mut module);
         object(&module, &codes, &SOURCE).expect_err("must be refused")
     };
-    let cases: [(fn(&mut Module), &str); 5] = [
+    let cases: [(Change, &str); 5] = [
         (|m| m.layout.maps[0].name = "a-b".into(), "`a-b` is not a C identifier"),
         (|m| m.layout.maps[0].name = "a234567890123456".into(), "longer than 15"),
         (|m| m.funcs[0].name = "values".into(), "two things are named `values`"),
@@ -92,27 +95,32 @@ fn names_that_the_kernel_would_refuse_are_errors_here() {
     }
 }
 
+/// Loads an object with bpftool in a bpf file system of its own, so that nothing stays behind; then runs `more`.
+fn load(name: &str, bytes: &[u8], more: &str) -> String {
+    let file = std::env::temp_dir().join(format!("kstrobe-{}-{name}.o", std::process::id()));
+    std::fs::write(&file, bytes).expect("can write to the temporary directory");
+    // Without -d, bpftool prints the verifier's log for what is refused, which is what we want to read.
+    let script = format!(
+        "set -e; mount -t bpf bpf /sys/fs/bpf; bpftool prog loadall \"$0\" /sys/fs/bpf/p pinmaps /sys/fs/bpf/m\n{more}"
+    );
+    let run = Command::new("unshare").args(["-m", "sh", "-c", &script]).arg(&file).output().expect("unshare");
+    std::fs::remove_file(&file).expect("the object is still there");
+    let said = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}");
+    said
+}
+
 /// libbpf (in bpftool) and this kernel's verifier take the object, and both speak in lines of the YAML file.
 #[test]
 #[ignore = "needs root and bpftool"]
 fn root_bpftool_loads_the_object_and_shows_yaml_lines() {
     let module = span::module();
     let bytes = object(&module, &codes(&module), &SOURCE).expect("the module is valid");
-    let file = std::env::temp_dir().join(format!("kstrobe-{}.o", std::process::id()));
-    std::fs::write(&file, bytes).expect("can write to the temporary directory");
-    // A bpf file system of its own: nothing stays behind, whatever happens.
-    let script = r#"set -e
-        mount -t bpf bpf /sys/fs/bpf
-        bpftool -d prog loadall "$0" /sys/fs/bpf/p pinmaps /sys/fs/bpf/m 2>/tmp/kstrobe-load.$$ || {
-            cat /tmp/kstrobe-load.$$; rm /tmp/kstrobe-load.$$; exit 1; }
-        rm /tmp/kstrobe-load.$$
+    let more = r#"
         for p in span_end span_start raw tracepoint interval; do
-            echo "== $p"; bpftool prog dump xlated pinned /sys/fs/bpf/p/$p linum; done
+            bpftool prog dump xlated pinned /sys/fs/bpf/p/$p linum; done
         for m in storage values keys free; do bpftool map show pinned /sys/fs/bpf/m/$m; done"#;
-    let run = Command::new("unshare").args(["-m", "sh", "-c", script]).arg(&file).output().expect("unshare");
-    let said = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
-    std::fs::remove_file(&file).expect("the object is still there");
-    assert!(run.status.success(), "{said}");
+    let said = load("span", &bytes, more);
     for expected in [
         "; start: rawtracepoint:sys_enter [file:span.yaml line_num:3 line_col:3]",
         "; end: rawtracepoint:sys_exit [file:span.yaml line_num:4 line_col:3]",
@@ -125,9 +133,54 @@ fn root_bpftool_loads_the_object_and_shows_yaml_lines() {
         assert!(said.contains(expected), "`{expected}` is not in\n{said}");
     }
 }
+
+/// A cast to a BTF type by `bpf_rdonly_cast`, then a read through it.
 #[test]
-fn zz_show() {
-    let module = span::module();
-    for (f, c) in module.funcs.iter().zip(codes(&module)) { println!("== {} {} slots {} stack\n{}", f.name, c.slots(), c.stack_bytes, c.listing()); }
-    std::fs::write("/tmp/backaya/span.o", object(&module, &codes(&module), &SOURCE).unwrap()).unwrap();
+#[ignore = "needs root and bpftool"]
+fn root_a_kernel_function_is_called_by_its_btf_id() {
+    let raw = std::fs::read("/sys/kernel/btf/vmlinux").expect("the kernel has BTF");
+    let btf = Btf::parse(raw).expect("the kernel's BTF can be read");
+    let task = btf.find("task_struct", Kind::Struct).expect("a struct");
+    let tgid = btf.member(task, "tgid").expect("a member").bit_offset / 8;
+    let options = Options { rdonly_cast_btf_id: btf.find("bpf_rdonly_cast", Kind::Func) };
+    let cast = Call { helper: Helper::RdonlyCast, args: vec![Arg::Var(Var(1)), Arg::Imm(i64::from(task))] };
+    let body = vec![
+        Stmt::Set(Var(1), Op::Load { ptr: CTX, offset: 8, size: Size::B8, space: Space::Ctx }),
+        Stmt::Set(Var(2), Op::Call(cast)),
+        Stmt::Set(Var(3), Op::Load { ptr: Var(2), offset: tgid as i32, size: Size::B4, space: Space::Kernel }),
+        Stmt::StoreSlot { slot: Slot(0), offset: 0, size: Size::B8, value: Operand::Var(Var(3)) },
+    ];
+    let module = support::module(Func { attach: raw_tp(), ..support::func(4, &[8], body) });
+    let code = lower(&module.funcs[0], &module, &options).expect("valid");
+    let bytes = object(&module, &[code], &SOURCE).expect("valid");
+    let said = load("kfunc", &bytes, "bpftool prog dump xlated pinned /sys/fs/bpf/p/test");
+    // The verifier makes the cast a plain copy; the read becomes one that cannot fault.
+    assert!(said.contains("*(u32 *)(r"), "{said}");
+}
+
+/// This kernel's verifier takes what random functions are lowered to, spills and all.
+#[test]
+#[ignore = "needs root and bpftool"]
+fn root_the_verifier_takes_random_functions() {
+    let mut state = 1u32;
+    let mut numbers = |count: usize| -> Vec<u32> {
+        let next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        std::iter::repeat_with(next).take(count).collect()
+    };
+    let mut module = support::module(support::func(1, &[], vec![]));
+    module.funcs = (0..24)
+        .map(|n| {
+            let func = random::function(&numbers(60), if n % 2 == 0 { 2 } else { 14 });
+            Func { name: format!("random_{n}"), attach: raw_tp(), ..func }
+        })
+        .collect();
+    let bytes = object(&module, &codes(&module), &SOURCE).expect("valid");
+    load("random", &bytes, "");
+}
+
+fn raw_tp() -> Option<Attach> {
+    Some(Attach::RawTp { event: "sched_switch".into() })
 }
