@@ -9,17 +9,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod asm;
 pub mod ast;
+pub mod btf_out;
 pub mod buckets;
 mod build;
 mod check;
 pub mod diag;
-mod elf;
+pub mod elf;
 pub mod ir;
 pub mod isa;
 pub mod lang;
 pub mod layout;
-mod lower;
+pub mod lower;
 pub mod program;
 pub mod target;
 pub mod typed;
