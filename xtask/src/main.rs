@@ -1,6 +1,9 @@
 //! Project chores: `cargo xtask test | tidy | bench`.
 
 mod bench;
+mod programs;
+mod test;
+mod tidy;
 
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -16,6 +19,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Check everything a change has to pass; as root also against the kernel
+    Test,
+    /// Check file sizes, the arrows between rooms, names and words
+    Tidy,
     /// Measure cost per event and per scrape against other ways to get the same numbers (root)
     Bench(bench::Options),
 }
@@ -23,6 +30,8 @@ enum Chore {
 fn main() -> ExitCode {
     let root = root();
     let done = match Cli::parse().chore {
+        Chore::Test => test::run(&root),
+        Chore::Tidy => tidy::run(&root),
         Chore::Bench(options) => bench::run(&root, &options),
     };
     match done {

@@ -1,6 +1,6 @@
 //! bpftrace as a process: attached once it says so, its histograms read when it ends.
 
-use super::machine;
+use crate::programs;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,7 +17,7 @@ pub struct Script {
 impl Script {
     /// Starts it and waits until its probes are attached.
     pub fn start(file: &Path) -> Result<Script> {
-        let bpftrace = machine::find_program("bpftrace").context("bpftrace is not installed")?;
+        let bpftrace = programs::find("bpftrace").context("bpftrace is not installed")?;
         let mut child = Command::new(bpftrace)
             .args(["-f", "json"])
             .arg(file)

@@ -18,7 +18,8 @@ fn upper_bounds() -> Vec<u64> {
     let first = (1e-6_f64.log2() * steps_per_octave).floor() as i32;
     let last = (16_f64.log2() * steps_per_octave).ceil() as i32;
     let native = (first..=last).map(|k| (1e9 * (f64::from(k) / steps_per_octave).exp2()).floor() as u64);
-    let classic = (3..=10).flat_map(|k| [10, 25, 50].map(|digits| digits * 10_u64.pow(k) / 10)).filter(|&b| b <= 10_000_000_000);
+    let classic =
+        (3..=10).flat_map(|k| [10, 25, 50].map(|digits| digits * 10_u64.pow(k) / 10)).filter(|&b| b <= 10_000_000_000);
     let mut bounds: Vec<u64> = native.chain(classic).collect();
     bounds.sort_unstable();
     bounds.dedup();

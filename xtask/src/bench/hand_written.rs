@@ -1,6 +1,7 @@
 //! The C programs: built with clang, loaded with aya, attached and detached once per round.
 
-use super::{buckets, machine};
+use super::buckets;
+use crate::programs;
 use anyhow::{Context, Result, anyhow, bail};
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::{BtfTracePoint, TracePoint, tp_btf::BtfTracePointLinkId, trace_point::TracePointLinkId};
@@ -55,7 +56,7 @@ type Record = [u64; 1 + buckets::RECORD_BUCKETS];
 
 /// Writes `vmlinux.h` and `buckets.h` into `folder`, so that [`compile`] can include them.
 pub fn write_headers(folder: &Path) -> Result<()> {
-    let bpftool = machine::find_program("bpftool").context("bpftool is not installed")?;
+    let bpftool = programs::find("bpftool").context("bpftool is not installed")?;
     let dump = Command::new(bpftool)
         .args(["btf", "dump", "file", "/sys/kernel/btf/vmlinux", "format", "c"])
         .output()
@@ -72,7 +73,7 @@ pub fn write_headers(folder: &Path) -> Result<()> {
 
 /// Compiles one C file at -O2.
 pub fn compile(source: &Path, folder: &Path) -> Result<PathBuf> {
-    let clang = machine::find_program("clang").context("clang is not installed")?;
+    let clang = programs::find("clang").context("clang is not installed")?;
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "x86" };
     let object = folder.join(source.file_stem().context("C file without a name")?).with_extension("o");
     let output = Command::new(clang)

@@ -5,7 +5,6 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 use std::fs;
-use std::path::Path;
 
 /// Moves the process into a mount namespace of its own with tracefs and debugfs in their usual places: perf tracepoints
 /// and bpftrace look there, and nothing is left mounted afterwards. Must run before any thread is started.
@@ -41,10 +40,4 @@ pub fn describe() -> String {
 /// The highest CPU this process may use: the lowest ones take most interrupts.
 pub fn last_cpu() -> usize {
     std::thread::available_parallelism().map_or(0, |n| n.get() - 1)
-}
-
-/// Where a program of this name is, as the shell would find it; `sbin` included, as `sudo` may not have it in its path.
-pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').chain(["/usr/sbin", "/sbin"]).map(|dir| Path::new(dir).join(name)).find(|p| p.is_file())
 }

@@ -11,6 +11,7 @@ mod scrapes;
 mod table;
 mod variants;
 
+use crate::programs;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,6 +51,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Some(path) => std::path::absolute(path)?,
         None => build_agent(root)?,
     };
+    if programs::cannot_install().is_none()
+        && let Err(error) = programs::install()
+    {
+        eprintln!("warning: {error:#}; variants that need it are left out");
+    }
     machine::private_mounts()?;
     let sources = root.join("xtask/bench");
     let build = root.join("target/bench");
@@ -73,7 +79,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 
 /// Builds the agent as it is shipped.
 fn build_agent(root: &Path) -> Result<PathBuf> {
-    let built = Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kstrobe"]).current_dir(root).status()?;
+    let built =
+        Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kstrobe"]).current_dir(root).status()?;
     if !built.success() {
         bail!("the release build of the agent failed");
     }
