@@ -30,7 +30,9 @@ impl Script {
         let mut script = Script { child, output };
         let mut line = String::new();
         while script.output.read_line(&mut line)? > 0 {
-            if line.contains("attached_probes") {
+            // The script prints this, which appears only when every probe is attached; bpftrace's own line
+            // `attached_probes` comes before that.
+            if line.contains("\"ready\"") {
                 return Ok(script);
             }
             line.clear();
