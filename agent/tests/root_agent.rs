@@ -1,0 +1,113 @@
+//! The agent as a whole on a live kernel: the default set has data soon, nothing is left behind, the compiler's output
+//! serves other loaders too.
+
+mod support;
+
+use std::net::TcpListener;
+use std::time::Duration;
+use support::agent::{self, Agent, DEFAULT_PACKS};
+use support::kernel_objects::{Kind, all, held_by};
+use support::metrics::Metrics;
+use support::{Folder, load, output, private_shell, wait_for, witnesses};
+
+#[test]
+#[ignore = "needs root"]
+fn root_default_probes_have_data_within_ten_seconds() {
+    let agent = Agent::start(&DEFAULT_PACKS);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let (address, server) = load::delayed_echo(Duration::from_millis(1));
+    load::ask(address, 20, "kst-client");
+    server.join().unwrap();
+    let expected: [(&str, &[(&str, &str)]); 6] = [
+        ("kstrobe_syscall_duration_seconds_count", &[("syscall", "recvfrom")]),
+        ("kstrobe_recv_wait_seconds_count", &[("comm", "kst-client")]),
+        ("kstrobe_softirq_duration_seconds_count", &[]),
+        ("kstrobe_softirq_delay_seconds_count", &[]),
+        ("kstrobe_tcp_accept_queue_depth_count", &[]),
+        ("kstrobe_tcp_listen_queue_limit", &[("port", &port)]),
+    ];
+    wait_for("data of the default probes", Duration::from_secs(10), || {
+        let metrics = agent.scrape();
+        expected.iter().all(|(name, labels)| metrics.sum(name, labels) > 0.0).then_some(())
+    });
+    let metrics = agent.scrape();
+    let detached: Vec<_> = metrics.series("kstrobe_probe_attached", &[]).filter(|(_, value)| *value != 1.0).collect();
+    assert!(detached.is_empty(), "not attached: {detached:?}");
+    for probe in ["syscalls", "recvfrom", "softirq", "softirq_delay", "tcp_retransmits", "tcp_backlog"] {
+        assert!(
+            metrics.has("kstrobe_probe_attached", &[("probe", probe)]),
+            "{probe} does not say whether it is attached"
+        );
+    }
+    assert_eq!(agent.get("/readyz").map(|(status, _)| status), Some(200));
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_killed_agent_leaves_nothing_and_a_new_one_makes_one_set() {
+    if !witnesses("root_a_killed_agent_leaves_nothing_and_a_new_one_makes_one_set", &["bpftool"]) {
+        return;
+    }
+    let first = Agent::start(&DEFAULT_PACKS);
+    let [programs, maps] = [Kind::Programs, Kind::Maps].map(|kind| held_by(first.pid(), kind));
+    assert!(!programs.is_empty() && !maps.is_empty(), "the agent holds no programs or maps");
+    first.kill();
+    // The kernel frees them after a grace period.
+    wait_for("the end of the killed agent's programs and maps", Duration::from_secs(5), || {
+        let left = [(Kind::Programs, &programs), (Kind::Maps, &maps)].map(|(kind, ids)| {
+            let now = all(kind);
+            ids.keys().filter(|id| now.contains_key(id)).count()
+        });
+        (left == [0, 0]).then_some(())
+    });
+    let second = Agent::start(&DEFAULT_PACKS);
+    let names = |ids: &std::collections::BTreeMap<u64, String>| {
+        let mut names: Vec<String> = ids.values().cloned().collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&held_by(second.pid(), Kind::Programs)), names(&programs));
+    assert_eq!(names(&held_by(second.pid(), Kind::Maps)), names(&maps));
+    let held = held_by(second.pid(), Kind::Programs);
+    second.stop();
+    wait_for("the end of the stopped agent's programs", Duration::from_secs(5), || {
+        let now = all(Kind::Programs);
+        held.keys().all(|id| !now.contains_key(id)).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_compiled_objects_load_with_bpftool_and_show_yaml_lines() {
+    if !witnesses("root_compiled_objects_load_with_bpftool_and_show_yaml_lines", &["bpftool"]) {
+        return;
+    }
+    let folder = Folder::new();
+    let object = folder.0.join("syscalls.bpf.o");
+    let object = object.to_str().unwrap();
+    output(&mut agent::command(&["compile", "config/probes/syscalls.yaml", "-o", object]));
+    let script = "mkdir /sys/fs/bpf/kst && bpftool prog loadall \"$OBJECT\" /sys/fs/bpf/kst && \
+                  for p in /sys/fs/bpf/kst/*; do bpftool prog dump xlated pinned $p linum; done";
+    let text = output(private_shell(script).env("OBJECT", object));
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("syscalls.yaml")).collect();
+    assert!(lines.iter().any(|line| line.contains("value: elapsed")), "no YAML line in:\n{text}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_bad_probe_is_skipped_and_the_others_run() {
+    let bad = "probe: broken\nsummary: Names an event that no kernel has.\nat: rawtracepoint:no_such_event\n\
+               metrics:\n  broken_total:\n    type: counter\n";
+    let agent = Agent::start_with(&["syscalls"], &[("broken", bad)]);
+    load::getppid_calls(100);
+    let metrics: Metrics = agent.scrape();
+    let getppid = [("syscall", "getppid")];
+    assert!(metrics.sum("kstrobe_syscall_duration_seconds_count", &getppid) >= 100.0);
+    assert_eq!(metrics.sum("kstrobe_probe_attached", &[("probe", "broken")]), 0.0);
+    assert!(metrics.has("kstrobe_probe_attached", &[("probe", "broken")]), "the bad probe is not mentioned");
+    let (status, body) = agent.get("/readyz").unwrap();
+    assert!(body.contains("broken") && body.contains("no_such_event"), "/readyz says {status}: {body}");
+    agent.stop();
+}

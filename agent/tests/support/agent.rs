@@ -1,0 +1,125 @@
+//! The agent as a process.
+
+use super::metrics::Metrics;
+use super::{Folder, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// The packs that run when nothing is said.
+pub const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlog", "tcp_retransmits"];
+
+/// A running agent. Dropping it kills it; a test that fails shows its log.
+pub struct Agent {
+    child: Child,
+    address: SocketAddr,
+    folder: Folder,
+}
+
+impl Agent {
+    /// Starts the agent with these of the shipped packs and waits until it can be scraped.
+    pub fn start(packs: &[&str]) -> Agent {
+        Agent::start_with(packs, &[])
+    }
+
+    /// The same with probes of the test's own, each with its name and YAML text.
+    pub fn start_with(packs: &[&str], probes: &[(&str, &str)]) -> Agent {
+        let folder = Folder::new();
+        let disabled: Vec<&str> = DEFAULT_PACKS.into_iter().filter(|pack| !packs.contains(pack)).collect();
+        let mut config = format!("probes:\n  disable: [{}]\n", disabled.join(", "));
+        if !probes.is_empty() {
+            let own = folder.0.join("probes");
+            std::fs::create_dir_all(&own).unwrap();
+            for (name, text) in probes {
+                std::fs::write(own.join(format!("{name}.yaml")), text).unwrap();
+            }
+            config += &format!("  directory: {}\n", own.display());
+        }
+        let config = folder.write("kstrobe.yaml", &config);
+        let log = std::fs::File::create(folder.0.join("log")).unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_kstrobe"))
+            .args(["run", "--web.listen-address", &address.to_string(), "--config"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut agent = Agent { child, address, folder };
+        wait_for("the agent's first scrape", Duration::from_secs(20), || {
+            if let Some(status) = agent.child.try_wait().unwrap() {
+                panic!("the agent ended with {status}");
+            }
+            agent.get("/metrics").filter(|(status, _)| *status == 200)
+        });
+        agent
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it exports now.
+    pub fn scrape(&self) -> Metrics {
+        let (status, body) = self.get("/metrics").expect("/metrics does not answer");
+        assert_eq!(status, 200, "{body}");
+        Metrics::parse(&body)
+    }
+
+    /// Status and body of a page; `None` when there is no connection.
+    pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(self.address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+        // HTTP/1.0: the end of the stream is the end of the answer.
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.0.join("log")).unwrap_or_default()
+    }
+
+    /// Asks it to stop; it must do so soon and call it a success.
+    pub fn stop(mut self) {
+        kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM).unwrap();
+        let status = self.wait();
+        assert!(status.success(), "the agent ended with {status} after SIGTERM");
+    }
+
+    /// Ends it so that it can clean nothing up.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.wait();
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        wait_for("the agent's end", Duration::from_secs(10), || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log());
+        }
+    }
+}
+
+/// Runs the agent's binary with these arguments to its end, in the workspace's root.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kstrobe"));
+    command.args(arguments).current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    command
+}

@@ -1,0 +1,84 @@
+//! Loads whose results are known beforehand. All are bounded, and stay on loopback or in the test's own namespaces.
+
+use nix::sys::select::pselect;
+use nix::sys::time::TimeSpec;
+use nix::unistd::getppid;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Calls `getppid` so often.
+pub fn getppid_calls(count: u32) {
+    for _ in 0..count {
+        getppid();
+    }
+}
+
+/// Sleeps so often in `pselect6`, which little else on a machine calls.
+pub fn pselect_sleeps(count: u32, each: Duration) {
+    let time = TimeSpec::from(each);
+    for _ in 0..count {
+        pselect(None, None, None, None, Some(&time), None).unwrap();
+    }
+}
+
+/// A server on loopback that answers each byte after a while, for one connection. The thread ends with the connection.
+pub fn delayed_echo(delay: Duration) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap() == 1 {
+            std::thread::sleep(delay);
+            stream.write_all(&byte).unwrap();
+        }
+    };
+    (address, std::thread::Builder::new().name("kst-server".to_owned()).spawn(serve).unwrap())
+}
+
+/// Asks so often and waits for each answer in `recvfrom`, in a thread of this name (its `comm`: at most 15 bytes).
+pub fn ask(address: SocketAddr, count: u32, comm: &str) {
+    let client = move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut byte = [7];
+        for _ in 0..count {
+            stream.write_all(&byte).unwrap();
+            // std reads a socket with recv(3), which is recvfrom(2).
+            assert_eq!(stream.read(&mut byte).unwrap(), 1);
+        }
+    };
+    std::thread::Builder::new().name(comm.to_owned()).spawn(client).unwrap().join().unwrap();
+}
+
+/// Sends datagrams to itself over loopback: each is at least one NET_RX softirq's work.
+pub fn datagrams(count: u32) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let own = socket.local_addr().unwrap();
+    let mut buffer = [0; 64];
+    for _ in 0..count {
+        socket.send_to(&[1; 64], own).unwrap();
+        socket.recv(&mut buffer).unwrap();
+    }
+}
+
+/// Takes one connection and reads it to its end; returns the bytes read. For a thread inside a namespace.
+pub fn receive_all(listener: &TcpListener) -> u64 {
+    let (mut stream, _) = listener.accept().unwrap();
+    std::io::copy(&mut stream, &mut std::io::sink()).unwrap()
+}
+
+/// Sends bytes until there were enough or time is up; returns how many. For a thread inside a namespace.
+pub fn send_bytes(address: SocketAddr, bytes: u64, limit: Duration) -> u64 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_write_timeout(Some(limit)).unwrap();
+    let (begin, block, mut sent) = (Instant::now(), vec![1; 64 << 10], 0);
+    while sent < bytes && begin.elapsed() < limit {
+        // A write that timed out has sent nothing more: the limit is reached.
+        sent += stream.write(&block).unwrap_or(0) as u64;
+    }
+    sent
+}

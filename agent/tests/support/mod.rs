@@ -1,0 +1,94 @@
+//! What tests against the kernel share: the agent as a process, what it exports, the witnesses it is compared with, and
+//! loads whose results are known beforehand.
+#![allow(dead_code, reason = "every test crate uses a part of it")]
+
+pub mod agent;
+pub mod bpftrace;
+pub mod kernel_objects;
+pub mod load;
+pub mod metrics;
+pub mod netns;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Whether the witnesses that a test compares with are there. Where they could have been installed their absence fails
+/// the test; elsewhere (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
+pub fn witnesses(test: &str, programs: &[&str]) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let there =
+        |name: &&&str| path.split(':').chain(["/usr/sbin"]).any(|folder| Path::new(folder).join(name).is_file());
+    let missing: Vec<&str> = programs.iter().filter(|name| !there(name)).copied().collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let reason = format!("{test}: {} not installed", missing.join(", "));
+    let Some(list) = std::env::var_os("KSTROBE_NOT_RUN_FILE") else { panic!("{reason}") };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(list).unwrap();
+    writeln!(file, "{reason}").unwrap();
+    false
+}
+
+/// Runs a command to its end and returns its output; a failure fails the test and shows what it said.
+#[track_caller]
+pub fn output(command: &mut Command) -> String {
+    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{command:?} ended with {}\n{out}{err}", done.status);
+    out.into_owned()
+}
+
+/// Runs a line of shell in a mount namespace of its own that has tracefs, debugfs and a bpf file system: what it mounts
+/// and pins is gone with it.
+pub fn private_shell(script: &str) -> Command {
+    // tracefs and debugfs may be there already, and a second mount at the same place is refused.
+    let mounts = "set -e; [ -e /sys/kernel/tracing/events ] || mount -t tracefs none /sys/kernel/tracing; \
+                  [ -e /sys/kernel/debug/tracing ] || mount -t debugfs none /sys/kernel/debug; \
+                  mount -t bpf none /sys/fs/bpf; ";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]).arg(format!("{mounts}{script}"));
+    command
+}
+
+/// Asks again and again until there is an answer; fails the test when time is up.
+#[track_caller]
+pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begin.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A folder of the test's own, removed at its end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// Makes it.
+    pub fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("kstrobe-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// Writes a file into it.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

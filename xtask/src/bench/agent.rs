@@ -1,0 +1,162 @@
+//! The agent as a process: started on a free loopback port, scraped, measured from outside, stopped.
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// An agent that has not answered by then is taken for broken.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// Time for a scrape.
+const SCRAPE_LIMIT: Duration = Duration::from_secs(20);
+
+/// The packs that run when nothing is said: the stems of the files in `config/probes/`.
+const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlog", "tcp_retransmits"];
+
+/// How to start it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The binary.
+    pub binary: PathBuf,
+    /// Its configuration file; none runs the default set of probes.
+    pub config: Option<PathBuf>,
+}
+
+/// Writes a configuration that runs one probe and nothing else. A probe that is not shipped is in `probe_file`.
+pub fn only(build: &Path, probe: &str, probe_file: Option<&Path>) -> Result<PathBuf> {
+    let disabled: Vec<&str> = DEFAULT_PACKS.into_iter().filter(|&pack| pack != probe).collect();
+    let mut text = format!("probes:\n  disable: [{}]\n", disabled.join(", "));
+    if let Some(file) = probe_file {
+        let folder = build.join(probe);
+        fs::create_dir_all(&folder)?;
+        fs::copy(file, folder.join(file.file_name().context("a probe file without a name")?))?;
+        text += &format!("  directory: {}\n  enable: [{probe}]\n", folder.display());
+    }
+    let config = build.join(format!("{probe}.yaml"));
+    fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+    Ok(config)
+}
+
+/// A running agent. Dropping it kills it.
+pub struct Agent {
+    child: Child,
+    address: SocketAddr,
+    /// From the process's start to the end of the first good scrape.
+    pub first_scrape: Duration,
+}
+
+impl Agent {
+    /// Starts it and waits for the first good scrape.
+    pub fn start(settings: &Settings) -> Result<Agent> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = Command::new(&settings.binary);
+        command.arg("run").arg("--web.listen-address").arg(address.to_string());
+        if let Some(config) = &settings.config {
+            command.arg("--config").arg(config);
+        }
+        let begin = Instant::now();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("starting {}", settings.binary.display()))?;
+        let mut agent = Agent { child, address, first_scrape: Duration::ZERO };
+        while let Err(error) = agent.scrape() {
+            if let Some(status) = agent.child.try_wait()? {
+                bail!("the agent stopped ({status}); try: {command:?}");
+            }
+            if begin.elapsed() > START_LIMIT {
+                bail!("no scrape within {START_LIMIT:?}: {error:#}; try: {command:?}");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        agent.first_scrape = begin.elapsed();
+        Ok(agent)
+    }
+
+    /// The text of `/metrics`.
+    pub fn scrape(&self) -> Result<String> {
+        let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(SCRAPE_LIMIT))?;
+        // HTTP/1.0: the answer comes whole, not in chunks, and its end is the end of the stream.
+        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+        let status = head.lines().next().unwrap_or_default();
+        if !status.contains(" 200 ") {
+            bail!("/metrics answered {status}");
+        }
+        Ok(body.to_owned())
+    }
+
+    /// CPU time of all its threads so far. `schedstat` counts nanoseconds, `stat` only clock ticks.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let mut total = 0;
+        for task in fs::read_dir(self.proc().join("task"))? {
+            let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+            total += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(total))
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let status = fs::read_to_string(self.proc().join("status"))?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("no VmRSS in /proc/PID/status")?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+        Ok(kib * 1024)
+    }
+
+    /// Asks it to stop and waits.
+    pub fn stop(mut self) -> Result<()> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM)?;
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(10) {
+            if let Some(status) = self.child.try_wait()? {
+                return if status.success() { Ok(()) } else { bail!("the agent stopped with {status}") };
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("the agent did not stop within 10 s of SIGTERM")
+    }
+
+    fn proc(&self) -> PathBuf {
+        Path::new("/proc").join(self.child.id().to_string())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Both fail once it has stopped, which is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of the only series of `name` that has `label` among its labels.
+pub fn value(metrics: &str, name: &str, label: &str) -> Option<f64> {
+    metrics
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.split_once("} "))
+        .find(|(labels, _)| labels.contains(label))
+        .and_then(|(_, value)| value.split(' ').next()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn value_is_of_the_whole_name_and_the_right_label() {
+        let text = "# TYPE a_count counter\na_count{x=\"1\"} 7\na_count{x=\"2\"} 8\na{x=\"2\"} 9\n";
+        assert_eq!(super::value(text, "a_count", "x=\"2\""), Some(8.0));
+        assert_eq!(super::value(text, "a", "x=\"2\""), Some(9.0));
+        assert_eq!(super::value(text, "a", "x=\"3\""), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! `cargo xtask bench`: what an event and a scrape cost, against other ways to get the same numbers.
+
+mod agent;
+mod bpftrace;
+mod buckets;
+mod events;
+mod hand_written;
+mod load;
+mod machine;
+mod scrapes;
+mod table;
+mod variants;
+
+use crate::programs;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Options of the benchmark.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The agent to measure; without it the release build is made and used
+    #[arg(long)]
+    agent: Option<PathBuf>,
+    /// Interleaved rounds, each with every variant
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..=50))]
+    rounds: u8,
+    /// System calls per variant and round
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(10_000..=2_000_000))]
+    calls: u32,
+    /// CPU for the load; the last one by default
+    #[arg(long)]
+    cpu: Option<usize>,
+    /// Only this half
+    #[arg(long, value_enum)]
+    only: Option<Half>,
+}
+
+/// The two halves of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Half {
+    /// Cost per event.
+    Events,
+    /// Scrapes, memory, start-up.
+    Scrapes,
+}
+
+/// Runs the benchmark and prints the tables.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let agent = match &options.agent {
+        Some(path) => std::path::absolute(path)?,
+        None => build_agent(root)?,
+    };
+    if programs::cannot_install().is_none()
+        && let Err(error) = programs::install()
+    {
+        eprintln!("warning: {error:#}; variants that need it are left out");
+    }
+    machine::private_mounts()?;
+    let sources = root.join("xtask/bench");
+    let build = root.join("target/bench");
+    std::fs::create_dir_all(&build).with_context(|| format!("creating {}", build.display()))?;
+    let cpu = options.cpu.unwrap_or_else(machine::last_cpu);
+    println!("## Benchmark\n\n{}\n", machine::describe());
+    if options.only != Some(Half::Scrapes) {
+        let (ready, skipped) = variants::prepare(&sources, &build, &agent)?;
+        // What is asked for is a whole number of the chunks that are timed.
+        let calls = options.calls.next_multiple_of(load::CHUNK);
+        println!("{}", events::run(ready, &skipped, cpu, options.rounds.into(), calls)?);
+    }
+    if options.only != Some(Half::Events) {
+        match scrapes::run(&sources, &build, &agent, cpu) {
+            Ok(text) => println!("{text}"),
+            Err(error) => println!("Not run: scrapes and default probe set ({error:#})"),
+        }
+    }
+    Ok(())
+}
+
+/// Builds the agent as it is shipped.
+fn build_agent(root: &Path) -> Result<PathBuf> {
+    let built =
+        Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kstrobe"]).current_dir(root).status()?;
+    if !built.success() {
+        bail!("the release build of the agent failed");
+    }
+    Ok(root.join("target/release/kstrobe"))
+}

@@ -1,0 +1,94 @@
+//! Cost of the agent itself: scrapes at growing numbers of series, memory, idle CPU, start-up.
+
+use super::agent::{self, Agent, Settings};
+use super::{load, table};
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Histogram series at which scrapes are measured.
+const SERIES: [u32; 3] = [100, 1_000, 10_000];
+/// Scrapes per size; the first only warms label caches.
+const SCRAPES: u32 = 10;
+/// Time over which the idle agent is watched.
+const IDLE: Duration = Duration::from_secs(20);
+/// Starts of which the median is taken.
+const STARTS: usize = 5;
+
+/// Measures everything and returns the report.
+pub fn run(sources: &Path, build: &Path, binary: &Path, cpu: usize) -> Result<String> {
+    let mut text = series(sources, build, binary, cpu)?;
+    text += "\n";
+    text += &default_set(binary)?;
+    Ok(text)
+}
+
+fn series(sources: &Path, build: &Path, binary: &Path, cpu: usize) -> Result<String> {
+    let config = agent::only(build, "bench_series", Some(&sources.join("series.yaml")))?;
+    let agent = Agent::start(&Settings { binary: binary.to_owned(), config: Some(config) })?;
+    let mut rows = Vec::new();
+    let mut made = 0;
+    for wanted in SERIES {
+        load::call_under_names(cpu, made..wanted)?;
+        made = wanted;
+        let body = agent.scrape()?;
+        let found = body.lines().filter(|l| l.starts_with("kstrobe_bench_series_seconds_count{")).count();
+        let (cpu_before, begin) = (agent.cpu_time()?, Instant::now());
+        for _ in 0..SCRAPES {
+            agent.scrape()?;
+        }
+        let wall = begin.elapsed() / SCRAPES;
+        let used = agent.cpu_time()?.saturating_sub(cpu_before) / SCRAPES;
+        rows.push(vec![
+            wanted.to_string(),
+            found.to_string(),
+            format!("{:.2}", used.as_secs_f64() * 1e6 / f64::from(wanted)),
+            format!("{:.1}", used.as_secs_f64() * 1e3),
+            format!("{:.1}", wall.as_secs_f64() * 1e3),
+            format!("{:.2}", body.len() as f64 / 1e6),
+            format!("{:.1}", mib(agent.resident_bytes()?)),
+        ]);
+    }
+    agent.stop()?;
+    let head = [
+        "histogram series",
+        "in the answer",
+        "agent CPU per series, us",
+        "agent CPU per scrape, ms",
+        "wall per scrape, ms",
+        "answer, MB",
+        "RSS, MiB",
+    ];
+    let text = format!("### Scrapes\n\nText format without compression, mean of {SCRAPES} scrapes.\n\n");
+    Ok(text + &table::markdown(&head, rows.into_iter()))
+}
+
+fn default_set(binary: &Path) -> Result<String> {
+    let settings = Settings { binary: binary.to_owned(), config: None };
+    let mut starts = Vec::new();
+    for _ in 0..STARTS {
+        let agent = Agent::start(&settings)?;
+        starts.push(agent.first_scrape);
+        agent.stop()?;
+    }
+    starts.sort();
+    let agent = Agent::start(&settings)?;
+    for _ in 0..5 {
+        agent.scrape()?;
+    }
+    let (before, begin) = (agent.cpu_time()?, Instant::now());
+    std::thread::sleep(IDLE);
+    let idle = agent.cpu_time()?.saturating_sub(before).as_secs_f64() / begin.elapsed().as_secs_f64();
+    let resident = agent.resident_bytes()?;
+    agent.stop().context("stopping the default set")?;
+    let rows = [
+        vec!["start to first scrape (median), ms".to_owned(), format!("{:.0}", starts[STARTS / 2].as_secs_f64() * 1e3)],
+        vec!["RSS after 6 scrapes, MiB".to_owned(), format!("{:.1}", mib(resident))],
+        vec![format!("CPU when not scraped, over {} s, % of one CPU", IDLE.as_secs()), format!("{:.3}", idle * 100.0)],
+    ];
+    Ok("### Default probe set\n\n".to_owned() + &table::markdown(&["what", "value"], rows.into_iter()))
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

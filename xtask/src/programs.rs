@@ -1,0 +1,85 @@
+//! Programs of the distribution that serve as witnesses in tests and benchmarks: found, or installed.
+
+use anyhow::{Result, bail};
+use nix::unistd::geteuid;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A program (or header, when the name is a path) and the packages that have it: the first that installs is taken.
+const NEEDED: &[(&str, &[&str])] = &[
+    ("bpftrace", &["bpftrace"]),
+    // Ubuntu before 25.04 ships it with the kernel's tools.
+    ("bpftool", &["bpftool", "linux-tools-generic"]),
+    ("ip", &["iproute2"]),
+    ("ss", &["iproute2"]),
+    ("nstat", &["iproute2"]),
+    ("nft", &["nftables"]),
+    ("clang", &["clang"]),
+    ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
+];
+
+/// Where a program is, as the shell would find it; `sbin` included, as `sudo` may not have it in its path.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    // Joining an absolute path gives that path.
+    folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
+}
+
+/// Names of the programs that are not there.
+pub fn missing() -> Vec<&'static str> {
+    NEEDED.iter().map(|(name, _)| *name).filter(|name| find(name).is_none()).collect()
+}
+
+/// Why nothing can be installed here; `None` when it can.
+pub fn cannot_install() -> Option<&'static str> {
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let family = system.lines().filter(|line| line.starts_with("ID=") || line.starts_with("ID_LIKE="));
+    if !family.into_iter().any(|line| line.contains("debian") || line.contains("ubuntu")) {
+        Some("not Debian or Ubuntu")
+    } else if !geteuid().is_root() {
+        Some("not root")
+    } else {
+        None
+    }
+}
+
+/// Installs what is missing with apt-get. Nothing happens, not even an index update, when all is there.
+pub fn install() -> Result<()> {
+    if missing().is_empty() {
+        return Ok(());
+    }
+    // A mirror that lags behind has an index past its date; it is still signed.
+    if apt(&["update"]).is_err() {
+        apt(&["-o", "Acquire::Check-Valid-Until=false", "update"])?;
+    }
+    for (name, packages) in NEEDED.iter().filter(|(name, _)| find(name).is_none()) {
+        println!("installing {}", packages[0]);
+        let installed = packages.iter().any(|p| apt(&["install", "-y", "--no-install-recommends", p]).is_ok());
+        if !installed || find(name).is_none() {
+            bail!("no package of {} brought {name}", packages.join(", "));
+        }
+    }
+    Ok(())
+}
+
+fn apt(arguments: &[&str]) -> Result<()> {
+    let status = Command::new("apt-get")
+        .arg("-qq")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(Stdio::null())
+        .status()?;
+    if status.success() { Ok(()) } else { bail!("apt-get {} failed", arguments.join(" ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn programs_and_headers_are_found_by_name_and_by_path() {
+        assert!(super::find("sh").is_some_and(|path| path.is_absolute()));
+        assert_eq!(super::find("/etc/passwd").as_deref(), Some(std::path::Path::new("/etc/passwd")));
+        assert_eq!(super::find("no-such-program"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
+//! reason; nothing is left out silently.
+
+use crate::{programs, tidy};
+use anyhow::{Context, Result, bail};
+use nix::unistd::geteuid;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Tests that need root are `#[ignore]`d and have this in their name.
+const ROOT_TESTS: &str = "root_";
+/// Names a file to which a test that finds its witness missing appends its name and the reason. Without it, it fails.
+const NOT_RUN_FILE: &str = "KSTROBE_NOT_RUN_FILE";
+
+/// What came of a step.
+enum Outcome {
+    Passed,
+    Failed(anyhow::Error),
+    NotRun(String),
+}
+
+/// The steps so far.
+#[derive(Default)]
+struct Report {
+    steps: Vec<(&'static str, Outcome, Duration)>,
+}
+
+impl Report {
+    /// Runs a step; a failure does not stop those after it.
+    fn step(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) {
+        println!("\n== {name}");
+        let begin = Instant::now();
+        let outcome = work().map_or_else(Outcome::Failed, |()| Outcome::Passed);
+        if let Outcome::Failed(error) = &outcome {
+            println!("{name}: {error:#}");
+        }
+        self.steps.push((name, outcome, begin.elapsed()));
+    }
+
+    fn not_run(&mut self, name: &'static str, reason: String) {
+        println!("\n== {name}: not run, {reason}");
+        self.steps.push((name, Outcome::NotRun(reason), Duration::ZERO));
+    }
+
+    /// Prints the summary and says whether all that ran has passed.
+    fn finish(&self) -> Result<()> {
+        println!("\n== summary");
+        let (mut passed, mut failed) = (0, 0);
+        for (name, outcome, time) in &self.steps {
+            let seconds = time.as_secs_f64();
+            match outcome {
+                Outcome::Passed => {
+                    passed += 1;
+                    println!("passed   {seconds:6.1} s  {name}");
+                }
+                Outcome::Failed(error) => {
+                    failed += 1;
+                    println!("FAILED   {seconds:6.1} s  {name}: {error:#}");
+                }
+                Outcome::NotRun(reason) => println!("not run           {name}: {reason}"),
+            }
+        }
+        println!("{passed} passed, {failed} failed");
+        if failed > 0 { bail!("{failed} of {} steps failed", passed + failed) } else { Ok(()) }
+    }
+}
+
+/// Runs all steps.
+pub fn run(root: &Path) -> Result<()> {
+    let mut report = Report::default();
+    witness_programs(&mut report);
+    report.step("formatting", || cargo(root, &["fmt", "--all", "--check"]));
+    report.step("tidy", || tidy::run(root));
+    report.step("clippy", || {
+        cargo(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+    });
+    report.step("documentation", || {
+        let mut doc = cargo_command(root, &["doc", "--quiet", "--workspace", "--no-deps", "--locked"]);
+        finish(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+    dependencies(root, &mut report);
+    report.step("tests", || cargo(root, &["test", "--quiet", "--workspace", "--locked"]));
+    root_tests(root, &mut report);
+    report.finish()
+}
+
+fn witness_programs(report: &mut Report) {
+    let name = "witness programs";
+    match (programs::missing(), programs::cannot_install()) {
+        (missing, _) if missing.is_empty() => report.step(name, || Ok(())),
+        (_, None) => report.step(name, programs::install),
+        (missing, Some(why)) => {
+            report.not_run(name, format!("{} missing and not installed: {why}", missing.join(", ")));
+        }
+    }
+}
+
+/// Licences, sources, duplicates. Advisories need the network and change without us: they are not part of a test of a
+/// change.
+fn dependencies(root: &Path, report: &mut Report) {
+    let name = "dependencies (cargo deny check bans licenses sources)";
+    if programs::find("cargo-deny").is_some() {
+        report.step(name, || cargo(root, &["deny", "--offline", "check", "bans", "licenses", "sources"]));
+    } else {
+        report.not_run(name, "cargo-deny is not installed: cargo install --locked cargo-deny".to_owned());
+    }
+}
+
+/// Tests against the kernel. They share its hooks and counters, so one runs at a time.
+fn root_tests(root: &Path, report: &mut Report) {
+    let name = "root tests";
+    if !geteuid().is_root() {
+        let names = root_test_names(root).unwrap_or_else(|error| vec![format!("unknown ({error:#})")]);
+        report.not_run(name, format!("not root: {}", names.join(", ")));
+        return;
+    }
+    let list = root.join("target/not-run");
+    // Left by an earlier run.
+    let _ = fs::remove_file(&list);
+    report.step(name, || {
+        let arguments =
+            ["test", "--workspace", "--locked", "--no-fail-fast", "--", "--ignored", ROOT_TESTS, "--test-threads=1"];
+        let mut command = cargo_command(root, &arguments);
+        // Where the witnesses could have been installed, their absence is a failure.
+        if programs::cannot_install().is_some() {
+            command.env(NOT_RUN_FILE, &list);
+        }
+        finish(&mut command)
+    });
+    for line in fs::read_to_string(&list).unwrap_or_default().lines() {
+        report.not_run("root test", line.to_owned());
+    }
+}
+
+/// Names of the tests that need root.
+fn root_test_names(root: &Path) -> Result<Vec<String>> {
+    let arguments = ["test", "--quiet", "--workspace", "--locked", "--", "--ignored", "--list", ROOT_TESTS];
+    let output = cargo_command(root, &arguments).output()?;
+    if !output.status.success() {
+        bail!("cargo test --list failed");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
+    finish(&mut cargo_command(root, arguments))
+}
+
+fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
+    // Cargo tells what it starts which cargo it is, so that a toolchain chosen on the command line stays the same.
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root);
+    command
+}
+
+fn finish(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
+    if status.success() { Ok(()) } else { bail!("ended with {status}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_step_fails_the_run_and_later_steps_still_run() {
+        let mut report = Report::default();
+        report.step("one", || bail!("no"));
+        report.step("two", || Ok(()));
+        report.not_run("three", "not here".to_owned());
+        assert_eq!(report.steps.len(), 3);
+        assert_eq!(report.finish().unwrap_err().to_string(), "1 of 2 steps failed");
+    }
+
+    #[test]
+    fn what_is_not_run_fails_nothing() {
+        let mut report = Report::default();
+        report.step("one", || Ok(()));
+        report.not_run("two", "not here".to_owned());
+        assert!(report.finish().is_ok());
+    }
+}

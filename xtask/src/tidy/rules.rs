@@ -1,0 +1,312 @@
+//! The rules. Each looks at one file and says what is wrong with it, and why that matters.
+
+use super::source::{Named, names, without_text};
+use super::{Finding, Level};
+use std::collections::BTreeMap;
+
+/// More lines than this are worth a thought.
+const SOFT_LINES: usize = 400;
+/// More lines than this are not accepted.
+const HARD_LINES: usize = 800;
+/// Files that may be longer, each with the reason. A uniform table is easier to read in one piece; little else is.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+/// Stages of the compiler: functions over data that never call one another, so that each can be tested and replaced
+/// alone. Only `ebpf/src/lib.rs` strings them together.
+const STAGES: &[&str] = &["lang", "check", "build", "lower", "elf", "btf_out"];
+/// What the rooms that read maps and print numbers may know of the compiler: the data it leaves behind.
+const DATA_ONLY_ROOMS: &[&str] = &["kernel", "metrics", "export"];
+const DATA: &[&str] = &["layout", "buckets", "typed", "target", "ir", "Layout", "Target", "Artifact"];
+
+/// Where unsafe code, the loader and raw system calls may stand.
+const UNSAFE_ROOMS: &[(&str, &str)] = &[
+    ("agent/src/kernel/", "the room for it"),
+    ("ebpf/tests/", "a virtual machine's programs read memory by address"),
+    ("xtask/src/bench/", "loads the programs it compares with"),
+];
+
+/// Names that say nothing about what is inside.
+const EMPTY_NAMES: &[&str] =
+    &["manager", "managers", "helper", "helpers", "util", "utils", "utilities", "common", "misc", "shared"];
+
+/// Files that have such a name with good reason.
+const NAMED_WELL: &[(&str, &str)] =
+    &[("ebpf/src/isa/helpers.rs", "the kernel's own word for the functions that a program may call")];
+
+/// Text that belongs to one machine or to how the work is organised, not into the project. Split, so that this file does
+/// not contain it.
+const PRIVATE_WORDS: &[&str] = &[concat!("/wo", "rk/"), concat!("BRIEF", ".md"), concat!("ISSUE", ".md")];
+
+/// Everything about one file. Paths use `/` and begin at the workspace's root.
+pub fn check(path: &str, text: &str) -> Vec<Finding> {
+    let mut found = private_words(path, text);
+    found.extend(empty_names(path));
+    if path.ends_with("Cargo.toml") {
+        found.extend(pure_crates(path, text));
+    }
+    if path.ends_with(".rs") {
+        let named = names(&without_text(text));
+        found.extend(size(path, text));
+        found.extend(forbids_unsafe(path, text));
+        found.extend(unsafe_rooms(path, &named));
+        found.extend(stages(path, &named));
+        found.extend(agent_rooms(path, &named));
+    }
+    found
+}
+
+fn error(path: &str, line: usize, message: String) -> Finding {
+    Finding { path: path.to_owned(), line, level: Level::Error, message }
+}
+
+fn private_words(path: &str, text: &str) -> Vec<Finding> {
+    let hits = text.lines().enumerate().filter_map(|(number, line)| {
+        let word = PRIVATE_WORDS.iter().find(|word| line.contains(**word))?;
+        Some(error(path, number + 1, format!("`{word}` means nothing outside one machine: say it without")))
+    });
+    hits.collect()
+}
+
+fn empty_names(path: &str) -> Vec<Finding> {
+    if NAMED_WELL.iter().any(|(file, _)| *file == path) {
+        return Vec::new();
+    }
+    let parts = path.split('/').map(|part| part.strip_suffix(".rs").unwrap_or(part));
+    let bad = parts.filter(|part| EMPTY_NAMES.contains(part));
+    bad.map(|part| error(path, 1, format!("`{part}` says nothing: name it for what it does"))).collect()
+}
+
+fn size(path: &str, text: &str) -> Option<Finding> {
+    let lines = text.lines().count();
+    let exempt = LONG_FILES.iter().find(|(file, _)| *file == path);
+    let (level, limit) = match (lines, exempt) {
+        (_, Some((_, reason))) if lines <= SOFT_LINES => {
+            let message = format!("no longer long: take it off the list of long files ({reason})");
+            return Some(Finding { path: path.to_owned(), line: 1, level: Level::Error, message });
+        }
+        (_, Some(_)) => return None,
+        (n, None) if n > HARD_LINES => (Level::Error, HARD_LINES),
+        (n, None) if n > SOFT_LINES => (Level::Warning, SOFT_LINES),
+        _ => return None,
+    };
+    let message = format!("{lines} lines, more than {limit}: split it where two readers would look for two things");
+    Some(Finding { path: path.to_owned(), line: limit + 1, level, message })
+}
+
+/// `config` and `ebpf` are pure: they depend on nothing of ours.
+fn pure_crates(path: &str, text: &str) -> Vec<Finding> {
+    if path != "config/Cargo.toml" && path != "ebpf/Cargo.toml" {
+        return Vec::new();
+    }
+    let mut section = "";
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with('[') {
+            section = line;
+        } else if section.contains("dependencies") && line.trim_start().starts_with("kstrobe") {
+            let message =
+                "config and ebpf depend on no crate of the workspace: only agent/src/plan joins them".to_owned();
+            found.push(error(path, number + 1, message));
+        }
+    }
+    found
+}
+
+fn forbids_unsafe(path: &str, text: &str) -> Option<Finding> {
+    let pure = path == "config/src/lib.rs" || path == "ebpf/src/lib.rs";
+    let missing = pure && !text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
+    missing.then(|| error(path, 1, "a pure crate says #![forbid(unsafe_code)]".to_owned()))
+}
+
+fn unsafe_rooms(path: &str, named: &[Named]) -> Vec<Finding> {
+    if UNSAFE_ROOMS.iter().any(|(room, _)| path.starts_with(room)) {
+        return Vec::new();
+    }
+    let hits = named.iter().filter_map(|name| {
+        let what = match name.path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["unsafe"] => "unsafe",
+            ["aya", _, ..] => "aya",
+            ["libc", _, ..] | ["nix", "libc", ..] => "libc",
+            _ => return None,
+        };
+        Some(error(path, name.line, format!("`{what}` stands only under agent/src/kernel: ask that room for it")))
+    });
+    hits.collect()
+}
+
+/// The module a file is, as a path from the crate's root.
+fn module_of(path: &str) -> Vec<String> {
+    let inside = path.split_once("/src/").map_or("", |(_, rest)| rest);
+    let mut parts: Vec<String> = inside.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+    if parts.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
+        parts.pop();
+    }
+    parts
+}
+
+/// A path of the same crate from its root; `None` when it begins elsewhere.
+fn resolve(path: &str, name: &Named) -> Option<Vec<String>> {
+    let mut here = module_of(path);
+    here.extend(name.inside.iter().cloned());
+    let mut rest = name.path.as_slice();
+    match rest.first().map(String::as_str) {
+        Some("crate") => (here, rest) = (Vec::new(), &rest[1..]),
+        Some("self") => rest = &rest[1..],
+        Some("super") => {
+            while rest.first().is_some_and(|part| part == "super") {
+                here.pop();
+                rest = &rest[1..];
+            }
+        }
+        _ => return None,
+    }
+    here.extend(rest.iter().cloned());
+    Some(here)
+}
+
+fn stages(path: &str, named: &[Named]) -> Vec<Finding> {
+    let own = module_of(path);
+    if !path.starts_with("ebpf/src/") || own.is_empty() {
+        return Vec::new();
+    }
+    let hits = named.iter().filter_map(|name| {
+        let target = resolve(path, name)?;
+        let stage = target.first().filter(|first| STAGES.contains(&first.as_str()) && **first != own[0])?;
+        let message = format!(
+            "`{}` names the stage `{stage}`: stages meet only in ebpf/src/lib.rs (a test of several goes to ebpf/tests)",
+            name.path.join("::")
+        );
+        Some(error(path, name.line, message))
+    });
+    hits.collect()
+}
+
+fn agent_rooms(path: &str, named: &[Named]) -> Vec<Finding> {
+    let room = module_of(path).first().cloned().unwrap_or_else(|| "the crate's root".to_owned());
+    if !path.starts_with("agent/src/") || room == "plan" {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for name in named.iter().filter(|name| name.path[0] == "kstrobe_ebpf") {
+        let what = name.path.get(1).map_or("", String::as_str);
+        let data_only = DATA_ONLY_ROOMS.contains(&room.as_str());
+        if STAGES.contains(&what) || what == "compile" {
+            let message = format!("`{}`: only agent/src/plan compiles", name.path.join("::"));
+            found.push(error(path, name.line, message));
+        } else if data_only && !what.is_empty() && !DATA.contains(&what) {
+            let message = format!("{room} knows the compiler's data only ({}), not `{what}`", DATA.join(", "));
+            found.push(error(path, name.line, message));
+        }
+    }
+    found
+}
+
+/// What needs a look at all files at once: a room other than `plan` must not name both `config` and `ebpf`, in whichever
+/// of its files.
+pub fn check_rooms<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Finding> {
+    let mut rooms: BTreeMap<String, [Option<(String, usize)>; 2]> = BTreeMap::new();
+    for (path, text) in files.filter(|(path, _)| path.starts_with("agent/src/") && path.ends_with(".rs")) {
+        let Some(room) = module_of(path).first().cloned() else { continue };
+        let seen = rooms.entry(room).or_default();
+        for name in names(&without_text(text)) {
+            let which = match name.path[0].as_str() {
+                "kstrobe_config" => 0,
+                "kstrobe_ebpf" => 1,
+                _ => continue,
+            };
+            seen[which].get_or_insert((path.to_owned(), name.line));
+        }
+    }
+    rooms.remove("plan");
+    let both = rooms.into_iter().filter_map(|(room, [config, ebpf])| {
+        let ((config_path, config_line), (path, line)) = (config?, ebpf?);
+        let message = format!(
+            "{room} names kstrobe_ebpf here and kstrobe_config at {config_path}:{config_line}: only plan does both"
+        );
+        Some(error(&path, line, message))
+    });
+    both.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(path: &str, text: &str) -> Vec<String> {
+        check(path, text).into_iter().map(|f| format!("{}:{}", f.line, f.message)).collect()
+    }
+
+    #[track_caller]
+    fn one(path: &str, text: &str, part: &str) {
+        let found = messages(path, text);
+        assert!(found.len() == 1 && found[0].contains(part), "{path}: {found:?}");
+    }
+
+    #[test]
+    fn stages_name_data_but_not_each_other() {
+        one("ebpf/src/lower/expr.rs", "use crate::{ir::Block, check::typed};", "stage `check`");
+        one("ebpf/src/lower/mod.rs", "fn f() { super::elf::write() }", "stage `elf`");
+        one("ebpf/src/layout.rs", "\n\nuse crate::build;", "3:`crate::build`");
+        assert_eq!(
+            messages("ebpf/src/lower/expr.rs", "use crate::lower::regs; use crate::ir; use super::regs;"),
+            [""; 0]
+        );
+        assert_eq!(messages("ebpf/src/lower.rs", "mod tests { use super::lower; }"), [""; 0]);
+        let lib = "#![forbid(unsafe_code)]\nuse crate::check; use crate::lower;";
+        assert_eq!(messages("ebpf/src/lib.rs", lib), [""; 0]);
+    }
+
+    #[test]
+    fn unsafe_and_the_loader_have_one_room() {
+        one("agent/src/http/mod.rs", "fn f() { unsafe { g() } }", "`unsafe`");
+        one("agent/src/plan/mod.rs", "use aya::Ebpf;", "`aya`");
+        one("agent/tests/support/mod.rs", "fn f() { nix::libc::getpid(); }", "`libc`");
+        assert_eq!(messages("agent/src/kernel/sys.rs", "unsafe fn f() { libc::getpid(); }"), [""; 0]);
+        assert_eq!(
+            messages("agent/src/http/mod.rs", "// unsafe\n#![deny(unsafe_code)] const A: &str = \"unsafe\";"),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn rooms_of_the_agent_know_the_data_only() {
+        one("agent/src/export/text.rs", "use kstrobe_ebpf::lower;", "only agent/src/plan compiles");
+        one("agent/src/metrics/fold.rs", "use kstrobe_ebpf::program::Program;", "data only");
+        one("agent/src/cli/explain.rs", "fn f() { kstrobe_ebpf::compile() }", "only agent/src/plan compiles");
+        assert_eq!(messages("agent/src/metrics/fold.rs", "use kstrobe_ebpf::{buckets::Scheme, layout};"), [""; 0]);
+        assert_eq!(messages("agent/src/plan/mod.rs", "use kstrobe_ebpf::compile;"), [""; 0]);
+    }
+
+    #[test]
+    fn only_plan_names_config_and_ebpf() {
+        let files = [
+            ("agent/src/cli/check.rs", "use kstrobe_config::model;"),
+            ("agent/src/cli/explain.rs", "\nuse kstrobe_ebpf::layout;"),
+            ("agent/src/plan/mod.rs", "use kstrobe_config::model; use kstrobe_ebpf::layout;"),
+        ];
+        let found = check_rooms(files.into_iter());
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].path.as_str(), found[0].line), ("agent/src/cli/explain.rs", 2));
+    }
+
+    #[test]
+    fn pure_crates_stay_pure() {
+        one(
+            "ebpf/Cargo.toml",
+            "[package]\nname = \"kstrobe-ebpf\"\n[dependencies]\nkstrobe-config.workspace = true",
+            "4:",
+        );
+        one("config/src/lib.rs", "//! Text.", "forbid(unsafe_code)");
+    }
+
+    #[test]
+    fn sizes_names_and_words() {
+        let lines = |n: usize| "//\n".repeat(n);
+        assert_eq!(check("agent/src/a.rs", &lines(400)).len(), 0);
+        assert_eq!(check("agent/src/a.rs", &lines(401))[0].level, Level::Warning);
+        assert_eq!(check("agent/src/a.rs", &lines(801))[0].level, Level::Error);
+        one("agent/src/kernel/utils.rs", "", "says nothing");
+        assert_eq!(messages("ebpf/src/isa/helpers.rs", ""), [""; 0]);
+        one("docs/x.md", &format!("see {}main", PRIVATE_WORDS[0]), "one machine");
+    }
+}
