@@ -79,7 +79,8 @@ impl Attached {
 
     /// What the programs cost so far.
     pub fn programs(&self, probe: &str) -> Vec<ProgramUse> {
-        let programs = self.loaded.programs();
+        // A program whose numbers cannot be read has none to show.
+        let programs = self.loaded.programs().unwrap_or_default();
         let of = |p: crate::kernel::load::ProgInfo| ProgramUse {
             probe: probe.to_string(),
             program: p.name,

@@ -104,22 +104,10 @@ impl Poll {
             let mut once = TableSeries::new(table.clone(), about, Duration::ZERO, now);
             let families = once.read(words.as_slice(), entries, names, now).map_err(|e| e.to_string())?;
             for (cell, family) in table.cells.iter().zip(&families) {
-                self.observe(cell.metric as usize, family);
+                observe(&mut self.series, cell.metric as usize, family);
             }
         }
         Ok(())
-    }
-
-    fn observe(&mut self, metric: usize, family: &Family) {
-        for (i, series) in family.series.iter().enumerate() {
-            let labels: Vec<String> =
-                (0..family.about.label_names.len()).map(|l| family.label(series, l).to_string()).collect();
-            match &family.values {
-                Values::Counters(v) => self.series.observe(metric, &labels, v[i]),
-                Values::Gauges(v) => self.series.observe(metric, &labels, raw(v[i])),
-                Values::Histograms(h) => self.series.merge(metric, &labels, h.sums[i], h.counts_of(i)),
-            }
-        }
     }
 
     /// The last reading.
@@ -135,6 +123,18 @@ impl Poll {
     /// Rows merged into `other` for want of room.
     pub fn overflowed(&self) -> u64 {
         self.series.overflowed()
+    }
+}
+
+fn observe(all: &mut PolledSeries, metric: usize, family: &Family) {
+    for (i, series) in family.series.iter().enumerate() {
+        let labels: Vec<String> =
+            (0..family.about.label_names.len()).map(|l| family.label(series, l).to_string()).collect();
+        match &family.values {
+            Values::Counters(v) => all.observe(metric, &labels, v[i]),
+            Values::Gauges(v) => all.observe(metric, &labels, raw(v[i])),
+            Values::Histograms(h) => all.merge(metric, &labels, h.sums[i], h.counts_of(i)),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::http::{HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
-use crate::plan::Draft;
+use crate::plan::{self, Draft};
 use crate::telemetry::{Attachment, Observed};
 
 /// A probe the agent was asked to run.
@@ -156,7 +156,7 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     let layout = &artifact.module.layout;
     let loaded = load::load(loader, &artifact.object, layout, &programs)?;
     for p in &artifact.programs {
-        let (hook, _) = crate::cli::explain::attach(&p.attach);
+        let (hook, _) = plan::attach_point(&p.attach);
         tracing::info!(probe = draft.probe.name.value, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let kind = kind(artifact);

@@ -98,7 +98,7 @@ fn of_privileges(p: &Privileges) -> Vec<Finding> {
     let btf = if p.btf { Ok("published".into()) } else { Err("not published: probes have no types to go by".to_string()) };
     add("kernel BTF", btf, false);
     let tracefs = p.tracefs.as_ref();
-    let state = tracefs.map(|how| how.to_string()).map_err(|e| format!("{e}: no argument names of system calls"));
+    let state = tracefs.map(|how| format!("{how:?}").to_lowercase()).map_err(|e| format!("{e}: no argument names of system calls"));
     add("tracefs", state, false);
     findings
 }

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, Table};
-use kstrobe_ebpf::typed::Attach;
 
 use super::{Output, SourceArgs, complain, table};
 use kstrobe_config::model::Probe;
 use kstrobe_ebpf::Artifact;
+use crate::plan::attach_point;
 use crate::sources::{self, Choice};
 use crate::{prepare, sources::choose};
 
@@ -60,24 +60,14 @@ pub fn run(args: &Args) -> ExitCode {
     code
 }
 
-/// A hook in bpftrace's words, with why it was chosen.
-pub fn attach(a: &Attach) -> (String, &'static str) {
-    match a {
-        Attach::TpBtf { event } => (format!("tp_btf:{event}"), "BTF-typed tracepoint: arguments are read with plain loads"),
-        Attach::RawTp { event } => (format!("raw_tp:{event}"), "raw tracepoint: this kernel has no BTF-typed ones"),
-        Attach::Tracepoint { system, event } => (format!("tracepoint:{system}:{event}"), "perf tracepoint, as written"),
-        Attach::Interval { period_ns } => (format!("interval:{period_ns}ns"), "cpu-clock on one CPU"),
-    }
-}
-
 fn text(probe: &Probe, artifact: &Artifact, stage: Option<Stage>) {
     println!("{}: {}", probe.name.value, probe.summary);
     let programs = &artifact.programs;
     if programs.is_empty() {
         println!("  runs in the agent: rows of a poll source go through the IR interpreter");
     } else {
-        let rows: Vec<_> = programs.iter().map(|i| {
-            let (hook, why) = attach(&i.attach);
+        let rows = programs.iter().map(|i| {
+            let (hook, why) = attach_point(&i.attach);
             vec![i.name.clone(), hook, i.instructions.to_string(), i.stack_bytes.to_string(), why.to_string()]
         });
         table(&["program", "hook", "instructions", "stack", "why"], &rows.collect::<Vec<_>>());
@@ -158,7 +148,7 @@ fn json(probe: &Probe, artifact: &Artifact) -> serde_json::Value {
         .programs
         .iter()
         .map(|i| {
-            let (hook, why) = attach(&i.attach);
+            let (hook, why) = attach_point(&i.attach);
             serde_json::json!({ "name": i.name, "hook": hook, "why": why, "instructions": i.instructions, "stack_bytes": i.stack_bytes })
         })
         .collect();

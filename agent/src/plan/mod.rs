@@ -6,6 +6,7 @@ mod report;
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
 use kstrobe_ebpf::program::HookKind;
+use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -29,6 +30,16 @@ impl Refusal {
     /// The first message, for one-line reports.
     pub fn reason(&self) -> String {
         self.diagnostics.first().map_or_else(String::new, |d| d.message.clone())
+    }
+}
+
+/// A hook in bpftrace's words, with why it was chosen.
+pub fn attach_point(a: &Attach) -> (String, &'static str) {
+    match a {
+        Attach::TpBtf { event } => (format!("tp_btf:{event}"), "BTF-typed tracepoint: arguments are read with plain loads"),
+        Attach::RawTp { event } => (format!("raw_tp:{event}"), "raw tracepoint: this kernel has no BTF-typed ones"),
+        Attach::Tracepoint { system, event } => (format!("tracepoint:{system}:{event}"), "perf tracepoint, as written"),
+        Attach::Interval { period_ns } => (format!("interval:{period_ns}ns"), "cpu-clock on one CPU"),
     }
 }
 
