@@ -54,7 +54,9 @@ pub fn release() -> String {
 pub fn possible_cpus() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     // Without sysfs: those of this moment.
-    cpu_list(&text).last().map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
+    cpu_list(&text)
+        .last()
+        .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
 }
 
 /// The lowest CPU that is running: CPU 0 can be offline on some machines.

@@ -112,7 +112,8 @@ format:
 	field:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;
 	field:long prev_state;\toffset:32;\tsize:8;\tsigned:1;",
         );
-        let want = [("prev_comm", 8, FieldType::Str(16)), ("prev_pid", 24, int(4, true)), ("prev_state", 32, int(8, true))];
+        let want =
+            [("prev_comm", 8, FieldType::Str(16)), ("prev_pid", 24, int(4, true)), ("prev_state", 32, int(8, true))];
         assert_eq!(got, want.map(|(n, o, t)| (n.to_string(), o, t)));
     }
 
@@ -158,12 +159,8 @@ format:
 	field:__data_loc char[] __filename_val;\toffset:48;\tsize:4;\tsigned:0;\n"
         );
         let got: Vec<(String, String)> = syscall_args(&text).into_iter().map(|a| (a.name, a.ctype)).collect();
-        let want = [
-            ("fd", "int"),
-            ("flags", "unsigned int"),
-            ("addr", "struct sockaddr *"),
-            ("filename", "const char *"),
-        ];
+        let want =
+            [("fd", "int"), ("flags", "unsigned int"), ("addr", "struct sockaddr *"), ("filename", "const char *")];
         assert_eq!(got, want.map(|(n, t)| (n.to_string(), t.to_string())));
     }
 

@@ -43,7 +43,8 @@ impl Loader {
 
     fn btf(&mut self) -> Result<&aya::Btf, String> {
         if self.btf.is_none() {
-            let btf = aya::Btf::from_sys_fs().map_err(|error| format!("the kernel's BTF cannot be read: {}", chain(&error)))?;
+            let btf = aya::Btf::from_sys_fs()
+                .map_err(|error| format!("the kernel's BTF cannot be read: {}", chain(&error)))?;
             self.btf = Some(btf);
         }
         self.btf.as_ref().ok_or_else(|| "the kernel's BTF cannot be read".into())
@@ -99,7 +100,6 @@ pub enum LoadError {
 }
 
 /// A probe that runs. Dropping it detaches everything and frees all of its maps.
-#[derive(Debug)]
 pub struct Loaded {
     // Fields drop in order: first no new runs, then the programs, then the maps.
     perf_events: Vec<OwnedFd>,
@@ -108,7 +108,6 @@ pub struct Loaded {
     maps: ProbeMaps,
 }
 
-#[derive(Debug)]
 struct LoadedProgram {
     name: String,
     attach: Attach,
@@ -134,6 +133,13 @@ pub struct ProgInfo {
     pub run_cnt: u64,
     /// Runs left out because it was already running on that CPU.
     pub misses: u64,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let programs: Vec<_> = self.programs.iter().map(|p| (&p.name, &p.attach)).collect();
+        f.debug_struct("Loaded").field("programs", &programs).finish_non_exhaustive()
+    }
 }
 
 impl Loaded {
@@ -185,8 +191,8 @@ fn load_once(
     layout: &Layout,
     programs: &[(String, Attach)],
 ) -> Result<Loaded, LoadError> {
-    let mut ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
-    let maps = take_maps(&mut ebpf, layout)?;
+    let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
+    let maps = open_maps(&ebpf, layout)?;
     let mut loaded = Loaded { perf_events: Vec::new(), ebpf, programs: Vec::new(), maps };
     for (name, attach) in programs {
         let fd = load_program(loader, &mut loaded.ebpf, name, attach)?;
@@ -203,9 +209,11 @@ fn load_once(
     Ok(loaded)
 }
 
-fn take_maps(ebpf: &mut Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
-    let take = |name: &str| {
-        let map = ebpf.take_map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
+/// Descriptors of our own for the layout's maps. aya keeps its own as well: until a program is loaded, its instructions name
+/// maps by the number of that descriptor.
+fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
+    let open = |name: &str| {
+        let map = ebpf.map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
         let (Map::Array(data) | Map::HashMap(data) | Map::Stack(data) | Map::Unsupported(data)) = map else {
             return Err(LoadError::Object(format!("map {name} is of a kind that no layout has")));
         };
@@ -213,7 +221,7 @@ fn take_maps(ebpf: &mut Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
         let fd = data.fd().as_fd().try_clone_to_owned().map_err(failed)?;
         KernelMap::from_fd(fd).map_err(failed)
     };
-    let maps = layout.maps.iter().map(|def| def.name.as_str()).map(take).collect::<Result<Vec<_>, _>>()?;
+    let maps = layout.maps.iter().map(|def| def.name.as_str()).map(open).collect::<Result<Vec<_>, _>>()?;
     ProbeMaps::new(layout.clone(), maps).map_err(LoadError::Object)
 }
 
@@ -233,7 +241,9 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
         (Attach::Interval { .. }, Program::PerfEvent(p)) => p.load(),
         (_, other) => {
             let kind = other.prog_type();
-            return Err(LoadError::Object(format!("program {name} lies in a section for {kind:?}, not for {attach:?}")));
+            return Err(LoadError::Object(format!(
+                "program {name} lies in a section for {kind:?}, not for {attach:?}"
+            )));
         }
     };
     result.map_err(|error| program_error(name, attach, error))?;

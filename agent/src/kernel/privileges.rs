@@ -112,8 +112,7 @@ fn parse_lockdown(text: &str) -> Lockdown {
 }
 
 fn cgroup_mode(mountinfo: &str) -> CgroupMode {
-    let kinds: Vec<&str> =
-        mountinfo.lines().filter_map(|line| line.split_once(" - ")?.1.split(' ').next()).collect();
+    let kinds: Vec<&str> = mountinfo.lines().filter_map(|line| line.split_once(" - ")?.1.split(' ').next()).collect();
     match (kinds.contains(&"cgroup"), kinds.contains(&"cgroup2")) {
         (false, true) => CgroupMode::Unified,
         (true, true) => CgroupMode::Hybrid,

@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn stat_with_an_awkward_name() {
-        let text = "7 (a) b (c) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 9 0 4242 1000000 300 18446744073709551615 1 1";
+        let text =
+            "7 (a) b (c) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 9 0 4242 1000000 300 18446744073709551615 1 1";
         let stat = parse_stat(text).unwrap();
         assert_eq!((stat.cpu_ticks, stat.threads, stat.start_ticks), (300, 9, 4242));
         assert_eq!((stat.virtual_bytes, stat.resident_pages), (1_000_000, 300));

@@ -92,7 +92,9 @@ impl Tracefs {
     /// The id that perf events know a tracepoint by.
     pub fn event_id(&self, system: &str, event: &str) -> io::Result<u64> {
         let text = self.read(&format!("events/{system}/{event}/id"))?;
-        text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("not an event id: {text:?}")))
+        text.trim()
+            .parse()
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("not an event id: {text:?}")))
     }
 }
 
@@ -103,7 +105,9 @@ fn is_readable(root: &OwnedFd) -> bool {
 /// Paths come from probe files: they must not leave tracefs.
 fn inside(path: &str) -> io::Result<&str> {
     let plain = !path.is_empty() && path.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    plain.then_some(path).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("not a path below tracefs: {path:?}")))
+    plain
+        .then_some(path)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("not a path below tracefs: {path:?}")))
 }
 
 fn mount_in_new_namespace() -> io::Result<OwnedFd> {

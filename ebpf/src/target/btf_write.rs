@@ -159,7 +159,11 @@ impl Builder {
             let name = self.string(member.name);
             self.word(name);
             self.word(member.ty);
-            self.word(if bitfields { member.bit_size << 24 | member.bit_offset & 0xff_ffff } else { member.bit_offset });
+            self.word(if bitfields {
+                member.bit_size << 24 | member.bit_offset & 0xff_ffff
+            } else {
+                member.bit_offset
+            });
         }
         id
     }

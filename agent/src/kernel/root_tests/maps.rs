@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn create(kind: u32, key_bytes: u32, value_bytes: u32, entries: u32, flags: u32) -> KernelMap {
-    KernelMap::create(&MapSpec { kind, key_bytes, value_bytes, entries, flags, name: "kstrobe_test", btf: None }).unwrap()
+    KernelMap::create(&MapSpec { kind, key_bytes, value_bytes, entries, flags, name: "kstrobe_test", btf: None })
+        .unwrap()
 }
 
 #[test]
@@ -23,7 +24,10 @@ fn root_wrong_sizes_never_reach_the_kernel() {
     assert!(map.delete(&[0; 9]).is_err());
     assert!(map.next_key(Some(&[0; 7])).is_err());
     assert!(map.push(&[0; 16]).is_err(), "a hash is no stack");
-    assert!(KernelMap::create(&MapSpec { kind: 6, key_bytes: 4, value_bytes: 8, entries: 1, ..MapSpec::default() }).is_err());
+    assert!(
+        KernelMap::create(&MapSpec { kind: 6, key_bytes: 4, value_bytes: 8, entries: 1, ..MapSpec::default() })
+            .is_err()
+    );
 }
 
 #[test]
@@ -79,13 +83,21 @@ fn root_an_array_is_read_by_mapping_and_by_copy_alike() {
 fn root_task_storage_can_be_made_and_is_empty_for_this_task() {
     match task_storage_map() {
         Ok(map) => assert_eq!((map.kind, map.key_bytes, map.value_bytes), (kind::TASK_STORAGE, 4, 8)),
-        Err(reason) => assert!(!reason.is_empty() && !crate::kernel::detect(&Default::default()).abilities.task_storage.yes()),
+        Err(reason) => {
+            assert!(!reason.is_empty() && !crate::kernel::detect(&Default::default()).abilities.task_storage.yes())
+        }
     }
 }
 
 /// A table of 2 shards x 4 slots with a hashed index, a span map and a loss map.
 fn probe_maps(mmap: bool) -> ProbeMaps {
-    let def = |name: &str, kind, key_bytes, value_bytes, entries| MapDef { name: name.into(), kind, key_bytes, value_bytes, entries };
+    let def = |name: &str, kind, key_bytes, value_bytes, entries| MapDef {
+        name: name.into(),
+        kind,
+        key_bytes,
+        value_bytes,
+        entries,
+    };
     let layout = Layout {
         cpus: 2,
         maps: vec![
@@ -107,22 +119,14 @@ fn probe_maps(mmap: bool) -> ProbeMaps {
         spans: Some(SpanMap { map: MapId(3) }),
         losses: Some(LossMap { map: MapId(4), reasons: vec![Loss::NoStart, Loss::SpansFull] }),
     };
-    let flags = if mmap { MMAPABLE } else { 0 };
-    let maps = vec![
-        create(kind::ARRAY, 4, 16, 8, flags),
-        create(kind::HASH, 8, 4, 3, 0),
-        create(kind::STACK, 0, 4, 3, 0),
-        create(kind::HASH, 4, 16, 8, 0),
-        create(kind::ARRAY, 4, 16, 2, flags),
-    ];
-    ProbeMaps::new(layout, maps).unwrap()
+    ProbeMaps::new(layout, probe_maps_raw(mmap)).unwrap()
 }
 
 #[test]
 #[ignore = "needs root"]
 fn root_a_layout_that_does_not_fit_is_refused() {
     let mut layout = probe_maps(true).layout().clone();
-    let maps = || probe_maps_raw();
+    let maps = || probe_maps_raw(true);
     assert!(ProbeMaps::new(layout.clone(), maps()).is_ok());
     layout.maps[1].key_bytes = 4;
     assert!(ProbeMaps::new(layout.clone(), maps()).unwrap_err().contains("map index"));
@@ -134,13 +138,14 @@ fn root_a_layout_that_does_not_fit_is_refused() {
     assert!(ProbeMaps::new(layout, maps()).is_err());
 }
 
-fn probe_maps_raw() -> Vec<KernelMap> {
+fn probe_maps_raw(mmap: bool) -> Vec<KernelMap> {
+    let flags = if mmap { MMAPABLE } else { 0 };
     vec![
-        create(kind::ARRAY, 4, 16, 8, MMAPABLE),
+        create(kind::ARRAY, 4, 16, 8, flags),
         create(kind::HASH, 8, 4, 3, 0),
         create(kind::STACK, 0, 4, 3, 0),
         create(kind::HASH, 4, 16, 8, 0),
-        create(kind::ARRAY, 4, 16, 2, MMAPABLE),
+        create(kind::ARRAY, 4, 16, 2, flags),
     ]
 }
 
@@ -154,7 +159,9 @@ fn root_keys_are_evicted_and_their_slots_given_back() {
             index.update(&key.to_ne_bytes(), &slot.to_ne_bytes(), 0).unwrap();
         }
         for element in 0..8u32 {
-            values.update(&element.to_ne_bytes(), &[u64::from(element) + 1; 2].map(u64::to_ne_bytes).concat(), 0).unwrap();
+            values
+                .update(&element.to_ne_bytes(), &[u64::from(element) + 1; 2].map(u64::to_ne_bytes).concat(), 0)
+                .unwrap();
         }
         let view = maps.table(0).unwrap();
         let mut keys: Vec<(u64, u32)> =
@@ -203,7 +210,8 @@ fn root_stale_spans_are_swept_and_closed_ones_when_it_is_crowded() {
     let maps = probe_maps(true);
     let spans = maps.map(MapId(3));
     let now = monotonic_ns();
-    let put = |key: u32, start: u64| spans.update(&key.to_ne_bytes(), &[start, 7].map(u64::to_ne_bytes).concat(), 0).unwrap();
+    let put =
+        |key: u32, start: u64| spans.update(&key.to_ne_bytes(), &[start, 7].map(u64::to_ne_bytes).concat(), 0).unwrap();
     put(1, now - 5_000_000_000);
     put(2, now);
     put(3, 0);
@@ -219,5 +227,8 @@ fn root_stale_spans_are_swept_and_closed_ones_when_it_is_crowded() {
     assert_eq!(maps.sweep_spans(1_000_000_000).unwrap(), 0, "closed spans are not lost");
     assert_eq!(left(&maps), [2]);
     let fill = maps.fill().unwrap();
-    assert_eq!(fill.iter().map(|f| (f.name.as_str(), f.entries, f.capacity)).collect::<Vec<_>>(), [("index", 0, 3), ("spans", 1, 8)]);
+    assert_eq!(
+        fill.iter().map(|f| (f.name.as_str(), f.entries, f.capacity)).collect::<Vec<_>>(),
+        [("index", 0, 3), ("spans", 1, 8)]
+    );
 }

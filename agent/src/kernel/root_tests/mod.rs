@@ -26,7 +26,11 @@ fn root_detect_describes_this_kernel() {
     assert!(btf.find("task_struct", Kind::Struct).is_some());
     let switch = &target.tracepoints["sched:sched_switch"].fields;
     let next = switch.iter().find(|f| f.name == "next_comm").unwrap();
-    assert_eq!((next.ty, switch[0].offset), (FieldType::Str(16), 8), "the common fields are left out, not shifted away");
+    assert_eq!(
+        (next.ty, switch[0].offset),
+        (FieldType::Str(16), 8),
+        "the common fields are left out, not shifted away"
+    );
     assert!(target.tracepoints.contains_key("sock:inet_sock_set_state") && !target.tracepoints.contains_key("no:such"));
     let args = |call: &str| -> Vec<String> {
         target.syscalls[call].args.as_ref().unwrap().iter().map(|arg| arg.name.clone()).collect()
@@ -77,7 +81,10 @@ fn root_tracefs_is_mounted_where_nobody_sees_it() {
     }
     assert_eq!((tracefs.how(), namespace.how()), (&How::Detached, &How::Namespace));
     assert_eq!(std::fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
-    assert_eq!(std::fs::read_to_string("/proc/1/mountinfo").unwrap().matches("tracefs").count(), before.matches("tracefs").count());
+    assert_eq!(
+        std::fs::read_to_string("/proc/1/mountinfo").unwrap().matches("tracefs").count(),
+        before.matches("tracefs").count()
+    );
 }
 
 #[test]

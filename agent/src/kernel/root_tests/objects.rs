@@ -3,7 +3,9 @@
 use kstrobe_ebpf::layout::{MapDef, MapKind};
 use kstrobe_ebpf::target::btf_write::{Builder, IntKind, MemberDef};
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolSection};
-use object::{Architecture, BinaryFormat, Endianness, RelocationFlags, SectionFlags, SectionKind, SymbolKind, SymbolScope, elf};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionFlags, SectionKind, SymbolKind, SymbolScope, elf,
+};
 
 /// An instruction: opcode, destination, source, offset, immediate.
 pub const fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
@@ -41,34 +43,41 @@ pub fn count(map: &'static str, result: i32) -> Vec<Item> {
     items
 }
 
-/// Counts only what this process does: returns early for another thread group.
-pub fn count_own(map: &'static str) -> Vec<Item> {
-    let mut items = vec![
+/// Returns early for every process but this one.
+fn own_process_only() -> Vec<Item> {
+    vec![
         Item::Insn(insn(0x85, 0, 0, 0, 14)),
         Item::Insn(insn(0x77, 0, 0, 0, 32)),
         Item::Insn(insn(0x15, 0, 0, 2, std::process::id() as i32)),
         Item::Insn(insn(0xb7, 0, 0, 0, 0)),
         Item::Insn(insn(0x95, 0, 0, 0, 0)),
-    ];
+    ]
+}
+
+/// [`count`] for this process only.
+pub fn count_own(map: &'static str) -> Vec<Item> {
+    let mut items = own_process_only();
     items.extend(count(map, 0));
     items
 }
 
-/// Takes a slot from a stack of free slots into the first value of an array.
+/// Takes a slot from a stack of free slots into the first value of an array, for this process only.
 pub fn pop(stack: &'static str, array: &'static str) -> Vec<Item> {
-    vec![
+    let mut items = own_process_only();
+    items.extend([
         Item::Insn(insn(0x62, 10, 0, -4, 0)),
         Item::Map(array),
         Item::Insn(insn(0xbf, 2, 10, 0, 0)),
         Item::Insn(insn(0x07, 2, 0, 0, -4)),
         Item::Insn(insn(0x85, 0, 0, 0, 1)),
-        Item::Insn(insn(0x15, 0, 0, 5, 0)),
-        Item::Map(stack),
+        Item::Insn(insn(0x15, 0, 0, 4, 0)),
         Item::Insn(insn(0xbf, 2, 0, 0, 0)),
+        Item::Map(stack),
         Item::Insn(insn(0x85, 0, 0, 0, 88)),
         Item::Insn(insn(0xb7, 0, 0, 0, 0)),
         Item::Insn(insn(0x95, 0, 0, 0, 0)),
-    ]
+    ]);
+    items
 }
 
 pub fn map(name: &str, kind: MapKind, key_bytes: u32, value_bytes: u32, entries: u32) -> MapDef {

@@ -187,7 +187,10 @@ impl KernelMap {
 
     fn check(&self, key: Option<&[u8]>, value: Option<usize>) -> io::Result<()> {
         let wrong = |what: &str, have: usize, want: usize| {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{what} of {have} bytes, map {} has {want}", self.id)))
+            Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{what} of {have} bytes, map {} has {want}", self.id),
+            ))
         };
         match (key, value) {
             (Some(key), _) if key.len() != self.key_bytes => wrong("key", key.len(), self.key_bytes),
@@ -247,7 +250,9 @@ impl KernelMap {
     /// Every entry, in batches where the kernel has them (5.6), else one by one.
     pub fn entries(&self) -> io::Result<Entries> {
         match self.batches() {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | ENOTSUPP | libc::EOPNOTSUPP)) => self.one_by_one(),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | ENOTSUPP | libc::EOPNOTSUPP)) => {
+                self.one_by_one()
+            }
             result => result,
         }
     }

@@ -42,6 +42,10 @@ pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<i64> {
     // SAFETY: all-zero bytes are a valid `statfs`, and the call writes one.
     unsafe {
         let mut found: libc::statfs = std::mem::zeroed();
-        if libc::fstatfs(fd.as_raw_fd(), &mut found) < 0 { Err(io::Error::last_os_error()) } else { Ok(found.f_type as i64) }
+        if libc::fstatfs(fd.as_raw_fd(), &mut found) < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(found.f_type as i64)
+        }
     }
 }

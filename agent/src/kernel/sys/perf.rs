@@ -34,14 +34,19 @@ fn open(kind: u32, config: u64, sample_period: u64, cpu: u32) -> io::Result<Owne
     let (any_process, no_group) = (-1, -1);
     // SAFETY: `attr` outlives the call and says its own size; the result is a new descriptor.
     unsafe {
-        let fd = libc::syscall(libc::SYS_perf_event_open, &raw const attr, any_process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
+        let fd =
+            libc::syscall(libc::SYS_perf_event_open, &raw const attr, any_process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(owned(fd as i32)) }
     }
 }
 
 fn ioctl(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<()> {
     // SAFETY: both requests used here take a plain number.
-    if unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Runs a program at a tracepoint on every CPU, until the returned event is closed.
