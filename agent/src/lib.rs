@@ -5,7 +5,6 @@ pub mod app;
 pub mod cli;
 pub mod export;
 pub mod http;
-#[allow(unsafe_code, reason = "the one room that talks to the kernel")]
 pub mod kernel;
 pub mod logging;
 pub mod metrics;

@@ -80,6 +80,10 @@ const KINDS: [Kind; 20] = [
     Kind::Enum64,
 ];
 
+/// Members looked at in one search: far more than any real struct has, so that anonymous structs within themselves (in
+/// hostile data) end.
+const MOST_MEMBERS: u32 = 100_000;
+
 /// A type's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type {
@@ -262,21 +266,22 @@ impl Btf {
 
     /// A member by name, looking through anonymous structs and unions; the offset is from `aggregate`'s start.
     pub fn member(&self, aggregate: u32, name: &str) -> Option<Member<'_>> {
-        self.member_within(aggregate, name, 0)
+        self.member_within(aggregate, name, 0, &mut { MOST_MEMBERS })
     }
 
-    fn member_within(&self, aggregate: u32, name: &str, depth: u32) -> Option<Member<'_>> {
+    fn member_within(&self, aggregate: u32, name: &str, depth: u32, budget: &mut u32) -> Option<Member<'_>> {
         if depth > 16 {
             return None;
         }
         for m in self.members(self.strip(aggregate)) {
+            *budget = budget.checked_sub(1)?;
             if m.name == name {
                 return Some(m);
             }
             if m.name.is_empty()
-                && let Some(inner) = self.member_within(m.ty, name, depth + 1)
+                && let Some(inner) = self.member_within(m.ty, name, depth + 1, budget)
             {
-                return Some(Member { bit_offset: inner.bit_offset + m.bit_offset, ..inner });
+                return Some(Member { bit_offset: inner.bit_offset.wrapping_add(m.bit_offset), ..inner });
             }
         }
         None
@@ -286,8 +291,13 @@ impl Btf {
     pub fn member_names(&self, aggregate: u32) -> Vec<&str> {
         let mut names = Vec::new();
         let mut open = vec![(aggregate, 0)];
+        let mut budget = MOST_MEMBERS;
         while let Some((id, depth)) = open.pop() {
             for m in self.members(self.strip(id)) {
+                budget -= 1;
+                if budget == 0 {
+                    return names;
+                }
                 if !m.name.is_empty() {
                     names.push(m.name);
                 } else if depth < 16 {
@@ -351,16 +361,22 @@ impl Btf {
 
     /// Bytes a value of this type takes; `None` for functions, void and incomplete types.
     pub fn size(&self, id: u32) -> Option<u32> {
-        let t = self.strip(id);
-        match t.kind {
-            Kind::Int | Kind::Struct | Kind::Union | Kind::Enum | Kind::Enum64 | Kind::Float => Some(t.size_or_type),
-            Kind::Ptr => Some(8),
-            Kind::Array => {
-                let (element, n) = self.array(t)?;
-                self.size(element)?.checked_mul(n)
+        let mut t = self.strip(id);
+        let mut elements = 1u32;
+        // C has no array of more dimensions; an array of itself in hostile data ends as unknown.
+        for _ in 0..32 {
+            match t.kind {
+                Kind::Int | Kind::Struct | Kind::Union | Kind::Enum | Kind::Enum64 | Kind::Float => {
+                    return t.size_or_type.checked_mul(elements);
+                }
+                Kind::Ptr => return elements.checked_mul(8),
+                _ => {}
             }
-            _ => None,
+            let (element, n) = self.array(t)?;
+            elements = elements.checked_mul(n)?;
+            t = self.strip(element);
         }
+        None
     }
 
     /// Whether an integer or enum is signed.
@@ -445,3 +461,6 @@ impl std::fmt::Debug for Btf {
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
+
+#[cfg(test)]
+mod tests;

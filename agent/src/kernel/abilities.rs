@@ -1,0 +1,265 @@
+//! What the kernel can do, found by trying: each ability is a program of a few instructions or a tiny map, loaded and dropped
+//! again. Nothing is attached.
+
+use crate::kernel::mmap::Values;
+use crate::kernel::privileges::Capabilities;
+use crate::kernel::sys::map::{MMAPABLE, NO_PREALLOC, kind as map_kind};
+use crate::kernel::sys::prog::{ATTACH_TRACE_RAW_TP, Refused, kind as prog_kind};
+use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, perf, prog};
+use crate::kernel::tracefs::Tracefs;
+use kstrobe_ebpf::target::btf::Kind;
+use kstrobe_ebpf::target::btf_write::{Builder, IntKind};
+use kstrobe_ebpf::target::{Abilities, Ability, Btf};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// An instruction: opcode, destination, source, offset, immediate.
+const fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
+    op as u64 | (dst as u64) << 8 | (src as u64) << 12 | (off as u16 as u64) << 16 | (imm as u32 as u64) << 32
+}
+/// `r[dst] = imm`
+const fn mov(dst: u8, imm: i32) -> u64 {
+    insn(0xb7, dst, 0, 0, imm)
+}
+/// `r[dst] = r[src]`
+const fn copy(dst: u8, src: u8) -> u64 {
+    insn(0xbf, dst, src, 0, 0)
+}
+/// `call helper`
+const fn call(helper: i32) -> u64 {
+    insn(0x85, 0, 0, 0, helper)
+}
+const EXIT: u64 = insn(0x95, 0, 0, 0, 0);
+const EMPTY: [u64; 2] = [mov(0, 0), EXIT];
+
+const PROBE_READ_KERNEL: i32 = 113;
+const TASK_STORAGE_GET: i32 = 156;
+const GET_CURRENT_TASK_BTF: i32 = 158;
+
+/// Tries everything. `tracefs` is the reason when it cannot be read.
+pub fn probe(btf: Option<&Btf>, tracefs: Result<&Tracefs, &str>, cpu: u32) -> Abilities {
+    // Kernels before 5.11 count maps against RLIMIT_MEMLOCK; one trial shows.
+    if tiny_array(0).is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
+        sys::raise_memlock();
+    }
+    let tp_btf = match btf {
+        Some(btf) => ability(load_tp_btf(btf, &EMPTY)),
+        None => Ability::No("the kernel publishes no BTF (/sys/kernel/btf/vmlinux is missing or unreadable)".into()),
+    };
+    let rdonly_cast = match btf {
+        Some(btf) => try_rdonly_cast(btf, tp_btf.yes()),
+        None => tp_btf.clone(),
+    };
+    Abilities {
+        tp_btf,
+        raw_tp: ability(load_raw_tp(&EMPTY)),
+        tracepoint: try_tracepoint(tracefs, cpu),
+        perf_event: try_perf_event(cpu),
+        task_storage: ability(try_task_storage()),
+        mmapable: ability(try_mmapable()),
+        batch: ability(try_batch()),
+        probe_read_kernel: ability(load_raw_tp(&probe_read_kernel())),
+        current_task_btf: ability(load_raw_tp(&[call(GET_CURRENT_TASK_BTF), mov(0, 0), EXIT])),
+        rdonly_cast,
+    }
+}
+
+fn ability<T>(result: Result<T, String>) -> Ability {
+    match result {
+        Ok(_) => Ability::Yes,
+        Err(reason) => Ability::No(reason),
+    }
+}
+
+fn load_program(kind: u32, attach: (u32, u32), insns: &[u64]) -> Result<OwnedFd, String> {
+    let (attach_type, attach_btf_id) = attach;
+    prog::load(&ProgSpec { kind, attach_type, attach_btf_id, insns, name: "kstrobe_try" }).map_err(|r| refusal(&r))
+}
+
+fn load_raw_tp(insns: &[u64]) -> Result<OwnedFd, String> {
+    load_program(prog_kind::RAW_TRACEPOINT, (0, 0), insns)
+}
+
+fn load_tp_btf(btf: &Btf, insns: &[u64]) -> Result<OwnedFd, String> {
+    let find = |event: &str| btf.find(&format!("btf_trace_{event}"), Kind::Typedef);
+    let id = find("sched_switch")
+        .or_else(|| find("sys_enter"))
+        .ok_or("the kernel's BTF describes no tracepoints (btf_trace_sched_switch is missing)")?;
+    load_program(prog_kind::TRACING, (ATTACH_TRACE_RAW_TP, id), insns)
+}
+
+/// `probe_read_kernel(fp - 8, 8, 0)`
+fn probe_read_kernel() -> [u64; 7] {
+    [copy(1, 10), insn(0x07, 1, 0, 0, -8), mov(2, 8), mov(3, 0), call(PROBE_READ_KERNEL), mov(0, 0), EXIT]
+}
+
+fn try_rdonly_cast(btf: &Btf, tp_btf: bool) -> Ability {
+    let ids = btf.find("bpf_rdonly_cast", Kind::Func).zip(btf.find("task_struct", Kind::Struct));
+    let Some((function, task)) = ids else {
+        return Ability::No("this kernel has no function bpf_rdonly_cast (Linux 6.2 has it)".into());
+    };
+    // The call's source register 2 says: a kernel function, by its BTF id.
+    let insns = [mov(1, 0), mov(2, task as i32), insn(0x85, 0, 2, 0, function as i32), mov(0, 0), EXIT];
+    ability(if tp_btf { load_tp_btf(btf, &insns) } else { load_raw_tp(&insns) })
+}
+
+fn try_tracepoint(tracefs: Result<&Tracefs, &str>, cpu: u32) -> Ability {
+    let attempt = || {
+        load_program(prog_kind::TRACEPOINT, (0, 0), &EMPTY)?;
+        let tracefs = tracefs.map_err(str::to_string)?;
+        tracefs.list("events").map_err(|error| format!("tracefs cannot be read: {error}"))?;
+        perf::cpu_clock(1_000_000_000, cpu).map_err(|error| perf_refusal(&error))
+    };
+    ability(attempt())
+}
+
+fn try_perf_event(cpu: u32) -> Ability {
+    let attempt = || {
+        load_program(prog_kind::PERF_EVENT, (0, 0), &EMPTY)?;
+        perf::cpu_clock(1_000_000_000, cpu).map_err(|error| perf_refusal(&error))
+    };
+    ability(attempt())
+}
+
+/// A storage map, and a program at a raw tracepoint that uses it (5.11 had the map, but not for tracing programs).
+fn try_task_storage() -> Result<(), String> {
+    let map = task_storage_map()?;
+    let fd = map.as_fd().as_raw_fd();
+    // Source register 1 of the two-slot load says: a map, by its descriptor.
+    let insns = [
+        call(GET_CURRENT_TASK_BTF),
+        copy(2, 0),
+        insn(0x18, 1, 1, 0, fd),
+        0,
+        mov(3, 0),
+        mov(4, 0),
+        call(TASK_STORAGE_GET),
+        mov(0, 0),
+        EXIT,
+    ];
+    load_raw_tp(&insns).map(drop)
+}
+
+/// An empty task storage map with values of 8 bytes.
+pub fn task_storage_map() -> Result<KernelMap, String> {
+    let mut types = Builder::new();
+    let key = types.int("int", 4, IntKind::Signed);
+    let value = types.int("unsigned long long", 8, IntKind::Unsigned);
+    let btf = prog::load_btf(&types.finish()).map_err(|r| refusal(&r))?;
+    let spec = MapSpec {
+        kind: map_kind::TASK_STORAGE,
+        key_bytes: 4,
+        value_bytes: 8,
+        flags: NO_PREALLOC,
+        name: "kstrobe_try",
+        btf: Some((btf.as_fd(), key, value)),
+        ..MapSpec::default()
+    };
+    KernelMap::create(&spec).map_err(|error| map_refusal(&error))
+}
+
+fn tiny_array(flags: u32) -> io::Result<KernelMap> {
+    let spec = MapSpec { kind: map_kind::ARRAY, key_bytes: 4, value_bytes: 8, entries: 1, flags, ..MapSpec::default() };
+    KernelMap::create(&MapSpec { name: "kstrobe_try", ..spec })
+}
+
+fn try_mmapable() -> Result<(), String> {
+    let map = tiny_array(MMAPABLE).map_err(|error| map_refusal(&error))?;
+    match Values::open(&map) {
+        Ok(Values::Mapped(_)) => Ok(()),
+        Ok(Values::Copied(_)) => Err("the map was made, but mmap(2) of it is refused".into()),
+        Err(error) => Err(map_refusal(&error)),
+    }
+}
+
+fn try_batch() -> Result<(), String> {
+    let spec = MapSpec { kind: map_kind::HASH, key_bytes: 4, value_bytes: 4, entries: 2, ..MapSpec::default() };
+    let map = KernelMap::create(&MapSpec { name: "kstrobe_try", ..spec }).map_err(|error| map_refusal(&error))?;
+    map.update(&[1, 0, 0, 0], &[2, 0, 0, 0], 0).map_err(|error| map_refusal(&error))?;
+    let entries = map.batches().map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => "this kernel cannot read maps in batches (Linux 5.6 can)".to_string(),
+        _ => map_refusal(&error),
+    })?;
+    if entries.len() == 1 { Ok(()) } else { Err("a batch read did not return what was written".into()) }
+}
+
+/// What a person can do about an error of bpf(2).
+pub fn explain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => match Capabilities::effective() {
+            Ok(have) if have.sys_admin || (have.bpf && have.perfmon) => {
+                "the kernel forbids it although CAP_BPF and CAP_PERFMON are there: kernel lockdown, a security module, a \
+                 seccomp profile, or RLIMIT_MEMLOCK on kernels before 5.11"
+                    .into()
+            }
+            _ => "needs CAP_BPF and CAP_PERFMON (or root)".into(),
+        },
+        Some(libc::ENOSYS) => "this kernel was built without bpf(2)".into(),
+        Some(libc::ENOMEM) => "the kernel has no memory for it".into(),
+        _ => error.to_string(),
+    }
+}
+
+fn refusal(refused: &Refused) -> String {
+    // "unknown func bpf_x#158", "invalid func ...": the sentence that names the cause comes early, statistics at the end.
+    let line = refused.log.lines().find(|line| {
+        let line = line.to_ascii_lowercase();
+        ["unknown", "invalid", "not allowed", "not supported", "cannot", "must"].iter().any(|word| line.contains(word))
+    });
+    match line {
+        Some(line) => format!("{} ({})", line.trim(), refused.error),
+        None if refused.error.raw_os_error() == Some(libc::EINVAL) => {
+            "this kernel does not know this kind of program or map (EINVAL)".into()
+        }
+        None => explain(&refused.error),
+    }
+}
+
+fn map_refusal(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => "this kernel does not know this kind of map (EINVAL)".into(),
+        _ => explain(error),
+    }
+}
+
+/// What a person can do about an error of perf_event_open(2).
+pub fn perf_refusal(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+            format!(
+                "perf_event_open is forbidden: needs CAP_PERFMON, and CAP_SYS_ADMIN where kernel.perf_event_paranoid is \
+                 above 2 (it is {})",
+                level.trim()
+            )
+        }
+        Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => format!("this kernel has no such perf event ({error})"),
+        _ => format!("perf_event_open: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(errno: i32, log: &str) -> String {
+        refusal(&Refused { error: io::Error::from_raw_os_error(errno), log: log.into() })
+    }
+
+    #[test]
+    fn reasons_name_the_cause() {
+        let log = "0: (85) call unknown#158\nprogram of this type cannot use helper bpf_get_current_task_btf#158\nprocessed 1 insns";
+        assert!(refused(libc::EINVAL, log).contains("unknown#158"));
+        assert_eq!(refused(libc::EINVAL, ""), "this kernel does not know this kind of program or map (EINVAL)");
+        assert_eq!(refused(libc::ENOSYS, ""), "this kernel was built without bpf(2)");
+        assert!(refused(libc::EPERM, "").contains("CAP_BPF and CAP_PERFMON"));
+        assert!(perf_refusal(&io::Error::from_raw_os_error(libc::EACCES)).contains("perf_event_paranoid"));
+    }
+
+    #[test]
+    fn instructions_are_encoded_as_the_kernel_reads_them() {
+        assert_eq!(EXIT.to_le_bytes(), [0x95, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(insn(0x07, 1, 0, 0, -8).to_le_bytes(), [0x07, 0x01, 0, 0, 0xf8, 0xff, 0xff, 0xff]);
+        assert_eq!(insn(0x18, 1, 1, -1, 5).to_le_bytes(), [0x18, 0x11, 0xff, 0xff, 5, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,145 @@
+//! This machine's kernel as a [`Target`].
+
+use crate::kernel::abilities;
+use crate::kernel::formats;
+use crate::kernel::tracefs::Tracefs;
+use kstrobe_ebpf::target::{Arch, Btf, Syscall, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use syscalls::SysnoSet;
+
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// What the probes need to know about the kernel beyond what every probe needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Perf tracepoints whose fields are read, as `system:event`.
+    pub tracepoints: BTreeSet<String>,
+    /// System calls whose arguments are read by name.
+    pub syscalls: BTreeSet<String>,
+    /// BTF to use in place of the kernel's own.
+    pub btf: Option<PathBuf>,
+}
+
+/// Describes the kernel. Never fails: what cannot be found out is absent, and [`Target::abilities`] says why.
+/// [`Target::polls`] is left empty.
+pub fn detect(wanted: &Wanted) -> Target {
+    let btf = read_btf(wanted.btf.as_deref());
+    let tracefs = Tracefs::open().map_err(|error| error.to_string());
+    let abilities = abilities::probe(btf.as_ref(), tracefs.as_ref().map_err(String::as_str), first_online_cpu());
+    let tracefs = tracefs.ok();
+    Target {
+        release: release(),
+        arch: if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 },
+        cpus: possible_cpus(),
+        btf,
+        tracepoints: tracepoints(tracefs.as_ref(), &wanted.tracepoints),
+        syscalls: system_calls(tracefs.as_ref(), &wanted.syscalls),
+        abilities,
+        polls: BTreeMap::new(),
+    }
+}
+
+/// BTF from a file, by default the kernel's own.
+pub fn read_btf(path: Option<&Path>) -> Option<Btf> {
+    Btf::parse(std::fs::read(path.unwrap_or(Path::new(KERNEL_BTF))).ok()?).ok()
+}
+
+/// `uname -r`.
+pub fn release() -> String {
+    nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Highest possible CPU id + 1: CPUs may come and go below it.
+pub fn possible_cpus() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    // Without sysfs: those of this moment.
+    cpu_list(&text)
+        .last()
+        .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
+}
+
+/// The lowest CPU that is running: CPU 0 can be offline on some machines.
+pub fn first_online_cpu() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    cpu_list(&text).first().copied().unwrap_or(0)
+}
+
+/// `0-3,5` as numbers, ascending. What is not understood is left out.
+fn cpu_list(text: &str) -> Vec<u32> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>())
+            // No kernel has more than 8192 CPUs.
+            && last < 1 << 16
+        {
+            cpus.extend(first..=last);
+        }
+    }
+    cpus.sort_unstable();
+    cpus
+}
+
+fn tracepoints(
+    tracefs: Option<&Tracefs>,
+    wanted: &BTreeSet<String>,
+) -> BTreeMap<String, kstrobe_ebpf::target::TracepointFormat> {
+    let Some(tracefs) = tracefs else { return BTreeMap::new() };
+    let read = |name: &String| {
+        let (system, event) = name.split_once(':')?;
+        let text = tracefs.read(&format!("events/{system}/{event}/format")).ok()?;
+        Some((name.clone(), formats::tracepoint(&text)))
+    };
+    wanted.iter().filter_map(read).collect()
+}
+
+fn system_calls(tracefs: Option<&Tracefs>, wanted: &BTreeSet<String>) -> BTreeMap<String, Syscall> {
+    let describe = |call: syscalls::Sysno| {
+        let name = call.name().to_string();
+        let args = if wanted.contains(&name) { enter_format(tracefs, &name) } else { None };
+        let args = args.map(|text| formats::syscall_args(&text));
+        (name, Syscall { number: call.id() as u32, args })
+    };
+    SysnoSet::all().iter().map(describe).collect()
+}
+
+/// The format of a system call's enter event. Events carry the name of the kernel's function, which differs for a few calls
+/// (`stat` is `newstat`, `sendfile` is `sendfile64`, `umount2` is `umount`).
+fn enter_format(tracefs: Option<&Tracefs>, name: &str) -> Option<String> {
+    let names = [name.to_string(), format!("new{name}"), format!("{name}64"), name.trim_end_matches('2').to_string()];
+    let tracefs = tracefs?;
+    names.iter().find_map(|name| tracefs.read(&format!("events/syscalls/sys_enter_{name}/format")).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(cpu_list("0-3,5\n"), [0, 1, 2, 3, 5]);
+        assert_eq!(cpu_list("0\n"), [0]);
+        assert_eq!(cpu_list("8-9,1"), [1, 8, 9]);
+        assert_eq!(cpu_list(""), [0; 0]);
+        assert_eq!(cpu_list("x,2-,4294967295,0-4294967295,7"), [7]);
+    }
+
+    #[test]
+    fn system_call_numbers_are_this_machines() {
+        let calls = system_calls(None, &BTreeSet::from(["getpid".to_string()]));
+        assert_eq!(calls["getpid"].number, libc::SYS_getpid as u32);
+        assert_eq!(calls["recvfrom"].number, libc::SYS_recvfrom as u32);
+        assert_eq!(calls["getpid"].args, None, "no tracefs, so nobody knows");
+        assert!(calls.len() > 300);
+    }
+
+    #[test]
+    fn a_target_comes_out_even_without_rights() {
+        let target = detect(&Wanted { tracepoints: ["no:such".to_string()].into(), ..Wanted::default() });
+        assert!(target.cpus >= 1);
+        assert!(!target.release.is_empty());
+        assert!(target.tracepoints.is_empty());
+        assert_ne!(target.abilities.raw_tp, kstrobe_ebpf::target::Ability::Unknown);
+    }
+}

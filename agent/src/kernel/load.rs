@@ -1,0 +1,368 @@
+//! Loading and attaching one probe's object. The only file that names aya.
+
+use crate::kernel::abilities::{explain, perf_refusal};
+use crate::kernel::detect::first_online_cpu;
+use crate::kernel::read::ProbeMaps;
+use crate::kernel::sys::{self, KernelMap, perf, prog};
+use crate::kernel::tracefs::Tracefs;
+use crate::kernel::verifier_log;
+use aya::maps::{Map, MapError};
+use aya::programs::{Program, ProgramError};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use kstrobe_ebpf::Layout;
+use kstrobe_ebpf::typed::Attach;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use thiserror::Error;
+
+/// What loading needs again and again. Holds the kernel's BTF (some 13 MB) once a tp_btf program was loaded: keep it while
+/// loading probes, then drop it.
+pub struct Loader {
+    aya: EbpfLoader<'static>,
+    /// For the ids of tracepoints; parsed when the first program needs it.
+    btf: Option<aya::Btf>,
+    tracefs: Option<Tracefs>,
+    cpu: u32,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Loader {
+    /// Ready to load.
+    pub fn new() -> Loader {
+        let mut aya = EbpfLoader::new();
+        // Our objects have no relocations against kernel types, so the loader's own copy of its BTF is not needed. Task storage
+        // is a map type that aya creates but has no interface for.
+        aya.btf(None).allow_unsupported_maps();
+        Loader { aya, btf: None, tracefs: None, cpu: first_online_cpu() }
+    }
+
+    fn btf(&mut self) -> Result<&aya::Btf, String> {
+        if self.btf.is_none() {
+            let btf = aya::Btf::from_sys_fs()
+                .map_err(|error| format!("the kernel's BTF cannot be read: {}", chain(&error)))?;
+            self.btf = Some(btf);
+        }
+        self.btf.as_ref().ok_or_else(|| "the kernel's BTF cannot be read".into())
+    }
+
+    fn event_id(&mut self, system: &str, event: &str) -> Result<u64, String> {
+        if self.tracefs.is_none() {
+            self.tracefs = Some(Tracefs::open().map_err(|error| error.to_string())?);
+        }
+        let tracefs = self.tracefs.as_ref().ok_or("tracefs cannot be opened")?;
+        tracefs.event_id(system, event).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => format!("this kernel has no tracepoint {system}:{event}"),
+            _ => format!("the id of {system}:{event} cannot be read from tracefs: {error}"),
+        })
+    }
+}
+
+/// Why a probe is not running. Nothing of it is left in the kernel.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The process may not do this.
+    #[error("not permitted: {0}")]
+    Permission(String),
+    /// The kernel's verifier refused a program.
+    #[error("the kernel refuses program {program}: {summary}")]
+    Verifier {
+        /// Name of the program.
+        program: String,
+        /// The lines that matter.
+        summary: String,
+        /// All of the verifier's log.
+        log: String,
+    },
+    /// A map could not be made or filled.
+    #[error("map {map}: {reason}")]
+    Map {
+        /// Name of the map.
+        map: String,
+        /// What happened.
+        reason: String,
+    },
+    /// A program is loaded but its hook cannot be had.
+    #[error("program {program} cannot be attached: {reason}")]
+    Attach {
+        /// Name of the program.
+        program: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The object is not what its layout says: a fault of the compiler.
+    #[error("the compiled object is wrong: {0}")]
+    Object(String),
+}
+
+/// A probe that runs. Dropping it detaches everything and frees all of its maps.
+pub struct Loaded {
+    // Fields drop in order: first no new runs, then the programs, then the maps.
+    perf_events: Vec<OwnedFd>,
+    ebpf: Ebpf,
+    programs: Vec<LoadedProgram>,
+    maps: ProbeMaps,
+}
+
+struct LoadedProgram {
+    name: String,
+    attach: Attach,
+    fd: OwnedFd,
+}
+
+/// A running program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgInfo {
+    /// As in the object; the kernel keeps 15 bytes of it.
+    pub name: String,
+    /// Where it is attached.
+    pub attach: Attach,
+    /// Kernel's id, as `bpftool prog` shows it.
+    pub id: u32,
+    /// Instructions the verifier walked (0 before 5.16).
+    pub verified_insns: u32,
+    /// Bytes of machine code.
+    pub jited_bytes: u32,
+    /// Nanoseconds spent in it; counted only while [`sys::prog::enable_stats`] is on.
+    pub run_time_ns: u64,
+    /// Runs; counted only while [`sys::prog::enable_stats`] is on.
+    pub run_cnt: u64,
+    /// Runs left out because it was already running on that CPU.
+    pub misses: u64,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let programs: Vec<_> = self.programs.iter().map(|p| (&p.name, &p.attach)).collect();
+        f.debug_struct("Loaded").field("programs", &programs).finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    /// The probe's maps.
+    pub fn maps(&self) -> &ProbeMaps {
+        &self.maps
+    }
+
+    /// Its programs, in the order they were attached.
+    pub fn programs(&self) -> io::Result<Vec<ProgInfo>> {
+        let info = |program: &LoadedProgram| {
+            let stats = prog::stats(program.fd.as_fd())?;
+            Ok(ProgInfo {
+                name: program.name.clone(),
+                attach: program.attach.clone(),
+                id: stats.id,
+                verified_insns: stats.verified_insns,
+                jited_bytes: stats.jited_bytes,
+                run_time_ns: stats.run_time_ns,
+                run_cnt: stats.run_cnt,
+                misses: stats.recursion_misses,
+            })
+        };
+        self.programs.iter().map(info).collect()
+    }
+}
+
+/// Loads an object, fills its stacks of free slots, and attaches its programs in the order given. Whatever fails, nothing
+/// stays behind.
+pub fn load(
+    loader: &mut Loader,
+    object: &[u8],
+    layout: &Layout,
+    programs: &[(String, Attach)],
+) -> Result<Loaded, LoadError> {
+    match load_once(loader, object, layout, programs) {
+        // Kernels before 5.11 count maps and programs against RLIMIT_MEMLOCK and say EPERM when it is used up.
+        Err(LoadError::Permission(_)) => {
+            sys::raise_memlock();
+            load_once(loader, object, layout, programs)
+        }
+        result => result,
+    }
+}
+
+fn load_once(
+    loader: &mut Loader,
+    object: &[u8],
+    layout: &Layout,
+    programs: &[(String, Attach)],
+) -> Result<Loaded, LoadError> {
+    let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
+    let maps = open_maps(&ebpf, layout)?;
+    let mut loaded = Loaded { perf_events: Vec::new(), ebpf, programs: Vec::new(), maps };
+    for (name, attach) in programs {
+        let fd = load_program(loader, &mut loaded.ebpf, name, attach)?;
+        loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
+    }
+    loaded
+        .maps
+        .fill_free_slots()
+        .map_err(|error| LoadError::Map { map: "of free slots".into(), reason: error.to_string() })?;
+    for (name, attach) in programs {
+        let event = attach_program(loader, &mut loaded.ebpf, name, attach)?;
+        loaded.perf_events.extend(event);
+    }
+    Ok(loaded)
+}
+
+/// Descriptors of our own for the layout's maps. aya keeps its own as well: until a program is loaded, its instructions name
+/// maps by the number of that descriptor.
+fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
+    let open = |name: &str| {
+        let map = ebpf.map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
+        let (Map::Array(data) | Map::HashMap(data) | Map::Stack(data) | Map::Unsupported(data)) = map else {
+            return Err(LoadError::Object(format!("map {name} is of a kind that no layout has")));
+        };
+        let failed = |error: io::Error| LoadError::Map { map: name.to_string(), reason: error.to_string() };
+        let fd = data.fd().as_fd().try_clone_to_owned().map_err(failed)?;
+        KernelMap::from_fd(fd).map_err(failed)
+    };
+    let maps = layout.maps.iter().map(|def| def.name.as_str()).map(open).collect::<Result<Vec<_>, _>>()?;
+    ProbeMaps::new(layout.clone(), maps).map_err(LoadError::Object)
+}
+
+fn find<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Program, LoadError> {
+    ebpf.program_mut(name).ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
+}
+
+fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attach) -> Result<OwnedFd, LoadError> {
+    let program = find(ebpf, name)?;
+    let result = match (attach, &mut *program) {
+        (Attach::TpBtf { event }, Program::BtfTracePoint(p)) => {
+            let unavailable = |reason| LoadError::Attach { program: name.to_string(), reason };
+            p.load(event, loader.btf().map_err(unavailable)?)
+        }
+        (Attach::RawTp { .. }, Program::RawTracePoint(p)) => p.load(),
+        (Attach::Tracepoint { .. }, Program::TracePoint(p)) => p.load(),
+        (Attach::Interval { .. }, Program::PerfEvent(p)) => p.load(),
+        (_, other) => {
+            let kind = other.prog_type();
+            return Err(LoadError::Object(format!(
+                "program {name} lies in a section for {kind:?}, not for {attach:?}"
+            )));
+        }
+    };
+    result.map_err(|error| program_error(name, attach, error))?;
+    let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
+    fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
+}
+
+/// Returns what keeps the program attached, where aya does not hold it.
+fn attach_program(
+    loader: &mut Loader,
+    ebpf: &mut Ebpf,
+    name: &str,
+    attach: &Attach,
+) -> Result<Option<OwnedFd>, LoadError> {
+    let program = find(ebpf, name)?;
+    let failed = |reason: String| LoadError::Attach { program: name.to_string(), reason };
+    if let Program::BtfTracePoint(p) = program {
+        return p.attach().map(|_| None).map_err(|error| program_error(name, attach, error));
+    }
+    if let (Attach::RawTp { event }, Program::RawTracePoint(p)) = (attach, &mut *program) {
+        if event.contains('\0') {
+            return Err(failed("the tracepoint's name holds a NUL byte".into()));
+        }
+        return p.attach(event).map(|_| None).map_err(|error| program_error(name, attach, error));
+    }
+    let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
+    let event = open_perf_event(loader, fd.as_fd(), attach).map_err(failed)?;
+    Ok(Some(event))
+}
+
+fn open_perf_event(loader: &mut Loader, fd: BorrowedFd<'_>, attach: &Attach) -> Result<OwnedFd, String> {
+    match attach {
+        Attach::Tracepoint { system, event } => {
+            let id = loader.event_id(system, event)?;
+            perf::attach_tracepoint(fd, id, loader.cpu).map_err(|error| perf_refusal(&error))
+        }
+        Attach::Interval { period_ns } => {
+            perf::attach_interval(fd, *period_ns, loader.cpu).map_err(|error| perf_refusal(&error))
+        }
+        Attach::TpBtf { .. } | Attach::RawTp { .. } => Err("it is no perf event".into()),
+    }
+}
+
+fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
+    match error {
+        EbpfError::MapError(MapError::CreateError { name, io_error }) => match io_error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                LoadError::Permission(format!("creating map {name} {}", explain(&io_error)))
+            }
+            // aya goes on without type information when the kernel refuses it, and then maps that need it fail.
+            Some(libc::EINVAL) => match refused_types(object) {
+                Some(log) => LoadError::Object(format!("the kernel refuses its type information: {log}")),
+                None => LoadError::Map { map: name, reason: "the kernel does not take such a map (EINVAL)".into() },
+            },
+            Some(libc::E2BIG | libc::ENOMEM) => {
+                LoadError::Map { map: name, reason: format!("it is too large for this kernel ({io_error})") }
+            }
+            _ => LoadError::Map { map: name, reason: io_error.to_string() },
+        },
+        other => LoadError::Object(chain(&other)),
+    }
+}
+
+/// What the kernel says about the object's BTF when it refuses it.
+fn refused_types(object: &[u8]) -> Option<String> {
+    use object::{Object, ObjectSection};
+    let file = object::File::parse(object).ok()?;
+    let btf = file.section_by_name(".BTF")?.data().ok()?;
+    let refused = prog::load_btf(btf).err()?;
+    let last = refused.log.lines().filter(|line| !line.trim().is_empty()).last().map(str::trim);
+    Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
+}
+
+fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
+    let program = name.to_string();
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+                return LoadError::Permission(format!("loading program {name} {}", explain(&io_error)));
+            }
+            let summary = match verifier_log::summary(&log) {
+                text if text.is_empty() => format!("no reason given ({io_error})"),
+                text => text,
+            };
+            LoadError::Verifier { program, summary, log }
+        }
+        ProgramError::SyscallError(error) => match (error.io_error.raw_os_error(), attach) {
+            (Some(libc::EPERM | libc::EACCES), _) => {
+                LoadError::Permission(format!("attaching program {name} {}", explain(&error.io_error)))
+            }
+            (Some(libc::ENOENT), Attach::RawTp { event } | Attach::TpBtf { event }) => {
+                LoadError::Attach { program, reason: format!("this kernel has no tracepoint {event}") }
+            }
+            _ => LoadError::Attach { program, reason: chain(&error) },
+        },
+        ProgramError::Btf(error) => {
+            let reason = match attach {
+                Attach::TpBtf { event } => {
+                    format!("this kernel's BTF describes no tracepoint {event} ({})", chain(&error))
+                }
+                _ => chain(&error),
+            };
+            LoadError::Attach { program, reason }
+        }
+        other => LoadError::Object(format!("program {name}: {}", chain(&other))),
+    }
+}
+
+/// An error with its causes, those left out that repeat what was said.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,25 @@
+//! The only room that talks to the kernel about tracing: abilities, programs, maps, tracefs.
+//!
+//! `unsafe` lies in [`sys`] and [`mmap`] alone; everything else here is safe code over them. From the compiler this room
+//! takes only data: [`kstrobe_ebpf::Target`], [`kstrobe_ebpf::Layout`] and [`kstrobe_ebpf::typed::Attach`].
+
+pub mod abilities;
+pub mod detect;
+pub mod formats;
+pub mod load;
+#[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
+pub mod mmap;
+pub mod privileges;
+pub mod procfs;
+pub mod read;
+#[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
+pub mod sys;
+pub mod tracefs;
+pub mod verifier_log;
+
+#[cfg(test)]
+mod root_tests;
+
+pub use detect::{Wanted, detect};
+pub use load::{LoadError, Loaded, Loader, ProgInfo, load};
+pub use read::{ProbeMaps, TableView};

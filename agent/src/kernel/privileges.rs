@@ -1,0 +1,158 @@
+//! What this process may do, for `doctor` and for messages.
+
+use crate::kernel::tracefs::{How, Tracefs};
+use std::fs::read_to_string;
+use std::io;
+use std::path::Path;
+
+/// The capabilities that matter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Load programs and maps.
+    pub bpf: bool,
+    /// Tracing programs and perf events.
+    pub perfmon: bool,
+    /// Kernel addresses, so that functions have names.
+    pub syslog: bool,
+    /// Everything the others are carved out of: mounts, statistics, programs by id.
+    pub sys_admin: bool,
+    /// Other processes' executables and maps.
+    pub sys_ptrace: bool,
+    /// Raise RLIMIT_MEMLOCK (kernels before 5.11).
+    pub sys_resource: bool,
+}
+
+impl Capabilities {
+    /// Those in effect for this process.
+    pub fn effective() -> io::Result<Capabilities> {
+        parse_capabilities(&read_to_string("/proc/self/status")?)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no CapEff"))
+    }
+}
+
+fn parse_capabilities(status: &str) -> Option<Capabilities> {
+    let text = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let mask = u64::from_str_radix(text.trim(), 16).ok()?;
+    // Numbers of linux/capability.h.
+    let has = |capability: u32| mask >> capability & 1 == 1;
+    Some(Capabilities {
+        sys_ptrace: has(19),
+        sys_admin: has(21),
+        sys_resource: has(24),
+        syslog: has(34),
+        perfmon: has(38),
+        bpf: has(39),
+    })
+}
+
+/// Kernel lockdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lockdown {
+    /// Off, or not built in.
+    None,
+    /// The kernel may be read, not changed: tracing works.
+    Integrity,
+    /// The kernel may not be read: programs cannot read its memory.
+    Confidentiality,
+}
+
+/// Which cgroup hierarchies there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupMode {
+    /// cgroup2 at /sys/fs/cgroup.
+    Unified,
+    /// cgroup v1, with cgroup2 beside it.
+    Hybrid,
+    /// cgroup v1 only.
+    Legacy,
+    /// None mounted.
+    None,
+}
+
+/// What decides whether probes can work here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Privileges {
+    /// Of this process; the reason when they cannot be read.
+    pub capabilities: Result<Capabilities, String>,
+    /// Kernel lockdown.
+    pub lockdown: Lockdown,
+    /// `kernel.unprivileged_bpf_disabled`, where there is one.
+    pub unprivileged_bpf_disabled: Option<i32>,
+    /// `kernel.perf_event_paranoid`, where there is one.
+    pub perf_event_paranoid: Option<i32>,
+    /// The kernel publishes its types.
+    pub btf: bool,
+    /// How tracefs can be read, or why not.
+    pub tracefs: Result<How, String>,
+    /// cgroup hierarchies.
+    pub cgroups: CgroupMode,
+}
+
+/// Looks at everything.
+pub fn privileges() -> Privileges {
+    let number = |path: &str| read_to_string(path).ok()?.trim().parse().ok();
+    Privileges {
+        capabilities: Capabilities::effective().map_err(|error| error.to_string()),
+        lockdown: parse_lockdown(&read_to_string("/sys/kernel/security/lockdown").unwrap_or_default()),
+        unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
+        perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
+        btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+        tracefs: Tracefs::open().map(|t| t.how().clone()).map_err(|error| error.to_string()),
+        cgroups: cgroup_mode(&read_to_string("/proc/self/mountinfo").unwrap_or_default()),
+    }
+}
+
+/// The mode in brackets is the one in force: `none [integrity] confidentiality`.
+fn parse_lockdown(text: &str) -> Lockdown {
+    match text.split(['[', ']']).nth(1) {
+        Some("integrity") => Lockdown::Integrity,
+        Some("confidentiality") => Lockdown::Confidentiality,
+        _ => Lockdown::None,
+    }
+}
+
+fn cgroup_mode(mountinfo: &str) -> CgroupMode {
+    let kinds: Vec<&str> = mountinfo.lines().filter_map(|line| line.split_once(" - ")?.1.split(' ').next()).collect();
+    match (kinds.contains(&"cgroup"), kinds.contains(&"cgroup2")) {
+        (false, true) => CgroupMode::Unified,
+        (true, true) => CgroupMode::Hybrid,
+        (true, false) => CgroupMode::Legacy,
+        (false, false) => CgroupMode::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_from_status() {
+        let only = |bit: u32| parse_capabilities(&format!("Name:\tx\nCapEff:\t{:016x}\nCapBnd:\t0\n", 1u64 << bit));
+        assert_eq!(only(39), Some(Capabilities { bpf: true, ..Capabilities::default() }));
+        assert_eq!(only(38), Some(Capabilities { perfmon: true, ..Capabilities::default() }));
+        assert_eq!(only(34), Some(Capabilities { syslog: true, ..Capabilities::default() }));
+        assert_eq!(only(24), Some(Capabilities { sys_resource: true, ..Capabilities::default() }));
+        assert_eq!(only(21), Some(Capabilities { sys_admin: true, ..Capabilities::default() }));
+        assert_eq!(only(19), Some(Capabilities { sys_ptrace: true, ..Capabilities::default() }));
+        assert_eq!(parse_capabilities("CapEff:\tzz\n"), None);
+        assert_eq!(parse_capabilities(""), None);
+    }
+
+    #[test]
+    fn lockdown_modes() {
+        assert_eq!(parse_lockdown("[none] integrity confidentiality\n"), Lockdown::None);
+        assert_eq!(parse_lockdown("none [integrity] confidentiality\n"), Lockdown::Integrity);
+        assert_eq!(parse_lockdown("none integrity [confidentiality]\n"), Lockdown::Confidentiality);
+        assert_eq!(parse_lockdown(""), Lockdown::None);
+    }
+
+    #[test]
+    fn cgroup_modes() {
+        let v1 = "30 29 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
+        let v2 = "31 29 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(cgroup_mode(v2), CgroupMode::Unified);
+        assert_eq!(cgroup_mode(&format!("{v1}{v2}")), CgroupMode::Hybrid);
+        assert_eq!(cgroup_mode(v1), CgroupMode::Legacy);
+        assert_eq!(cgroup_mode("junk"), CgroupMode::None);
+    }
+}

@@ -1,0 +1,212 @@
+//! Reading and cleaning the maps of one probe, by its layout.
+
+use crate::kernel::mmap::Values;
+use crate::kernel::sys::{self, KernelMap};
+use kstrobe_ebpf::layout::{Index, Layout, Loss, MapDef, MapId, MapKind, SpanMap, Table};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The maps of one probe, with its layout.
+#[derive(Debug)]
+pub struct ProbeMaps {
+    layout: Layout,
+    /// By [`MapId`].
+    maps: Vec<KernelMap>,
+    /// By table.
+    values: Vec<Values>,
+    losses: Option<Values>,
+}
+
+/// One table at about one moment.
+#[derive(Debug)]
+pub struct TableView<'a> {
+    /// The values area: `shards * slots` records, shard-major, each rounded up to whole words.
+    pub values: &'a [AtomicU64],
+    /// For [`Index::Hash`]: keys and their slots, in no order. Empty for the other kinds of index.
+    pub index: Vec<(Box<[u8]>, u32)>,
+}
+
+/// How full a map is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapFill {
+    /// As in the layout.
+    pub name: String,
+    /// Entries in use.
+    pub entries: u32,
+    /// Most entries.
+    pub capacity: u32,
+}
+
+impl ProbeMaps {
+    /// Takes the maps of a probe, in the order of the layout's ids, and checks that they are what the layout says.
+    pub fn new(layout: Layout, maps: Vec<KernelMap>) -> Result<ProbeMaps, String> {
+        if layout.maps.len() != maps.len() {
+            return Err(format!("the layout has {} maps, the object {}", layout.maps.len(), maps.len()));
+        }
+        layout.maps.iter().zip(&maps).try_for_each(|(def, map)| check_map(def, map))?;
+        layout.tables.iter().try_for_each(|table| check_table(table, &maps))?;
+        let open = |id: MapId| {
+            let map = maps.get(id.0 as usize).ok_or_else(|| format!("the layout has no map {}", id.0))?;
+            Values::open(map).map_err(|error| format!("map {}: {error}", layout.map(id).name))
+        };
+        let values = layout.tables.iter().map(|table| open(table.values)).collect::<Result<_, _>>()?;
+        let losses = layout.losses.as_ref().map(|losses| open(losses.map)).transpose()?;
+        Ok(ProbeMaps { layout, maps, values, losses })
+    }
+
+    /// What the bytes in the maps mean.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// A map of the layout.
+    pub fn map(&self, id: MapId) -> &KernelMap {
+        // `new` has checked that there is one per definition.
+        &self.maps[id.0 as usize]
+    }
+
+    /// Fills the stacks of free slots with `1..slots`, lowest on top. Call once, before any program runs.
+    pub fn fill_free_slots(&self) -> io::Result<()> {
+        for table in &self.layout.tables {
+            if let Index::Hash { free, .. } = table.index {
+                (1..table.slots).rev().try_for_each(|slot| self.map(free).push(&slot.to_ne_bytes()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a table: its values are the kernel's memory itself, or a fresh copy; its index is read in batches.
+    pub fn table(&self, table: usize) -> io::Result<TableView<'_>> {
+        let (layout, values) = self.table_parts(table)?;
+        // The index first: every slot in it has its values by then.
+        let index = match layout.index {
+            Index::Hash { map, .. } => read_index(self.map(map))?,
+            Index::Single | Index::Dense(_) => Vec::new(),
+        };
+        values.refresh(self.map(layout.values))?;
+        Ok(TableView { values: values.words(), index })
+    }
+
+    fn table_parts(&self, table: usize) -> io::Result<(&Table, &Values)> {
+        self.layout
+            .tables
+            .get(table)
+            .zip(self.values.get(table))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("the probe has no table {table}")))
+    }
+
+    /// What was lost since the start, summed over CPUs.
+    pub fn losses(&self) -> io::Result<Vec<(Loss, u64)>> {
+        let (Some(layout), Some(values)) = (&self.layout.losses, &self.losses) else { return Ok(Vec::new()) };
+        let map = self.map(layout.map);
+        values.refresh(map)?;
+        let stride = crate::kernel::mmap::element_words(map);
+        let sum = |reason: usize| {
+            values.words().chunks_exact(stride).map(|cpu| cpu[reason].load(Ordering::Relaxed)).sum::<u64>()
+        };
+        Ok(layout.reasons.iter().enumerate().map(|(i, loss)| (*loss, sum(i))).collect())
+    }
+
+    /// Takes keys out of a hashed table and gives their slots back: the keys go first, then every program that may still
+    /// hold a slot has finished, then the values are zeroed in all shards, and only then a new key may get the slot.
+    ///
+    /// Blocks for an RCU grace period (some milliseconds). Returns how many keys were really there. What an event adds to
+    /// a key at the very moment it is taken out is lost with it.
+    pub fn evict(&self, table: usize, victims: &[(Box<[u8]>, u32)]) -> io::Result<usize> {
+        let (layout, values) = self.table_parts(table)?;
+        let Index::Hash { map, free, .. } = layout.index else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("table {table} has no keys to evict")));
+        };
+        let mut slots = Vec::with_capacity(victims.len());
+        for (key, slot) in victims {
+            // A slot out of range or the overflow slot is never given back: two keys would share it.
+            if *slot != 0 && *slot < layout.slots && self.map(map).delete(key)? {
+                slots.push(*slot);
+            }
+        }
+        if !slots.is_empty() {
+            sys::wait_for_running_programs();
+        }
+        for &slot in &slots {
+            for shard in 0..layout.shards {
+                let record = shard * layout.slots + slot;
+                values.zero(self.map(layout.values), record..record + 1)?;
+            }
+            self.map(free).push(&slot.to_ne_bytes())?;
+        }
+        Ok(slots.len())
+    }
+
+    /// Removes open spans whose start is more than `age_ns` ago, and says how many: their end will never come, or will be
+    /// counted as [`Loss::NoStart`].
+    ///
+    /// Closed spans keep their entry, which the next start with the same key reuses in place. When more than half of the map
+    /// is in use, entries of closed spans are removed too; a start that reopens one at that very moment is lost and its
+    /// end counted.
+    pub fn sweep_spans(&self, age_ns: u64) -> io::Result<u64> {
+        let Some(SpanMap { map }) = self.layout.spans else { return Ok(0) };
+        let map = self.map(map);
+        let entries = map.entries()?;
+        let now = sys::monotonic_ns();
+        let crowded = entries.len() > map.capacity as usize / 2;
+        let mut stale = 0;
+        for (key, value) in entries.iter() {
+            let start = value.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            let is_stale = start != 0 && now.saturating_sub(start) > age_ns;
+            if (is_stale || (start == 0 && crowded)) && map.delete(key)? && is_stale {
+                stale += 1;
+            }
+        }
+        Ok(stale)
+    }
+
+    /// How full the hashes are.
+    pub fn fill(&self) -> io::Result<Vec<MapFill>> {
+        let hashes = self.layout.maps.iter().zip(&self.maps).filter(|(def, _)| def.kind == MapKind::Hash);
+        hashes
+            .map(|(def, map)| {
+                Ok(MapFill { name: def.name.clone(), entries: map.entries()?.len() as u32, capacity: map.capacity })
+            })
+            .collect()
+    }
+}
+
+fn read_index(map: &KernelMap) -> io::Result<Vec<(Box<[u8]>, u32)>> {
+    let entries = map.entries()?;
+    // `new` has checked that values are slots: 4 bytes.
+    Ok(entries.iter().filter_map(|(key, slot)| Some((key.into(), u32::from_ne_bytes(slot.try_into().ok()?)))).collect())
+}
+
+fn check_map(def: &MapDef, map: &KernelMap) -> Result<(), String> {
+    use sys::map::kind;
+    let expected = match def.kind {
+        MapKind::Array { .. } => kind::ARRAY,
+        MapKind::Hash => kind::HASH,
+        MapKind::Stack => kind::STACK,
+        MapKind::TaskStorage => kind::TASK_STORAGE,
+    };
+    let have = (map.kind, map.key_bytes, map.value_bytes);
+    let want = (expected, def.key_bytes as usize, def.value_bytes as usize);
+    if have != want {
+        return Err(format!("map {}: (kind, key, value) is {have:?}, its layout says {want:?}", def.name));
+    }
+    if expected != kind::TASK_STORAGE && map.capacity != def.entries {
+        return Err(format!("map {}: {} entries, its layout says {}", def.name, map.capacity, def.entries));
+    }
+    Ok(())
+}
+
+fn check_table(table: &Table, maps: &[KernelMap]) -> Result<(), String> {
+    let map = |id: MapId| maps.get(id.0 as usize).ok_or_else(|| format!("the layout has no map {}", id.0));
+    let (have, need) = (map(table.values)?.capacity, table.shards.checked_mul(table.slots));
+    if need != Some(have) {
+        return Err(format!("a table of {} x {} records in a map of {have}", table.shards, table.slots));
+    }
+    if let Index::Hash { map: index, free, key_bytes } = table.index {
+        let (index, free) = (map(index)?, map(free)?);
+        if (index.key_bytes, index.value_bytes, free.value_bytes) != (key_bytes as usize, 4, 4) {
+            return Err("an index whose keys or slots have another size than its layout says".into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! What only a real kernel can show. Run with `cargo test -p kstrobe -- --ignored root_` as root.
+
+mod loading;
+mod maps;
+mod objects;
+
+use super::sys::perf;
+use super::*;
+use crate::kernel::tracefs::{How, Tracefs};
+use kstrobe_ebpf::target::btf::Kind;
+use kstrobe_ebpf::target::{Ability, FieldType};
+
+#[test]
+#[ignore = "needs root"]
+fn root_detect_describes_this_kernel() {
+    let wanted = Wanted {
+        tracepoints: ["sched:sched_switch", "sock:inet_sock_set_state", "no:such"].map(String::from).into(),
+        syscalls: ["recvfrom", "stat", "sendfile", "umount2", "uname"].map(String::from).into(),
+        btf: None,
+    };
+    let target = detect(&wanted);
+    assert_eq!(target.release, std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().trim());
+    let online = std::fs::read_to_string("/proc/cpuinfo").unwrap().matches("processor\t").count() as u32;
+    assert!(target.cpus >= online && online > 0);
+    let btf = target.btf.as_ref().expect("this kernel publishes BTF");
+    assert!(btf.find("task_struct", Kind::Struct).is_some());
+    let switch = &target.tracepoints["sched:sched_switch"].fields;
+    let next = switch.iter().find(|f| f.name == "next_comm").unwrap();
+    assert_eq!(
+        (next.ty, switch[0].offset),
+        (FieldType::Str(16), 8),
+        "the common fields are left out, not shifted away"
+    );
+    assert!(target.tracepoints.contains_key("sock:inet_sock_set_state") && !target.tracepoints.contains_key("no:such"));
+    let args = |call: &str| -> Vec<String> {
+        target.syscalls[call].args.as_ref().unwrap().iter().map(|arg| arg.name.clone()).collect()
+    };
+    assert_eq!(args("recvfrom"), ["fd", "ubuf", "size", "flags", "addr", "addr_len"]);
+    assert_eq!(args("stat"), ["filename", "statbuf"], "its event is called newstat");
+    assert_eq!(args("sendfile"), ["out_fd", "in_fd", "offset", "count"], "its event is called sendfile64");
+    assert_eq!(args("umount2"), ["name", "flags"], "its event is called umount");
+    assert_eq!(args("uname").len(), 1);
+    assert_eq!(target.syscalls["read"].args, None, "nobody wanted them");
+    assert_abilities_are_known(&target);
+}
+
+/// Every kernel we support has these; the newer ones may be missing, but then with a reason.
+fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
+    let a = &target.abilities;
+    let always = [&a.tp_btf, &a.raw_tp, &a.tracepoint, &a.perf_event, &a.mmapable, &a.batch, &a.probe_read_kernel];
+    assert!(always.into_iter().all(Ability::yes), "{a:#?}");
+    for newer in [&a.task_storage, &a.current_task_btf, &a.rdonly_cast] {
+        assert!(newer.yes() || matches!(newer, Ability::No(reason) if reason.len() > 10), "{a:#?}");
+    }
+    let has_cast = target.btf.as_ref().is_some_and(|btf| btf.find("bpf_rdonly_cast", Kind::Func).is_some());
+    assert_eq!(a.rdonly_cast.yes(), has_cast, "{a:#?}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_abilities_without_btf_say_so() {
+    let target = detect(&Wanted { btf: Some("/nonexistent".into()), ..Wanted::default() });
+    assert!(target.btf.is_none());
+    for ability in [target.abilities.tp_btf, target.abilities.rdonly_cast] {
+        assert!(matches!(&ability, Ability::No(reason) if reason.contains("BTF")), "{ability:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_tracefs_is_mounted_where_nobody_sees_it() {
+    let before = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let tracefs = Tracefs::open_detached().unwrap();
+    let namespace = Tracefs::open_in_namespace().unwrap();
+    for tracefs in [&tracefs, &namespace] {
+        assert!(tracefs.read("events/sched/sched_switch/format").unwrap().contains("prev_comm"));
+        assert!(tracefs.list("events/sched").unwrap().iter().any(|name| name == "sched_switch"));
+        assert!(tracefs.event_id("sched", "sched_switch").unwrap() > 0);
+        assert!(tracefs.read("events/../../etc/passwd").is_err());
+        assert_eq!(tracefs.event_id("no", "such").unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    }
+    assert_eq!((tracefs.how(), namespace.how()), (&How::Detached, &How::Namespace));
+    assert_eq!(std::fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
+    assert_eq!(
+        std::fs::read_to_string("/proc/1/mountinfo").unwrap().matches("tracefs").count(),
+        before.matches("tracefs").count()
+    );
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_privileges_of_root() {
+    let p = privileges::privileges();
+    let capabilities = p.capabilities.unwrap();
+    assert!(capabilities.bpf && capabilities.perfmon && capabilities.sys_admin, "{capabilities:?}");
+    assert!(p.btf && p.tracefs.is_ok());
+    assert!(p.perf_event_paranoid.is_some() && p.unprivileged_bpf_disabled.is_some());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_perf_events_of_absent_cpus_are_refused_in_words() {
+    let error = perf::cpu_clock(1_000_000, 60_000).unwrap_err();
+    assert!(abilities::perf_refusal(&error).contains("perf"), "{error}");
+}

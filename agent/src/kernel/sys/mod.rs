@@ -1,0 +1,107 @@
+//! System calls that have no safe wrapper elsewhere. Structures are the kernel's own UAPI, which only ever grows at the
+//! end: the kernel takes a shorter one as if the rest were zero.
+
+pub mod map;
+pub mod mount;
+pub mod perf;
+pub mod prog;
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+pub use map::{Entries, KernelMap, MapSpec};
+pub use prog::{ProgSpec, ProgStats};
+
+/// Commands of bpf(2).
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+enum Command {
+    MapCreate = 0,
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    MapNextKey = 4,
+    ProgLoad = 5,
+    InfoByFd = 15,
+    BtfLoad = 18,
+    MapLookupBatch = 24,
+    EnableStats = 32,
+}
+
+/// bpf(2).
+///
+/// # Safety
+/// `attr` must be the command's `#[repr(C)]` attribute structure, and each address in it must be valid for what the
+/// command reads or writes there.
+unsafe fn bpf<T>(command: Command, attr: &mut T) -> io::Result<i32> {
+    // SAFETY: `attr` is a live, exclusive reference of the size we pass; its contents are the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command as libc::c_long, attr as *mut T, size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// Fills the start of the kernel's information structure for a map or program.
+///
+/// # Safety
+/// `T` must be a `#[repr(C)]` prefix of that structure in which every bit pattern is valid; addresses in `info` must be null
+/// or valid for what the kernel writes there.
+unsafe fn info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
+    #[repr(C)]
+    struct Attr {
+        fd: u32,
+        len: u32,
+        info: u64,
+    }
+    let mut attr = Attr { fd: fd.as_raw_fd() as u32, len: size_of::<T>() as u32, info: info as *mut T as u64 };
+    // SAFETY: `info` is valid for `len` bytes and outlives the call; the rest is the caller's promise.
+    unsafe { bpf(Command::InfoByFd, &mut attr) }.map(drop)
+}
+
+/// Takes ownership of a descriptor that a system call has just returned.
+///
+/// # Safety
+/// `fd` must be open and owned by nobody else.
+unsafe fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: the caller's promise.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The name as maps and programs carry it: 15 bytes and a NUL.
+fn object_name(name: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(name.bytes().take(15)) {
+        *to = from;
+    }
+    bytes
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds: the clock of `bpf_ktime_get_ns`.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writing; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Returns when every program that was running at the call has finished.
+///
+/// Programs at tracepoints run with preemption or migration disabled under RCU, and `MEMBARRIER_CMD_GLOBAL` waits for an
+/// RCU grace period. Kernels with `nohz_full` refuse it; then a pause far longer than any program has to do.
+pub fn wait_for_running_programs() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    // SAFETY: the call takes plain numbers.
+    if unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// Lifts `RLIMIT_MEMLOCK`, which kernels before 5.11 count maps against (64 KiB by default). Without `CAP_SYS_RESOURCE` the
+/// soft limit goes up to the hard one.
+pub fn raise_memlock() {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+    if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_err()
+        && let Ok((_, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK)
+    {
+        // Failure leaves the limit as it was, and the map creation that comes next reports it.
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
+    }
+}

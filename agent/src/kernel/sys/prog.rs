@@ -1,0 +1,224 @@
+//! Programs and BTF by descriptor: loading the tiny ones that find out abilities, and reading statistics.
+
+use super::{Command, bpf, object_name, owned};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// `BPF_PROG_TYPE_*` numbers.
+pub mod kind {
+    /// Perf tracepoint.
+    pub const TRACEPOINT: u32 = 5;
+    /// Perf event.
+    pub const PERF_EVENT: u32 = 7;
+    /// Raw tracepoint.
+    pub const RAW_TRACEPOINT: u32 = 17;
+    /// Tracing by BTF.
+    pub const TRACING: u32 = 26;
+}
+
+/// `BPF_TRACE_RAW_TP`: a tracing program at a tracepoint.
+pub const ATTACH_TRACE_RAW_TP: u32 = 23;
+
+/// What to load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProgSpec<'a> {
+    /// One of [`kind`].
+    pub kind: u32,
+    /// `enum bpf_attach_type`, where the kind needs it.
+    pub attach_type: u32,
+    /// BTF id of what a tracing program attaches to.
+    pub attach_btf_id: u32,
+    /// Instructions.
+    pub insns: &'a [u64],
+    /// At most 15 bytes are kept.
+    pub name: &'a str,
+}
+
+/// Why a load failed.
+#[derive(Debug)]
+pub struct Refused {
+    /// The system call's error.
+    pub error: io::Error,
+    /// What the kernel wrote about it, often empty.
+    pub log: String,
+}
+
+/// What the kernel knows of a loaded program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgStats {
+    /// Kernel's id, as `bpftool prog` shows it.
+    pub id: u32,
+    /// At most 15 bytes.
+    pub name: String,
+    /// Machine code, 0 when interpreted or not allowed to see.
+    pub jited_bytes: u32,
+    /// Instructions after the verifier's rewriting, in bytes.
+    pub xlated_bytes: u32,
+    /// Nanoseconds spent; counted only while statistics are on.
+    pub run_time_ns: u64,
+    /// Runs; counted only while statistics are on.
+    pub run_cnt: u64,
+    /// Runs left out because the program was already running on that CPU (5.12).
+    pub recursion_misses: u64,
+    /// Instructions the verifier walked (5.16), a measure of load cost.
+    pub verified_insns: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    kind: u32,
+    insn_count: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kern_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    ifindex: u32,
+    attach_type: u32,
+    btf_fd: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_cnt: u32,
+    line_info_rec_size: u32,
+    line_info: u64,
+    line_info_cnt: u32,
+    attach_btf_id: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct BtfAttr {
+    btf: u64,
+    log: u64,
+    bytes: u32,
+    log_bytes: u32,
+    log_level: u32,
+    pad: u32,
+}
+
+/// `struct bpf_prog_info` up to `verified_insns`. All addresses in it stay null, so the kernel copies no arrays.
+#[repr(C)]
+#[derive(Default)]
+struct RawInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_bytes: u32,
+    xlated_bytes: u32,
+    jited: u64,
+    xlated: u64,
+    load_time: u64,
+    uid: u32,
+    map_count: u32,
+    maps: u64,
+    name: [u8; 16],
+    ifindex: u32,
+    gpl: u32,
+    netns_dev: u64,
+    netns_ino: u64,
+    ksym_count: u32,
+    func_len_count: u32,
+    ksyms: u64,
+    func_lens: u64,
+    btf_id: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_count: u32,
+    line_info_count: u32,
+    line_info: u64,
+    jited_line_info: u64,
+    jited_line_info_count: u32,
+    line_info_rec_size: u32,
+    jited_line_info_rec_size: u32,
+    tag_count: u32,
+    tags: u64,
+    run_time_ns: u64,
+    run_cnt: u64,
+    recursion_misses: u64,
+    verified_insns: u32,
+    pad: u32,
+}
+
+/// Long enough for what the kernel says of a program of a dozen instructions.
+const LOG_BYTES: usize = 16 << 10;
+
+fn log_text(log: &[u8]) -> String {
+    let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+    String::from_utf8_lossy(&log[..end]).into_owned()
+}
+
+/// Loads a program; on failure once more to get the kernel's log.
+pub fn load(spec: &ProgSpec<'_>) -> Result<OwnedFd, Refused> {
+    let attempt = |log: &mut [u8]| {
+        let mut attr = LoadAttr {
+            kind: spec.kind,
+            insn_count: spec.insns.len() as u32,
+            insns: spec.insns.as_ptr() as u64,
+            license: c"GPL".as_ptr() as u64,
+            log_level: u32::from(!log.is_empty()),
+            log_bytes: log.len() as u32,
+            log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+            name: object_name(spec.name),
+            attach_type: spec.attach_type,
+            attach_btf_id: spec.attach_btf_id,
+            ..LoadAttr::default()
+        };
+        // SAFETY: instructions, licence and log outlive the call and have the lengths given; the result is a new
+        // descriptor.
+        unsafe { bpf(Command::ProgLoad, &mut attr).map(|fd| owned(fd)) }
+    };
+    attempt(&mut []).or_else(|_| {
+        let mut log = vec![0; LOG_BYTES];
+        attempt(&mut log).map_err(|error| Refused { error, log: log_text(&log) })
+    })
+}
+
+/// Hands BTF to the kernel, with its log when it refuses.
+pub fn load_btf(btf: &[u8]) -> Result<OwnedFd, Refused> {
+    let attempt = |log: &mut [u8]| {
+        let mut attr = BtfAttr {
+            btf: btf.as_ptr() as u64,
+            log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+            bytes: btf.len() as u32,
+            log_bytes: log.len() as u32,
+            log_level: u32::from(!log.is_empty()),
+            pad: 0,
+        };
+        // SAFETY: both slices outlive the call and have the lengths given; the result is a new descriptor.
+        unsafe { bpf(Command::BtfLoad, &mut attr).map(|fd| owned(fd)) }
+    };
+    attempt(&mut []).or_else(|_| {
+        let mut log = vec![0; LOG_BYTES << 4];
+        attempt(&mut log).map_err(|error| Refused { error, log: log_text(&log) })
+    })
+}
+
+/// A program's statistics.
+pub fn stats(prog: BorrowedFd<'_>) -> io::Result<ProgStats> {
+    let mut info = RawInfo::default();
+    // SAFETY: plain numbers; the addresses are null.
+    unsafe { super::info(prog, &mut info)? };
+    Ok(ProgStats {
+        id: info.id,
+        name: log_text(&info.name),
+        jited_bytes: info.jited_bytes,
+        xlated_bytes: info.xlated_bytes,
+        run_time_ns: info.run_time_ns,
+        run_cnt: info.run_cnt,
+        recursion_misses: info.recursion_misses,
+        verified_insns: info.verified_insns,
+    })
+}
+
+/// Turns run-time statistics of all programs on, until the returned descriptor is closed (5.8, `CAP_SYS_ADMIN`). Costs two
+/// clock reads per run of any program.
+pub fn enable_stats() -> io::Result<OwnedFd> {
+    const BPF_STATS_RUN_TIME: u32 = 0;
+    let mut attr = BPF_STATS_RUN_TIME;
+    // SAFETY: the attribute is one number; the result is a new descriptor.
+    unsafe { bpf(Command::EnableStats, &mut attr).map(|fd| owned(fd)) }
+}
