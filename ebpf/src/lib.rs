@@ -11,15 +11,19 @@
 
 pub mod ast;
 pub mod buckets;
+pub mod check;
 pub mod diag;
+mod front;
 pub mod ir;
 pub mod isa;
+pub mod lang;
 pub mod layout;
 pub mod program;
 pub mod target;
 pub mod typed;
 
 pub use diag::{Diagnostic, Fault};
+pub use front::check;
 pub use layout::Layout;
 pub use program::Program;
 pub use target::Target;
