@@ -47,7 +47,7 @@ struct Tree {
 /// Parses one expression.
 pub fn parse(text: &str) -> Result<Expr, SyntaxError> {
     if text.len() > 1 << 16 {
-        return Err(SyntaxError::new(Span::new(0, 1), "expression longer than 64 KiB"));
+        return Err(SyntaxError::new(Span::new(0, 0), "expression longer than 64 KiB"));
     }
     let mut parser = Parser { tokens: lex(text)?, at: 0, nesting: 0 };
     let tree = parser.expression(0)?;
@@ -80,6 +80,13 @@ pub(super) fn infix(op: &str) -> Option<(u8, BinaryOp)> {
         "%" => (12, BinaryOp::Rem),
         _ => return None,
     })
+}
+
+fn no_arms(list: &[Expr]) -> Parsed<()> {
+    match list.iter().find(|e| matches!(e.kind, ExprKind::Arm(..))) {
+        Some(arm) => Err(SyntaxError::new(arm.span, "`=>` stands only inside `map(..)`")),
+        None => Ok(()),
+    }
 }
 
 struct Parser {
@@ -209,6 +216,7 @@ impl Parser {
         if elements.is_empty() {
             return Err(SyntaxError::new(end, "a set needs at least one element"));
         }
+        no_arms(&elements)?;
         self.node(ExprKind::In(Box::new(value.expr), elements, negated), span, depth.max(value.depth) + 1)
     }
 
@@ -315,10 +323,8 @@ impl Parser {
             return self.node(kind, span, 1);
         }
         let (args, end, depth) = self.list("(", ")")?;
-        if word != "map"
-            && let Some(arm) = args.iter().find(|a| matches!(a.kind, ExprKind::Arm(..)))
-        {
-            return Err(SyntaxError::new(arm.span, "`=>` stands only inside `map(..)`"));
+        if word != "map" {
+            no_arms(&args)?;
         }
         self.node(ExprKind::Call(Ident { name: word, span }, args), span.to(end), depth + 1)
     }

@@ -140,7 +140,7 @@ fn write_list(out: &mut String, list: &[Expr]) {
 
 /// In the largest unit that keeps the value whole.
 fn in_units(value: u64, units: &[(&str, u64)], smallest: &str) -> String {
-    match units.iter().find(|(_, scale)| value != 0 && value % scale == 0) {
+    match units.iter().find(|(_, scale)| value != 0 && value.is_multiple_of(*scale)) {
         Some((unit, scale)) => format!("{}{unit}", value / scale),
         None => format!("{value}{smallest}"),
     }
