@@ -1,6 +1,7 @@
 //! An expression as it was written: faithful, possibly ill-typed, with a span on every node.
 
-use crate::diag::Span;
+use crate::diag::{Span, TextId};
+use std::collections::BTreeMap;
 
 /// A node with its place in the expression text.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,3 +101,8 @@ pub enum BinaryOp {
     And,
     Or,
 }
+
+/// The expressions of one program, parsed, by the [`Text`](crate::program::Text) they stand in. Texts that did not parse
+/// are missing: their mistake is already reported.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Exprs(pub BTreeMap<TextId, Expr>);

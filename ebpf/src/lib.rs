@@ -14,7 +14,7 @@ pub mod ast;
 pub mod btf_out;
 pub mod buckets;
 mod build;
-mod check;
+pub mod check;
 pub mod diag;
 pub mod elf;
 pub mod ir;
@@ -63,7 +63,7 @@ pub struct ProgramInfo {
 
 /// Compiles a probe for a kernel, or says all that is wrong with it.
 pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagnostic>> {
-    let probe = check::check(program, target)?;
+    let probe = check(program, target)?;
     let module = build::build(probe, target, &lines(program))?;
     let artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
     let limit = program.limits.instructions;
@@ -75,6 +75,18 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
             Err(vec![Diagnostic::limit(at, message).hint("split the probe, or measure less in it")])
         }
     }
+}
+
+/// The front half alone: parses and checks. All mistakes are found in one run; they come in the order of their places.
+pub fn check(program: &Program, target: &Target) -> Result<typed::Probe, Vec<Diagnostic>> {
+    let (exprs, mut diagnostics) = lang::parse_program(program);
+    match check::check(program, &exprs, target) {
+        Ok(probe) if diagnostics.is_empty() => return Ok(probe),
+        Ok(_) => {}
+        Err(more) => diagnostics.extend(more),
+    }
+    diagnostics.sort_by_key(|d| d.at.map_or((u32::MAX, 0), |at| (at.text.0, at.span.start)));
+    Err(diagnostics)
 }
 
 /// The back half alone: IR to object. What [`compile`] ends with, and how tests run IR of their own in a kernel.

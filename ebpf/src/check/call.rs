@@ -1,0 +1,377 @@
+//! Functions.
+
+use super::access::{Memory, convert, is_byte_array, resolve};
+use super::expr::{Env, Value, constant_bool};
+use super::label::DECODERS;
+use super::report::{Checked, Report, unknown};
+use crate::ast::{self, ExprKind, Ident, TypeKind};
+use crate::diag::{Span, did_you_mean};
+use crate::target::btf::Kind as BtfKind;
+use crate::typed::{Arith, Expr, Kind, Trust, Ty};
+
+/// Conversions: name and the type they give.
+const CONVERSIONS: [(&str, u8, bool); 8] = [
+    ("u8", 8, false),
+    ("u16", 16, false),
+    ("u32", 32, false),
+    ("u64", 64, false),
+    ("s8", 8, true),
+    ("s16", 16, true),
+    ("s32", 32, true),
+    ("s64", 64, true),
+];
+
+/// The other functions: name and how they are written.
+const FUNCTIONS: [(&str, usize, &str); 15] = [
+    ("ntohs", 1, "ntohs(x)"),
+    ("ntohl", 1, "ntohl(x)"),
+    ("min", 2, "min(a, b)"),
+    ("max", 2, "max(a, b)"),
+    ("clamp", 3, "clamp(x, low, high)"),
+    ("log2", 1, "log2(x)"),
+    ("cast", 2, "cast(struct NAME, x)"),
+    ("container_of", 3, "container_of(pointer, struct NAME, member)"),
+    ("has", 1, "has(args.x.y)"),
+    ("has_type", 1, "has_type(struct NAME)"),
+    ("fd_file", 1, "fd_file(fd)"),
+    ("fd_sock", 1, "fd_sock(fd)"),
+    ("str", 2, "str(pointer, length)"),
+    ("starts_with", 2, "starts_with(text, \"x\")"),
+    ("glob", 2, "glob(text, \"x*\")"),
+];
+
+/// Whether a function has this name.
+pub(super) fn is_function(name: &str) -> bool {
+    conversion(name).is_some() || FUNCTIONS.iter().any(|f| f.0 == name) || DECODERS.contains(&name)
+}
+
+fn conversion(name: &str) -> Option<Ty> {
+    CONVERSIONS.iter().find(|c| c.0 == name).map(|&(_, bits, signed)| Ty::Int { bits, signed })
+}
+
+impl Env<'_> {
+    /// A call of anything but a decoder at its place.
+    pub(super) fn call(&mut self, name: &Ident, args: &[ast::Expr], span: Span) -> Checked<Value> {
+        if let Some(ty) = conversion(&name.name) {
+            self.arity(&name.name, args, 1, &format!("{}(x)", name.name), span)?;
+            return self.conversion(&args[0], ty, span);
+        }
+        if let Some((_, count, usage)) = FUNCTIONS.iter().find(|f| f.0 == name.name) {
+            self.arity(&name.name, args, *count, usage, span)?;
+            return self.function(&name.name, args, span);
+        }
+        if DECODERS.contains(&name.name.as_str()) {
+            let message = format!("`{}(..)` decodes a label: it stands only outermost in one", name.name);
+            return Err(self.fail_hint(name.span, message, "in other places use the number itself"));
+        }
+        let names = CONVERSIONS.iter().map(|c| c.0).chain(FUNCTIONS.iter().map(|f| f.0)).chain(DECODERS);
+        let hint = match did_you_mean(&name.name, names) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "docs/language.md lists the functions".into(),
+        };
+        Err(self.fail_hint(name.span, format!("unknown function `{}`", name.name), &hint))
+    }
+
+    /// Refuses a wrong number of arguments.
+    pub(super) fn arity(
+        &mut self,
+        name: &str,
+        args: &[ast::Expr],
+        wanted: usize,
+        usage: &str,
+        span: Span,
+    ) -> Checked<()> {
+        if args.len() == wanted {
+            return Ok(());
+        }
+        let plural = if wanted == 1 { "" } else { "s" };
+        let message = format!("`{name}` takes {wanted} argument{plural}, not {}", args.len());
+        Err(self.fail_hint(span, message, &format!("write `{usage}`")))
+    }
+
+    fn function(&mut self, name: &str, args: &[ast::Expr], span: Span) -> Checked<Value> {
+        match name {
+            "ntohs" => self.swap(&args[0], Ty::Int { bits: 16, signed: false }, span),
+            "ntohl" => self.swap(&args[0], Ty::U32, span),
+            "min" | "max" => {
+                let op = if name == "min" { Arith::Min } else { Arith::Max };
+                let (a, b) = (self.value(&args[0]), self.value(&args[1]));
+                self.arith(op, a?, b?, span)
+            }
+            "clamp" => {
+                let (x, low, high) = (self.value(&args[0]), self.value(&args[1]), self.value(&args[2]));
+                let at_least = self.arith(Arith::Max, x?, low?, span)?;
+                self.arith(Arith::Min, at_least, high?, span)
+            }
+            "log2" => self.log2(&args[0], span),
+            "cast" => self.cast(&args[0], &args[1], span),
+            "container_of" => self.container_of(args, span),
+            "has" => self.has(&args[0], span),
+            "has_type" => {
+                let (_, kind, name) = self.type_name(&args[0])?;
+                let found = self.target.btf.as_ref().is_some_and(|btf| btf.find(&name, kind).is_some());
+                Ok(Value::Typed(constant_bool(found, self.place(span))))
+            }
+            "fd_file" => self.behind_descriptor(&args[0], "file", Kind::FdFile, span),
+            "fd_sock" => self.behind_descriptor(&args[0], "sock", Kind::FdSock, span),
+            "str" => self.str(args, span),
+            _ => self.text_function(name, args, span),
+        }
+    }
+
+    fn conversion(&mut self, arg: &ast::Expr, ty: Ty, span: Span) -> Checked<Value> {
+        let value = self.value(arg)?;
+        let place = self.place(span);
+        let expr = match value {
+            Value::Literal(l) => self.adapt(l, ty)?,
+            value => self.typed(value)?,
+        };
+        match expr.ty {
+            Ty::Int { .. } | Ty::Bool => {}
+            Ty::Ptr { .. } if ty.bytes() == 8 => {}
+            from => {
+                let message = format!("{} cannot become {}", self.describe(from), self.describe(ty));
+                return Err(match from {
+                    Ty::Ptr { .. } => self.fail_hint(arg.span, message, "an address has 64 bits: use `u64(x)`"),
+                    _ => self.fail(arg.span, message),
+                });
+            }
+        }
+        Ok(Value::Typed(Expr { place, ..convert(expr, ty) }))
+    }
+
+    fn swap(&mut self, arg: &ast::Expr, ty: Ty, span: Span) -> Checked<Value> {
+        let operand = match self.value(arg)? {
+            Value::Literal(l) => self.adapt(l, ty)?,
+            value => self.typed(value)?,
+        };
+        if operand.ty != ty {
+            let quote = self.quote(arg.span);
+            let message = format!("`{quote}` is {}, not {}", self.describe(operand.ty), self.describe(ty));
+            let hint = match operand.ty {
+                Ty::Int { bits: 16, .. } => "use ntohs(..) for 16 bits".to_string(),
+                Ty::Int { bits: 32, .. } => "use ntohl(..) for 32 bits".to_string(),
+                _ => format!("convert it: `{}({quote})`", self.describe(ty)),
+            };
+            return Err(self.fail_hint(arg.span, message, &hint));
+        }
+        let kind = Kind::Swap(Box::new(operand));
+        Ok(Value::Typed(Expr { kind, ty, duration: false, place: self.place(span) }))
+    }
+
+    fn log2(&mut self, arg: &ast::Expr, span: Span) -> Checked<Value> {
+        let value = self.value(arg)?;
+        let operand = self.integer(value)?;
+        if let Ty::Int { bits, signed: true } = operand.ty {
+            let quote = self.quote(arg.span);
+            let message = format!("log2 needs an unsigned number, `{quote}` is s{bits}");
+            return Err(self.fail_hint(arg.span, message, &format!("convert it: `u{bits}({quote})`")));
+        }
+        let ty = operand.ty;
+        let kind = Kind::Log2(Box::new(operand));
+        Ok(Value::Typed(Expr { kind, ty, duration: false, place: self.place(span) }))
+    }
+
+    /// `struct NAME` as an argument: its place, kind and name.
+    fn type_name(&mut self, arg: &ast::Expr) -> Checked<(Span, BtfKind, String)> {
+        match &arg.kind {
+            ExprKind::TypeName(kind, name) => {
+                let kind = match kind {
+                    TypeKind::Struct => BtfKind::Struct,
+                    TypeKind::Union => BtfKind::Union,
+                    TypeKind::Enum => BtfKind::Enum,
+                };
+                Ok((arg.span, kind, name.clone()))
+            }
+            ExprKind::Name(name) => {
+                let message = format!("`{name}` is not a type");
+                Err(self.fail_hint(arg.span, message, &format!("write `struct {name}`")))
+            }
+            _ => Err(self.fail_hint(arg.span, "expected a type", "write `struct NAME`")),
+        }
+    }
+
+    /// The id of a type of the kernel.
+    pub(super) fn named_type(&mut self, arg: &ast::Expr) -> Checked<u32> {
+        let (span, kind, name) = self.type_name(arg)?;
+        let btf = self.btf(span)?;
+        let found = match kind {
+            BtfKind::Enum => btf.find(&name, BtfKind::Enum).or_else(|| btf.find(&name, BtfKind::Enum64)),
+            kind => btf.find(&name, kind),
+        };
+        if let Some(id) = found {
+            return Ok(id);
+        }
+        let prefix = name.get(..2).unwrap_or("");
+        let candidates: Vec<&str> = (1..btf.len())
+            .map(|id| btf.ty(id))
+            .filter(|t| t.kind == kind)
+            .map(|t| btf.name(t))
+            .filter(|n| n.starts_with(prefix))
+            .collect();
+        let near = did_you_mean(&name, candidates);
+        let message = format!("this kernel has no `{}`", self.quote(span));
+        let diagnostic =
+            unknown(self.place(span), message, near, "test with `has_type(..)` what only some kernels have");
+        Err(self.report.add(diagnostic))
+    }
+
+    /// `cast(struct T, x)`: a pointer as a pointer to T, an embedded struct or array as its address.
+    fn cast(&mut self, ty: &ast::Expr, arg: &ast::Expr, span: Span) -> Checked<Value> {
+        let (to, value) = (self.named_type(ty), self.value(arg));
+        let (to, value) = (to?, value?);
+        let btf = self.btf(span)?;
+        let place = self.place(span);
+        if let Value::Memory(memory) = &value {
+            let t = btf.strip(memory.ty);
+            if matches!(t.kind, BtfKind::Struct | BtfKind::Union | BtfKind::Array) {
+                let trust = match memory.base.ty {
+                    // The verifier lets any bytes of a byte array be read: the kernel keeps private structs there.
+                    Ty::Ptr { trust: Trust::Btf, .. } if is_byte_array(btf, t) => Trust::Btf,
+                    Ty::Ptr { trust: Trust::User, .. } => Trust::User,
+                    _ => Trust::Probe,
+                };
+                return Ok(Value::Typed(Expr { place, ..memory.clone().address(to, trust, self) }));
+            }
+        }
+        let expr = self.typed(value)?;
+        let pointer = match expr.ty {
+            Ty::Ptr { to: from, .. } if from == to => expr,
+            Ty::Ptr { trust, .. } => {
+                let trust = if trust == Trust::User { trust } else { Trust::Probe };
+                Expr { ty: Ty::Ptr { to, trust }, ..super::access::retrust(expr, trust) }
+            }
+            // An address kept as a number (`unsigned long` fields of tracepoints).
+            Ty::Int { bits: 64, .. } => Expr {
+                kind: Kind::Convert(Box::new(expr)),
+                ty: Ty::Ptr { to, trust: Trust::Probe },
+                duration: false,
+                place,
+            },
+            other => {
+                let message = format!("`{}` is {} and no pointer", self.quote(arg.span), self.describe(other));
+                return Err(self.fail(arg.span, message));
+            }
+        };
+        Ok(Value::Typed(Expr { place, ..pointer }))
+    }
+
+    /// `container_of(pointer, struct T, member)`: the T whose member the pointer points to.
+    fn container_of(&mut self, args: &[ast::Expr], span: Span) -> Checked<Value> {
+        let (value, to) = (self.value(&args[0]), self.named_type(&args[1]));
+        let (value, to) = (value?, to?);
+        let btf = self.btf(span)?;
+        let mut at = (to, 0u32);
+        for field in member_path(&args[2]).unwrap_or_default() {
+            let Some(m) = btf.member(at.0, &field.name) else {
+                let names = btf.member_names(at.0);
+                let near = did_you_mean(&field.name, names);
+                let message = format!("`{}` has no member `{}`", btf.describe(at.0), field.name);
+                let diagnostic = unknown(self.place(field.span), message, near, "test with `has(..)`");
+                return Err(self.report.add(diagnostic));
+            };
+            at = (m.ty, at.1 + m.bit_offset / 8);
+        }
+        if member_path(&args[2]).is_none() {
+            return Err(self.fail_hint(
+                args[2].span,
+                "expected a member's name",
+                "write `container_of(p, struct T, member)`",
+            ));
+        }
+        let pointer = match value {
+            Value::Memory(m) if resolve(btf, m.ty).kind != BtfKind::Ptr => {
+                let ty = m.ty;
+                m.address(ty, Trust::Probe, self)
+            }
+            value => self.typed(value)?,
+        };
+        let Ty::Ptr { trust, .. } = pointer.ty else {
+            let message = format!("`{}` is {} and no pointer", self.quote(args[0].span), self.describe(pointer.ty));
+            return Err(self.fail(args[0].span, message));
+        };
+        let trust = if trust == Trust::User { trust } else { Trust::Probe };
+        let memory = Memory::behind(super::access::retrust(pointer, trust), span);
+        let memory = Memory { offset: memory.offset - at.1 as i32, ..memory };
+        Ok(Value::Typed(memory.address(to, trust, self)))
+    }
+
+    /// `has(args.x.y)`: whether this kernel has it. Mistakes inside mean no.
+    fn has(&mut self, arg: &ast::Expr, span: Span) -> Checked<Value> {
+        if !matches!(arg.kind, ExprKind::Field(..)) {
+            return Err(self.fail_hint(arg.span, "`has` asks for a member or an argument", "write `has(args.x.y)`"));
+        }
+        let mut unheard = Report::default();
+        let mut quiet = Env { report: &mut unheard, ..*self };
+        let found = quiet.value(arg).is_ok();
+        Ok(Value::Typed(constant_bool(found, self.place(span))))
+    }
+
+    fn behind_descriptor(
+        &mut self,
+        arg: &ast::Expr,
+        name: &str,
+        kind: fn(Box<Expr>) -> Kind,
+        span: Span,
+    ) -> Checked<Value> {
+        let value = self.value(arg)?;
+        if self.scope.role == super::scope::Role::Poll {
+            return Err(self.fail(span, "a poll has no current task and so no descriptors"));
+        }
+        let descriptor = match value {
+            Value::Literal(l) => self.adapt(l, Ty::S32)?,
+            value => self.integer(value)?,
+        };
+        if let Ty::Int { bits: 64, .. } = descriptor.ty {
+            let quote = self.quote(arg.span);
+            let message = format!("a descriptor has 32 bits, `{quote}` is {}", self.describe(descriptor.ty));
+            return Err(self.fail_hint(arg.span, message, &format!("convert it: `u32({quote})`")));
+        }
+        let to = self.btf(span)?.find(name, BtfKind::Struct).unwrap_or(0);
+        let trust = if self.target.abilities.rdonly_cast.yes() { Trust::Btf } else { Trust::Probe };
+        let kind = kind(Box::new(descriptor));
+        Ok(Value::Typed(Expr { kind, ty: Ty::Ptr { to, trust }, duration: false, place: self.place(span) }))
+    }
+
+    /// `str(pointer, n)`.
+    fn str(&mut self, args: &[ast::Expr], span: Span) -> Checked<Value> {
+        let (value, length) = (self.value(&args[0]), self.value(&args[1]));
+        let (value, length) = (value?, length?);
+        let most = i128::from(super::MAX_TEXT);
+        let n = match length {
+            Value::Literal(l) if (1..=most).contains(&l.value) => l.value as u16,
+            other => {
+                let message = format!("the length of str(..) is a number from 1 to {most}");
+                return Err(self.fail(other.span(), message));
+            }
+        };
+        let pointer = match value {
+            Value::Memory(m) if self.btf(span)?.strip(m.ty).kind == BtfKind::Array => {
+                let (ty, trust) = (m.ty, m.base.ty);
+                let trust = if let Ty::Ptr { trust, .. } = trust { trust } else { Trust::Probe };
+                m.address(ty, trust, self)
+            }
+            value => self.typed(value)?,
+        };
+        if !matches!(pointer.ty, Ty::Ptr { .. }) {
+            let message =
+                format!("`{}` is {}, not a pointer to text", self.quote(args[0].span), self.describe(pointer.ty));
+            return Err(self.fail(args[0].span, message));
+        }
+        let kind = Kind::StrAt(Box::new(pointer));
+        Ok(Value::Typed(Expr { kind, ty: Ty::Str(n), duration: false, place: self.place(span) }))
+    }
+}
+
+/// `a.b.c` as its names.
+fn member_path(arg: &ast::Expr) -> Option<Vec<Ident>> {
+    match &arg.kind {
+        ExprKind::Name(name) => Some(vec![Ident { name: name.clone(), span: arg.span }]),
+        ExprKind::Field(base, field) => {
+            let mut path = member_path(base)?;
+            path.push(field.clone());
+            Some(path)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,205 @@
+//! Hooks: where they attach on this kernel and what their arguments are.
+
+use super::report::{Checked, Report, Reported, unknown, whole};
+use super::scope::Args;
+use super::syscalls::{self, SyscallArgs};
+use crate::diag::{Diagnostic, Place, did_you_mean};
+use crate::program::{Edge, Hook, HookKind};
+use crate::target::{Ability, Target};
+use crate::typed::{Attach, Select, Trust};
+
+/// A place in the kernel with the events of it that are meant.
+pub(super) struct Point<'a> {
+    pub(super) attach: Attach,
+    pub(super) place: Place,
+    pub(super) select: Select,
+    /// Numbers of the selected calls, sorted, when not all.
+    pub(super) numbers: Option<Vec<u64>>,
+    pub(super) args: Args<'a>,
+}
+
+impl Point<'_> {
+    /// Whether it is a system call's entry.
+    pub(super) fn is_syscall_enter(&self) -> bool {
+        matches!(&self.args, Args::Syscall(s) if s.edge == Edge::Enter)
+    }
+}
+
+/// Resolves a list of hooks; system call hooks of one edge become one point. The second result tells whether all did.
+pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Report) -> (Vec<Point<'a>>, Checked<()>) {
+    let mut points: Vec<Point> = Vec::new();
+    let mut outcome = Ok(());
+    for hook in hooks {
+        let resolved = match &hook.kind {
+            HookKind::Tracepoint { system, event } => tracepoint(hook, system, event, target, report),
+            HookKind::RawTracepoint { event } => raw(hook, event, target, report),
+            HookKind::Interval { period_ns } => interval(hook, *period_ns, target, report),
+            HookKind::Syscall { edge, .. } => match points.iter().any(|p| is_edge(p, *edge)) {
+                // The first hook of an edge has taken all of that edge.
+                true => continue,
+                false => syscall_point(hooks, hook, *edge, target, report),
+            },
+        };
+        match resolved {
+            Ok(point) if points.iter().any(|p| p.attach == point.attach) => {
+                let message = format!("two hooks of this list attach to the same place: `{}`", hook.text.text);
+                outcome = Err(report.add(Diagnostic::user(whole(&hook.text), message).hint("remove one of them")));
+            }
+            Ok(point) => points.push(point),
+            Err(reported) => outcome = Err(reported),
+        }
+    }
+    (points, outcome)
+}
+
+fn is_edge(point: &Point, edge: Edge) -> bool {
+    matches!(&point.args, Args::Syscall(s) if s.edge == edge)
+}
+
+fn reason(ability: &Ability) -> &str {
+    match ability {
+        Ability::No(reason) => reason,
+        Ability::Unknown => "it was not tried",
+        Ability::Yes => "it works",
+    }
+}
+
+/// `tp_btf` if it works, else `raw_tp`: the same arguments, read in another way.
+fn attach_raw(hook: &Hook, event: &str, target: &Target, report: &mut Report) -> Checked<(Attach, Trust)> {
+    let abilities = &target.abilities;
+    let known = target.btf.as_ref().is_some_and(|btf| btf.tracepoint_args(event).is_some());
+    if abilities.tp_btf.yes() && known {
+        return Ok((Attach::TpBtf { event: event.into() }, Trust::Btf));
+    }
+    if abilities.raw_tp.yes() {
+        return Ok((Attach::RawTp { event: event.into() }, Trust::Probe));
+    }
+    let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
+    let hint = format!("tp_btf: {}; raw_tp: {}", reason(&abilities.tp_btf), reason(&abilities.raw_tp));
+    Err(report.add(Diagnostic::target(whole(&hook.text), message).hint(hint)))
+}
+
+fn raw<'a>(hook: &'a Hook, event: &'a str, target: &'a Target, report: &mut Report) -> Checked<Point<'a>> {
+    let place = whole(&hook.text);
+    let Some(btf) = &target.btf else {
+        let message = format!("the arguments of `{event}` need the kernel's BTF, and this kernel publishes none");
+        let hint = "kernels built with CONFIG_DEBUG_INFO_BTF have /sys/kernel/btf/vmlinux";
+        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+    };
+    let Some(args) = btf.tracepoint_args(event) else {
+        let near = did_you_mean(event, btf.tracepoints());
+        let message = format!("this kernel has no tracepoint `{event}`");
+        let otherwise = "`kstrobe list tracepoints` shows those it has";
+        return Err(report.add(unknown(place, message, near, otherwise)));
+    };
+    let (attach, trust) = attach_raw(hook, event, target, report)?;
+    Ok(Point { attach, place, select: Select::All, numbers: None, args: Args::Raw { event, args, trust } })
+}
+
+fn tracepoint<'a>(
+    hook: &'a Hook,
+    system: &str,
+    event: &str,
+    target: &'a Target,
+    report: &mut Report,
+) -> Checked<Point<'a>> {
+    let place = whole(&hook.text);
+    let name = format!("{system}:{event}");
+    if !target.abilities.tracepoint.yes() {
+        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
+        let hint = format!("perf tracepoints: {}; try `rawtracepoint:{event}`", reason(&target.abilities.tracepoint));
+        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+    }
+    let Some(format) = target.tracepoints.get(&name) else {
+        let known = target.btf.as_ref().map(|btf| btf.tracepoints()).unwrap_or_default();
+        let near = did_you_mean(&name, target.tracepoints.keys().map(String::as_str))
+            .or_else(|| did_you_mean(event, known).filter(|near| *near != event));
+        let message = format!("this kernel has no tracepoint `{name}`, or tracefs does not show it");
+        let otherwise = "`kstrobe list tracepoints` shows those it has";
+        return Err(report.add(unknown(place, message, near, otherwise)));
+    };
+    Ok(Point {
+        attach: Attach::Tracepoint { system: system.into(), event: event.into() },
+        place,
+        select: Select::All,
+        numbers: None,
+        args: Args::Record { what: format!("tracepoint `{name}`"), fields: &format.fields },
+    })
+}
+
+fn interval<'a>(hook: &'a Hook, period_ns: u64, target: &'a Target, report: &mut Report) -> Checked<Point<'a>> {
+    let place = whole(&hook.text);
+    if !target.abilities.perf_event.yes() {
+        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
+        let hint = format!("perf events: {}", reason(&target.abilities.perf_event));
+        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+    }
+    let attach = Attach::Interval { period_ns };
+    Ok(Point { attach, place, select: Select::All, numbers: None, args: Args::None })
+}
+
+/// All system call hooks of one edge in a list.
+fn syscall_point<'a>(
+    hooks: &'a [Hook],
+    first: &'a Hook,
+    edge: Edge,
+    target: &'a Target,
+    report: &mut Report,
+) -> Checked<Point<'a>> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut numbers = Vec::new();
+    let (mut all, mut outcome) = (false, Ok(()));
+    for hook in hooks {
+        let HookKind::Syscall { names: more, edge: other } = &hook.kind else { continue };
+        if *other != edge {
+            continue;
+        }
+        all |= more.is_empty();
+        for name in more {
+            match call_number(hook, name, target, report) {
+                Ok(_) if names.contains(&name.as_str()) => {}
+                Ok(number) => {
+                    names.push(name);
+                    numbers.push(number);
+                }
+                Err(reported) => outcome = Err(reported),
+            }
+        }
+    }
+    outcome?;
+    let event = match edge {
+        Edge::Enter => "sys_enter",
+        Edge::Exit => "sys_exit",
+    };
+    let (attach, trust) = attach_raw(first, event, target, report)?;
+    let place = whole(&first.text);
+    numbers.sort_unstable();
+    let (select, numbers) = match all {
+        true => {
+            names.clear();
+            (Select::All, None)
+        }
+        false => {
+            let Some(number) = syscalls::number(target, edge, trust, place) else {
+                let message = "which call returns is known only through the kernel's BTF (`struct pt_regs`)";
+                return Err(report.add(Diagnostic::target(place, message)));
+            };
+            (Select::OneOf(number, numbers.clone()), Some(numbers))
+        }
+    };
+    Ok(Point { attach, place, select, numbers, args: Args::Syscall(SyscallArgs { edge, names, trust }) })
+}
+
+fn call_number(hook: &Hook, name: &str, target: &Target, report: &mut Report) -> Result<u64, Reported> {
+    let Some(call) = target.syscalls.get(name) else {
+        // The caret goes under the name itself when the hook shows it.
+        let mut place = whole(&hook.text);
+        if let Some(start) = hook.text.text.find(name) {
+            place.span = crate::diag::Span::new(start, start + name.len());
+        }
+        let near = did_you_mean(name, target.syscalls.keys().map(String::as_str));
+        let message = format!("this kernel has no system call `{name}`");
+        return Err(report.add(unknown(place, message, near, "names are those of syscalls(2), without `sys_`")));
+    };
+    Ok(call.number.into())
+}

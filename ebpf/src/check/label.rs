@@ -1,0 +1,222 @@
+//! Labels: which values may be one, and how user space shows them.
+
+use super::expr::{Env, Value};
+use super::report::Checked;
+use super::{access, walk};
+use crate::ast::{self, ExprKind};
+use crate::diag::Span;
+use crate::target::btf::Kind as BtfKind;
+use crate::typed::{Decoder, Expr, Kind, Ty};
+
+/// Calls that stand only outermost in a label.
+pub(super) const DECODERS: [&str; 11] =
+    ["syscall", "errno", "tcp_state", "address_family", "softirq", "ip", "port", "ifname", "signal", "map", "enum"];
+
+/// A label at one site.
+pub(super) struct LabelValue {
+    pub(super) expr: Expr,
+    pub(super) decoder: Decoder,
+    pub(super) domain: Option<u32>,
+}
+
+/// Number of values of a decoder's argument, when small and fixed: softirq vectors (10 in all kernels so far), TCP states
+/// (13 are used), system call numbers (the tables end below 512).
+pub(super) fn key_domain(decoder: &str) -> Option<u32> {
+    match decoder {
+        "softirq" => Some(10),
+        "tcp_state" => Some(16),
+        "syscall" => Some(512),
+        _ => None,
+    }
+}
+
+impl Env<'_> {
+    /// The value and decoder of a label.
+    pub(super) fn label(&mut self, ast: &ast::Expr, allow_high_cardinality: bool) -> Checked<LabelValue> {
+        let label = match &ast.kind {
+            ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span)?,
+            ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span)?,
+            ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {
+                self.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
+                self.decoded(&name.name, &args[0])?
+            }
+            _ => self.plain_label(ast)?,
+        };
+        let identity = walk::identity(&label.expr).or(self.saved_identity(&label.expr));
+        if let (Some(what), false) = (identity, allow_high_cardinality) {
+            let message = format!("`{}` is {what}: nearly every event would make a new series", self.quote(ast.span));
+            let hint = "use `comm`, `cgroup` or a coarser value, or set `allow_high_cardinality: true`";
+            return Err(self.fail_hint(ast.span, message, hint));
+        }
+        let expr = match label.expr.ty {
+            Ty::Ptr { .. } => access::convert(label.expr, Ty::U64),
+            _ => label.expr,
+        };
+        Ok(LabelValue { expr, ..label })
+    }
+
+    fn saved_identity(&self, expr: &Expr) -> Option<&'static str> {
+        match &expr.kind {
+            Kind::Saved(i) => self.scope.saved.get(*i as usize)?.identity,
+            Kind::Convert(inner) => self.saved_identity(inner),
+            _ => None,
+        }
+    }
+
+    fn plain_label(&mut self, ast: &ast::Expr) -> Checked<LabelValue> {
+        let value = self.value(ast)?;
+        if let Value::Text(text, span) = value {
+            return self.constant_text(&text, span);
+        }
+        let expr = self.typed(value)?;
+        let (decoder, domain) = match expr.ty {
+            _ if matches!(&ast.kind, ExprKind::Name(name) if name == "syscall") => {
+                (Decoder::Syscall, key_domain("syscall"))
+            }
+            Ty::Bool => (Decoder::Bool, Some(2)),
+            Ty::Str(_) => (Decoder::Str, None),
+            Ty::Int { signed: true, .. } => (Decoder::Signed, None),
+            Ty::Int { signed: false, .. } if expr.kind == Kind::Cpu => {
+                (Decoder::Unsigned, Some(self.target.cpus.max(1)))
+            }
+            Ty::Int { signed: false, .. } | Ty::Ptr { .. } => (Decoder::Unsigned, None),
+            Ty::Bytes(_) => {
+                let message = format!("`{}` is {}", self.quote(ast.span), self.describe(expr.ty));
+                let hint = format!("show an address with `ip({})`", self.quote(ast.span));
+                return Err(self.fail_hint(ast.span, message, &hint));
+            }
+        };
+        Ok(LabelValue { expr, decoder, domain })
+    }
+
+    fn constant_text(&mut self, text: &str, span: Span) -> Checked<LabelValue> {
+        let most = usize::from(super::MAX_TEXT);
+        if text.is_empty() || text.len() > most || text.contains('\0') {
+            return Err(self.fail(span, format!("a label's text has 1 to {most} bytes")));
+        }
+        let ty = Ty::Str(text.len() as u16);
+        let kind = Kind::Str(text.as_bytes().to_vec());
+        let expr = Expr { kind, ty, duration: false, place: self.place(span) };
+        Ok(LabelValue { expr, decoder: Decoder::Str, domain: None })
+    }
+
+    fn decoded(&mut self, name: &str, arg: &ast::Expr) -> Checked<LabelValue> {
+        let value = self.value(arg)?;
+        if name == "ip" {
+            return self.address(value, arg);
+        }
+        let expr = self.integer(value)?;
+        if let ("port", false) = (name, matches!(expr.ty, Ty::Int { bits: 16, signed: false })) {
+            let quote = self.quote(arg.span);
+            let message = format!("a port is u16 in network byte order, `{quote}` is {}", self.describe(expr.ty));
+            let hint = "for a number in host order write it without `port(..)`, else convert it with `u16(..)`";
+            return Err(self.fail_hint(arg.span, message, hint));
+        }
+        let decoder = match name {
+            "syscall" => Decoder::Syscall,
+            "errno" => Decoder::Errno,
+            "tcp_state" => Decoder::TcpState,
+            "address_family" => Decoder::AddressFamily,
+            "softirq" => Decoder::Softirq,
+            "port" => Decoder::PortBe,
+            "ifname" => Decoder::IfName,
+            _ => Decoder::Signal,
+        };
+        Ok(LabelValue { expr, decoder, domain: key_domain(name) })
+    }
+
+    /// `ip(x)`: 4 or 16 bytes in network order, as a `__be32`, an array or a `struct in6_addr`.
+    fn address(&mut self, value: Value, arg: &ast::Expr) -> Checked<LabelValue> {
+        let expr = match value {
+            Value::Memory(m) => {
+                let btf = self.btf(m.span)?;
+                let t = btf.strip(m.ty);
+                let aggregate = matches!(t.kind, BtfKind::Array | BtfKind::Struct | BtfKind::Union);
+                match (aggregate, btf.size(t.id)) {
+                    (true, Some(n @ (4 | 16))) => {
+                        let place = self.place(m.span);
+                        let kind = Kind::Load { base: Box::new(m.base), offset: m.offset, bitfield: None };
+                        Expr { kind, ty: Ty::Bytes(n as u16), duration: false, place }
+                    }
+                    _ => self.load(m)?,
+                }
+            }
+            value => self.typed(value)?,
+        };
+        match expr.ty {
+            Ty::Bytes(4 | 16) | Ty::Int { bits: 32, signed: false } => {
+                Ok(LabelValue { expr, decoder: Decoder::Ip, domain: None })
+            }
+            ty => {
+                let message =
+                    format!("an address has 4 or 16 bytes, `{}` is {}", self.quote(arg.span), self.describe(ty));
+                Err(self.fail_hint(arg.span, message, "give `ip(..)` a u32, `u8[16]` or `struct in6_addr`"))
+            }
+        }
+    }
+
+    /// `enum(enum NAME, x)`.
+    fn enum_label(&mut self, args: &[ast::Expr], span: Span) -> Checked<LabelValue> {
+        self.arity("enum", args, 2, "enum(enum NAME, x)", span)?;
+        let (id, value) = (self.named_type(&args[0]), self.value(&args[1]));
+        let (id, value) = (id?, value?);
+        let btf = self.btf(span)?;
+        let t = btf.ty(id);
+        if !matches!(t.kind, BtfKind::Enum | BtfKind::Enum64) {
+            let message = format!("`{}` is not an enum", self.quote(args[0].span));
+            return Err(self.fail_hint(args[0].span, message, "write `enum(enum NAME, x)`"));
+        }
+        let expr = self.integer(value)?;
+        let names = btf.enum_values(t).into_iter().map(|(name, value)| (value, name.to_string())).collect();
+        Ok(LabelValue { expr, decoder: Decoder::Enum(names), domain: None })
+    }
+
+    /// `map(x, 1 => "one", _ => "many")`.
+    fn map_label(&mut self, args: &[ast::Expr], span: Span) -> Checked<LabelValue> {
+        let Some((value, arms)) = args.split_first().filter(|(_, arms)| !arms.is_empty()) else {
+            return Err(self.fail_hint(
+                span,
+                "`map` needs a value and arms",
+                "write `map(x, 1 => \"one\", _ => \"many\")`",
+            ));
+        };
+        let value = self.value(value)?;
+        let expr = self.typed(value)?;
+        if !matches!(expr.ty, Ty::Int { .. } | Ty::Bool) {
+            let message = format!("`map` needs a number or a bool, this is {}", self.describe(expr.ty));
+            return Err(self.fail(expr.place.span, message));
+        }
+        let arms: Vec<_> = arms.iter().map(|arm| self.arm(arm, expr.ty)).collect();
+        let (mut names, mut otherwise) = (Vec::new(), None);
+        for (arm, ast) in arms.into_iter().collect::<Checked<Vec<_>>>()?.into_iter().zip(&args[1..]) {
+            match arm {
+                (None, text) if otherwise.is_none() => otherwise = Some(text),
+                (Some(key), text) if names.iter().all(|(other, _)| *other != key) => names.push((key, text)),
+                _ => return Err(self.fail(ast.span, "this arm is there twice")),
+            }
+        }
+        let domain = (expr.ty == Ty::Bool).then_some(2);
+        Ok(LabelValue { expr, decoder: Decoder::Map(names, otherwise), domain })
+    }
+
+    fn arm(&mut self, arm: &ast::Expr, ty: Ty) -> Checked<(Option<i64>, String)> {
+        let ExprKind::Arm(pattern, text) = &arm.kind else {
+            return Err(self.fail_hint(arm.span, "expected an arm", "write `1 => \"one\"` or `_ => \"others\"`"));
+        };
+        let ExprKind::Str(text) = &text.kind else {
+            return Err(self.fail_hint(text.span, "the right side of `=>` is text in quotes", "as in `1 => \"one\"`"));
+        };
+        let Some(pattern) = pattern else { return Ok((None, text.clone())) };
+        let constant = match self.value(pattern)? {
+            Value::Literal(l) => self.adapt(l, ty)?,
+            value => self.typed(value)?,
+        };
+        match constant.kind {
+            Kind::Const(bits) if constant.ty == ty => Ok((Some(bits as i64), text.clone())),
+            _ => {
+                let message = format!("`{}` is no constant {}", self.quote(pattern.span), self.describe(ty));
+                Err(self.fail_hint(pattern.span, message, "the left side of `=>` is a number or a constant"))
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! AST + target -> typed probe. Every name is resolved here and every type error is found here, all in one run.
+//!
+//! | file | question it answers |
+//! |---|---|
+//! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `span` | how are starts and ends paired, and what is saved? |
+//! | `scope` | what does a name mean at this site? |
+//! | `expr`, `ops`, `call`, `strings` | what is the type of this expression? |
+//! | `access` | which bytes does this member, element or cast mean? |
+//! | `metric`, `label` | is this a value, or a label, that can be stored and shown? |
+
+mod access;
+mod call;
+mod expr;
+mod hooks;
+mod label;
+mod metric;
+mod ops;
+mod print;
+mod report;
+mod scope;
+mod span;
+mod strings;
+mod syscalls;
+mod walk;
+
+pub use print::{print_expr, print_probe};
+
+use crate::ast::Exprs;
+use crate::diag::{Diagnostic, did_you_mean};
+use crate::program::{Program, Shape, Text};
+use crate::target::Target;
+use crate::typed;
+use metric::Columns;
+use report::{Checked, Report, Reported, whole};
+use scope::{Args, Role, Scope};
+
+/// Most metrics of a probe.
+const MAX_METRICS: usize = 16;
+/// Most labels of a metric.
+const MAX_LABELS: usize = 8;
+/// Most saved values of a span.
+const MAX_SAVED: usize = 8;
+/// Most bytes of a key: what fits the program's stack beside everything else.
+const MAX_KEY_BYTES: u32 = 256;
+/// Most bytes of one text value.
+const MAX_TEXT: u16 = 64;
+
+/// What every step of checking reads.
+#[derive(Clone, Copy)]
+struct Input<'a> {
+    program: &'a Program,
+    exprs: &'a Exprs,
+    target: &'a Target,
+}
+
+/// Checks a parsed program against a kernel. Texts missing from `exprs` did not parse and are passed over.
+pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed::Probe, Vec<Diagnostic>> {
+    let input = Input { program, exprs, target };
+    let mut report = Report::default();
+    metric::check_limits(program, &mut report);
+    let mut columns = Columns::new(program);
+    let shape = match &program.shape {
+        Shape::At(hooks) => at(input, hooks, &mut columns, &mut report),
+        Shape::Span(span) => span::check(input, span, &mut columns, &mut report),
+        Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
+    };
+    let diagnostics = report.finish();
+    match shape {
+        Ok(shape) if diagnostics.is_empty() => Ok(typed::Probe {
+            name: program.name.text.clone(),
+            shape,
+            metrics: columns.finish(program),
+            limits: program.limits,
+        }),
+        // A text that did not parse stops the probe without a word here: its mistake is reported already.
+        _ => Err(diagnostics),
+    }
+}
+
+fn at<'a>(
+    input: Input<'a>,
+    hooks: &'a [crate::program::Hook],
+    columns: &mut Columns,
+    report: &mut Report,
+) -> Checked<typed::Shape> {
+    let (points, mut outcome) = hooks::resolve(hooks, input.target, report);
+    let mut sites = Vec::new();
+    for point in points {
+        let scope = Scope::new(Role::At, point.args);
+        match (filter(input, &scope, &input.program.filter, report), measures(input, &scope, columns, report)) {
+            (Ok(filter), Ok(measures)) => {
+                sites.push(typed::Site {
+                    attach: point.attach,
+                    place: point.place,
+                    select: point.select,
+                    filter,
+                    measures,
+                });
+            }
+            _ => outcome = Err(Reported),
+        }
+    }
+    outcome.map(|()| typed::Shape::At(sites))
+}
+
+fn poll(
+    input: Input,
+    source: &Text,
+    every_ns: u64,
+    columns: &mut Columns,
+    report: &mut Report,
+) -> Checked<typed::Shape> {
+    let Some(fields) = input.target.polls.get(&source.text) else {
+        let near = did_you_mean(&source.text, input.target.polls.keys().map(String::as_str));
+        let hint = match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => {
+                let names: Vec<&str> = input.target.polls.keys().map(String::as_str).collect();
+                format!("sources are {}", names.join(", "))
+            }
+        };
+        let message = format!("no poll source `{}`", source.text);
+        return Err(report.add(Diagnostic::user(whole(source), message).hint(hint)));
+    };
+    let scope = Scope::new(Role::Poll, Args::Record { what: format!("poll source `{}`", source.text), fields });
+    let filter = filter(input, &scope, &input.program.filter, report);
+    let measures = measures(input, &scope, columns, report);
+    Ok(typed::Shape::Poll { source: source.text.clone(), every_ns, filter: filter?, measures: measures? })
+}
+
+/// A `where`: a bool at this site; a constant `true` is no filter.
+fn filter(input: Input, scope: &Scope, text: &Option<Text>, report: &mut Report) -> Checked<Option<typed::Expr>> {
+    let Some(text) = text else { return Ok(None) };
+    let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
+    let mut env = expr::Env { target: input.target, scope, text, report };
+    let value = env.value(ast)?;
+    let condition = env.truth(value)?;
+    Ok(if condition.kind == typed::Kind::Const(1) { None } else { Some(condition) })
+}
+
+/// One measurement per metric at this site; all are checked even when one is wrong.
+fn measures(input: Input, scope: &Scope, columns: &mut Columns, report: &mut Report) -> Checked<Vec<typed::Measure>> {
+    let all: Vec<_> =
+        (0..input.program.metrics.len()).map(|i| metric::measure(input, scope, i, columns, report)).collect();
+    all.into_iter().collect()
+}

@@ -1,0 +1,311 @@
+//! Spans: how starts and ends are paired, and what is saved between them.
+
+use super::access::{convert, retrust};
+use super::expr::{Env, Value};
+use super::hooks::{self, Point};
+use super::label::key_domain;
+use super::metric::Columns;
+use super::report::{Checked, Report, Reported, whole};
+use super::scope::{Args, Role, Saved, Scope};
+use super::{Input, MAX_KEY_BYTES, MAX_SAVED, filter, measures, syscalls, walk};
+use crate::ast::ExprKind;
+use crate::diag::{Diagnostic, Place};
+use crate::program::{HookKind, Span};
+use crate::target::Ability;
+use crate::typed::{EndSite, Expr, Kind, Select, Shape, SpanKey, StartSite, Trust, Ty};
+
+/// Most elements of a dense key: a map of this many open spans is still small.
+const MAX_DENSE: u64 = 65_536;
+
+/// A key's values at one site, with the number of possible values of each when small and known.
+type SiteKey = Vec<(Expr, Option<u32>)>;
+
+pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &mut Report) -> Checked<Shape> {
+    check_saved_names(span, report);
+    let (start_points, starts_ok) = hooks::resolve(&span.start, input.target, report);
+    let (end_points, ends_ok) = hooks::resolve(&span.end, input.target, report);
+    let by_task = is_by_task(input, span);
+    let starts = starts(input, span, &start_points, by_task, report);
+    let (saved, saved_ok) = saved(input, span, &starts, report);
+    let selected: Vec<_> = start_points.iter().map(|p| p.numbers.clone()).collect();
+    let enters = start_points.iter().all(Point::is_syscall_enter);
+
+    let key_scopes = end_points.iter().map(|p| Scope::new(Role::Key, p.args.clone()));
+    let end_keys: Vec<_> = key_scopes.map(|scope| site_key(input, span, &scope, by_task, report)).collect();
+    let key = key(input, span, by_task, starts.iter().map(|s| &s.key).chain(&end_keys), report);
+
+    let mut ends = Vec::new();
+    let mut outcome = starts_ok.and(ends_ok).and(saved_ok);
+    for (point, site_key) in end_points.into_iter().zip(end_keys) {
+        let scope = end_scope(input, span, &point, &saved, by_task);
+        let (filter, measures) =
+            (filter(input, &scope, &input.program.filter, report), measures(input, &scope, columns, report));
+        let (Ok(filter), Ok(measures), Ok(by), Ok(key)) = (filter, measures, site_key, &key) else {
+            outcome = Err(Reported);
+            continue;
+        };
+        // A task inside a call that began a span can only return from that very call.
+        let implied = *key == SpanKey::Task && enters && covers(&point, &selected);
+        let select = if implied { Select::All } else { point.select };
+        let by = key_values(by, key);
+        ends.push(EndSite { attach: point.attach, place: point.place, select, filter, by, measures });
+    }
+    outcome?;
+    finish(input, span, start_points, starts, ends, saved, key?)
+}
+
+/// Whether an end's selection has all calls that may have begun a span.
+fn covers(end: &Point, starts: &[Option<Vec<u64>>]) -> bool {
+    match (&end.args, &end.numbers) {
+        (Args::Syscall(_), None) => true,
+        (Args::Syscall(_), Some(ends)) => {
+            starts.iter().all(|s| s.as_ref().is_some_and(|s| s.iter().all(|n| ends.contains(n))))
+        }
+        _ => false,
+    }
+}
+
+fn finish(
+    input: Input,
+    span: &Span,
+    points: Vec<Point>,
+    starts: Vec<Start>,
+    ends: Vec<EndSite>,
+    saved: Vec<Saved>,
+    key: SpanKey,
+) -> Checked<Shape> {
+    let mut save: Vec<(String, Ty)> = Vec::new();
+    for s in &saved {
+        save.push((s.name.clone(), s.ty.ok_or(Reported)?));
+    }
+    let hidden = save.len() as u32;
+    let uses_syscall = any_in(&ends, &|kind| *kind == Kind::Saved(hidden));
+    if uses_syscall {
+        save.push((hidden_name(&save), Ty::U32));
+    }
+    let mut sites = Vec::new();
+    for (point, start) in points.into_iter().zip(starts) {
+        let mut values = start.save?;
+        for (value, (_, ty)) in values.iter_mut().zip(&save) {
+            if let Ty::Ptr { trust, .. } = ty {
+                *value = retrust(value.clone(), *trust);
+            }
+        }
+        if uses_syscall && let Args::Syscall(call) = &point.args {
+            values.push(syscalls::number(input.target, call.edge, call.trust, point.place).ok_or(Reported)?);
+        }
+        let Point { attach, place, select, .. } = point;
+        let by = key_values(start.key?, &key);
+        sites.push(StartSite { attach, place, select, filter: start.filter?, by, save: values });
+    }
+    let filtered = sites.iter().any(|s| s.filter.is_some() || s.select != Select::All);
+    let off_cpu = any_in(&ends, &|kind| matches!(kind, Kind::OffCpu | Kind::OnCpu));
+    let (keep, max_open) = (span.keep, span.max_open);
+    Ok(Shape::Span { start: sites, end: ends, key, save, keep, max_open, off_cpu, filtered })
+}
+
+/// A name for the saved call number that no saved value of the user has.
+fn hidden_name(save: &[(String, Ty)]) -> String {
+    let mut name = "syscall".to_string();
+    while save.iter().any(|(taken, _)| *taken == name) {
+        name.push('_');
+    }
+    name
+}
+
+fn any_in(ends: &[EndSite], test: &dyn Fn(&Kind) -> bool) -> bool {
+    let measured = ends.iter().flat_map(|e| &e.measures);
+    let mut exprs = ends
+        .iter()
+        .filter_map(|e| e.filter.as_ref())
+        .chain(measured.flat_map(|m| m.filter.iter().chain([&m.value]).chain(&m.labels)));
+    exprs.any(|e| walk::any(e, test))
+}
+
+fn key_values(key: SiteKey, kind: &SpanKey) -> Vec<Expr> {
+    match kind {
+        SpanKey::Task => Vec::new(),
+        _ => key.into_iter().map(|(expr, _)| expr).collect(),
+    }
+}
+
+/// One start site, each part checked on its own.
+struct Start {
+    filter: Checked<Option<Expr>>,
+    key: Checked<SiteKey>,
+    save: Checked<Vec<Expr>>,
+    /// As far as they are right: what ends may read.
+    values: Vec<Checked<Expr>>,
+}
+
+fn starts(input: Input, span: &Span, points: &[Point], by_task: bool, report: &mut Report) -> Vec<Start> {
+    let mut starts = Vec::new();
+    for point in points {
+        let scope = Scope::new(Role::Start, point.args.clone());
+        let filter = filter(input, &scope, &span.filter, report);
+        let key_scope = Scope::new(Role::Key, point.args.clone());
+        let key = site_key(input, span, &key_scope, by_task, report);
+        let values: Vec<Checked<Expr>> = span
+            .save
+            .iter()
+            .map(|(_, text)| {
+                let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
+                let mut env = Env { target: input.target, scope: &scope, text, report };
+                let value = env.value(ast)?;
+                let expr = env.typed(value)?;
+                match expr.ty {
+                    Ty::Bytes(_) => Err(env.fail(ast.span, "raw bytes cannot be saved; read them at the end")),
+                    _ => Ok(expr),
+                }
+            })
+            .collect();
+        let save = values.iter().cloned().collect();
+        starts.push(Start { filter, key, save, values });
+    }
+    starts
+}
+
+/// What `start.NAME` is: the same at all starts.
+fn saved(input: Input, span: &Span, starts: &[Start], report: &mut Report) -> (Vec<Saved>, Checked<()>) {
+    let mut all = Vec::new();
+    let mut outcome = Ok(());
+    for (i, (name, text)) in span.save.iter().enumerate() {
+        let mut values = starts.iter().filter_map(|s| s.values[i].as_ref().ok());
+        let Some(first) = values.next() else {
+            let unknown = Saved { name: name.text.clone(), ty: None, duration: false, identity: None };
+            all.push(unknown);
+            continue;
+        };
+        let ty = at_rest(first.ty);
+        if let Some(other) = values.find(|v| at_rest(v.ty) != ty) {
+            let (a, b) = (super::expr::describe(input.target, ty), super::expr::describe(input.target, other.ty));
+            let message = format!("`{}` is {a} at one start and {b} at another", name.text);
+            outcome = Err(report.add(Diagnostic::user(whole(text), message).hint("convert it to one type")));
+        }
+        let identity = walk::identity(first).filter(|_| !matches!(ty, Ty::Ptr { .. }));
+        all.push(Saved { name: name.text.clone(), ty: Some(ty), duration: first.duration, identity });
+    }
+    (all, outcome)
+}
+
+/// A pointer that was kept in a map is only an address to the verifier.
+fn at_rest(ty: Ty) -> Ty {
+    match ty {
+        Ty::Ptr { to, trust: Trust::Btf } => Ty::Ptr { to, trust: Trust::Probe },
+        ty => ty,
+    }
+}
+
+fn check_saved_names(span: &Span, report: &mut Report) {
+    if let Some((name, _)) = span.save.get(MAX_SAVED) {
+        report.add(Diagnostic::limit(whole(name), format!("a span saves at most {MAX_SAVED} values")));
+    }
+    for (i, (name, _)) in span.save.iter().enumerate() {
+        if span.save[..i].iter().any(|(before, _)| before.text == name.text) {
+            report.add(Diagnostic::user(whole(name), format!("`{}` is saved twice", name.text)));
+        }
+    }
+}
+
+fn end_scope<'a>(input: Input<'a>, span: &Span, point: &Point<'a>, saved: &[Saved], by_task: bool) -> Scope<'a> {
+    let mut scope = Scope::new(Role::End, point.args.clone());
+    scope.saved = saved.to_vec();
+    let from_syscalls = span.start.iter().all(|h| matches!(h.kind, HookKind::Syscall { .. }));
+    // By another key the call that returns may not be the one that began the span.
+    if from_syscalls && (by_task || !matches!(point.args, Args::Syscall(_))) {
+        scope.saved_syscall = Some(saved.len() as u32);
+    }
+    let tp_btf = &input.target.abilities.tp_btf;
+    scope.no_switches = if !by_task {
+        let message = "time switched out is known only for spans of one task";
+        Some((message.into(), "remove `by:`, or write `by: tid`".into()))
+    } else if !tp_btf.yes() {
+        let reason = if let Ability::No(reason) = tp_btf { reason } else { "it was not tried" };
+        Some((format!("this kernel cannot tell when a task is switched out: tp_btf: {reason}"), String::new()))
+    } else {
+        None
+    };
+    scope
+}
+
+fn is_by_task(input: Input, span: &Span) -> bool {
+    match span.by.as_slice() {
+        [] => true,
+        [one] => {
+            matches!(input.exprs.0.get(&one.id).map(|e| &e.kind), Some(ExprKind::Name(name)) if name == "tid")
+        }
+        _ => false,
+    }
+}
+
+fn site_key(input: Input, span: &Span, scope: &Scope, by_task: bool, report: &mut Report) -> Checked<SiteKey> {
+    if by_task {
+        let at = span.by.first().or(span.start.first().map(|h| &h.text)).map_or(Place::default(), whole);
+        return Ok(vec![(Expr { kind: Kind::Tid, ty: Ty::U32, duration: false, place: at }, None)]);
+    }
+    let parts: Vec<_> = span
+        .by
+        .iter()
+        .map(|text| {
+            let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
+            let mut env = Env { target: input.target, scope, text, report };
+            let (value, domain) = match &ast.kind {
+                ExprKind::Call(name, args) if key_domain(&name.name).is_some() => {
+                    env.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
+                    let value = env.value(&args[0])?;
+                    (Value::Typed(env.integer(value)?), key_domain(&name.name))
+                }
+                ExprKind::Name(name) if name == "syscall" => (env.value(ast)?, key_domain(name)),
+                _ => (env.value(ast)?, None),
+            };
+            let expr = env.typed(value)?;
+            let domain = match (&expr.kind, expr.ty) {
+                (Kind::Cpu, _) => Some(input.target.cpus.max(1)),
+                (_, Ty::Bool) => Some(2),
+                _ => domain,
+            };
+            // An address is only a number to a key, however it was got.
+            let ty = if let Ty::Ptr { .. } = expr.ty { Ty::U64 } else { expr.ty };
+            Ok((convert(expr, ty), domain))
+        })
+        .collect();
+    parts.into_iter().collect()
+}
+
+/// Decides how starts and ends find each other; the types must be the same at all sites.
+fn key<'k>(
+    input: Input,
+    span: &Span,
+    by_task: bool,
+    sites: impl Iterator<Item = &'k Checked<SiteKey>>,
+    report: &mut Report,
+) -> Checked<SpanKey> {
+    let abilities = &input.target.abilities;
+    if by_task && abilities.task_storage.yes() && abilities.current_task_btf.yes() {
+        return Ok(SpanKey::Task);
+    }
+    let sites: Vec<&SiteKey> = sites.flatten().collect();
+    let Some(first) = sites.first() else { return Err(Reported) };
+    for (i, (expr, _)) in first.iter().enumerate() {
+        if let Some(other) = sites.iter().map(|s| &s[i].0).find(|e| e.ty != expr.ty) {
+            let name = |ty| super::expr::describe(input.target, ty);
+            let message = format!("the key is {} at one hook and {} at another", name(expr.ty), name(other.ty));
+            let at = span.by.get(i).map_or(expr.place, whole);
+            return Err(report.add(Diagnostic::user(at, message).hint("convert it to one type, as in `u64(x)`")));
+        }
+    }
+    let domains: Option<Vec<u32>> = first.iter().map(|(_, domain)| *domain).collect();
+    if let Some(domains) = domains
+        && domains.iter().try_fold(1u64, |n, d| n.checked_mul(u64::from(*d))).is_some_and(|n| n <= MAX_DENSE)
+    {
+        return Ok(SpanKey::Dense(domains));
+    }
+    let types: Vec<Ty> = first.iter().map(|(expr, _)| expr.ty).collect();
+    let bytes: u32 = types.iter().map(|ty| ty.bytes()).sum();
+    if bytes > MAX_KEY_BYTES {
+        let at = span.by.first().map_or(Place::default(), whole);
+        let message = format!("the key takes {bytes} bytes, at most {MAX_KEY_BYTES} are possible");
+        return Err(report.add(Diagnostic::limit(at, message)));
+    }
+    Ok(SpanKey::Hash(types))
+}

@@ -1,0 +1,194 @@
+//! A small kernel for the cases: a socket, a buffer, a task, and what the hooks need.
+
+use crate::btf_bytes::BtfBytes;
+use kstrobe_ebpf::target::{
+    Abilities, Ability, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat,
+};
+
+/// Integers every other type needs.
+struct Ints {
+    char: u32,
+    u8: u32,
+    u16: u32,
+    u32: u32,
+    int: u32,
+    u64: u32,
+    bool: u32,
+}
+
+fn ints(b: &mut BtfBytes) -> Ints {
+    Ints {
+        char: b.int("char", 1, 1),
+        u8: b.int("unsigned char", 1, 0),
+        u16: b.int("short unsigned int", 2, 0),
+        u32: b.int("unsigned int", 4, 0),
+        int: b.int("int", 4, 1),
+        u64: b.int("long unsigned int", 8, 0),
+        bool: b.int("_Bool", 1, 4),
+    }
+}
+
+/// `struct sock` with its shared head, and the request socket that has the same head.
+fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32) {
+    let bytes16 = b.array(i.u8, 16, i.u32);
+    let in6 = b.structure("in6_addr", 16, &[("in6_u", bytes16, 0, 0)]);
+    let common = b.structure(
+        "sock_common",
+        48,
+        &[
+            ("skc_daddr", i.u32, 0, 0),
+            ("skc_num", i.u16, 32, 0),
+            ("skc_dport", i.u16, 48, 0),
+            ("skc_family", i.u16, 64, 0),
+            ("skc_state", i.u8, 80, 0),
+            ("skc_reuse", i.u8, 88, 4),
+            ("skc_reuseport", i.u8, 92, 1),
+            ("skc_v6_daddr", in6, 128, 0),
+        ],
+    );
+    let name = b.array(i.char, 16, i.u32);
+    let proto = b.structure("proto", 16, &[("name", name, 0, 0)]);
+    let proto_ptr = b.ptr(proto);
+    let other = b.union("", 8, &[("sk_prot_u", proto_ptr, 0, 0), ("sk_word", i.u64, 0, 0)]);
+    let counters = b.array(i.u32, 4, i.u32);
+    let protos = b.array(proto_ptr, 2, i.u32);
+    let user = b.tag("user", i.char);
+    let user_ptr = b.ptr(user);
+    let int_ptr = b.ptr(i.int);
+    let data = b.ptr(0);
+    let sock = b.next_id();
+    b.structure(
+        "sock",
+        192,
+        &[
+            ("__sk_common", common, 0, 0),
+            ("sk_prot", proto_ptr, 384, 0),
+            ("", other, 448, 0),
+            ("sk_drops", i.int, 512, 0),
+            ("sk_ack_backlog", i.u32, 544, 0),
+            ("sk_counters", counters, 576, 0),
+            ("sk_protos", protos, 704, 0),
+            ("sk_user", user_ptr, 832, 0),
+            ("sk_int", int_ptr, 896, 0),
+            ("sk_user_data", data, 960, 0),
+            ("sk_busy", i.bool, 1024, 0),
+        ],
+    );
+    let request = b.structure("request_sock", 64, &[("__req_common", common, 0, 0)]);
+    let inet_request = b.structure("inet_request_sock", 72, &[("req", request, 0, 0)]);
+    (sock, inet_request)
+}
+
+fn btf() -> Btf {
+    let mut b = BtfBytes::new();
+    let i = ints(&mut b);
+    let (sock, inet_request) = sockets(&mut b, &i);
+    let cb = b.array(i.char, 48, i.u32);
+    let sock_ptr = b.ptr(sock);
+    let skb = b.structure("sk_buff", 128, &[("sk", sock_ptr, 0, 0), ("cb", cb, 320, 0), ("len", i.u32, 704, 0)]);
+    b.structure("tcp_skb_cb", 48, &[("seq", i.u32, 0, 0), ("tcp_gso_segs", i.u16, 32, 0), ("owner", sock_ptr, 64, 0)]);
+    b.structure("tcp_sock", 256, &[("sk", sock, 0, 0), ("rtt_us", i.u32, 1536, 0)]);
+    let ns = b.structure("ns_common", 16, &[("inum", i.u32, 64, 0)]);
+    let net = b.structure("net", 64, &[("ns", ns, 128, 0)]);
+    let net_ptr = b.ptr(net);
+    let nsproxy = b.structure("nsproxy", 64, &[("net_ns", net_ptr, 320, 0)]);
+    let nsproxy_ptr = b.ptr(nsproxy);
+    let task = b.next_id();
+    let task_ptr = b.ptr(task + 1);
+    b.structure("task_struct", 512, &[("parent", task_ptr, 0, 0), ("nsproxy", nsproxy_ptr, 64, 0), ("tgid", i.int, 128, 0)]);
+    b.structure("file", 64, &[("f_pos", i.u64, 0, 0)]);
+    let regs = b.structure(
+        "pt_regs",
+        168,
+        &[
+            ("r10", i.u64, 448, 0),
+            ("r9", i.u64, 512, 0),
+            ("r8", i.u64, 576, 0),
+            ("dx", i.u64, 768, 0),
+            ("si", i.u64, 832, 0),
+            ("di", i.u64, 896, 0),
+            ("orig_ax", i.u64, 960, 0),
+        ],
+    );
+    b.enumeration("tcp_states", &[("TCP_ESTABLISHED", 1), ("TCP_CLOSE", 7)]);
+    b.enumeration("oddity", &[("ODD_MINUS", -1)]);
+    b.typedef("umode_t", i.u16);
+    let const_sock = b.constant(sock);
+    let const_sock_ptr = b.ptr(const_sock);
+    let skb_ptr = b.ptr(skb);
+    let request_ptr = b.ptr(inet_request);
+    let char_ptr = b.ptr(i.char);
+    let regs_ptr = b.ptr(regs);
+    b.tracepoint("softirq_entry", &[("vec_nr", i.u32)]);
+    b.tracepoint("softirq_exit", &[("vec_nr", i.u32)]);
+    b.tracepoint("softirq_signed", &[("vec_nr", i.int)]);
+    b.tracepoint("tcp_event", &[("sk", const_sock_ptr), ("skb", skb_ptr), ("req", request_ptr), ("n", i.int)]);
+    b.tracepoint("named", &[("name", char_ptr), ("len", i.u64), ("full", i.bool)]);
+    b.tracepoint("sys_enter", &[("regs", regs_ptr), ("id", i.u64)]);
+    b.tracepoint("sys_exit", &[("regs", regs_ptr), ("ret", i.u64)]);
+    Btf::parse(b.finish()).expect("the writer makes valid BTF")
+}
+
+fn call(number: u32, args: &[(&str, &str)]) -> Syscall {
+    let arg = |(name, ctype): &(&str, &str)| SyscallArg { name: name.to_string(), ctype: ctype.to_string() };
+    Syscall { number, args: Some(args.iter().map(arg).collect()) }
+}
+
+fn field(name: &str, offset: u32, ty: FieldType) -> Field {
+    Field { name: name.into(), offset, ty }
+}
+
+/// The kernel of the cases; `changes` are words such as `no_btf` that take something away.
+pub fn target(changes: &str) -> Target {
+    let yes = || Ability::Yes;
+    let int = |size, signed| FieldType::Int { size, signed };
+    let mut target = Target {
+        release: "6.1-cases".into(),
+        cpus: 4,
+        btf: Some(btf()),
+        abilities: Abilities {
+            tp_btf: yes(),
+            raw_tp: yes(),
+            tracepoint: yes(),
+            perf_event: yes(),
+            task_storage: yes(),
+            current_task_btf: yes(),
+            probe_read_kernel: yes(),
+            ..Abilities::default()
+        },
+        ..Target::default()
+    };
+    target.syscalls = [
+        ("read", call(0, &[("fd", "unsigned int"), ("buf", "char *"), ("count", "size_t")])),
+        ("chmod", call(90, &[("filename", "const char *"), ("mode", "umode_t")])),
+        ("recvfrom", call(45, &[("fd", "int"), ("ubuf", "void *"), ("size", "size_t"), ("flags", "unsigned int")])),
+        ("mystery", Syscall { number: 400, args: None }),
+    ]
+    .map(|(name, call)| (name.to_string(), call))
+    .into();
+    let fields = vec![
+        field("skaddr", 8, FieldType::Pointer),
+        field("newstate", 16, int(4, true)),
+        field("sport", 20, int(2, false)),
+        field("daddr", 22, FieldType::Bytes(4)),
+        field("comm", 26, FieldType::Str(16)),
+        field("path", 44, FieldType::DataLoc),
+    ];
+    target.tracepoints.insert("sock:inet_sock_set_state".into(), TracepointFormat { fields });
+    let rows = vec![field("cpu", 0, int(4, false)), field("dropped", 8, int(8, false)), field("name", 16, FieldType::Str(32))];
+    target.polls.insert("softnet".into(), rows);
+    for change in changes.split_whitespace() {
+        let no = || Ability::No("this test says so".into());
+        match change {
+            "no_btf" => target.btf = None,
+            "no_tp_btf" => target.abilities.tp_btf = no(),
+            "no_raw_tp" => target.abilities.raw_tp = no(),
+            "no_tracepoint" => target.abilities.tracepoint = no(),
+            "no_perf_event" => target.abilities.perf_event = no(),
+            "no_task_storage" => target.abilities.task_storage = no(),
+            "rdonly_cast" => target.abilities.rdonly_cast = yes(),
+            other => panic!("unknown change `{other}` of the target"),
+        }
+    }
+    target
+}

@@ -1,0 +1,65 @@
+//! Case files: a small program, then what the check makes of it, the typed probe or its mistakes. `BLESS=1` rewrites the
+//! second part. Then the shipped probes against this machine's own kernel.
+
+mod btf_bytes;
+mod fixture;
+mod program_text;
+mod vmlinux;
+
+use kstrobe_ebpf::check::print_probe;
+use kstrobe_ebpf::program::Text;
+use kstrobe_ebpf::{Diagnostic, check};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// A mistake as a person sees it: the text, carets below, and what to do.
+pub fn show(diagnostic: &Diagnostic, texts: &[Text]) -> String {
+    let Diagnostic { fault, at, message, hint } = diagnostic;
+    let mut out = format!("{fault:?}: {message}\n").to_lowercase().replacen(&message.to_lowercase(), message, 1);
+    if let Some(at) = at {
+        let text = &texts[at.text.0 as usize].text;
+        let (start, end) = (at.span.start as usize, at.span.end as usize);
+        assert!(text.is_char_boundary(start) && text.is_char_boundary(end), "{diagnostic:?} is outside `{text}`");
+        let carets = "^".repeat(text[start..end].chars().count().max(1));
+        writeln!(out, "  {text}\n  {}{carets}", " ".repeat(text[..start].chars().count())).expect("a String");
+    }
+    if let Some(hint) = hint {
+        writeln!(out, "  hint: {hint}").expect("a String");
+    }
+    out
+}
+
+fn run(case: &str) -> String {
+    let changes = case.lines().find_map(|l| l.strip_prefix("target: ")).unwrap_or("");
+    let target = fixture::target(changes);
+    let (program, texts) = program_text::read(case);
+    match check(&program, &target) {
+        Ok(probe) => print_probe(&probe, target.btf.as_ref()),
+        Err(list) => list.iter().map(|d| show(d, &texts)).collect(),
+    }
+}
+
+#[test]
+fn cases() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .expect("the folder of this test")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "case"))
+        .collect();
+    files.sort();
+    assert!(files.len() > 40, "only {} cases found", files.len());
+    let mut wrong = String::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("a case file");
+        let (case, expected) = text.split_once("---\n").unwrap_or((&text, ""));
+        let found = run(case);
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, format!("{case}---\n{found}")).expect("a writable case file");
+        } else if found != expected {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            writeln!(wrong, "{name}\n--- expected\n{expected}--- found\n{found}").expect("a String");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}\nBLESS=1 accepts these");
+}

@@ -1,0 +1,137 @@
+//! Programs from a few lines of text:
+//!
+//! ```text
+//! at: rawtracepoint:tcp_event            one hook or several, split by `;` (also `start:`, `end:`)
+//! by: cpu                                one part of the key a line
+//! save fd: args.fd
+//! start.where: true
+//! where: true
+//! keep: first
+//! poll: softnet
+//! metric: gauge depth                    begins a metric; `counter x_total` when there is none before value or label
+//! value: args.n
+//! metric.where: true
+//! label port: args.sk.sk_num
+//! high: yes                              allow_high_cardinality for labels that follow
+//! ```
+
+use kstrobe_ebpf::buckets::BucketSpec;
+use kstrobe_ebpf::diag::TextId;
+use kstrobe_ebpf::program::*;
+
+#[derive(Default)]
+struct Reader {
+    texts: Vec<Text>,
+    high: bool,
+}
+
+impl Reader {
+    fn text(&mut self, text: &str) -> Text {
+        let id = TextId(self.texts.len() as u32);
+        let text = Text { id, text: text.to_string(), line: id.0 + 1, column: 1 };
+        self.texts.push(text.clone());
+        text
+    }
+
+    fn hooks(&mut self, list: &str) -> Vec<Hook> {
+        list.split(';').map(|hook| Hook { kind: hook_kind(hook.trim()), text: self.text(hook.trim()) }).collect()
+    }
+}
+
+fn hook_kind(text: &str) -> HookKind {
+    let parts: Vec<&str> = text.split(':').collect();
+    match parts.as_slice() {
+        ["tracepoint", system, event] => HookKind::Tracepoint { system: system.to_string(), event: event.to_string() },
+        ["rawtracepoint", event] => HookKind::RawTracepoint { event: event.to_string() },
+        ["interval", "s", n] => HookKind::Interval { period_ns: n.parse::<u64>().expect("seconds") * 1_000_000_000 },
+        ["syscall", names, edge] => {
+            let names = names.trim_matches(['[', ']']).split(',').map(|n| n.trim().to_string());
+            let names = names.filter(|n| n != "*").collect();
+            HookKind::Syscall { names, edge: if *edge == "exit" { Edge::Exit } else { Edge::Enter } }
+        }
+        _ => panic!("no hook: {text}"),
+    }
+}
+
+fn metric(reader: &mut Reader, text: &str) -> Metric {
+    let (kind, name) = text.split_once(' ').expect("a kind and a name");
+    let kind = match kind {
+        "counter" => MetricKind::Counter,
+        "gauge" => MetricKind::Gauge,
+        _ => MetricKind::Histogram(BucketSpec { schema: 3, raw_per_unit: 1, min: 1, max: 1 << 30, classic: Vec::new() }),
+    };
+    Metric { name: reader.text(name), kind, value: None, filter: None, labels: Vec::new(), max_series: 1024 }
+}
+
+fn empty_span() -> Span {
+    Span {
+        start: Vec::new(),
+        end: Vec::new(),
+        by: Vec::new(),
+        save: Vec::new(),
+        filter: None,
+        keep: Keep::Last,
+        max_open: 16384,
+    }
+}
+
+/// The program and all its texts by id.
+pub fn read(case: &str) -> (Program, Vec<Text>) {
+    let mut r = Reader::default();
+    let mut program = Program {
+        name: r.text("test"),
+        file: "test.yaml".into(),
+        source: String::new(),
+        shape: Shape::At(Vec::new()),
+        filter: None,
+        metrics: Vec::new(),
+        limits: Limits::default(),
+    };
+    let mut span = empty_span();
+    for line in case.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
+        let (key, value) = line.split_once(": ").unwrap_or_else(|| panic!("no `key: value`: {line}"));
+        if matches!(key, "value" | "metric.where") || key.starts_with("label ") {
+            if program.metrics.is_empty() {
+                program.metrics.push(metric(&mut r, "counter x_total"));
+            }
+            let text = r.text(value);
+            let m = program.metrics.last_mut().expect("just made");
+            match key.strip_prefix("label ") {
+                Some(name) => {
+                    let name = r.text(name);
+                    m.labels.push(Label { name, value: text, allow_high_cardinality: r.high });
+                }
+                None if key == "value" => m.value = Some(text),
+                None => m.filter = Some(text),
+            }
+            continue;
+        }
+        match key {
+            "at" => program.shape = Shape::At(r.hooks(value)),
+            "start" => span.start = r.hooks(value),
+            "end" => span.end = r.hooks(value),
+            "by" => span.by.push(r.text(value)),
+            "keep" => span.keep = if value == "first" { Keep::First } else { Keep::Last },
+            "start.where" => span.filter = Some(r.text(value)),
+            "where" => program.filter = Some(r.text(value)),
+            "poll" => program.shape = Shape::Poll { source: r.text(value), every_ns: 5_000_000_000 },
+            "metric" => {
+                let m = metric(&mut r, value);
+                program.metrics.push(m);
+            }
+            "high" => r.high = true,
+            "target" => {}
+            _ => match key.strip_prefix("save ") {
+                Some(name) => {
+                    let (name, value) = (r.text(name), r.text(value));
+                    span.save.push((name, value));
+                }
+                None => panic!("unknown key `{key}`"),
+            },
+        }
+    }
+    if !span.start.is_empty() {
+        program.shape = Shape::Span(span);
+    }
+    (program, r.texts)
+}
