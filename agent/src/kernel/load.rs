@@ -313,7 +313,7 @@ fn refused_types(object: &[u8]) -> Option<String> {
     let file = object::File::parse(object).ok()?;
     let btf = file.section_by_name(".BTF")?.data().ok()?;
     let refused = prog::load_btf(btf).err()?;
-    let last = refused.log.lines().filter(|line| !line.trim().is_empty()).last().map(str::trim);
+    let last = refused.log.lines().rev().map(str::trim).find(|line| !line.is_empty());
     Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
 }
 
