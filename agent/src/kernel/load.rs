@@ -291,7 +291,7 @@ fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
     match error {
         EbpfError::MapError(MapError::CreateError { name, io_error }) => match io_error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
-                LoadError::Permission(format!("creating map {name} {}", explain(&io_error)))
+                LoadError::Permission(format!("creating map {name}: {}", explain(&io_error)))
             }
             // aya goes on without type information when the kernel refuses it, and then maps that need it fail.
             Some(libc::EINVAL) => match refused_types(object) {
@@ -313,7 +313,7 @@ fn refused_types(object: &[u8]) -> Option<String> {
     let file = object::File::parse(object).ok()?;
     let btf = file.section_by_name(".BTF")?.data().ok()?;
     let refused = prog::load_btf(btf).err()?;
-    let last = refused.log.lines().filter(|line| !line.trim().is_empty()).last().map(str::trim);
+    let last = refused.log.lines().rev().map(str::trim).find(|line| !line.is_empty());
     Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
 }
 
@@ -323,7 +323,7 @@ fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError 
         ProgramError::LoadError { io_error, verifier_log } => {
             let log = verifier_log.to_string();
             if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
-                return LoadError::Permission(format!("loading program {name} {}", explain(&io_error)));
+                return LoadError::Permission(format!("loading program {name}: {}", explain(&io_error)));
             }
             let summary = match verifier_log::summary(&log) {
                 text if text.is_empty() => format!("no reason given ({io_error})"),
@@ -333,7 +333,7 @@ fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError 
         }
         ProgramError::SyscallError(error) => match (error.io_error.raw_os_error(), attach) {
             (Some(libc::EPERM | libc::EACCES), _) => {
-                LoadError::Permission(format!("attaching program {name} {}", explain(&error.io_error)))
+                LoadError::Permission(format!("attaching program {name}: {}", explain(&error.io_error)))
             }
             (Some(libc::ENOENT), Attach::RawTp { event } | Attach::TpBtf { event }) => {
                 LoadError::Attach { program, reason: format!("this kernel has no tracepoint {event}") }

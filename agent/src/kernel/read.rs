@@ -153,8 +153,9 @@ impl ProbeMaps {
         for (key, value) in entries.iter() {
             let start = value.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
             let is_stale = start != 0 && now.saturating_sub(start) > age_ns;
-            if (is_stale || (start == 0 && crowded)) && map.delete(key)? && is_stale {
-                stale += 1;
+            if is_stale || (start == 0 && crowded) {
+                let was_there = map.delete(key)?;
+                stale += u64::from(was_there && is_stale);
             }
         }
         Ok(stale)

@@ -393,6 +393,11 @@ impl Btf {
         t.kind == Kind::Int && self.word(t.body) >> 24 & 4 == 4
     }
 
+    /// Whether a forward declaration is of a union, not of a struct.
+    pub fn is_union_forward(&self, t: Type) -> bool {
+        t.kind == Kind::Fwd && t.flag
+    }
+
     /// C arguments of a tracepoint, as `tp_btf` and `raw_tp` programs get them. Types come from `btf_trace_EVENT`; names
     /// from `__traceiter_EVENT`, as the typedef's prototype has none. `None` when there is no such tracepoint.
     pub fn tracepoint_args(&self, event: &str) -> Option<Vec<(String, u32)>> {
@@ -440,6 +445,7 @@ impl Btf {
             Kind::Volatile | Kind::Restrict | Kind::TypeTag => self.describe_within(t.size_or_type, depth + 1),
             Kind::Struct => named("struct"),
             Kind::Union => named("union"),
+            Kind::Fwd => named(if t.flag { "union" } else { "struct" }),
             Kind::Enum | Kind::Enum64 => named("enum"),
             Kind::Array => {
                 let (element, n) = self.array(t).unwrap_or_default();

@@ -1,1 +1,86 @@
-//! TODO
+//! A [`Target`] as text, for test fixtures and bug reports.
+//!
+//! The text is made to be compared: one fact a line, sorted, no ids. Of the types it has the named roots and what they hold
+//! by value; a struct that is only pointed to becomes a forward declaration. Everything is a stream of tokens; line ends
+//! and indentation mean nothing and `#` starts a comment.
+//!
+//! ```text
+//! kstrobe_target 1
+//! release "6.18.44"   arch x86_64   cpus 2
+//! ability batch yes
+//! ability task_storage no "needs CAP_BPF and CAP_PERFMON (or root)"
+//! tracepoint "sched:sched_switch" { @8 prev_comm: str 16; @24 prev_pid: i32; }
+//! syscall recvfrom 45 (fd: "int", ubuf: "void *");
+//! poll "softnet" { @0 cpu: u32; }
+//! btf {
+//!   int "unsigned int" size 4 unsigned;
+//!   struct sock size 760 { @0 __sk_common: struct sock_common; @600.5/1 bit: int "unsigned int"; };
+//!   typedef pid_t = int int;
+//! }
+//! ```
+//!
+//! A type is written as `void`, `ptr T`, `const T`, `volatile T`, `restrict T`, `tag "user" T`, `array N T`, `proto (a: T) -> T`,
+//! a kind and a name (`struct sock`, `fwd struct sock`, `typedef pid_t`, `int "unsigned int"`), or an unnamed definition in
+//! place (`union size 8 { ... }`). A name that has several definitions is followed by `~N` from the second on.
+
+mod build;
+mod parse;
+mod tokens;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use parse::parse;
+pub use write::dump;
+
+use crate::target::{Abilities, Ability};
+
+/// First token and version of the form.
+const MAGIC: &str = "kstrobe_target";
+const VERSION: &str = "1";
+
+/// Names of the abilities, in the order of the struct.
+const ABILITIES: [&str; 10] = [
+    "tp_btf",
+    "raw_tp",
+    "tracepoint",
+    "perf_event",
+    "task_storage",
+    "mmapable",
+    "batch",
+    "probe_read_kernel",
+    "current_task_btf",
+    "rdonly_cast",
+];
+
+fn abilities(a: &mut Abilities) -> [&mut Ability; 10] {
+    // Destructured, so that a new ability cannot be forgotten here.
+    let Abilities {
+        tp_btf,
+        raw_tp,
+        tracepoint,
+        perf_event,
+        task_storage,
+        mmapable,
+        batch,
+        probe_read_kernel,
+        current_task_btf,
+        rdonly_cast,
+    } = a;
+    [
+        tp_btf,
+        raw_tp,
+        tracepoint,
+        perf_event,
+        task_storage,
+        mmapable,
+        batch,
+        probe_read_kernel,
+        current_task_btf,
+        rdonly_cast,
+    ]
+}
+
+/// Unnamed types and pointers nest at most this deep.
+const MAX_DEPTH: u32 = 48;

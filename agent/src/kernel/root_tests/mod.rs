@@ -58,6 +58,35 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
 
 #[test]
 #[ignore = "needs root"]
+fn root_a_dump_of_this_kernel_is_read_back() {
+    use kstrobe_ebpf::target::dump::{dump, parse};
+    let wanted = Wanted { tracepoints: ["sched:sched_switch".to_string()].into(), ..Wanted::default() };
+    let target = detect(&wanted);
+    let roots =
+        ["task_struct", "sock", "tcp_sock", "sk_buff", "TCP_ESTABLISHED", "btf_trace_sched_switch", "bpf_rdonly_cast"];
+    let text = dump(&target, &roots);
+    let back = parse(&text).unwrap();
+    assert!(text.len() < 2 << 20, "{} bytes", text.len());
+    assert_eq!(dump(&back, &roots), text);
+    assert_eq!(
+        (back.abilities, back.syscalls, back.tracepoints),
+        (target.abilities, target.syscalls, target.tracepoints)
+    );
+    let (old, new) = (target.btf.unwrap(), back.btf.unwrap());
+    for (aggregate, member) in
+        [("task_struct", "tgid"), ("sock", "sk_ack_backlog"), ("tcp_sock", "srtt_us"), ("sk_buff", "pkt_type")]
+    {
+        let find = |btf: &kstrobe_ebpf::target::Btf| {
+            let found = btf.member(btf.find(aggregate, Kind::Struct).unwrap(), member).unwrap();
+            (found.bit_offset, found.bit_size, btf.size(found.ty))
+        };
+        assert_eq!(find(&old), find(&new), "{aggregate}.{member}");
+    }
+    assert_eq!(new.constant("TCP_ESTABLISHED").unwrap().1, 1);
+}
+
+#[test]
+#[ignore = "needs root"]
 fn root_abilities_without_btf_say_so() {
     let target = detect(&Wanted { btf: Some("/nonexistent".into()), ..Wanted::default() });
     assert!(target.btf.is_none());
