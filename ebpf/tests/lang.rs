@@ -77,8 +77,13 @@ fn literals_are_read() {
 /// A mistake: where (marked by `^` under `text`), what and what to do.
 fn fails(text: &str, carets: &str, message: &str, hint: &str) {
     let e = parse(text).expect_err(text);
-    let shown = format!("{}{}", " ".repeat(e.span.start as usize), "^".repeat((e.span.end - e.span.start).max(1) as usize));
-    assert_eq!((shown.as_str(), e.message.as_str(), e.hint.as_deref().unwrap_or("")), (carets, message, hint), "{text}");
+    let shown =
+        format!("{}{}", " ".repeat(e.span.start as usize), "^".repeat((e.span.end - e.span.start).max(1) as usize));
+    assert_eq!(
+        (shown.as_str(), e.message.as_str(), e.hint.as_deref().unwrap_or("")),
+        (carets, message, hint),
+        "{text}"
+    );
 }
 
 #[test]
@@ -178,10 +183,16 @@ fn tree() -> impl Strategy<Value = Expr> {
                 ExprKind::Call(ident("map".into()), std::iter::once(x).chain(arms).collect())
             }),
             (unary.clone(), inner.clone()).prop_map(|(op, e)| ExprKind::Unary(op, Box::new(e))),
-            (binary.clone(), inner.clone(), inner.clone())
-                .prop_map(|(op, a, b)| ExprKind::Binary(op, Box::new(a), Box::new(b))),
-            (inner.clone(), inner.clone(), inner.clone())
-                .prop_map(|(c, a, b)| ExprKind::Cond(Box::new(c), Box::new(a), Box::new(b))),
+            (binary.clone(), inner.clone(), inner.clone()).prop_map(|(op, a, b)| ExprKind::Binary(
+                op,
+                Box::new(a),
+                Box::new(b)
+            )),
+            (inner.clone(), inner.clone(), inner.clone()).prop_map(|(c, a, b)| ExprKind::Cond(
+                Box::new(c),
+                Box::new(a),
+                Box::new(b)
+            )),
             (inner, list, any::<bool>()).prop_map(|(e, l, n)| ExprKind::In(Box::new(e), l, n)),
         ]
         .prop_map(node)
@@ -191,9 +202,9 @@ fn tree() -> impl Strategy<Value = Expr> {
 /// Text made of pieces of the language, which gets much further into the parser than arbitrary text.
 fn soup() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
-        "a", "args", ".", "->", "[", "]", "(", ")", ",", "1", "0x1f", "10ms", "64KiB", "\"x\"", "'c'", "+", "-", "*", "/",
-        "%", "!", "~", "&", "&&", "||", "|", "^", "==", "!=", "<", ">>", "?", ":", "in", "not", "struct", "enum", "map",
-        "=>", "_", "true", "=", " ", "\"", "'", "\\", "é",
+        "a", "args", ".", "->", "[", "]", "(", ")", ",", "1", "0x1f", "10ms", "64KiB", "\"x\"", "'c'", "+", "-", "*",
+        "/", "%", "!", "~", "&", "&&", "||", "|", "^", "==", "!=", "<", ">>", "?", ":", "in", "not", "struct", "enum",
+        "map", "=>", "_", "true", "=", " ", "\"", "'", "\\", "é",
     ]);
     prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.join(" "))
 }

@@ -5,6 +5,7 @@
 //! struct, and (rightly) on casts.
 
 use super::expr::{Env, Value};
+use super::members::{Found, bitfield_read, field_macro, find, member_candidates};
 use super::report::{Checked, unknown};
 use crate::ast::Ident;
 use crate::diag::{Span, did_you_mean};
@@ -29,26 +30,15 @@ pub(super) struct Memory {
     pub(super) span: Span,
 }
 
-/// A member found by name.
-struct Found {
-    ty: u32,
-    /// Bits from the start of the aggregate that was asked.
-    bit_offset: u32,
-    bit_size: u32,
-    in_union: bool,
-    /// The innermost aggregate that holds it: first byte and size.
-    holder: (u32, u32),
-}
-
 impl Memory {
-    /// What a pointer points to; constant offsets are folded into later reads.
-    pub(super) fn behind(pointer: Expr, span: Span) -> Memory {
-        let Ty::Ptr { to, trust } = pointer.ty else { unreachable!("callers pass pointers") };
+    /// What `pointer`, a pointer to `to`, points to; constant offsets are folded into later reads.
+    pub(super) fn behind(pointer: Expr, to: u32, trust: Trust, span: Span) -> Memory {
+        // The verifier knows the type of the pointer that the offset starts from, not what a cast makes of the result.
+        let traced = trust == Trust::Btf && !matches!(pointer.kind, Kind::Offset { .. });
         let (base, offset) = match pointer.kind {
             Kind::Offset { base, offset } => (*base, offset),
             _ => (pointer, 0),
         };
-        let traced = trust == Trust::Btf;
         Memory { base: retrust(base, trust), offset, ty: to, bitfield: None, traced, span }
     }
 
@@ -63,7 +53,8 @@ impl Memory {
     pub(super) fn address(self, to: u32, trust: Trust, env: &Env) -> Expr {
         let ty = Ty::Ptr { to, trust };
         let place = env.place(self.span);
-        if self.offset == 0 {
+        // A BTF pointer keeps its own type below an offset of 0: that type is what the verifier sees.
+        if self.offset == 0 && (trust != Trust::Btf || self.base.ty == ty) {
             return Expr { ty, place, ..self.base };
         }
         let base = Box::new(retrust(self.base, trust));
@@ -138,86 +129,6 @@ pub(super) fn is_byte_array(btf: &Btf, t: Type) -> bool {
     })
 }
 
-fn find(btf: &Btf, aggregate: Type, name: &str, depth: u32) -> Option<Found> {
-    for m in btf.members(aggregate) {
-        let in_union = aggregate.kind == BtfKind::Union;
-        if m.name == name {
-            let holder = (0, aggregate.size_or_type);
-            return Some(Found { ty: m.ty, bit_offset: m.bit_offset, bit_size: m.bit_size, in_union, holder });
-        }
-        if m.name.is_empty()
-            && depth < 16
-            && let Some(inner) = find(btf, btf.strip(m.ty), name, depth + 1)
-        {
-            return Some(Found {
-                bit_offset: inner.bit_offset + m.bit_offset,
-                in_union: in_union || inner.in_union,
-                holder: (inner.holder.0 + m.bit_offset / 8, inner.holder.1),
-                ..inner
-            });
-        }
-    }
-    None
-}
-
-/// Names of `inet_request_sock` macros whose `skc_` member is called otherwise.
-const IR_MACROS: [(&str, &str); 6] = [
-    ("loc_addr", "rcv_saddr"),
-    ("rmt_addr", "daddr"),
-    ("rmt_port", "dport"),
-    ("v6_loc_addr", "v6_rcv_saddr"),
-    ("v6_rmt_addr", "v6_daddr"),
-    ("iif", "bound_dev_if"),
-];
-
-/// The kernel reaches the head that all sockets share through macros, which BTF does not know: on a struct with a member
-/// `__sk_common`, `sk_X` is `__sk_common.skc_X`; with `__req_common`, `sk_X` and `rsk_X` are `__req_common.skc_X`; with
-/// `__tw_common`, `tw_X` is `__tw_common.skc_X`; and `ir_X` is the same behind `req.__req_common`, some under other names.
-fn field_macro(btf: &Btf, aggregate: u32, name: &str) -> Option<Vec<String>> {
-    let has = |path: &[&str]| {
-        path.iter().try_fold(aggregate, |at, name| btf.member(at, name).map(|m| btf.strip(m.ty).id)).is_some()
-    };
-    let tries: &[(&str, &[&str])] = &[
-        ("sk_", &["__sk_common"]),
-        ("sk_", &["__req_common"]),
-        ("rsk_", &["__req_common"]),
-        ("tw_", &["__tw_common"]),
-        ("ir_", &["__req_common"]),
-        ("ir_", &["req", "__req_common"]),
-    ];
-    tries.iter().find_map(|(prefix, path)| {
-        let rest = name.strip_prefix(prefix)?;
-        let renamed = IR_MACROS.iter().find(|(from, _)| *prefix == "ir_" && *from == rest).map_or(rest, |(_, to)| to);
-        let last = format!("skc_{renamed}");
-        let full: Vec<&str> = path.iter().copied().chain([last.as_str()]).collect();
-        has(&full).then(|| full.iter().map(|s| s.to_string()).collect())
-    })
-}
-
-/// Member names a person may have meant, macros included.
-fn member_candidates(btf: &Btf, aggregate: u32) -> Vec<String> {
-    let mut names: Vec<String> = btf.member_names(aggregate).into_iter().map(str::to_string).collect();
-    for (common, prefix) in [("__sk_common", "sk_"), ("__req_common", "sk_"), ("__tw_common", "tw_")] {
-        if let Some(m) = btf.member(aggregate, common) {
-            let inner = btf.member_names(m.ty);
-            names.extend(inner.iter().filter_map(|n| n.strip_prefix("skc_")).map(|n| format!("{prefix}{n}")));
-        }
-    }
-    names
-}
-
-/// The read that holds a bitfield: it begins at the field's first byte, or as little before it as the struct's end demands.
-fn bitfield_read(found: &Found) -> Option<(u32, Bitfield)> {
-    let (start, end) = (found.bit_offset / 8, (found.bit_offset + found.bit_size).div_ceil(8));
-    let (first, limit) = (found.holder.0, found.holder.0 + found.holder.1);
-    [1u32, 2, 4, 8].into_iter().filter(|size| *size >= end - start).find_map(|size| {
-        let at = start.min(limit.checked_sub(size)?);
-        let shift = found.bit_offset - 8 * at;
-        let fits = at >= first && shift + found.bit_size <= 8 * size;
-        fits.then_some((at, Bitfield { size: size as u8, shift: shift as u8, width: found.bit_size as u8 }))
-    })
-}
-
 impl Env<'_> {
     /// The place a value points to or is.
     fn target_of(&mut self, value: Value) -> Checked<Memory> {
@@ -237,7 +148,7 @@ impl Env<'_> {
                 let message = format!("`{}` is a pointer to an unknown type", self.quote(span));
                 Err(self.fail_hint(span, message, &format!("say which: `cast(struct NAME, {})`", self.quote(span))))
             }
-            Ty::Ptr { .. } => Ok(Memory::behind(pointer, span)),
+            Ty::Ptr { to, trust } => Ok(Memory::behind(pointer, to, trust, span)),
             ty => {
                 let message = format!("`{}` is {} and has no members", self.quote(span), self.describe(ty));
                 Err(self.fail(span, message))
@@ -286,7 +197,7 @@ impl Env<'_> {
         Ok(Memory { offset, ty: found.ty, bitfield, traced: memory.traced && !found.in_union, span, ..memory })
     }
 
-    fn offset(&mut self, from: i32, by: i64, span: Span) -> Checked<i32> {
+    pub(super) fn offset(&mut self, from: i32, by: i64, span: Span) -> Checked<i32> {
         i32::try_from(i64::from(from) + by).map_err(|_| self.fail(span, "this lies too far from its pointer (2 GiB)"))
     }
 

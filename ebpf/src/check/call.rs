@@ -291,9 +291,9 @@ impl Env<'_> {
             return Err(self.fail(args[0].span, message));
         };
         let trust = if trust == Trust::User { trust } else { Trust::Probe };
-        let memory = Memory::behind(super::access::retrust(pointer, trust), span);
-        let memory = Memory { offset: memory.offset - at.1 as i32, ..memory };
-        Ok(Value::Typed(memory.address(to, trust, self)))
+        let memory = Memory::behind(super::access::retrust(pointer, trust), to, trust, span);
+        let offset = self.offset(memory.offset, -i64::from(at.1), span)?;
+        Ok(Value::Typed(Memory { offset, ..memory }.address(to, trust, self)))
     }
 
     /// `has(args.x.y)`: whether this kernel has it. Mistakes inside mean no.

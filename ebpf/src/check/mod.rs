@@ -6,7 +6,7 @@
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `strings` | what is the type of this expression? |
-//! | `access` | which bytes does this member, element or cast mean? |
+//! | `access`, `members` | which bytes does this member, element or cast mean? |
 //! | `metric`, `label` | is this a value, or a label, that can be stored and shown? |
 
 mod access;
@@ -14,6 +14,7 @@ mod call;
 mod expr;
 mod hooks;
 mod label;
+mod members;
 mod metric;
 mod ops;
 mod print;

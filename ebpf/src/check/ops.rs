@@ -2,7 +2,7 @@
 
 use super::access::{convert, retrust};
 use super::expr::{Env, Literal, Value, constant_bool};
-use super::report::Checked;
+use super::report::{Checked, Reported};
 use crate::ast::{self, BinaryOp, UnaryOp};
 use crate::diag::Span;
 use crate::typed::{Arith, Cmp, Expr, Kind, Trust, Ty, Unary};
@@ -94,7 +94,7 @@ impl Env<'_> {
         }
     }
 
-    fn mismatch(&mut self, left: &Expr, right: &Expr, span: Span) -> super::report::Reported {
+    fn mismatch(&mut self, left: &Expr, right: &Expr, span: Span) -> Reported {
         let (l, r) = (self.quote(left.place.span), self.quote(right.place.span));
         let message = format!("`{l}` is {} but `{r}` is {}", self.describe(left.ty), self.describe(right.ty));
         match (left.ty, right.ty) {
@@ -187,18 +187,8 @@ impl Env<'_> {
             let inverted = a.inverted || b.inverted;
             return Ok(Value::Literal(Literal { value, duration, inverted, span }));
         }
-        // A factor or divisor given as a number says nothing about the unit, a bare addend does not either.
-        let (left, right) = self.pair(left, right, span)?;
-        for side in [&left, &right] {
-            if !matches!(side.ty, Ty::Int { .. }) {
-                let message = format!("`{}` is {}, not a number", self.quote(side.place.span), self.describe(side.ty));
-                let place_span = side.place.span;
-                return Err(match side.ty {
-                    Ty::Ptr { .. } => self.fail_hint(place_span, message, "read what it points to with `.` or `[i]`"),
-                    _ => self.fail(place_span, message),
-                });
-            }
-        }
+        let (left, right) = (self.operand(op, left), self.operand(op, right));
+        let (left, right) = self.pair(left?, right?, span)?;
         if let (Arith::Shl | Arith::Shr, Kind::Const(n), Ty::Int { bits, .. }) = (op, &right.kind, left.ty)
             && *n >= u64::from(bits)
         {
@@ -208,6 +198,25 @@ impl Env<'_> {
         let (ty, duration) = (left.ty, duration_of(op, left.duration, right.duration));
         let kind = Kind::Arith(op, Box::new(left), Box::new(right));
         Ok(Value::Typed(Expr { kind, ty, duration, place: self.place(span) }))
+    }
+
+    /// An operand of arithmetic: a number, with or without a type.
+    fn operand(&mut self, op: Arith, value: Value) -> Checked<Value> {
+        if let Value::Literal(_) = value {
+            return Ok(value);
+        }
+        let expr = self.typed(value)?;
+        let hint = match (expr.ty, op) {
+            (Ty::Int { .. }, _) => return Ok(Value::Typed(expr)),
+            (Ty::Ptr { .. }, _) => "read what it points to with `.` or `[i]`",
+            (Ty::Bool, Arith::And | Arith::Or | Arith::Xor) => {
+                "`&`, `|` and `^` bind looser than comparisons: put them in brackets, or write `&&`, `||`, `!=`"
+            }
+            (Ty::Bool, _) => "choose numbers with it: `x ? 1 : 0`",
+            (Ty::Str(_) | Ty::Bytes(_), _) => "only numbers are computed with",
+        };
+        let message = format!("`{}` is {}, not a number", self.quote(expr.place.span), self.describe(expr.ty));
+        Err(self.fail_hint(expr.place.span, message, hint))
     }
 
     fn compare(&mut self, op: Cmp, left: Value, right: Value, span: Span) -> Checked<Expr> {
@@ -266,6 +275,7 @@ impl Env<'_> {
         let (yes, no) = (self.value(yes), self.value(no));
         let (condition, yes, no) = (condition?, yes?, no?);
         let (yes, no) = match (yes, no) {
+            (Value::Text(..), _) | (_, Value::Text(..)) => return Err(self.text_choice(span)),
             (Value::Literal(a), Value::Literal(b)) => {
                 let ty = if a.value < 0 || b.value < 0 { Ty::S64 } else { Ty::U64 };
                 let (a, b) = (self.adapt(a, ty), self.adapt(b, ty));
@@ -274,10 +284,7 @@ impl Env<'_> {
             (yes, no) => self.pair(yes, no, span)?,
         };
         let (yes, no) = match (yes.ty, no.ty) {
-            (Ty::Str(_) | Ty::Bytes(_), _) => {
-                let hint = "use `map(x, 1 => \"one\", ..)` in a label";
-                return Err(self.fail_hint(span, "text cannot be chosen with `?:`", hint));
-            }
+            (Ty::Str(_) | Ty::Bytes(_), _) => return Err(self.text_choice(span)),
             (Ty::Ptr { to: a, trust: s }, Ty::Ptr { to: b, trust: t }) => {
                 if a != b || (s == Trust::User) != (t == Trust::User) {
                     return Err(self.mismatch(&yes, &no, span));
@@ -291,6 +298,14 @@ impl Env<'_> {
         let (ty, duration) = (yes.ty, yes.duration || no.duration);
         let kind = Kind::Cond(Box::new(condition), Box::new(yes), Box::new(no));
         Ok(Value::Typed(Expr { kind, ty, duration, place: self.place(span) }))
+    }
+
+    fn text_choice(&mut self, span: Span) -> Reported {
+        self.fail_hint(
+            span,
+            "text cannot be chosen with `?:`",
+            "in a label use `map(x, true => \"yes\", false => \"no\")`",
+        )
     }
 
     /// `x in [a, b]`.

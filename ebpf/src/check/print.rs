@@ -135,24 +135,6 @@ pub fn print_expr(expr: &Expr, btf: Option<&Btf>) -> String {
     let show = |e: &Expr| print_expr(e, btf);
     let ty = || print_ty(expr.ty, btf);
     match &expr.kind {
-        Kind::Const(bits) => match expr.ty {
-            Ty::Bool => (*bits != 0).to_string(),
-            Ty::Int { signed: true, .. } => format!("{}:{}", *bits as i64, ty()),
-            _ => format!("{bits}:{}", ty()),
-        },
-        Kind::Str(bytes) => text(bytes),
-        Kind::Now => "now".into(),
-        Kind::Pid => "pid".into(),
-        Kind::Tid => "tid".into(),
-        Kind::Uid => "uid".into(),
-        Kind::Gid => "gid".into(),
-        Kind::Comm => "comm".into(),
-        Kind::Cgroup => "cgroup".into(),
-        Kind::Cpu => "cpu".into(),
-        Kind::Task => format!("task:{}", ty()),
-        Kind::Arg { offset } => format!("arg{}:{}", offset / 8, ty()),
-        Kind::Field { offset } => format!("field@{offset}:{}", ty()),
-        Kind::DataLoc { offset } => format!("data_loc@{offset}:{}", ty()),
         Kind::Load { base, offset, bitfield } => {
             let bits = bitfield.map_or(String::new(), |b| format!(" {}B>>{}&{}b", b.size, b.shift, b.width));
             format!("load({} {offset:+}{bits}):{}", show(base), ty())
@@ -164,10 +146,6 @@ pub fn print_expr(expr: &Expr, btf: Option<&Btf>) -> String {
         Kind::StrAt(p) => format!("str({}):{}", show(p), ty()),
         Kind::FdFile(fd) => format!("fd_file({}):{}", show(fd), ty()),
         Kind::FdSock(fd) => format!("fd_sock({}):{}", show(fd), ty()),
-        Kind::Saved(i) => format!("saved{i}:{}", ty()),
-        Kind::Elapsed => "elapsed".into(),
-        Kind::OffCpu => "off_cpu".into(),
-        Kind::OnCpu => "on_cpu".into(),
         Kind::Unary(Unary::Neg, a) => format!("-{}", show(a)),
         Kind::Unary(Unary::Invert, a) => format!("~{}", show(a)),
         Kind::Not(a) => format!("!{}", show(a)),
@@ -186,6 +164,33 @@ pub fn print_expr(expr: &Expr, btf: Option<&Btf>) -> String {
             }
             _ => format!("({} in {values:?})", show(a)),
         },
+        leaf => print_leaf(leaf, expr.ty, &ty()),
+    }
+}
+
+/// What has no operands.
+fn print_leaf(kind: &Kind, ty: Ty, shown_ty: &str) -> String {
+    match kind {
+        Kind::Const(bits) => match ty {
+            Ty::Bool => (*bits != 0).to_string(),
+            Ty::Int { signed: true, .. } => format!("{}:{shown_ty}", *bits as i64),
+            _ => format!("{bits}:{shown_ty}"),
+        },
+        Kind::Str(bytes) => text(bytes),
+        Kind::Task => format!("task:{shown_ty}"),
+        Kind::Arg { offset } => format!("arg{}:{shown_ty}", offset / 8),
+        Kind::Field { offset } => format!("field@{offset}:{shown_ty}"),
+        Kind::DataLoc { offset } => format!("data_loc@{offset}:{shown_ty}"),
+        Kind::Saved(i) => format!("saved{i}:{shown_ty}"),
+        // Now, Pid, Comm, Elapsed ...: the name says it all.
+        name => {
+            let camel = format!("{name:?}");
+            let snake = camel.char_indices().map(|(i, c)| match c.is_uppercase() && i > 0 {
+                true => format!("_{}", c.to_lowercase()),
+                false => c.to_lowercase().to_string(),
+            });
+            snake.collect()
+        }
     }
 }
 

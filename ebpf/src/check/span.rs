@@ -10,7 +10,7 @@ use super::scope::{Args, Role, Saved, Scope};
 use super::{Input, MAX_KEY_BYTES, MAX_SAVED, filter, measures, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
-use crate::program::{HookKind, Span};
+use crate::program::{Edge, HookKind, Span};
 use crate::target::Ability;
 use crate::typed::{EndSite, Expr, Kind, Select, Shape, SpanKey, StartSite, Trust, Ty};
 
@@ -54,15 +54,12 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
     finish(input, span, start_points, starts, ends, saved, key?)
 }
 
-/// Whether an end's selection has all calls that may have begun a span.
+/// Whether an end's selection has the returns of all calls that may have begun a span.
 fn covers(end: &Point, starts: &[Option<Vec<u64>>]) -> bool {
-    match (&end.args, &end.numbers) {
-        (Args::Syscall(_), None) => true,
-        (Args::Syscall(_), Some(ends)) => {
-            starts.iter().all(|s| s.as_ref().is_some_and(|s| s.iter().all(|n| ends.contains(n))))
-        }
-        _ => false,
-    }
+    let returns = matches!(&end.args, Args::Syscall(call) if call.edge == Edge::Exit);
+    let selected =
+        |ends: &Vec<u64>| starts.iter().all(|s| s.as_ref().is_some_and(|s| s.iter().all(|n| ends.contains(n))));
+    returns && end.numbers.as_ref().is_none_or(selected)
 }
 
 fn finish(

@@ -40,35 +40,6 @@ fn power(kind: &ExprKind) -> u8 {
 
 fn write_kind(out: &mut String, kind: &ExprKind, power: u8) {
     match kind {
-        ExprKind::Int(v) => push(out, v),
-        ExprKind::Duration(v) => push(
-            out,
-            &in_units(
-                *v,
-                &[
-                    ("h", 3_600_000_000_000),
-                    ("m", 60_000_000_000),
-                    ("s", 1_000_000_000),
-                    ("ms", 1_000_000),
-                    ("us", 1_000),
-                ],
-                "ns",
-            ),
-        ),
-        ExprKind::Size(v) => push(out, &in_units(v >> 10, &[("GiB", 1 << 20), ("MiB", 1 << 10)], "KiB")),
-        ExprKind::Bool(v) => push(out, v),
-        ExprKind::Str(v) => write_text(out, v),
-        ExprKind::Name(v) => out.push_str(v),
-        ExprKind::TypeName(kind, name) => {
-            let keyword = match kind {
-                TypeKind::Struct => "struct",
-                TypeKind::Union => "union",
-                TypeKind::Enum => "enum",
-            };
-            out.push_str(keyword);
-            out.push(' ');
-            out.push_str(name);
-        }
         ExprKind::Field(base, field) => {
             write(out, base, POSTFIX);
             out.push('.');
@@ -122,6 +93,43 @@ fn write_kind(out: &mut String, kind: &ExprKind, power: u8) {
             out.push_str(" => ");
             write(out, text, COND);
         }
+        leaf => write_leaf(out, leaf),
+    }
+}
+
+/// What holds no expression.
+fn write_leaf(out: &mut String, kind: &ExprKind) {
+    match kind {
+        ExprKind::Int(v) => push(out, v),
+        ExprKind::Duration(v) => push(
+            out,
+            &in_units(
+                *v,
+                &[
+                    ("h", 3_600_000_000_000),
+                    ("m", 60_000_000_000),
+                    ("s", 1_000_000_000),
+                    ("ms", 1_000_000),
+                    ("us", 1_000),
+                ],
+                "ns",
+            ),
+        ),
+        ExprKind::Size(v) => push(out, &in_units(v >> 10, &[("GiB", 1 << 20), ("MiB", 1 << 10)], "KiB")),
+        ExprKind::Bool(v) => push(out, v),
+        ExprKind::Str(v) => write_text(out, v),
+        ExprKind::Name(v) => out.push_str(v),
+        ExprKind::TypeName(kind, name) => {
+            let keyword = match kind {
+                TypeKind::Struct => "struct",
+                TypeKind::Union => "union",
+                TypeKind::Enum => "enum",
+            };
+            out.push_str(keyword);
+            out.push(' ');
+            out.push_str(name);
+        }
+        _ => unreachable!("write_kind prints all that holds expressions"),
     }
 }
 

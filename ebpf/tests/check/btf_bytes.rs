@@ -46,7 +46,7 @@ impl BtfBytes {
 
     fn header(&mut self, name: &str, kind: u32, flag: bool, count: usize, size_or_type: u32) -> u32 {
         let name = self.string(name);
-        self.words(&[name, u32::from(flag) << 31 | kind << 24 | count as u32, size_or_type]);
+        self.words(&[name, (u32::from(flag) << 31) | (kind << 24) | count as u32, size_or_type]);
         self.count += 1;
         self.count
     }
@@ -54,7 +54,7 @@ impl BtfBytes {
     /// `encoding`: 1 signed, 2 char, 4 bool.
     pub fn int(&mut self, name: &str, bytes: u32, encoding: u32) -> u32 {
         let id = self.header(name, INT, false, 0, bytes);
-        self.words(&[encoding << 24 | bytes * 8]);
+        self.words(&[(encoding << 24) | (bytes * 8)]);
         id
     }
 
@@ -104,7 +104,7 @@ impl BtfBytes {
         let id = self.header(name, kind, bitfields, members.len(), bytes);
         for (name, ty, bit, width) in members {
             let name = self.string(name);
-            self.words(&[name, *ty, width << 24 | bit]);
+            self.words(&[name, *ty, (width << 24) | bit]);
         }
         id
     }

@@ -1,9 +1,7 @@
 //! A small kernel for the cases: a socket, a buffer, a task, and what the hooks need.
 
 use crate::btf_bytes::BtfBytes;
-use kstrobe_ebpf::target::{
-    Abilities, Ability, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat,
-};
+use kstrobe_ebpf::target::{Abilities, Ability, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat};
 
 /// Integers every other type needs.
 struct Ints {
@@ -95,7 +93,11 @@ fn btf() -> Btf {
     let nsproxy_ptr = b.ptr(nsproxy);
     let task = b.next_id();
     let task_ptr = b.ptr(task + 1);
-    b.structure("task_struct", 512, &[("parent", task_ptr, 0, 0), ("nsproxy", nsproxy_ptr, 64, 0), ("tgid", i.int, 128, 0)]);
+    b.structure(
+        "task_struct",
+        512,
+        &[("parent", task_ptr, 0, 0), ("nsproxy", nsproxy_ptr, 64, 0), ("tgid", i.int, 128, 0)],
+    );
     b.structure("file", 64, &[("f_pos", i.u64, 0, 0)]);
     let regs = b.structure(
         "pt_regs",
@@ -162,6 +164,11 @@ pub fn target(changes: &str) -> Target {
         ("read", call(0, &[("fd", "unsigned int"), ("buf", "char *"), ("count", "size_t")])),
         ("chmod", call(90, &[("filename", "const char *"), ("mode", "umode_t")])),
         ("recvfrom", call(45, &[("fd", "int"), ("ubuf", "void *"), ("size", "size_t"), ("flags", "unsigned int")])),
+        ("fchmodat", call(268, &[("dfd", "int"), ("filename", "const char *"), ("mode", "umode_t")])),
+        (
+            "getdents",
+            call(78, &[("fd", "unsigned int"), ("dirent", "struct linux_dirent *"), ("count", "unsigned int")]),
+        ),
         ("mystery", Syscall { number: 400, args: None }),
     ]
     .map(|(name, call)| (name.to_string(), call))
@@ -175,7 +182,8 @@ pub fn target(changes: &str) -> Target {
         field("path", 44, FieldType::DataLoc),
     ];
     target.tracepoints.insert("sock:inet_sock_set_state".into(), TracepointFormat { fields });
-    let rows = vec![field("cpu", 0, int(4, false)), field("dropped", 8, int(8, false)), field("name", 16, FieldType::Str(32))];
+    let rows =
+        vec![field("cpu", 0, int(4, false)), field("dropped", 8, int(8, false)), field("name", 16, FieldType::Str(32))];
     target.polls.insert("softnet".into(), rows);
     for change in changes.split_whitespace() {
         let no = || Ability::No("this test says so".into());

@@ -4,6 +4,7 @@
 mod btf_bytes;
 mod fixture;
 mod program_text;
+mod soup;
 mod vmlinux;
 
 use kstrobe_ebpf::check::print_probe;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// A mistake as a person sees it: the text, carets below, and what to do.
 pub fn show(diagnostic: &Diagnostic, texts: &[Text]) -> String {
     let Diagnostic { fault, at, message, hint } = diagnostic;
-    let mut out = format!("{fault:?}: {message}\n").to_lowercase().replacen(&message.to_lowercase(), message, 1);
+    let mut out = format!("{}: {message}\n", format!("{fault:?}").to_lowercase());
     if let Some(at) = at {
         let text = &texts[at.text.0 as usize].text;
         let (start, end) = (at.span.start as usize, at.span.end as usize);

@@ -58,7 +58,9 @@ fn metric(reader: &mut Reader, text: &str) -> Metric {
     let kind = match kind {
         "counter" => MetricKind::Counter,
         "gauge" => MetricKind::Gauge,
-        _ => MetricKind::Histogram(BucketSpec { schema: 3, raw_per_unit: 1, min: 1, max: 1 << 30, classic: Vec::new() }),
+        _ => {
+            MetricKind::Histogram(BucketSpec { schema: 3, raw_per_unit: 1, min: 1, max: 1 << 30, classic: Vec::new() })
+        }
     };
     Metric { name: reader.text(name), kind, value: None, filter: None, labels: Vec::new(), max_series: 1024 }
 }

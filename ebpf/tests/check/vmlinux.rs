@@ -8,21 +8,31 @@ use kstrobe_ebpf::typed::{Attach, Shape, SpanKey};
 /// This machine's kernel types with the abilities of a recent kernel; `None` where the kernel does not publish them.
 fn target() -> Option<Target> {
     let raw = std::fs::read("/sys/kernel/btf/vmlinux").ok()?;
-    let mut target =
-        Target { cpus: 8, btf: Some(Btf::parse(raw).expect("the kernel's own BTF")), ..Target::default() };
+    let mut target = Target { cpus: 8, btf: Some(Btf::parse(raw).expect("the kernel's own BTF")), ..Target::default() };
     let a = &mut target.abilities;
-    for ability in [&mut a.tp_btf, &mut a.raw_tp, &mut a.task_storage, &mut a.current_task_btf, &mut a.probe_read_kernel] {
+    for ability in
+        [&mut a.tp_btf, &mut a.raw_tp, &mut a.task_storage, &mut a.current_task_btf, &mut a.probe_read_kernel]
+    {
         *ability = Ability::Yes;
     }
     let fd = |ctype: &str| Some(vec![SyscallArg { name: "fd".into(), ctype: ctype.into() }]);
-    let calls = [("read", 0, "unsigned int"), ("recvfrom", 45, "int"), ("recvmsg", 47, "int"), ("recvmmsg", 299, "int")]
-        .into_iter()
-        .chain([("accept", 43, "int"), ("accept4", 288, "int")]);
+    let calls =
+        [("read", 0, "unsigned int"), ("recvfrom", 45, "int"), ("recvmsg", 47, "int"), ("recvmmsg", 299, "int")]
+            .into_iter()
+            .chain([("accept", 43, "int"), ("accept4", 288, "int")]);
     target.syscalls = calls.map(|(name, number, ty)| (name.into(), Syscall { number, args: fd(ty) })).collect();
     let field = |name: &str, offset, ty| Field { name: name.into(), offset, ty };
     let int = |size| FieldType::Int { size, signed: false };
     target.polls = [
-        ("tcp_listen", vec![field("port", 0, int(2)), field("depth", 8, int(4)), field("limit", 12, int(4)), field("syn", 16, int(4))]),
+        (
+            "tcp_listen",
+            vec![
+                field("port", 0, int(2)),
+                field("depth", 8, int(4)),
+                field("limit", 12, int(4)),
+                field("syn", 16, int(4)),
+            ],
+        ),
         (
             "softnet",
             ["cpu", "processed", "dropped", "squeezed", "backlog"]
