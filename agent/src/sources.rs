@@ -50,7 +50,9 @@ pub fn probes(directory: Option<&Path>) -> (Vec<Probe>, Vec<Diagnostic>) {
                     }
                 }
             }
-            Err(e) => diagnostics.push(problem(format!("cannot read the probes directory {}: {e}", directory.display()))),
+            Err(e) => {
+                diagnostics.push(problem(format!("cannot read the probes directory {}: {e}", directory.display())))
+            }
         }
     }
     let base = |f: &SourceFile| f.name.rsplit('/').next().unwrap_or_default().to_string();
@@ -88,7 +90,11 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
         let known = probes.iter().flat_map(|p| [p.name.value.as_str(), p.pack.as_str()]);
         let hint = kstrobe_config::did_you_mean(name, known).map(|n| format!("did you mean `{n}`?"));
         let hint = hint.or_else(|| Some("`kstrobe list` shows all probes".into()));
-        diagnostics.push(Diagnostic { hint, at: at.map(|s| s.at.clone()), ..problem(format!("there is no probe `{name}`")) });
+        diagnostics.push(Diagnostic {
+            hint,
+            at: at.map(|s| s.at.clone()),
+            ..problem(format!("there is no probe `{name}`"))
+        });
     };
     for s in agent.enable.iter().chain(&agent.disable) {
         unknown(&s.value, Some(s));
@@ -104,7 +110,8 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
         let says = |names: &mut dyn Iterator<Item = &str>| -> u8 {
             names.map(|n| if n == p.name.value { 2 } else { u8::from(n == p.pack && p.enabled) }).max().unwrap_or(0)
         };
-        let on = says(&mut agent.enable.iter().map(|s| s.value.as_str()).chain(choice.enable.iter().map(String::as_str)));
+        let on =
+            says(&mut agent.enable.iter().map(|s| s.value.as_str()).chain(choice.enable.iter().map(String::as_str)));
         let off =
             says(&mut agent.disable.iter().map(|s| s.value.as_str()).chain(choice.disable.iter().map(String::as_str)));
         if off > on { false } else { p.enabled || on > 0 }

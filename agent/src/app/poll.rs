@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use kstrobe_config::model::{self, Probe};
-use kstrobe_ebpf::ir::interp::Machine;
 use kstrobe_ebpf::ir::Module;
+use kstrobe_ebpf::ir::interp::Machine;
 use kstrobe_ebpf::layout::{CellKind, Index};
 
 use super::families;
@@ -45,12 +45,13 @@ impl Poll {
             };
             kinds.insert(cell.metric as usize, kind);
         }
-        let metrics = probe.metrics.iter().zip(&about).zip(kinds.into_values()).map(|((m, about), kind)| PolledMetric {
-            about: about.clone(),
-            kind,
-            // One more for what the table already merged into `other`.
-            max_series: m.max_series as usize + 1,
-        });
+        let metrics =
+            probe.metrics.iter().zip(&about).zip(kinds.into_values()).map(|((m, about), kind)| PolledMetric {
+                about: about.clone(),
+                kind,
+                // One more for what the table already merged into `other`.
+                max_series: m.max_series as usize + 1,
+            });
         let series = PolledSeries::new(metrics.collect(), Moment::now());
         Some(Poll {
             module,
@@ -96,9 +97,9 @@ impl Poll {
                 Index::Hash { map, .. } => machine.hash(map),
                 _ => vec![],
             };
-            let entries = index.iter().filter_map(|(key, slot)| {
-                Some((key.as_slice(), u32::from_le_bytes(slot.get(..4)?.try_into().ok()?)))
-            });
+            let entries = index
+                .iter()
+                .filter_map(|(key, slot)| Some((key.as_slice(), u32::from_le_bytes(slot.get(..4)?.try_into().ok()?))));
             // A table of one reading: what persists between readings is kept by `PolledSeries`.
             let about = families::of_table(&self.about, table);
             let mut once = TableSeries::new(table.clone(), about, Duration::ZERO, now);

@@ -1,8 +1,8 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
 use kstrobe_config::model::{Probe, Shape};
-use kstrobe_ebpf::{Artifact, Target};
 use kstrobe_ebpf::target::Ability;
+use kstrobe_ebpf::{Artifact, Target};
 use std::time::Duration;
 
 use super::attached::Attached;
@@ -37,7 +37,11 @@ impl Running {
         let probe = draft.probe.clone();
         match draft.compile(target) {
             Err(refusal) => {
-                tracing::error!(probe = probe.name.value, "not started\n{}", kstrobe_config::render(&refusal.diagnostics));
+                tracing::error!(
+                    probe = probe.name.value,
+                    "not started\n{}",
+                    kstrobe_config::render(&refusal.diagnostics)
+                );
                 off(draft, refusal.reason())
             }
             Ok(artifact) => match &probe.shape {
@@ -157,7 +161,13 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     let loaded = load::load(loader, &artifact.object, layout, &programs)?;
     for p in &artifact.programs {
         let (hook, _) = plan::attach_point(&p.attach);
-        tracing::info!(probe = draft.probe.name.value, program = p.name, hook, instructions = p.instructions, "attached");
+        tracing::info!(
+            probe = draft.probe.name.value,
+            program = p.name,
+            hook,
+            instructions = p.instructions,
+            "attached"
+        );
     }
     let kind = kind(artifact);
     let attached = Attached::new(&draft.probe, layout, loaded, born);

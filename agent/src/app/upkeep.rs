@@ -100,7 +100,8 @@ struct Stats {
 
 impl Stats {
     fn new() -> Stats {
-        Stats { on: None, next: Instant::now(), refused: false }
+        // Not at once: what runs at the start is not typical of what runs later.
+        Stats { on: None, next: Instant::now() + STATS_EVERY / 2, refused: false }
     }
 
     /// Opens or closes a window when it is time, and says when it will be again.

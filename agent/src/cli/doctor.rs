@@ -29,7 +29,12 @@ pub fn run(args: &Args) -> ExitCode {
     let mut findings = of_privileges(&privileges::privileges());
     let a = &target.abilities;
     let abilities: [(&str, &Ability, &str, bool); 10] = [
-        ("BTF-typed tracepoints", &a.tp_btf, "raw ones are used, each field costs a helper call, no time off CPU", false),
+        (
+            "BTF-typed tracepoints",
+            &a.tp_btf,
+            "raw ones are used, each field costs a helper call, no time off CPU",
+            false,
+        ),
         ("raw tracepoints", &a.raw_tp, "`rawtracepoint:` and `syscall:` need these or the BTF-typed ones", false),
         ("perf tracepoints", &a.tracepoint, "`tracepoint:` hooks cannot be used", false),
         ("perf events", &a.perf_event, "`interval:` hooks cannot be used", false),
@@ -95,10 +100,13 @@ fn of_privileges(p: &Privileges) -> Vec<Finding> {
             add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
         }
     }
-    let btf = if p.btf { Ok("published".into()) } else { Err("not published: probes have no types to go by".to_string()) };
+    let btf =
+        if p.btf { Ok("published".into()) } else { Err("not published: probes have no types to go by".to_string()) };
     add("kernel BTF", btf, false);
     let tracefs = p.tracefs.as_ref();
-    let state = tracefs.map(|how| format!("{how:?}").to_lowercase()).map_err(|e| format!("{e}: no argument names of system calls"));
+    let state = tracefs
+        .map(|how| format!("{how:?}").to_lowercase())
+        .map_err(|e| format!("{e}: no argument names of system calls"));
     add("tracefs", state, false);
     findings
 }

@@ -6,11 +6,11 @@ use clap::ValueEnum;
 use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, Table};
 
 use super::{Output, SourceArgs, complain, table};
-use kstrobe_config::model::Probe;
-use kstrobe_ebpf::Artifact;
 use crate::plan::attach_point;
 use crate::sources::{self, Choice};
 use crate::{prepare, sources::choose};
+use kstrobe_config::model::Probe;
+use kstrobe_ebpf::Artifact;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -54,7 +54,12 @@ pub fn run(args: &Args) -> ExitCode {
     match args.output {
         Output::Text => prepared.planned.iter().for_each(|(draft, artifact)| text(&draft.probe, artifact, args.stage)),
         Output::Json => {
-            println!("{}", serde_json::Value::from(prepared.planned.iter().map(|(draft, artifact)| json(&draft.probe, artifact)).collect::<Vec<_>>()));
+            println!(
+                "{}",
+                serde_json::Value::from(
+                    prepared.planned.iter().map(|(draft, artifact)| json(&draft.probe, artifact)).collect::<Vec<_>>()
+                )
+            );
         }
     }
     code

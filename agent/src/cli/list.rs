@@ -45,13 +45,17 @@ pub fn run(args: &Args) -> ExitCode {
                 eprintln!("error: this kernel has no BTF; `kstrobe doctor` says more");
                 return ExitCode::from(1);
             };
-            let mut names: Vec<_> = btf.tracepoints().into_iter().map(|n| vec![n.to_string(), arguments(btf, n)]).collect();
+            let mut names: Vec<_> =
+                btf.tracepoints().into_iter().map(|n| vec![n.to_string(), arguments(btf, n)]).collect();
             names.sort();
             (vec!["tracepoint", "arguments"], names)
         }
         What::Syscalls => {
             let target = prepare::look(&[], args.source.btf.as_deref());
-            (vec!["syscall", "number"], target.syscalls.iter().map(|(n, s)| vec![n.clone(), s.number.to_string()]).collect())
+            (
+                vec!["syscall", "number"],
+                target.syscalls.iter().map(|(n, s)| vec![n.clone(), s.number.to_string()]).collect(),
+            )
         }
         What::Polls => (vec!["source", "fields", "summary"], polls()),
     };

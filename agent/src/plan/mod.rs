@@ -36,7 +36,9 @@ impl Refusal {
 /// A hook in bpftrace's words, with why it was chosen.
 pub fn attach_point(a: &Attach) -> (String, &'static str) {
     match a {
-        Attach::TpBtf { event } => (format!("tp_btf:{event}"), "BTF-typed tracepoint: arguments are read with plain loads"),
+        Attach::TpBtf { event } => {
+            (format!("tp_btf:{event}"), "BTF-typed tracepoint: arguments are read with plain loads")
+        }
         Attach::RawTp { event } => (format!("raw_tp:{event}"), "raw tracepoint: this kernel has no BTF-typed ones"),
         Attach::Tracepoint { system, event } => (format!("tracepoint:{system}:{event}"), "perf tracepoint, as written"),
         Attach::Interval { period_ns } => (format!("interval:{period_ns}ns"), "cpu-clock on one CPU"),

@@ -116,9 +116,9 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
         let kind = match &probe.metrics[m].kind {
             MetricKind::Counter => CellKind::Counter,
             MetricKind::Gauge { signed } => CellKind::Gauge { signed: *signed },
-            MetricKind::Histogram(spec) => CellKind::Histogram(Arc::new(
-                Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?,
-            )),
+            MetricKind::Histogram(spec) => {
+                CellKind::Histogram(Arc::new(Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?))
+            }
         };
         let labels = (0..first.labels.len() as u32).collect();
         let bytes = kind.bytes();
