@@ -64,6 +64,17 @@ pub fn probes(directory: Option<&Path>) -> (Vec<Probe>, Vec<Diagnostic>) {
     (probes, diagnostics)
 }
 
+/// The probes an agent should run, from its configuration and the command line. Mistakes in probe files cost only the
+/// probe they are in; a name that fits nothing is a mistake of whoever starts the agent, and then there are none.
+pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
+    let configured = agent.probes_directory.as_ref().map(|d| Path::new(&d.value));
+    let (all, mut diagnostics) = probes(directory.or(configured));
+    let (chosen, mut unknown) = choose(all, agent, choice);
+    let known = unknown.is_empty();
+    diagnostics.append(&mut unknown);
+    (known.then_some(chosen), diagnostics)
+}
+
 /// YAML files right in a directory, in name order. A mounted ConfigMap shows each key as a link beside hidden folders.
 fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
     let mut paths = Vec::new();

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use kstrobe_config::model::Probe;
 use kstrobe_ebpf::Layout;
 
-use super::families;
 use crate::kernel::load::Loaded;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
 use crate::metrics::snapshot::{Family, Moment};
+use crate::plan::Outline;
 use crate::telemetry::{Lost, MapUse, ProgramUse, SeriesUse};
 
 /// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is
@@ -27,13 +26,13 @@ pub(super) struct Attached {
 
 impl Attached {
     /// `born` is a moment before the programs were attached.
-    pub fn new(probe: &Probe, layout: &Layout, loaded: Loaded, born: Moment) -> Attached {
-        let about = families::descriptors(probe);
+    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, born: Moment) -> Attached {
         let tables = layout.tables.iter().map(|t| {
-            // Metrics that share a table share their keys' fate: the longest wish wins, 0 being for ever.
-            let ttls = t.cells.iter().map(|c| probe.metrics[c.metric as usize].ttl_ns);
-            let ttl = if ttls.clone().any(|t| t == 0) { 0 } else { ttls.max().unwrap_or(0) };
-            TableSeries::new(t.clone(), families::of_table(&about, t), Duration::from_nanos(ttl), born)
+            let metrics = || t.cells.iter().map(|c| &outline.metrics[c.metric as usize]);
+            // Metrics that share a table share their keys' fate: the longest wish wins, zero being for ever.
+            let for_ever = metrics().any(|m| m.ttl.is_zero());
+            let ttl = metrics().map(|m| m.ttl).max().filter(|_| !for_ever).unwrap_or_default();
+            TableSeries::new(t.clone(), metrics().map(|m| m.about.clone()).collect(), ttl, born)
         });
         let tables = tables.collect();
         Attached { loaded, tables, abandoned: 0 }

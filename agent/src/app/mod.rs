@@ -1,7 +1,6 @@
 //! The running agent: build, then serve, then drain. The one place that owns what runs.
 
 mod attached;
-mod families;
 mod poll;
 mod probe;
 mod upkeep;
@@ -10,8 +9,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-use kstrobe_config::model::Agent;
 
 use crate::cli::{SourceArgs, complain};
 use crate::export::{self, Format};
@@ -74,7 +71,10 @@ pub fn run(options: Options) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    let Some(drafts) = drafts(&options, &agent) else { return ExitCode::from(1) };
+    let (probes, diagnostics) = sources::chosen(&agent, options.source.probes.as_deref(), &options.choice);
+    complain(&diagnostics);
+    let Some(probes) = probes else { return ExitCode::from(1) };
+    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
     let app = Arc::new(App::start(&drafts, &options));
     match serve(app, listeners) {
         Ok(()) => ExitCode::SUCCESS,
@@ -83,17 +83,6 @@ pub fn run(options: Options) -> ExitCode {
             ExitCode::from(1)
         }
     }
-}
-
-/// The probes to run. Mistakes in probe files are told and cost only the probe they are in; a name that fits nothing is
-/// a mistake of whoever starts the agent.
-fn drafts(options: &Options, agent: &Agent) -> Option<Vec<Draft>> {
-    let directory = agent.probes_directory.as_ref().map(|d| PathBuf::from(&d.value));
-    let (probes, diagnostics) = sources::probes(options.source.probes.as_deref().or(directory.as_deref()));
-    complain(&diagnostics);
-    let (chosen, unknown) = sources::choose(probes, agent, &options.choice);
-    complain(&unknown);
-    unknown.is_empty().then(|| chosen.into_iter().map(plan::draft).collect())
 }
 
 impl App {
@@ -118,7 +107,7 @@ impl App {
                 let mut probe = lock(probe);
                 let (mut found, errors) = probe.families(&mut names, now);
                 for error in errors {
-                    tracing::error!(probe = probe.probe.name.value, reason = error, "cannot read");
+                    tracing::error!(probe = probe.outline.name, reason = error, "cannot read");
                 }
                 families.append(&mut found);
                 probe.observe(&mut observed);

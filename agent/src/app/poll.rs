@@ -1,18 +1,18 @@
 //! A `poll:` probe at work: rows of a source go through the probe's IR in the interpreter, its tables become series.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kstrobe_config::model::{self, Probe};
 use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
 use kstrobe_ebpf::layout::{CellKind, Index};
 
-use super::families;
 use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
 use crate::metrics::series::TableSeries;
-use crate::metrics::snapshot::{Family, Moment, Number, Values};
+use crate::metrics::snapshot::{Descriptor, Family, Moment, Number, Values};
+use crate::plan::Outline;
 use crate::polls::{self, Reader};
 
 /// A running poll probe.
@@ -20,7 +20,8 @@ pub(super) struct Poll {
     module: Module,
     source: &'static str,
     reader: Reader,
-    about: Vec<std::sync::Arc<crate::metrics::snapshot::Descriptor>>,
+    /// By metric.
+    about: Vec<Arc<Descriptor>>,
     series: PolledSeries,
     /// Nanoseconds between reads, as the probe says.
     pub every: Duration,
@@ -32,10 +33,9 @@ pub(super) struct Poll {
 
 impl Poll {
     /// Ready for its first read. `None` when the agent has no such source (the compiler has checked that it does).
-    pub fn new(probe: &Probe, module: Module, every: Duration) -> Option<Poll> {
-        let model::Shape::Poll { source, .. } = &probe.shape else { return None };
-        let source = polls::source(&source.value)?;
-        let about = families::descriptors(probe);
+    pub fn new(outline: &Outline, module: Module) -> Option<Poll> {
+        let poll = outline.poll.as_ref()?;
+        let source = polls::source(&poll.source)?;
         let mut kinds = BTreeMap::new();
         for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
             let kind = match &cell.kind {
@@ -45,21 +45,20 @@ impl Poll {
             };
             kinds.insert(cell.metric as usize, kind);
         }
-        let metrics =
-            probe.metrics.iter().zip(&about).zip(kinds.into_values()).map(|((m, about), kind)| PolledMetric {
-                about: about.clone(),
-                kind,
-                // One more for what the table already merged into `other`.
-                max_series: m.max_series as usize + 1,
-            });
+        let metrics = outline.metrics.iter().zip(kinds.into_values()).map(|(m, kind)| PolledMetric {
+            about: m.about.clone(),
+            kind,
+            // One more for what the table already merged into `other`.
+            max_series: m.max_series + 1,
+        });
         let series = PolledSeries::new(metrics.collect(), Moment::now());
         Some(Poll {
             module,
             source: source.name,
             reader: source.open(),
-            about,
+            about: outline.metrics.iter().map(|m| m.about.clone()).collect(),
             series,
-            every,
+            every: poll.every,
             due: Instant::now(),
             failure: None,
         })
@@ -101,7 +100,7 @@ impl Poll {
                 .iter()
                 .filter_map(|(key, slot)| Some((key.as_slice(), u32::from_le_bytes(slot.get(..4)?.try_into().ok()?))));
             // A table of one reading: what persists between readings is kept by `PolledSeries`.
-            let about = families::of_table(&self.about, table);
+            let about = table.cells.iter().map(|c| self.about[c.metric as usize].clone()).collect();
             let mut once = TableSeries::new(table.clone(), about, Duration::ZERO, now);
             let families = once.read(words.as_slice(), entries, names, now).map_err(|e| e.to_string())?;
             for (cell, family) in table.cells.iter().zip(&families) {

@@ -1,9 +1,7 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
-use kstrobe_config::model::{Probe, Shape};
 use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::{Artifact, Target};
-use std::time::Duration;
 
 use super::attached::Attached;
 use super::poll::Poll;
@@ -11,12 +9,13 @@ use crate::http::{HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
-use crate::plan::{self, Draft};
+use crate::plan::explain::attach_point;
+use crate::plan::{Draft, Outline};
 use crate::telemetry::{Attachment, Observed};
 
 /// A probe the agent was asked to run.
 pub(super) struct Running {
-    pub probe: Probe,
+    pub outline: Outline,
     hooks: Vec<HookStatus>,
     pub engine: Engine,
 }
@@ -34,20 +33,13 @@ pub(super) enum Engine {
 impl Running {
     /// Starts a probe. What goes wrong is logged here, once, with all its detail, and kept as its reason.
     pub fn start(draft: &Draft, target: &Target, loader: &mut Loader) -> Running {
-        let probe = draft.probe.clone();
         match draft.compile(target) {
             Err(refusal) => {
-                tracing::error!(
-                    probe = probe.name.value,
-                    "not started\n{}",
-                    kstrobe_config::render(&refusal.diagnostics)
-                );
+                tracing::error!(probe = draft.outline().name, "not started\n{}", refusal.render());
                 off(draft, refusal.reason())
             }
-            Ok(artifact) => match &probe.shape {
-                Shape::Poll { every_ns, .. } => poll(draft, artifact, Duration::from_nanos(*every_ns)),
-                _ => attach(draft, artifact, target, loader),
-            },
+            Ok(artifact) if draft.outline().poll.is_some() => poll(draft, artifact),
+            Ok(artifact) => attach(draft, artifact, target, loader),
         }
     }
 
@@ -64,12 +56,12 @@ impl Running {
     pub fn status(&self) -> ProbeStatus {
         let reason = self.reason();
         ProbeStatus {
-            name: self.probe.name.value.clone(),
-            summary: self.probe.summary.clone(),
+            name: self.outline.name.clone(),
+            summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
             reason,
             hooks: self.hooks.clone(),
-            metrics: self.probe.metrics.iter().map(|m| format!("kstrobe_{}", m.name.value)).collect(),
+            metrics: self.outline.metrics.iter().map(|m| m.about.name.clone()).collect(),
         }
     }
 
@@ -83,7 +75,7 @@ impl Running {
 
     /// Adds what this probe says of itself to the agent's own metrics.
     pub fn observe(&self, all: &mut Observed) {
-        let name = &self.probe.name.value;
+        let name = &self.outline.name;
         let reason = self.reason();
         all.attachments.extend(self.hooks.iter().map(|h| Attachment {
             probe: name.clone(),
@@ -109,20 +101,20 @@ impl Running {
 }
 
 fn hooks(draft: &Draft, kind: &str, reason: &str) -> Vec<HookStatus> {
-    let texts = draft.hook_texts();
+    let texts = draft.outline().hooks.clone();
     let status = |hook| HookStatus { hook, kind: kind.into(), attached: reason.is_empty(), reason: reason.into() };
     texts.into_iter().map(status).collect()
 }
 
 fn off(draft: &Draft, reason: String) -> Running {
-    Running { probe: draft.probe.clone(), hooks: hooks(draft, "", &reason), engine: Engine::Off(reason) }
+    Running { outline: draft.outline().clone(), hooks: hooks(draft, "", &reason), engine: Engine::Off(reason) }
 }
 
-fn poll(draft: &Draft, artifact: Artifact, every: Duration) -> Running {
-    match Poll::new(&draft.probe, artifact.module, every) {
+fn poll(draft: &Draft, artifact: Artifact) -> Running {
+    match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
-            tracing::info!(probe = draft.probe.name.value, source = poll.source(), "polling");
-            Running { probe: draft.probe.clone(), hooks: hooks(draft, "poll", ""), engine: Engine::Poll(poll) }
+            tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
+            Running { outline: draft.outline().clone(), hooks: hooks(draft, "poll", ""), engine: Engine::Poll(poll) }
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -130,7 +122,7 @@ fn poll(draft: &Draft, artifact: Artifact, every: Duration) -> Running {
 
 /// Loads and attaches; when BTF-typed tracepoints are refused, once more with raw ones.
 fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Running {
-    let name = draft.probe.name.value.as_str();
+    let name = &draft.outline().name;
     match load_once(draft, &artifact, loader) {
         Ok(running) => running,
         Err(first) if target.abilities.tp_btf.yes() => {
@@ -150,7 +142,7 @@ fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loade
 }
 
 fn refused(draft: &Draft, error: &load::LoadError) -> Running {
-    tracing::error!(probe = draft.probe.name.value, reason = %error, "not attached");
+    tracing::error!(probe = draft.outline().name, reason = %error, "not attached");
     off(draft, error.to_string())
 }
 
@@ -160,18 +152,12 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     let layout = &artifact.module.layout;
     let loaded = load::load(loader, &artifact.object, layout, &programs)?;
     for p in &artifact.programs {
-        let (hook, _) = plan::attach_point(&p.attach);
-        tracing::info!(
-            probe = draft.probe.name.value,
-            program = p.name,
-            hook,
-            instructions = p.instructions,
-            "attached"
-        );
+        let (hook, _) = attach_point(&p.attach);
+        tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let kind = kind(artifact);
-    let attached = Attached::new(&draft.probe, layout, loaded, born);
-    Ok(Running { probe: draft.probe.clone(), hooks: hooks(draft, kind, ""), engine: Engine::Attached(attached) })
+    let attached = Attached::new(draft.outline(), layout, loaded, born);
+    Ok(Running { outline: draft.outline().clone(), hooks: hooks(draft, kind, ""), engine: Engine::Attached(attached) })
 }
 
 /// The kind of hook its programs use; all programs of a probe use the same.

@@ -82,7 +82,7 @@ fn sweep_all(app: &App) {
     for probe in &app.probes {
         let mut names = lock(&app.names);
         let mut running = lock(probe);
-        let name = running.probe.name.value.clone();
+        let name = running.outline.name.clone();
         if let Engine::Attached(attached) = &mut running.engine {
             for reason in attached.sweep(&mut names, now) {
                 tracing::error!(probe = name, reason, "cannot sweep");

@@ -238,6 +238,41 @@ pub fn perf_refusal(error: &io::Error) -> String {
     }
 }
 
+/// One ability for a person: what it is, and what it costs not to have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its name.
+    pub what: &'static str,
+    /// Why it is missing; `None` when it works.
+    pub reason: Option<String>,
+    /// What it costs to be without.
+    pub cost: &'static str,
+}
+
+/// All abilities, the most wanted first.
+pub fn report(a: &Abilities) -> Vec<Report> {
+    let of = |what, ability: &Ability, cost| {
+        let reason = match ability {
+            Ability::Yes => None,
+            Ability::No(reason) => Some(reason.clone()),
+            Ability::Unknown => Some("not tried".to_string()),
+        };
+        Report { what, reason, cost }
+    };
+    vec![
+        of("BTF-typed tracepoints", &a.tp_btf, "raw ones are used: a helper call per field, and no time off CPU"),
+        of("raw tracepoints", &a.raw_tp, "`rawtracepoint:` and `syscall:` need these or the BTF-typed ones"),
+        of("perf tracepoints", &a.tracepoint, "`tracepoint:` hooks cannot be used"),
+        of("perf events", &a.perf_event, "`interval:` hooks cannot be used"),
+        of("task storage", &a.task_storage, "a hash is used: slower, and bounded by `max_entries`"),
+        of("current task as BTF", &a.current_task_btf, "as without task storage"),
+        of("mmapable arrays", &a.mmapable, "scrapes copy values by system calls"),
+        of("batch reads", &a.batch, "scrapes read hashes key by key"),
+        of("bpf_probe_read_kernel", &a.probe_read_kernel, "fields cannot be read at raw tracepoints"),
+        of("bpf_rdonly_cast", &a.rdonly_cast, "casts and descriptors cost a helper call per field"),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
