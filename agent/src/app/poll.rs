@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
-use kstrobe_ebpf::layout::{CellKind, Index};
+use kstrobe_ebpf::layout::{CellKind, Index, Layout, Loss};
 
 use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
@@ -23,10 +23,11 @@ pub(super) struct Poll {
     /// By metric.
     about: Vec<Arc<Descriptor>>,
     series: PolledSeries,
-    /// Nanoseconds between reads, as the probe says.
-    pub every: Duration,
-    /// When the next read is due.
-    pub due: Instant,
+    /// Events that went to the `other` series of a reading's own tables.
+    merged: u64,
+    /// Between two reads, as the probe says.
+    every: Duration,
+    due: Instant,
     /// Why the last read failed, if it did.
     pub failure: Option<String>,
 }
@@ -58,6 +59,7 @@ impl Poll {
             reader: source.open(),
             about: outline.metrics.iter().map(|m| m.about.clone()).collect(),
             series,
+            merged: 0,
             every: poll.every,
             due: Instant::now(),
             failure: None,
@@ -67,6 +69,7 @@ impl Poll {
     /// Reads the source once. A failed read leaves no old values behind: absent is not zero.
     pub fn read(&mut self, names: &mut Names) {
         let now = Moment::now();
+        // First of all: a reading that fails waits for its turn as others do.
         self.due = now.mono + self.every;
         self.series.begin();
         self.failure = self.rows(names, now).err();
@@ -86,6 +89,7 @@ impl Poll {
         for row in rows.iter() {
             machine.run(&self.module, 0, row).map_err(|e| format!("row program: {e}"))?;
         }
+        self.merged += merged(&machine, &self.module.layout);
         for table in &self.module.layout.tables {
             let words: Vec<u64> = machine
                 .array(table.values)
@@ -120,10 +124,23 @@ impl Poll {
         self.source
     }
 
+    /// When the next read is due.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
     /// Rows merged into `other` for want of room.
     pub fn overflowed(&self) -> u64 {
-        self.series.overflowed()
+        self.series.overflowed() + self.merged
     }
+}
+
+/// Events of one reading that found no slot of their own.
+fn merged(machine: &Machine, layout: &Layout) -> u64 {
+    let Some(losses) = &layout.losses else { return 0 };
+    let reasons = losses.reasons.iter().cycle();
+    let counts = machine.array(losses.map).as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+    counts.zip(reasons).filter(|(_, reason)| **reason == Loss::SeriesOverflow).map(|(n, _)| n).sum()
 }
 
 fn observe(all: &mut PolledSeries, metric: usize, family: &Family) {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use kstrobe_config::diag::Diagnostic;
+
 use super::complain;
 use crate::{plan, prepare, sources};
 
@@ -28,8 +30,9 @@ pub fn run(args: &Args) -> ExitCode {
         Err(e) => return fail(&[e]),
     };
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file]);
-    if !diagnostics.is_empty() {
-        return fail(&diagnostics);
+    complain(&diagnostics);
+    if diagnostics.iter().any(Diagnostic::is_error) {
+        return ExitCode::from(1);
     }
     if let Some(name) = &args.probe {
         probes.retain(|p| p.name.value == *name);
@@ -56,7 +59,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn fail(diagnostics: &[kstrobe_config::diag::Diagnostic]) -> ExitCode {
+fn fail(diagnostics: &[Diagnostic]) -> ExitCode {
     complain(diagnostics);
     ExitCode::from(1)
 }

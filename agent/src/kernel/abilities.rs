@@ -36,19 +36,19 @@ const PROBE_READ_KERNEL: i32 = 113;
 const TASK_STORAGE_GET: i32 = 156;
 const GET_CURRENT_TASK_BTF: i32 = 158;
 
-/// Tries everything. `tracefs` is the reason when it cannot be read.
-pub fn probe(btf: Option<&Btf>, tracefs: Result<&Tracefs, &str>, cpu: u32) -> Abilities {
+/// Tries everything. `btf` and `tracefs` are the reason when they cannot be read.
+pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32) -> Abilities {
     // Kernels before 5.11 count maps against RLIMIT_MEMLOCK; one trial shows.
     if tiny_array(0).is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
         sys::raise_memlock();
     }
     let tp_btf = match btf {
-        Some(btf) => ability(load_tp_btf(btf, &EMPTY)),
-        None => Ability::No("the kernel publishes no BTF (/sys/kernel/btf/vmlinux is missing or unreadable)".into()),
+        Ok(btf) => ability(load_tp_btf(btf, &EMPTY)),
+        Err(reason) => Ability::No(reason.into()),
     };
     let rdonly_cast = match btf {
-        Some(btf) => try_rdonly_cast(btf, tp_btf.yes()),
-        None => tp_btf.clone(),
+        Ok(btf) => try_rdonly_cast(btf, tp_btf.yes()),
+        Err(_) => tp_btf.clone(),
     };
     Abilities {
         tp_btf,

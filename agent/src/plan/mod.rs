@@ -29,14 +29,13 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// All of it with source lines and carets, for a log or a terminal.
-    pub fn render(&self) -> String {
-        kstrobe_config::render(&self.diagnostics)
-    }
-
-    /// The first message, for one-line reports.
+    /// The first mistake with its place and hint on one line, and how many more there are.
     pub fn reason(&self) -> String {
-        self.diagnostics.first().map_or_else(String::new, |d| d.message.clone())
+        let first = self.diagnostics.first().map(Diagnostic::one_line).unwrap_or_default();
+        match self.diagnostics.len().saturating_sub(1) {
+            0 => first,
+            more => format!("{first}, and {more} more"),
+        }
     }
 }
 
