@@ -60,7 +60,8 @@ impl Image {
         Ok(image)
     }
 
-    fn directory(&mut self, path: &str) {
+    /// A folder, with those above it.
+    pub fn directory(&mut self, path: &str) {
         for (at, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
             self.entries.entry(path[..at].to_owned()).or_insert(Content::Directory);
         }

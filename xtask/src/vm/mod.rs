@@ -110,6 +110,7 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
     }
     // What tests read, where it was when they were built.
     image.put(&root.join("config/probes"))?;
+    image.directory(&root.join("agent").to_string_lossy());
     image.write("/command", script.as_bytes().to_vec(), 0o644);
     boot::boot(&kernel, &image.archive(), &work, limit)
 }
