@@ -328,9 +328,10 @@ impl Env<'_> {
             return Err(self.fail_hint(arg.span, message, &format!("convert it: `u32({quote})`")));
         }
         let to = self.btf(span)?.find(name, BtfKind::Struct).unwrap_or(0);
-        let trust = if self.target.abilities.rdonly_cast.yes() { Trust::Btf } else { Trust::Probe };
         let kind = kind(Box::new(descriptor));
-        Ok(Value::Typed(Expr { kind, ty: Ty::Ptr { to, trust }, duration: false, place: self.place(span) }))
+        // Found by steps of which some are helper calls: to the verifier it is only an address.
+        let ty = Ty::Ptr { to, trust: Trust::Probe };
+        Ok(Value::Typed(Expr { kind, ty, duration: false, place: self.place(span) }))
     }
 
     /// `str(pointer, n)`.
