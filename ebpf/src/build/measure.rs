@@ -3,6 +3,8 @@
 use super::Room;
 use super::expr::Exprs;
 use super::func::Writer;
+use super::site;
+use crate::diag::Place;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::{Cell, CellKind, Index, Loss, Table};
 use crate::typed::{Expr, Measure};
@@ -25,18 +27,33 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
     let table = &room.memory.layout.tables[n];
     let atomic = room.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
-    let values: Vec<Operand> = room.memory.groups[n].iter().map(|m| s.value(&measures[*m].value)).collect();
+    let group = &room.memory.groups[n];
+    let values: Vec<Operand> = group
+        .iter()
+        .map(|m| {
+            mark(room, s, &measures[*m].value);
+            s.value(&measures[*m].value)
+        })
+        .collect();
     let labels = &measures[room.memory.groups[n][0]].labels;
     let slot = slot(room, s, table, labels);
     let element = element(s, table, slot);
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
-        for (cell, value) in table.cells.iter().zip(&values) {
+        for ((cell, value), m) in table.cells.iter().zip(&values).zip(group) {
+            mark(room, s, &measures[*m].value);
             add(room, &mut s.w, cell, record, *value, atomic);
         }
     });
     let cond = crate::ir::Cond { op: CmpOp::Ne, a: record, b: Operand::Imm(0) };
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
+}
+
+/// The line of a metric's value, for the code that computes or counts it; a value that nobody wrote has none.
+fn mark(room: &Room<'_>, s: &mut Exprs<'_>, value: &Expr) {
+    if value.place != Place::default() {
+        site::mark(room, &mut s.w, value.place);
+    }
 }
 
 fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand, atomic: bool) {
