@@ -5,7 +5,7 @@ mod report;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
-use kstrobe_ebpf::program::HookKind;
+use kstrobe_ebpf::program::{HookKind, Shape};
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
@@ -45,6 +45,19 @@ pub fn attach_point(a: &Attach) -> (String, &'static str) {
     }
 }
 
+/// A kernel as text, with the types that these probes need: what a bug report or a test needs to compile them elsewhere.
+pub fn dump(drafts: &[Draft], target: &Target) -> String {
+    let events = drafts.iter().flat_map(Draft::hooks).flat_map(|hook| match hook {
+        HookKind::RawTracepoint { event } => vec![event.as_str()],
+        HookKind::Syscall { .. } => vec!["sys_enter", "sys_exit"],
+        HookKind::Tracepoint { .. } | HookKind::Interval { .. } => vec![],
+    });
+    let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
+    let texts = drafts.iter().flat_map(|d| program::expressions(&d.program));
+    let roots = kstrobe_ebpf::target::dump::roots(target, events, calls.iter().map(String::as_str), texts);
+    kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// Turns probes into the compiler's input.
 pub fn draft(probe: model::Probe) -> Draft {
     let (program, places) = program::program(&probe);
@@ -73,8 +86,12 @@ impl Draft {
             .collect()
     }
 
+    /// What the compiler is given.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
-        use kstrobe_ebpf::program::Shape;
         let hooks: Vec<_> = match &self.program.shape {
             Shape::At(hooks) => hooks.iter().collect(),
             Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
