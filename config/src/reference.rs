@@ -16,16 +16,21 @@ pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
 /// Ranges and defaults, in words.
 pub fn limits() -> Vec<(&'static str, String)> {
     let at_most = |n: usize| n.to_string();
-    let ns = quantity::show_ns;
+    let (ns, bytes) = (quantity::show_ns, quantity::show_bytes);
     vec![
-        ("bytes of a file", at_most(raw::MAX_BYTES)),
+        ("a file", bytes(raw::MAX_BYTES as u64)),
         ("values of a file, with aliases expanded", at_most(raw::MAX_NODES)),
         ("levels of nesting in YAML", at_most(raw::MAX_DEPTH)),
         ("characters of a probe's or saved value's name", at_most(names::MAX_IDENTIFIER)),
         ("characters of a metric's or label's name", at_most(names::MAX_METRIC)),
         (
             "`max_map_bytes`",
-            format!("{} to {}, {} by default", check::MIN_MAP_BYTES, check::MAX_MAP_BYTES, check::DEFAULT_MAP_BYTES),
+            format!(
+                "{} to {}, {} by default",
+                bytes(check::MIN_MAP_BYTES),
+                bytes(check::MAX_MAP_BYTES),
+                bytes(check::DEFAULT_MAP_BYTES)
+            ),
         ),
         ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
         ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),

@@ -107,9 +107,12 @@ impl Draft {
 
     /// Compiles the probe for a kernel.
     pub fn compile(&self, target: &Target) -> Result<Artifact, Refusal> {
-        kstrobe_ebpf::compile(&self.program, target).map_err(|errors| Refusal {
-            target: errors.iter().all(|e| e.fault == Fault::Target),
-            diagnostics: errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect(),
+        kstrobe_ebpf::compile(&self.program, target).map_err(|errors| {
+            let mut diagnostics: Vec<_> =
+                errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect();
+            // The compiler's order is that of its input; people read from the top of the file.
+            diagnostics.sort_by_key(|d| d.at.as_ref().map_or(usize::MAX, |at| at.start));
+            Refusal { target: errors.iter().all(|e| e.fault == Fault::Target), diagnostics }
         })
     }
 }

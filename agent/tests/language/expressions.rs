@@ -23,7 +23,7 @@ fn draft(context: &str, expression: &str) -> Draft {
     };
     let quoted = expression.replace('\'', "''");
     let text = format!(
-        "probe: x\nsummary: x\n{shape}\nmetrics:\n  x_total:\n    type: counter\n    allow_high_cardinality: true\n    \
+        "probe: x\nsummary: x\n{shape}\nmetrics:\n  x:\n    type: gauge\n    value: 1\n    allow_high_cardinality: true\n    \
          labels:\n      x: '{quoted}'\n"
     );
     let (mut probes, diagnostics) = kstrobe_config::probes(&[fixture::file("expression", &text)]);
@@ -64,7 +64,7 @@ fn outcome(context: &str, text: &str) -> String {
     };
     let label = &measure.labels[0];
     // A pointer becomes its address where it is a label; `u64(x)` is the user's own conversion.
-    let converted = matches!(lang::parse(text).map(|e| e.kind), Ok(ExprKind::Call(..)));
+    let converted = matches!(lang::parse(text).map(|e| e.kind), Ok(ExprKind::Call(name, _)) if name.name == "u64");
     let expr = match &label.kind {
         Kind::Convert(inner) if matches!(inner.ty, Ty::Ptr { .. }) && !converted => inner,
         _ => label,

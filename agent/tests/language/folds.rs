@@ -13,11 +13,11 @@ fn scheme(text: &str) -> Arc<Scheme> {
     let (mut probes, _) = kstrobe_config::probes(&[fixture::file("example", text)]);
     let artifact = plan::draft(probes.remove(0)).compile(&fixture::target()).expect("the example compiles");
     let cells = artifact.module.layout.tables.iter().flat_map(|t| &t.cells);
-    let found = cells.filter_map(|cell| match &cell.kind {
+    let mut found = cells.filter_map(|cell| match &cell.kind {
         CellKind::Histogram(scheme) => Some(scheme.clone()),
         _ => None,
     });
-    found.last().expect("the example has a histogram")
+    found.next().expect("the example has a histogram")
 }
 
 fn raw(word: &str) -> u64 {

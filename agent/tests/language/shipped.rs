@@ -1,6 +1,6 @@
 //! The shipped probes on the recorded kernel, and on kernels that can do less.
 
-use super::fixture::{edited, shipped, target};
+use super::fixture::{edited, file, shipped, target};
 use kstrobe::plan::Draft;
 use kstrobe_ebpf::layout::MapKind;
 use kstrobe_ebpf::target::{Abilities, Ability};
@@ -86,7 +86,10 @@ fn without_typed_tracepoints_raw_ones_serve_all_but_the_time_off_the_cpu() {
 fn without_any_raw_tracepoint_the_reasons_of_both_are_told() {
     let target = without(|a| (a.tp_btf, a.raw_tp) = (no(), Ability::No("nor this".into())));
     let refused = refusals(&target);
-    assert_eq!(refused.len(), shipped().iter().filter(|d| !compile(d, &super::fixture::target()).programs.is_empty()).count());
+    assert_eq!(
+        refused.len(),
+        shipped().iter().filter(|d| !compile(d, &super::fixture::target()).programs.is_empty()).count()
+    );
     for (name, reason, lacks) in refused {
         assert!(reason.contains("cannot be attached on this kernel") && lacks, "{name}: {reason}");
     }
@@ -142,7 +145,8 @@ fn without_the_cast_of_addresses_memory_is_read_by_helper() {
 /// Polls need no kernel types, and neither does the time of all system calls: everything else says what it lacks.
 #[test]
 fn without_types_of_the_kernel_the_reason_is_told() {
-    let target = Target { btf: None, ..without(|a| (a.tp_btf, a.task_storage, a.current_task_btf) = (no(), no(), no())) };
+    let target =
+        Target { btf: None, ..without(|a| (a.tp_btf, a.task_storage, a.current_task_btf) = (no(), no(), no())) };
     let refused = refusals(&target);
     let names: Vec<&str> = refused.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(
@@ -160,6 +164,24 @@ fn without_types_of_the_kernel_the_reason_is_told() {
     for (name, reason, lacks) in &refused {
         assert!(reason.contains("BTF") && *lacks, "{name}: {reason}");
     }
+    for (hook, label) in [
+        ("interval:s:1", "cpu"),
+        ("tracepoint:sock:inet_sock_set_state", "tcp_state(args.newstate)"),
+        ("syscall:read:enter", "comm"),
+        ("syscall:*:exit", "errno(-retval)"),
+    ] {
+        compile(&counter(hook, label), &target);
+    }
+}
+
+/// A probe that counts events of a hook.
+fn counter(hook: &str, label: &str) -> Draft {
+    let text = format!(
+        "probe: x\nsummary: x\nat: '{hook}'\nmetrics: {{ x_total: {{ type: counter, labels: {{ x: '{label}' }} }} }}\n"
+    );
+    let (mut probes, diagnostics) = kstrobe_config::probes(&[file("x.yaml", &text)]);
+    assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
+    kstrobe::plan::draft(probes.remove(0))
 }
 
 #[test]

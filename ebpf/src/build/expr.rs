@@ -591,7 +591,11 @@ impl<'a> Exprs<'a> {
             let place = offset as u32 + done;
             let size = [Size::B8, Size::B4, Size::B2]
                 .into_iter()
-                .find(|s| s.bytes() <= bytes - done && place % s.bytes() == 0 && (at + done) % s.bytes() == 0)
+                .find(|s| {
+                    s.bytes() <= bytes - done
+                        && place.is_multiple_of(s.bytes())
+                        && (at + done).is_multiple_of(s.bytes())
+                })
                 .unwrap_or(Size::B1);
             let v = self.w.load(from, offset + done as i32, size, space);
             self.w.store_slot(slot, at + done, size, Operand::Var(v));

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
-use crate::layout::{Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, Table};
+use crate::layout::{
+    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, Table,
+};
 use crate::target::Target;
 use crate::typed::{Expr, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
 

@@ -148,7 +148,7 @@ fn check_unit(metric: &Metric, text: &Text, expr: &Expr, is_literal: bool, repor
     }
     let diagnostic = if named {
         let message = format!("`{}` is no duration, but `{name}` is in seconds", text.text);
-        let hint = format!("make it one, as in `({}) * 1us`, or give the metric another unit", text.text);
+        let hint = format!("make it one, as in `u64({}) * 1us`, or give the metric another unit", text.text);
         Diagnostic::user(whole(text), message).hint(hint)
     } else {
         let stem = name.strip_suffix("_total").filter(|_| counter).unwrap_or(name);

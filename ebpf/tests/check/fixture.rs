@@ -1,7 +1,9 @@
 //! A small kernel for the cases: a socket, a buffer, a task, and what the hooks need.
 
 use crate::btf_bytes::BtfBytes;
-use kstrobe_ebpf::target::{Abilities, Ability, Arch, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat};
+use kstrobe_ebpf::target::{
+    Abilities, Ability, Arch, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat,
+};
 
 /// Integers every other type needs.
 struct Ints {
@@ -82,8 +84,11 @@ fn files(b: &mut BtfBytes, i: &Ints, sock_ptr: u32) -> u32 {
     let inode = b.structure("inode", 64, &[("i_mode", i.u16, 0, 0)]);
     let inode_ptr = b.ptr(inode);
     let data = b.ptr(0);
-    let file =
-        b.structure("file", 64, &[("f_pos", i.u64, 0, 0), ("f_inode", inode_ptr, 64, 0), ("private_data", data, 128, 0)]);
+    let file = b.structure(
+        "file",
+        64,
+        &[("f_pos", i.u64, 0, 0), ("f_inode", inode_ptr, 64, 0), ("private_data", data, 128, 0)],
+    );
     b.structure("socket", 64, &[("sk", sock_ptr, 192, 0)]);
     let file_ptr = b.ptr(file);
     let array = b.ptr(file_ptr);
