@@ -84,7 +84,7 @@ fn all_load(probes: Vec<Probe>, least: usize) {
         change(&mut target);
         let mut count = 0;
         for draft in &drafts {
-            let probe = &draft.probe.name.value;
+            let probe = &draft.outline().name;
             match draft.compile(&target) {
                 Ok(artifact) if artifact.object.is_empty() => {}
                 Ok(artifact) => match loaded(&mut loader, &artifact) {
