@@ -49,10 +49,10 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
 }
 
-/// The line of a metric's value, for the code that computes or counts it; a value that nobody wrote has none.
-fn mark(room: &Room<'_>, s: &mut Exprs<'_>, value: &Expr) {
-    if value.place != Place::default() {
-        site::mark(room, &mut s.w, value.place);
+/// The line of an expression, for the code that computes or counts it; one that nobody wrote has none.
+fn mark(room: &Room<'_>, s: &mut Exprs<'_>, e: &Expr) {
+    if e.place != Place::default() {
+        site::mark(room, &mut s.w, e.place);
     }
 }
 
@@ -113,14 +113,21 @@ fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> O
         Index::Hash { key_bytes, .. } => {
             let key = s.w.slot(*key_bytes);
             let offsets: Vec<u32> = table.key.iter().map(|k| k.offset).collect();
-            write_key(s, key, *key_bytes, &offsets, labels);
+            write_key(room, s, key, *key_bytes, &offsets, labels);
             Operand::Var(hashed(room, &mut s.w, table, key))
         }
     }
 }
 
 /// Writes a key so that every byte of it is defined: padding would otherwise make equal keys differ.
-pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32], fields: &[Expr]) {
+pub(super) fn write_key(
+    room: &Room<'_>,
+    s: &mut Exprs<'_>,
+    key: Slot,
+    bytes: u32,
+    offsets: &[u32],
+    fields: &[Expr],
+) {
     let scalars: u32 = fields.iter().filter(|e| e.ty.is_scalar()).map(|e| e.ty.bytes()).sum();
     let texts: u32 = fields.iter().filter(|e| !e.ty.is_scalar()).map(|e| e.ty.bytes().next_multiple_of(8)).sum();
     if scalars + texts < bytes {
@@ -129,6 +136,7 @@ pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32
         }
     }
     for (e, at) in fields.iter().zip(offsets) {
+        mark(room, s, e);
         if e.ty.is_scalar() {
             let value = s.value(e);
             s.w.store_slot(key, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), value);
@@ -141,7 +149,11 @@ pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32
 /// `((k0 * d1) + k1) * d2 ...`, or the overflow slot when some label is outside its domain.
 fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr]) -> Var {
     let out = s.w.fresh();
-    let values: Vec<Var> = labels.iter().map(|l| s.var(l)).collect();
+    let value = |l: &Expr| {
+        mark(room, s, l);
+        s.var(l)
+    };
+    let values: Vec<Var> = labels.iter().map(value).collect();
     let w = &mut s.w;
     let overflow = w.block(|w| {
         let product: u32 = domains.iter().product();
