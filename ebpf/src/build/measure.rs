@@ -28,20 +28,17 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
     let atomic = room.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
     let group = &room.memory.groups[n];
-    let values: Vec<Operand> = group
-        .iter()
-        .map(|m| {
-            mark(room, s, &measures[*m].value);
-            s.value(&measures[*m].value)
-        })
-        .collect();
-    let labels = &measures[room.memory.groups[n][0]].labels;
-    let slot = slot(room, s, table, labels);
+    let mut values = Vec::with_capacity(group.len());
+    for m in group {
+        mark(room, s, room.places[*m].value);
+        values.push(s.value(&measures[*m].value));
+    }
+    let slot = slot(room, s, table, &measures[group[0]].labels, &room.places[group[0]].labels);
     let element = element(s, table, slot);
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
         for ((cell, value), m) in table.cells.iter().zip(&values).zip(group) {
-            mark(room, s, &measures[*m].value);
+            mark(room, s, room.places[*m].value);
             add(room, &mut s.w, cell, record, *value, atomic);
         }
     });
@@ -49,10 +46,10 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
 }
 
-/// The line of an expression, for the code that computes or counts it; one that nobody wrote has none.
-fn mark(room: &Room<'_>, s: &mut Exprs<'_>, e: &Expr) {
-    if e.place != Place::default() {
-        site::mark(room, &mut s.w, e.place);
+/// The line of what was written there, for the code that computes or counts it; what nobody wrote has none.
+fn mark(room: &Room<'_>, s: &mut Exprs<'_>, place: Place) {
+    if place != Place::default() {
+        site::mark(room, &mut s.w, place);
     }
 }
 
@@ -106,14 +103,14 @@ fn element(s: &mut Exprs<'_>, table: &Table, slot: Operand) -> Operand {
     }
 }
 
-fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> Operand {
+fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr], places: &[Place]) -> Operand {
     match &table.index {
         Index::Single => Operand::Imm(0),
-        Index::Dense(domains) => Operand::Var(dense(room, s, domains, labels)),
+        Index::Dense(domains) => Operand::Var(dense(room, s, domains, labels, places)),
         Index::Hash { key_bytes, .. } => {
             let key = s.w.slot(*key_bytes);
             let offsets: Vec<u32> = table.key.iter().map(|k| k.offset).collect();
-            write_key(room, s, key, *key_bytes, &offsets, labels);
+            write_key(room, s, key, *key_bytes, &offsets, labels, places);
             Operand::Var(hashed(room, &mut s.w, table, key))
         }
     }
@@ -127,6 +124,7 @@ pub(super) fn write_key(
     bytes: u32,
     offsets: &[u32],
     fields: &[Expr],
+    places: &[Place],
 ) {
     let scalars: u32 = fields.iter().filter(|e| e.ty.is_scalar()).map(|e| e.ty.bytes()).sum();
     let texts: u32 = fields.iter().filter(|e| !e.ty.is_scalar()).map(|e| e.ty.bytes().next_multiple_of(8)).sum();
@@ -135,8 +133,8 @@ pub(super) fn write_key(
             s.w.store_slot(key, w, Size::B8, Operand::Imm(0));
         }
     }
-    for (e, at) in fields.iter().zip(offsets) {
-        mark(room, s, e);
+    for (i, (e, at)) in fields.iter().zip(offsets).enumerate() {
+        mark(room, s, places.get(i).copied().unwrap_or_default());
         if e.ty.is_scalar() {
             let value = s.value(e);
             s.w.store_slot(key, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), value);
@@ -147,13 +145,13 @@ pub(super) fn write_key(
 }
 
 /// `((k0 * d1) + k1) * d2 ...`, or the overflow slot when some label is outside its domain.
-fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr]) -> Var {
+fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr], places: &[Place]) -> Var {
     let out = s.w.fresh();
-    let value = |l: &Expr| {
-        mark(room, s, l);
+    let value = |(i, l): (usize, &Expr)| {
+        mark(room, s, places.get(i).copied().unwrap_or_default());
         s.var(l)
     };
-    let values: Vec<Var> = labels.iter().map(value).collect();
+    let values: Vec<Var> = labels.iter().enumerate().map(value).collect();
     let w = &mut s.w;
     let overflow = w.block(|w| {
         let product: u32 = domains.iter().product();

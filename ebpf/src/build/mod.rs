@@ -17,21 +17,22 @@ mod strip;
 use std::collections::HashMap;
 
 use crate::buckets::{Scheme, Tables};
-use crate::diag::{Diagnostic, TextId};
+use crate::diag::{Diagnostic, Place, TextId};
 use crate::ir::{Func, Module};
 use crate::layout::CellKind;
 use crate::target::{Btf, Target, btf};
-use crate::typed::{Probe, Shape};
+use crate::typed::{Measure, Probe, Shape};
 
 /// 1-based line and column of each text, for the kernel's line info.
 pub type Lines = HashMap<TextId, (u32, u32)>;
 
 /// Writes the programs of a checked probe.
 pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec<Diagnostic>> {
+    let places = measure_places(&probe);
     let probe = strip::probe(probe);
     let memory = memory::plan(&probe, target)?;
     let (rodata, tables) = bucket_tables(&memory);
-    let room = Room { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
+    let room = Room { probe: &probe, memory: &memory, lines, places, tables, kernel: Kernel::of(target) };
     let funcs = match &probe.shape {
         Shape::At(sites) => site::at(&room, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
@@ -47,9 +48,28 @@ struct Room<'a> {
     probe: &'a Probe,
     memory: &'a memory::Memory,
     lines: &'a Lines,
+    /// By metric.
+    places: Vec<MeasurePlaces>,
     /// Where the bucket tables of each histogram cell start in rodata, by metric.
     tables: HashMap<u32, Tables>,
     kernel: Kernel<'a>,
+}
+
+/// Where a metric's value and labels were written: told to the kernel, but no part of what makes expressions equal.
+struct MeasurePlaces {
+    value: Place,
+    labels: Vec<Place>,
+}
+
+/// By metric; every site measures the same texts.
+fn measure_places(probe: &Probe) -> Vec<MeasurePlaces> {
+    let measures = match &probe.shape {
+        Shape::At(sites) => sites.first().map(|s| &s.measures),
+        Shape::Span { end, .. } => end.first().map(|s| &s.measures),
+        Shape::Poll { measures, .. } => Some(measures),
+    };
+    let of = |m: &Measure| MeasurePlaces { value: m.value.place, labels: m.labels.iter().map(|l| l.place).collect() };
+    measures.into_iter().flatten().map(of).collect()
 }
 
 /// The facts of the target that decide how memory is read.

@@ -171,7 +171,7 @@ fn locate(room: &Room<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> Found 
         SpanKey::Hash(_) => {
             let (offsets, bytes) = key_layout(&types(by));
             let area = s.w.slot(bytes);
-            write_key(room, s, area, bytes, &offsets, by);
+            write_key(room, s, area, bytes, &offsets, by, &[]);
             Found::Keyed(area)
         }
     }
