@@ -3,8 +3,7 @@
 use super::Room;
 use super::expr::Exprs;
 use super::func::Writer;
-use super::site;
-use crate::diag::Place;
+use super::site::mark;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::{Cell, CellKind, Index, Loss, Table};
 use crate::typed::{Expr, Measure};
@@ -13,44 +12,35 @@ use crate::typed::{Expr, Measure};
 const NO_EXIST: i64 = 1;
 
 /// Writes all measurements of a site.
-pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, measures: &[Measure]) {
+pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, measures: &[Measure]) {
     for (n, group) in room.memory.groups.iter().enumerate() {
         let first = &measures[group[0]];
         match &first.filter {
-            Some(cond) => s.when(cond, |s| table(room, s, n, measures)),
-            None => table(room, s, n, measures),
+            Some(cond) => s.when(cond, |s| table(room, s, n, site, measures)),
+            None => table(room, s, n, site, measures),
         }
     }
 }
 
-fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
+fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[Measure]) {
+    let places = &room.marks[site].values;
+    mark(room, &mut s.w, places[room.memory.groups[n][0]]);
     let table = &room.memory.layout.tables[n];
     let atomic = room.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
-    let group = &room.memory.groups[n];
-    let mut values = Vec::with_capacity(group.len());
-    for m in group {
-        mark(room, s, room.places[*m].value);
-        values.push(s.value(&measures[*m].value));
-    }
-    let slot = slot(room, s, table, &measures[group[0]].labels, &room.places[group[0]].labels);
+    let values: Vec<Operand> = room.memory.groups[n].iter().map(|m| s.value(&measures[*m].value)).collect();
+    let labels = &measures[room.memory.groups[n][0]].labels;
+    let slot = slot(room, s, table, labels);
     let element = element(s, table, slot);
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
-        for ((cell, value), m) in table.cells.iter().zip(&values).zip(group) {
-            mark(room, s, room.places[*m].value);
+        for (cell, value) in table.cells.iter().zip(&values) {
+            mark(room, &mut s.w, places[cell.metric as usize]);
             add(room, &mut s.w, cell, record, *value, atomic);
         }
     });
     let cond = crate::ir::Cond { op: CmpOp::Ne, a: record, b: Operand::Imm(0) };
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
-}
-
-/// The line of what was written there, for the code that computes or counts it; what nobody wrote has none.
-fn mark(room: &Room<'_>, s: &mut Exprs<'_>, place: Place) {
-    if place != Place::default() {
-        site::mark(room, &mut s.w, place);
-    }
 }
 
 fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand, atomic: bool) {
@@ -103,40 +93,31 @@ fn element(s: &mut Exprs<'_>, table: &Table, slot: Operand) -> Operand {
     }
 }
 
-fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr], places: &[Place]) -> Operand {
+fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> Operand {
     match &table.index {
         Index::Single => Operand::Imm(0),
-        Index::Dense(domains) => Operand::Var(dense(room, s, domains, labels, places)),
+        Index::Dense(domains) => Operand::Var(dense(room, s, domains, labels)),
         Index::Hash { key_bytes, .. } => {
             let key = s.w.slot(*key_bytes);
             let offsets: Vec<u32> = table.key.iter().map(|k| k.offset).collect();
-            write_key(room, s, key, *key_bytes, &offsets, labels, places);
-            Operand::Var(hashed(room, &mut s.w, table, key))
+            write_key(s, key, *key_bytes, &offsets, labels);
+            let slot = hashed(room, &mut s.w, table, key);
+            s.w.release(key);
+            Operand::Var(slot)
         }
     }
 }
 
 /// Writes a key so that every byte of it is defined: padding would otherwise make equal keys differ.
-pub(super) fn write_key(
-    room: &Room<'_>,
-    s: &mut Exprs<'_>,
-    key: Slot,
-    bytes: u32,
-    offsets: &[u32],
-    fields: &[Expr],
-    places: &[Place],
-) {
-    let scalars: u32 = fields.iter().filter(|e| e.ty.is_scalar()).map(|e| e.ty.bytes()).sum();
-    let texts: u32 = fields.iter().filter(|e| !e.ty.is_scalar()).map(|e| e.ty.bytes().next_multiple_of(8)).sum();
-    if scalars + texts < bytes {
+pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32], fields: &[Expr]) {
+    if has_padding(bytes, offsets, fields) {
         for w in (0..bytes).step_by(8) {
             s.w.store_slot(key, w, Size::B8, Operand::Imm(0));
         }
     }
-    for (i, (e, at)) in fields.iter().zip(offsets).enumerate() {
-        mark(room, s, places.get(i).copied().unwrap_or_default());
+    for (e, at) in fields.iter().zip(offsets) {
         if e.ty.is_scalar() {
-            let value = s.value(e);
+            let value = s.kept(e);
             s.w.store_slot(key, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), value);
         } else {
             s.text(e, key, *at);
@@ -144,14 +125,23 @@ pub(super) fn write_key(
     }
 }
 
+/// Whether some byte of a key belongs to no field. Text writes whole words: what follows it in its last word is covered.
+fn has_padding(bytes: u32, offsets: &[u32], fields: &[Expr]) -> bool {
+    let mut end = 0;
+    for (e, at) in fields.iter().zip(offsets) {
+        if *at > end {
+            return true;
+        }
+        let size = e.ty.bytes();
+        end = end.max(at + if e.ty.is_scalar() { size } else { size.next_multiple_of(8) });
+    }
+    end < bytes
+}
+
 /// `((k0 * d1) + k1) * d2 ...`, or the overflow slot when some label is outside its domain.
-fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr], places: &[Place]) -> Var {
+fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr]) -> Var {
     let out = s.w.fresh();
-    let value = |(i, l): (usize, &Expr)| {
-        mark(room, s, places.get(i).copied().unwrap_or_default());
-        s.var(l)
-    };
-    let values: Vec<Var> = labels.iter().enumerate().map(value).collect();
+    let values: Vec<Var> = labels.iter().map(|l| s.var(l)).collect();
     let w = &mut s.w;
     let overflow = w.block(|w| {
         let product: u32 = domains.iter().product();

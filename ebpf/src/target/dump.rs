@@ -25,6 +25,7 @@
 
 mod build;
 mod parse;
+mod roots;
 mod tokens;
 mod write;
 
@@ -32,6 +33,7 @@ mod write;
 mod tests;
 
 pub use parse::parse;
+pub use roots::roots;
 pub use write::dump;
 
 use crate::target::{Abilities, Ability};
