@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::agent::{self, Setup, WITHOUT_RIGHTS};
+use support::agent::{self, Setup, without_rights};
 use support::metrics::Metrics;
 use support::{Done, Folder, done, wait_for};
 
@@ -19,8 +19,8 @@ fn kstrobe(arguments: &[&str]) -> Done {
     done(&mut agent::command(arguments))
 }
 
-fn without_rights(arguments: &[&str]) -> Done {
-    done(&mut agent::command_under(&WITHOUT_RIGHTS, arguments))
+fn kstrobe_without_rights(arguments: &[&str]) -> Done {
+    done(&mut agent::command_under(without_rights(), arguments))
 }
 
 /// Compares with `tests/faults/NAME`; `BLESS=1` rewrites it.
@@ -92,7 +92,7 @@ fn files_that_cannot_be_read_are_named_and_the_others_are_checked() {
     ] {
         let bad = folder.0.join(name);
         let files = [bad.to_str().unwrap(), good.to_str().unwrap()];
-        let found = without_rights(&[&["check", "--syntax-only"], &files[..]].concat());
+        let found = kstrobe_without_rights(&[&["check", "--syntax-only"], &files[..]].concat());
         assert_eq!((found.code, found.out.as_str()), (Some(1), "1 probes fine, 1 errors\n"), "{}", found.err);
         assert!(found.err.starts_with(&format!("error: cannot read {}: ", files[0])), "{}", found.err);
         assert!(found.err.contains(why), "{}", found.err);
@@ -145,7 +145,7 @@ fn names_and_words_that_mean_nothing_are_refused() {
 
 #[test]
 fn without_rights_the_agent_serves_and_says_what_it_needs() {
-    let agent = Setup { packs: &agent::DEFAULT_PACKS, under: &WITHOUT_RIGHTS, ..Setup::default() }.start();
+    let agent = Setup { packs: &agent::DEFAULT_PACKS, under: without_rights(), ..Setup::default() }.start();
     let (status, body) = agent.get("/readyz").unwrap();
     assert_eq!(status, 503);
     let in_the_kernel = ["syscalls", "recvfrom", "softirq", "softirq_delay", "tcp_retransmits", "tcp_backlog"];
@@ -182,7 +182,7 @@ fn without_rights_the_agent_serves_and_says_what_it_needs() {
 
 #[test]
 fn doctor_names_the_rights_that_are_missing() {
-    let found = without_rights(&["doctor"]);
+    let found = kstrobe_without_rights(&["doctor"]);
     assert_eq!(found.code, Some(1), "{}", found.out);
     for what in ["MISSING  CAP_BPF", "MISSING  CAP_PERFMON", "no probe can run here"] {
         assert!(found.out.contains(what), "{what} is not in:\n{}", found.out);
@@ -246,7 +246,7 @@ fn a_probes_directory_that_cannot_be_read_is_said_and_the_embedded_ones_run() {
     for (directory, why) in [("/nonexistent/probes", "No such file"), (closed.to_str().unwrap(), "Permission denied")] {
         let arguments = ["--probes", directory];
         let setup =
-            Setup { packs: &["tcp_backlog"], arguments: &arguments, under: &WITHOUT_RIGHTS, ..Setup::default() };
+            Setup { packs: &["tcp_backlog"], arguments: &arguments, under: without_rights(), ..Setup::default() };
         let agent = setup.start();
         let (_, body) = agent.get("/readyz").unwrap();
         let message = format!("cannot read the probes directory {directory}: ");
@@ -305,7 +305,7 @@ fn polls_and_scrapes_never_wait_for_each_other() {
 #[test]
 fn signals_end_the_agent_in_good_order() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let agent = Setup { packs: &["tcp_backlog"], under: &WITHOUT_RIGHTS, ..Setup::default() }.start();
+        let agent = Setup { packs: &["tcp_backlog"], under: without_rights(), ..Setup::default() }.start();
         agent.stop_by(signal);
     }
 }

@@ -13,8 +13,10 @@ use std::time::Duration;
 /// The packs that run when nothing is said.
 pub const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlog", "tcp_retransmits"];
 
-/// Words before a command that take all rights of root from it. Whoever has none keeps none.
-pub const WITHOUT_RIGHTS: [&str; 3] = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"];
+/// Words before a command that take all rights of root from it. Whoever is not root has none, and no right to give them up.
+pub fn without_rights() -> &'static [&'static str] {
+    if nix::unistd::geteuid().is_root() { &["setpriv", "--inh-caps=-all", "--bounding-set=-all"] } else { &[] }
+}
 
 /// How to start an agent.
 #[derive(Clone, Copy, Debug, Default)]
