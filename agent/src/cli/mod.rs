@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app;
+use crate::kernel::sys;
 use crate::sources::Choice;
 
 /// Kernel latency histograms from YAML probes, as Prometheus metrics.
@@ -106,7 +107,12 @@ enum LogFormat {
 
 /// Reads the command line and does what it says.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Run(_)) {
+        // `kstrobe list | head` ends quietly, as other tools do. The agent must outlive whoever reads its log.
+        sys::end_on_broken_pipe();
+    }
+    match command {
         Command::Run(args) => run(args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -141,6 +147,20 @@ pub fn complain(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
         false => kstrobe_config::diag::render(diagnostics),
     };
     eprint!("{text}");
+}
+
+/// Tells mistakes found while the agent starts: a line each in its log, and on a terminal the source with carets.
+pub fn log(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
+    use std::io::IsTerminal;
+    for d in diagnostics {
+        match d.is_error() {
+            true => tracing::error!(reason = d.one_line(), "mistake in a file"),
+            false => tracing::warn!(reason = d.one_line(), "doubtful"),
+        }
+    }
+    if std::io::stderr().is_terminal() {
+        complain(diagnostics);
+    }
 }
 
 /// Prints a table with aligned columns.

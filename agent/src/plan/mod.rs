@@ -1,18 +1,20 @@
 //! From checked configuration to compiled probes: the only room that knows the configuration and the compiler together.
 
+pub mod explain;
+mod outline;
 mod program;
 mod report;
+
+pub use outline::{Metric, Outline, Poll};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
 use kstrobe_ebpf::program::{HookKind, Shape};
-use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
 pub struct Draft {
-    /// As the user wrote it.
-    pub probe: model::Probe,
+    outline: Outline,
     program: Program,
     places: program::Places,
 }
@@ -27,21 +29,13 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The first message, for one-line reports.
+    /// The first mistake with its place and hint on one line, and how many more there are.
     pub fn reason(&self) -> String {
-        self.diagnostics.first().map_or_else(String::new, |d| d.message.clone())
-    }
-}
-
-/// A hook in bpftrace's words, with why it was chosen.
-pub fn attach_point(a: &Attach) -> (String, &'static str) {
-    match a {
-        Attach::TpBtf { event } => {
-            (format!("tp_btf:{event}"), "BTF-typed tracepoint: arguments are read with plain loads")
+        let first = self.diagnostics.first().map(Diagnostic::one_line).unwrap_or_default();
+        match self.diagnostics.len().saturating_sub(1) {
+            0 => first,
+            more => format!("{first}, and {more} more"),
         }
-        Attach::RawTp { event } => (format!("raw_tp:{event}"), "raw tracepoint: this kernel has no BTF-typed ones"),
-        Attach::Tracepoint { system, event } => (format!("tracepoint:{system}:{event}"), "perf tracepoint, as written"),
-        Attach::Interval { period_ns } => (format!("interval:{period_ns}ns"), "cpu-clock on one CPU"),
     }
 }
 
@@ -61,7 +55,8 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
 /// Turns probes into the compiler's input.
 pub fn draft(probe: model::Probe) -> Draft {
     let (program, places) = program::program(&probe);
-    Draft { probe, program, places }
+    let outline = outline::outline(&probe, program::hook_texts(&program));
+    Draft { outline, program, places }
 }
 
 impl Draft {
@@ -100,9 +95,9 @@ impl Draft {
         hooks.into_iter().map(|h| &h.kind)
     }
 
-    /// The hooks as the user wrote them.
-    pub fn hook_texts(&self) -> Vec<String> {
-        program::hook_texts(&self.program)
+    /// What the agent needs to know of it besides its programs.
+    pub fn outline(&self) -> &Outline {
+        &self.outline
     }
 
     /// Compiles the probe for a kernel.

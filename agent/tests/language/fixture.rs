@@ -45,7 +45,7 @@ fn root_a_recorded_kernel_compiles_as_the_kernel_itself() {
     let text = plan::dump(&drafts, &live);
     let recorded = dump::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     for draft in &drafts {
-        let name = &draft.probe.name.value;
+        let name = &draft.outline().name;
         match (draft.compile(&live), draft.compile(&Target { polls: polls::row_types(), ..recorded.clone() })) {
             (Ok(live), Ok(recorded)) => {
                 let size = |a: &kstrobe_ebpf::Artifact| -> Vec<_> {

@@ -19,12 +19,12 @@ fn no() -> Ability {
 }
 
 fn compile(draft: &Draft, target: &Target) -> Artifact {
-    let name = &draft.probe.name.value;
+    let name = &draft.outline().name;
     draft.compile(target).unwrap_or_else(|r| panic!("{name}:\n{}", kstrobe_config::render(&r.diagnostics)))
 }
 
 fn name(draft: &Draft) -> &str {
-    &draft.probe.name.value
+    &draft.outline().name
 }
 
 fn has_map(artifact: &Artifact, wanted: impl Fn(MapKind) -> bool) -> bool {
@@ -35,7 +35,7 @@ fn has_map(artifact: &Artifact, wanted: impl Fn(MapKind) -> bool) -> bool {
 fn refusals(target: &Target) -> Vec<(String, String, bool)> {
     let drafts = shipped();
     let refused = drafts.iter().filter_map(|d| Some((name(d).to_owned(), d.compile(target).err()?)));
-    refused.map(|(name, refusal)| (name, refusal.reason(), refusal.target)).collect()
+    refused.map(|(name, refusal)| (name, refusal.diagnostics[0].message.clone(), refusal.target)).collect()
 }
 
 #[test]

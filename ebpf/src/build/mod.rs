@@ -28,10 +28,11 @@ pub type Lines = HashMap<TextId, (u32, u32)>;
 
 /// Writes the programs of a checked probe.
 pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec<Diagnostic>> {
+    let marks = strip::marks(&probe);
     let probe = strip::probe(probe);
     let memory = memory::plan(&probe, target)?;
     let (rodata, tables) = bucket_tables(&memory);
-    let room = Room { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
+    let room = Room { probe: &probe, memory: &memory, lines, marks, tables, kernel: Kernel::of(target) };
     let funcs = match &probe.shape {
         Shape::At(sites) => site::at(&room, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
@@ -47,6 +48,8 @@ struct Room<'a> {
     probe: &'a Probe,
     memory: &'a memory::Memory,
     lines: &'a Lines,
+    /// By measuring site.
+    marks: Vec<strip::Marks>,
     /// Where the bucket tables of each histogram cell start in rodata, by metric.
     tables: HashMap<u32, Tables>,
     kernel: Kernel<'a>,
