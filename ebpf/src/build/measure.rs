@@ -101,16 +101,16 @@ fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> O
             let key = s.w.slot(*key_bytes);
             let offsets: Vec<u32> = table.key.iter().map(|k| k.offset).collect();
             write_key(s, key, *key_bytes, &offsets, labels);
-            Operand::Var(hashed(room, &mut s.w, table, key))
+            let slot = hashed(room, &mut s.w, table, key);
+            s.w.release(key);
+            Operand::Var(slot)
         }
     }
 }
 
 /// Writes a key so that every byte of it is defined: padding would otherwise make equal keys differ.
 pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32], fields: &[Expr]) {
-    let scalars: u32 = fields.iter().filter(|e| e.ty.is_scalar()).map(|e| e.ty.bytes()).sum();
-    let texts: u32 = fields.iter().filter(|e| !e.ty.is_scalar()).map(|e| e.ty.bytes().next_multiple_of(8)).sum();
-    if scalars + texts < bytes {
+    if has_padding(bytes, offsets, fields) {
         for w in (0..bytes).step_by(8) {
             s.w.store_slot(key, w, Size::B8, Operand::Imm(0));
         }
@@ -123,6 +123,19 @@ pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32
             s.text(e, key, *at);
         }
     }
+}
+
+/// Whether some byte of a key belongs to no field. Text writes whole words: what follows it in its last word is covered.
+fn has_padding(bytes: u32, offsets: &[u32], fields: &[Expr]) -> bool {
+    let mut end = 0;
+    for (e, at) in fields.iter().zip(offsets) {
+        if *at > end {
+            return true;
+        }
+        let size = e.ty.bytes();
+        end = end.max(at + if e.ty.is_scalar() { size } else { size.next_multiple_of(8) });
+    }
+    end < bytes
 }
 
 /// `((k0 * d1) + k1) * d2 ...`, or the overflow slot when some label is outside its domain.

@@ -1,7 +1,7 @@
 //! Functions of probes without spans: one per attach point, or one for the rows of a poll source.
 
 use super::Room;
-use super::expr::{Exprs, Inputs};
+use super::expr::{Exprs, Inputs, search};
 use super::func::Writer;
 use super::measure;
 use crate::diag::{Diagnostic, Place};
@@ -56,13 +56,8 @@ pub(super) fn select(s: &mut Exprs<'_>, select: &Select) {
     let v = s.var(e);
     match values.as_slice() {
         [one] => s.w.leave_if(CmpOp::Ne, v, Operand::Imm(*one as i64)),
-        _ => {
-            // Nested tests leave at the first that holds: one jump per value and no flag.
-            let mut code = vec![Stmt::Return];
-            for value in values.iter().rev() {
-                let cond = crate::ir::Cond { op: CmpOp::Ne, a: v, b: Operand::Imm(*value as i64) };
-                code = vec![Stmt::If { cond, then: code, otherwise: vec![] }];
-            }
+        values => {
+            let code = search(v, values, &vec![], &vec![Stmt::Return]);
             s.w.extend(code);
         }
     }

@@ -106,6 +106,7 @@ fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) 
                 let value = Operand::Var(v);
                 s.w.push(Stmt::Store { ptr: state, offset: (*at + w) as i32, size: Size::B8, value });
             }
+            s.w.release(area);
         }
     }
     if watches_switches(room) {
