@@ -69,7 +69,9 @@ fn check_tells_programs_the_same() {
     let first = &told["diagnostics"][0];
     assert_eq!((&first["line"], &first["column"], &first["severity"]), (&3.into(), &1.into(), &"error".into()));
     assert_eq!(first["file"], "agent/tests/faults/mistakes.yaml");
-    assert!(first["message"].as_str().unwrap().contains("sumary") && first["hint"].as_str().unwrap().contains("summary"));
+    assert!(
+        first["message"].as_str().unwrap().contains("sumary") && first["hint"].as_str().unwrap().contains("summary")
+    );
 }
 
 #[test]
@@ -243,7 +245,8 @@ fn a_probes_directory_that_cannot_be_read_is_said_and_the_embedded_ones_run() {
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     for (directory, why) in [("/nonexistent/probes", "No such file"), (closed.to_str().unwrap(), "Permission denied")] {
         let arguments = ["--probes", directory];
-        let setup = Setup { packs: &["tcp_backlog"], arguments: &arguments, under: &WITHOUT_RIGHTS, ..Setup::default() };
+        let setup =
+            Setup { packs: &["tcp_backlog"], arguments: &arguments, under: &WITHOUT_RIGHTS, ..Setup::default() };
         let agent = setup.start();
         let (_, body) = agent.get("/readyz").unwrap();
         let message = format!("cannot read the probes directory {directory}: ");

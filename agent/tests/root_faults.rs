@@ -143,19 +143,26 @@ metrics:
         ("no_field", "lacking.yaml:5:56", "`struct sock` has no member `sk_nmu`"),
         ("no_argument", "lacking.yaml:11:", "did you mean `vec_nr`?"),
         ("no_type", "lacking.yaml:16:", "no_such_thing"),
-        ("no_event", "lacking.yaml:22:5", "this kernel has no tracepoint `softirq_entri` (did you mean `softirq_entry`?)"),
+        (
+            "no_event",
+            "lacking.yaml:22:5",
+            "this kernel has no tracepoint `softirq_entri` (did you mean `softirq_entry`?)",
+        ),
         ("type_error", "lacking.yaml:30:", "comm"),
     ] {
         let line = readiness(&agent, probe);
         assert!(line.contains(place) && line.contains(what), "{what}\n{line}");
         assert_eq!(agent.scrape().sum("kstrobe_probe_attached", &[("probe", probe)]), 0.0);
     }
-    wait_for("the good probe", Duration::from_secs(5), || (agent.scrape().sum("kstrobe_fine_total", &[]) > 0.0).then_some(()));
+    wait_for("the good probe", Duration::from_secs(5), || {
+        (agent.scrape().sum("kstrobe_fine_total", &[]) > 0.0).then_some(())
+    });
     counts_getppid(&agent);
     let path = agent.folder().join("probes/lacking.yaml");
     let found = done(&mut agent::command(&["check", path.to_str().unwrap()]));
     assert_eq!((found.code, found.out.as_str()), (Some(1), "1 probes fine, 5 errors\n"), "{}", found.err);
-    let caret = format!("{}^^^^^^", " ".repeat("5 |   no_field_total: { type: counter, labels: { port: args.sk.".len() - 4));
+    let caret =
+        format!("{}^^^^^^", " ".repeat("5 |   no_field_total: { type: counter, labels: { port: args.sk.".len() - 4));
     assert!(found.err.contains(&caret), "{}", found.err);
     agent.stop();
 }
