@@ -13,10 +13,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a kernel may lack, or have in plenty.
 /// What it is called, and how it changes the target.
 type Variation = (&'static str, fn(&mut Target));
 
+/// What a kernel may lack, or have in plenty.
 const VARIATIONS: [Variation; 9] = [
     ("this kernel", |_| {}),
     ("no tp_btf", |t| t.abilities.tp_btf = no()),
