@@ -77,7 +77,7 @@ impl Poll {
     }
 
     fn rows(&mut self, names: &mut Names, now: Moment) -> Result<(), String> {
-        let rows = self.reader.read().map_err(|e| format!("cannot read {}: {e}", self.source))?;
+        let rows = self.reader.read().map_err(|e| format!("source {}: {e}", self.source))?;
         let mut machine = Machine::new(&self.module.layout).map_err(|e| e.to_string())?;
         for table in &self.module.layout.tables {
             if let Index::Hash { free, .. } = table.index {
