@@ -345,8 +345,31 @@ impl<'a> Exprs<'a> {
                 let keeps = t == 64 || (t > f && (!fs || ts)) || (t == f && fs == ts);
                 if keeps { v } else { self.canonical(v, to) }
             }
-            (Ty::Ptr { .. }, Ty::Int { bits, .. }) if bits < 64 => self.canonical(v, to),
+            (Ty::Ptr { trust, .. }, Ty::Int { .. }) if trust != Trust::User => self.as_number(v),
             _ => v,
+        }
+    }
+
+    /// An address as a number to the kernel's verifier too, which allows hardly any arithmetic with pointers it knows the
+    /// type of. A pointer on the stack of which a byte was overwritten is one no more: two copies, each less a byte.
+    fn as_number(&mut self, pointer: Var) -> Var {
+        let slot = self.w.slot(8);
+        let without = |s: &mut Self, byte: u32| {
+            s.w.store_slot(slot, 0, Size::B8, Operand::Var(pointer));
+            s.w.store_slot(slot, byte, Size::B1, Operand::Imm(0));
+            s.w.load_slot(slot, 0, Size::B8)
+        };
+        let (high, rest) = (without(self, 0), without(self, 7));
+        self.w.release(slot);
+        let low = self.w.alu(AluOp::And, rest, Operand::Imm(0xff));
+        self.w.alu(AluOp::Or, high, Operand::Var(low))
+    }
+
+    /// A value that is only compared or stored: there an address may stay a pointer.
+    pub fn kept(&mut self, e: &Expr) -> Operand {
+        match &e.kind {
+            Kind::Convert(a) if matches!(a.ty, Ty::Ptr { .. }) && e.ty != Ty::Bool => self.kept(a),
+            _ => self.value(e),
         }
     }
 
@@ -457,7 +480,8 @@ impl<'a> Exprs<'a> {
         match &e.kind {
             Kind::Cmp(op, a, b) => {
                 let signed = matches!(a.ty, Ty::Int { signed: true, .. });
-                Cond { op: comparison(*op, signed), a: self.var(a), b: self.value(b) }
+                let a = self.kept(a);
+                Cond { op: comparison(*op, signed), a: self.operand_var(a), b: self.kept(b) }
             }
             Kind::Not(a) => {
                 let c = self.condition(a);
@@ -534,6 +558,13 @@ impl<'a> Exprs<'a> {
     pub fn text(&mut self, e: &Expr, slot: Slot, at: u32) {
         let bytes = e.ty.bytes();
         let words = bytes.next_multiple_of(8);
+        if let Some(from) = self.w.known_text(e) {
+            for w in (0..words).step_by(8) {
+                let v = self.w.load_slot(from, w, Size::B8);
+                self.w.store_slot(slot, at + w, Size::B8, Operand::Var(v));
+            }
+            return;
+        }
         if !matches!(e.kind, Kind::Comm) || words != bytes {
             for w in (0..words).step_by(8) {
                 self.w.store_slot(slot, at + w, Size::B8, Operand::Imm(0));

@@ -117,7 +117,7 @@ pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32
     }
     for (e, at) in fields.iter().zip(offsets) {
         if e.ty.is_scalar() {
-            let value = s.value(e);
+            let value = s.kept(e);
             s.w.store_slot(key, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), value);
         } else {
             s.text(e, key, *at);

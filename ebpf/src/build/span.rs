@@ -94,7 +94,7 @@ fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) 
     let Some(memory) = &room.memory.open else { return };
     for (e, at) in site.save.iter().zip(&memory.saved) {
         if e.ty.is_scalar() {
-            let value = s.value(e);
+            let value = s.kept(e);
             let size = Size::of(e.ty.bytes()).unwrap_or(Size::B8);
             s.w.push(Stmt::Store { ptr: state, offset: *at as i32, size, value });
         } else {
@@ -133,7 +133,7 @@ fn open_hashed(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, key: Slot) 
         }
         for (e, at) in site.save.iter().zip(&memory.saved) {
             if e.ty.is_scalar() {
-                let v = s.value(e);
+                let v = s.kept(e);
                 s.w.store_slot(value, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), v);
             } else {
                 s.text(e, value, *at);

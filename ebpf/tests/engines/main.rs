@@ -6,6 +6,7 @@ mod cases;
 mod corpus;
 mod generate;
 mod random;
+mod records;
 mod vm;
 
 use corpus::Left;

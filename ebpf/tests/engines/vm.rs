@@ -225,11 +225,15 @@ impl Vm {
         for (from, to) in &self.readable {
             vm.register_allowed_memory(*from..*to);
         }
+        // Helpers read text out of a tracepoint's record.
+        let record: Vec<u8> = ctx.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.world.kernel.map(ctx.as_ptr() as u64, record);
         WORLD.set(std::mem::take(&mut self.world));
         // SAFETY: the words of `ctx` as bytes; it is not used in any other way until the run is over.
         let bytes = unsafe { std::slice::from_raw_parts_mut(ctx.as_mut_ptr().cast::<u8>(), ctx.len() * 8) };
         let result = vm.execute_program(bytes);
         self.world = WORLD.take();
+        self.world.kernel.regions.remove(&(ctx.as_ptr() as u64));
         match result {
             Ok(0) => Ok(()),
             Ok(result) => Err(format!("returned {result}")),
