@@ -56,13 +56,16 @@ struct Room<'a> {
 struct Kernel<'a> {
     btf: Option<&'a Btf>,
     rdonly_cast: bool,
+    /// Whether the current task comes as a BTF pointer.
+    task_btf: bool,
 }
 
 impl<'a> Kernel<'a> {
     fn of(target: &'a Target) -> Self {
         let btf = target.btf.as_ref();
         let kfunc = btf.is_some_and(|b| b.find("bpf_rdonly_cast", btf::Kind::Func).is_some());
-        Kernel { btf, rdonly_cast: kfunc && target.abilities.rdonly_cast.yes() }
+        let abilities = &target.abilities;
+        Kernel { btf, rdonly_cast: kfunc && abilities.rdonly_cast.yes(), task_btf: abilities.current_task_btf.yes() }
     }
 }
 
