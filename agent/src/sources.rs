@@ -86,12 +86,13 @@ fn probes_in(directory: Option<(&Path, Option<&Location>)>) -> (Vec<Probe>, Vec<
 }
 
 /// The probes an agent should run, from its configuration and the command line. Mistakes in probe files cost only the
-/// probe they are in; a name that fits nothing is a mistake of whoever starts the agent, and then there are none.
+/// probe they are in; a name that fits nothing is a mistake of whoever starts the agent, and then there are none (unless
+/// it may be the name of a probe that was left out for its mistakes).
 pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
     let configured = agent.probes_directory.as_ref().map(|d| (Path::new(&d.value), Some(&d.at)));
     let (all, mut diagnostics) = probes_in(directory.map(|d| (d, None)).or(configured));
     let (chosen, mut unknown) = choose(all, agent, choice);
-    let known = unknown.is_empty();
+    let known = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
     diagnostics.append(&mut unknown);
     (known.then_some(chosen), diagnostics)
 }

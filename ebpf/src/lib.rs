@@ -124,13 +124,13 @@ fn lines(program: &Program) -> build::Lines {
         program::Shape::At(hooks) => texts.extend(hooks.iter().map(|h| &h.text)),
         program::Shape::Span(s) => {
             texts.extend(s.start.iter().chain(&s.end).map(|h| &h.text));
-            texts.extend(s.by.iter().chain(&s.filter));
+            texts.extend(s.by.iter().chain(&s.filter).chain(s.save.iter().map(|(_, value)| value)));
         }
         program::Shape::Poll { source, .. } => texts.push(source),
     }
     for m in &program.metrics {
         texts.push(&m.name);
-        texts.extend(&m.value);
+        texts.extend(m.value.iter().chain(&m.filter).chain(m.labels.iter().map(|l| &l.value)));
     }
     texts.into_iter().map(|t| (t.id, (t.line, t.column))).collect()
 }

@@ -177,7 +177,7 @@ fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loade
     let name = &draft.outline().name;
     match load_once(draft, &artifact, loader) {
         Ok(running) => running,
-        Err(first) if target.abilities.tp_btf.yes() => {
+        Err(first) if target.abilities.tp_btf.yes() && raw_may_do(&first) => {
             let mut lesser = target.clone();
             lesser.abilities.tp_btf = Ability::No(first.to_string());
             let second = draft.compile(&lesser).map_err(|r| r.reason());
@@ -190,6 +190,16 @@ fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loade
             }
         }
         Err(error) => refused(draft, &error),
+    }
+}
+
+/// Whether the kernel may take raw tracepoints where it refused BTF-typed ones. Their programs are longer, so that one that
+/// has too many paths is not tried again: it costs the verifier seconds to find out.
+fn raw_may_do(error: &load::LoadError) -> bool {
+    match error {
+        load::LoadError::Verifier { summary, .. } => !summary.contains("too large") && !summary.contains("too complex"),
+        load::LoadError::Attach { .. } => true,
+        load::LoadError::Permission(_) | load::LoadError::Map { .. } | load::LoadError::Object(_) => false,
     }
 }
 

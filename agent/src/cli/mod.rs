@@ -6,6 +6,7 @@ mod compile;
 mod doctor;
 mod explain;
 mod list;
+mod target;
 mod version;
 
 use std::path::PathBuf;
@@ -49,6 +50,8 @@ enum Command {
     List(list::Args),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
+    /// Describe this kernel to people elsewhere.
+    Target(target::Args),
     /// Print the version.
     Version(version::Args),
     /// Print a completion script for a shell.
@@ -116,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Compile(args) => compile::run(&args),
         Command::List(args) => list::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "kstrobe", &mut std::io::stdout());

@@ -148,6 +148,13 @@ impl Loaded {
         &self.maps
     }
 
+    /// Runs a program at a raw tracepoint once, now, in this process, with these words as the tracepoint's arguments.
+    pub fn test_run(&self, program: &str, args: &[u64]) -> io::Result<()> {
+        let found = self.programs.iter().find(|p| p.name == program);
+        let program = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no program {program}")))?;
+        prog::test_run(program.fd.as_fd(), args)
+    }
+
     /// Its programs, in the order they were attached.
     pub fn programs(&self) -> io::Result<Vec<ProgInfo>> {
         let info = |program: &LoadedProgram| {
@@ -175,17 +182,39 @@ pub fn load(
     layout: &Layout,
     programs: &[(String, Attach)],
 ) -> Result<Loaded, LoadError> {
-    match load_once(loader, object, layout, programs) {
+    let attached = |loader: &mut Loader| {
+        let mut loaded = load_programs(loader, object, layout, programs)?;
+        attach_programs(loader, &mut loaded)?;
+        Ok(loaded)
+    };
+    with_memory(loader, attached)
+}
+
+/// The same without attaching: the kernel has checked the programs, and [`Loaded::test_run`] runs them.
+pub fn load_unattached(
+    loader: &mut Loader,
+    object: &[u8],
+    layout: &Layout,
+    programs: &[(String, Attach)],
+) -> Result<Loaded, LoadError> {
+    with_memory(loader, |loader| load_programs(loader, object, layout, programs))
+}
+
+fn with_memory(
+    loader: &mut Loader,
+    attempt: impl Fn(&mut Loader) -> Result<Loaded, LoadError>,
+) -> Result<Loaded, LoadError> {
+    match attempt(loader) {
         // Kernels before 5.11 count maps and programs against RLIMIT_MEMLOCK and say EPERM when it is used up.
         Err(LoadError::Permission(_)) => {
             sys::raise_memlock();
-            load_once(loader, object, layout, programs)
+            attempt(loader)
         }
         result => result,
     }
 }
 
-fn load_once(
+fn load_programs(
     loader: &mut Loader,
     object: &[u8],
     layout: &Layout,
@@ -202,11 +231,15 @@ fn load_once(
         .maps
         .fill_free_slots()
         .map_err(|error| LoadError::Map { map: "of free slots".into(), reason: error.to_string() })?;
-    for (name, attach) in programs {
+    Ok(loaded)
+}
+
+fn attach_programs(loader: &mut Loader, loaded: &mut Loaded) -> Result<(), LoadError> {
+    for LoadedProgram { name, attach, .. } in &loaded.programs {
         let event = attach_program(loader, &mut loaded.ebpf, name, attach)?;
         loaded.perf_events.extend(event);
     }
-    Ok(loaded)
+    Ok(())
 }
 
 /// Descriptors of our own for the layout's maps. aya keeps its own as well: until a program is loaded, its instructions name

@@ -21,5 +21,5 @@ pub mod verifier_log;
 mod root_tests;
 
 pub use detect::{Wanted, detect};
-pub use load::{LoadError, Loaded, Loader, ProgInfo, load};
+pub use load::{LoadError, Loaded, Loader, ProgInfo, load, load_unattached};
 pub use read::{ProbeMaps, TableView};

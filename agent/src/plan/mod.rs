@@ -9,7 +9,7 @@ pub use outline::{Metric, Outline, Poll};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
-use kstrobe_ebpf::program::HookKind;
+use kstrobe_ebpf::program::{HookKind, Shape};
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -37,6 +37,19 @@ impl Refusal {
             more => format!("{first}, and {more} more"),
         }
     }
+}
+
+/// A kernel as text, with the types that these probes need: what a bug report or a test needs to compile them elsewhere.
+pub fn dump(drafts: &[Draft], target: &Target) -> String {
+    let events = drafts.iter().flat_map(Draft::hooks).flat_map(|hook| match hook {
+        HookKind::RawTracepoint { event } => vec![event.as_str()],
+        HookKind::Syscall { .. } => vec!["sys_enter", "sys_exit"],
+        HookKind::Tracepoint { .. } | HookKind::Interval { .. } => vec![],
+    });
+    let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
+    let texts = drafts.iter().flat_map(|d| program::expressions(&d.program));
+    let roots = kstrobe_ebpf::target::dump::roots(target, events, calls.iter().map(String::as_str), texts);
+    kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Turns probes into the compiler's input.
@@ -68,8 +81,12 @@ impl Draft {
             .collect()
     }
 
+    /// What the compiler is given.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
-        use kstrobe_ebpf::program::Shape;
         let hooks: Vec<_> = match &self.program.shape {
             Shape::At(hooks) => hooks.iter().collect(),
             Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
@@ -85,9 +102,12 @@ impl Draft {
 
     /// Compiles the probe for a kernel.
     pub fn compile(&self, target: &Target) -> Result<Artifact, Refusal> {
-        kstrobe_ebpf::compile(&self.program, target).map_err(|errors| Refusal {
-            target: errors.iter().all(|e| e.fault == Fault::Target),
-            diagnostics: errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect(),
+        kstrobe_ebpf::compile(&self.program, target).map_err(|errors| {
+            let mut diagnostics: Vec<_> =
+                errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect();
+            // The compiler's order is that of its input; people read from the top of the file.
+            diagnostics.sort_by_key(|d| d.at.as_ref().map_or(usize::MAX, |at| at.start));
+            Refusal { target: errors.iter().all(|e| e.fault == Fault::Target), diagnostics }
         })
     }
 }

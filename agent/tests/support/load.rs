@@ -92,3 +92,24 @@ pub fn send_bytes(address: SocketAddr, bytes: u64, limit: Duration) -> u64 {
     }
     sent
 }
+
+/// Asks for the process group of a process, so often. The answer does not matter, so the number may be any.
+pub fn getpgid_calls(pid: i32, count: u32) {
+    for _ in 0..count {
+        let _ = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(pid)));
+    }
+}
+
+/// The same with getsid.
+pub fn getsid_calls(pid: i32, count: u32) {
+    for _ in 0..count {
+        let _ = nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid)));
+    }
+}
+
+/// Does something in a thread of this name (its `comm`: at most 15 bytes).
+pub fn named(comm: &str, work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new().name(comm.to_owned()).spawn_scoped(scope, work).unwrap().join().unwrap();
+    });
+}

@@ -47,6 +47,24 @@ pub fn output(command: &mut Command) -> String {
     out.into_owned()
 }
 
+/// What a command did.
+pub struct Done {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// Runs a command to its end, whatever that is.
+#[track_caller]
+pub fn done(command: &mut Command) -> Done {
+    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Done { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
+}
+
 /// Runs a line of shell in a mount namespace of its own that has tracefs, debugfs and a bpf file system: what it mounts
 /// and pins is gone with it.
 pub fn private_shell(script: &str) -> Command {

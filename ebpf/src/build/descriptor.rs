@@ -13,8 +13,8 @@ const SOCKET: u64 = 0o140_000;
 
 /// The steps behind a descriptor; `None` when the kernel's types do not have the members walked through.
 pub(super) fn expand(e: &Expr, kernel: &Kernel<'_>) -> Option<Expr> {
-    let trust = |typed| if typed { Trust::Btf } else { Trust::Probe };
-    let walk = Walk { btf: kernel.btf?, task: trust(kernel.task_btf), trusted: trust(kernel.rdonly_cast) };
+    let trust = |direct| if direct { Trust::Btf } else { Trust::Probe };
+    let walk = Walk { btf: kernel.btf?, current: trust(kernel.task_btf), trusted: trust(kernel.rdonly_cast) };
     match &e.kind {
         Kind::FdFile(fd) => walk.file(fd),
         Kind::FdSock(fd) => walk.sock(fd, e.ty),
@@ -24,8 +24,8 @@ pub(super) fn expand(e: &Expr, kernel: &Kernel<'_>) -> Option<Expr> {
 
 struct Walk<'a> {
     btf: &'a Btf,
-    /// How the current task and what it leads to may be read.
-    task: Trust,
+    /// How the current task and what its pointers lead to may be read.
+    current: Trust,
     /// How pointers read from a BTF-typed object may be read in turn.
     trusted: Trust,
 }
@@ -43,9 +43,9 @@ impl Walk<'_> {
 
     /// `current->files->fdt->fd[fd]`, null when `fd` is not below `max_fds`.
     fn file(&self, fd: &Expr) -> Option<Expr> {
-        let task = node(Kind::Task, self.pointer("task_struct", self.task)?);
-        let files = self.member(&task, "task_struct", "files", self.pointer("files_struct", self.task)?)?;
-        let table = self.member(&files, "files_struct", "fdt", self.pointer("fdtable", self.task)?)?;
+        let task = node(Kind::Task, self.pointer("task_struct", self.current)?);
+        let files = self.member(&task, "task_struct", "files", self.pointer("files_struct", self.current)?)?;
+        let table = self.member(&files, "files_struct", "fdt", self.pointer("fdtable", self.current)?)?;
         let open = self.member(&table, "fdtable", "max_fds", Ty::U32)?;
         // A pointer to pointers is only an address to the verifier.
         let array = self.member(&table, "fdtable", "fd", Ty::Ptr { to: 0, trust: Trust::Probe })?;

@@ -2,7 +2,7 @@
 
 use super::func::Writer;
 use super::{Kernel, descriptor};
-use crate::ir::{AluOp, Arg, CTX, CmpOp, Cond, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
+use crate::ir::{AluOp, Arg, Block, CTX, CmpOp, Cond, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::target::btf;
 use crate::typed::{Arith, Bitfield, Cmp, Expr, Kind, Trust, Ty, Unary};
 
@@ -57,11 +57,7 @@ impl<'a> Exprs<'a> {
                 let v = self.w.load(CTX, *offset as i32, Size::B8, Space::Ctx);
                 self.canonical(v, e.ty)
             }
-            Kind::Field { offset } => {
-                let size = Size::of(e.ty.bytes()).unwrap_or(Size::B8);
-                let v = self.w.load(CTX, *offset as i32, size, Space::Ctx);
-                self.signed(v, e.ty)
-            }
+            Kind::Field { offset } => self.field(*offset, e.ty),
             Kind::Load { base, offset, bitfield } => self.load(e.ty, base, *offset, *bitfield),
             Kind::Offset { base, offset } => self.address(base, *offset),
             Kind::Element { base, index, scale, count } => self.element(base, index, *scale, *count),
@@ -111,6 +107,21 @@ impl<'a> Exprs<'a> {
         }
     }
 
+    /// A number of the record.
+    fn field(&mut self, offset: u32, ty: Ty) -> Var {
+        let size = Size::of(ty.bytes()).unwrap_or(Size::B8);
+        if offset.is_multiple_of(size.bytes()) {
+            let v = self.w.load(CTX, offset as i32, size, Space::Ctx);
+            return self.signed(v, ty);
+        }
+        // Records of packed structs: the verifier wants each load aligned.
+        let slot = self.w.slot(8);
+        self.copy(CTX, offset as i32, Space::Ctx, size.bytes(), slot, 0);
+        let v = self.w.load_slot(slot, 0, size);
+        self.w.release(slot);
+        self.signed(v, ty)
+    }
+
     /// Cuts a register to the type's width and extends it by the type's sign.
     fn canonical(&mut self, v: Var, ty: Ty) -> Var {
         match ty {
@@ -149,8 +160,10 @@ impl<'a> Exprs<'a> {
             let address = self.address(base, offset);
             let slot = self.w.slot(8);
             let args = vec![Arg::Slot(slot, 0), Arg::Imm(i64::from(size.bytes())), Arg::Var(address)];
-            self.w.push(Stmt::Call(crate::ir::Call { helper, args }));
-            return self.w.load_slot(slot, 0, size);
+            self.effect(helper, args);
+            let value = self.w.load_slot(slot, 0, size);
+            self.w.release(slot);
+            return value;
         };
         let out = self.w.imm(0);
         // The kernel turns faults of such a load into 0, but the verifier wants the null test where it is unsure.
@@ -332,8 +345,31 @@ impl<'a> Exprs<'a> {
                 let keeps = t == 64 || (t > f && (!fs || ts)) || (t == f && fs == ts);
                 if keeps { v } else { self.canonical(v, to) }
             }
-            (Ty::Ptr { .. }, Ty::Int { bits, .. }) if bits < 64 => self.canonical(v, to),
+            (Ty::Ptr { trust, .. }, Ty::Int { .. }) if trust != Trust::User => self.as_number(v),
             _ => v,
+        }
+    }
+
+    /// An address as a number to the kernel's verifier too, which allows hardly any arithmetic with pointers it knows the
+    /// type of. A pointer on the stack of which a byte was overwritten is one no more: two copies, each less a byte.
+    fn as_number(&mut self, pointer: Var) -> Var {
+        let slot = self.w.slot(8);
+        let without = |s: &mut Self, byte: u32| {
+            s.w.store_slot(slot, 0, Size::B8, Operand::Var(pointer));
+            s.w.store_slot(slot, byte, Size::B1, Operand::Imm(0));
+            s.w.load_slot(slot, 0, Size::B8)
+        };
+        let (high, rest) = (without(self, 0), without(self, 7));
+        self.w.release(slot);
+        let low = self.w.alu(AluOp::And, rest, Operand::Imm(0xff));
+        self.w.alu(AluOp::Or, high, Operand::Var(low))
+    }
+
+    /// A value that is only compared or stored: there an address may stay a pointer.
+    pub fn kept(&mut self, e: &Expr) -> Operand {
+        match &e.kind {
+            Kind::Convert(a) if matches!(a.ty, Ty::Ptr { .. }) && e.ty != Ty::Bool => self.kept(a),
+            _ => self.value(e),
         }
     }
 
@@ -433,7 +469,7 @@ impl<'a> Exprs<'a> {
     }
 
     /// Writes statements into a block of their own.
-    pub fn block(&mut self, body: impl FnOnce(&mut Self)) -> crate::ir::Block {
+    pub fn block(&mut self, body: impl FnOnce(&mut Self)) -> Block {
         self.w.begin();
         body(self);
         self.w.end()
@@ -444,7 +480,8 @@ impl<'a> Exprs<'a> {
         match &e.kind {
             Kind::Cmp(op, a, b) => {
                 let signed = matches!(a.ty, Ty::Int { signed: true, .. });
-                Cond { op: comparison(*op, signed), a: self.var(a), b: self.value(b) }
+                let a = self.kept(a);
+                Cond { op: comparison(*op, signed), a: self.operand_var(a), b: self.kept(b) }
             }
             Kind::Not(a) => {
                 let c = self.condition(a);
@@ -483,22 +520,25 @@ impl<'a> Exprs<'a> {
         }
     }
 
-    /// 1 when the variable is one of these constants.
-    pub fn one_of(&mut self, v: Var, values: &[u64]) -> Var {
+    /// 1 when the variable is one of these constants, which ascend.
+    fn one_of(&mut self, v: Var, values: &[u64]) -> Var {
         let out = self.w.imm(1);
-        let mut chain = vec![Stmt::Set(out, Op::Copy(Operand::Imm(0)))];
-        for value in values.iter().rev() {
-            let cond = Cond { op: CmpOp::Ne, a: v, b: Operand::Imm(*value as i64) };
-            chain = vec![Stmt::If { cond, then: chain, otherwise: vec![] }];
-        }
-        self.w.extend(chain);
+        let code = search(v, values, &vec![], &vec![Stmt::Set(out, Op::Copy(Operand::Imm(0)))]);
+        self.w.extend(code);
         out
     }
 
     /// Non-zero when the text does not begin with the literal: the words' differences, or-ed.
     fn text_differs(&mut self, text: &Expr, literal: &[u8]) -> Var {
-        let slot = self.w.slot(text.ty.bytes().next_multiple_of(8));
-        self.text(text, slot, 0);
+        let slot = match self.w.known_text(text) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.w.slot(text.ty.bytes());
+                self.text(text, slot, 0);
+                self.w.remember_text(text, slot);
+                slot
+            }
+        };
         let differs = self.w.imm(0);
         for (i, chunk) in literal.chunks(8).enumerate() {
             let mut word = [0u8; 8];
@@ -518,6 +558,13 @@ impl<'a> Exprs<'a> {
     pub fn text(&mut self, e: &Expr, slot: Slot, at: u32) {
         let bytes = e.ty.bytes();
         let words = bytes.next_multiple_of(8);
+        if let Some(from) = self.w.known_text(e) {
+            for w in (0..words).step_by(8) {
+                let v = self.w.load_slot(from, w, Size::B8);
+                self.w.store_slot(slot, at + w, Size::B8, Operand::Var(v));
+            }
+            return;
+        }
         if !matches!(e.kind, Kind::Comm) || words != bytes {
             for w in (0..words).step_by(8) {
                 self.w.store_slot(slot, at + w, Size::B8, Operand::Imm(0));
@@ -568,7 +615,9 @@ impl<'a> Exprs<'a> {
 
     fn text_load(&mut self, ty: Ty, base: &Expr, offset: i32, slot: Slot, at: u32) {
         let bytes = ty.bytes();
-        if let (Some(ptr), Ty::Bytes(_)) = (self.direct(base), ty) {
+        if let Ty::Bytes(_) = ty
+            && let Some(ptr) = self.direct(base)
+        {
             let body = self.block(|s| s.copy(ptr, offset, Space::Kernel, bytes, slot, at));
             let cond = Cond { op: CmpOp::Ne, a: ptr, b: Operand::Imm(0) };
             self.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
@@ -602,6 +651,24 @@ impl<'a> Exprs<'a> {
             done += size.bytes();
         }
     }
+}
+
+/// Sets up to this size are searched one by one: the first of few is often the one, and each test costs one jump.
+const FEW: usize = 8;
+
+/// Runs `absent` when the variable is none of these constants, which ascend, else `found`. Larger sets are halved, so that
+/// neither the work nor the depth of blocks grows with their size.
+pub(super) fn search(v: Var, values: &[u64], found: &Block, absent: &Block) -> Block {
+    if values.len() > FEW {
+        let (low, high) = values.split_at(values.len() / 2);
+        let cond = Cond { op: CmpOp::Lt, a: v, b: Operand::Imm(high[0] as i64) };
+        let [then, otherwise] = [low, high].map(|half| search(v, half, found, absent));
+        return vec![Stmt::If { cond, then, otherwise }];
+    }
+    values.iter().rev().fold(absent.clone(), |rest, value| {
+        let cond = Cond { op: CmpOp::Ne, a: v, b: Operand::Imm(*value as i64) };
+        vec![Stmt::If { cond, then: rest, otherwise: found.clone() }]
+    })
 }
 
 fn comparison(op: Cmp, signed: bool) -> CmpOp {

@@ -10,6 +10,8 @@ use crate::typed::{Attach, Expr};
 pub(super) struct Writer {
     vars: u32,
     slots: Vec<u32>,
+    /// Areas that nothing needs any more.
+    free: Vec<Slot>,
     open: Vec<Scope>,
 }
 
@@ -19,12 +21,16 @@ pub(super) struct Writer {
 struct Scope {
     code: Block,
     known: HashMap<Expr, Var>,
+    /// Text that lies in an area of the stack.
+    texts: HashMap<Expr, Slot>,
+    /// Areas taken in it and not released.
+    slots: Vec<Slot>,
 }
 
 impl Writer {
     pub(super) fn new() -> Self {
         // Variable 0 is the context.
-        Self { vars: CTX.0 + 1, slots: Vec::new(), open: vec![Scope::default()] }
+        Self { vars: CTX.0 + 1, slots: Vec::new(), free: Vec::new(), open: vec![Scope::default()] }
     }
 
     pub(super) fn finish(mut self, name: String, attach: Option<Attach>) -> Func {
@@ -37,10 +43,32 @@ impl Writer {
         Var(self.vars - 1)
     }
 
-    /// A stack area of at least `bytes` bytes.
+    /// A stack area of at least `bytes` bytes, until the block ends or it is released. What it held before is still in it.
     pub(super) fn slot(&mut self, bytes: u32) -> Slot {
-        self.slots.push(bytes.next_multiple_of(8));
-        Slot(self.slots.len() as u32 - 1)
+        let bytes = bytes.next_multiple_of(8);
+        let size = |slot: &Slot| self.slots[slot.0 as usize];
+        let fits = (0..self.free.len()).filter(|i| size(&self.free[*i]) >= bytes);
+        let slot = match fits.min_by_key(|i| size(&self.free[*i])) {
+            Some(i) => self.free.swap_remove(i),
+            None => {
+                self.slots.push(bytes);
+                Slot(self.slots.len() as u32 - 1)
+            }
+        };
+        if let Some(scope) = self.open.last_mut() {
+            scope.slots.push(slot);
+        }
+        slot
+    }
+
+    /// Lets others have an area that was taken in this block: the stack has 512 bytes for all.
+    pub(super) fn release(&mut self, slot: Slot) {
+        if let Some(scope) = self.open.last_mut()
+            && let Some(i) = scope.slots.iter().position(|s| *s == slot)
+        {
+            scope.slots.swap_remove(i);
+            self.free.push(slot);
+        }
     }
 
     pub(super) fn push(&mut self, stmt: Stmt) {
@@ -65,12 +93,24 @@ impl Writer {
         }
     }
 
+    pub(super) fn known_text(&self, e: &Expr) -> Option<Slot> {
+        self.open.iter().rev().find_map(|s| s.texts.get(e).copied())
+    }
+
+    pub(super) fn remember_text(&mut self, e: &Expr, slot: Slot) {
+        if let Some(scope) = self.open.last_mut() {
+            scope.texts.insert(e.clone(), slot);
+        }
+    }
+
     pub(super) fn begin(&mut self) {
         self.open.push(Scope::default());
     }
 
     pub(super) fn end(&mut self) -> Block {
-        self.open.pop().map(|s| s.code).unwrap_or_default()
+        let scope = self.open.pop().unwrap_or_default();
+        self.free.extend(scope.slots);
+        scope.code
     }
 
     pub(super) fn block(&mut self, body: impl FnOnce(&mut Self)) -> Block {
@@ -139,6 +179,8 @@ impl Writer {
     pub(super) fn array_element(&mut self, map: MapId, index: Operand) -> Var {
         let key = self.slot(4);
         self.store_slot(key, 0, Size::B4, index);
-        self.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)])
+        let found = self.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]);
+        self.release(key);
+        found
     }
 }

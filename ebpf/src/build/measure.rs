@@ -3,6 +3,7 @@
 use super::Room;
 use super::expr::Exprs;
 use super::func::Writer;
+use super::site::mark;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::{Cell, CellKind, Index, Loss, Table};
 use crate::typed::{Expr, Measure};
@@ -11,17 +12,19 @@ use crate::typed::{Expr, Measure};
 const NO_EXIST: i64 = 1;
 
 /// Writes all measurements of a site.
-pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, measures: &[Measure]) {
+pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, measures: &[Measure]) {
     for (n, group) in room.memory.groups.iter().enumerate() {
         let first = &measures[group[0]];
         match &first.filter {
-            Some(cond) => s.when(cond, |s| table(room, s, n, measures)),
-            None => table(room, s, n, measures),
+            Some(cond) => s.when(cond, |s| table(room, s, n, site, measures)),
+            None => table(room, s, n, site, measures),
         }
     }
 }
 
-fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
+fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[Measure]) {
+    let places = &room.marks[site].values;
+    mark(room, &mut s.w, places[room.memory.groups[n][0]]);
     let table = &room.memory.layout.tables[n];
     let atomic = room.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
@@ -32,6 +35,7 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
         for (cell, value) in table.cells.iter().zip(&values) {
+            mark(room, &mut s.w, places[cell.metric as usize]);
             add(room, &mut s.w, cell, record, *value, atomic);
         }
     });
@@ -97,28 +101,41 @@ fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> O
             let key = s.w.slot(*key_bytes);
             let offsets: Vec<u32> = table.key.iter().map(|k| k.offset).collect();
             write_key(s, key, *key_bytes, &offsets, labels);
-            Operand::Var(hashed(room, &mut s.w, table, key))
+            let slot = hashed(room, &mut s.w, table, key);
+            s.w.release(key);
+            Operand::Var(slot)
         }
     }
 }
 
 /// Writes a key so that every byte of it is defined: padding would otherwise make equal keys differ.
 pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32], fields: &[Expr]) {
-    let scalars: u32 = fields.iter().filter(|e| e.ty.is_scalar()).map(|e| e.ty.bytes()).sum();
-    let texts: u32 = fields.iter().filter(|e| !e.ty.is_scalar()).map(|e| e.ty.bytes().next_multiple_of(8)).sum();
-    if scalars + texts < bytes {
+    if has_padding(bytes, offsets, fields) {
         for w in (0..bytes).step_by(8) {
             s.w.store_slot(key, w, Size::B8, Operand::Imm(0));
         }
     }
     for (e, at) in fields.iter().zip(offsets) {
         if e.ty.is_scalar() {
-            let value = s.value(e);
+            let value = s.kept(e);
             s.w.store_slot(key, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), value);
         } else {
             s.text(e, key, *at);
         }
     }
+}
+
+/// Whether some byte of a key belongs to no field. Text writes whole words: what follows it in its last word is covered.
+fn has_padding(bytes: u32, offsets: &[u32], fields: &[Expr]) -> bool {
+    let mut end = 0;
+    for (e, at) in fields.iter().zip(offsets) {
+        if *at > end {
+            return true;
+        }
+        let size = e.ty.bytes();
+        end = end.max(at + if e.ty.is_scalar() { size } else { size.next_multiple_of(8) });
+    }
+    end < bytes
 }
 
 /// `((k0 * d1) + k1) * d2 ...`, or the overflow slot when some label is outside its domain.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
-use crate::layout::{Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MapDef, MapId, MapKind, SpanMap, Table};
+use crate::layout::{
+    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, Table,
+};
 use crate::target::Target;
 use crate::typed::{Expr, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
 
-/// A dense table may have this many slots: above it, a hash costs less memory than the empty slots.
-const MAX_DENSE_SLOTS: u64 = 4096;
-
-/// Most buckets a table's slots are worth being dense for: `max_series` bounds what the user is willing to pay.
+/// The memory of a probe.
 pub(super) struct Memory {
     pub layout: Layout,
     /// For each table, the indices of its metrics; one measurement site writes them together.
@@ -141,7 +140,9 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
     }
     let n = layout.tables.len();
     let dense: Option<Vec<u32>> = first.labels.iter().map(|l| l.domain).collect();
-    let dense = dense.filter(|d| d.iter().map(|n| u64::from(*n)).product::<u64>() <= MAX_DENSE_SLOTS);
+    // A dense table has all its label sets at once, so it must not have more than the user allows.
+    let most = MAX_DENSE_SLOTS.min(u64::from(first.max_series));
+    let dense = dense.filter(|d| d.iter().fold(1u64, |all, n| all.saturating_mul(u64::from(*n))) <= most);
     let (index, slots, overflow) = match dense {
         Some(domains) if domains.is_empty() => (Index::Single, 1, None),
         Some(domains) => {
@@ -149,7 +150,7 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
             (Index::Dense(domains), product + 1, Some(product))
         }
         None => {
-            let slots = first.max_series + 1;
+            let slots = first.max_series.saturating_add(1);
             // Whole words, so that a key's padding is written like the rest of it.
             let key_bytes = key_bytes.next_multiple_of(8);
             let map = add_map(layout, format!("ks_index{n}"), MapKind::Hash, key_bytes, 4, slots);
@@ -157,7 +158,10 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
             (Index::Hash { map, free, key_bytes }, slots, Some(0))
         }
     };
-    let shards = if is_gauge(first) { 1 } else { layout.cpus };
+    let mut shards = if is_gauge(first) { 1 } else { layout.cpus };
+    while shards > 1 && shards.checked_mul(slots).is_none() {
+        shards = fewer(shards);
+    }
     let values = add_map(layout, format!("ks_values{n}"), MapKind::Array { mmap: false }, 4, offset, shards * slots);
     Ok(Table { values, shards, slots, overflow, index, key, cells })
 }
@@ -228,6 +232,11 @@ fn losses(probe: &Probe, layout: &mut Layout) {
     }
 }
 
+/// Powers of two, so that the shard of a CPU is a mask.
+fn fewer(shards: u32) -> u32 {
+    if shards.is_power_of_two() { shards / 2 } else { 1 << shards.ilog2() }
+}
+
 /// Halves the shards of the largest table until all maps together keep the budget: several CPUs then share a shard and
 /// add atomically, which costs time, not truth.
 fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic> {
@@ -253,9 +262,7 @@ fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic>
             .hint("lower `max_series` or the buckets' `schema`, or raise `max_map_bytes`"));
         };
         let table = &mut layout.tables[i];
-        // Powers of two, so that the shard of a CPU is a mask.
-        table.shards =
-            if table.shards.is_power_of_two() { table.shards / 2 } else { 1 << (31 - table.shards.leading_zeros()) };
+        table.shards = fewer(table.shards);
         let (values, entries) = (table.values, table.shards * table.slots);
         layout.maps[values.0 as usize].entries = entries;
     }

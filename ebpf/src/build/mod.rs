@@ -17,29 +17,46 @@ mod strip;
 use std::collections::HashMap;
 
 use crate::buckets::{Scheme, Tables};
-use crate::diag::{Diagnostic, TextId};
+use crate::diag::{Diagnostic, Place, TextId};
 use crate::ir::{Func, Module};
 use crate::layout::CellKind;
 use crate::target::{Btf, Target, btf};
 use crate::typed::{Probe, Shape};
+
+/// The kernel's limit on one program's stack.
+const STACK_BYTES: u32 = 512;
 
 /// 1-based line and column of each text, for the kernel's line info.
 pub type Lines = HashMap<TextId, (u32, u32)>;
 
 /// Writes the programs of a checked probe.
 pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec<Diagnostic>> {
+    let marks = strip::marks(&probe);
     let probe = strip::probe(probe);
     let memory = memory::plan(&probe, target)?;
     let (rodata, tables) = bucket_tables(&memory);
-    let room = Room { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
+    let room = Room { probe: &probe, memory: &memory, lines, marks, tables, kernel: Kernel::of(target) };
     let funcs = match &probe.shape {
         Shape::At(sites) => site::at(&room, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
         Shape::Span { .. } => span::span(&room),
     };
     let funcs: Vec<Func> = funcs.map_err(|e| vec![e])?;
+    let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
+    if let Some(error) = funcs.iter().find_map(|func| too_much_stack(func, place)) {
+        return Err(vec![error]);
+    }
     let layout = memory.layout;
     Ok(Module { funcs, rodata, layout })
+}
+
+fn too_much_stack(func: &Func, place: Place) -> Option<Diagnostic> {
+    let bytes: u32 = func.slots.iter().sum();
+    (bytes > STACK_BYTES).then(|| {
+        let message = format!("program `{}` needs {bytes} bytes of stack, the kernel allows {STACK_BYTES}", func.name);
+        Diagnostic::limit(place, message)
+            .hint("use fewer or shorter strings in labels, keys, conditions and saved values")
+    })
 }
 
 /// What every function of a probe is written from.
@@ -47,6 +64,8 @@ struct Room<'a> {
     probe: &'a Probe,
     memory: &'a memory::Memory,
     lines: &'a Lines,
+    /// By measuring site.
+    marks: Vec<strip::Marks>,
     /// Where the bucket tables of each histogram cell start in rodata, by metric.
     tables: HashMap<u32, Tables>,
     kernel: Kernel<'a>,
@@ -56,7 +75,7 @@ struct Room<'a> {
 struct Kernel<'a> {
     btf: Option<&'a Btf>,
     rdonly_cast: bool,
-    /// Whether the current task comes as a BTF pointer.
+    /// `bpf_get_current_task_btf` works.
     task_btf: bool,
 }
 

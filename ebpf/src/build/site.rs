@@ -1,7 +1,7 @@
 //! Functions of probes without spans: one per attach point, or one for the rows of a poll source.
 
 use super::Room;
-use super::expr::{Exprs, Inputs};
+use super::expr::{Exprs, Inputs, search};
 use super::func::Writer;
 use super::measure;
 use crate::diag::{Diagnostic, Place};
@@ -13,7 +13,7 @@ pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnosti
     for (i, site) in sites.iter().enumerate() {
         let mut s = begin(room, site.place);
         select(&mut s, &site.select);
-        body(room, &mut s, site.filter.as_ref(), &site.measures);
+        body(room, &mut s, i, site.filter.as_ref(), &site.measures);
         funcs.push(s.w.finish(name(room, "at", i, sites.len()), Some(site.attach.clone())));
     }
     Ok(funcs)
@@ -21,15 +21,16 @@ pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnosti
 
 pub(super) fn poll(room: &Room<'_>, filter: Option<&Expr>, measures: &[Measure]) -> Result<Vec<Func>, Diagnostic> {
     let mut s = begin(room, Place::default());
-    body(room, &mut s, filter, measures);
+    body(room, &mut s, 0, filter, measures);
     Ok(vec![s.w.finish(name(room, "row", 0, 1), None)])
 }
 
-fn body(room: &Room<'_>, s: &mut Exprs<'_>, filter: Option<&Expr>, measures: &[Measure]) {
+fn body(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, filter: Option<&Expr>, measures: &[Measure]) {
     if let Some(cond) = filter {
+        mark(room, &mut s.w, room.marks[site].filter);
         s.guard(cond);
     }
-    measure::measures(room, s, measures);
+    measure::measures(room, s, site, measures);
 }
 
 pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {
@@ -55,13 +56,8 @@ pub(super) fn select(s: &mut Exprs<'_>, select: &Select) {
     let v = s.var(e);
     match values.as_slice() {
         [one] => s.w.leave_if(CmpOp::Ne, v, Operand::Imm(*one as i64)),
-        _ => {
-            // Nested tests leave at the first that holds: one jump per value and no flag.
-            let mut code = vec![Stmt::Return];
-            for value in values.iter().rev() {
-                let cond = crate::ir::Cond { op: CmpOp::Ne, a: v, b: Operand::Imm(*value as i64) };
-                code = vec![Stmt::If { cond, then: code, otherwise: vec![] }];
-            }
+        values => {
+            let code = search(v, values, &vec![], &vec![Stmt::Return]);
             s.w.extend(code);
         }
     }

@@ -4,7 +4,7 @@ use super::Room;
 use super::expr::{Exprs, Inputs};
 use super::measure::{self, lost, write_key};
 use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
-use super::site::{begin, name, select};
+use super::site::{begin, mark, name, select};
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::Loss;
@@ -23,7 +23,7 @@ pub(super) fn span(room: &Room<'_>) -> Result<Vec<Func>, Diagnostic> {
         funcs.push(switch(room)?);
     }
     for (i, site) in end.iter().enumerate() {
-        funcs.push(close(room, site, name(room, "end", i, end.len())));
+        funcs.push(close(room, i, site, name(room, "end", i, end.len())));
     }
     for (i, site) in start.iter().enumerate() {
         funcs.push(open(room, site, name(room, "start", i, start.len())));
@@ -94,7 +94,7 @@ fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) 
     let Some(memory) = &room.memory.open else { return };
     for (e, at) in site.save.iter().zip(&memory.saved) {
         if e.ty.is_scalar() {
-            let value = s.value(e);
+            let value = s.kept(e);
             let size = Size::of(e.ty.bytes()).unwrap_or(Size::B8);
             s.w.push(Stmt::Store { ptr: state, offset: *at as i32, size, value });
         } else {
@@ -106,6 +106,7 @@ fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) 
                 let value = Operand::Var(v);
                 s.w.push(Stmt::Store { ptr: state, offset: (*at + w) as i32, size: Size::B8, value });
             }
+            s.w.release(area);
         }
     }
     if watches_switches(room) {
@@ -132,7 +133,7 @@ fn open_hashed(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, key: Slot) 
         }
         for (e, at) in site.save.iter().zip(&memory.saved) {
             if e.ty.is_scalar() {
-                let v = s.value(e);
+                let v = s.kept(e);
                 s.w.store_slot(value, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), v);
             } else {
                 s.text(e, value, *at);
@@ -181,7 +182,7 @@ fn task_state(s: &mut Exprs<'_>, map: crate::layout::MapId, task: Var, flags: i6
     s.w.call(Helper::TaskStorageGet, vec![Arg::Map(map), Arg::Var(task), Arg::Imm(0), Arg::Imm(flags)])
 }
 
-fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
+fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
     let mut s = begin(room, site.place);
     select(&mut s, &site.select);
     let place = locate(room, &mut s, &site.by, 0);
@@ -203,16 +204,17 @@ fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
     let offsets: &[u32] = room.memory.open.as_ref().map_or(&[], |o| &o.saved);
     s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)) };
     if let Some(cond) = &site.filter {
+        mark(room, &mut s.w, room.marks[i].filter);
         match area {
             // A hash entry is deleted on every way out.
-            Some(_) => s.when(cond, |s| measure::measures(room, s, &site.measures)),
+            Some(_) => s.when(cond, |s| measure::measures(room, s, i, &site.measures)),
             None => {
                 s.guard(cond);
-                measure::measures(room, &mut s, &site.measures);
+                measure::measures(room, &mut s, i, &site.measures);
             }
         }
     } else {
-        measure::measures(room, &mut s, &site.measures);
+        measure::measures(room, &mut s, i, &site.measures);
     }
     if let Some((map, key)) = area {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];

@@ -255,3 +255,15 @@ fn many_cpus_share_shards_within_the_budget() {
     let errors = build(probe, &target(2), &Default::default()).expect_err("too much");
     assert!(errors[0].message.contains("more than its"), "{}", errors[0].message);
 }
+
+#[test]
+fn a_dense_table_never_has_more_series_than_the_user_allows() {
+    let mut probe = softirq(Keep::Last);
+    probe.metrics[0].max_series = 9;
+    let layout = compiled(probe, &target(2)).layout;
+    assert!(matches!(layout.tables[0].index, Index::Hash { .. }));
+    assert_eq!((layout.tables[0].slots, layout.tables[0].overflow), (10, Some(0)));
+    let mut probe = softirq(Keep::Last);
+    probe.metrics[0].max_series = 10;
+    assert_eq!(compiled(probe, &target(2)).layout.tables[0].index, Index::Dense(vec![10]));
+}

@@ -158,7 +158,7 @@ impl Machine {
                 self.frame.set(*var, value)?;
             }
             Stmt::Call(call) => {
-                self.call(call)?;
+                self.call(code, call)?;
             }
             Stmt::Store { ptr, offset, size, value } => {
                 let (address, value) = (self.frame.var(*ptr)?, self.frame.operand(*value)?);
@@ -207,7 +207,7 @@ impl Machine {
                 }
                 RODATA_BASE + u64::from(*offset)
             }
-            Op::Call(call) => self.call(call)?,
+            Op::Call(call) => self.call(code, call)?,
         })
     }
 

@@ -20,7 +20,8 @@
 //! - `null`: the result of `map_lookup` and `task_storage_get` is compared with 0 before it is used, on every path;
 //! - `pointers`: `Store`, `Add` and loads use an address of the space they name; map values and read-only data allow only
 //!   `+ number`, `- number` and (map values) comparison with 0, and are never stored or passed as numbers; accesses to map
-//!   values whose offset is known are in range and aligned (`Add` is one of 8 bytes);
+//!   values whose offset is known are in range and aligned (`Add` is one of 8 bytes); the context plus a number is an
+//!   address that only helpers read from;
 //! - `return`: no code follows where every path has returned;
 //! - `nesting`: blocks nest at most 200 deep;
 //! - `marks`: lines and columns count from 1.
@@ -281,6 +282,8 @@ fn arithmetic(state: &State, op: AluOp, a: Var, b: Operand) -> Result<Kind, Stri
     };
     match (state.kind(a)?, right, op) {
         (Kind::Number | Kind::Zero, Kind::Number | Kind::Zero, _) => Ok(Kind::Number),
+        // No load takes it, but helpers that read kernel memory do: text in a tracepoint's record.
+        (Kind::Ctx, Kind::Number | Kind::Zero, AluOp::Add) => Ok(Kind::Number),
         (pointer, Kind::Number | Kind::Zero, AluOp::Add | AluOp::Sub) => pointer.moved(distance),
         (Kind::Number | Kind::Zero, pointer, AluOp::Add) => pointer.moved(None),
         (Kind::Number | Kind::Zero, pointer, _) => Err(format!("arithmetic with {pointer}")),

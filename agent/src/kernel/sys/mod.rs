@@ -22,6 +22,7 @@ enum Command {
     MapDelete = 3,
     MapNextKey = 4,
     ProgLoad = 5,
+    ProgTestRun = 10,
     InfoByFd = 15,
     BtfLoad = 18,
     MapLookupBatch = 24,

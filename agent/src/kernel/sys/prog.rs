@@ -2,7 +2,7 @@
 
 use super::{Command, bpf, object_name, owned};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// `BPF_PROG_TYPE_*` numbers.
 pub mod kind {
@@ -87,6 +87,27 @@ struct LoadAttr {
     line_info: u64,
     line_info_cnt: u32,
     attach_btf_id: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRunAttr {
+    prog_fd: u32,
+    retval: u32,
+    data_in_bytes: u32,
+    data_out_bytes: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_in_bytes: u32,
+    ctx_out_bytes: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    pad: u32,
 }
 
 #[repr(C)]
@@ -195,6 +216,19 @@ pub fn load_btf(btf: &[u8]) -> Result<OwnedFd, Refused> {
         let mut log = vec![0; LOG_BYTES << 4];
         attempt(&mut log).map_err(|error| Refused { error, log: log_text(&log) })
     })
+}
+
+/// Runs a raw tracepoint program once on this CPU, with `args` as its context (5.10).
+pub fn test_run(prog: BorrowedFd<'_>, args: &[u64]) -> io::Result<()> {
+    let mut attr = TestRunAttr {
+        prog_fd: prog.as_raw_fd() as u32,
+        ctx_in_bytes: size_of_val(args) as u32,
+        // No bytes at an address are refused.
+        ctx_in: if args.is_empty() { 0 } else { args.as_ptr() as u64 },
+        ..TestRunAttr::default()
+    };
+    // SAFETY: the kernel copies `ctx_in_bytes` from `args`, which has as many; all other addresses are null.
+    unsafe { bpf(Command::ProgTestRun, &mut attr).map(drop) }
 }
 
 /// A program's statistics.

@@ -1,12 +1,13 @@
 //! What helpers do.
 
+use super::environment::copy_str;
 use super::frame::slot_arg;
 use super::maps::{EFAULT, EINVAL};
-use super::{ELEMENT_SHIFT, MAP_SHIFT, Machine, Trap, VALUE_BASE};
+use super::{CTX_BASE, Code, ELEMENT_SHIFT, Environment, MAP_SHIFT, Machine, Trap, VALUE_BASE};
 use crate::ir::{Arg, Call, Helper};
 
 impl Machine {
-    pub(super) fn call(&mut self, call: &Call) -> Result<u64, Trap> {
+    pub(super) fn call(&mut self, code: &Code<'_>, call: &Call) -> Result<u64, Trap> {
         let params = call.helper.params();
         if params.len() != call.args.len() {
             return Err(Trap::new(format!("{:?} takes {} arguments", call.helper, params.len())));
@@ -24,8 +25,8 @@ impl Machine {
             Helper::GetCurrentTask | Helper::GetCurrentTaskBtf => self.environment.task,
             Helper::RdonlyCast => self.frame.scalar_arg(call, 0)?,
             Helper::GetCurrentComm => self.current_comm(call)? as u64,
-            Helper::ProbeReadKernel | Helper::ProbeReadUser => self.probe_read(call)? as u64,
-            Helper::ProbeReadKernelStr | Helper::ProbeReadUserStr => self.probe_read_str(call)? as u64,
+            Helper::ProbeReadKernel | Helper::ProbeReadUser => self.probe_read(code, call)? as u64,
+            Helper::ProbeReadKernelStr | Helper::ProbeReadUserStr => self.probe_read_str(code, call)? as u64,
             Helper::MapLookup
             | Helper::MapUpdate
             | Helper::MapDelete
@@ -79,12 +80,11 @@ impl Machine {
         Ok(0)
     }
 
-    fn probe_read(&mut self, call: &Call) -> Result<i64, Trap> {
+    fn probe_read(&mut self, code: &Code<'_>, call: &Call) -> Result<i64, Trap> {
         let (size, address) = (self.size_arg(call)?, self.frame.scalar_arg(call, 2)?);
-        let kernel = call.helper == Helper::ProbeReadKernel;
-        let memory = if kernel { &self.environment.kernel } else { &self.environment.user };
+        let memory = readable(&self.environment, code, call.helper == Helper::ProbeReadKernel, address);
         let out = self.frame.write_arg(call, 0, size)?;
-        match memory.read(address, out.len()) {
+        match memory.and_then(|bytes| bytes.get(..out.len())) {
             Some(bytes) => {
                 out.copy_from_slice(bytes);
                 Ok(0)
@@ -97,13 +97,12 @@ impl Machine {
     }
 
     /// Bytes behind the NUL stay as they were: the kernel does not write them, so they must not be relied on.
-    fn probe_read_str(&mut self, call: &Call) -> Result<i64, Trap> {
+    fn probe_read_str(&mut self, code: &Code<'_>, call: &Call) -> Result<i64, Trap> {
         let (size, address) = (self.size_arg(call)?, self.frame.scalar_arg(call, 2)?);
-        let kernel = call.helper == Helper::ProbeReadKernelStr;
-        let memory = if kernel { &self.environment.kernel } else { &self.environment.user };
+        let memory = readable(&self.environment, code, call.helper == Helper::ProbeReadKernelStr, address);
         let (slot, offset) = slot_arg(call, 0)?;
         let out = self.frame.borrow(slot, offset, size)?;
-        match memory.read_str(address, out) {
+        match memory.and_then(|bytes| copy_str(bytes, out)) {
             Some(length) => {
                 self.frame.mark(slot, offset, length as u32)?;
                 Ok(length as i64)
@@ -119,5 +118,14 @@ impl Machine {
     fn size_arg(&self, call: &Call) -> Result<u32, Trap> {
         let size = self.frame.scalar_arg(call, 1)?;
         u32::try_from(size).map_err(|_| Trap::new(format!("{:?} of {size} bytes", call.helper)))
+    }
+}
+
+/// What a helper can read from an address on; the context lies in the kernel's memory.
+fn readable<'a>(environment: &'a Environment, code: &Code<'a>, kernel: bool, address: u64) -> Option<&'a [u8]> {
+    match address.checked_sub(CTX_BASE).and_then(|at| code.ctx.get(usize::try_from(at).ok()?..)) {
+        Some(bytes) if kernel && !bytes.is_empty() => Some(bytes),
+        _ if kernel => environment.kernel.from(address),
+        _ => environment.user.from(address),
     }
 }

@@ -46,31 +46,30 @@ impl Memory {
         bytes.get(..length)
     }
 
-    /// Copies a NUL-terminated string of at most `out.len() - 1` bytes and ends it with NUL; gives its length with the
-    /// NUL. `None` is a fault. Bytes of `out` behind the NUL keep their value.
-    pub(super) fn read_str(&self, address: u64, out: &mut [u8]) -> Option<usize> {
-        let bytes = self.from(address)?;
-        let room = out.len().checked_sub(1)?;
-        let length = match bytes.iter().take(room).position(|&b| b == 0) {
-            Some(length) => length,
-            None if bytes.len() >= room => room,
-            None => return None,
-        };
-        out[..length].copy_from_slice(&bytes[..length]);
-        out[length] = 0;
-        Some(length + 1)
-    }
-
     /// From `address` to the end of its region.
-    fn from(&self, address: u64) -> Option<&[u8]> {
+    pub(super) fn from(&self, address: u64) -> Option<&[u8]> {
         let (&start, bytes) = self.regions.range(..=address).next_back()?;
         bytes.get(usize::try_from(address - start).ok()?..).filter(|rest| !rest.is_empty())
     }
 }
 
+/// Copies a NUL-terminated string of at most `out.len() - 1` bytes and ends it with NUL; gives its length with the NUL.
+/// `None` is a fault. Bytes of `out` behind the NUL keep their value.
+pub(super) fn copy_str(bytes: &[u8], out: &mut [u8]) -> Option<usize> {
+    let room = out.len().checked_sub(1)?;
+    let length = match bytes.iter().take(room).position(|&b| b == 0) {
+        Some(length) => length,
+        None if bytes.len() >= room => room,
+        None => return None,
+    };
+    out[..length].copy_from_slice(&bytes[..length]);
+    out[length] = 0;
+    Some(length + 1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Memory;
+    use super::{Memory, copy_str};
 
     #[test]
     fn reads_stay_inside_a_region() {
@@ -87,13 +86,14 @@ mod tests {
     fn strings_end_with_nul_and_fault_where_memory_ends() {
         let mut memory = Memory::default();
         memory.map(0x1000, *b"hello\0world");
+        let read_str = |address, out: &mut [u8]| memory.from(address).and_then(|bytes| copy_str(bytes, out));
         let mut out = [9u8; 8];
-        assert_eq!(memory.read_str(0x1000, &mut out), Some(6));
+        assert_eq!(read_str(0x1000, &mut out), Some(6));
         assert_eq!(&out, b"hello\0\x09\x09");
         let mut short = [9u8; 4];
-        assert_eq!(memory.read_str(0x1000, &mut short), Some(4));
+        assert_eq!(read_str(0x1000, &mut short), Some(4));
         assert_eq!(&short, b"hel\0");
-        assert_eq!(memory.read_str(0x1006, &mut out), None, "no NUL before the region ends");
-        assert_eq!(memory.read_str(0x1006, &mut []), None);
+        assert_eq!(read_str(0x1006, &mut out), None, "no NUL before the region ends");
+        assert_eq!(read_str(0x1006, &mut []), None);
     }
 }

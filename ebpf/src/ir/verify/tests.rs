@@ -256,7 +256,9 @@ fn pointers() {
     rejects(after_test(vec![alu_stmt(1, AluOp::Add, i(24)), add(1, 0, i(0))]), "8 bytes at 24 of 24");
     rejects(after_test(vec![alu_stmt(1, AluOp::And, i(-8))]), "arithmetic with the address of a map value");
     rejects(after_test(vec![alu(2, AluOp::Add, 1, v(1))]), "arithmetic with the address of a map value");
-    rejects(vec![alu(1, AluOp::Add, 0, i(8))], "arithmetic with the context");
+    rejects(vec![alu(1, AluOp::Sub, 0, i(8))], "arithmetic with the context");
+    accepts(vec![alu(1, AluOp::Add, 0, i(8))]);
+    rejects(vec![alu(1, AluOp::Add, 0, i(8)), load(1, Space::Ctx, 1, 0, Size::B8)], "v1 is a number");
     rejects(after_test(vec![store(1, 0, Size::B8, v(1))]), "v1 is the address of a map value, not a number");
     rejects(after_test(vec![store_slot(1, 0, Size::B8, v(1))]), "not a number");
     rejects(after_test(vec![when(1, CmpOp::Gt, i(0), vec![])]), "it can only be compared with 0");
