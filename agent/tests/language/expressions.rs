@@ -55,7 +55,7 @@ fn outcome(context: &str, text: &str) -> String {
         }
     };
     if let Err(refusal) = draft.compile(&target) {
-        return format!("error: {}", refusal.diagnostics[0].message.clone());
+        return format!("error: {}", refusal.diagnostics[0].message);
     }
     let measure = match &probe.shape {
         Shape::At(sites) => &sites[0].measures[0],

@@ -1,10 +1,11 @@
 //! The recorded kernel.
 
+use kstrobe::kernel::{Loader, load};
 use kstrobe::plan::{self, Draft};
 use kstrobe::{polls, prepare};
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::Target;
-use kstrobe_ebpf::target::dump;
+use kstrobe_ebpf::target::{Ability, dump};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -33,6 +34,40 @@ pub fn shipped() -> Vec<Draft> {
     let (probes, diagnostics) = kstrobe_config::probes(&kstrobe_config::embedded());
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
     probes.into_iter().map(plan::draft).collect()
+}
+
+/// Every example and every expression of the page, loaded and attached one after the other: as compiled for this kernel, and
+/// as for kernels that can do less. What this kernel lacks is left out, but most must be there.
+#[test]
+#[ignore = "needs root"]
+fn root_the_verifier_accepts_every_example() {
+    let drafts: Vec<Draft> = shipped().into_iter().chain(super::examples::drafts()).collect();
+    let live = prepare::look(&drafts, None);
+    let no = || Ability::No("this test says so".into());
+    let mut lesser = vec![live.clone(); 4];
+    lesser[1].abilities.tp_btf = no();
+    (lesser[2].abilities.task_storage, lesser[2].abilities.current_task_btf) = (no(), no());
+    lesser[3].abilities.rdonly_cast = no();
+    let mut loader = Loader::new();
+    for (i, target) in lesser.iter().enumerate() {
+        let loaded = drafts.iter().filter(|draft| attaches(draft, target, &mut loader)).count();
+        assert!(loaded * 2 > drafts.len(), "only {loaded} of {} as for kernel {i}", drafts.len());
+    }
+}
+
+/// Whether the kernel takes a probe; `false` when there is nothing to take.
+fn attaches(draft: &Draft, target: &Target, loader: &mut Loader) -> bool {
+    let Ok(artifact) = draft.compile(target) else { return false };
+    let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
+    if programs.is_empty() {
+        return false;
+    }
+    if let Err(error) = load(loader, &artifact.object, &artifact.module.layout, &programs) {
+        let labels = draft.program().metrics.iter().flat_map(|m| &m.labels);
+        let labels: Vec<&str> = labels.map(|label| label.value.text.as_str()).collect();
+        panic!("{} {labels:?} for {:?}: {error}", draft.outline().name, target.abilities);
+    }
+    true
 }
 
 /// Records the kernel this runs on, as far as the shipped probes and the language page need it (`BLESS=1`), after a look at

@@ -23,6 +23,16 @@ pub fn pselect_sleeps(count: u32, each: Duration) {
     }
 }
 
+/// Keeps every CPU busy for so long.
+pub fn spin(time: Duration) {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| while begin.elapsed() < time {});
+        }
+    });
+}
+
 /// A server on loopback that answers each byte after a while, for one connection. The thread ends with the connection.
 pub fn delayed_echo(delay: Duration) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

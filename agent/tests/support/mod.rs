@@ -32,6 +32,12 @@ pub fn witnesses(test: &str, programs: &[&str]) -> bool {
     false
 }
 
+/// Whether the processor is emulated in software: everything takes five to twenty times as long there, and a CPU may stand
+/// still for milliseconds. Limits on times are wider then; counts are not.
+pub fn emulated() -> bool {
+    std::env::var_os("KSTROBE_EMULATED").is_some()
+}
+
 /// Runs a command to its end and returns its output; a failure fails the test and shows what it said.
 #[track_caller]
 pub fn output(command: &mut Command) -> String {

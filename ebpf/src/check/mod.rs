@@ -5,12 +5,13 @@
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
-//! | `expr`, `ops`, `call`, `strings` | what is the type of this expression? |
+//! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
 //! | `metric`, `label` | is this a value, or a label, that can be stored and shown? |
 
 mod access;
 mod call;
+mod descriptor;
 mod expr;
 mod hooks;
 mod label;

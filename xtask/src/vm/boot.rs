@@ -69,6 +69,11 @@ fn accelerator() -> &'static str {
     if hardware && allowed() { "kvm" } else { "tcg,thread=multi" }
 }
 
+/// Whether guests run on an emulated processor: slow, and at times late.
+pub fn emulates() -> bool {
+    accelerator() != "kvm"
+}
+
 /// Waits for the end; kills what takes longer than it may and says false.
 fn wait(child: &mut Child, limit: Duration) -> Result<bool> {
     let begin = Instant::now();

@@ -5,11 +5,12 @@
 
 mod binaries;
 mod boot;
+mod docs;
 mod image;
 mod kernel;
 mod needs;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use binaries::Binaries;
 use clap::{Args, ValueEnum};
 use image::Image;
@@ -36,6 +37,9 @@ pub struct Options {
     /// Which tests
     #[arg(long, value_enum, default_value_t = Set::Full)]
     set: Set,
+    /// Run no tests: ask every kernel what it can do and write docs/kernels.md
+    #[arg(long, conflicts_with_all = ["kernel", "set", "tests"])]
+    write_docs: bool,
     /// Names of tests, or parts of them; those of the set when there are none
     #[arg(last = true)]
     tests: Vec<String>,
@@ -57,8 +61,9 @@ fn cache(root: &Path) -> PathBuf {
 
 /// Runs what was asked for in each kernel in turn.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    if let Err(why) = needs::provide(&cache(root)) {
-        bail!("{why}");
+    needs::provide(&cache(root)).map_err(|why| anyhow!(why))?;
+    if options.write_docs {
+        return write_docs(root, Duration::from_secs(options.timeout));
     }
     let releases = if options.kernel.is_empty() { &Release::ALL[..] } else { &options.kernel };
     let tests: Vec<String> = match options.set {
@@ -79,6 +84,35 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         }
     }
     if failed.is_empty() { Ok(()) } else { bail!("failed on kernel {}", failed.join(", ")) }
+}
+
+/// Gets what the lab needs; the error is why there is no lab here.
+pub fn prepare(root: &Path) -> Result<(), String> {
+    if std::env::var_os("KSTROBE_SKIP_VM").is_some_and(|value| value == "1") {
+        return Err("KSTROBE_SKIP_VM=1".into());
+    }
+    needs::provide(&cache(root))
+}
+
+/// The short set in every kernel, for a test of a change.
+pub fn short(root: &Path) -> Result<()> {
+    run(root, &Options { kernel: vec![], timeout: 120, set: Set::Short, write_docs: false, tests: vec![] })
+}
+
+fn write_docs(root: &Path, limit: Duration) -> Result<()> {
+    let binaries = binaries::build(root)?;
+    let shipped = docs::shipped(&binaries)?;
+    let mut all = Vec::new();
+    for release in Release::ALL {
+        let ended = guest(root, release, &binaries, &docs::script(&binaries, &shipped), limit)?;
+        if ended.status != 0 {
+            bail!("the agent does not answer on kernel {}", release.name());
+        }
+        let version = kernel::fetch(&cache(root), release)?.version;
+        all.push(docs::answers(release.name(), &version, &ended)?);
+    }
+    fs::write(root.join("docs/kernels.md"), docs::page(&all, &shipped)?)?;
+    Ok(())
 }
 
 fn run_in(root: &Path, release: Release, binaries: &Binaries, tests: &[String], limit: Duration) -> Result<()> {
@@ -120,8 +154,9 @@ fn script(root: &Path, binaries: &Binaries, tests: &[String]) -> String {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let filters: Vec<String> = tests.iter().map(|name| quote(name)).collect();
     let mut script = format!(
-        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run RUST_BACKTRACE=0\nstatus=0\n",
-        quote(&root.join("agent").to_string_lossy())
+        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run {emulated} RUST_BACKTRACE=0\nstatus=0\n",
+        quote(&root.join("agent").to_string_lossy()),
+        emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
     );
     for binary in &binaries.tests {
         let binary = quote(&binary.to_string_lossy());
