@@ -166,3 +166,59 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
 fn problem(message: String) -> Diagnostic {
     Diagnostic { severity: Severity::Error, at: None, message, hint: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+probe: a
+summary: On by default.
+at: rawtracepoint:sched_switch
+metrics: { a_total: { type: counter } }
+---
+probe: b
+summary: Off by default.
+enabled: false
+at: rawtracepoint:sched_switch
+metrics: { b_total: { type: counter } }
+";
+
+    fn chosen(config: &str, enable: &[&str], disable: &[&str], only: &[&str]) -> String {
+        let file = |name: &str, text: &str| Arc::new(SourceFile { name: name.into(), text: text.into() });
+        let (probes, wrong) = kstrobe_config::probes(&[file("pack.yaml", FILE)]);
+        assert_eq!(wrong, []);
+        let (agent, wrong) = kstrobe_config::agent(&file("kstrobe.yaml", config));
+        assert_eq!(wrong, []);
+        let list = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        let choice = Choice { enable: list(enable), disable: list(disable), only: list(only) };
+        let (chosen, unknown) = choose(probes, &agent.unwrap(), &choice);
+        assert_eq!(unknown, []);
+        chosen.iter().map(|p| p.name.value.as_str()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_most_exact_word_wins_and_the_command_line_over_the_file() {
+        assert_eq!(chosen("", &[], &[], &[]), "a");
+        assert_eq!(chosen("", &["b"], &[], &[]), "a b");
+        assert_eq!(chosen("", &["pack"], &[], &[]), "a", "a pack brings those on by default");
+        assert_eq!(chosen("", &["a"], &["pack"], &[]), "a");
+        assert_eq!(chosen("", &["pack"], &["a"], &[]), "");
+        assert_eq!(chosen("probes: { enable: [b] }", &[], &["b"], &[]), "a");
+        assert_eq!(chosen("probes: { disable: [a] }", &["a"], &[], &[]), "a");
+        assert_eq!(chosen("probes: { disable: [a] }", &["pack"], &[], &[]), "", "its name says more than its pack's");
+        assert_eq!(chosen("probes: { disable: [a] }", &[], &[], &["a", "b"]), "a b");
+        assert_eq!(chosen("", &[], &[], &["pack"]), "a");
+    }
+
+    #[test]
+    fn a_name_that_fits_nothing_is_shown_at_its_place() {
+        let config =
+            Arc::new(SourceFile { name: "kstrobe.yaml".into(), text: "probes: { enable: [softrq] }\n".into() });
+        let agent = kstrobe_config::agent(&config).0.unwrap();
+        let (probes, told) = super::chosen(&agent, None, &Choice::default());
+        assert!(probes.is_none());
+        let lines: Vec<String> = told.iter().map(Diagnostic::one_line).collect();
+        assert_eq!(lines, ["kstrobe.yaml:1:20: there is no probe `softrq` (did you mean `softirq`?)"]);
+    }
+}

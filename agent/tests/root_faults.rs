@@ -62,6 +62,9 @@ fn root_without_btf_what_needs_none_runs_and_the_others_say_so() {
     let found = done(&mut agent::command(&["check", "--btf", "/nonexistent/btf", "config/probes/softirq.yaml"]));
     assert!(found.err.contains("the BTF of /nonexistent/btf cannot be read: No such file"), "{}", found.err);
     assert_eq!(found.code, Some(1));
+    let found = done(&mut agent::command(&["list", "tracepoints", "--btf", "/nonexistent/btf"]));
+    assert!(found.err.contains("the BTF of /nonexistent/btf cannot be read: No such file"), "{}", found.err);
+    assert_eq!((found.code, found.out.as_str()), (Some(1), ""));
 }
 
 /// What the agent is meant to run with: CAP_BPF and CAP_PERFMON. tracefs is not mounted, and without CAP_SYS_ADMIN it cannot

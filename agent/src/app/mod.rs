@@ -10,12 +10,11 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kstrobe_ebpf::target::Ability;
-
 use crate::cli::{SourceArgs, complain, log};
 use crate::export::{self, Format};
 use crate::http::{self, Endpoints, Status};
 use crate::kernel::load::Loader;
+use crate::kernel::{detect, sys};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Moment, Snapshot};
 use crate::plan::{self, Draft};
@@ -117,12 +116,13 @@ fn serve(
 
 impl App {
     fn start(drafts: &[Draft], btf: Option<&Path>, mistakes: Vec<String>) -> App {
+        sys::raise_open_files();
         if drafts.is_empty() {
             tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
         }
         let target = prepare::look(drafts, btf);
         tracing::info!(kernel = target.release, cpus = target.cpus, btf = target.btf.is_some(), "kernel");
-        if let (None, Ability::No(reason)) = (&target.btf, &target.abilities.tp_btf) {
+        if let Some(reason) = detect::without_btf(&target) {
             tracing::error!(reason, "no kernel types: most probes cannot run");
         }
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.

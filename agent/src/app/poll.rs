@@ -91,11 +91,7 @@ impl Poll {
         }
         self.merged += merged(&machine, &self.module.layout);
         for table in &self.module.layout.tables {
-            let words: Vec<u64> = machine
-                .array(table.values)
-                .chunks_exact(8)
-                .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
-                .collect();
+            let words: Vec<u64> = words(machine.array(table.values)).collect();
             let index = match table.index {
                 Index::Hash { map, .. } => machine.hash(map),
                 _ => vec![],
@@ -139,8 +135,15 @@ impl Poll {
 fn merged(machine: &Machine, layout: &Layout) -> u64 {
     let Some(losses) = &layout.losses else { return 0 };
     let reasons = losses.reasons.iter().cycle();
-    let counts = machine.array(losses.map).as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-    counts.zip(reasons).filter(|(_, reason)| **reason == Loss::SeriesOverflow).map(|(n, _)| n).sum()
+    words(machine.array(losses.map))
+        .zip(reasons)
+        .filter(|(_, reason)| **reason == Loss::SeriesOverflow)
+        .map(|(n, _)| n)
+        .sum()
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
 fn observe(all: &mut PolledSeries, metric: usize, family: &Family) {

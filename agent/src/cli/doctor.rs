@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use super::{Output, table};
 use crate::kernel::abilities;
+use crate::kernel::detect;
 use crate::kernel::privileges::{self, Privileges};
+use crate::kernel::tracefs::How;
 use crate::prepare;
 
 #[derive(Debug, clap::Args)]
@@ -25,8 +27,8 @@ struct Finding {
 
 pub fn run(args: &Args) -> ExitCode {
     let target = prepare::look(&[], None);
-    let mut findings = of_privileges(&privileges::privileges());
     let a = &target.abilities;
+    let mut findings = of_privileges(&privileges::privileges(), detect::without_btf(&target));
     for f in abilities::report(a) {
         let state = match f.reason {
             None => Ok("works".into()),
@@ -68,7 +70,7 @@ fn text(findings: &[Finding], release: &str, usable: bool) {
     println!("{}", if usable { "probes can run here" } else { "no probe can run here" });
 }
 
-fn of_privileges(p: &Privileges) -> Vec<Finding> {
+fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |what, state, vital| findings.push(Finding { what, state, vital });
     match &p.capabilities {
@@ -81,12 +83,14 @@ fn of_privileges(p: &Privileges) -> Vec<Finding> {
             add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
         }
     }
-    let btf =
-        if p.btf { Ok("published".into()) } else { Err("not published: probes have no types to go by".to_string()) };
-    add("kernel BTF", btf, false);
+    let btf = without_btf.map_or_else(|| Ok("published".to_string()), Err);
+    add("kernel BTF", btf.map_err(|why| format!("{why}: most probes have no types to go by")), false);
     let tracefs = p.tracefs.as_ref();
     let state = tracefs
-        .map(|how| format!("{how:?}").to_lowercase())
+        .map(|how| match how {
+            How::Mounted(path) => format!("mounted at {}", path.display()),
+            How::Detached | How::Namespace => "mounted privately, where nobody else sees it".to_string(),
+        })
         .map_err(|e| format!("{e}: no argument names of system calls"));
     add("tracefs", state, false);
     findings

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::{Output, SourceArgs, complain, table};
+use crate::kernel::detect;
 use crate::metrics::snapshot::Kind;
 use crate::plan::Outline;
 use crate::{plan, prepare, sources};
@@ -43,7 +44,8 @@ pub fn run(args: &Args) -> ExitCode {
         What::Tracepoints => {
             let target = prepare::look(&[], args.source.btf.as_deref());
             let Some(btf) = &target.btf else {
-                eprintln!("error: this kernel has no BTF; `kstrobe doctor` says more");
+                let why = detect::without_btf(&target).unwrap_or_default();
+                eprintln!("error: tracepoints are listed from the kernel's BTF, and there is none: {why}");
                 return ExitCode::from(1);
             };
             let arguments = |event: &str| {

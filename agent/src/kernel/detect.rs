@@ -3,7 +3,7 @@
 use crate::kernel::abilities;
 use crate::kernel::formats;
 use crate::kernel::tracefs::Tracefs;
-use kstrobe_ebpf::target::{Arch, Btf, Syscall, Target};
+use kstrobe_ebpf::target::{Ability, Arch, Btf, Syscall, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syscalls::SysnoSet;
@@ -56,6 +56,15 @@ pub fn read_btf(path: Option<&Path>) -> Result<Btf, String> {
     Btf::parse(bytes).map_err(|error| format!("{} holds no BTF that can be used: {error}", file.display()))
 }
 
+/// Why a kernel so found has no types; `None` when it has.
+pub fn without_btf(target: &Target) -> Option<String> {
+    match (&target.btf, &target.abilities.tp_btf) {
+        (Some(_), _) => None,
+        (None, Ability::No(reason)) => Some(reason.clone()),
+        (None, _) => Some("this kernel publishes no BTF".into()),
+    }
+}
+
 /// `uname -r`.
 pub fn release() -> String {
     nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default()
@@ -64,10 +73,16 @@ pub fn release() -> String {
 /// Highest possible CPU id + 1: CPUs may come and go below it.
 pub fn possible_cpus() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    // Without sysfs: those of this moment.
-    cpu_list(&text)
-        .last()
-        .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
+    // Too few would let two CPUs add to one shard without atomics, so without sysfs the next best source counts.
+    let of_softirqs = || possible_in(&std::fs::read_to_string("/proc/softirqs").ok()?);
+    let online = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    cpu_list(&text).last().map(|last| last + 1).or_else(of_softirqs).unwrap_or_else(online)
+}
+
+/// The kernel writes a column per possible CPU: `CPU0 CPU1 ...`.
+fn possible_in(softirqs: &str) -> Option<u32> {
+    let last: u32 = softirqs.lines().next()?.split_whitespace().last()?.strip_prefix("CPU")?.parse().ok()?;
+    (last < 1 << 16).then_some(last + 1)
 }
 
 /// The lowest CPU that is running: CPU 0 can be offline on some machines.
@@ -134,6 +149,14 @@ mod tests {
         assert_eq!(cpu_list("8-9,1"), [1, 8, 9]);
         assert_eq!(cpu_list(""), [0; 0]);
         assert_eq!(cpu_list("x,2-,4294967295,0-4294967295,7"), [7]);
+    }
+
+    #[test]
+    fn cpus_without_sysfs() {
+        assert_eq!(possible_in("                    CPU0       CPU1       CPU5\n          HI:  1 2 3\n"), Some(6));
+        assert_eq!((possible_in(""), possible_in("HI: 1\n"), possible_in("CPU4294967295\n")), (None, None, None));
+        let here = std::fs::read_to_string("/proc/softirqs").unwrap();
+        assert_eq!(possible_in(&here), Some(possible_cpus()));
     }
 
     #[test]

@@ -83,6 +83,15 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Lifts the soft limit of open files to the hard one: each probe holds a dozen descriptors, and 1024 is a usual limit.
+pub fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Failure leaves the limit as it was, and the probe that has no room says so.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
 /// Lets SIGPIPE end the process, as C programs do. Rust starts with it ignored, and then printing into a closed pipe panics.
 pub fn end_on_broken_pipe() {
     // SAFETY: the default action runs no code of ours.
