@@ -13,8 +13,11 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// A name, and what it changes.
+type Variation = (&'static str, fn(&mut Target));
+
 /// What a kernel may lack, or have in plenty.
-const VARIATIONS: [(&str, fn(&mut Target)); 9] = [
+const VARIATIONS: [Variation; 9] = [
     ("this kernel", |_| {}),
     ("no tp_btf", |t| t.abilities.tp_btf = no()),
     ("no rdonly_cast", |t| t.abilities.rdonly_cast = no()),

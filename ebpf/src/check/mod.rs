@@ -44,6 +44,8 @@ const MAX_LABELS: usize = 8;
 const MAX_SAVED: usize = 8;
 /// Most bytes of a key: what fits the program's stack beside everything else.
 const MAX_KEY_BYTES: u32 = 256;
+/// Most elements of a set.
+const MAX_SET: usize = 256;
 /// Most bytes of one text value.
 const MAX_TEXT: u16 = 64;
 

@@ -26,7 +26,7 @@ fn fields() -> Vec<Field> {
 }
 
 fn record() -> Vec<u64> {
-    let mut bytes = vec![0xee; RECORD_BYTES];
+    let mut bytes = [0xee; RECORD_BYTES];
     let mut put = |at: usize, data: &[u8]| bytes[at..at + data.len()].copy_from_slice(data);
     put(8, &(-5i8).to_le_bytes());
     put(9, &(-300i16).to_le_bytes());
