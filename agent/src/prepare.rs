@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use kstrobe_config::model::Probe;
 use kstrobe_ebpf::{Artifact, Target};
 
 use crate::kernel::detect::{self, Wanted};
-use crate::plan::{self, Draft, Refusal};
+use crate::plan::{Draft, Refusal};
 use crate::polls;
 
 /// Probes compiled for this kernel, and those it cannot run.
@@ -20,8 +19,8 @@ pub struct Prepared {
 }
 
 /// Looks at the kernel with the eyes of these probes and compiles them.
-pub fn prepare(probes: Vec<Probe>, btf: Option<&Path>) -> Prepared {
-    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
+pub fn prepare(drafts: impl IntoIterator<Item = Draft>, btf: Option<&Path>) -> Prepared {
+    let drafts: Vec<Draft> = drafts.into_iter().collect();
     let target = look(&drafts, btf);
     let mut planned = Vec::new();
     let mut refused = Vec::new();

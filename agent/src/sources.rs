@@ -1,10 +1,14 @@
 //! Reads configuration files and decides which probes run.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
-use kstrobe_config::model::{Agent, Probe, SourceFile, Spanned};
+use kstrobe_config::model::{Agent, Location, Probe, SourceFile, Spanned};
+
+/// A file of probes has some kilobytes; whoever names a larger one did not mean it.
+const MOST_FILE_BYTES: u64 = 1 << 20;
 
 /// What the command line asks for on top of the configuration file.
 #[derive(Clone, Debug, Default)]
@@ -19,9 +23,20 @@ pub struct Choice {
 
 /// Reads a file, or says why not.
 pub fn file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Arc::new(SourceFile { name: path.display().to_string(), text })),
-        Err(e) => Err(problem(format!("cannot read {}: {e}", path.display()))),
+    let name = path.display().to_string();
+    let cannot = |why: &str| problem(format!("cannot read {name}: {why}"));
+    let mut bytes = Vec::new();
+    let open = std::fs::File::open(path).and_then(|f| f.take(MOST_FILE_BYTES + 1).read_to_end(&mut bytes));
+    open.map_err(|e| cannot(&e.to_string()))?;
+    if bytes.len() as u64 > MOST_FILE_BYTES {
+        return Err(cannot("it is larger than 1 MiB, which no probe file is"));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Arc::new(SourceFile { name, text })),
+        Err(e) => {
+            let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+            Err(cannot(&format!("line {line} is not UTF-8 text")))
+        }
     }
 }
 
@@ -38,20 +53,26 @@ pub fn agent(path: Option<&Path>) -> (Option<Agent>, Vec<Diagnostic>) {
 
 /// All probes known: the embedded ones and those of a directory, whose files replace embedded files of the same name.
 pub fn probes(directory: Option<&Path>) -> (Vec<Probe>, Vec<Diagnostic>) {
+    probes_in(directory.map(|d| (d, None)))
+}
+
+/// `directory` with the place that names it, if one does.
+fn probes_in(directory: Option<(&Path, Option<&Location>)>) -> (Vec<Probe>, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
     let mut files = Vec::new();
-    if let Some(directory) = directory {
+    if let Some((directory, at)) = directory {
         match yaml_files(directory) {
             Ok(paths) => {
                 for path in paths {
-                    match file(&path) {
+                    match regular_file(&path) {
                         Ok(f) => files.push(f),
                         Err(e) => diagnostics.push(e),
                     }
                 }
             }
             Err(e) => {
-                diagnostics.push(problem(format!("cannot read the probes directory {}: {e}", directory.display())))
+                let message = format!("cannot read the probes directory {}: {e}", directory.display());
+                diagnostics.push(Diagnostic { at: at.cloned(), ..problem(message) });
             }
         }
     }
@@ -64,6 +85,18 @@ pub fn probes(directory: Option<&Path>) -> (Vec<Probe>, Vec<Diagnostic>) {
     (probes, diagnostics)
 }
 
+/// The probes an agent should run, from its configuration and the command line. Mistakes in probe files cost only the
+/// probe they are in; a name that fits nothing is a mistake of whoever starts the agent, and then there are none (unless
+/// it may be the name of a probe that was left out for its mistakes).
+pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
+    let configured = agent.probes_directory.as_ref().map(|d| (Path::new(&d.value), Some(&d.at)));
+    let (all, mut diagnostics) = probes_in(directory.map(|d| (d, None)).or(configured));
+    let (chosen, mut unknown) = choose(all, agent, choice);
+    let known = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
+    diagnostics.append(&mut unknown);
+    (known.then_some(chosen), diagnostics)
+}
+
 /// YAML files right in a directory, in name order. A mounted ConfigMap shows each key as a link beside hidden folders.
 fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
     let mut paths = Vec::new();
@@ -71,12 +104,21 @@ fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
         let path = entry?.path();
         let hidden = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
         let yaml = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
-        if yaml && !hidden && path.is_file() {
+        if yaml && !hidden && !path.is_dir() {
             paths.push(path);
         }
     }
     paths.sort();
     Ok(paths)
+}
+
+/// As [`file`], but of files alone: nobody asked for this one by name, and opening a pipe would wait for ever.
+fn regular_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
+    match std::fs::metadata(path) {
+        Ok(m) if !m.is_file() => Err(problem(format!("cannot read {}: it is not a regular file", path.display()))),
+        // A link that leads nowhere, among others: opening it says so.
+        _ => file(path),
+    }
 }
 
 /// The probes that should run. A name that fits no probe and no pack is a mistake, with its place when it has one.
@@ -107,13 +149,14 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
         if !choice.only.is_empty() {
             return choice.only.iter().any(|n| named(n, p) && (p.enabled || *n == p.name.value));
         }
-        let says = |names: &mut dyn Iterator<Item = &str>| -> u8 {
-            names.map(|n| if n == p.name.value { 2 } else { u8::from(n == p.pack && p.enabled) }).max().unwrap_or(0)
+        // Of two equally exact words, the command line's stands over the file's.
+        let says = |file: &[Spanned<String>], line: &[String]| -> u8 {
+            let exact = |n: &str| if n == p.name.value { 2 } else { u8::from(n == p.pack && p.enabled) };
+            let of_file = file.iter().map(|s| 2 * exact(&s.value));
+            let of_line = line.iter().map(|n| exact(n)).map(|e| if e > 0 { 2 * e + 1 } else { 0 });
+            of_file.chain(of_line).max().unwrap_or(0)
         };
-        let on =
-            says(&mut agent.enable.iter().map(|s| s.value.as_str()).chain(choice.enable.iter().map(String::as_str)));
-        let off =
-            says(&mut agent.disable.iter().map(|s| s.value.as_str()).chain(choice.disable.iter().map(String::as_str)));
+        let (on, off) = (says(&agent.enable, &choice.enable), says(&agent.disable, &choice.disable));
         if off > on { false } else { p.enabled || on > 0 }
     };
     let chosen = probes.iter().filter(|p| wanted(p)).cloned().collect();

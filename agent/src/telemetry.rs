@@ -10,7 +10,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -106,6 +106,8 @@ pub struct Telemetry {
     scrapes: Counter,
     scrape_duration: Histogram,
     poll_errors: Family<Labels, Counter>,
+    read_errors: Family<Labels, Counter>,
+    config_errors: Gauge,
 }
 
 impl Telemetry {
@@ -116,7 +118,8 @@ impl Telemetry {
         let scrapes = Counter::default();
         let buckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
         let scrape_duration = Histogram::new(buckets);
-        let poll_errors = Family::default();
+        let (poll_errors, read_errors) = (Family::default(), Family::default());
+        let config_errors = Gauge::default();
 
         // The registry ends every help text with a full stop.
         let own = registry.sub_registry_with_prefix("kstrobe");
@@ -127,9 +130,13 @@ impl Telemetry {
         let help = "Time to read all maps and write one exposition";
         own.register_with_unit("scrape_duration", help, Unit::Seconds, scrape_duration.clone());
         own.register("poll_errors", "Poll sources that could not be read, by source", poll_errors.clone());
+        let help = "Tables and counters in the kernel that could not be read, by probe";
+        own.register("read_errors", help, read_errors.clone());
+        let help = "Mistakes in configuration and probe files: what they ask for does not run";
+        own.register("config_errors", help, config_errors.clone());
         own.register_collector(Box::new(ObservedCollector(observed.clone())));
         registry.register_collector(Box::new(process::ProcessCollector::new()));
-        Self { registry, observed, scrapes, scrape_duration, poll_errors }
+        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, config_errors }
     }
 
     /// An exposition was written.
@@ -141,6 +148,16 @@ impl Telemetry {
     /// A poll source could not be read.
     pub fn poll_failed(&self, source: &str) {
         self.poll_errors.get_or_create(&vec![("source", source.to_owned())]).inc();
+    }
+
+    /// Something of a probe could not be read from the kernel.
+    pub fn read_failed(&self, probe: &str) {
+        self.read_errors.get_or_create(&vec![("probe", probe.to_owned())]).inc();
+    }
+
+    /// Files were read, with so many mistakes.
+    pub fn configured(&self, mistakes: usize) {
+        self.config_errors.set(i64::try_from(mistakes).unwrap_or(i64::MAX));
     }
 
     /// Replaces what is known from the kernel.
@@ -258,6 +275,8 @@ mod tests {
         let telemetry = Telemetry::new("1.2.3", Some("abc"));
         telemetry.scraped(Duration::from_millis(3));
         telemetry.poll_failed("softnet");
+        telemetry.read_failed("softirq");
+        telemetry.configured(3);
         telemetry.observe(observed());
         let open = telemetry.encode();
         let text = to_text_0_0_4(&open);
@@ -267,6 +286,8 @@ mod tests {
                 "kstrobe_scrapes_total 1",
                 r#"kstrobe_scrape_duration_seconds_bucket{le="0.005"} 1"#,
                 r#"kstrobe_poll_errors_total{source="softnet"} 1"#,
+                r#"kstrobe_read_errors_total{probe="softirq"} 1"#,
+                "kstrobe_config_errors 3",
                 r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason=""} 1"#,
                 r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason="no event \"x\"\nhere"} 0"#,
                 r#"kstrobe_program_run_seconds_total{probe="softirq",program="p0"} 1.5"#,

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A name, and what it changes.
+/// What it is called, and how it changes the target.
 type Variation = (&'static str, fn(&mut Target));
 
 /// What a kernel may lack, or have in plenty.
@@ -87,7 +87,7 @@ fn all_load(probes: Vec<Probe>, least: usize) {
         change(&mut target);
         let mut count = 0;
         for draft in &drafts {
-            let probe = &draft.probe.name.value;
+            let probe = &draft.outline().name;
             match draft.compile(&target) {
                 Ok(artifact) if artifact.object.is_empty() => {}
                 Ok(artifact) => match loaded(&mut loader, &artifact) {

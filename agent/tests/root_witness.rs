@@ -10,7 +10,7 @@ use support::agent::Agent;
 use support::bpftrace::Bpftrace;
 use support::metrics::Metrics;
 use support::netns::Netns;
-use support::{load, output, wait_for, witnesses};
+use support::{emulated, load, output, wait_for, witnesses};
 use syscalls::Sysno;
 
 /// Each tool times the other's programs too, so that a duration differs by about this much between them.
@@ -89,11 +89,14 @@ fn root_receive_time_of_a_slow_peer_is_waiting_not_work() {
     for histogram in [&whole, &wait, &work] {
         assert_eq!(histogram.count, f64::from(requests), "{histogram:?}");
     }
-    let in_5_to_10_ms = wait.at_most(0.01) - wait.at_most(0.005);
-    assert!(in_5_to_10_ms >= 0.9 * wait.count, "wait: {wait:?}");
-    assert!((0.006..0.008).contains(&wait.mean()), "mean wait {} s", wait.mean());
-    assert!(work.at_most(0.000_25) >= 0.95 * work.count, "work: {work:?}");
-    assert!(work.mean() < 0.000_1, "mean work {} s", work.mean());
+    // Seconds: bucket and mean of the waiting, bucket and mean of the work.
+    let (waited, mean_wait, worked, mean_work) =
+        if emulated() { (0.025, 0.025, 0.005, 0.003) } else { (0.01, 0.008, 0.000_25, 0.000_1) };
+    let in_time = wait.at_most(waited) - wait.at_most(0.005);
+    assert!(in_time >= 0.9 * wait.count, "wait: {wait:?}");
+    assert!((0.006..mean_wait).contains(&wait.mean()), "mean wait {} s", wait.mean());
+    assert!(work.at_most(worked) >= 0.95 * work.count, "work: {work:?}");
+    assert!(work.mean() < mean_work, "mean work {} s", work.mean());
     // The parts make the whole, of the same calls.
     within("wait + work", wait.sum + work.sum, whole.sum, 0.001, 1e-6);
     agent.stop();
@@ -118,7 +121,8 @@ fn root_softirq_counts_agree_with_proc_softirqs() {
     let before = agent.scrape();
     let inner_before = proc_softirqs();
     load::datagrams(20_000);
-    std::thread::sleep(Duration::from_secs(1));
+    // An idle CPU has no ticks, and few softirqs besides the network's.
+    load::spin(Duration::from_secs(1));
     let inner_after = proc_softirqs();
     let after = agent.scrape();
     let outer_after = proc_softirqs();

@@ -42,6 +42,18 @@ impl Diagnostic {
         self.hint = Some(hint.into());
         self
     }
+
+    /// Whether the definition it stands in is left out.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// All of it on one line, for logs and lists: `FILE:LINE:COLUMN: message (hint)`.
+    pub fn one_line(&self) -> String {
+        let place = self.at.as_ref().map(|at| format!("{}:{}:{}: ", at.file.name, at.line, at.column));
+        let hint = self.hint.as_ref().map(|hint| format!(" ({hint})"));
+        format!("{}{}{}", place.unwrap_or_default(), self.message, hint.unwrap_or_default())
+    }
 }
 
 /// Diagnostics as plain text: file, line and column, the source line with a caret, and the hint.
@@ -123,7 +135,9 @@ error: not a number
   = help: write `b: 2`
 ";
         assert_eq!(render(std::slice::from_ref(&d)), expected);
+        assert_eq!(d.one_line(), "probes.yaml:2:4: not a number (write `b: 2`)");
         let warning = Diagnostic { severity: Severity::Warning, at: None, ..d.clone() };
+        assert_eq!(warning.one_line(), "not a number (write `b: 2`)");
         assert!(render(&[warning, d]).starts_with("warning: not a number\n"));
     }
 

@@ -14,8 +14,10 @@ mod load;
 mod names;
 mod quantity;
 mod raw;
+mod reference;
 mod report;
 
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use load::{agent, embedded, probes};
 pub use names::did_you_mean;
+pub use reference::{limits, words};

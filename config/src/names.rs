@@ -3,9 +3,9 @@
 use crate::report::Problem;
 
 /// Kernel type information holds names of up to 127 bytes; ours get prefixes there.
-const MAX_IDENTIFIER: usize = 64;
+pub(crate) const MAX_IDENTIFIER: usize = 64;
 /// Nothing in Prometheus limits names; tables and dashboards do.
-const MAX_METRIC: usize = 128;
+pub(crate) const MAX_METRIC: usize = 128;
 
 /// Suffixes that say a unit other than the base unit, and the base unit.
 const SCALED_UNITS: [(&str, &str); 22] = [

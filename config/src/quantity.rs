@@ -69,6 +69,12 @@ pub(crate) fn show_ns(ns: u64) -> String {
     format!("{}{unit}", ns / scale)
 }
 
+/// Bytes in the largest unit that holds them exactly.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    let (unit, scale) = SIZES.iter().rev().find(|(_, scale)| bytes.is_multiple_of(*scale)).unwrap_or(&SIZES[0]);
+    format!("{}{unit}", bytes / scale)
+}
+
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
@@ -185,6 +191,7 @@ mod tests {
     fn sizes() {
         assert_eq!(size_bytes("16MiB"), Ok(16 << 20));
         assert_eq!(size_bytes("4096"), Ok(4096));
+        assert_eq!((show_bytes(3 << 20), show_bytes(1025)), ("3MiB".into(), "1025B".into()));
         assert_eq!(size_bytes("1GB").unwrap_err().hint.unwrap(), "write `1GiB`");
         assert_eq!(size_bytes("64k").unwrap_err().hint.unwrap(), "write `64KiB`");
         for bad in ["", "MiB", "1.5MiB", "16 MiB", "99999999TiB"] {

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Bytes of a file; a ConfigMap holds no more.
-const MAX_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Nodes of a file with its aliases expanded. The largest probe file we ship has about 150.
-const MAX_NODES: usize = 50_000;
+pub(crate) const MAX_NODES: usize = 50_000;
 /// Levels of nesting with aliases expanded: bounds the recursion of every function over nodes.
-const MAX_DEPTH: usize = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 
 /// A value in the file.
 #[derive(Clone, Debug)]

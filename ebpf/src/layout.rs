@@ -10,6 +10,9 @@ use crate::buckets::Scheme;
 use crate::typed::{Decoder, Ty};
 use std::sync::Arc;
 
+/// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
+pub const MAX_DENSE_SLOTS: u64 = 4096;
+
 /// Index into [`Layout::maps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MapId(pub u32);

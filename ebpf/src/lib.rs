@@ -11,7 +11,6 @@
 
 pub mod asm;
 pub mod ast;
-pub mod btf_out;
 pub mod buckets;
 mod build;
 pub mod check;

@@ -1,9 +1,11 @@
-//! Project chores: `cargo xtask test | tidy | bench`.
+//! Project chores: `cargo xtask test | tidy | vm | bench`.
 
+mod apt;
 mod bench;
 mod programs;
 mod test;
 mod tidy;
+mod vm;
 
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ enum Chore {
     Test,
     /// Check file sizes, the arrows between rooms, names and words
     Tidy,
+    /// Run tests against the kernel inside other kernels: Debian's 5.10, 6.1, 6.12 and newest, emulated
+    Vm(vm::Options),
     /// Measure cost per event and per scrape against other ways to get the same numbers (root)
     Bench(bench::Options),
 }
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Test => test::run(&root),
         Chore::Tidy => tidy::run(&root),
+        Chore::Vm(options) => vm::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
     };
     match done {

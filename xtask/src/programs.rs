@@ -50,10 +50,7 @@ pub fn install() -> Result<()> {
     if missing().is_empty() {
         return Ok(());
     }
-    // A mirror that lags behind has an index past its date; it is still signed.
-    if apt(&["update"]).is_err() {
-        apt(&["-o", "Acquire::Check-Valid-Until=false", "update"])?;
-    }
+    update();
     for (name, packages) in NEEDED.iter().filter(|(name, _)| find(name).is_none()) {
         println!("installing {}", packages[0]);
         let installed = packages.iter().any(|p| apt(&["install", "-y", "--no-install-recommends", p]).is_ok());
@@ -62,6 +59,24 @@ pub fn install() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Brings the index of packages up to date; what cannot be had is noticed when it is to be installed.
+pub fn update() {
+    // A mirror that lags behind has an index past its date; it is still signed.
+    if apt(&["update"]).is_err() {
+        let _ = apt(&["-o", "Acquire::Check-Valid-Until=false", "update"]);
+    }
+}
+
+/// Installs one package; brings the index up to date when that is needed.
+pub fn install_package(package: &str) -> Result<()> {
+    let arguments = ["install", "-y", "--no-install-recommends", package];
+    if apt(&arguments).is_ok() {
+        return Ok(());
+    }
+    update();
+    apt(&arguments)
 }
 
 fn apt(arguments: &[&str]) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{programs, tidy};
+use crate::{programs, tidy, vm};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
@@ -83,6 +83,7 @@ pub fn run(root: &Path) -> Result<()> {
     dependencies(root, &mut report);
     report.step("tests", || cargo(root, &["test", "--quiet", "--workspace", "--locked"]));
     root_tests(root, &mut report);
+    other_kernels(root, &mut report);
     report.finish()
 }
 
@@ -131,6 +132,16 @@ fn root_tests(root: &Path, report: &mut Report) {
     });
     for line in fs::read_to_string(&list).unwrap_or_default().lines() {
         report.not_run("root test", line.to_owned());
+    }
+}
+
+/// The most telling tests against the kernel, in emulated machines with other kernels. Needs no root once the emulator is
+/// there.
+fn other_kernels(root: &Path, report: &mut Report) {
+    let name = "vm: short set on Debian's kernels";
+    match vm::prepare(root) {
+        Ok(()) => report.step(name, || vm::short(root)),
+        Err(why) => report.not_run(name, why),
     }
 }
 

@@ -1,21 +1,23 @@
 //! A probe at work in the kernel: what was loaded, the series of its tables, and what has to be done for it from time to
 //! time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kstrobe_config::model::Probe;
 use kstrobe_ebpf::Layout;
+use kstrobe_ebpf::layout::Loss;
 
-use super::families;
 use crate::kernel::load::Loaded;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
 use crate::metrics::snapshot::{Family, Moment};
-use crate::telemetry::{Lost, MapUse, ProgramUse, SeriesUse};
+use crate::plan::Outline;
+use crate::telemetry::{Lost, MapUse, Observed, ProgramUse, SeriesUse};
 
 /// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is
 /// needed.
 const OPEN_SPAN_LIFE: Duration = Duration::from_secs(3600);
+/// Shortest and longest time between two looks at what is due to go.
+const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// A running probe.
 pub(super) struct Attached {
@@ -23,20 +25,29 @@ pub(super) struct Attached {
     tables: Vec<TableSeries>,
     /// Spans swept because they never ended.
     abandoned: u64,
+    /// Time between two sweeps; `None` when nothing of this probe ever goes.
+    every: Option<Duration>,
+    swept: Instant,
 }
 
 impl Attached {
     /// `born` is a moment before the programs were attached.
-    pub fn new(probe: &Probe, layout: &Layout, loaded: Loaded, born: Moment) -> Attached {
-        let about = families::descriptors(probe);
+    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, born: Moment) -> Attached {
         let tables = layout.tables.iter().map(|t| {
-            // Metrics that share a table share their keys' fate: the longest wish wins, 0 being for ever.
-            let ttls = t.cells.iter().map(|c| probe.metrics[c.metric as usize].ttl_ns);
-            let ttl = if ttls.clone().any(|t| t == 0) { 0 } else { ttls.max().unwrap_or(0) };
-            TableSeries::new(t.clone(), families::of_table(&about, t), Duration::from_nanos(ttl), born)
+            let metrics = || t.cells.iter().map(|c| &outline.metrics[c.metric as usize]);
+            // Metrics that share a table share their keys' fate: the longest wish wins, zero being for ever.
+            let for_ever = metrics().any(|m| m.ttl.is_zero());
+            let ttl = metrics().map(|m| m.ttl).max().filter(|_| !for_ever).unwrap_or_default();
+            TableSeries::new(t.clone(), metrics().map(|m| m.about.clone()).collect(), ttl, born)
         });
-        let tables = tables.collect();
-        Attached { loaded, tables, abandoned: 0 }
+        let tables: Vec<TableSeries> = tables.collect();
+        let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), layout.spans.is_some());
+        Attached { loaded, tables, abandoned: 0, every, swept: born.mono }
+    }
+
+    /// When the next sweep is due.
+    pub fn due(&self) -> Option<Instant> {
+        Some(self.swept + self.every?)
     }
 
     /// All series now. A table that cannot be read is left out, and why is said.
@@ -44,11 +55,7 @@ impl Attached {
         let mut families = Vec::new();
         let mut errors = Vec::new();
         for (i, table) in self.tables.iter_mut().enumerate() {
-            let read = self.loaded.maps().table(i).map_err(|e| e.to_string()).and_then(|view| {
-                let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
-                table.read(view.values, index, names, now).map_err(|e| e.to_string())
-            });
-            match read {
+            match read(&self.loaded, i, table, names, now) {
                 Ok(mut f) => families.append(&mut f),
                 Err(e) => errors.push(e),
             }
@@ -58,70 +65,103 @@ impl Attached {
 
     /// Gives back keys that have not changed for their time to live, and spans that never ended. Says what went wrong.
     pub fn sweep(&mut self, names: &mut Names, now: Moment) -> Vec<String> {
-        // Without a scrape nobody else looks whether series change.
-        let (_, mut errors) = self.families(names, now);
-        for (i, table) in self.tables.iter_mut().enumerate() {
+        self.swept = now.mono;
+        let mut errors = Vec::new();
+        for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, t)| t.ttl().is_some()) {
+            // Without a scrape nobody else looks whether series change.
+            if let Err(e) = read(&self.loaded, i, table, names, now) {
+                errors.push(e);
+                continue;
+            }
             let victims: Vec<_> = table.tick(now.mono).into_iter().map(|e| (e.key, e.slot)).collect();
             if victims.is_empty() {
                 continue;
             }
             match self.loaded.maps().evict(i, &victims) {
                 Ok(_) => table.evict(&victims.iter().map(|(_, slot)| *slot).collect::<Vec<_>>()),
-                Err(e) => errors.push(e.to_string()),
+                Err(e) => errors.push(format!("cannot give back keys of table {i}: {e}")),
             }
         }
         match self.loaded.maps().sweep_spans(OPEN_SPAN_LIFE.as_nanos() as u64) {
             Ok(n) => self.abandoned += n,
-            Err(e) => errors.push(e.to_string()),
+            Err(e) => errors.push(format!("cannot sweep open spans: {e}")),
         }
         errors
     }
 
-    /// What the programs cost so far.
-    pub fn programs(&self, probe: &str) -> Vec<ProgramUse> {
-        // A program whose numbers cannot be read has none to show.
-        let programs = self.loaded.programs().unwrap_or_default();
-        let of = |p: crate::kernel::load::ProgInfo| ProgramUse {
-            probe: probe.to_string(),
-            program: p.name,
-            run_ns: p.run_time_ns,
-            runs: p.run_cnt,
-            missed: p.misses,
-        };
-        programs.into_iter().map(of).collect()
+    /// Adds what the kernel says of it to the agent's own metrics. What cannot be read is left out, and why is said.
+    pub fn observe(&self, probe: &str, all: &mut Observed) -> Vec<String> {
+        let mut errors = Vec::new();
+        match self.loaded.programs() {
+            Ok(programs) => all.programs.extend(programs.into_iter().map(|p| ProgramUse {
+                probe: probe.to_string(),
+                program: p.name,
+                run_ns: p.run_time_ns,
+                runs: p.run_cnt,
+                missed: p.misses,
+            })),
+            Err(e) => errors.push(format!("cannot read what its programs cost: {e}")),
+        }
+        match self.loaded.maps().fill() {
+            Ok(maps) => all.maps.extend(maps.into_iter().map(|f| MapUse {
+                probe: probe.to_string(),
+                map: f.name,
+                entries: f.entries.into(),
+                capacity: f.capacity.into(),
+            })),
+            Err(e) => errors.push(format!("cannot read how full its maps are: {e}")),
+        }
+        match self.loaded.maps().losses() {
+            Ok(losses) => self.observe_losses(probe, &losses, all),
+            Err(e) => errors.push(format!("cannot read what was lost: {e}")),
+        }
+        errors
     }
 
-    /// How full its hashes are.
-    pub fn maps(&self, probe: &str) -> Vec<MapUse> {
-        let fill = self.loaded.maps().fill().unwrap_or_default();
-        let of = |f: crate::kernel::read::MapFill| MapUse {
-            probe: probe.to_string(),
-            map: f.name,
-            entries: f.entries.into(),
-            capacity: f.capacity.into(),
-        };
-        fill.into_iter().map(of).collect()
-    }
-
-    /// What was lost, by reason.
-    pub fn losses(&self, probe: &str) -> Vec<Lost> {
-        let counted = self.loaded.maps().losses().unwrap_or_default();
+    fn observe_losses(&self, probe: &str, losses: &[(Loss, u64)], all: &mut Observed) {
         let lost = |reason, events| Lost { probe: probe.to_string(), reason, events };
-        let mut all: Vec<_> = counted.into_iter().map(|(loss, n)| lost(loss.name(), n)).collect();
+        // What overflows is measured, in another series.
+        let (merged, gone): (Vec<_>, Vec<_>) = losses.iter().partition(|(loss, _)| *loss == Loss::SeriesOverflow);
+        all.losses.extend(gone.into_iter().map(|(loss, n)| lost(loss.name(), n)));
         if self.loaded.maps().layout().spans.is_some() {
-            all.push(lost("never_ended", self.abandoned));
+            all.losses.push(lost("never_ended", self.abandoned));
         }
-        all
-    }
-
-    /// Label sets that did not stay.
-    pub fn series(&self, probe: &str) -> SeriesUse {
-        let losses = self.loaded.maps().losses().unwrap_or_default();
-        let overflow = kstrobe_ebpf::layout::Loss::SeriesOverflow;
-        SeriesUse {
+        all.series.push(SeriesUse {
             probe: probe.to_string(),
-            overflowed: losses.iter().filter(|(l, _)| *l == overflow).map(|(_, n)| n).sum(),
+            overflowed: merged.into_iter().map(|(_, n)| n).sum(),
             evicted: self.tables.iter().map(TableSeries::evicted).sum(),
-        }
+        });
+    }
+}
+
+fn read(
+    loaded: &Loaded,
+    i: usize,
+    table: &mut TableSeries,
+    names: &mut Names,
+    now: Moment,
+) -> Result<Vec<Family>, String> {
+    let view = loaded.maps().table(i).map_err(|e| format!("cannot read table {i}: {e}"))?;
+    let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
+    table.read(view.values, index, names, now).map_err(|e| format!("cannot read table {i}: {e}"))
+}
+
+/// Often enough that a key goes soon after its time has come.
+fn sweep_period(shortest_ttl: Option<Duration>, spans: bool) -> Option<Duration> {
+    let (shortest, longest) = SWEEP_EVERY;
+    let of_keys = shortest_ttl.map(|ttl| (ttl / 4).clamp(shortest, longest));
+    of_keys.or(spans.then_some(longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_follow_the_shortest_time_to_live() {
+        let period = |ttl: u64| sweep_period(Some(Duration::from_secs(ttl)), true).unwrap().as_secs();
+        assert_eq!([1, 4, 60, 900].map(period), [1, 1, 15, 60]);
+        assert_eq!(sweep_period(None, true), Some(Duration::from_secs(60)), "spans that never end");
+        assert_eq!(sweep_period(None, false), None, "nothing ever goes");
     }
 }

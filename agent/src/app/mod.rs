@@ -1,21 +1,20 @@
 //! The running agent: build, then serve, then drain. The one place that owns what runs.
 
 mod attached;
-mod families;
 mod poll;
 mod probe;
 mod upkeep;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kstrobe_config::model::Agent;
+use kstrobe_ebpf::target::Ability;
 
-use crate::cli::{SourceArgs, complain};
+use crate::cli::{SourceArgs, complain, log};
 use crate::export::{self, Format};
-use crate::http::{self, Endpoints, ProbeStatus};
+use crate::http::{self, Endpoints, Status};
 use crate::kernel::load::Loader;
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Moment, Snapshot};
@@ -45,9 +44,11 @@ pub struct Options {
 /// Everything that runs.
 struct App {
     probes: Vec<Mutex<Running>>,
-    /// Label texts; also the lock that keeps reads of probes one at a time.
+    /// Label texts; also the lock that keeps reads of probes one at a time. Who needs both takes this one first.
     names: Mutex<Names>,
     telemetry: Telemetry,
+    /// Mistakes in files: what they ask for does not run, and has no probe to say so.
+    mistakes: Vec<String>,
 }
 
 /// A panic in one reader must not silence the agent: what it left is data that the next read replaces.
@@ -65,18 +66,16 @@ pub fn run(options: Options) -> ExitCode {
         eprintln!("error: {e}");
         return ExitCode::from(2);
     }
-    // The addresses first: nothing is attached for an agent that nobody could ask.
-    let listen = if options.listen.is_empty() { &agent.listen } else { &options.listen };
-    let listeners = match http::bind(listen) {
-        Ok(l) => l,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return ExitCode::from(1);
-        }
+    let (probes, diagnostics) = sources::chosen(&agent, options.source.probes.as_deref(), &options.choice);
+    let Some(probes) = probes else {
+        complain(&diagnostics);
+        return ExitCode::from(1);
     };
-    let Some(drafts) = drafts(&options, &agent) else { return ExitCode::from(1) };
-    let app = Arc::new(App::start(&drafts, &options));
-    match serve(app, listeners) {
+    log(&diagnostics);
+    let mistakes = diagnostics.iter().filter(|d| d.is_error()).map(|d| d.one_line()).collect();
+    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
+    let listen = if options.listen.is_empty() { &agent.listen } else { &options.listen };
+    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -85,25 +84,53 @@ pub fn run(options: Options) -> ExitCode {
     }
 }
 
-/// The probes to run. Mistakes in probe files are told and cost only the probe they are in; a name that fits nothing is
-/// a mistake of whoever starts the agent.
-fn drafts(options: &Options, agent: &Agent) -> Option<Vec<Draft>> {
-    let directory = agent.probes_directory.as_ref().map(|d| PathBuf::from(&d.value));
-    let (probes, diagnostics) = sources::probes(options.source.probes.as_deref().or(directory.as_deref()));
-    complain(&diagnostics);
-    let (chosen, unknown) = sources::choose(probes, agent, &options.choice);
-    complain(&unknown);
-    unknown.is_empty().then(|| chosen.into_iter().map(plan::draft).collect())
+/// Starts the probes and serves them until told to stop.
+fn serve(
+    listen: &[String],
+    drafts: &[Draft],
+    btf: Option<&Path>,
+    mistakes: Vec<String>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    // The addresses first: nothing is attached for an agent that nobody could ask.
+    let listeners = http::bind(listen)?;
+    // Two threads serve any scraper; scrapes themselves run on blocking threads.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // From here on a signal ends the agent in good order, also one that comes while probes are being attached.
+    let stop = runtime.block_on(async { stop_signal() })?;
+    let app = Arc::new(App::start(drafts, btf, mistakes));
+    let upkeep = upkeep::start(app.clone())?;
+    let (scraped, listed) = (app.clone(), app);
+    let endpoints = Endpoints {
+        scrape: Box::new(move |format| scraped.scrape(format)),
+        status: Box::new(move || listed.status()),
+        version: env!("CARGO_PKG_VERSION").into(),
+    };
+    for l in &listeners {
+        tracing::info!(address = %l.local_addr()?, "listening");
+    }
+    let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
+    upkeep.stop();
+    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    tracing::info!("stopped");
+    Ok(served?)
 }
 
 impl App {
-    fn start(drafts: &[Draft], options: &Options) -> App {
-        let target = prepare::look(drafts, options.source.btf.as_deref());
+    fn start(drafts: &[Draft], btf: Option<&Path>, mistakes: Vec<String>) -> App {
+        if drafts.is_empty() {
+            tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
+        }
+        let target = prepare::look(drafts, btf);
         tracing::info!(kernel = target.release, cpus = target.cpus, btf = target.btf.is_some(), "kernel");
+        if let (None, Ability::No(reason)) = (&target.btf, &target.abilities.tp_btf) {
+            tracing::error!(reason, "no kernel types: most probes cannot run");
+        }
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
         let mut loader = Loader::new();
         let probes = drafts.iter().map(|d| Mutex::new(Running::start(d, &target, &mut loader))).collect();
-        App { probes, names: Mutex::new(Names::new()), telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None) }
+        let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
+        telemetry.configured(mistakes.len());
+        App { probes, names: Mutex::new(Names::new()), telemetry, mistakes }
     }
 
     /// Reads everything and writes an exposition.
@@ -115,13 +142,7 @@ impl App {
         {
             let mut names = lock(&self.names);
             for probe in &self.probes {
-                let mut probe = lock(probe);
-                let (mut found, errors) = probe.families(&mut names, now);
-                for error in errors {
-                    tracing::error!(probe = probe.probe.name.value, reason = error, "cannot read");
-                }
-                families.append(&mut found);
-                probe.observe(&mut observed);
+                families.append(&mut lock(probe).scrape(&mut names, now, &mut observed, &self.telemetry));
             }
         }
         self.telemetry.observe(observed);
@@ -131,32 +152,9 @@ impl App {
         body
     }
 
-    fn status(&self) -> Vec<ProbeStatus> {
-        self.probes.iter().map(|p| lock(p).status()).collect()
+    fn status(&self) -> Status {
+        Status { probes: self.probes.iter().map(|p| lock(p).status()).collect(), mistakes: self.mistakes.clone() }
     }
-}
-
-fn serve(app: Arc<App>, listeners: Vec<std::net::TcpListener>) -> std::io::Result<()> {
-    // Two threads serve any scraper; scrapes themselves run on blocking threads.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let upkeep = upkeep::start(app.clone());
-    let (scraped, listed) = (app.clone(), app.clone());
-    let endpoints = Endpoints {
-        scrape: Box::new(move |format| scraped.scrape(format)),
-        probes: Box::new(move || listed.status()),
-        version: env!("CARGO_PKG_VERSION").into(),
-    };
-    for l in &listeners {
-        tracing::info!(address = %l.local_addr()?, "listening");
-    }
-    let served = runtime.block_on(async {
-        let stop = stop_signal()?;
-        http::serve(listeners, http::router(endpoints), stop).await
-    });
-    upkeep.stop();
-    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
-    tracing::info!("stopped");
-    served
 }
 
 /// Resolves when the agent should end.

@@ -1,18 +1,18 @@
 //! A `poll:` probe at work: rows of a source go through the probe's IR in the interpreter, its tables become series.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kstrobe_config::model::{self, Probe};
 use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
-use kstrobe_ebpf::layout::{CellKind, Index};
+use kstrobe_ebpf::layout::{CellKind, Index, Layout, Loss};
 
-use super::families;
 use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
 use crate::metrics::series::TableSeries;
-use crate::metrics::snapshot::{Family, Moment, Number, Values};
+use crate::metrics::snapshot::{Descriptor, Family, Moment, Number, Values};
+use crate::plan::Outline;
 use crate::polls::{self, Reader};
 
 /// A running poll probe.
@@ -20,22 +20,23 @@ pub(super) struct Poll {
     module: Module,
     source: &'static str,
     reader: Reader,
-    about: Vec<std::sync::Arc<crate::metrics::snapshot::Descriptor>>,
+    /// By metric.
+    about: Vec<Arc<Descriptor>>,
     series: PolledSeries,
-    /// Nanoseconds between reads, as the probe says.
-    pub every: Duration,
-    /// When the next read is due.
-    pub due: Instant,
+    /// Events that went to the `other` series of a reading's own tables.
+    merged: u64,
+    /// Between two reads, as the probe says.
+    every: Duration,
+    due: Instant,
     /// Why the last read failed, if it did.
     pub failure: Option<String>,
 }
 
 impl Poll {
     /// Ready for its first read. `None` when the agent has no such source (the compiler has checked that it does).
-    pub fn new(probe: &Probe, module: Module, every: Duration) -> Option<Poll> {
-        let model::Shape::Poll { source, .. } = &probe.shape else { return None };
-        let source = polls::source(&source.value)?;
-        let about = families::descriptors(probe);
+    pub fn new(outline: &Outline, module: Module) -> Option<Poll> {
+        let poll = outline.poll.as_ref()?;
+        let source = polls::source(&poll.source)?;
         let mut kinds = BTreeMap::new();
         for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
             let kind = match &cell.kind {
@@ -45,21 +46,21 @@ impl Poll {
             };
             kinds.insert(cell.metric as usize, kind);
         }
-        let metrics =
-            probe.metrics.iter().zip(&about).zip(kinds.into_values()).map(|((m, about), kind)| PolledMetric {
-                about: about.clone(),
-                kind,
-                // One more for what the table already merged into `other`.
-                max_series: m.max_series as usize + 1,
-            });
+        let metrics = outline.metrics.iter().zip(kinds.into_values()).map(|(m, kind)| PolledMetric {
+            about: m.about.clone(),
+            kind,
+            // One more for what the table already merged into `other`.
+            max_series: m.max_series + 1,
+        });
         let series = PolledSeries::new(metrics.collect(), Moment::now());
         Some(Poll {
             module,
             source: source.name,
             reader: source.open(),
-            about,
+            about: outline.metrics.iter().map(|m| m.about.clone()).collect(),
             series,
-            every,
+            merged: 0,
+            every: poll.every,
             due: Instant::now(),
             failure: None,
         })
@@ -68,6 +69,7 @@ impl Poll {
     /// Reads the source once. A failed read leaves no old values behind: absent is not zero.
     pub fn read(&mut self, names: &mut Names) {
         let now = Moment::now();
+        // First of all: a reading that fails waits for its turn as others do.
         self.due = now.mono + self.every;
         self.series.begin();
         self.failure = self.rows(names, now).err();
@@ -75,7 +77,7 @@ impl Poll {
     }
 
     fn rows(&mut self, names: &mut Names, now: Moment) -> Result<(), String> {
-        let rows = self.reader.read().map_err(|e| format!("cannot read {}: {e}", self.source))?;
+        let rows = self.reader.read().map_err(|e| format!("source {}: {e}", self.source))?;
         let mut machine = Machine::new(&self.module.layout).map_err(|e| e.to_string())?;
         for table in &self.module.layout.tables {
             if let Index::Hash { free, .. } = table.index {
@@ -87,6 +89,7 @@ impl Poll {
         for row in rows.iter() {
             machine.run(&self.module, 0, row).map_err(|e| format!("row program: {e}"))?;
         }
+        self.merged += merged(&machine, &self.module.layout);
         for table in &self.module.layout.tables {
             let words: Vec<u64> = machine
                 .array(table.values)
@@ -101,7 +104,7 @@ impl Poll {
                 .iter()
                 .filter_map(|(key, slot)| Some((key.as_slice(), u32::from_le_bytes(slot.get(..4)?.try_into().ok()?))));
             // A table of one reading: what persists between readings is kept by `PolledSeries`.
-            let about = families::of_table(&self.about, table);
+            let about = table.cells.iter().map(|c| self.about[c.metric as usize].clone()).collect();
             let mut once = TableSeries::new(table.clone(), about, Duration::ZERO, now);
             let families = once.read(words.as_slice(), entries, names, now).map_err(|e| e.to_string())?;
             for (cell, family) in table.cells.iter().zip(&families) {
@@ -121,10 +124,23 @@ impl Poll {
         self.source
     }
 
+    /// When the next read is due.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
     /// Rows merged into `other` for want of room.
     pub fn overflowed(&self) -> u64 {
-        self.series.overflowed()
+        self.series.overflowed() + self.merged
     }
+}
+
+/// Events of one reading that found no slot of their own.
+fn merged(machine: &Machine, layout: &Layout) -> u64 {
+    let Some(losses) = &layout.losses else { return 0 };
+    let reasons = losses.reasons.iter().cycle();
+    let counts = machine.array(losses.map).as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+    counts.zip(reasons).filter(|(_, reason)| **reason == Loss::SeriesOverflow).map(|(n, _)| n).sum()
 }
 
 fn observe(all: &mut PolledSeries, metric: usize, family: &Family) {

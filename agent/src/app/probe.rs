@@ -1,28 +1,35 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
-use kstrobe_config::model::{Probe, Shape};
+use std::time::Instant;
+
 use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::{Artifact, Target};
-use std::time::Duration;
 
 use super::attached::Attached;
 use super::poll::Poll;
+use crate::cli::log;
 use crate::http::{HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
-use crate::plan::{self, Draft};
-use crate::telemetry::{Attachment, Observed};
+use crate::plan::explain::attach_point;
+use crate::plan::{Draft, Outline};
+use crate::telemetry::{Attachment, Observed, SeriesUse, Telemetry};
 
 /// A probe the agent was asked to run.
 pub(super) struct Running {
-    pub probe: Probe,
-    hooks: Vec<HookStatus>,
-    pub engine: Engine,
+    pub outline: Outline,
+    /// As the user wrote them.
+    hooks: Vec<String>,
+    /// What was chosen for the hooks; empty when nothing was.
+    kind: &'static str,
+    engine: Engine,
+    /// What could not be read at the last scrape, and at the last sweep.
+    trouble: [Vec<String>; 2],
 }
 
 /// What became of it.
-pub(super) enum Engine {
+enum Engine {
     /// Programs in the kernel.
     Attached(Attached),
     /// Rows read by the agent.
@@ -34,42 +41,106 @@ pub(super) enum Engine {
 impl Running {
     /// Starts a probe. What goes wrong is logged here, once, with all its detail, and kept as its reason.
     pub fn start(draft: &Draft, target: &Target, loader: &mut Loader) -> Running {
-        let probe = draft.probe.clone();
         match draft.compile(target) {
             Err(refusal) => {
-                tracing::error!(
-                    probe = probe.name.value,
-                    "not started\n{}",
-                    kstrobe_config::render(&refusal.diagnostics)
-                );
+                log(&refusal.diagnostics);
+                tracing::error!(probe = draft.outline().name, reason = refusal.reason(), "not started");
                 off(draft, refusal.reason())
             }
-            Ok(artifact) => match &probe.shape {
-                Shape::Poll { every_ns, .. } => poll(draft, artifact, Duration::from_nanos(*every_ns)),
-                _ => attach(draft, artifact, target, loader),
-            },
+            Ok(artifact) if draft.outline().poll.is_some() => poll(draft, artifact),
+            Ok(artifact) => attach(draft, artifact, target, loader),
         }
     }
 
-    /// Series now, and what could not be read.
-    pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
+    /// Series now, and in `observed` what this probe says of itself. What cannot be read is counted, and logged when it
+    /// was not said before.
+    pub fn scrape(&mut self, names: &mut Names, now: Moment, observed: &mut Observed, told: &Telemetry) -> Vec<Family> {
+        let name = self.outline.name.clone();
+        let reason = self.reason();
+        observed.attachments.extend(self.hooks.iter().map(|hook| Attachment {
+            probe: name.clone(),
+            hook: hook.clone(),
+            kind: self.kind.to_string(),
+            reason: reason.clone(),
+        }));
         match &mut self.engine {
-            Engine::Attached(a) => a.families(names, now),
-            Engine::Poll(p) => (p.families(), vec![]),
-            Engine::Off(_) => (vec![], vec![]),
+            Engine::Attached(a) => {
+                let (families, mut errors) = a.families(names, now);
+                errors.append(&mut a.observe(&name, observed));
+                self.trouble(0, errors, told);
+                families
+            }
+            Engine::Poll(p) => {
+                observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0 });
+                p.families()
+            }
+            Engine::Off(_) => vec![],
+        }
+    }
+
+    /// When it wants to be attended to, if ever.
+    pub fn due(&self) -> Option<Instant> {
+        match &self.engine {
+            Engine::Attached(a) => a.due(),
+            Engine::Poll(p) => Some(p.due()),
+            Engine::Off(_) => None,
+        }
+    }
+
+    /// Does what is due: a poll reads its source, keys and spans whose time has come go.
+    pub fn attend(&mut self, names: &mut Names, told: &Telemetry) {
+        match &mut self.engine {
+            Engine::Attached(a) => {
+                let errors = a.sweep(names, Moment::now());
+                self.trouble(1, errors, told);
+            }
+            Engine::Poll(p) => {
+                let before = p.failure.take();
+                p.read(names);
+                if p.failure.is_some() {
+                    told.poll_failed(p.source());
+                }
+                match (&before, &p.failure) {
+                    (_, Some(reason)) if p.failure != before => {
+                        tracing::error!(probe = self.outline.name, reason, "poll failed");
+                    }
+                    (Some(_), None) => tracing::info!(probe = self.outline.name, "polling again"),
+                    _ => {}
+                }
+            }
+            Engine::Off(_) => {}
+        }
+    }
+
+    fn trouble(&mut self, when: usize, errors: Vec<String>, told: &Telemetry) {
+        let name = self.outline.name.as_str();
+        errors.iter().for_each(|_| told.read_failed(name));
+        let before = std::mem::replace(&mut self.trouble[when], errors);
+        let now = &self.trouble[when];
+        for reason in now.iter().filter(|e| !before.contains(e)) {
+            tracing::error!(probe = name, reason, "cannot be read");
+        }
+        if now.is_empty() && !before.is_empty() {
+            tracing::info!(probe = name, "can be read again");
         }
     }
 
     /// As `/api/v1/probes` and `/readyz` tell it.
     pub fn status(&self) -> ProbeStatus {
         let reason = self.reason();
-        ProbeStatus {
-            name: self.probe.name.value.clone(),
-            summary: self.probe.summary.clone(),
+        let hook = |hook: &String| HookStatus {
+            hook: hook.clone(),
+            kind: self.kind.to_string(),
             attached: reason.is_empty(),
+            reason: reason.clone(),
+        };
+        ProbeStatus {
+            name: self.outline.name.clone(),
+            summary: self.outline.summary.clone(),
+            attached: reason.is_empty(),
+            hooks: self.hooks.iter().map(hook).collect(),
+            metrics: self.outline.metrics.iter().map(|m| m.about.name.clone()).collect(),
             reason,
-            hooks: self.hooks.clone(),
-            metrics: self.probe.metrics.iter().map(|m| format!("kstrobe_{}", m.name.value)).collect(),
         }
     }
 
@@ -80,49 +151,22 @@ impl Running {
             Engine::Attached(_) => String::new(),
         }
     }
-
-    /// Adds what this probe says of itself to the agent's own metrics.
-    pub fn observe(&self, all: &mut Observed) {
-        let name = &self.probe.name.value;
-        let reason = self.reason();
-        all.attachments.extend(self.hooks.iter().map(|h| Attachment {
-            probe: name.clone(),
-            hook: h.hook.clone(),
-            kind: h.kind.clone(),
-            reason: reason.clone(),
-        }));
-        match &self.engine {
-            Engine::Attached(a) => {
-                all.programs.extend(a.programs(name));
-                all.maps.extend(a.maps(name));
-                all.losses.extend(a.losses(name));
-                all.series.push(a.series(name));
-            }
-            Engine::Poll(p) => all.series.push(crate::telemetry::SeriesUse {
-                probe: name.clone(),
-                overflowed: p.overflowed(),
-                evicted: 0,
-            }),
-            Engine::Off(_) => {}
-        }
-    }
 }
 
-fn hooks(draft: &Draft, kind: &str, reason: &str) -> Vec<HookStatus> {
-    let texts = draft.hook_texts();
-    let status = |hook| HookStatus { hook, kind: kind.into(), attached: reason.is_empty(), reason: reason.into() };
-    texts.into_iter().map(status).collect()
+fn running(draft: &Draft, kind: &'static str, engine: Engine) -> Running {
+    let outline = draft.outline().clone();
+    Running { hooks: outline.hooks.clone(), outline, kind, engine, trouble: Default::default() }
 }
 
 fn off(draft: &Draft, reason: String) -> Running {
-    Running { probe: draft.probe.clone(), hooks: hooks(draft, "", &reason), engine: Engine::Off(reason) }
+    running(draft, "", Engine::Off(reason))
 }
 
-fn poll(draft: &Draft, artifact: Artifact, every: Duration) -> Running {
-    match Poll::new(&draft.probe, artifact.module, every) {
+fn poll(draft: &Draft, artifact: Artifact) -> Running {
+    match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
-            tracing::info!(probe = draft.probe.name.value, source = poll.source(), "polling");
-            Running { probe: draft.probe.clone(), hooks: hooks(draft, "poll", ""), engine: Engine::Poll(poll) }
+            tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
+            running(draft, "poll", Engine::Poll(poll))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -130,10 +174,10 @@ fn poll(draft: &Draft, artifact: Artifact, every: Duration) -> Running {
 
 /// Loads and attaches; when BTF-typed tracepoints are refused, once more with raw ones.
 fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Running {
-    let name = draft.probe.name.value.as_str();
+    let name = &draft.outline().name;
     match load_once(draft, &artifact, loader) {
         Ok(running) => running,
-        Err(first) if target.abilities.tp_btf.yes() => {
+        Err(first) if target.abilities.tp_btf.yes() && raw_may_do(&first) => {
             let mut lesser = target.clone();
             lesser.abilities.tp_btf = Ability::No(first.to_string());
             let second = draft.compile(&lesser).map_err(|r| r.reason());
@@ -149,8 +193,21 @@ fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loade
     }
 }
 
+/// Whether the kernel may take raw tracepoints where it refused BTF-typed ones. Their programs are longer, so that one that
+/// has too many paths is not tried again: it costs the verifier seconds to find out.
+fn raw_may_do(error: &load::LoadError) -> bool {
+    match error {
+        load::LoadError::Verifier { summary, .. } => !summary.contains("too large") && !summary.contains("too complex"),
+        load::LoadError::Attach { .. } => true,
+        load::LoadError::Permission(_) | load::LoadError::Map { .. } | load::LoadError::Object(_) => false,
+    }
+}
+
 fn refused(draft: &Draft, error: &load::LoadError) -> Running {
-    tracing::error!(probe = draft.probe.name.value, reason = %error, "not attached");
+    tracing::error!(probe = draft.outline().name, reason = %error, "not attached");
+    if let load::LoadError::Verifier { program, log, .. } = error {
+        tracing::debug!(program, log, "all the verifier says");
+    }
     off(draft, error.to_string())
 }
 
@@ -160,18 +217,11 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     let layout = &artifact.module.layout;
     let loaded = load::load(loader, &artifact.object, layout, &programs)?;
     for p in &artifact.programs {
-        let (hook, _) = plan::attach_point(&p.attach);
-        tracing::info!(
-            probe = draft.probe.name.value,
-            program = p.name,
-            hook,
-            instructions = p.instructions,
-            "attached"
-        );
+        let (hook, _) = attach_point(&p.attach);
+        tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
-    let kind = kind(artifact);
-    let attached = Attached::new(&draft.probe, layout, loaded, born);
-    Ok(Running { probe: draft.probe.clone(), hooks: hooks(draft, kind, ""), engine: Engine::Attached(attached) })
+    let attached = Attached::new(draft.outline(), layout, loaded, born);
+    Ok(running(draft, kind(artifact), Engine::Attached(attached)))
 }
 
 /// The kind of hook its programs use; all programs of a probe use the same.

@@ -2,21 +2,21 @@
 //! the kernel counts what our programs cost.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::probe::Engine;
+use super::probe::Running;
 use super::{App, lock};
 use crate::kernel::sys::prog as sys;
-use crate::metrics::snapshot::Moment;
 
-/// How often keys are looked at: well below any sensible time to live.
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Counting run time costs each program two clock reads per event: it is on for a moment in every half minute.
 const STATS_EVERY: Duration = Duration::from_secs(30);
 const STATS_FOR: Duration = Duration::from_secs(1);
+/// After a fault of our own: not at once, it may last.
+const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
 /// The thread that does it.
 pub(super) struct Upkeep {
@@ -33,22 +33,23 @@ impl Upkeep {
     }
 }
 
-pub(super) fn start(app: Arc<App>) -> Upkeep {
+pub(super) fn start(app: Arc<App>) -> std::io::Result<Upkeep> {
     let (stop, stopped) = channel();
-    let thread = std::thread::spawn(move || run(&app, &stopped));
-    Upkeep { stop, thread }
+    let thread = std::thread::Builder::new().name("upkeep".into()).spawn(move || run(&app, &stopped))?;
+    Ok(Upkeep { stop, thread })
 }
 
 fn run(app: &App, stopped: &Receiver<()>) {
-    let mut sweep = Instant::now() + SWEEP_EVERY;
     let mut stats = Stats::new();
     loop {
-        let polls = poll_due(app);
-        if Instant::now() >= sweep {
-            sweep = Instant::now() + SWEEP_EVERY;
-            sweep_all(app);
-        }
-        let next = polls.into_iter().chain([sweep, stats.turn()]).min().unwrap_or(sweep);
+        // Polls that silently stop would go on showing their last values as if they were new.
+        let turn = catch_unwind(AssertUnwindSafe(|| attend_all(app)));
+        let next = turn.unwrap_or_else(|_| {
+            tracing::error!("upkeep failed: this is an error in kstrobe, please report it with the lines above");
+            Some(Instant::now() + AFTER_A_FAULT)
+        });
+        let stats = stats.turn();
+        let next = next.map_or(stats, |next| next.min(stats));
         match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
@@ -56,39 +57,20 @@ fn run(app: &App, stopped: &Receiver<()>) {
     }
 }
 
-/// Reads the polls that are due, and says when the next one is.
-fn poll_due(app: &App) -> Option<Instant> {
-    let mut next = None;
-    for probe in &app.probes {
-        let mut running = lock(probe);
-        let Engine::Poll(poll) = &mut running.engine else { continue };
-        if Instant::now() >= poll.due {
-            let failed_before = poll.failure.is_some();
-            poll.read(&mut lock(&app.names));
-            if let Some(reason) = &poll.failure {
-                app.telemetry.poll_failed(poll.source());
-                if !failed_before {
-                    tracing::error!(source = poll.source(), reason, "poll failed");
-                }
-            }
-        }
-        next = Some(next.map_or(poll.due, |n: Instant| n.min(poll.due)));
-    }
-    next
+/// Attends to the probes that are due, and says when the next one is.
+fn attend_all(app: &App) -> Option<Instant> {
+    app.probes.iter().filter_map(|probe| attend(app, probe)).min()
 }
 
-fn sweep_all(app: &App) {
-    let now = Moment::now();
-    for probe in &app.probes {
-        let mut names = lock(&app.names);
-        let mut running = lock(probe);
-        let name = running.probe.name.value.clone();
-        if let Engine::Attached(attached) = &mut running.engine {
-            for reason in attached.sweep(&mut names, now) {
-                tracing::error!(probe = name, reason, "cannot sweep");
-            }
-        }
+fn attend(app: &App, probe: &Mutex<Running>) -> Option<Instant> {
+    let due = lock(probe).due()?;
+    if Instant::now() < due {
+        return Some(due);
     }
+    let mut names = lock(&app.names);
+    let mut running = lock(probe);
+    running.attend(&mut names, &app.telemetry);
+    running.due()
 }
 
 /// The windows in which run time is counted.

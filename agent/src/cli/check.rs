@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use kstrobe_config::diag::{Diagnostic, Severity};
 
 use super::{Output, complain};
-use crate::prepare;
-use crate::sources;
+use crate::{plan, prepare, sources};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -38,7 +37,7 @@ pub fn run(args: &Args) -> ExitCode {
     diagnostics.append(&mut found);
     let mut good = probes.len();
     if !args.syntax_only {
-        let prepared = prepare::prepare(probes, args.btf.as_deref());
+        let prepared = prepare::prepare(probes.into_iter().map(plan::draft), args.btf.as_deref());
         good = prepared.planned.len();
         diagnostics.extend(prepared.refused.into_iter().flat_map(|(_, refusal)| refusal.diagnostics));
     }

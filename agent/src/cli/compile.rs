@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use kstrobe_config::diag::Diagnostic;
+
 use super::complain;
-use crate::{prepare, sources};
+use crate::{plan, prepare, sources};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -28,8 +30,9 @@ pub fn run(args: &Args) -> ExitCode {
         Err(e) => return fail(&[e]),
     };
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file]);
-    if !diagnostics.is_empty() {
-        return fail(&diagnostics);
+    complain(&diagnostics);
+    if diagnostics.iter().any(Diagnostic::is_error) {
+        return ExitCode::from(1);
     }
     if let Some(name) = &args.probe {
         probes.retain(|p| p.name.value == *name);
@@ -39,13 +42,13 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: say which probe with --probe; the file has: {}", names.join(", "));
         return ExitCode::from(2);
     }
-    let prepared = prepare::prepare(probes, args.btf.as_deref());
+    let prepared = prepare::prepare(probes.into_iter().map(plan::draft), args.btf.as_deref());
     if let Some((_, refusal)) = prepared.refused.first() {
         return fail(&refusal.diagnostics);
     }
     let Some((draft, artifact)) = prepared.planned.first() else { return ExitCode::from(1) };
     if artifact.object.is_empty() {
-        eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", draft.probe.name.value);
+        eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", draft.outline().name);
         return ExitCode::from(1);
     }
     if let Err(e) = std::fs::write(&args.output, &artifact.object) {
@@ -56,7 +59,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn fail(diagnostics: &[kstrobe_config::diag::Diagnostic]) -> ExitCode {
+fn fail(diagnostics: &[Diagnostic]) -> ExitCode {
     complain(diagnostics);
     ExitCode::from(1)
 }

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use kstrobe_ebpf::target::Ability;
-
 use super::{Output, table};
+use crate::kernel::abilities;
 use crate::kernel::privileges::{self, Privileges};
 use crate::prepare;
 
@@ -28,30 +27,12 @@ pub fn run(args: &Args) -> ExitCode {
     let target = prepare::look(&[], None);
     let mut findings = of_privileges(&privileges::privileges());
     let a = &target.abilities;
-    let abilities: [(&str, &Ability, &str, bool); 10] = [
-        (
-            "BTF-typed tracepoints",
-            &a.tp_btf,
-            "raw ones are used, each field costs a helper call, no time off CPU",
-            false,
-        ),
-        ("raw tracepoints", &a.raw_tp, "`rawtracepoint:` and `syscall:` need these or the BTF-typed ones", false),
-        ("perf tracepoints", &a.tracepoint, "`tracepoint:` hooks cannot be used", false),
-        ("perf events", &a.perf_event, "`interval:` hooks cannot be used", false),
-        ("task storage", &a.task_storage, "a hash is used: slower, and bounded by `max_entries`", false),
-        ("current task as BTF", &a.current_task_btf, "as without task storage", false),
-        ("mmapable arrays", &a.mmapable, "scrapes copy values by system calls", false),
-        ("batch reads", &a.batch, "scrapes read hashes key by key", false),
-        ("bpf_probe_read_kernel", &a.probe_read_kernel, "fields cannot be read at raw tracepoints", false),
-        ("bpf_rdonly_cast", &a.rdonly_cast, "casts and descriptors cost a helper call per field", false),
-    ];
-    for (what, ability, cost, vital) in abilities {
-        let state = match ability {
-            Ability::Yes => Ok("works".into()),
-            Ability::No(reason) => Err(format!("{reason}: {cost}")),
-            Ability::Unknown => Err(format!("not tried: {cost}")),
+    for f in abilities::report(a) {
+        let state = match f.reason {
+            None => Ok("works".into()),
+            Some(reason) => Err(format!("{reason}: {}", f.cost)),
         };
-        findings.push(Finding { what, state, vital });
+        findings.push(Finding { what: f.what, state, vital: false });
     }
     let usable = a.tp_btf.yes() || a.raw_tp.yes() || a.tracepoint.yes();
     let broken = !usable || findings.iter().any(|f| f.vital && f.state.is_err());

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use kstrobe_config::model::{MetricKind, Shape};
 
 use super::{Output, SourceArgs, complain, table};
-use crate::{prepare, sources};
+use crate::metrics::snapshot::Kind;
+use crate::plan::Outline;
+use crate::{plan, prepare, sources};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -37,7 +38,7 @@ enum What {
 
 pub fn run(args: &Args) -> ExitCode {
     let (header, rows): (Vec<&str>, Vec<Vec<String>>) = match args.what {
-        What::Probes => (vec!["probe", "pack", "default", "shape", "summary"], probes(args)),
+        What::Probes => (vec!["probe", "pack", "default", "hooks", "summary"], probes(args)),
         What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
         What::Tracepoints => {
             let target = prepare::look(&[], args.source.btf.as_deref());
@@ -45,8 +46,12 @@ pub fn run(args: &Args) -> ExitCode {
                 eprintln!("error: this kernel has no BTF; `kstrobe doctor` says more");
                 return ExitCode::from(1);
             };
-            let mut names: Vec<_> =
-                btf.tracepoints().into_iter().map(|n| vec![n.to_string(), arguments(btf, n)]).collect();
+            let arguments = |event: &str| {
+                let args = btf.tracepoint_args(event).unwrap_or_default();
+                let args: Vec<_> = args.iter().map(|(name, ty)| format!("{} {name}", btf.describe(*ty))).collect();
+                args.join(", ")
+            };
+            let mut names: Vec<_> = btf.tracepoints().into_iter().map(|n| vec![n.to_string(), arguments(n)]).collect();
             names.sort();
             (vec!["tracepoint", "arguments"], names)
         }
@@ -73,53 +78,35 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn probes(args: &Args) -> Vec<Vec<String>> {
+fn outlines(args: &Args) -> Vec<Outline> {
     let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
     complain(&diagnostics);
-    let shape = |s: &Shape| match s {
-        Shape::At(_) => "at",
-        Shape::Span(_) => "span",
-        Shape::Poll { .. } => "poll",
+    probes.into_iter().map(|p| plan::draft(p).outline().clone()).collect()
+}
+
+fn probes(args: &Args) -> Vec<Vec<String>> {
+    let row = |o: Outline| {
+        let on = if o.enabled { "on" } else { "off" };
+        vec![o.name, o.pack, on.into(), o.hooks.join(" "), o.summary]
     };
-    probes
-        .iter()
-        .map(|p| {
-            let on = if p.enabled { "on" } else { "off" };
-            [&p.name.value, &p.pack, on, shape(&p.shape), &p.summary].map(|s: &str| s.to_string()).to_vec()
-        })
-        .collect()
+    outlines(args).into_iter().map(row).collect()
 }
 
 fn metrics(args: &Args) -> Vec<Vec<String>> {
-    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
-    complain(&diagnostics);
-    let kind = |k: &MetricKind| match k {
-        MetricKind::Counter => "counter",
-        MetricKind::Gauge => "gauge",
-        MetricKind::Histogram(_) => "histogram",
+    let kind = |k: Kind| match k {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
     };
-    probes
-        .iter()
-        .flat_map(|p| p.metrics.iter().map(move |m| (p, m)))
-        .map(|(p, m)| {
-            let labels: Vec<_> = m.labels.iter().map(|(n, _)| n.value.as_str()).collect();
-            vec![format!("kstrobe_{}", m.name.value), kind(&m.kind).into(), labels.join(","), p.name.value.clone()]
-        })
-        .collect()
-}
-
-fn arguments(btf: &kstrobe_ebpf::target::Btf, event: &str) -> String {
-    let args = btf.tracepoint_args(event).unwrap_or_default();
-    let args: Vec<_> = args.iter().map(|(name, ty)| format!("{} {name}", btf.describe(*ty))).collect();
-    args.join(", ")
+    let outlines = outlines(args);
+    let all = outlines.iter().flat_map(|o| o.metrics.iter().map(move |m| (o, &m.about)));
+    all.map(|(o, m)| vec![m.name.clone(), kind(m.kind).into(), m.label_names.join(","), o.name.clone()]).collect()
 }
 
 fn polls() -> Vec<Vec<String>> {
-    crate::polls::sources()
-        .iter()
-        .map(|s| {
-            let fields: Vec<_> = s.fields().into_iter().map(|f| f.name).collect();
-            vec![s.name.to_string(), fields.join(","), s.summary.to_string()]
-        })
-        .collect()
+    let row = |s: &crate::polls::Source| {
+        let fields: Vec<_> = s.fields().into_iter().map(|f| f.name).collect();
+        vec![s.name.to_string(), fields.join(","), s.summary.to_string()]
+    };
+    crate::polls::sources().iter().map(row).collect()
 }

@@ -6,6 +6,7 @@ mod compile;
 mod doctor;
 mod explain;
 mod list;
+mod target;
 mod version;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app;
+use crate::kernel::sys;
 use crate::sources::Choice;
 
 /// Kernel latency histograms from YAML probes, as Prometheus metrics.
@@ -48,6 +50,8 @@ enum Command {
     List(list::Args),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
+    /// Describe this kernel to people elsewhere.
+    Target(target::Args),
     /// Print the version.
     Version(version::Args),
     /// Print a completion script for a shell.
@@ -103,13 +107,19 @@ enum LogFormat {
 
 /// Reads the command line and does what it says.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Run(_)) {
+        // `kstrobe list | head` ends quietly, as other tools do. The agent must outlive whoever reads its log.
+        sys::end_on_broken_pipe();
+    }
+    match command {
         Command::Run(args) => run(args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::List(args) => list::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "kstrobe", &mut std::io::stdout());
@@ -137,6 +147,20 @@ pub fn complain(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
         false => kstrobe_config::diag::render(diagnostics),
     };
     eprint!("{text}");
+}
+
+/// Tells mistakes found while the agent starts: a line each in its log, and on a terminal the source with carets.
+pub fn log(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
+    use std::io::IsTerminal;
+    for d in diagnostics {
+        match d.is_error() {
+            true => tracing::error!(reason = d.one_line(), "mistake in a file"),
+            false => tracing::warn!(reason = d.one_line(), "doubtful"),
+        }
+    }
+    if std::io::stderr().is_terminal() {
+        complain(diagnostics);
+    }
 }
 
 /// Prints a table with aligned columns.

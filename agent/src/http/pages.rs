@@ -1,6 +1,6 @@
 //! Answers for people: the landing page and the text of readiness.
 
-use super::routes::ProbeStatus;
+use super::routes::{ProbeStatus, Status};
 
 /// `/`: what this is and where to go.
 pub fn landing(version: &str) -> String {
@@ -19,16 +19,25 @@ pub fn landing(version: &str) -> String {
     )
 }
 
-/// `/readyz`: whether every probe is attached, and a line for each that is not.
-pub fn readiness(probes: &[ProbeStatus]) -> (bool, String) {
+/// `/readyz`: whether every probe is attached, and a line for each that is not and for each mistake in a file.
+pub fn readiness(status: &Status) -> (bool, String) {
+    let probes = &status.probes;
     let missing: Vec<&ProbeStatus> = probes.iter().filter(|probe| !probe.attached).collect();
-    if missing.is_empty() {
+    let mistakes = match status.mistakes.len() {
+        0 => String::new(),
+        1 => ", 1 mistake in a file".to_owned(),
+        n => format!(", {n} mistakes in files"),
+    };
+    if missing.is_empty() && mistakes.is_empty() {
         return (true, format!("ready: {} probes attached\n", probes.len()));
     }
-    let mut text = format!("not ready: {} of {} probes not attached\n", missing.len(), probes.len());
+    let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
     for probe in missing {
         let reason = if probe.reason.is_empty() { "no reason known" } else { &probe.reason };
         text.push_str(&format!("{}: {}\n", probe.name, reason.replace('\n', " ")));
+    }
+    for mistake in &status.mistakes {
+        text.push_str(&format!("{}\n", mistake.replace('\n', " ")));
     }
     (false, text)
 }

@@ -24,13 +24,23 @@ const SCRAPE_LIMIT: Duration = Duration::from_secs(30);
 pub struct Endpoints {
     /// Reads everything now and writes a whole exposition.
     pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
-    /// Every enabled probe.
-    pub probes: Box<dyn Fn() -> Vec<ProbeStatus> + Send + Sync>,
+    /// What was asked of the agent, and what became of it.
+    pub status: Box<dyn Fn() -> Status + Send + Sync>,
     /// Of the agent.
     pub version: String,
 }
 
-/// A probe as `/api/v1/probes` lists it.
+/// What was asked of the agent, as `/api/v1/probes` lists it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Every enabled probe.
+    pub probes: Vec<ProbeStatus>,
+    /// Mistakes in files, each on a line: what stands there is no probe, so none of the others can tell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mistakes: Vec<String>,
+}
+
+/// A probe of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProbeStatus {
     /// Name.
@@ -98,9 +108,9 @@ async fn healthy() -> &'static str {
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    match statuses(shared).await {
-        Ok(probes) => {
-            let (ready, text) = pages::readiness(&probes);
+    match status(shared).await {
+        Ok(status) => {
+            let (ready, text) = pages::readiness(&status);
             (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text).into_response()
         }
         Err(failed) => failed,
@@ -108,18 +118,14 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn probes(State(shared): State<Arc<Shared>>) -> Response {
-    #[derive(Serialize)]
-    struct Listing {
-        probes: Vec<ProbeStatus>,
-    }
-    match statuses(shared).await {
-        Ok(probes) => Json(Listing { probes }).into_response(),
+    match status(shared).await {
+        Ok(status) => Json(status).into_response(),
         Err(failed) => failed,
     }
 }
 
-async fn statuses(shared: Arc<Shared>) -> Result<Vec<ProbeStatus>, Response> {
-    tokio::task::spawn_blocking(move || (shared.endpoints.probes)()).await.map_err(|error| internal(&error))
+async fn status(shared: Arc<Shared>) -> Result<Status, Response> {
+    tokio::task::spawn_blocking(move || (shared.endpoints.status)()).await.map_err(|error| internal(&error))
 }
 
 fn internal(error: &tokio::task::JoinError) -> Response {

@@ -36,19 +36,19 @@ const PROBE_READ_KERNEL: i32 = 113;
 const TASK_STORAGE_GET: i32 = 156;
 const GET_CURRENT_TASK_BTF: i32 = 158;
 
-/// Tries everything. `tracefs` is the reason when it cannot be read.
-pub fn probe(btf: Option<&Btf>, tracefs: Result<&Tracefs, &str>, cpu: u32) -> Abilities {
+/// Tries everything. `btf` and `tracefs` are the reason when they cannot be read.
+pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32) -> Abilities {
     // Kernels before 5.11 count maps against RLIMIT_MEMLOCK; one trial shows.
     if tiny_array(0).is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
         sys::raise_memlock();
     }
     let tp_btf = match btf {
-        Some(btf) => ability(load_tp_btf(btf, &EMPTY)),
-        None => Ability::No("the kernel publishes no BTF (/sys/kernel/btf/vmlinux is missing or unreadable)".into()),
+        Ok(btf) => ability(load_tp_btf(btf, &EMPTY)),
+        Err(reason) => Ability::No(reason.into()),
     };
     let rdonly_cast = match btf {
-        Some(btf) => try_rdonly_cast(btf, tp_btf.yes()),
-        None => tp_btf.clone(),
+        Ok(btf) => try_rdonly_cast(btf, tp_btf.yes()),
+        Err(_) => tp_btf.clone(),
     };
     Abilities {
         tp_btf,
@@ -236,6 +236,41 @@ pub fn perf_refusal(error: &io::Error) -> String {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => format!("this kernel has no such perf event ({error})"),
         _ => format!("perf_event_open: {error}"),
     }
+}
+
+/// One ability for a person: what it is, and what it costs not to have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its name.
+    pub what: &'static str,
+    /// Why it is missing; `None` when it works.
+    pub reason: Option<String>,
+    /// What it costs to be without.
+    pub cost: &'static str,
+}
+
+/// All abilities, the most wanted first.
+pub fn report(a: &Abilities) -> Vec<Report> {
+    let of = |what, ability: &Ability, cost| {
+        let reason = match ability {
+            Ability::Yes => None,
+            Ability::No(reason) => Some(reason.clone()),
+            Ability::Unknown => Some("not tried".to_string()),
+        };
+        Report { what, reason, cost }
+    };
+    vec![
+        of("BTF-typed tracepoints", &a.tp_btf, "raw ones are used: a helper call per field, and no time off CPU"),
+        of("raw tracepoints", &a.raw_tp, "`rawtracepoint:` and `syscall:` need these or the BTF-typed ones"),
+        of("perf tracepoints", &a.tracepoint, "`tracepoint:` hooks cannot be used"),
+        of("perf events", &a.perf_event, "`interval:` hooks cannot be used"),
+        of("task storage", &a.task_storage, "a hash is used: slower, and bounded by `max_entries`"),
+        of("current task as BTF", &a.current_task_btf, "as without task storage"),
+        of("mmapable arrays", &a.mmapable, "scrapes copy values by system calls"),
+        of("batch reads", &a.batch, "scrapes read hashes key by key"),
+        of("bpf_probe_read_kernel", &a.probe_read_kernel, "fields cannot be read at raw tracepoints"),
+        of("bpf_rdonly_cast", &a.rdonly_cast, "casts and descriptors cost a helper call per field"),
+    ]
 }
 
 #[cfg(test)]

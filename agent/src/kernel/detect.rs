@@ -26,8 +26,12 @@ pub struct Wanted {
 pub fn detect(wanted: &Wanted) -> Target {
     let btf = read_btf(wanted.btf.as_deref());
     let tracefs = Tracefs::open().map_err(|error| error.to_string());
-    let abilities = abilities::probe(btf.as_ref(), tracefs.as_ref().map_err(String::as_str), first_online_cpu());
-    let tracefs = tracefs.ok();
+    let abilities = abilities::probe(
+        btf.as_ref().map_err(String::as_str),
+        tracefs.as_ref().map_err(String::as_str),
+        first_online_cpu(),
+    );
+    let (btf, tracefs) = (btf.ok(), tracefs.ok());
     Target {
         release: release(),
         arch: if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 },
@@ -40,9 +44,16 @@ pub fn detect(wanted: &Wanted) -> Target {
     }
 }
 
-/// BTF from a file, by default the kernel's own.
-pub fn read_btf(path: Option<&Path>) -> Option<Btf> {
-    Btf::parse(std::fs::read(path.unwrap_or(Path::new(KERNEL_BTF))).ok()?).ok()
+/// BTF from a file, by default the kernel's own, or why there is none.
+pub fn read_btf(path: Option<&Path>) -> Result<Btf, String> {
+    let file = path.unwrap_or(Path::new(KERNEL_BTF));
+    let bytes = std::fs::read(file).map_err(|error| match (path, error.kind()) {
+        (None, std::io::ErrorKind::NotFound) => {
+            format!("this kernel publishes no BTF: there is no {KERNEL_BTF}, which CONFIG_DEBUG_INFO_BTF gives")
+        }
+        _ => format!("the BTF of {} cannot be read: {error}", file.display()),
+    })?;
+    Btf::parse(bytes).map_err(|error| format!("{} holds no BTF that can be used: {error}", file.display()))
 }
 
 /// `uname -r`.

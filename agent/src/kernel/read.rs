@@ -118,10 +118,17 @@ impl ProbeMaps {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("table {table} has no keys to evict")));
         };
         let mut slots = Vec::with_capacity(victims.len());
+        let mut failed = None;
         for (key, slot) in victims {
             // A slot out of range or the overflow slot is never given back: two keys would share it.
-            if *slot != 0 && *slot < layout.slots && self.map(map).delete(key)? {
-                slots.push(*slot);
+            if *slot == 0 || *slot >= layout.slots {
+                continue;
+            }
+            match self.map(map).delete(key) {
+                Ok(true) => slots.push(*slot),
+                Ok(false) => {}
+                // The slots of keys that are gone already must still come back.
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
         if !slots.is_empty() {
@@ -134,7 +141,7 @@ impl ProbeMaps {
             }
             self.map(free).push(&slot.to_ne_bytes())?;
         }
-        Ok(slots.len())
+        failed.map_or(Ok(slots.len()), Err)
     }
 
     /// Removes open spans whose start is more than `age_ns` ago, and says how many: their end will never come, or will be

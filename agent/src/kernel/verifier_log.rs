@@ -63,9 +63,10 @@ fn is_numbered(line: &str) -> bool {
 
 /// Statistics, source annotations and register states say nothing about the cause.
 fn is_noise(line: &str) -> bool {
-    const STARTS: [&str; 9] = [
+    const STARTS: [&str; 10] = [
         ";",
         "processed ",
+        "insns processed ",
         "verification time ",
         "stack depth ",
         "func#",

@@ -95,10 +95,16 @@ impl TableSeries {
         Ok(folded.columns.into_iter().zip(&self.families).map(|(column, shape)| self.family(shape, column)).collect())
     }
 
-    /// Keys to give back: those whose series has not changed for the time to live. Only tables with an index have any
-    /// (a dense slot is there whether used or not). They stay known until [`TableSeries::evict`] says they are gone.
+    /// Time to live of its keys; `None` when none is ever given back, as in tables without an index (a dense slot is there
+    /// whether used or not).
+    pub fn ttl(&self) -> Option<Duration> {
+        self.ttl.filter(|_| matches!(self.table.index, Index::Hash { .. }))
+    }
+
+    /// Keys to give back: those whose series has not changed for the time to live. They stay known until
+    /// [`TableSeries::evict`] says they are gone.
     pub fn tick(&self, now: Instant) -> Vec<Expired> {
-        let (Some(ttl), Index::Hash { .. }) = (self.ttl, &self.table.index) else { return Vec::new() };
+        let Some(ttl) = self.ttl() else { return Vec::new() };
         let lasting = |slot: &u32| Some(*slot) == self.table.overflow;
         let idle =
             |group: &&Group| now.saturating_duration_since(group.changed) >= ttl && !group.slots.iter().any(lasting);

@@ -61,6 +61,18 @@ pub(super) fn hook_texts(program: &Program) -> Vec<String> {
     }
 }
 
+/// Every expression of a probe.
+pub(super) fn expressions(program: &Program) -> Vec<&str> {
+    let mut texts: Vec<&Text> = program.filter.iter().collect();
+    if let Shape::Span(s) = &program.shape {
+        texts.extend(s.by.iter().chain(s.save.iter().map(|(_, e)| e)).chain(&s.filter));
+    }
+    for m in &program.metrics {
+        texts.extend(m.value.iter().chain(&m.filter).chain(m.labels.iter().map(|l| &l.value)));
+    }
+    texts.into_iter().map(|t| t.text.as_str()).collect()
+}
+
 fn shape(shape: &model::Shape, texts: &mut Texts) -> Shape {
     match shape {
         model::Shape::At(hooks) => Shape::At(texts.hooks(hooks)),

@@ -13,11 +13,64 @@ use std::time::Duration;
 /// The packs that run when nothing is said.
 pub const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlog", "tcp_retransmits"];
 
+/// Words before a command that take all rights of root from it. Whoever has none keeps none.
+pub const WITHOUT_RIGHTS: [&str; 3] = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"];
+
+/// How to start an agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup<'a> {
+    /// Of the shipped packs, those that run.
+    pub packs: &'a [&'a str],
+    /// Probe files of the test's own: name and YAML text.
+    pub probes: &'a [(&'a str, &'a str)],
+    /// Further arguments.
+    pub arguments: &'a [&'a str],
+    /// Words before the agent's own: a program that becomes it by exec.
+    pub under: &'a [&'a str],
+}
+
 /// A running agent. Dropping it kills it; a test that fails shows its log.
 pub struct Agent {
     child: Child,
     address: SocketAddr,
     folder: Folder,
+}
+
+impl Setup<'_> {
+    /// Starts the agent and waits until it can be scraped.
+    pub fn start(&self) -> Agent {
+        let folder = Folder::new();
+        let disabled: Vec<&str> = DEFAULT_PACKS.into_iter().filter(|pack| !self.packs.contains(pack)).collect();
+        let mut config = format!("probes:\n  disable: [{}]\n", disabled.join(", "));
+        if !self.probes.is_empty() {
+            let own = folder.0.join("probes");
+            std::fs::create_dir_all(&own).unwrap();
+            for (name, text) in self.probes {
+                std::fs::write(own.join(format!("{name}.yaml")), text).unwrap();
+            }
+            config += &format!("  directory: {}\n", own.display());
+        }
+        let config = folder.write("kstrobe.yaml", &config);
+        let log = std::fs::File::create(folder.0.join("log")).unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = under(self.under)
+            .args(["run", "--web.listen-address", &address.to_string(), "--config"])
+            .arg(config)
+            .args(self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut agent = Agent { child, address, folder };
+        wait_for("the agent's first scrape", Duration::from_secs(60), || {
+            if let Some(status) = agent.child.try_wait().unwrap() {
+                panic!("the agent ended with {status}:\n{}", agent.log());
+            }
+            agent.get("/metrics").filter(|(status, _)| *status == 200)
+        });
+        agent
+    }
 }
 
 impl Agent {
@@ -28,36 +81,7 @@ impl Agent {
 
     /// The same with probes of the test's own, each with its name and YAML text.
     pub fn start_with(packs: &[&str], probes: &[(&str, &str)]) -> Agent {
-        let folder = Folder::new();
-        let disabled: Vec<&str> = DEFAULT_PACKS.into_iter().filter(|pack| !packs.contains(pack)).collect();
-        let mut config = format!("probes:\n  disable: [{}]\n", disabled.join(", "));
-        if !probes.is_empty() {
-            let own = folder.0.join("probes");
-            std::fs::create_dir_all(&own).unwrap();
-            for (name, text) in probes {
-                std::fs::write(own.join(format!("{name}.yaml")), text).unwrap();
-            }
-            config += &format!("  directory: {}\n", own.display());
-        }
-        let config = folder.write("kstrobe.yaml", &config);
-        let log = std::fs::File::create(folder.0.join("log")).unwrap();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_kstrobe"))
-            .args(["run", "--web.listen-address", &address.to_string(), "--config"])
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut agent = Agent { child, address, folder };
-        wait_for("the agent's first scrape", Duration::from_secs(20), || {
-            if let Some(status) = agent.child.try_wait().unwrap() {
-                panic!("the agent ended with {status}");
-            }
-            agent.get("/metrics").filter(|(status, _)| *status == 200)
-        });
-        agent
+        Setup { packs, probes, ..Setup::default() }.start()
     }
 
     /// Its process id.
@@ -74,14 +98,17 @@ impl Agent {
 
     /// Status and body of a page; `None` when there is no connection.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(self.address).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-        // HTTP/1.0: the end of the stream is the end of the answer.
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+        get(self.address, path)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The folder with its files.
+    pub fn folder(&self) -> &Path {
+        &self.folder.0
     }
 
     /// What it logged so far.
@@ -90,10 +117,15 @@ impl Agent {
     }
 
     /// Asks it to stop; it must do so soon and call it a success.
-    pub fn stop(mut self) {
-        kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM).unwrap();
+    pub fn stop(self) {
+        self.stop_by(Signal::SIGTERM);
+    }
+
+    /// The same with this signal.
+    pub fn stop_by(mut self, signal: Signal) {
+        kill(Pid::from_raw(self.pid().cast_signed()), signal).unwrap();
         let status = self.wait();
-        assert!(status.success(), "the agent ended with {status} after SIGTERM");
+        assert!(status.success(), "the agent ended with {status} after {signal}");
     }
 
     /// Ends it so that it can clean nothing up.
@@ -117,9 +149,35 @@ impl Drop for Agent {
     }
 }
 
+/// Status and body of a page; `None` when there is no connection.
+pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    // HTTP/1.0: the end of the stream is the end of the answer.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// The agent's binary, started by another program unless there are no words for one.
+fn under(words: &[&str]) -> Command {
+    let binary = env!("CARGO_BIN_EXE_kstrobe");
+    let Some((program, rest)) = words.split_first() else { return Command::new(binary) };
+    let mut command = Command::new(program);
+    command.args(rest).arg(binary);
+    command
+}
+
 /// Runs the agent's binary with these arguments to its end, in the workspace's root.
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kstrobe"));
+    command_under(&[], arguments)
+}
+
+/// The same, started by another program.
+pub fn command_under(words: &[&str], arguments: &[&str]) -> Command {
+    let mut command = under(words);
     command.args(arguments).current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
     command
 }

@@ -23,6 +23,16 @@ pub fn pselect_sleeps(count: u32, each: Duration) {
     }
 }
 
+/// Keeps every CPU busy for so long.
+pub fn spin(time: Duration) {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| while begin.elapsed() < time {});
+        }
+    });
+}
+
 /// A server on loopback that answers each byte after a while, for one connection. The thread ends with the connection.
 pub fn delayed_echo(delay: Duration) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -81,4 +91,25 @@ pub fn send_bytes(address: SocketAddr, bytes: u64, limit: Duration) -> u64 {
         sent += stream.write(&block).unwrap_or(0) as u64;
     }
     sent
+}
+
+/// Asks for the process group of a process, so often. The answer does not matter, so the number may be any.
+pub fn getpgid_calls(pid: i32, count: u32) {
+    for _ in 0..count {
+        let _ = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(pid)));
+    }
+}
+
+/// The same with getsid.
+pub fn getsid_calls(pid: i32, count: u32) {
+    for _ in 0..count {
+        let _ = nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid)));
+    }
+}
+
+/// Does something in a thread of this name (its `comm`: at most 15 bytes).
+pub fn named(comm: &str, work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new().name(comm.to_owned()).spawn_scoped(scope, work).unwrap().join().unwrap();
+    });
 }

@@ -32,6 +32,12 @@ pub fn witnesses(test: &str, programs: &[&str]) -> bool {
     false
 }
 
+/// Whether the processor is emulated in software: everything takes five to twenty times as long there, and a CPU may stand
+/// still for milliseconds. Limits on times are wider then; counts are not.
+pub fn emulated() -> bool {
+    std::env::var_os("KSTROBE_EMULATED").is_some()
+}
+
 /// Runs a command to its end and returns its output; a failure fails the test and shows what it said.
 #[track_caller]
 pub fn output(command: &mut Command) -> String {
@@ -39,6 +45,24 @@ pub fn output(command: &mut Command) -> String {
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{command:?} ended with {}\n{out}{err}", done.status);
     out.into_owned()
+}
+
+/// What a command did.
+pub struct Done {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// Runs a command to its end, whatever that is.
+#[track_caller]
+pub fn done(command: &mut Command) -> Done {
+    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Done { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
 }
 
 /// Runs a line of shell in a mount namespace of its own that has tracefs, debugfs and a bpf file system: what it mounts

@@ -8,17 +8,21 @@ use crate::quantity::{Decimal, duration_ns, integer, size_bytes};
 use crate::raw::{Entry, Node};
 use crate::report::{Problem, Report};
 
-const KEYS: Keys = Keys { of: "`buckets`", known: &["schema", "min", "max", "classic"], later: &[] };
-const MAX_CLASSIC: usize = 64;
+pub(crate) const KEYS: Keys = Keys { of: "`buckets`", known: &["schema", "min", "max", "classic"], later: &[] };
+pub(crate) const MAX_CLASSIC: usize = 64;
+pub(crate) const MAX_SCHEMA: u64 = 5;
+/// Eight buckets per power of two: each is at most 9 % wide.
+pub(crate) const DEFAULT_SCHEMA: u64 = 3;
 
 /// The buckets of a histogram that is exported in `unit`; `entry` is its `buckets:`.
 pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -> Option<Buckets> {
     let Some(Entry { key, value }) = entry else {
         let (min, max) = default_range(unit);
-        return Some(Buckets { schema: 3, min, max, classic: default_classic(unit) });
+        return Some(Buckets { schema: DEFAULT_SCHEMA as u8, min, max, classic: default_classic(unit) });
     };
     let fields = Fields::read(value, &key.at, &KEYS, report)?;
-    let schema = fields.get("schema").map_or(Some(3), |node| fields::integer(node, 0..=5, report));
+    let schema =
+        fields.get("schema").map_or(Some(DEFAULT_SCHEMA), |node| fields::integer(node, 0..=MAX_SCHEMA, report));
     let range = range(&fields, unit, report);
     let given = fields.get("classic").map(|node| classic(node, report));
     let (min, max) = range?;

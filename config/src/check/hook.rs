@@ -9,7 +9,7 @@ use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 
 /// Hook kinds of this version with their shape.
-const KINDS: [(&str, &str); 4] = [
+pub(crate) const KINDS: [(&str, &str); 4] = [
     ("tracepoint", "tracepoint:SYSTEM:EVENT"),
     ("rawtracepoint", "rawtracepoint:EVENT"),
     ("syscall", "syscall:NAME:enter"),
@@ -43,9 +43,9 @@ const HABITS: [(&str, &str); 9] = [
     ("sys", "syscall"),
 ];
 /// A timer that fires more often than this costs more than what it could measure.
-const MIN_PERIOD_NS: u64 = 1_000_000;
+pub(crate) const MIN_PERIOD_NS: u64 = 1_000_000;
 /// The longest wait between two runs that anybody would call periodic.
-const MAX_PERIOD_NS: u64 = 86_400_000_000_000;
+pub(crate) const MAX_PERIOD_NS: u64 = 86_400_000_000_000;
 
 /// One hook or a list of them, no hook twice.
 pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Spanned<Hook>> {

@@ -9,7 +9,7 @@ use crate::quantity;
 use crate::raw::{Entry, Node};
 use crate::report::{Problem, Report};
 
-const KEYS: Keys = Keys {
+pub(crate) const KEYS: Keys = Keys {
     of: "a metric",
     known: &[
         "type",
@@ -25,14 +25,15 @@ const KEYS: Keys = Keys {
     ],
     later: &["exemplar"],
 };
-const KINDS: [&str; 3] = ["counter", "gauge", "histogram"];
+pub(crate) const KINDS: [&str; 3] = ["counter", "gauge", "histogram"];
 const LATER_KINDS: [&str; 1] = ["stacks"];
-const DEFAULT_MAX_SERIES: u64 = 1024;
-const DEFAULT_TTL_NS: u64 = 900_000_000_000;
-const SECOND_NS: u64 = 1_000_000_000;
+pub(crate) const MAX_SERIES: u64 = super::MAX_ENTRIES;
+pub(crate) const DEFAULT_MAX_SERIES: u64 = 1024;
+pub(crate) const DEFAULT_TTL_NS: u64 = 900_000_000_000;
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 
 /// Suffixes of a metric's name that are its unit when `unit:` is absent.
-const UNIT_SUFFIXES: [&str; 12] = [
+pub(crate) const UNIT_SUFFIXES: [&str; 12] = [
     "seconds",
     "bytes",
     "packets",
@@ -97,7 +98,7 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
     let labels =
         fields.get("labels").map(|node| expressions(node, "`labels`", report, names::label)).unwrap_or_default();
     let max_series =
-        fields.get("max_series").map_or(Some(DEFAULT_MAX_SERIES), |node| fields::integer(node, 1..=1_000_000, report));
+        fields.get("max_series").map_or(Some(DEFAULT_MAX_SERIES), |node| fields::integer(node, 1..=MAX_SERIES, report));
     let ttl_ns = fields.get("ttl").map_or(Some(DEFAULT_TTL_NS), |node| ttl(node, report));
     let allow_high_cardinality =
         fields.get("allow_high_cardinality").map_or(Some(false), |node| fields::boolean(node, report));

@@ -1,9 +1,9 @@
 //! Nodes to the model: every rule of the language that needs no knowledge of a kernel.
 
 mod agent;
-mod buckets;
-mod hook;
-mod metric;
+pub(crate) mod buckets;
+pub(crate) mod hook;
+pub(crate) mod metric;
 
 pub(crate) use agent::agent;
 
@@ -16,24 +16,26 @@ use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
 use std::collections::HashMap;
 
-const PROBE: Keys = Keys {
+pub(crate) const PROBE: Keys = Keys {
     of: "a probe",
     known: &["probe", "summary", "enabled", "at", "span", "poll", "where", "metrics", "max_map_bytes"],
     later: &["slow", "state", "steps", "engine"],
 };
-const SPAN: Keys =
+pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
-const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
+pub(crate) const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
 const SHAPES: [&str; 3] = ["at", "span", "poll"];
 
-const DEFAULT_MAP_BYTES: u64 = 16 << 20;
+pub(crate) const DEFAULT_MAP_BYTES: u64 = 16 << 20;
 /// One page: the smallest map there is.
-const MIN_MAP_BYTES: u64 = 4096;
-const MAX_MAP_BYTES: u64 = 1 << 30;
-const DEFAULT_MAX_OPEN: u64 = 16_384;
-const DEFAULT_EVERY_NS: u64 = 5_000_000_000;
+pub(crate) const MIN_MAP_BYTES: u64 = 4096;
+pub(crate) const MAX_MAP_BYTES: u64 = 1 << 30;
+/// Of spans and of series: more would take the memory of a node.
+pub(crate) const MAX_ENTRIES: u64 = 1_000_000;
+pub(crate) const DEFAULT_MAX_OPEN: u64 = 16_384;
+pub(crate) const DEFAULT_EVERY_NS: u64 = 5_000_000_000;
 /// A netlink dump of a busy node takes milliseconds.
-const MIN_EVERY_NS: u64 = 100_000_000;
+pub(crate) const MIN_EVERY_NS: u64 = 100_000_000;
 
 /// Names taken so far, over all files.
 #[derive(Default)]
@@ -142,7 +144,7 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
         .get("keep")
         .map_or(Some("last"), |node| fields::choice(node, "`last` or `first`", &["last", "first"], &[], report));
     let max_open =
-        fields.get("max_entries").map_or(Some(DEFAULT_MAX_OPEN), |node| fields::integer(node, 1..=1_000_000, report));
+        fields.get("max_entries").map_or(Some(DEFAULT_MAX_OPEN), |node| fields::integer(node, 1..=MAX_ENTRIES, report));
     Some(Span { start: start?, end: end?, by, save, filter, keep_first: keep? == "first", max_open: max_open? as u32 })
 }
 

@@ -13,7 +13,8 @@ const SOCKET: u64 = 0o140_000;
 
 /// The steps behind a descriptor; `None` when the kernel's types do not have the members walked through.
 pub(super) fn expand(e: &Expr, kernel: &Kernel<'_>) -> Option<Expr> {
-    let walk = Walk { btf: kernel.btf?, trusted: if kernel.rdonly_cast { Trust::Btf } else { Trust::Probe } };
+    let trust = |direct| if direct { Trust::Btf } else { Trust::Probe };
+    let walk = Walk { btf: kernel.btf?, current: trust(kernel.task_btf), trusted: trust(kernel.rdonly_cast) };
     match &e.kind {
         Kind::FdFile(fd) => walk.file(fd),
         Kind::FdSock(fd) => walk.sock(fd, e.ty),
@@ -23,6 +24,8 @@ pub(super) fn expand(e: &Expr, kernel: &Kernel<'_>) -> Option<Expr> {
 
 struct Walk<'a> {
     btf: &'a Btf,
+    /// How the current task and what its pointers lead to may be read.
+    current: Trust,
     /// How pointers read from a BTF-typed object may be read in turn.
     trusted: Trust,
 }
@@ -40,9 +43,9 @@ impl Walk<'_> {
 
     /// `current->files->fdt->fd[fd]`, null when `fd` is not below `max_fds`.
     fn file(&self, fd: &Expr) -> Option<Expr> {
-        let task = node(Kind::Task, self.pointer("task_struct", Trust::Btf)?);
-        let files = self.member(&task, "task_struct", "files", self.pointer("files_struct", Trust::Btf)?)?;
-        let table = self.member(&files, "files_struct", "fdt", self.pointer("fdtable", Trust::Btf)?)?;
+        let task = node(Kind::Task, self.pointer("task_struct", self.current)?);
+        let files = self.member(&task, "task_struct", "files", self.pointer("files_struct", self.current)?)?;
+        let table = self.member(&files, "files_struct", "fdt", self.pointer("fdtable", self.current)?)?;
         let open = self.member(&table, "fdtable", "max_fds", Ty::U32)?;
         // A pointer to pointers is only an address to the verifier.
         let array = self.member(&table, "fdtable", "fd", Ty::Ptr { to: 0, trust: Trust::Probe })?;

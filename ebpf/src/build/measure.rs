@@ -3,6 +3,7 @@
 use super::Room;
 use super::expr::Exprs;
 use super::func::Writer;
+use super::site::mark;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::{Cell, CellKind, Index, Loss, Table};
 use crate::typed::{Expr, Measure};
@@ -11,17 +12,19 @@ use crate::typed::{Expr, Measure};
 const NO_EXIST: i64 = 1;
 
 /// Writes all measurements of a site.
-pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, measures: &[Measure]) {
+pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, measures: &[Measure]) {
     for (n, group) in room.memory.groups.iter().enumerate() {
         let first = &measures[group[0]];
         match &first.filter {
-            Some(cond) => s.when(cond, |s| table(room, s, n, measures)),
-            None => table(room, s, n, measures),
+            Some(cond) => s.when(cond, |s| table(room, s, n, site, measures)),
+            None => table(room, s, n, site, measures),
         }
     }
 }
 
-fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
+fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[Measure]) {
+    let places = &room.marks[site].values;
+    mark(room, &mut s.w, places[room.memory.groups[n][0]]);
     let table = &room.memory.layout.tables[n];
     let atomic = room.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
@@ -32,6 +35,7 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[Measure]) {
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
         for (cell, value) in table.cells.iter().zip(&values) {
+            mark(room, &mut s.w, places[cell.metric as usize]);
             add(room, &mut s.w, cell, record, *value, atomic);
         }
     });

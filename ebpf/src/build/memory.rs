@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
-use crate::layout::{Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MapDef, MapId, MapKind, SpanMap, Table};
+use crate::layout::{
+    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, Table,
+};
 use crate::target::Target;
 use crate::typed::{Expr, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
 
-/// A dense table may have this many slots: above it, a hash costs less memory than the empty slots.
-const MAX_DENSE_SLOTS: u64 = 4096;
-
-/// Most buckets a table's slots are worth being dense for: `max_series` bounds what the user is willing to pay.
+/// The memory of a probe.
 pub(super) struct Memory {
     pub layout: Layout,
     /// For each table, the indices of its metrics; one measurement site writes them together.
@@ -141,7 +140,9 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
     }
     let n = layout.tables.len();
     let dense: Option<Vec<u32>> = first.labels.iter().map(|l| l.domain).collect();
-    let dense = dense.filter(|d| d.iter().fold(1u64, |all, n| all.saturating_mul(u64::from(*n))) <= MAX_DENSE_SLOTS);
+    // A dense table has all its label sets at once, so it must not have more than the user allows.
+    let most = MAX_DENSE_SLOTS.min(u64::from(first.max_series));
+    let dense = dense.filter(|d| d.iter().fold(1u64, |all, n| all.saturating_mul(u64::from(*n))) <= most);
     let (index, slots, overflow) = match dense {
         Some(domains) if domains.is_empty() => (Index::Single, 1, None),
         Some(domains) => {

@@ -34,10 +34,11 @@ pub type Lines = HashMap<TextId, (u32, u32)>;
 
 /// Writes the programs of a checked probe.
 pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec<Diagnostic>> {
+    let marks = strip::marks(&probe);
     let probe = strip::probe(probe);
     let memory = memory::plan(&probe, target)?;
     let (rodata, tables) = bucket_tables(&memory);
-    let room = Room { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
+    let room = Room { probe: &probe, memory: &memory, lines, marks, tables, kernel: Kernel::of(target) };
     let funcs = match &probe.shape {
         Shape::At(sites) => site::at(&room, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
@@ -66,6 +67,8 @@ struct Room<'a> {
     probe: &'a Probe,
     memory: &'a memory::Memory,
     lines: &'a Lines,
+    /// By measuring site.
+    marks: Vec<strip::Marks>,
     /// Where the bucket tables of each histogram cell start in rodata, by metric.
     tables: HashMap<u32, Tables>,
     kernel: Kernel<'a>,
@@ -75,13 +78,16 @@ struct Room<'a> {
 struct Kernel<'a> {
     btf: Option<&'a Btf>,
     rdonly_cast: bool,
+    /// `bpf_get_current_task_btf` works.
+    task_btf: bool,
 }
 
 impl<'a> Kernel<'a> {
     fn of(target: &'a Target) -> Self {
         let btf = target.btf.as_ref();
         let kfunc = btf.is_some_and(|b| b.find("bpf_rdonly_cast", btf::Kind::Func).is_some());
-        Kernel { btf, rdonly_cast: kfunc && target.abilities.rdonly_cast.yes() }
+        let abilities = &target.abilities;
+        Kernel { btf, rdonly_cast: kfunc && abilities.rdonly_cast.yes(), task_btf: abilities.current_task_btf.yes() }
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnosti
     for (i, site) in sites.iter().enumerate() {
         let mut s = begin(room, site.place);
         select(&mut s, &site.select);
-        body(room, &mut s, site.filter.as_ref(), &site.measures);
+        body(room, &mut s, i, site.filter.as_ref(), &site.measures);
         funcs.push(s.w.finish(name(room, "at", i, sites.len()), Some(site.attach.clone())));
     }
     Ok(funcs)
@@ -22,15 +22,16 @@ pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnosti
 
 pub(super) fn poll(room: &Room<'_>, filter: Option<&Expr>, measures: &[Measure]) -> Result<Vec<Func>, Diagnostic> {
     let mut s = begin(room, Place::default());
-    body(room, &mut s, filter, measures);
+    body(room, &mut s, 0, filter, measures);
     Ok(vec![s.w.finish(name(room, "row", 0, 1), None)])
 }
 
-fn body(room: &Room<'_>, s: &mut Exprs<'_>, filter: Option<&Expr>, measures: &[Measure]) {
+fn body(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, filter: Option<&Expr>, measures: &[Measure]) {
     if let Some(cond) = filter {
+        mark(room, &mut s.w, room.marks[site].filter);
         s.guard(cond);
     }
-    measure::measures(room, s, measures);
+    measure::measures(room, s, site, measures);
 }
 
 pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {

@@ -4,7 +4,7 @@ use super::Room;
 use super::expr::{Exprs, Inputs};
 use super::measure::{self, lost, write_key};
 use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
-use super::site::{begin, name, select};
+use super::site::{begin, mark, name, select};
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::Loss;
@@ -23,7 +23,7 @@ pub(super) fn span(room: &Room<'_>) -> Result<Vec<Func>, Diagnostic> {
         funcs.push(switch(room)?);
     }
     for (i, site) in end.iter().enumerate() {
-        funcs.push(close(room, site, name(room, "end", i, end.len())));
+        funcs.push(close(room, i, site, name(room, "end", i, end.len())));
     }
     for (i, site) in start.iter().enumerate() {
         funcs.push(open(room, site, name(room, "start", i, start.len())));
@@ -182,7 +182,7 @@ fn task_state(s: &mut Exprs<'_>, map: crate::layout::MapId, task: Var, flags: i6
     s.w.call(Helper::TaskStorageGet, vec![Arg::Map(map), Arg::Var(task), Arg::Imm(0), Arg::Imm(flags)])
 }
 
-fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
+fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
     let mut s = begin(room, site.place);
     select(&mut s, &site.select);
     let place = locate(room, &mut s, &site.by, 0);
@@ -204,16 +204,17 @@ fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
     let offsets: &[u32] = room.memory.open.as_ref().map_or(&[], |o| &o.saved);
     s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)) };
     if let Some(cond) = &site.filter {
+        mark(room, &mut s.w, room.marks[i].filter);
         match area {
             // A hash entry is deleted on every way out.
-            Some(_) => s.when(cond, |s| measure::measures(room, s, &site.measures)),
+            Some(_) => s.when(cond, |s| measure::measures(room, s, i, &site.measures)),
             None => {
                 s.guard(cond);
-                measure::measures(room, &mut s, &site.measures);
+                measure::measures(room, &mut s, i, &site.measures);
             }
         }
     } else {
-        measure::measures(room, &mut s, &site.measures);
+        measure::measures(room, &mut s, i, &site.measures);
     }
     if let Some((map, key)) = area {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];

@@ -1,7 +1,34 @@
 //! Forgets where expressions were written, so that equal ones compare equal and are computed once.
 
 use crate::diag::Place;
-use crate::typed::{Expr, Kind, Measure, Probe, Select, Shape};
+use crate::typed::{Expr, Kind, Measure, Metric, Probe, Select, Shape};
+
+/// Places of what a site's measurements are written from, by metric: kept for the kernel's line info.
+pub(super) struct Marks {
+    /// `where` of the probe.
+    pub filter: Place,
+    /// `value` of each metric, or its name when it has none.
+    pub values: Vec<Place>,
+}
+
+/// Marks of each measuring site, in the order of [`super::memory::measurement_sites`].
+pub(super) fn marks(probe: &Probe) -> Vec<Marks> {
+    let of = |filter: &Option<Expr>, measures: &[Measure]| {
+        let written = |(measure, metric): (&Measure, &Metric)| match measure.value.place {
+            place if place == Place::default() => metric.place,
+            place => place,
+        };
+        Marks {
+            filter: filter.as_ref().map(|f| f.place).unwrap_or_default(),
+            values: measures.iter().zip(&probe.metrics).map(written).collect(),
+        }
+    };
+    match &probe.shape {
+        Shape::At(sites) => sites.iter().map(|s| of(&s.filter, &s.measures)).collect(),
+        Shape::Span { end, .. } => end.iter().map(|s| of(&s.filter, &s.measures)).collect(),
+        Shape::Poll { filter, measures, .. } => vec![of(filter, measures)],
+    }
+}
 
 pub(super) fn probe(mut probe: Probe) -> Probe {
     match &mut probe.shape {

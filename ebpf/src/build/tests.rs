@@ -313,3 +313,15 @@ fn text_is_read_once_and_areas_are_used_again() {
     assert_eq!(module.layout.tables.len(), 16);
     assert!(module.funcs[0].slots.iter().sum::<u32>() <= 128, "{:?}", module.funcs[0].slots);
 }
+
+#[test]
+fn a_dense_table_never_has_more_series_than_the_user_allows() {
+    let mut probe = softirq(Keep::Last);
+    probe.metrics[0].max_series = 9;
+    let layout = compiled(probe, &target(2)).layout;
+    assert!(matches!(layout.tables[0].index, Index::Hash { .. }));
+    assert_eq!((layout.tables[0].slots, layout.tables[0].overflow), (10, Some(0)));
+    let mut probe = softirq(Keep::Last);
+    probe.metrics[0].max_series = 10;
+    assert_eq!(compiled(probe, &target(2)).layout.tables[0].index, Index::Dense(vec![10]));
+}

@@ -6,6 +6,7 @@ use super::label::DECODERS;
 use super::report::{Checked, Report, unknown};
 use crate::ast::{self, ExprKind, Ident, TypeKind};
 use crate::diag::{Span, did_you_mean};
+use crate::target::Btf;
 use crate::target::btf::Kind as BtfKind;
 use crate::typed::{Arith, Expr, Kind, Trust, Ty};
 
@@ -40,6 +41,11 @@ const FUNCTIONS: [(&str, usize, &str); 15] = [
     ("glob", 2, "glob(text, \"x*\")"),
 ];
 
+/// Names of conversions and functions.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    CONVERSIONS.iter().map(|c| c.0).chain(FUNCTIONS.iter().map(|f| f.0))
+}
+
 /// Whether a function has this name.
 pub(super) fn is_function(name: &str) -> bool {
     conversion(name).is_some() || FUNCTIONS.iter().any(|f| f.0 == name) || DECODERS.contains(&name)
@@ -64,8 +70,7 @@ impl Env<'_> {
             let message = format!("`{}(..)` decodes a label: it stands only outermost in one", name.name);
             return Err(self.fail_hint(name.span, message, "in other places use the number itself"));
         }
-        let names = CONVERSIONS.iter().map(|c| c.0).chain(FUNCTIONS.iter().map(|f| f.0)).chain(DECODERS);
-        let hint = match did_you_mean(&name.name, names) {
+        let hint = match did_you_mean(&name.name, names().chain(DECODERS)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "docs/language.md lists the functions".into(),
         };
@@ -109,7 +114,7 @@ impl Env<'_> {
             "has" => self.has(&args[0], span),
             "has_type" => {
                 let (_, kind, name) = self.type_name(&args[0])?;
-                let found = self.target.btf.as_ref().is_some_and(|btf| btf.find(&name, kind).is_some());
+                let found = self.target.btf.as_ref().is_some_and(|btf| find_type(btf, &name, kind).is_some());
                 Ok(Value::Typed(constant_bool(found, self.place(span))))
             }
             "fd_file" => self.behind_descriptor(&args[0], "file", Kind::FdFile, span),
@@ -195,11 +200,7 @@ impl Env<'_> {
     pub(super) fn named_type(&mut self, arg: &ast::Expr) -> Checked<u32> {
         let (span, kind, name) = self.type_name(arg)?;
         let btf = self.btf(span)?;
-        let found = match kind {
-            BtfKind::Enum => btf.find(&name, BtfKind::Enum).or_else(|| btf.find(&name, BtfKind::Enum64)),
-            kind => btf.find(&name, kind),
-        };
-        if let Some(id) = found {
+        if let Some(id) = find_type(btf, &name, kind) {
             return Ok(id);
         }
         let prefix = name.get(..2).unwrap_or("");
@@ -307,33 +308,6 @@ impl Env<'_> {
         Ok(Value::Typed(constant_bool(found, self.place(span))))
     }
 
-    fn behind_descriptor(
-        &mut self,
-        arg: &ast::Expr,
-        name: &str,
-        kind: fn(Box<Expr>) -> Kind,
-        span: Span,
-    ) -> Checked<Value> {
-        let value = self.value(arg)?;
-        if self.scope.role == super::scope::Role::Poll {
-            return Err(self.fail(span, "a poll has no current task and so no descriptors"));
-        }
-        let descriptor = match value {
-            Value::Literal(l) => self.adapt(l, Ty::S32)?,
-            value => self.integer(value)?,
-        };
-        if let Ty::Int { bits: 64, .. } = descriptor.ty {
-            let quote = self.quote(arg.span);
-            let message = format!("a descriptor has 32 bits, `{quote}` is {}", self.describe(descriptor.ty));
-            return Err(self.fail_hint(arg.span, message, &format!("convert it: `u32({quote})`")));
-        }
-        let to = self.btf(span)?.find(name, BtfKind::Struct).unwrap_or(0);
-        let kind = kind(Box::new(descriptor));
-        // Found by steps of which some are helper calls: to the verifier it is only an address.
-        let ty = Ty::Ptr { to, trust: Trust::Probe };
-        Ok(Value::Typed(Expr { kind, ty, duration: false, place: self.place(span) }))
-    }
-
     /// `str(pointer, n)`.
     fn str(&mut self, args: &[ast::Expr], span: Span) -> Checked<Value> {
         let (value, length) = (self.value(&args[0]), self.value(&args[1]));
@@ -362,6 +336,12 @@ impl Env<'_> {
         let kind = Kind::StrAt(Box::new(pointer));
         Ok(Value::Typed(Expr { kind, ty: Ty::Str(n), duration: false, place: self.place(span) }))
     }
+}
+
+/// A type by name; C calls enums of 32 and of 64 bits the same.
+fn find_type(btf: &Btf, name: &str, kind: BtfKind) -> Option<u32> {
+    let wide = || if kind == BtfKind::Enum { btf.find(name, BtfKind::Enum64) } else { None };
+    btf.find(name, kind).or_else(wide)
 }
 
 /// `a.b.c` as its names.

@@ -1,6 +1,7 @@
 //! The type of an expression: dispatch, literals, and turning what an expression means into a value.
 
 use super::access::Memory;
+use super::hooks::without_btf;
 use super::report::{Checked, Report, Reported};
 use super::scope::Scope;
 use crate::ast::{self, ExprKind};
@@ -97,9 +98,9 @@ impl<'a> Env<'a> {
     pub(super) fn btf(&mut self, span: Span) -> Checked<&'a Btf> {
         let target = self.target;
         target.btf.as_ref().ok_or_else(|| {
-            let message = format!("`{}` needs the kernel's BTF, and this kernel publishes none", self.quote(span));
+            let message = format!("`{}` needs the kernel's BTF, and there is none", self.quote(span));
             let diagnostic = Diagnostic::target(self.place(span), message);
-            self.report.add(diagnostic.hint("kernels built with CONFIG_DEBUG_INFO_BTF have /sys/kernel/btf/vmlinux"))
+            self.report.add(diagnostic.hint(without_btf(target)))
         })
     }
 

@@ -79,12 +79,19 @@ fn attach_raw(hook: &Hook, event: &str, target: &Target, report: &mut Report) ->
     Err(report.add(Diagnostic::target(whole(&hook.text), message).hint(hint)))
 }
 
+/// Why there is no BTF, as who looked for it says, or what has it.
+pub(super) fn without_btf(target: &Target) -> String {
+    match &target.abilities.tp_btf {
+        Ability::No(reason) => reason.clone(),
+        _ => "kernels built with CONFIG_DEBUG_INFO_BTF have /sys/kernel/btf/vmlinux".into(),
+    }
+}
+
 fn raw<'a>(hook: &'a Hook, event: &'a str, target: &'a Target, report: &mut Report) -> Checked<Point<'a>> {
     let place = whole(&hook.text);
     let Some(btf) = &target.btf else {
-        let message = format!("the arguments of `{event}` need the kernel's BTF, and this kernel publishes none");
-        let hint = "kernels built with CONFIG_DEBUG_INFO_BTF have /sys/kernel/btf/vmlinux";
-        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+        let message = format!("the arguments of `{event}` need the kernel's BTF, and there is none");
+        return Err(report.add(Diagnostic::target(place, message).hint(without_btf(target))));
     };
     let Some(args) = btf.tracepoint_args(event) else {
         let near = did_you_mean(event, btf.tracepoints());
@@ -182,7 +189,7 @@ fn syscall_point<'a>(
         false => {
             let Some(number) = syscalls::number(target, edge, trust, place) else {
                 let message = "which call returns is known only through the kernel's BTF (`struct pt_regs`)";
-                return Err(report.add(Diagnostic::target(place, message)));
+                return Err(report.add(Diagnostic::target(place, message).hint(without_btf(target))));
             };
             (Select::OneOf(number, numbers.clone()), Some(numbers))
         }

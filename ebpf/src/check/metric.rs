@@ -2,7 +2,7 @@
 
 use super::expr::{Env, Value, describe};
 use super::report::{Checked, Report, Reported, whole};
-use super::scope::Scope;
+use super::scope::{Role, Scope};
 use super::{Input, MAX_KEY_BYTES, MAX_LABELS, MAX_METRICS, access, filter};
 use crate::diag::Diagnostic;
 use crate::program::{Metric, MetricKind, Program, Text};
@@ -82,6 +82,12 @@ fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, repo
     let Some(text) = &metric.value else {
         let place = whole(&metric.name);
         return match metric.kind {
+            // A poll's counter is the total that the source keeps; rows of a reading are no such thing.
+            MetricKind::Counter if scope.role == Role::Poll => {
+                let message = format!("counter `{}` of a poll has no value", metric.name.text);
+                let hint = "say which field is the running total: `value: args.NAME`";
+                Err(report.add(Diagnostic::user(place, message).hint(hint)))
+            }
             MetricKind::Counter => Ok(Expr { kind: Kind::Const(1), ty: Ty::U64, duration: false, place }),
             _ => {
                 let message = format!("metric `{}` has no value", metric.name.text);
@@ -142,7 +148,7 @@ fn check_unit(metric: &Metric, text: &Text, expr: &Expr, is_literal: bool, repor
     }
     let diagnostic = if named {
         let message = format!("`{}` is no duration, but `{name}` is in seconds", text.text);
-        let hint = format!("make it one, as in `({}) * 1us`, or give the metric another unit", text.text);
+        let hint = format!("make it one, as in `u64({}) * 1us`, or give the metric another unit", text.text);
         Diagnostic::user(whole(text), message).hint(hint)
     } else {
         let stem = name.strip_suffix("_total").filter(|_| counter).unwrap_or(name);

@@ -5,12 +5,13 @@
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
-//! | `expr`, `ops`, `call`, `strings` | what is the type of this expression? |
+//! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
 //! | `metric`, `label` | is this a value, or a label, that can be stored and shown? |
 
 mod access;
 mod call;
+mod descriptor;
 mod expr;
 mod hooks;
 mod label;
@@ -48,6 +49,25 @@ const MAX_KEY_BYTES: u32 = 256;
 const MAX_SET: usize = 256;
 /// Most bytes of one text value.
 const MAX_TEXT: u16 = 64;
+
+/// What the language allows at most, in words.
+pub fn limits() -> Vec<(&'static str, u64)> {
+    vec![
+        ("metrics of a probe", MAX_METRICS as u64),
+        ("labels of a metric", MAX_LABELS as u64),
+        ("saved values of a span", MAX_SAVED as u64),
+        ("bytes of a metric's labels, or of a span's key", MAX_KEY_BYTES.into()),
+        ("bytes of a text", MAX_TEXT.into()),
+        ("elements of a set", MAX_SET as u64),
+        ("spans that are found by arithmetic (the product of the domains in `by`)", span::MAX_DENSE),
+    ]
+}
+
+/// Every name of the language: built-in values, constants, functions and decoders.
+pub fn words() -> Vec<&'static str> {
+    let decoders = label::DECODERS.into_iter();
+    scope::BUILTINS.into_iter().chain(scope::constants()).chain(call::names()).chain(decoders).collect()
+}
 
 /// What every step of checking reads.
 #[derive(Clone, Copy)]

@@ -188,7 +188,9 @@ impl Env<'_> {
             return Ok(Value::Literal(Literal { value, duration, inverted, span }));
         }
         let (left, right) = (self.operand(op, left), self.operand(op, right));
-        let (left, right) = self.pair(left?, right?, span)?;
+        let (left, right) = (left?, right?);
+        self.wide_enough(&left, &right)?;
+        let (left, right) = self.pair(left, right, span)?;
         if let (Arith::Shl | Arith::Shr, Kind::Const(n), Ty::Int { bits, .. }) = (op, &right.kind, left.ty)
             && *n >= u64::from(bits)
         {
@@ -198,6 +200,24 @@ impl Env<'_> {
         let (ty, duration) = (left.ty, duration_of(op, left.duration, right.duration));
         let kind = Kind::Arith(op, Box::new(left), Box::new(right));
         Ok(Value::Typed(Expr { kind, ty, duration, place: self.place(span) }))
+    }
+
+    /// Refuses a duration with a number of fewer bits, which would take its type: 32 bits of nanoseconds wrap at 4.3 s.
+    fn wide_enough(&mut self, left: &Value, right: &Value) -> Checked<()> {
+        let ((Value::Typed(number), Value::Literal(Literal { duration: true, .. }))
+        | (Value::Literal(Literal { duration: true, .. }), Value::Typed(number))) = (left, right)
+        else {
+            return Ok(());
+        };
+        match number.ty {
+            Ty::Int { bits, signed } if bits < 64 => {
+                let quote = self.quote(number.place.span);
+                let message = format!("a duration has 64 bits, `{quote}` is {}", self.describe(number.ty));
+                let hint = format!("convert it: `{}64({quote})`", if signed { 's' } else { 'u' });
+                Err(self.fail_hint(number.place.span, message, &hint))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An operand of arithmetic: a number, with or without a type.

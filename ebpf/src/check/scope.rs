@@ -98,6 +98,11 @@ pub(super) const BUILTINS: [&str; 16] = [
 const ADDRESS_FAMILIES: [(&str, i128); 5] =
     [("AF_UNIX", 1), ("AF_INET", 2), ("AF_INET6", 10), ("AF_NETLINK", 16), ("AF_PACKET", 17)];
 
+/// Names of the constants that are the same on every kernel.
+pub(super) fn constants() -> impl Iterator<Item = &'static str> {
+    ADDRESS_FAMILIES.iter().map(|(name, _)| *name)
+}
+
 impl Env<'_> {
     /// A bare name.
     pub(super) fn name(&mut self, name: &str, span: Span) -> Checked<Value> {

@@ -15,7 +15,7 @@ use crate::target::Ability;
 use crate::typed::{EndSite, Expr, Kind, Select, Shape, SpanKey, StartSite, Trust, Ty};
 
 /// Most elements of a dense key: a map of this many open spans is still small.
-const MAX_DENSE: u64 = 65_536;
+pub(super) const MAX_DENSE: u64 = 65_536;
 
 /// A key's values at one site, with the number of possible values of each when small and known.
 type SiteKey = Vec<(Expr, Option<u32>)>;

@@ -4,7 +4,7 @@ mod lex;
 mod parse;
 mod print;
 
-pub use parse::{SyntaxError, parse};
+pub use parse::{MAX_BYTES, MAX_DEPTH, SyntaxError, parse};
 pub use print::print;
 
 use crate::ast::Exprs;

@@ -8,9 +8,11 @@ use crate::ast::{BinaryOp, Expr, ExprKind, Ident, TypeKind, UnaryOp};
 use crate::diag::Span;
 
 /// Nodes on the longest path of a tree.
-const MAX_DEPTH: u32 = 64;
+pub const MAX_DEPTH: u32 = 64;
 /// A printed tree of full depth has at most one pair of brackets per node, so what prints also parses.
 const MAX_NESTING: u32 = 2 * MAX_DEPTH + 8;
+/// Bytes of one expression.
+pub const MAX_BYTES: usize = 1 << 16;
 /// Binds tighter than every infix operator.
 const UNARY: u8 = 13;
 const IN: u8 = 9;
@@ -46,7 +48,7 @@ struct Tree {
 
 /// Parses one expression.
 pub fn parse(text: &str) -> Result<Expr, SyntaxError> {
-    if text.len() > 1 << 16 {
+    if text.len() > MAX_BYTES {
         return Err(SyntaxError::new(Span::new(0, 0), "expression longer than 64 KiB"));
     }
     let mut parser = Parser { tokens: lex(text)?, at: 0, nesting: 0 };

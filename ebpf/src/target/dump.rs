@@ -1,4 +1,4 @@
-//! A [`Target`] as text, for test fixtures and bug reports.
+//! A [`Target`](super::Target) as text, for test fixtures and bug reports.
 //!
 //! The text is made to be compared: one fact a line, sorted, no ids. Of the types it has the named roots and what they hold
 //! by value; a struct that is only pointed to becomes a forward declaration. Everything is a stream of tokens; line ends
@@ -25,6 +25,7 @@
 
 mod build;
 mod parse;
+mod roots;
 mod tokens;
 mod write;
 
@@ -32,6 +33,7 @@ mod write;
 mod tests;
 
 pub use parse::parse;
+pub use roots::roots;
 pub use write::dump;
 
 use crate::target::{Abilities, Ability};

@@ -46,7 +46,8 @@ impl Arch {
     pub fn syscall_args(self) -> [&'static str; 6] {
         match self {
             Arch::X86_64 => ["di", "si", "dx", "r10", "r8", "r9"],
-            Arch::Aarch64 => ["regs[0]", "regs[1]", "regs[2]", "regs[3]", "regs[4]", "regs[5]"],
+            // At exit `regs[0]` holds the result.
+            Arch::Aarch64 => ["orig_x0", "regs[1]", "regs[2]", "regs[3]", "regs[4]", "regs[5]"],
         }
     }
     /// The `struct pt_regs` member that holds the system call number while the call runs.

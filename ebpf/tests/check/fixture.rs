@@ -1,7 +1,9 @@
 //! A small kernel for the cases: a socket, a buffer, a task, and what the hooks need.
 
 use crate::btf_bytes::BtfBytes;
-use kstrobe_ebpf::target::{Abilities, Ability, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat};
+use kstrobe_ebpf::target::{
+    Abilities, Ability, Arch, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat,
+};
 
 /// Integers every other type needs.
 struct Ints {
@@ -77,6 +79,25 @@ fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32) {
     (sock, inet_request)
 }
 
+/// What lies behind a descriptor; a pointer to `struct files_struct`.
+fn files(b: &mut BtfBytes, i: &Ints, sock_ptr: u32) -> u32 {
+    let inode = b.structure("inode", 64, &[("i_mode", i.u16, 0, 0)]);
+    let inode_ptr = b.ptr(inode);
+    let data = b.ptr(0);
+    let file = b.structure(
+        "file",
+        64,
+        &[("f_pos", i.u64, 0, 0), ("f_inode", inode_ptr, 64, 0), ("private_data", data, 128, 0)],
+    );
+    b.structure("socket", 64, &[("sk", sock_ptr, 192, 0)]);
+    let file_ptr = b.ptr(file);
+    let array = b.ptr(file_ptr);
+    let table = b.structure("fdtable", 64, &[("max_fds", i.u32, 0, 0), ("fd", array, 64, 0)]);
+    let table_ptr = b.ptr(table);
+    let files = b.structure("files_struct", 64, &[("fdt", table_ptr, 256, 0)]);
+    b.ptr(files)
+}
+
 fn btf() -> Btf {
     let mut b = BtfBytes::new();
     let i = ints(&mut b);
@@ -91,18 +112,28 @@ fn btf() -> Btf {
     let net_ptr = b.ptr(net);
     let nsproxy = b.structure("nsproxy", 64, &[("net_ns", net_ptr, 320, 0)]);
     let nsproxy_ptr = b.ptr(nsproxy);
+    let files_ptr = files(&mut b, &i, sock_ptr);
     let task = b.next_id();
     let task_ptr = b.ptr(task + 1);
     b.structure(
         "task_struct",
         512,
-        &[("parent", task_ptr, 0, 0), ("nsproxy", nsproxy_ptr, 64, 0), ("tgid", i.int, 128, 0)],
+        &[
+            ("parent", task_ptr, 0, 0),
+            ("nsproxy", nsproxy_ptr, 64, 0),
+            ("tgid", i.int, 128, 0),
+            ("files", files_ptr, 192, 0),
+        ],
     );
-    b.structure("file", 64, &[("f_pos", i.u64, 0, 0)]);
+    let regs = b.array(i.u64, 31, i.u32);
     let regs = b.structure(
         "pt_regs",
         168,
         &[
+            // Those of arm64 lie among them: the cases need names and offsets only.
+            ("regs", regs, 0, 0),
+            ("orig_x0", i.u64, 1024, 0),
+            ("syscallno", i.int, 1088, 0),
             ("r10", i.u64, 448, 0),
             ("r9", i.u64, 512, 0),
             ("r8", i.u64, 576, 0),
@@ -194,6 +225,7 @@ pub fn target(changes: &str) -> Target {
             "no_tracepoint" => target.abilities.tracepoint = no(),
             "no_perf_event" => target.abilities.perf_event = no(),
             "no_task_storage" => target.abilities.task_storage = no(),
+            "aarch64" => target.arch = Arch::Aarch64,
             "rdonly_cast" => target.abilities.rdonly_cast = yes(),
             other => panic!("unknown change `{other}` of the target"),
         }

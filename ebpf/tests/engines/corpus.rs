@@ -147,7 +147,7 @@ fn program(lines: &[(&str, &str)]) -> Program {
         max_open: 16,
     };
     let mut metric =
-        Metric { name: text("x"), kind: MetricKind::Gauge, value: None, filter: None, labels: vec![], max_series: 16 };
+        Metric { name: text("x"), kind: MetricKind::Gauge, value: None, filter: None, labels: vec![], max_series: 64 };
     for (key, value) in lines {
         match key.split_once(' ') {
             Some(("save", name)) => span.save.push((text(name), text(value))),

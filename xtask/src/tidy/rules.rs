@@ -13,7 +13,7 @@ const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Stages of the compiler: functions over data that never call one another, so that each can be tested and replaced
 /// alone. Only `ebpf/src/lib.rs` strings them together.
-const STAGES: &[&str] = &["lang", "check", "build", "lower", "elf", "btf_out"];
+const STAGES: &[&str] = &["lang", "check", "build", "lower", "elf"];
 /// What the rooms that read maps and print numbers may know of the compiler: the data it leaves behind.
 const DATA_ONLY_ROOMS: &[&str] = &["kernel", "metrics", "export"];
 const DATA: &[&str] = &["layout", "buckets", "typed", "target", "ir", "Layout", "Target", "Artifact"];

@@ -14,7 +14,7 @@ fn probe(name: &str, reason: &str) -> ProbeStatus {
 fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
     Endpoints {
         scrape: Box::new(|format| format!("{format:?}\n").into_bytes()),
-        probes: Box::new(move || probes.clone()),
+        status: Box::new(move || Status { probes: probes.clone(), mistakes: vec![] }),
         version: "1.2.3".into(),
     }
 }
@@ -92,6 +92,23 @@ fn health_and_readiness() {
     assert!(head.starts_with("http/1.1 503"), "{head}");
     assert_eq!(body, "not ready: 1 of 2 probes not attached\ntcp: no BTF: see doctor\n");
     assert!(post.text("/healthz").0.starts_with("http/1.1 200"), "not ready is not dead");
+}
+
+#[test]
+fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached() {
+    let mistakes = |n: usize| vec!["x.yaml:2:4: a probe has no key `sumary`".to_owned(); n];
+    let server = |n| {
+        let status = move || Status { probes: vec![probe("softirq", "")], mistakes: mistakes(n) };
+        Server::start(Endpoints { status: Box::new(status), ..endpoints(vec![]) })
+    };
+    let (head, body) = server(1).text("/readyz");
+    assert!(head.starts_with("http/1.1 503"), "{head}");
+    let line = "x.yaml:2:4: a probe has no key `sumary`\n";
+    assert_eq!(body, format!("not ready: 0 of 1 probes not attached, 1 mistake in a file\n{line}"));
+    let (_, body) = server(2).text("/readyz");
+    assert_eq!(body, format!("not ready: 0 of 1 probes not attached, 2 mistakes in files\n{line}{line}"));
+    let value: serde_json::Value = serde_json::from_str(&server(1).text("/api/v1/probes").1).unwrap();
+    assert_eq!(value["mistakes"], serde_json::json!(mistakes(1)));
 }
 
 #[test]

@@ -71,7 +71,8 @@ fn root_raw_and_btf_tracepoints_count_this_process() {
         let info = loaded.programs().unwrap();
         assert_eq!((info.len(), info[0].name.as_str(), &info[0].attach), (1, "kt_prog", &attach));
         assert!(info[0].run_cnt >= 1000 && info[0].run_time_ns > 1000 && info[0].id > 0, "{info:?}");
-        assert!(info[0].verified_insns > 10 && info[0].misses == 0, "{info:?}");
+        // Kernels before 5.16 do not tell how many.
+        assert!(matches!(info[0].verified_insns, 0 | 11..) && info[0].misses == 0, "{info:?}");
         let ids = [info[0].id];
         assert!(prog_exists(info[0].id));
         drop(loaded);

@@ -83,6 +83,12 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Lets SIGPIPE end the process, as C programs do. Rust starts with it ignored, and then printing into a closed pipe panics.
+pub fn end_on_broken_pipe() {
+    // SAFETY: the default action runs no code of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Returns when every program that was running at the call has finished.
 ///
 /// Programs at tracepoints run with preemption or migration disabled under RCU, and `MEMBARRIER_CMD_GLOBAL` waits for an

@@ -212,3 +212,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn roots_are_what_the_texts_can_come_to_read() {
+    let target = sample();
+    let found = |event: &[&str], texts: &[&str]| {
+        super::roots(&target, event.iter().copied(), [], texts.iter().copied()).join(" ")
+    };
+    let event = ["sched_switch"];
+    assert_eq!(found(&[], &["1"]), "bpf_rdonly_cast");
+    let named = "__traceiter_sched_switch bpf_rdonly_cast btf_trace_sched_switch";
+    assert_eq!(found(&event, &["args.pid"]), named);
+    // `list_head` has a member `next` too: too much is better than too little.
+    assert_eq!(found(&event, &["args.next.pid"]), format!("{named} list_head task_struct"));
+    // A pointer is followed where its name is read, and not otherwise.
+    assert_eq!(found(&event, &["args.next.hidden.x"]), format!("{named} hidden list_head task_struct"));
+    assert_eq!(found(&[], &["cast(struct twin, nsecs) == TCP_SYN_SENT"]), "TCP_SYN_SENT bpf_rdonly_cast twin");
+    let roots = super::roots(&target, event, [], ["args.next.hidden.x"]);
+    let back = parse(&dump(&target, &roots.iter().map(String::as_str).collect::<Vec<_>>())).unwrap().btf.unwrap();
+    assert!(back.find_aggregate("hidden").is_some());
+}

@@ -1,12 +1,14 @@
 //! Puts programs, maps and tables into an ELF object that both aya and libbpf load.
 
+mod btf;
+
 use crate::asm::{Code, Mark, Target};
-use crate::btf_out::{Btf, SectionInfo, Text, TypeId, extended};
 use crate::diag::Diagnostic;
 use crate::ir::{Func, Module};
 use crate::isa::encode::SLOT_BYTES;
 use crate::layout::{MapDef, MapKind};
 use crate::typed::Attach;
+use btf::{Btf, SectionInfo, Text, TypeId, extended};
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
 use object::{
     Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf,

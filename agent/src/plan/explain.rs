@@ -1,0 +1,167 @@
+//! What a probe becomes on a kernel, as plain data for people and programs.
+
+use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, Table};
+use kstrobe_ebpf::typed::Attach;
+use kstrobe_ebpf::{Artifact, ir};
+use serde::Serialize;
+
+use super::Outline;
+
+/// A compiled probe, explained.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// Its name.
+    pub probe: String,
+    /// One sentence.
+    pub summary: String,
+    /// Programs in the kernel; none for a poll.
+    pub programs: Vec<Program>,
+    /// Its maps.
+    pub maps: Vec<Map>,
+    /// Bytes of all maps.
+    pub map_bytes: u64,
+    /// CPUs they were sized for.
+    pub cpus: u32,
+    /// Its metrics.
+    pub metrics: Vec<Metric>,
+    /// The compiler's intermediate form.
+    #[serde(skip)]
+    pub ir: String,
+}
+
+/// A program.
+#[derive(Clone, Debug, Serialize)]
+pub struct Program {
+    /// Name as `bpftool prog` shows it.
+    pub name: String,
+    /// Where it attaches.
+    pub hook: String,
+    /// Why there.
+    pub why: &'static str,
+    /// Instructions: also the bound on what an event costs, as there are no loops.
+    pub instructions: u32,
+    /// Bytes of stack.
+    pub stack_bytes: u32,
+    /// Disassembly.
+    #[serde(skip)]
+    pub listing: String,
+}
+
+/// A map.
+#[derive(Clone, Debug, Serialize)]
+pub struct Map {
+    /// Name as `bpftool map` shows it.
+    pub name: String,
+    /// Kind.
+    pub kind: &'static str,
+    /// Bytes of a key.
+    pub key_bytes: u32,
+    /// Bytes of a value.
+    pub value_bytes: u32,
+    /// Elements.
+    pub entries: u32,
+    /// Bytes in all.
+    pub bytes: u64,
+}
+
+/// A metric.
+#[derive(Clone, Debug, Serialize)]
+pub struct Metric {
+    /// Exported name.
+    pub name: String,
+    /// Type, and for a histogram its in-kernel buckets.
+    pub kind: String,
+    /// Label names.
+    pub labels: Vec<String>,
+    /// How label sets are found and how many there can be.
+    pub series: String,
+    /// Bytes one series takes in each shard.
+    pub bytes: u32,
+}
+
+/// Explains a compiled probe.
+pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
+    let layout = &artifact.module.layout;
+    let program = |p: &kstrobe_ebpf::ProgramInfo| {
+        let (hook, why) = attach_point(&p.attach);
+        Program {
+            name: p.name.clone(),
+            hook,
+            why,
+            instructions: p.instructions,
+            stack_bytes: p.stack_bytes,
+            listing: p.listing.clone(),
+        }
+    };
+    Explanation {
+        probe: outline.name.clone(),
+        summary: outline.summary.clone(),
+        programs: artifact.programs.iter().map(program).collect(),
+        maps: maps(layout),
+        map_bytes: layout.bytes(),
+        cpus: layout.cpus,
+        metrics: metrics(outline, layout),
+        ir: ir::print::module(&artifact.module),
+    }
+}
+
+/// A hook in bpftrace's words, with why it was chosen.
+pub fn attach_point(a: &Attach) -> (String, &'static str) {
+    match a {
+        Attach::TpBtf { event } => {
+            (format!("tp_btf:{event}"), "BTF-typed tracepoint: arguments are read with plain loads")
+        }
+        Attach::RawTp { event } => (format!("raw_tp:{event}"), "raw tracepoint: this kernel has no BTF-typed ones"),
+        Attach::Tracepoint { system, event } => (format!("tracepoint:{system}:{event}"), "perf tracepoint, as written"),
+        Attach::Interval { period_ns } => (format!("interval:{period_ns}ns"), "cpu-clock on one CPU"),
+    }
+}
+
+fn maps(layout: &Layout) -> Vec<Map> {
+    let map = |m: &kstrobe_ebpf::layout::MapDef| Map {
+        name: m.name.clone(),
+        kind: match m.kind {
+            MapKind::Array { mmap: true } => "array, read by mmap",
+            MapKind::Array { mmap: false } => "array",
+            MapKind::Hash => "hash",
+            MapKind::Stack => "stack",
+            MapKind::TaskStorage => "task storage (grows with tasks)",
+        },
+        key_bytes: m.key_bytes,
+        value_bytes: m.value_bytes,
+        entries: m.entries,
+        bytes: m.bytes(),
+    };
+    layout.maps.iter().map(map).collect()
+}
+
+fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
+    let cells = layout.tables.iter().flat_map(|t| t.cells.iter().map(move |c| (t, c)));
+    let metric = |(table, cell): (&Table, &kstrobe_ebpf::layout::Cell)| {
+        let about = &outline.metrics[cell.metric as usize].about;
+        Metric {
+            name: about.name.clone(),
+            kind: match &cell.kind {
+                CellKind::Counter => "counter".into(),
+                CellKind::Gauge { .. } => "gauge".into(),
+                CellKind::Histogram(s) => format!("histogram, {} buckets", s.buckets()),
+            },
+            labels: about.label_names.clone(),
+            series: series(table),
+            bytes: cell.kind.bytes(),
+        }
+    };
+    cells.map(metric).collect()
+}
+
+fn series(t: &Table) -> String {
+    let shards = if t.shards == 1 { "1 shard".to_string() } else { format!("{} shards", t.shards) };
+    match &t.index {
+        Index::Single => format!("1, {shards}"),
+        Index::Dense(d) => {
+            let d: Vec<_> = d.iter().map(u32::to_string).collect();
+            format!("array of {}, {shards}", d.join("x"))
+        }
+        Index::Hash { .. } => format!("hash of {}, {shards}", t.slots - 1),
+    }
+}

@@ -1,0 +1,84 @@
+//! What the running agent needs to know of a probe besides its programs: plain data, free of YAML and of the compiler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kstrobe_config::model::{self, MetricKind};
+
+use crate::metrics::snapshot::{Descriptor, Kind};
+
+/// Every exported name begins with it.
+const PREFIX: &str = "kstrobe_";
+
+/// A probe as the agent runs it.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// Its name.
+    pub name: String,
+    /// Stem of the file it stands in.
+    pub pack: String,
+    /// One sentence.
+    pub summary: String,
+    /// Whether it runs without being named.
+    pub enabled: bool,
+    /// Its hooks as the user wrote them; a poll's source as `poll:NAME`.
+    pub hooks: Vec<String>,
+    /// Its metrics, in the order of the file.
+    pub metrics: Vec<Metric>,
+    /// Set when its events are rows that the agent reads.
+    pub poll: Option<Poll>,
+}
+
+/// A metric as the agent exports it.
+#[derive(Clone, Debug)]
+pub struct Metric {
+    /// For exporters.
+    pub about: Arc<Descriptor>,
+    /// Time without change after which a series is given back; zero for never.
+    pub ttl: Duration,
+    /// Most label sets.
+    pub max_series: usize,
+}
+
+/// A source of rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Poll {
+    /// Its name.
+    pub source: String,
+    /// Time from one reading to the next.
+    pub every: Duration,
+}
+
+pub(super) fn outline(probe: &model::Probe, hooks: Vec<String>) -> Outline {
+    let poll = match &probe.shape {
+        model::Shape::Poll { source, every_ns } => {
+            Some(Poll { source: source.value.clone(), every: Duration::from_nanos(*every_ns) })
+        }
+        _ => None,
+    };
+    Outline {
+        name: probe.name.value.clone(),
+        pack: probe.pack.clone(),
+        summary: probe.summary.clone(),
+        enabled: probe.enabled,
+        hooks,
+        metrics: probe.metrics.iter().map(|m| metric(probe, m)).collect(),
+        poll,
+    }
+}
+
+fn metric(probe: &model::Probe, m: &model::Metric) -> Metric {
+    let about = Descriptor {
+        name: format!("{PREFIX}{}", m.name.value),
+        help: m.help.clone().unwrap_or_else(|| probe.summary.clone()),
+        kind: match m.kind {
+            MetricKind::Counter => Kind::Counter,
+            MetricKind::Gauge => Kind::Gauge,
+            MetricKind::Histogram(_) => Kind::Histogram,
+        },
+        unit: m.unit.clone(),
+        raw_per_unit: m.raw_per_unit,
+        label_names: m.labels.iter().map(|(name, _)| name.value.clone()).collect(),
+    };
+    Metric { about: Arc::new(about), ttl: Duration::from_nanos(m.ttl_ns), max_series: m.max_series as usize }
+}

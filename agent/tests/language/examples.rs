@@ -1,0 +1,89 @@
+//! Examples in YAML.
+
+use super::fences::{Fence, Page};
+use super::fixture;
+use kstrobe::plan::{self, Draft};
+use kstrobe_config::diag::Diagnostic;
+
+const PAGES: [&str; 2] = ["docs/language.md", "README.md"];
+
+/// What a probe file gives: probes that compile, and everything that is wrong.
+fn compile(name: &str, text: &str) -> (Vec<Draft>, Vec<Diagnostic>) {
+    let (probes, mut diagnostics) = kstrobe_config::probes(&[fixture::file(name, text)]);
+    let mut good = Vec::new();
+    for draft in probes.into_iter().map(plan::draft) {
+        match draft.compile(&fixture::target()) {
+            Ok(_) => good.push(draft),
+            Err(refusal) => diagnostics.extend(refusal.diagnostics),
+        }
+    }
+    (good, diagnostics)
+}
+
+/// The probes of all good examples, and of the expressions on the page.
+pub fn drafts() -> Vec<Draft> {
+    let mut drafts = Vec::new();
+    for name in PAGES {
+        let page = Page::read(name);
+        for (fence, _) in page.of("yaml").iter().filter(|(f, _)| f.info == "yaml") {
+            let (probes, _) = kstrobe_config::probes(&[fixture::file("example", page.body(fence))]);
+            drafts.extend(probes.into_iter().map(plan::draft));
+        }
+        for (fence, _) in page.of("expr") {
+            drafts.extend(super::expressions::drafts(&page, &fence));
+        }
+    }
+    drafts
+}
+
+#[test]
+fn every_example_compiles() {
+    for name in PAGES {
+        let mut page = Page::read(name);
+        let examples: Vec<Fence> = page.fences.iter().filter(|f| f.info == "yaml").cloned().collect();
+        assert!(examples.len() >= 2, "{name} has only {} examples", examples.len());
+        for fence in examples {
+            let (good, wrong) = compile(&format!("{name} at line {}", fence.line), page.body(&fence));
+            if good.is_empty() || !wrong.is_empty() {
+                let shown = kstrobe_config::render(&wrong);
+                page.complain(format!("the example at line {} does not compile\n{shown}", fence.line));
+            }
+        }
+        page.finish();
+    }
+}
+
+#[test]
+fn every_mistake_is_told_as_the_page_says() {
+    for name in PAGES {
+        let mut page = Page::read(name);
+        for (fence, next) in page.of("yaml error") {
+            let (_, wrong) = compile("probe.yaml", page.body(&fence));
+            let Some(next) = next.filter(|f| f.info == "text") else {
+                page.complain(format!("no ```text follows the mistake at line {}", fence.line));
+                continue;
+            };
+            if wrong.is_empty() {
+                page.complain(format!("nothing is wrong at line {}", fence.line));
+            }
+            page.expect(next.body, &format!("line {}", next.line), kstrobe_config::render(&wrong));
+        }
+        page.finish();
+    }
+}
+
+/// Blocks of an unknown kind would be checked by nobody.
+#[test]
+fn every_block_is_of_a_kind_that_is_checked() {
+    for name in PAGES {
+        let mut page = Page::read(name);
+        for fence in page.fences.clone() {
+            let kind = fence.info.split(' ').next().unwrap_or_default();
+            let known = matches!(fence.info.as_str(), "yaml" | "yaml error" | "text" | "console");
+            if !known && !matches!(kind, "expr" | "fold") {
+                page.complain(format!("line {}: nobody checks blocks of kind `{}`", fence.line, fence.info));
+            }
+        }
+        page.finish();
+    }
+}

@@ -1,0 +1,43 @@
+//! What the language page lists: taken from the code, so that the page can be compared with it.
+
+use crate::check::{self, buckets, hook, metric};
+use crate::{names, quantity, raw};
+
+/// Every word that a probe file may have, by where it stands.
+pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut all: Vec<_> =
+        [check::PROBE, check::SPAN, check::POLL, metric::KEYS, buckets::KEYS].map(|k| (k.of, k.known.to_vec())).into();
+    all.push(("`type`", metric::KINDS.to_vec()));
+    all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
+    all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));
+    all
+}
+
+/// Ranges and defaults, in words.
+pub fn limits() -> Vec<(&'static str, String)> {
+    let at_most = |n: usize| n.to_string();
+    let (ns, bytes) = (quantity::show_ns, quantity::show_bytes);
+    vec![
+        ("a file", bytes(raw::MAX_BYTES as u64)),
+        ("values of a file, with aliases expanded", at_most(raw::MAX_NODES)),
+        ("levels of nesting in YAML", at_most(raw::MAX_DEPTH)),
+        ("characters of a probe's or saved value's name", at_most(names::MAX_IDENTIFIER)),
+        ("characters of a metric's or label's name", at_most(names::MAX_METRIC)),
+        (
+            "`max_map_bytes`",
+            format!(
+                "{} to {}, {} by default",
+                bytes(check::MIN_MAP_BYTES),
+                bytes(check::MAX_MAP_BYTES),
+                bytes(check::DEFAULT_MAP_BYTES)
+            ),
+        ),
+        ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
+        ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),
+        ("`interval:`", format!("{} to {}", ns(hook::MIN_PERIOD_NS), ns(hook::MAX_PERIOD_NS))),
+        ("`max_series`", format!("1 to {}, {} by default", metric::MAX_SERIES, metric::DEFAULT_MAX_SERIES)),
+        ("`ttl`", format!("at least {} or 0, {} by default", ns(metric::SECOND_NS), ns(metric::DEFAULT_TTL_NS))),
+        ("`buckets.schema`", format!("0 to {}, {} by default", buckets::MAX_SCHEMA, buckets::DEFAULT_SCHEMA)),
+        ("`buckets.classic` bounds", at_most(buckets::MAX_CLASSIC)),
+    ]
+}

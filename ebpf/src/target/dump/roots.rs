@@ -1,0 +1,146 @@
+//! Which types a dump needs, so that what compiled for a kernel also compiles for its dump.
+
+use crate::target::Target;
+use crate::target::btf::{Btf, Kind, Type};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Members that `netns` walks through.
+const NETNS: [&str; 3] = ["nsproxy", "net_ns", "ns"];
+/// Structures behind a descriptor, as `fd_file` and `fd_sock` walk them.
+const DESCRIPTOR: [&str; 5] = ["files_struct", "fdtable", "file", "inode", "socket"];
+/// More roots than any set of probes has: hostile types end here.
+const MAX_ROOTS: usize = 10_000;
+
+/// Names of the types that expressions of these texts can come to read at these hooks.
+///
+/// Decided by names alone, so that it works for a probe that does not compile: types and constants that a text names,
+/// arguments of the `raw_events` and members that are pointers to structs and whose name occurs in a text.
+pub fn roots<'a>(
+    target: &Target,
+    raw_events: impl IntoIterator<Item = &'a str>,
+    syscalls: impl IntoIterator<Item = &'a str>,
+    texts: impl IntoIterator<Item = &'a str>,
+) -> Vec<String> {
+    let Some(btf) = &target.btf else { return Vec::new() };
+    let mut finder = Finder { btf, words: BTreeSet::new(), roots: BTreeSet::new(), open: VecDeque::new() };
+    finder.root("bpf_rdonly_cast");
+    for text in texts {
+        finder.text(text);
+    }
+    for event in raw_events {
+        finder.event(event);
+    }
+    for call in syscalls {
+        for arg in target.syscalls.get(call).and_then(|c| c.args.as_deref()).unwrap_or_default() {
+            // `const struct sockaddr *`, `umode_t`: the last word names the type.
+            let name = arg.ctype.trim_end_matches(['*', ' ']).rsplit(' ').next().unwrap_or_default();
+            if finder.words.contains(&arg.name) {
+                finder.root(name);
+            }
+        }
+    }
+    finder.follow();
+    finder.roots.into_iter().collect()
+}
+
+struct Finder<'b> {
+    btf: &'b Btf,
+    /// Words of all texts.
+    words: BTreeSet<String>,
+    roots: BTreeSet<String>,
+    /// Types whose members were not looked at yet.
+    open: VecDeque<u32>,
+}
+
+impl Finder<'_> {
+    fn root(&mut self, name: &str) {
+        if self.roots.len() >= MAX_ROOTS || !self.roots.insert(name.to_owned()) {
+            return;
+        }
+        self.open.extend(self.btf.find_aggregate(name));
+        self.open.extend(self.btf.find(name, Kind::Typedef));
+    }
+
+    fn text(&mut self, text: &str) {
+        let mut before = "";
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty()) {
+            let is_type = matches!(before, "struct" | "union" | "enum");
+            if is_type || self.btf.constant(word).is_some() {
+                self.root(word);
+            }
+            match word {
+                "task" | "off_cpu" | "on_cpu" => self.root("task_struct"),
+                "netns" => {
+                    self.root("task_struct");
+                    self.words.extend(NETNS.map(str::to_owned));
+                }
+                "fd_file" | "fd_sock" => {
+                    self.root("task_struct");
+                    self.root("sock");
+                    DESCRIPTOR.into_iter().for_each(|name| self.root(name));
+                }
+                _ => {}
+            }
+            // The kernel's own macros: `sk_prot` is `__sk_common.skc_prot`.
+            if let Some((_, rest)) = word.split_once('_') {
+                self.words.insert(format!("skc_{rest}"));
+            }
+            self.words.insert(word.to_owned());
+            before = word;
+        }
+    }
+
+    fn event(&mut self, event: &str) {
+        self.root(&format!("btf_trace_{event}"));
+        self.root(&format!("__traceiter_{event}"));
+        if matches!(event, "sys_enter" | "sys_exit") {
+            self.root("pt_regs");
+        }
+        for (name, ty) in self.btf.tracepoint_args(event).unwrap_or_default() {
+            if self.words.contains(&name) {
+                self.pointee(self.btf.strip(ty));
+            }
+        }
+    }
+
+    /// Makes a root of the struct that a pointer, or an array of pointers, leads to.
+    fn pointee(&mut self, mut t: Type) {
+        // No array of the kernel has more dimensions.
+        for _ in 0..4 {
+            match t.kind {
+                Kind::Array => t = self.btf.strip(self.btf.array(t).unwrap_or_default().0),
+                Kind::Ptr => t = self.btf.strip(t.size_or_type),
+                _ => break,
+            }
+        }
+        if matches!(t.kind, Kind::Struct | Kind::Union | Kind::Fwd) {
+            let name = self.btf.name(t).to_owned();
+            if !name.is_empty() {
+                self.root(&name);
+            }
+        }
+    }
+
+    /// Looks at the members of all roots and of what they hold by value.
+    fn follow(&mut self) {
+        let mut seen = BTreeSet::new();
+        while let Some(id) = self.open.pop_front() {
+            let t = self.btf.strip(id);
+            if !seen.insert(t.id) {
+                continue;
+            }
+            let members: Vec<_> = self.btf.members(t).map(|m| (m.name.to_owned(), m.ty)).collect();
+            for (name, ty) in members {
+                let mut held = self.btf.strip(ty);
+                if let Some((element, _)) = self.btf.array(held) {
+                    held = self.btf.strip(element);
+                }
+                match held.kind {
+                    Kind::Struct | Kind::Union => self.open.push_back(held.id),
+                    Kind::Ptr if self.words.contains(&name) => self.pointee(held),
+                    _ => {}
+                }
+            }
+        }
+    }
+}

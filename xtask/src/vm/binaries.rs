@@ -1,0 +1,42 @@
+//! The project's own programs, built by cargo as for `cargo test`: the guests run what the host runs.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What goes into a guest.
+pub struct Binaries {
+    /// Test binaries that have tests for root.
+    pub tests: Vec<PathBuf>,
+    /// The agent, at the path that is compiled into the tests.
+    pub agent: PathBuf,
+}
+
+/// Builds them and says where they are. All of the workspace, as `cargo test` does: a part of it would be built with other
+/// features, from the start.
+pub fn build(root: &Path) -> Result<Binaries> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--no-run", "--quiet", "--workspace", "--locked", "--message-format=json-render-diagnostics"]);
+    let output = cargo.current_dir(root).stderr(Stdio::inherit()).output().context("starting cargo")?;
+    if !output.status.success() {
+        bail!("cargo test --no-run ended with {}", output.status);
+    }
+    let (mut tests, mut agent) = (Vec::new(), None);
+    for line in output.stdout.split(|byte| *byte == b'\n') {
+        let Ok(message) = serde_json::from_slice::<Value>(line) else { continue };
+        let Some(path) = message["executable"].as_str().map(PathBuf::from) else { continue };
+        if message["profile"]["test"] == true {
+            tests.push(path);
+        } else if message["target"]["name"] == "kstrobe" {
+            agent = Some(path);
+        }
+    }
+    tests.retain(|path| has_root_tests(path));
+    Ok(Binaries { tests, agent: agent.context("cargo built no kstrobe")? })
+}
+
+fn has_root_tests(binary: &Path) -> bool {
+    let listed = Command::new(binary).args(["--ignored", "--list", "root_"]).output();
+    listed.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(": test"))
+}

@@ -1,0 +1,116 @@
+//! A guest's run in QEMU: software emulation, or the processor's own virtualisation where it works.
+
+use super::kernel::Kernel;
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The emulator.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+/// What a guest left.
+pub struct Ended {
+    /// Exit status of its command.
+    pub status: i32,
+    /// Files of its `/out`.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+/// Boots a kernel with this archive as its file system and waits for its command's end. The command's output goes to ours.
+pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Result<Ended> {
+    let at = |name: &str| work.join(name);
+    for old in ["console", "status", "out"] {
+        File::create(at(old))?;
+    }
+    fs::write(at("initrd"), archive)?;
+    // A guest that hurts itself must end, not hang. Without `tsc=reliable` it distrusts the emulated clock, and tracefs falls
+    // back to a coarse one.
+    let parameters = "console=ttyS0 panic=-1 oops=panic softlockup_panic=1 tsc=reliable quiet";
+    let mut command = Command::new(QEMU);
+    command
+        .args(["-accel", accelerator(), "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "1G"])
+        .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+        .arg("-kernel")
+        .arg(&kernel.image)
+        .arg("-initrd")
+        .arg(at("initrd"))
+        .args(["-append", parameters]);
+    for port in [format!("file:{}", at("console").display()), "stdio".into()] {
+        command.args(["-serial", &port]);
+    }
+    for name in ["status", "out"] {
+        command.args(["-serial", &format!("file:{}", at(name).display())]);
+    }
+    let complaints = File::create(at("qemu"))?;
+    let mut child =
+        command.stdin(Stdio::null()).stderr(complaints).spawn().with_context(|| format!("starting {QEMU}"))?;
+    let in_time = wait(&mut child, limit)?;
+    let status = fs::read_to_string(at("status"))?;
+    if let Ok(status) = status.trim().parse() {
+        return Ok(Ended { status, files: files(&fs::read(at("out"))?) });
+    }
+    let shown = |name: &str| -> Result<String> {
+        let text = String::from_utf8_lossy(&fs::read(at(name))?).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        Ok(lines[lines.len().saturating_sub(40)..].join("\n"))
+    };
+    let what = if in_time { "the guest died" } else { "out of time" };
+    bail!("{what}; its console:\n{}\n{}", shown("console")?, shown("qemu")?)
+}
+
+/// The processor's own virtualisation when it has it and we may use it. A device file alone is not enough: some machines have
+/// one without the processor's part, and guests die in it.
+fn accelerator() -> &'static str {
+    let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let hardware = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    let allowed = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    if hardware && allowed() { "kvm" } else { "tcg,thread=multi" }
+}
+
+/// Whether guests run on an emulated processor: slow, and at times late.
+pub fn emulates() -> bool {
+    accelerator() != "kvm"
+}
+
+/// Waits for the end; kills what takes longer than it may and says false.
+fn wait(child: &mut Child, limit: Duration) -> Result<bool> {
+    let begin = Instant::now();
+    while child.try_wait()?.is_none() {
+        if begin.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
+}
+
+/// `name size`, a line feed, so many bytes; again and again.
+fn files(mut stream: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let Some(end) = stream.iter().position(|byte| *byte == b'\n') {
+        let header = String::from_utf8_lossy(&stream[..end]).into_owned();
+        let Some((name, size)) = header.rsplit_once(' ') else { break };
+        let (Ok(size), rest) = (size.parse::<usize>(), &stream[end + 1..]) else { break };
+        found.push((name.to_owned(), rest[..size.min(rest.len())].to_vec()));
+        stream = &rest[size.min(rest.len())..];
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::files;
+
+    #[test]
+    fn files_come_back_whole_or_as_far_as_they_came() {
+        let stream = b"a 3\nx\nyb c 0\nlast 10\ncut";
+        let expected = [("a", &b"x\ny"[..]), ("b c", b""), ("last", b"cut")];
+        let expected: Vec<_> = expected.map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).into();
+        assert_eq!(files(stream), expected);
+        assert!(files(b"garbage").is_empty());
+    }
+}

@@ -1,0 +1,166 @@
+//! `cargo xtask vm`: the tests against the kernel, inside other kernels.
+//!
+//! Debian's kernels are fetched, never installed. Each boots in QEMU from an archive in memory that holds the test binaries
+//! built here, and ends when they have; nothing is left but the cache in `target/vm`.
+
+mod binaries;
+mod boot;
+mod docs;
+mod image;
+mod kernel;
+mod needs;
+
+use anyhow::{Result, anyhow, bail};
+use binaries::Binaries;
+use clap::{Args, ValueEnum};
+use image::Image;
+use kernel::Release;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Programs that serve as witnesses and are small enough for a guest. Tests whose witnesses are not in there name themselves.
+const GUEST_WITNESSES: &[&str] = &["bpftool", "ss", "nstat", "tc", "nft"];
+/// Tests of the short set: whether everything loads, attaches and counts.
+const SHORT: &[&str] =
+    &["root_detect", "root_raw_and_btf", "root_abilities", "root_default_probes", "root_a_bad_probe"];
+
+/// What to run where.
+#[derive(Args)]
+pub struct Options {
+    /// Kernel; may be given several times [default: all]
+    #[arg(long, value_enum)]
+    kernel: Vec<Release>,
+    /// Seconds that one kernel may take
+    #[arg(long, default_value_t = 300)]
+    timeout: u64,
+    /// Which tests
+    #[arg(long, value_enum, default_value_t = Set::Full)]
+    set: Set,
+    /// Run no tests: ask every kernel what it can do and write docs/kernels.md
+    #[arg(long, conflicts_with_all = ["kernel", "set", "tests"])]
+    write_docs: bool,
+    /// Names of tests, or parts of them; those of the set when there are none
+    #[arg(last = true)]
+    tests: Vec<String>,
+}
+
+/// A choice of tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Set {
+    /// A minute or two: whether everything loads, attaches and counts
+    Short,
+    /// All that need root
+    Full,
+}
+
+/// What the lab keeps between runs.
+fn cache(root: &Path) -> PathBuf {
+    root.join("target/vm")
+}
+
+/// Runs what was asked for in each kernel in turn.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    needs::provide(&cache(root)).map_err(|why| anyhow!(why))?;
+    if options.write_docs {
+        return write_docs(root, Duration::from_secs(options.timeout));
+    }
+    let releases = if options.kernel.is_empty() { &Release::ALL[..] } else { &options.kernel };
+    let tests: Vec<String> = match options.set {
+        _ if !options.tests.is_empty() => options.tests.clone(),
+        Set::Short => SHORT.iter().map(|name| (*name).to_owned()).collect(),
+        Set::Full => vec!["root_".to_owned()],
+    };
+    let binaries = binaries::build(root)?;
+    let limit = Duration::from_secs(options.timeout);
+    let mut failed = Vec::new();
+    for release in releases {
+        let begin = Instant::now();
+        let outcome = run_in(root, *release, &binaries, &tests, limit);
+        println!("== kernel {}: {:.1} s", release.name(), begin.elapsed().as_secs_f64());
+        if let Err(error) = outcome {
+            println!("kernel {}: {error:#}", release.name());
+            failed.push(release.name());
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("failed on kernel {}", failed.join(", ")) }
+}
+
+/// Gets what the lab needs; the error is why there is no lab here.
+pub fn prepare(root: &Path) -> Result<(), String> {
+    if std::env::var_os("KSTROBE_SKIP_VM").is_some_and(|value| value == "1") {
+        return Err("KSTROBE_SKIP_VM=1".into());
+    }
+    needs::provide(&cache(root))
+}
+
+/// The short set in every kernel, for a test of a change.
+pub fn short(root: &Path) -> Result<()> {
+    run(root, &Options { kernel: vec![], timeout: 120, set: Set::Short, write_docs: false, tests: vec![] })
+}
+
+fn write_docs(root: &Path, limit: Duration) -> Result<()> {
+    let binaries = binaries::build(root)?;
+    let shipped = docs::shipped(&binaries)?;
+    let mut all = Vec::new();
+    for release in Release::ALL {
+        let ended = guest(root, release, &binaries, &docs::script(&binaries, &shipped), limit)?;
+        if ended.status != 0 {
+            bail!("the agent does not answer on kernel {}", release.name());
+        }
+        let version = kernel::fetch(&cache(root), release)?.version;
+        all.push(docs::answers(release.name(), &version, &ended)?);
+    }
+    fs::write(root.join("docs/kernels.md"), docs::page(&all, &shipped)?)?;
+    Ok(())
+}
+
+fn run_in(root: &Path, release: Release, binaries: &Binaries, tests: &[String], limit: Duration) -> Result<()> {
+    let ended = guest(root, release, binaries, &script(root, binaries, tests), limit)?;
+    for (name, bytes) in &ended.files {
+        if name == "not-run" {
+            print!("not run here:\n{}", String::from_utf8_lossy(bytes));
+        }
+    }
+    if ended.status == 0 { Ok(()) } else { bail!("tests failed (status {})", ended.status) }
+}
+
+/// Boots a kernel of the lab with the project's binaries and runs a script of shell.
+fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit: Duration) -> Result<boot::Ended> {
+    let cache = cache(root);
+    let kernel = kernel::fetch(&cache, release)?;
+    let work = cache.join("run").join(release.name());
+    fs::create_dir_all(&work)?;
+    println!("\n== kernel {} ({})", release.name(), kernel.version);
+    let mut image = Image::new()?;
+    image.modules(&kernel, &work)?;
+    for witness in GUEST_WITNESSES {
+        if let Some(path) = crate::programs::find(witness) {
+            image.program(&path, &format!("/usr/sbin/{witness}"))?;
+        }
+    }
+    for binary in binaries.tests.iter().chain([&binaries.agent]) {
+        image.stripped(binary)?;
+    }
+    // What tests read, where it was when they were built.
+    image.put(&root.join("config/probes"))?;
+    image.directory(&root.join("agent").to_string_lossy());
+    image.write("/command", script.as_bytes().to_vec(), 0o644);
+    boot::boot(&kernel, &image.archive(), &work, limit)
+}
+
+/// Runs each test binary as cargo would; the status is that of the last that failed.
+fn script(root: &Path, binaries: &Binaries, tests: &[String]) -> String {
+    let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let filters: Vec<String> = tests.iter().map(|name| quote(name)).collect();
+    let mut script = format!(
+        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run {emulated} RUST_BACKTRACE=0\nstatus=0\n",
+        quote(&root.join("agent").to_string_lossy()),
+        emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
+    );
+    for binary in &binaries.tests {
+        let binary = quote(&binary.to_string_lossy());
+        script += &format!("{binary} --ignored --test-threads=1 {} || status=$?\n", filters.join(" "));
+    }
+    script + "exit $status\n"
+}
