@@ -418,7 +418,7 @@ pub enum Kind {
     /// The first `literal.len()` bytes equal the literal; for whole-string equality the literal ends in NUL
     /// (unless it fills the type).
     StrEq(Box<Expr>, Vec<u8>),
-    /// An integer is one of these constants.
+    /// An integer is one of these constants, which ascend.
     OneOf(Box<Expr>, Vec<u64>),
 }
 

@@ -182,12 +182,10 @@ pub fn load(
     layout: &Layout,
     programs: &[(String, Attach)],
 ) -> Result<Loaded, LoadError> {
-    let attached = |loader: &mut Loader| {
+    with_memory(loader, |loader| {
         let mut loaded = load_programs(loader, object, layout, programs)?;
-        attach_programs(loader, &mut loaded)?;
-        Ok(loaded)
-    };
-    with_memory(loader, attached)
+        attach_programs(loader, &mut loaded).map(|()| loaded)
+    })
 }
 
 /// The same without attaching: the kernel has checked the programs, and [`Loaded::test_run`] runs them.

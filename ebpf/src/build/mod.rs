@@ -1,10 +1,12 @@
 //! Typed probe -> IR: decides the memory ([`memory`]), then writes one function per attach point ([`site`], [`span`]) out of
-//! expressions ([`expr`]) and measurements ([`measure`]).
+//! expressions ([`expr`], [`arith`], [`condition`], [`text`]) and measurements ([`measure`]).
 //!
 //! The rules of a cheap event: what selects events comes before any map access; a value is computed only where a metric
 //! reads it, once; metrics that share labels share one lookup; a word that only one program on one CPU writes is added to
 //! without atomics.
 
+mod arith;
+mod condition;
 mod descriptor;
 mod expr;
 mod func;
@@ -13,6 +15,7 @@ mod memory;
 mod site;
 mod span;
 mod strip;
+mod text;
 
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
 //! Functions of probes without spans: one per attach point, or one for the rows of a poll source.
 
 use super::Room;
-use super::expr::{Exprs, Inputs, search};
+use super::condition::search;
+use super::expr::{Exprs, Inputs};
 use super::func::Writer;
 use super::measure;
 use crate::diag::{Diagnostic, Place};
@@ -44,10 +45,15 @@ pub(super) fn mark(room: &Room<'_>, w: &mut Writer, place: Place) {
     w.push(Stmt::Mark { line, column });
 }
 
-/// Program names begin with `ks_`, so that `bpftool prog` shows whose they are.
+/// Symbols of BTF have at most this many bytes.
+const MAX_NAME: usize = 63;
+
+/// Program names begin with `ks_`, so that `bpftool prog` shows whose they are. A long probe's name is cut: the role, which
+/// tells a probe's programs apart, stays whole.
 pub(super) fn name(room: &Room<'_>, role: &str, i: usize, n: usize) -> String {
-    let probe = &room.probe.name;
-    if n == 1 { format!("ks_{probe}_{role}") } else { format!("ks_{probe}_{role}{i}") }
+    let role = if n == 1 { role.to_string() } else { format!("{role}{i}") };
+    let probe: String = room.probe.name.chars().take(MAX_NAME - "ks__".len() - role.len()).collect();
+    format!("ks_{probe}_{role}")
 }
 
 /// Leaves the program unless the event is one the hook means.

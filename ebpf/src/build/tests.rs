@@ -257,6 +257,64 @@ fn many_cpus_share_shards_within_the_budget() {
 }
 
 #[test]
+fn many_domains_and_many_cpus_do_not_overflow() {
+    let mut probe = counter(2);
+    let Shape::At(sites) = &mut probe.shape else { panic!("at") };
+    // 512^8 is 2^72.
+    sites[0].measures[0].labels = vec![arg(1); 8];
+    probe.metrics[0].labels = (0..8).map(|i| label(&format!("l{i}"), Ty::U32, Some(512))).collect();
+    let module = compiled(probe.clone(), &target(1));
+    assert!(matches!(module.layout.tables[0].index, Index::Hash { .. }));
+    probe.metrics[0].max_series = u32::MAX;
+    probe.limits.map_bytes = 1 << 60;
+    let module = compiled(probe, &target(u32::MAX));
+    let table = &module.layout.tables[0];
+    assert_eq!((table.shards, table.slots), (1, u32::MAX));
+}
+
+#[test]
+fn a_long_name_is_cut_before_the_role() {
+    let mut probe = softirq(Keep::Last);
+    probe.name = "a".repeat(63);
+    let module = compiled(probe, &target(1));
+    let names: Vec<&str> = module.funcs.iter().map(|f| f.name.as_str()).collect();
+    assert!(names.iter().all(|n| n.len() <= 63), "{names:?}");
+    assert!(names[0].ends_with("a_end") && names[1].ends_with("a_start"), "{names:?}");
+}
+
+#[test]
+fn too_much_stack_is_said_in_words() {
+    let mut probe = counter(2);
+    let Shape::At(sites) = &mut probe.shape else { panic!("at") };
+    let text = |n: u64| node(Kind::StrAt(Box::new(node(Kind::Const(n), Ty::U64))), Ty::Str(64));
+    sites[0].measures[0].labels = (0..8).map(text).collect();
+    probe.metrics[0].labels = (0..8).map(|i| label(&format!("l{i}"), Ty::Str(64), None)).collect();
+    let errors = build(probe, &target(1), &Default::default()).expect_err("too much");
+    assert!(errors[0].message.contains("bytes of stack"), "{}", errors[0].message);
+    assert_eq!(errors[0].fault, crate::diag::Fault::Limit);
+}
+
+#[test]
+fn text_is_read_once_and_areas_are_used_again() {
+    let mut probe = counter(2);
+    // A condition on `comm` and a label of it.
+    let module = compiled(probe.clone(), &target(1));
+    assert_eq!(crate::ir::print::module(&module).matches("get_current_comm").count(), 1);
+    let Shape::At(sites) = &mut probe.shape else { panic!("at") };
+    let mut metrics = Vec::new();
+    let measure = sites[0].measures[0].clone();
+    sites[0].measures = (0..16).map(|i| Measure { value: arg(i), ..measure.clone() }).collect();
+    for i in 0..16 {
+        // Other caps, so that each has a table of its own.
+        metrics.push(Metric { max_series: 10 + i, name: format!("m{i}_total"), ..probe.metrics[0].clone() });
+    }
+    probe.metrics = metrics;
+    let module = compiled(probe, &target(1));
+    assert_eq!(module.layout.tables.len(), 16);
+    assert!(module.funcs[0].slots.iter().sum::<u32>() <= 128, "{:?}", module.funcs[0].slots);
+}
+
+#[test]
 fn a_dense_table_never_has_more_series_than_the_user_allows() {
     let mut probe = softirq(Keep::Last);
     probe.metrics[0].max_series = 9;

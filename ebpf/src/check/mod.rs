@@ -45,6 +45,8 @@ const MAX_LABELS: usize = 8;
 const MAX_SAVED: usize = 8;
 /// Most bytes of a key: what fits the program's stack beside everything else.
 const MAX_KEY_BYTES: u32 = 256;
+/// Most elements of a set.
+const MAX_SET: usize = 256;
 /// Most bytes of one text value.
 const MAX_TEXT: u16 = 64;
 
@@ -56,6 +58,7 @@ pub fn limits() -> Vec<(&'static str, u64)> {
         ("saved values of a span", MAX_SAVED as u64),
         ("bytes of a metric's labels, or of a span's key", MAX_KEY_BYTES.into()),
         ("bytes of a text", MAX_TEXT.into()),
+        ("elements of a set", MAX_SET as u64),
         ("spans that are found by arithmetic (the product of the domains in `by`)", span::MAX_DENSE),
     ]
 }

@@ -336,6 +336,14 @@ impl Env<'_> {
         negated: bool,
         span: Span,
     ) -> Checked<Value> {
+        if let Some(one_more) = elements.get(super::MAX_SET) {
+            let message = format!("a set has at most {} elements, this one {}", super::MAX_SET, elements.len());
+            return Err(self.fail_hint(
+                one_more.span,
+                message,
+                "test a range with `>=` and `<=`, or text by its start",
+            ));
+        }
         let value = self.value(value);
         let elements: Vec<_> = elements.iter().map(|e| self.value(e)).collect();
         let value = value?;

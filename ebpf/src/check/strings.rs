@@ -7,7 +7,7 @@ use crate::diag::Span;
 use crate::typed::{Cmp, Expr, Kind, Ty};
 
 impl Env<'_> {
-    /// A value that holds text, and its length.
+    /// A value that holds text, and the most bytes of text in it.
     fn text_value(&mut self, value: Value) -> Checked<(Expr, u16)> {
         let span = value.span();
         if let Value::Text(..) = value {
@@ -15,7 +15,10 @@ impl Env<'_> {
         }
         let expr = self.typed(value)?;
         match expr.ty {
-            Ty::Str(n) => Ok((expr, n)),
+            Ty::Str(n) => {
+                let length = if ends_with_nul(&expr.kind) { n - 1 } else { n };
+                Ok((expr, length))
+            }
             ty => {
                 let message = format!("`{}` is {}, not text", self.quote(span), self.describe(ty));
                 let hint = match ty {
@@ -37,7 +40,7 @@ impl Env<'_> {
         }
     }
 
-    /// The bytes that whole equality with `literal` compares: its NUL too, unless it fills the type.
+    /// The bytes that whole equality with `literal` compares: its NUL too, unless there is no room for one.
     fn whole_literal(&mut self, literal: &str, length: u16, span: Span) -> Checked<Vec<u8>> {
         let mut bytes = self.prefix_literal(literal, length, span)?;
         if bytes.len() < usize::from(length) {
@@ -52,7 +55,11 @@ impl Env<'_> {
         }
         if literal.len() > usize::from(length) {
             let message = format!("this text has {} bytes, the other side at most {length}", literal.len());
-            return Err(self.fail_hint(span, message, "they are never equal; `comm` holds 15 bytes"));
+            return Err(self.fail_hint(
+                span,
+                message,
+                "they are never equal; `comm` holds 15 bytes, `str(x, n)` n - 1",
+            ));
         }
         Ok(literal.as_bytes().to_vec())
     }
@@ -117,4 +124,9 @@ impl Env<'_> {
             false => Expr { kind: Kind::StrEq(Box::new(value), bytes), ty: Ty::Bool, duration: false, place },
         }))
     }
+}
+
+/// Whether the last byte always is NUL: helpers of the kernel end what they copy. Fields of records may be full.
+fn ends_with_nul(kind: &Kind) -> bool {
+    matches!(kind, Kind::Comm | Kind::StrAt(_) | Kind::Load { .. } | Kind::DataLoc { .. })
 }
