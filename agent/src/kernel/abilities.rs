@@ -59,7 +59,7 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         mmapable: ability(try_mmapable()),
         batch: ability(try_batch()),
         probe_read_kernel: ability(load_raw_tp(&probe_read_kernel())),
-        current_task_btf: ability(load_raw_tp(&[call(GET_CURRENT_TASK_BTF), mov(0, 0), EXIT])),
+        current_task_btf: ability(try_current_task_btf()),
         rdonly_cast,
     }
 }
@@ -119,6 +119,17 @@ fn try_perf_event(cpu: u32) -> Ability {
         perf::cpu_clock(1_000_000_000, cpu).map_err(|error| perf_refusal(&error))
     };
     ability(attempt())
+}
+
+fn try_current_task_btf() -> Result<(), String> {
+    match load_raw_tp(&[call(GET_CURRENT_TASK_BTF), mov(0, 0), EXIT]) {
+        Ok(_) => Ok(()),
+        // An older kernel knows helpers by number only.
+        Err(reason) if reason.contains("unknown") => {
+            Err("this kernel has no helper bpf_get_current_task_btf (Linux 5.11 has it)".into())
+        }
+        Err(reason) => Err(reason),
+    }
 }
 
 /// A storage map, and a program at a raw tracepoint that uses it (5.11 had the map, but not for tracing programs).

@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 
 /// What goes into a guest.
 pub struct Binaries {
-    /// Test binaries that have tests for root.
+    /// Test binaries.
     pub tests: Vec<PathBuf>,
     /// The agent, at the path that is compiled into the tests.
     pub agent: PathBuf,
 }
 
 /// Builds them and says where they are. All of the workspace, as `cargo test` does: a part of it would be built with other
-/// features, from the start.
-pub fn build(root: &Path) -> Result<Binaries> {
+/// features, from the start. Test binaries without a test for root that fits one of the filters are left out.
+pub fn build(root: &Path, filters: &[String]) -> Result<Binaries> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--no-run", "--quiet", "--workspace", "--locked", "--message-format=json-render-diagnostics"]);
     let output = cargo.current_dir(root).stderr(Stdio::inherit()).output().context("starting cargo")?;
@@ -32,11 +32,11 @@ pub fn build(root: &Path) -> Result<Binaries> {
             agent = Some(path);
         }
     }
-    tests.retain(|path| has_root_tests(path));
+    tests.retain(|path| has_tests(path, filters));
     Ok(Binaries { tests, agent: agent.context("cargo built no kstrobe")? })
 }
 
-fn has_root_tests(binary: &Path) -> bool {
-    let listed = Command::new(binary).args(["--ignored", "--list", "root_"]).output();
+fn has_tests(binary: &Path, filters: &[String]) -> bool {
+    let listed = Command::new(binary).args(["--ignored", "--list"]).args(filters).output();
     listed.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(": test"))
 }

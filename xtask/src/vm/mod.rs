@@ -71,7 +71,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Set::Short => SHORT.iter().map(|name| (*name).to_owned()).collect(),
         Set::Full => vec!["root_".to_owned()],
     };
-    let binaries = binaries::build(root)?;
+    let binaries = binaries::build(root, &tests)?;
+    if binaries.tests.is_empty() {
+        bail!("no test for root has {} in its name", tests.join(" or "));
+    }
     let limit = Duration::from_secs(options.timeout);
     let mut failed = Vec::new();
     for release in releases {
@@ -100,7 +103,7 @@ pub fn short(root: &Path) -> Result<()> {
 }
 
 fn write_docs(root: &Path, limit: Duration) -> Result<()> {
-    let binaries = binaries::build(root)?;
+    let binaries = binaries::build(root, &["no tests".to_owned()])?;
     let shipped = docs::shipped(&binaries)?;
     let mut all = Vec::new();
     for release in Release::ALL {
