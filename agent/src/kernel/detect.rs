@@ -82,7 +82,7 @@ pub fn possible_cpus() -> u32 {
 /// The kernel writes a column per possible CPU: `CPU0 CPU1 ...`.
 fn possible_in(softirqs: &str) -> Option<u32> {
     let last: u32 = softirqs.lines().next()?.split_whitespace().last()?.strip_prefix("CPU")?.parse().ok()?;
-    (last < 1 << 16).then_some(last + 1)
+    (last < 1 << 16).then(|| last + 1)
 }
 
 /// The lowest CPU that is running: CPU 0 can be offline on some machines.

@@ -23,16 +23,6 @@ pub fn pselect_sleeps(count: u32, each: Duration) {
     }
 }
 
-/// Keeps every CPU busy for so long.
-pub fn spin(time: Duration) {
-    let begin = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| while begin.elapsed() < time {});
-        }
-    });
-}
-
 /// A server on loopback that answers each byte after a while, for one connection. The thread ends with the connection.
 pub fn delayed_echo(delay: Duration) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -112,4 +102,13 @@ pub fn named(comm: &str, work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         std::thread::Builder::new().name(comm.to_owned()).spawn_scoped(scope, work).unwrap().join().unwrap();
     });
+}
+
+/// Waits so often in vain for a datagram: each wait ends by a timer of the kernel's wheel, which the TIMER softirq runs.
+pub fn receive_timeouts(count: u32) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    for _ in 0..count {
+        assert!(socket.recv(&mut [0]).is_err(), "nobody sends here");
+    }
 }
