@@ -8,7 +8,9 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /dev/pts
-for folder in /dev/shm /tmp /run; do mount -t tmpfs tmp $folder; done
+# Not over /tmp: the tree that is tested may lie there. The root file system is memory already.
+mkdir -p /dev/shm /tmp /run
+for folder in /dev/shm /run; do mount -t tmpfs tmp $folder; done
 mount -t cgroup2 cgroup /sys/fs/cgroup
 for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
     echo +$controller >/sys/fs/cgroup/cgroup.subtree_control
