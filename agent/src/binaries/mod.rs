@@ -10,11 +10,11 @@
 //! | `open` | the above together: from a user's words to places in files | files |
 
 pub mod elf;
-//pub mod find;
-//pub mod open;
+pub mod find;
+pub mod open;
 pub mod pattern;
 pub mod symbols;
 pub mod usdt;
 
-//pub use find::File;
-//pub use open::{functions, probes};
+pub use find::File;
+pub use open::{functions, probes};

@@ -1,8 +1,8 @@
 //! Functions of an ELF file by name, demangled name or pattern.
 
-use object::elf;
-use object::read::elf::ElfSymbolTable64;
-use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, ReadRef, SymbolFlags};
+use object::elf::{self, FileHeader64};
+use object::read::elf::{SectionHeader as _, Sym as _, SymbolTable};
+use object::{Endianness, ReadRef};
 use std::collections::BTreeMap;
 
 use super::elf::Image;
@@ -39,23 +39,32 @@ pub struct Place {
 
 /// Every function, by address, each address once for each name.
 pub fn all<'data, R: ReadRef<'data>>(image: &Image<'data, R>) -> Vec<Function> {
-    let tables = [image.file.symbol_table(), image.file.dynamic_symbol_table()];
-    let mut found: Vec<Function> = tables.into_iter().flatten().flat_map(|t| of_table(&t)).collect();
+    let tables = [image.file.elf_symbol_table(), image.file.elf_dynamic_symbol_table()];
+    let mut found: Vec<Function> = tables.into_iter().flat_map(|t| of_table(image, t)).collect();
     found.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
     found.dedup_by(|a, b| a.address == b.address && a.name == b.name);
     found
 }
 
-fn of_table<'data, R: ReadRef<'data>>(table: &ElfSymbolTable64<'data, '_, Endianness, R>) -> Vec<Function> {
-    let functions = table.symbols().filter_map(|symbol| {
-        let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { return None };
-        let kind = st_info.st_type();
-        if !matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC) || symbol.is_undefined() || symbol.address() == 0 {
+fn of_table<'data, R: ReadRef<'data>>(
+    image: &Image<'data, R>,
+    table: &SymbolTable<'data, FileHeader64<Endianness>, R>,
+) -> Vec<Function> {
+    let endian = image.endian();
+    // All names in one read: one for each name costs a system call each where the file is not in memory.
+    let strings = image.file.elf_section_table().section(table.string_section());
+    let Ok(strings) = strings.and_then(|s| s.data(endian, image.file.data())) else { return Vec::new() };
+    let functions = table.iter().filter_map(|symbol| {
+        let kind = symbol.st_info().st_type();
+        let address = symbol.st_value(endian);
+        let defined = symbol.st_shndx(endian) != elf::SHN_UNDEF && address != 0;
+        if !defined || !matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC) {
             return None;
         }
-        let name = String::from_utf8_lossy(symbol.name_bytes().ok()?).into_owned();
-        let name = name.split('@').next().unwrap_or_default().to_string();
-        let (address, size, indirect) = (symbol.address(), symbol.size(), kind == elf::STT_GNU_IFUNC);
+        let name = strings.get(symbol.st_name(endian) as usize..)?;
+        let name = name.split(|b| matches!(b, 0 | b'@')).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        let (size, indirect) = (symbol.st_size(endian), kind == elf::STT_GNU_IFUNC);
         (!name.is_empty()).then_some(Function { name, address, size, indirect })
     });
     functions.collect()
