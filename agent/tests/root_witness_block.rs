@@ -2,6 +2,7 @@
 
 mod support;
 
+use nix::fcntl::OFlag;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -52,7 +53,7 @@ impl Disk {
         let mut block = Block([7; BLOCK_BYTES]);
         let mut open = OpenOptions::new();
         let mut device =
-            open.read(true).write(true).custom_flags(libc::O_DIRECT).open(self.device()).expect("the disk opens");
+            open.read(true).write(true).custom_flags(OFlag::O_DIRECT.bits()).open(self.device()).expect("the disk opens");
         for _ in 0..writes {
             device.write_all(&block.0).unwrap();
         }
