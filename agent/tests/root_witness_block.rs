@@ -52,8 +52,12 @@ impl Disk {
         struct Block([u8; BLOCK_BYTES]);
         let mut block = Block([7; BLOCK_BYTES]);
         let mut open = OpenOptions::new();
-        let mut device =
-            open.read(true).write(true).custom_flags(OFlag::O_DIRECT.bits()).open(self.device()).expect("the disk opens");
+        let mut device = open
+            .read(true)
+            .write(true)
+            .custom_flags(OFlag::O_DIRECT.bits())
+            .open(self.device())
+            .expect("the disk opens");
         for _ in 0..writes {
             device.write_all(&block.0).unwrap();
         }
