@@ -323,7 +323,8 @@ fn root_id(process: &Path) -> Option<RootId> {
 /// Whether a file of this name is meant: `libc` means `libc`, `libc.so.6` and `libc-2.31.so`, but not `libcrypt.so.1`.
 fn is_named(file: &str, name: &str) -> bool {
     let Some(rest) = file.strip_prefix(name) else { return false };
-    let version = rest.strip_prefix('-').is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()) && v.contains(".so"));
+    let version =
+        rest.strip_prefix('-').is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()) && v.contains(".so"));
     let numbers = |v: &str| v.chars().all(|c| c.is_ascii_digit() || c == '.');
     let library = |rest: &str| rest.strip_prefix(".so").is_some_and(numbers);
     // `libssl.so` means every version of it as well.

@@ -135,7 +135,8 @@ pub fn find<'data, R: ReadRef<'data>>(
 /// demangled names.
 fn choose<'f>(functions: &'f [Function], wanted: &str) -> Vec<&'f Function> {
     let fitting = |fits: &dyn Fn(&Function) -> bool| functions.iter().filter(|f| fits(f)).collect::<Vec<_>>();
-    let demangled = |f: &Function, fits: &dyn Fn(&str) -> bool| readable(&f.name).is_some_and(|n| n.iter().any(|n| fits(n)));
+    let demangled =
+        |f: &Function, fits: &dyn Fn(&str) -> bool| readable(&f.name).is_some_and(|n| n.iter().any(|n| fits(n)));
     if is_pattern(wanted) {
         return fitting(&|f| !f.indirect && (matches(wanted, &f.name) || demangled(f, &|n| matches(wanted, n))));
     }

@@ -66,7 +66,10 @@ fn a_path_a_link_and_a_pattern() {
     assert_eq!(find(&world, &none, None).unwrap_err(), format!("there is no file {none}"));
     let dir = folder.path("opt");
     assert_eq!(find(&world, &dir, None).unwrap_err(), format!("{dir} is no regular file"));
-    assert_eq!(find(&world, "no-such-program", None).unwrap_err(), "no program or library `no-such-program` is found or running");
+    assert_eq!(
+        find(&world, "no-such-program", None).unwrap_err(),
+        "no program or library `no-such-program` is found or running"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod loading;
 mod maps;
 mod objects;
+mod raw;
 
 use super::sys::perf;
 use super::*;

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// `BPF_PROG_TYPE_*` numbers.
 pub mod kind {
+    /// kprobes and uprobes, also of many places at once.
+    pub const KPROBE: u32 = 2;
     /// Perf tracepoint.
     pub const TRACEPOINT: u32 = 5;
     /// Perf event.
@@ -32,6 +34,19 @@ pub struct ProgSpec<'a> {
     pub insns: &'a [u64],
     /// At most 15 bytes are kept.
     pub name: &'a str,
+    /// What the verifier's log may quote.
+    pub notes: Option<Notes<'a>>,
+}
+
+/// The program's own type information: where it came from, line by line.
+#[derive(Clone, Copy, Debug)]
+pub struct Notes<'a> {
+    /// BTF that was loaded.
+    pub btf: BorrowedFd<'a>,
+    /// `struct bpf_func_info`: instruction, BTF id.
+    pub functions: &'a [[u32; 2]],
+    /// `struct bpf_line_info`: instruction, file, text, line and column.
+    pub lines: &'a [[u32; 4]],
 }
 
 /// Why a load failed.
@@ -166,6 +181,8 @@ struct RawInfo {
 
 /// Long enough for what the kernel says of a program of a dozen instructions.
 const LOG_BYTES: usize = 16 << 10;
+/// Long enough for the most that the kernel says of any program we make: the log of one that is too large is cut by it.
+const LONG_LOG_BYTES: usize = 4 << 20;
 
 fn log_text(log: &[u8]) -> String {
     let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
@@ -188,12 +205,19 @@ pub fn load(spec: &ProgSpec<'_>) -> Result<OwnedFd, Refused> {
             attach_btf_id: spec.attach_btf_id,
             ..LoadAttr::default()
         };
-        // SAFETY: instructions, licence and log outlive the call and have the lengths given; the result is a new
+        if let Some(Notes { btf, functions, lines }) = spec.notes {
+            attr.btf_fd = btf.as_raw_fd() as u32;
+            attr.func_info_rec_size = size_of::<[u32; 2]>() as u32;
+            (attr.func_info, attr.func_info_cnt) = (functions.as_ptr() as u64, functions.len() as u32);
+            attr.line_info_rec_size = size_of::<[u32; 4]>() as u32;
+            (attr.line_info, attr.line_info_cnt) = (lines.as_ptr() as u64, lines.len() as u32);
+        }
+        // SAFETY: instructions, licence, log and notes outlive the call and have the lengths given; the result is a new
         // descriptor.
         unsafe { bpf(Command::ProgLoad, &mut attr).map(|fd| owned(fd)) }
     };
     attempt(&mut []).or_else(|_| {
-        let mut log = vec![0; LOG_BYTES];
+        let mut log = vec![0; if spec.notes.is_some() { LONG_LOG_BYTES } else { LOG_BYTES }];
         attempt(&mut log).map_err(|error| Refused { error, log: log_text(&log) })
     })
 }
