@@ -3,6 +3,7 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `user` | what do registers and notes say at a place in a program or library? |
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
@@ -26,6 +27,7 @@ mod scope;
 mod span;
 mod strings;
 mod syscalls;
+mod user;
 mod walk;
 
 pub use print::{print_expr, print_probe};
@@ -93,16 +95,19 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
         }
         Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
     };
-    let diagnostics = report.finish();
+    let (diagnostics, choices) = report.finish();
     match shape {
-        Ok(shape) if diagnostics.is_empty() => Ok(typed::Probe {
-            name: program.name.text.clone(),
-            shape,
-            metrics: columns.finish(program),
-            slow: None,
-            choices: Vec::new(),
-            limits: program.limits,
-        }),
+        Ok(mut shape) if diagnostics.is_empty() => {
+            user::join(&mut shape, target.arch);
+            Ok(typed::Probe {
+                name: program.name.text.clone(),
+                shape,
+                metrics: columns.finish(program),
+                slow: None,
+                choices,
+                limits: program.limits,
+            })
+        }
         // A text that did not parse stops the probe without a word here: its mistake is reported already.
         _ => Err(diagnostics),
     }

@@ -3,7 +3,8 @@
 use super::expr::{Env, Value};
 use super::report::{Checked, Reported, unknown};
 use super::syscalls::SyscallArgs;
-use super::{access, sampling, syscalls};
+use super::user::UserArgs;
+use super::{access, sampling, syscalls, user};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span, did_you_mean};
 use crate::target::btf::Kind as BtfKind;
@@ -50,6 +51,8 @@ pub(super) enum Args<'a> {
     Syscall(SyscallArgs<'a>),
     /// A perf event.
     Sample(Arch),
+    /// A place in a program or library.
+    User(UserArgs),
 }
 
 /// A value saved at the start of a span.
@@ -87,6 +90,7 @@ impl<'a> Scope<'a> {
             Args::Record { fields, .. } => fields.iter().map(|f| f.name.as_str()).collect(),
             Args::Syscall(s) => s.arg_names(target),
             Args::Sample(_) => sampling::NAMES.to_vec(),
+            Args::User(user) => user.names(),
         }
     }
 }
@@ -104,6 +108,11 @@ const ADDRESS_FAMILIES: [(&str, i128); 5] =
 /// Names of the constants that are the same on every kernel.
 pub(super) fn constants() -> impl Iterator<Item = &'static str> {
     ADDRESS_FAMILIES.iter().map(|(name, _)| *name)
+}
+
+/// `arg0`, `arg1` and so on.
+fn is_register_arg(name: &str) -> bool {
+    name.strip_prefix("arg").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 impl Env<'_> {
@@ -136,6 +145,10 @@ impl Env<'_> {
             "task" => return self.task(span).map(|e| Some(Value::Typed(e))),
             "netns" => return self.netns(span).map(Some),
             "args" => return Err(self.bare_args(span)),
+            // bpftrace's names, where a hook has registers rather than named arguments.
+            _ if is_register_arg(name) && matches!(self.scope.args, Args::User(_)) => {
+                return self.arg(&Ident { name: name.into(), span }, span).map(Some);
+            }
             "start" => return Err(self.bare_start(span)),
             _ => return Ok(None),
         };
@@ -238,6 +251,7 @@ impl Env<'_> {
             },
             Args::Syscall(call) => syscalls::arg(self, call, field, span),
             Args::Sample(arch) => sampling::arg(self, *arch, field, span),
+            Args::User(user) => user::arg(self, user, field, span),
         }
     }
 

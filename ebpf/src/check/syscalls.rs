@@ -4,6 +4,7 @@ use super::access::{pointer_type, scalar_type};
 use super::expr::{Env, Value};
 use super::report::{Checked, Reported};
 use super::scope::Args;
+use super::user::{self, UserArgs};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Place, Span, did_you_mean};
 use crate::program::Edge;
@@ -161,10 +162,11 @@ impl Env<'_> {
                 let kind = Kind::Arg { offset: 8 };
                 Ok(Value::Typed(Expr { kind, ty: Ty::S64, duration: false, place }))
             }
+            Args::User(UserArgs::Return(arch)) => Ok(user::retval(*arch, place)),
             _ => Err(self.fail_hint(
                 span,
-                "`retval` is known only when a system call returns",
-                "hook `syscall:NAME:exit`",
+                "`retval` is known only when a call returns",
+                "hook `syscall:NAME:exit` or `uretprobe:PATH:SYMBOL`",
             )),
         }
     }

@@ -5,10 +5,14 @@
 pub mod btf;
 pub mod btf_write;
 pub mod dump;
+mod registers;
+pub mod usdt;
 
 use std::collections::BTreeMap;
 
 pub use btf::Btf;
+
+use crate::program::Binary;
 
 /// A description of one kernel.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +33,9 @@ pub struct Target {
     pub abilities: Abilities,
     /// Kernel functions some probe asked for that can be hooked, by the pattern that names them.
     pub functions: BTreeMap<String, Vec<Function>>,
+    /// Static probe points some probe asked for, by [`usdt_name`]: the different ways in which their notes say where the
+    /// arguments are, sorted. Absent when no such point was found.
+    pub usdts: BTreeMap<String, Vec<String>>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
 }
@@ -70,6 +77,12 @@ pub struct Function {
     pub module: Option<String>,
     /// Whether ftrace can hook its entry: fentry and kprobe_multi need that, kprobes do not.
     pub traceable: bool,
+}
+
+/// The name under which [`Target::usdts`] has the probe points that a hook means.
+pub fn usdt_name(binary: &Binary, provider: &str, name: &str) -> String {
+    let process = binary.pid.map(|pid| format!("{pid}:")).unwrap_or_default();
+    format!("{process}{}:{provider}:{name}", binary.path)
 }
 
 /// One system call.
