@@ -65,16 +65,15 @@ fn x86_whole(name: &str) -> &str {
     if let Some(rest) = name.strip_prefix('r')
         && rest.starts_with(|c: char| c.is_ascii_digit())
     {
-        return name.trim_end_matches(['d', 'w', 'b']);
+        return name.strip_suffix(['d', 'w', 'b']).unwrap_or(name);
     }
     match name {
         "al" => "ax",
         "bl" => "bx",
         "cl" => "cx",
         "dl" => "dx",
-        _ if name.len() == 3 && name.starts_with(['r', 'e']) => &name[1..],
-        _ if name.len() == 3 => name.strip_suffix('l').unwrap_or(name),
-        _ => name,
+        "sil" | "dil" | "bpl" | "spl" => &name[..2],
+        _ => name.strip_prefix(['r', 'e']).filter(|rest| rest.len() == 2).unwrap_or(name),
     }
 }
 
@@ -95,7 +94,7 @@ mod tests {
             assert!(x86(names[0]).is_some());
             assert!(names.iter().all(|name| x86(name) == x86(names[0])), "{names:?}");
         }
-        for none in ["ah", "bh", "xmm0", "rip", "eip", "cs", "", "r16", "axl", "ral", "é"] {
+        for none in ["ah", "bh", "xmm0", "rip", "eip", "cs", "", "r16", "axl", "ral", "r8dw", "é"] {
             assert_eq!(x86(none), None, "{none}");
         }
         let arm = |name| Arch::Aarch64.register(name);
