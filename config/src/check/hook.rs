@@ -1,6 +1,6 @@
 //! Hook text (`syscall:[a, b]:exit`) to [`Hook`].
 
-use super::sampling;
+use super::{sampling, user};
 use crate::diag::Diagnostic;
 use crate::fields;
 use crate::model::{Hook, Spanned};
@@ -10,26 +10,32 @@ use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 
 /// Hook kinds of this version with their shape.
-pub(crate) const KINDS: [(&str, &str); 8] = [
+pub(crate) const KINDS: [(&str, &str); 11] = [
     ("tracepoint", "tracepoint:SYSTEM:EVENT"),
     ("rawtracepoint", "rawtracepoint:EVENT"),
     ("syscall", "syscall:NAME:enter"),
     ("interval", "interval:s:1"),
+    ("uprobe", "uprobe:PATH:SYMBOL"),
+    ("uretprobe", "uretprobe:PATH:SYMBOL"),
+    ("usdt", "usdt:PATH:PROVIDER:NAME"),
     ("profile", "profile:hz:99"),
     ("software", "software:EVENT:PERIOD"),
     ("hardware", "hardware:EVENT:PERIOD"),
     ("iter", "iter:task"),
 ];
 /// Hook kinds of the language that this version cannot attach.
-const LATER: [&str; 8] = ["kprobe", "kretprobe", "fentry", "fexit", "function", "uprobe", "uretprobe", "usdt"];
+const LATER: [&str; 5] = ["kprobe", "kretprobe", "fentry", "fexit", "function"];
 /// Names of other tools for our kinds.
-const HABITS: [(&str, &str); 9] = [
+const HABITS: [(&str, &str); 12] = [
     ("t", "tracepoint"),
     ("tp", "tracepoint"),
     ("rt", "rawtracepoint"),
     ("raw_tp", "rawtracepoint"),
     ("raw_tracepoint", "rawtracepoint"),
     ("tp_btf", "rawtracepoint"),
+    ("u", "uprobe"),
+    ("ur", "uretprobe"),
+    ("U", "usdt"),
     ("i", "interval"),
     ("timer", "interval"),
     ("sys", "syscall"),
@@ -43,6 +49,10 @@ pub(crate) const MAX_PERIOD_NS: u64 = 86_400_000_000_000;
 pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Spanned<Hook>> {
     let mut hooks: Vec<Spanned<Hook>> = Vec::new();
     for item in fields::one_or_many(node, "hook", report) {
+        if user::is_of_process(item) {
+            hooks.extend(user::of_process(item, report));
+            continue;
+        }
         if let Kind::Mapping(entries) = &item.kind {
             report.push(match entries.first().map(|e| e.key.value.as_str()) {
                 Some("first_of") => {
@@ -78,6 +88,9 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
             "rawtracepoint" => raw_tracepoint(rest),
             "syscall" => syscall(rest),
             "interval" => interval(rest),
+            "uprobe" => user::function(rest, false),
+            "uretprobe" => user::function(rest, true),
+            "usdt" => user::usdt(rest),
             "profile" => sampling::profile(rest),
             "software" => sampling::software(rest),
             "hardware" => sampling::hardware(rest),

@@ -5,6 +5,7 @@ pub(crate) mod buckets;
 pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;
+mod user;
 
 pub(crate) use agent::agent;
 
