@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use kstrobe_ebpf::Layout;
 use kstrobe_ebpf::layout::Loss;
 
+use super::user_hooks::{News, UserHooks};
+use crate::binaries::find::World;
 use crate::kernel::load::Loaded;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
@@ -21,6 +23,8 @@ const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 
 /// A running probe.
 pub(super) struct Attached {
+    // Let go of before the programs are.
+    user: Option<UserHooks>,
     loaded: Loaded,
     tables: Vec<TableSeries>,
     /// Spans swept because they never ended.
@@ -32,7 +36,7 @@ pub(super) struct Attached {
 
 impl Attached {
     /// `born` is a moment before the programs were attached.
-    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, born: Moment) -> Attached {
+    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, user: Option<UserHooks>, born: Moment) -> Attached {
         let tables = layout.tables.iter().map(|t| {
             let metrics = || t.cells.iter().map(|c| &outline.metrics[c.metric as usize]);
             // Metrics that share a table share their keys' fate: the longest wish wins, zero being for ever.
@@ -42,12 +46,34 @@ impl Attached {
         });
         let tables: Vec<TableSeries> = tables.collect();
         let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), layout.spans.is_some());
-        Attached { loaded, tables, abandoned: 0, every, swept: born.mono }
+        Attached { user, loaded, tables, abandoned: 0, every, swept: born.mono }
+    }
+
+    /// When something is due: a sweep, or a look for files to hook.
+    pub fn due(&self) -> Option<Instant> {
+        let sweep = self.sweep_due();
+        let look = self.user.as_ref().map(UserHooks::due);
+        sweep.into_iter().chain(look).min()
     }
 
     /// When the next sweep is due.
-    pub fn due(&self) -> Option<Instant> {
+    pub fn sweep_due(&self) -> Option<Instant> {
         Some(self.swept + self.every?)
+    }
+
+    /// Looks for files to hook, when that is due. Says what changed.
+    pub fn look(&mut self, world: &mut Option<World>) -> Vec<News> {
+        match &mut self.user {
+            Some(user) if user.due() <= Instant::now() => {
+                user.look(&self.loaded, world.get_or_insert_with(World::look))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Its hooks in files.
+    pub fn user(&self) -> Option<&UserHooks> {
+        self.user.as_ref()
     }
 
     /// All series now. A table that cannot be read is left out, and why is said.

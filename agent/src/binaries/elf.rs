@@ -70,11 +70,10 @@ impl<'data, R: ReadRef<'data>> Image<'data, R> {
     }
 
     fn offset(&self, address: u64, code: bool) -> Option<u64> {
-        let found = self.segments.iter().filter(|s| s.executable || !code).find_map(|s| {
+        self.segments.iter().filter(|s| s.executable || !code).find_map(|s| {
             let inside = address.checked_sub(s.address).filter(|n| *n < s.bytes)?;
             s.offset.checked_add(inside)
-        });
-        found
+        })
     }
 
     pub(super) fn endian(&self) -> Endianness {

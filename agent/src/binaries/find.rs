@@ -39,6 +39,11 @@ pub struct FileId {
 }
 
 impl FileId {
+    /// Its inode number.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Whether a hook in the one is a hook in the other.
     ///
     /// Containers of one image have the same file below mounts of their own, each with a device number of its own. The
@@ -134,7 +139,7 @@ impl World {
         let words = binary.path.as_str();
         let mut found = Found::default();
         match binary.pid {
-            Some(pid) if !self.proc.join(pid.to_string()).exists() => {
+            Some(pid) if !self.has_process(pid) => {
                 return Err(format!("there is no process {pid}"));
             }
             Some(pid) if words.starts_with('/') => self.by_path(words, Some(pid), &mut found)?,
@@ -163,6 +168,24 @@ impl World {
         }
     }
 
+    /// Whether there is such a process.
+    pub fn has_process(&self, pid: u32) -> bool {
+        self.proc.join(pid.to_string()).exists()
+    }
+
+    /// Whether some process has code mapped from a file with this inode number. Reads the mappings of all processes: for files
+    /// that no path leads to any more.
+    pub fn runs(&self, id: &FileId) -> bool {
+        let inode = id.inode().to_string();
+        fs::read_dir(&self.proc).into_iter().flatten().flatten().any(|entry| {
+            let maps = fs::read_to_string(entry.path().join("maps")).unwrap_or_default();
+            maps.lines().any(|line| {
+                let mut fields = line.split_ascii_whitespace().skip(1);
+                fields.next().is_some_and(|access| access.contains('x')) && fields.nth(2) == Some(inode.as_str())
+            })
+        })
+    }
+
     /// A path or a pattern of paths, below our root or that of a process.
     fn by_path(&self, words: &str, root: Option<u32>, found: &mut Found) -> Result<(), String> {
         if !is_pattern(words) {
@@ -179,7 +202,13 @@ impl World {
                 return Err(format!("`{words}` fits more than {MOST_FILES} files and folders"));
             }
         }
-        paths.iter().for_each(|path| self.add(path, root, found));
+        for path in &paths {
+            // A pattern means programs, whatever else lies beside them.
+            match self.open(path, root) {
+                Ok(handle) if !is_elf(&handle) => {}
+                _ => self.add(path, root, found),
+            }
+        }
         Ok(())
     }
 

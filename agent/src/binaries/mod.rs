@@ -17,4 +17,4 @@ pub mod symbols;
 pub mod usdt;
 
 pub use find::File;
-pub use open::{functions, probes};
+pub use open::{Places, all_functions, all_probes, functions, places, probes};

@@ -1,5 +1,6 @@
 //! From an open file to what can be hooked in it.
 
+use kstrobe_ebpf::typed::Attach;
 use object::{ReadCache, ReadRef};
 use std::fs;
 
@@ -30,30 +31,64 @@ impl<'a> ReadRef<'a> for Pieces<'a> {
     }
 }
 
-fn with<T>(file: &File, ask: impl for<'a> FnOnce(&Image<'a, Pieces<'a>>) -> T) -> Result<T, String> {
-    let cache = ReadCache::new(&file.handle);
-    let image = Image::parse(Pieces(&cache))?;
-    Ok(ask(&image))
-}
-
 /// The places of the functions that a symbol or pattern means, `beyond` bytes into each.
 pub fn functions(file: &File, symbol: &str, beyond: u64) -> Result<Vec<Place>, String> {
-    with(file, |image| symbols::find(image, symbol, beyond, MOST_PLACES))?
+    let cache = ReadCache::new(&file.handle);
+    symbols::find(&Image::parse(Pieces(&cache))?, symbol, beyond, MOST_PLACES)
 }
 
 /// The places of the static probe points that fit.
 pub fn probes(file: &File, provider: &str, name: &str) -> Result<Vec<Site>, String> {
-    with(file, |image| usdt::find(image, provider, name, MOST_PLACES))?
+    let cache = ReadCache::new(&file.handle);
+    usdt::find(&Image::parse(Pieces(&cache))?, provider, name, MOST_PLACES)
+}
+
+/// Where a program is to be hooked into one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Instructions, in bytes from the file's start, ascending.
+    pub offsets: Vec<u64>,
+    /// For each of them the semaphore, likewise, 0 for none; empty when none has one.
+    pub semaphores: Vec<u64>,
+}
+
+/// The places that a user-space hook means in a file. `None` when the file has the probe point, but its arguments lie
+/// elsewhere than where this program reads them.
+pub fn places(file: &File, attach: &Attach) -> Result<Option<Places>, String> {
+    match attach {
+        Attach::Uprobe { symbol, offset, .. } => {
+            let offsets = functions(file, symbol, *offset)?.into_iter().map(|place| place.offset).collect();
+            Ok(Some(Places { offsets, semaphores: Vec::new() }))
+        }
+        Attach::Usdt { provider, name, args, .. } => {
+            let sites = probes(file, provider, name)?;
+            Ok(places_of(sites.into_iter().filter(|site| args.as_ref().is_none_or(|args| site.args == *args))))
+        }
+        other => Err(format!("{other} is not a hook in a program or library")),
+    }
+}
+
+fn places_of(sites: impl Iterator<Item = Site>) -> Option<Places> {
+    let mut pairs: Vec<(u64, u64)> = sites.map(|site| (site.offset, site.semaphore.unwrap_or(0))).collect();
+    pairs.sort_unstable();
+    // Two probe points that a pattern means may stand at one instruction.
+    pairs.dedup();
+    let (offsets, semaphores): (Vec<u64>, Vec<u64>) = pairs.into_iter().unzip();
+    let none = semaphores.iter().all(|s| *s == 0);
+    let semaphores = if none { Vec::new() } else { semaphores };
+    (!offsets.is_empty()).then_some(Places { offsets, semaphores })
 }
 
 /// Every function that has a name.
 pub fn all_functions(file: &File) -> Result<Vec<Function>, String> {
-    with(file, |image| symbols::all(image))
+    let cache = ReadCache::new(&file.handle);
+    Ok(symbols::all(&Image::parse(Pieces(&cache))?))
 }
 
 /// Every static probe point.
 pub fn all_probes(file: &File) -> Result<Vec<Site>, String> {
-    with(file, |image| usdt::all(image))
+    let cache = ReadCache::new(&file.handle);
+    Ok(usdt::all(&Image::parse(Pieces(&cache))?))
 }
 
 #[cfg(test)]
@@ -86,6 +121,17 @@ mod tests {
         });
         assert_eq!(Some(places[0].offset), offset);
         assert_ne!(code, [0; 8]);
+    }
+
+    #[test]
+    fn places_of_probe_points_keep_their_semaphores() {
+        let site =
+            |offset, semaphore| Site { provider: "p".into(), name: "n".into(), args: String::new(), offset, semaphore };
+        let of = |sites: &[Site]| places_of(sites.iter().cloned());
+        let two = of(&[site(8, None), site(4, Some(100)), site(4, Some(100))]).unwrap();
+        assert_eq!((two.offsets, two.semaphores), (vec![4, 8], vec![100, 0]));
+        assert_eq!(of(&[site(4, None)]), Some(Places { offsets: vec![4], semaphores: vec![] }));
+        assert_eq!(of(&[]), None);
     }
 
     #[inline(never)]

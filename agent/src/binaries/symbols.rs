@@ -154,7 +154,7 @@ fn choose<'f>(functions: &'f [Function], wanted: &str) -> Vec<&'f Function> {
 /// A hint for a name that fits nothing.
 fn near(functions: &[Function], wanted: &str) -> String {
     let names: Vec<String> = functions.iter().map(Function::readable).collect();
-    match kstrobe_config::did_you_mean(wanted, names.iter().map(String::as_str)) {
+    match kstrobe_ebpf::diag::did_you_mean(wanted, names.iter().map(String::as_str)) {
         Some(near) => format!("; did you mean `{near}`?"),
         None => String::new(),
     }

@@ -62,7 +62,7 @@ pub fn find<'data, R: ReadRef<'data>>(
         sites.iter().filter(|s| matches(provider, &s.provider) && matches(name, &s.name)).cloned().collect();
     if found.is_empty() {
         let known: Vec<String> = sites.iter().map(|s| format!("{}:{}", s.provider, s.name)).collect();
-        let near = kstrobe_config::did_you_mean(&format!("{provider}:{name}"), known.iter().map(String::as_str));
+        let near = kstrobe_ebpf::diag::did_you_mean(&format!("{provider}:{name}"), known.iter().map(String::as_str));
         let hint = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
         return Err(format!("it has no static probe point `{provider}:{name}`{hint}"));
     }

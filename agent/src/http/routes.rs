@@ -54,6 +54,9 @@ pub struct ProbeStatus {
     pub reason: String,
     /// Its hooks.
     pub hooks: Vec<HookStatus>,
+    /// Programs and libraries that it hooks, each with the number of places, and those it cannot, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// Full names of its metrics.
     pub metrics: Vec<String>,
 }

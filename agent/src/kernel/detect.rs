@@ -22,7 +22,7 @@ pub struct Wanted {
 }
 
 /// Describes the kernel. Never fails: what cannot be found out is absent, and [`Target::abilities`] says why.
-/// [`Target::polls`] is left empty.
+/// [`Target::polls`] and [`Target::usdts`] are left empty.
 pub fn detect(wanted: &Wanted) -> Target {
     let btf = read_btf(wanted.btf.as_deref());
     let tracefs = Tracefs::open().map_err(|error| error.to_string());
@@ -41,6 +41,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         syscalls: system_calls(tracefs.as_ref(), &wanted.syscalls),
         abilities,
         functions: BTreeMap::new(),
+        usdts: BTreeMap::new(),
         polls: BTreeMap::new(),
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::kernel::abilities::{explain, perf_refusal};
 use crate::kernel::detect::{first_online_cpu, online_cpus};
+use crate::kernel::raw_load::RawProgram;
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sampling;
 use crate::kernel::sys::{self, KernelMap, perf, prog};
 use crate::kernel::tracefs::Tracefs;
+use crate::kernel::uprobe::{self, Places};
 use crate::kernel::verifier_log;
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
@@ -149,6 +151,13 @@ impl Loaded {
         &self.maps
     }
 
+    /// Attaches a program to places of one file in user space, until what is returned is closed.
+    pub fn attach_user(&self, program: &str, places: &Places<'_>) -> Result<Vec<OwnedFd>, String> {
+        let found = self.programs.iter().find(|p| p.name == program).ok_or_else(|| format!("no program {program}"))?;
+        let way = uprobe::way(&found.attach).ok_or_else(|| format!("{program} is for another kind of hook"))?;
+        uprobe::attach(found.fd.as_fd(), way.multi, places)
+    }
+
     /// Runs a program at a raw tracepoint once, now, in this process, with these words as the tracepoint's arguments.
     pub fn test_run(&self, program: &str, args: &[u64]) -> io::Result<()> {
         let found = self.programs.iter().find(|p| p.name == program);
@@ -223,7 +232,10 @@ fn load_programs(
     let maps = open_maps(&ebpf, layout)?;
     let mut loaded = Loaded { perf_events: Vec::new(), ebpf, programs: Vec::new(), maps };
     for (name, attach) in programs {
-        let fd = load_program(loader, &mut loaded.ebpf, name, attach)?;
+        let fd = match uprobe::way(attach) {
+            Some(way) => load_raw(&loaded.ebpf, object, name, prog::kind::KPROBE, way.attach_type())?,
+            None => load_program(loader, &mut loaded.ebpf, name, attach)?,
+        };
         loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
     }
     loaded
@@ -233,8 +245,13 @@ fn load_programs(
     Ok(loaded)
 }
 
+/// Programs in programs and libraries are left to [`Loaded::attach_user`]: their places are found and found again while the
+/// probe runs.
 fn attach_programs(loader: &mut Loader, loaded: &mut Loaded) -> Result<(), LoadError> {
     for LoadedProgram { name, attach, .. } in &loaded.programs {
+        if uprobe::way(attach).is_some() {
+            continue;
+        }
         let events = attach_program(loader, &mut loaded.ebpf, name, attach)?;
         loaded.perf_events.extend(events);
     }
@@ -281,6 +298,16 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
     result.map_err(|error| program_error(name, attach, error))?;
     let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
     fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
+}
+
+/// Loads a program past aya, with an attach type that aya does not offer.
+fn load_raw(ebpf: &Ebpf, object: &[u8], name: &str, kind: u32, attach_type: u32) -> Result<OwnedFd, LoadError> {
+    let program = RawProgram::of_object(object, name).map_err(LoadError::Object)?;
+    let map = |name: &str| match ebpf.map(name)? {
+        Map::Array(data) | Map::HashMap(data) | Map::Stack(data) | Map::Unsupported(data) => Some(data.fd().as_fd()),
+        _ => None,
+    };
+    program.load(kind, attach_type, map).map_err(|refused| refused_program(name, &refused.error, refused.log))
 }
 
 /// Returns what keeps the program attached, where aya does not hold it.
@@ -350,19 +377,22 @@ fn refused_types(object: &[u8]) -> Option<String> {
     Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
 }
 
+fn refused_program(name: &str, error: &io::Error, log: String) -> LoadError {
+    if log.trim().is_empty() && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+        return LoadError::Permission(format!("loading program {name}: {}", explain(error)));
+    }
+    let summary = match verifier_log::summary(&log) {
+        text if text.is_empty() => format!("no reason given ({error})"),
+        text => text,
+    };
+    LoadError::Verifier { program: name.to_string(), summary, log }
+}
+
 fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
     let program = name.to_string();
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {
-            let log = verifier_log.to_string();
-            if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
-                return LoadError::Permission(format!("loading program {name}: {}", explain(&io_error)));
-            }
-            let summary = match verifier_log::summary(&log) {
-                text if text.is_empty() => format!("no reason given ({io_error})"),
-                text => text,
-            };
-            LoadError::Verifier { program, summary, log }
+            refused_program(name, &io_error, verifier_log.to_string())
         }
         ProgramError::SyscallError(error) => match (error.io_error.raw_os_error(), attach) {
             (Some(libc::EPERM | libc::EACCES), _) => {

@@ -14,7 +14,7 @@ impl Folder {
     fn file(&self, name: &str) -> &Folder {
         let path = self.0.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, name).unwrap();
+        fs::write(path, format!("\x7fELF{name}")).unwrap();
         self
     }
     /// A process with a root folder of its own below `roots`, as /proc shows it.
@@ -55,6 +55,7 @@ fn a_path_a_link_and_a_pattern() {
     let folder = Folder::new("paths");
     folder.file("opt/15/bin/db").file("opt/16/bin/db").file("opt/.hidden/bin/db").file("opt/16/lib/x");
     symlink(folder.path("opt/15/bin/db"), folder.path("link")).unwrap();
+    fs::write(folder.path("opt/15/bin/dx"), "#!/bin/sh").unwrap();
     let world = World::default();
     assert_eq!(find(&world, &folder.path("opt/15/bin/db"), None).unwrap(), [folder.path("opt/15/bin/db")]);
     assert_eq!(find(&world, &folder.path("link"), None).unwrap(), [folder.path("link")]);

@@ -5,6 +5,7 @@ pub mod map;
 pub mod mount;
 pub mod perf;
 pub mod prog;
+pub mod uprobe;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -26,6 +27,7 @@ enum Command {
     InfoByFd = 15,
     BtfLoad = 18,
     MapLookupBatch = 24,
+    LinkCreate = 28,
     EnableStats = 32,
 }
 

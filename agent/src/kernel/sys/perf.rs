@@ -1,6 +1,7 @@
 //! perf events that run a program: tracepoints, clocks and counters.
 
 use super::owned;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +16,7 @@ const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
 const PERF_EVENT_IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 
-/// `struct perf_event_attr` in its first published size, which every kernel takes.
+/// `struct perf_event_attr` in its second published size (2.6.33), which every kernel takes.
 #[repr(C)]
 #[derive(Default)]
 struct EventAttr {
@@ -29,18 +30,54 @@ struct EventAttr {
     wakeup_events: u32,
     bp_type: u32,
     config1: u64,
+    config2: u64,
 }
 
 fn open(kind: u32, config: u64, sample_period: u64, cpu: u32) -> io::Result<OwnedFd> {
-    let size = size_of::<EventAttr>() as u32;
-    let attr = EventAttr { kind, size, config, sample_period, flags: DISABLED, ..EventAttr::default() };
-    let (any_process, no_group) = (-1, -1);
+    let any_process = -1;
+    // SAFETY: the attribute's other words are zero, so that there are no addresses in it.
+    unsafe { open_event(EventAttr { kind, config, sample_period, ..EventAttr::default() }, any_process, cpu as i32) }
+}
+
+/// A disabled event.
+///
+/// # Safety
+/// Where the kind takes `config1` as an address, it must be that of a text that ends in NUL.
+unsafe fn open_event(attr: EventAttr, process: i32, cpu: i32) -> io::Result<OwnedFd> {
+    let attr = EventAttr { size: size_of::<EventAttr>() as u32, flags: DISABLED, ..attr };
+    let no_group = -1;
     // SAFETY: `attr` outlives the call and says its own size; the result is a new descriptor.
     unsafe {
         let fd =
-            libc::syscall(libc::SYS_perf_event_open, &raw const attr, any_process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
+            libc::syscall(libc::SYS_perf_event_open, &raw const attr, process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(owned(fd as i32)) }
     }
+}
+
+/// A place in code, as perf events of the kinds `kprobe` and `uprobe` take it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Flags of that kind.
+    pub config: u64,
+    /// A file or a function.
+    pub path: &'a CStr,
+    /// Bytes into it.
+    pub offset: u64,
+}
+
+/// Opens an event at a place, for all processes or one of them. One event is enough for all CPUs, as with tracepoints.
+pub fn open_place(kind: u32, place: &Place<'_>, process: Option<u32>, cpu: u32) -> io::Result<OwnedFd> {
+    let Place { config, path, offset } = *place;
+    let attr = EventAttr { kind, config, config1: path.as_ptr() as u64, config2: offset, ..EventAttr::default() };
+    // An event of one process is on whatever CPU that is.
+    let (process, cpu) = process.map_or((-1, cpu as i32), |pid| (pid as i32, -1));
+    // SAFETY: `path` ends in NUL and outlives the call.
+    unsafe { open_event(attr, process, cpu) }
+}
+
+/// Lets a disabled event run a program; it stays disabled, so that it makes no samples.
+pub fn run(event: &OwnedFd, prog: BorrowedFd<'_>) -> io::Result<()> {
+    ioctl(event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())
 }
 
 fn ioctl(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<()> {
