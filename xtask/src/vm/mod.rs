@@ -120,7 +120,7 @@ fn write_docs(root: &Path, limit: Duration) -> Result<()> {
 }
 
 fn run_in(root: &Path, release: Release, binaries: &Binaries, tests: &[String], limit: Duration) -> Result<()> {
-    let ended = guest(root, release, binaries, &script(root, binaries, tests), limit)?;
+    let ended = guest(root, release, binaries, &script(root, release, binaries, tests), limit)?;
     for (name, bytes) in &ended.files {
         if name == "not-run" {
             print!("not run here:\n{}", String::from_utf8_lossy(bytes));
@@ -156,13 +156,14 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
 }
 
 /// Runs each test binary as cargo would; the status is that of the last that failed.
-fn script(root: &Path, binaries: &Binaries, tests: &[String]) -> String {
+fn script(root: &Path, release: Release, binaries: &Binaries, tests: &[String]) -> String {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let filters: Vec<String> = tests.iter().map(|name| quote(name)).collect();
     let mut script = format!(
-        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run KSTROBE_SPARE_DISK={disk} {emulated} RUST_BACKTRACE=0\nstatus=0\n",
+        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run KSTROBE_SPARE_DISK={disk} KSTROBE_LAB={release} {emulated} RUST_BACKTRACE=0\nstatus=0\n",
         quote(&root.join("agent").to_string_lossy()),
         disk = boot::SPARE_DISK,
+        release = release.name(),
         emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
     );
     for binary in &binaries.tests {
