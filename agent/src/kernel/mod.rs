@@ -4,6 +4,7 @@
 //! takes only data: [`kstrobe_ebpf::Target`], [`kstrobe_ebpf::Layout`] and [`kstrobe_ebpf::typed::Attach`].
 
 pub mod abilities;
+pub mod attach;
 pub mod detect;
 pub mod formats;
 pub mod load;
@@ -12,6 +13,7 @@ pub mod mmap;
 pub mod privileges;
 pub mod procfs;
 pub mod read;
+pub mod sampling;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;
 pub mod tracefs;
