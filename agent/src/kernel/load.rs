@@ -1,8 +1,9 @@
 //! Loading and attaching one probe's object. The only file that names aya.
 
 use crate::kernel::abilities::{explain, perf_refusal};
-use crate::kernel::detect::first_online_cpu;
+use crate::kernel::detect::{first_online_cpu, online_cpus};
 use crate::kernel::read::ProbeMaps;
+use crate::kernel::sampling;
 use crate::kernel::sys::{self, KernelMap, perf, prog};
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::verifier_log;
@@ -234,8 +235,8 @@ fn load_programs(
 
 fn attach_programs(loader: &mut Loader, loaded: &mut Loaded) -> Result<(), LoadError> {
     for LoadedProgram { name, attach, .. } in &loaded.programs {
-        let event = attach_program(loader, &mut loaded.ebpf, name, attach)?;
-        loaded.perf_events.extend(event);
+        let events = attach_program(loader, &mut loaded.ebpf, name, attach)?;
+        loaded.perf_events.extend(events);
     }
     Ok(())
 }
@@ -269,7 +270,7 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
         }
         (Attach::RawTp { .. }, Program::RawTracePoint(p)) => p.load(),
         (Attach::Tracepoint { .. }, Program::TracePoint(p)) => p.load(),
-        (Attach::Interval { .. }, Program::PerfEvent(p)) => p.load(),
+        (Attach::Interval { .. } | Attach::Sample(_), Program::PerfEvent(p)) => p.load(),
         (_, other) => {
             let kind = other.prog_type();
             return Err(LoadError::Object(format!(
@@ -288,25 +289,25 @@ fn attach_program(
     ebpf: &mut Ebpf,
     name: &str,
     attach: &Attach,
-) -> Result<Option<OwnedFd>, LoadError> {
+) -> Result<Vec<OwnedFd>, LoadError> {
     let program = find(ebpf, name)?;
     let failed = |reason: String| LoadError::Attach { program: name.to_string(), reason };
     if let Program::BtfTracePoint(p) = program {
-        return p.attach().map(|_| None).map_err(|error| program_error(name, attach, error));
+        return p.attach().map(|_| Vec::new()).map_err(|error| program_error(name, attach, error));
     }
     if let (Attach::RawTp { event }, Program::RawTracePoint(p)) = (attach, &mut *program) {
         if event.contains('\0') {
             return Err(failed("the tracepoint's name holds a NUL byte".into()));
         }
-        return p.attach(event).map(|_| None).map_err(|error| program_error(name, attach, error));
+        return p.attach(event).map(|_| Vec::new()).map_err(|error| program_error(name, attach, error));
     }
     let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
-    let event = open_perf_event(loader, fd.as_fd(), attach).map_err(failed)?;
-    Ok(Some(event))
+    open_perf_events(loader, fd.as_fd(), attach).map_err(failed)
 }
 
-fn open_perf_event(loader: &mut Loader, fd: BorrowedFd<'_>, attach: &Attach) -> Result<OwnedFd, String> {
-    match attach {
+fn open_perf_events(loader: &mut Loader, fd: BorrowedFd<'_>, attach: &Attach) -> Result<Vec<OwnedFd>, String> {
+    let event = match attach {
+        Attach::Sample(sampling) => return sampling::attach(fd, sampling, &online_cpus()),
         Attach::Tracepoint { system, event } => {
             let id = loader.event_id(system, event)?;
             perf::attach_tracepoint(fd, id, loader.cpu).map_err(|error| perf_refusal(&error))
@@ -315,7 +316,8 @@ fn open_perf_event(loader: &mut Loader, fd: BorrowedFd<'_>, attach: &Attach) -> 
             perf::attach_interval(fd, *period_ns, loader.cpu).map_err(|error| perf_refusal(&error))
         }
         _ => Err("it is no perf event".into()),
-    }
+    };
+    event.map(|event| vec![event])
 }
 
 fn object_error(error: EbpfError, object: &[u8]) -> LoadError {

@@ -214,3 +214,16 @@ fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
         max_series: m.max_series,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::sampling::known;
+
+    #[test]
+    fn the_kernel_room_knows_every_perf_event_of_the_language() {
+        let (software, hardware) = kstrobe_config::perf_events();
+        assert!(software.into_iter().all(|name| known(&PerfEvent::Software(name.into()))));
+        assert!(hardware.into_iter().all(|name| known(&PerfEvent::Hardware(name.into()))));
+    }
+}
