@@ -12,6 +12,7 @@ pub mod load;
 pub mod mmap;
 pub mod privileges;
 pub mod procfs;
+pub mod raw_load;
 pub mod read;
 pub mod sampling;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
