@@ -52,8 +52,21 @@ pub struct Probe {
     pub filter: Option<Spanned<String>>,
     /// Metrics in file order.
     pub metrics: Vec<Metric>,
+    /// `slow:`.
+    pub slow: Option<Slow>,
     /// `max_map_bytes:`, default 16 MiB.
     pub max_map_bytes: u64,
+}
+
+/// `slow:` records of single events.
+#[derive(Clone, Debug)]
+pub struct Slow {
+    /// `when:`.
+    pub when: Spanned<String>,
+    /// `fields:` name to expression, in file order.
+    pub fields: Vec<(Spanned<String>, Spanned<String>)>,
+    /// `max_per_second:` on each CPU, default 10.
+    pub max_per_second: u32,
 }
 
 /// Where a probe runs.
@@ -63,6 +76,8 @@ pub enum Shape {
     At(Vec<Spanned<Hook>>),
     /// `span:`.
     Span(Span),
+    /// `state:` and `steps:`.
+    Steps(Steps),
     /// `poll:`.
     Poll {
         /// `source:`.
@@ -81,6 +96,8 @@ pub struct Span {
     pub end: Vec<Spanned<Hook>>,
     /// `by:` one expression or a list; empty means `tid`.
     pub by: Vec<Spanned<String>>,
+    /// `by: {start: .., end: ..}` gives the end its own; else empty.
+    pub by_end: Vec<Spanned<String>>,
     /// `save:` name to expression, in file order.
     pub save: Vec<(Spanned<String>, Spanned<String>)>,
     /// `where:` inside `span:`.
@@ -89,6 +106,36 @@ pub struct Span {
     pub keep_first: bool,
     /// `max_entries:`, default 16384.
     pub max_open: u32,
+}
+
+/// `state:` and `steps:`.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    /// `state.by:` one expression or a list.
+    pub by: Vec<Spanned<String>>,
+    /// `state.fields:` name to type, in file order.
+    pub fields: Vec<(Spanned<String>, Spanned<String>)>,
+    /// `state.max_entries:`, default 16384.
+    pub max_entries: u32,
+    /// `steps:` in file order.
+    pub steps: Vec<Step>,
+}
+
+/// One of `steps:`.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// `at:` one hook or a list.
+    pub hooks: Vec<Spanned<Hook>>,
+    /// `where:`.
+    pub filter: Option<Spanned<String>>,
+    /// `by:`, empty means that of `state:`.
+    pub by: Vec<Spanned<String>>,
+    /// `set:` field to expression, in file order.
+    pub set: Vec<(Spanned<String>, Spanned<String>)>,
+    /// `observe:` names of metrics.
+    pub observe: Vec<Spanned<String>>,
+    /// `delete:`.
+    pub delete: bool,
 }
 
 /// A hook, parsed from its text.
@@ -118,6 +165,90 @@ pub enum Hook {
         /// Nanoseconds.
         period_ns: u64,
     },
+    /// `function:[MODULE:]NAME:entry|return`, `fentry:`, `fexit:`, `kprobe:[MODULE:]NAME[+OFFSET]`, `kretprobe:`
+    Function {
+        /// Name or pattern.
+        name: String,
+        /// Module.
+        module: Option<String>,
+        /// Bytes into the function.
+        offset: u64,
+        /// The return rather than the entry.
+        exit: bool,
+        /// Which mechanism.
+        via: Via,
+    },
+    /// `uprobe:PATH:SYMBOL[+OFFSET]`, `uretprobe:PATH:SYMBOL`
+    User {
+        /// Path, pattern or library name.
+        path: String,
+        /// Only this process.
+        pid: Option<u32>,
+        /// Symbol or pattern.
+        symbol: String,
+        /// Bytes into the function.
+        offset: u64,
+        /// The return rather than the entry.
+        exit: bool,
+    },
+    /// `usdt:PATH:PROVIDER:NAME`
+    Usdt {
+        /// Path, pattern or library name.
+        path: String,
+        /// Only this process.
+        pid: Option<u32>,
+        /// Provider.
+        provider: String,
+        /// Name.
+        name: String,
+    },
+    /// `profile:hz:99`, `hardware:EVENT:PERIOD`, `software:EVENT:PERIOD`
+    Sample {
+        /// What is counted.
+        event: PerfEvent,
+        /// How often.
+        every: Every,
+    },
+    /// `iter:task`
+    Iter {
+        /// Kind of object.
+        object: String,
+    },
+    /// `first_of:` a list of hooks
+    FirstOf(Vec<Spanned<Hook>>),
+}
+
+/// How a kernel function is hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// `function:`
+    Best,
+    /// `fentry:`, `fexit:`
+    Fentry,
+    /// `kprobe:`, `kretprobe:`
+    Kprobe,
+}
+
+/// What a perf event counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PerfEvent {
+    /// `profile:`
+    CpuClock,
+    /// `hardware:`
+    Hardware(String),
+    /// `software:`
+    Software(String),
+}
+
+/// How often a perf event runs its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Every {
+    /// `hz:`
+    Hertz(u64),
+    /// `s:`, `ms:`, `us:`
+    Nanoseconds(u64),
+    /// A number of events.
+    Events(u64),
 }
 
 /// One metric.
@@ -156,6 +287,15 @@ pub enum MetricKind {
     Gauge,
     /// `histogram`
     Histogram(Buckets),
+    /// `stacks`
+    Stacks {
+        /// `stacks:` has `kernel`.
+        kernel: bool,
+        /// `stacks:` has `user`.
+        user: bool,
+        /// `depth:`, default 127.
+        depth: u32,
+    },
 }
 
 /// `buckets:`, with defaults filled in: schema 3; 1us .. 16s and classic 1, 2.5, 5 x 10^k s from 1us to 10s for

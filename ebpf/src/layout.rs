@@ -7,6 +7,7 @@
 //! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
 
 use crate::buckets::Scheme;
+use crate::program::StackSpec;
 use crate::typed::{Decoder, Ty};
 use std::sync::Arc;
 
@@ -30,6 +31,33 @@ pub struct Layout {
     pub spans: Option<SpanMap>,
     /// Counts of what was lost, if any event can be.
     pub losses: Option<LossMap>,
+    /// Records of single events.
+    pub events: Option<EventMap>,
+    /// Call stacks.
+    pub stacks: Option<StackMap>,
+}
+
+/// Where records of single events come out. A record is `nsecs` (u64, `CLOCK_MONOTONIC`), tgid (u32), tid (u32), then the
+/// fields at their offsets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventMap {
+    /// Ring buffer, or perf buffers.
+    pub map: MapId,
+    /// Per-CPU count of the current second, for the rate limit.
+    pub limit: MapId,
+    /// Bytes of a record.
+    pub bytes: u32,
+    /// The fields; [`KeyField::names`] has one name.
+    pub fields: Vec<KeyField>,
+}
+
+/// Call stacks by id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackMap {
+    /// Stack trace map.
+    pub map: MapId,
+    /// Most frames.
+    pub depth: u32,
 }
 
 /// A kernel map.
@@ -61,6 +89,14 @@ pub enum MapKind {
     Stack,
     /// `BPF_MAP_TYPE_TASK_STORAGE` (`BPF_F_NO_PREALLOC`).
     TaskStorage,
+    /// `BPF_MAP_TYPE_LRU_HASH`.
+    LruHash,
+    /// `BPF_MAP_TYPE_RINGBUF`; [`MapDef::entries`] is its bytes, a power of two and whole pages.
+    RingBuf,
+    /// `BPF_MAP_TYPE_PERF_EVENT_ARRAY`: one perf buffer per CPU.
+    PerfEvents,
+    /// `BPF_MAP_TYPE_STACK_TRACE`; a value is 8 bytes per frame.
+    StackTrace,
 }
 
 impl MapDef {
@@ -70,7 +106,12 @@ impl MapDef {
         let round = |n: u32| u64::from(n).next_multiple_of(8);
         let element = match self.kind {
             MapKind::Array { .. } | MapKind::Stack => round(self.value_bytes),
-            MapKind::Hash => round(self.key_bytes) + round(self.value_bytes) + 64,
+            MapKind::Hash | MapKind::LruHash | MapKind::StackTrace => {
+                round(self.key_bytes) + round(self.value_bytes) + 64
+            }
+            MapKind::RingBuf => 1,
+            // Its buffers belong to the perf events.
+            MapKind::PerfEvents => 8,
             MapKind::TaskStorage => 0,
         };
         element * u64::from(self.entries)
@@ -154,13 +195,16 @@ pub enum CellKind {
     },
     /// A u64 sum in raw units, then one u64 per bucket of the scheme; all summed over shards.
     Histogram(Arc<Scheme>),
+    /// One u64, summed over shards, by stacks: the last key fields of the table are the id of the kernel's stack (s32)
+    /// and of the process's (s32) as far as they are taken, and with the latter the tgid (u32).
+    Stacks(StackSpec),
 }
 
 impl CellKind {
     /// Bytes it takes.
     pub fn bytes(&self) -> u32 {
         match self {
-            CellKind::Counter => 8,
+            CellKind::Counter | CellKind::Stacks(_) => 8,
             CellKind::Gauge { .. } => 16,
             CellKind::Histogram(s) => 8 + 8 * s.buckets() as u32,
         }
@@ -194,6 +238,14 @@ pub enum Loss {
     SpansFull,
     /// Task storage could not be had.
     NoStorage,
+    /// A state went to make room for another key.
+    StateEvicted,
+    /// A record came after as many as one second may have.
+    EventsLimited,
+    /// The buffer of records was full.
+    EventsFull,
+    /// Two stacks have one id, or the stack map was full.
+    StackCollision,
 }
 
 impl Loss {
@@ -204,6 +256,10 @@ impl Loss {
             Loss::NoStart => "no_start",
             Loss::SpansFull => "spans_full",
             Loss::NoStorage => "no_storage",
+            Loss::StateEvicted => "state_evicted",
+            Loss::EventsLimited => "events_limited",
+            Loss::EventsFull => "events_full",
+            Loss::StackCollision => "stack_collision",
         }
     }
 }

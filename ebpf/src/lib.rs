@@ -43,6 +43,8 @@ pub struct Artifact {
     pub object: Vec<u8>,
     /// Its programs, in the order they should be attached.
     pub programs: Vec<ProgramInfo>,
+    /// What was chosen among several ways.
+    pub choices: Vec<typed::Choice>,
 }
 
 /// One program of an object.
@@ -62,9 +64,11 @@ pub struct ProgramInfo {
 
 /// Compiles a probe for a kernel, or says all that is wrong with it.
 pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagnostic>> {
-    let probe = check(program, target)?;
+    let mut probe = check(program, target)?;
+    let choices = std::mem::take(&mut probe.choices);
     let module = build::build(probe, target, &lines(program))?;
-    let artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
+    let mut artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
+    artifact.choices = choices;
     let limit = program.limits.instructions;
     match artifact.programs.iter().find(|p| p.instructions > limit) {
         None => Ok(artifact),
@@ -113,7 +117,7 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
         true => Vec::new(),
         false => elf::object(&module, &codes, &source).map_err(|e| vec![e])?,
     };
-    Ok(Artifact { module, object, programs })
+    Ok(Artifact { module, object, programs, choices: Vec::new() })
 }
 
 /// Where each text of the program stands.
@@ -124,10 +128,17 @@ fn lines(program: &Program) -> build::Lines {
         program::Shape::At(hooks) => texts.extend(hooks.iter().map(|h| &h.text)),
         program::Shape::Span(s) => {
             texts.extend(s.start.iter().chain(&s.end).map(|h| &h.text));
-            texts.extend(s.by.iter().chain(&s.filter));
+            texts.extend(s.by.iter().chain(&s.by_end).chain(&s.filter));
+        }
+        program::Shape::Steps(s) => {
+            for step in &s.steps {
+                texts.extend(step.hooks.iter().map(|h| &h.text));
+                texts.extend(step.filter.iter().chain(step.set.iter().map(|(_, value)| value)));
+            }
         }
         program::Shape::Poll { source, .. } => texts.push(source),
     }
+    texts.extend(program.slow.iter().map(|s| &s.when));
     for m in &program.metrics {
         texts.push(&m.name);
         texts.extend(&m.value);

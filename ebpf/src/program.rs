@@ -33,8 +33,21 @@ pub struct Program {
     pub filter: Option<Text>,
     /// What it measures, in the user's order.
     pub metrics: Vec<Metric>,
+    /// `slow:` one record per measurement that is worth looking at.
+    pub slow: Option<Slow>,
     /// What it may use at most.
     pub limits: Limits,
+}
+
+/// Records of single events, sent through a buffer and never more than so many a second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slow {
+    /// Measurements for which this is true are sent.
+    pub when: Text,
+    /// Names and their values, in the user's order; a value's outermost call may be a decoder.
+    pub fields: Vec<(Text, Text)>,
+    /// Most records a second on each CPU; what comes after is counted as lost.
+    pub max_per_second: u32,
 }
 
 /// Where a probe runs and how many events make one measurement.
@@ -44,6 +57,8 @@ pub enum Shape {
     At(Vec<Hook>),
     /// One measurement per pair of a start and an end event that have the same key.
     Span(Span),
+    /// State per key and steps in order, for what no span says.
+    Steps(Steps),
     /// One measurement per row of a source that the agent reads in user space, each `every_ns`.
     Poll {
         /// Name of the source, one of [`Target::polls`](crate::Target::polls).
@@ -60,8 +75,10 @@ pub struct Span {
     pub start: Vec<Hook>,
     /// Hooks that end it.
     pub end: Vec<Hook>,
-    /// The pairing key, evaluated at both ends: `[tid]` by default.
+    /// The pairing key, evaluated at the start: `[tid]` by default.
     pub by: Vec<Text>,
+    /// The same at the end, where it is named differently there; empty means `by`.
+    pub by_end: Vec<Text>,
     /// Values computed at the start and readable at the end as `start.NAME`.
     pub save: Vec<(Text, Text)>,
     /// Starts for which this is false open no span.
@@ -70,6 +87,36 @@ pub struct Span {
     pub keep: Keep,
     /// Most spans open at once (ignored with task storage and dense keys).
     pub max_open: u32,
+}
+
+/// State that lasts from event to event under a key, and what the events do with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps {
+    /// The key, evaluated at each step.
+    pub by: Vec<Text>,
+    /// The state's fields: name and type (`u64`, `string`, ...). All are zero or empty until set.
+    pub fields: Vec<(Text, Text)>,
+    /// Most keys at once; the least recently used goes first and is counted.
+    pub max_entries: u32,
+    /// What happens, in order. Steps at the same hook run one after the other on the same state.
+    pub steps: Vec<Step>,
+}
+
+/// What an event does with the state of its key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Where.
+    pub hooks: Vec<Hook>,
+    /// Events for which this is false change and measure nothing.
+    pub filter: Option<Text>,
+    /// Key of this step, where its hooks name it differently; empty means [`Steps::by`].
+    pub by: Vec<Text>,
+    /// Fields and their new values, all computed before the first is set.
+    pub set: Vec<(Text, Text)>,
+    /// Indices into [`Program::metrics`] of those measured here, before `set` (with the values of before).
+    pub observe: Vec<u32>,
+    /// Whether the state is forgotten at the end of the step; also when `where` is false, if it says so.
+    pub delete: bool,
 }
 
 /// Which start counts when several come before the end.
@@ -118,6 +165,99 @@ pub enum HookKind {
         /// Nanoseconds between two runs.
         period_ns: u64,
     },
+    /// `function:`, `fentry:`, `fexit:`, `kprobe:`, `kretprobe:`.
+    Function {
+        /// Name, or a pattern with `*` and `?`.
+        name: String,
+        /// Module, where the user names one.
+        module: Option<String>,
+        /// Bytes into the function (`kprobe:` only).
+        offset: u64,
+        /// Which end.
+        edge: Edge,
+        /// Which mechanism.
+        via: Via,
+    },
+    /// `uprobe:PATH:SYMBOL[+OFFSET]`, `uretprobe:PATH:SYMBOL`.
+    User {
+        /// Program or library.
+        binary: Binary,
+        /// Symbol, plain or demangled, or a pattern with `*` and `?`.
+        symbol: String,
+        /// Bytes into the function.
+        offset: u64,
+        /// Which end.
+        edge: Edge,
+    },
+    /// `usdt:PATH:PROVIDER:NAME`.
+    Usdt {
+        /// Program or library.
+        binary: Binary,
+        /// Provider.
+        provider: String,
+        /// Name.
+        name: String,
+    },
+    /// `profile:hz:99`, `hardware:EVENT:PERIOD`, `software:EVENT:PERIOD`, on every CPU.
+    Sample(Sampling),
+    /// `iter:task`, `iter:tcp`, ...: one run per object, at each read of the metrics.
+    Iter {
+        /// Kind of object.
+        object: String,
+    },
+    /// `first_of:` the first of these that this kernel has.
+    FirstOf(Vec<Hook>),
+}
+
+/// How a kernel function is hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Via {
+    /// `function:` the best there is: fentry, kprobe_multi, kprobe.
+    Best,
+    /// `fentry:`, `fexit:`.
+    Fentry,
+    /// `kprobe:`, `kretprobe:`.
+    Kprobe,
+}
+
+/// A program or library, as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Binary {
+    /// A path, a pattern of paths, or a library's name (`libc`).
+    pub path: String,
+    /// Only this process.
+    pub pid: Option<u32>,
+}
+
+/// What a perf event counts, and after how much of it the program runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sampling {
+    /// What is counted.
+    pub event: PerfEvent,
+    /// How often.
+    pub every: Every,
+}
+
+/// What a perf event counts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PerfEvent {
+    /// `profile:`: time on each CPU.
+    CpuClock,
+    /// `hardware:`, by perf's name.
+    Hardware(String),
+    /// `software:`, by perf's name.
+    Software(String),
+}
+
+/// How often a perf event runs its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Every {
+    /// So many times a second.
+    Hertz(u64),
+    /// After so many nanoseconds.
+    Nanoseconds(u64),
+    /// After so many events.
+    Events(u64),
 }
 
 /// The two ends of a call.
@@ -155,6 +295,19 @@ pub enum MetricKind {
     Gauge,
     /// A distribution.
     Histogram(BucketSpec),
+    /// Sums by call stack.
+    Stacks(StackSpec),
+}
+
+/// Which stacks a metric of kind `stacks` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StackSpec {
+    /// The kernel's.
+    pub kernel: bool,
+    /// The process's.
+    pub user: bool,
+    /// Most frames of each.
+    pub depth: u32,
 }
 
 /// One label of a metric.

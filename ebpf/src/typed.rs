@@ -2,7 +2,7 @@
 
 use crate::buckets::BucketSpec;
 use crate::diag::Place;
-use crate::program::{Keep, Limits};
+use crate::program::{Binary, Every, Keep, Limits, PerfEvent, Sampling, StackSpec};
 
 /// A checked probe.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,8 +13,43 @@ pub struct Probe {
     pub shape: Shape,
     /// What it measures.
     pub metrics: Vec<Metric>,
+    /// What it sends of single events.
+    pub slow: Option<Slow>,
+    /// What was chosen among several ways, and why.
+    pub choices: Vec<Choice>,
     /// The limits to keep.
     pub limits: Limits,
+}
+
+/// A choice the compiler made for this kernel: people see it in `explain`, the API and the metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What the user wrote.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better, each reason a sentence.
+    pub because: Vec<String>,
+}
+
+/// See [`crate::program::Slow`]. What is read differs by site and lies in [`SlowMeasure`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slow {
+    /// Place of `slow.when`.
+    pub place: Place,
+    /// Field names, types and decoders, in the user's order.
+    pub fields: Vec<Label>,
+    /// Most records a second on each CPU.
+    pub max_per_second: u32,
+}
+
+/// What a slow record reads at one site.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlowMeasure {
+    /// Whether to send one.
+    pub when: Expr,
+    /// One value per field.
+    pub fields: Vec<Expr>,
 }
 
 /// See [`crate::program::Shape`]. Hooks that share an attach point are one [`Site`].
@@ -40,6 +75,17 @@ pub enum Shape {
         off_cpu: bool,
         /// Starts are filtered beyond the hook's own selection, so an end without a start is no loss.
         filtered: bool,
+    },
+    /// State per key.
+    Steps {
+        /// What finds the state: types of the key.
+        key: Vec<Ty>,
+        /// Fields of the state: name and type.
+        fields: Vec<(String, Ty)>,
+        /// Most keys.
+        max_entries: u32,
+        /// What happens where; steps of one attach point stand together, in the user's order.
+        sites: Vec<StepSite>,
     },
     /// Rows read in user space; fields are [`Kind::Arg`]s.
     Poll {
@@ -90,6 +136,148 @@ pub enum Attach {
         /// Nanoseconds.
         period_ns: u64,
     },
+    /// Entry of a kernel function: arguments are trusted BTF pointers, read directly.
+    Fentry {
+        /// Function.
+        function: String,
+        /// Module it lies in; `None` for the kernel itself.
+        module: Option<String>,
+    },
+    /// Exit of a kernel function: its arguments, then its result.
+    Fexit {
+        /// Function.
+        function: String,
+        /// Module it lies in; `None` for the kernel itself.
+        module: Option<String>,
+    },
+    /// Breakpoints or ftrace at kernel functions: registers.
+    Kprobe {
+        /// Functions, one program for all; each as `name` or `module:name`.
+        functions: Vec<String>,
+        /// Bytes into each.
+        offset: u64,
+        /// At the return.
+        ret: bool,
+        /// One kprobe_multi link rather than one perf event each.
+        multi: bool,
+    },
+    /// Breakpoints in a program or library: registers.
+    Uprobe {
+        /// Where.
+        binary: Binary,
+        /// Symbol or pattern.
+        symbol: String,
+        /// Bytes into each.
+        offset: u64,
+        /// At the return.
+        ret: bool,
+        /// uprobe_multi links rather than one perf event each.
+        multi: bool,
+    },
+    /// A static probe point of a program or library: registers.
+    Usdt {
+        /// Where.
+        binary: Binary,
+        /// Provider.
+        provider: String,
+        /// Name.
+        name: String,
+        /// uprobe_multi links rather than one perf event each.
+        multi: bool,
+    },
+    /// A perf event on every CPU.
+    Sample(Sampling),
+    /// One run per object, when the agent reads the iterator.
+    Iter {
+        /// Kind of object.
+        object: String,
+    },
+}
+
+impl std::fmt::Display for Attach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = self.kind();
+        let of = |module: &Option<String>| module.as_ref().map(|m| format!("{m}:")).unwrap_or_default();
+        let beyond = |offset: u64| if offset == 0 { String::new() } else { format!("+{offset}") };
+        match self {
+            Attach::TpBtf { event } | Attach::RawTp { event } => write!(f, "{kind}:{event}"),
+            Attach::Tracepoint { system, event } => write!(f, "{kind}:{system}:{event}"),
+            Attach::Interval { period_ns } => write!(f, "{kind}:{period_ns}ns"),
+            Attach::Fentry { function, module } | Attach::Fexit { function, module } => {
+                write!(f, "{kind}:{}{function}", of(module))
+            }
+            Attach::Kprobe { functions, offset, .. } => write!(f, "{kind}:{}{}", functions.join(","), beyond(*offset)),
+            Attach::Uprobe { binary, symbol, offset, .. } => {
+                write!(f, "{kind}:{}:{symbol}{}", binary.path, beyond(*offset))
+            }
+            Attach::Usdt { binary, provider, name, .. } => write!(f, "{kind}:{}:{provider}:{name}", binary.path),
+            Attach::Sample(Sampling { event, every }) => {
+                let event = match event {
+                    PerfEvent::CpuClock => "",
+                    PerfEvent::Hardware(name) | PerfEvent::Software(name) => name,
+                };
+                match every {
+                    Every::Hertz(n) => write!(f, "{kind}:{event}:hz:{n}"),
+                    Every::Nanoseconds(n) => write!(f, "{kind}:{event}:{n}ns"),
+                    Every::Events(n) => write!(f, "{kind}:{event}:{n}"),
+                }
+            }
+            Attach::Iter { object } => write!(f, "{kind}:{object}"),
+        }
+    }
+}
+
+impl Attach {
+    /// The mechanism, as metrics and people name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Attach::TpBtf { .. } => "tp_btf",
+            Attach::RawTp { .. } => "raw_tp",
+            Attach::Tracepoint { .. } => "tracepoint",
+            Attach::Interval { .. } => "interval",
+            Attach::Fentry { .. } => "fentry",
+            Attach::Fexit { .. } => "fexit",
+            Attach::Kprobe { ret: false, multi: false, .. } => "kprobe",
+            Attach::Kprobe { ret: true, multi: false, .. } => "kretprobe",
+            Attach::Kprobe { ret: false, multi: true, .. } => "kprobe_multi",
+            Attach::Kprobe { ret: true, multi: true, .. } => "kretprobe_multi",
+            Attach::Uprobe { ret: false, multi: false, .. } => "uprobe",
+            Attach::Uprobe { ret: true, multi: false, .. } => "uretprobe",
+            Attach::Uprobe { ret: false, multi: true, .. } => "uprobe_multi",
+            Attach::Uprobe { ret: true, multi: true, .. } => "uretprobe_multi",
+            Attach::Usdt { multi: false, .. } => "usdt",
+            Attach::Usdt { multi: true, .. } => "usdt_multi",
+            Attach::Sample(s) => match s.event {
+                PerfEvent::CpuClock => "profile",
+                PerfEvent::Hardware(_) => "hardware",
+                PerfEvent::Software(_) => "software",
+            },
+            Attach::Iter { .. } => "iter",
+        }
+    }
+}
+
+/// A step of [`Shape::Steps`] at one attach point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepSite {
+    /// Where to attach.
+    pub attach: Attach,
+    /// As the user wrote the hook.
+    pub place: Place,
+    /// The hook's own selection.
+    pub select: Select,
+    /// The key.
+    pub by: Vec<Expr>,
+    /// The step's `where`.
+    pub filter: Option<Expr>,
+    /// Fields (by index) and their new values.
+    pub set: Vec<(u32, Expr)>,
+    /// Metrics (by index) measured here.
+    pub observe: Vec<(u32, Measure)>,
+    /// Whether the state is forgotten.
+    pub delete: bool,
+    /// What is sent of single events here.
+    pub slow: Option<SlowMeasure>,
 }
 
 /// The events of one attach point: which of them count, and what is measured there.
@@ -105,6 +293,8 @@ pub struct Site {
     pub filter: Option<Expr>,
     /// One measurement per metric, in the order of [`Probe::metrics`].
     pub measures: Vec<Measure>,
+    /// What is sent of single events here.
+    pub slow: Option<SlowMeasure>,
 }
 
 /// A start site of a span.
@@ -139,6 +329,8 @@ pub struct EndSite {
     pub by: Vec<Expr>,
     /// One measurement per metric, in the order of [`Probe::metrics`].
     pub measures: Vec<Measure>,
+    /// What is sent of single events here.
+    pub slow: Option<SlowMeasure>,
 }
 
 /// Which events of an attach point the hook means.
@@ -177,6 +369,8 @@ pub enum MetricKind {
     },
     /// A distribution.
     Histogram(BucketSpec),
+    /// Sums by call stack.
+    Stacks(StackSpec),
 }
 
 /// A label: what is stored as the key, and how user space turns it into text.
@@ -232,6 +426,14 @@ pub enum Decoder {
     IfName,
     /// Signal number to `SIGKILL`.
     Signal,
+    /// Kernel address to `symbol`.
+    Ksym,
+    /// Address in the process of the same record to `symbol`.
+    Usym,
+    /// Stack id to frames, outermost last; only in events.
+    Stack,
+    /// Device number to `sda`.
+    Disk,
     /// Named values; others in decimal.
     Enum(Vec<(i64, String)>),
     /// Named values and what all others are; `None` prints decimal.
@@ -389,6 +591,12 @@ pub enum Kind {
     FdSock(Box<Expr>),
     /// `start.NAME`.
     Saved(u32),
+    /// `state.NAME` of [`Shape::Steps`], 0 or empty where nothing was set.
+    State(u32),
+    /// `kstack` (at most so many frames): id in the stack map, negative when there is none.
+    KernelStack,
+    /// `ustack`: likewise of the process.
+    UserStack,
     /// `elapsed`, nanoseconds.
     Elapsed,
     /// `elapsed.off_cpu`: the part of the span the task was switched out.

@@ -40,7 +40,7 @@ impl Poll {
         let mut kinds = BTreeMap::new();
         for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
             let kind = match &cell.kind {
-                CellKind::Counter => PolledKind::Counter,
+                CellKind::Counter | CellKind::Stacks(_) => PolledKind::Counter,
                 CellKind::Gauge { signed } => PolledKind::Gauge { signed: *signed },
                 CellKind::Histogram(scheme) => PolledKind::Histogram(scheme.clone()),
             };

@@ -226,12 +226,5 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
 
 /// The kind of hook its programs use; all programs of a probe use the same.
 fn kind(artifact: &Artifact) -> &'static str {
-    use kstrobe_ebpf::typed::Attach;
-    match artifact.programs.last().map(|p| &p.attach) {
-        Some(Attach::TpBtf { .. }) => "tp_btf",
-        Some(Attach::RawTp { .. }) => "raw_tp",
-        Some(Attach::Tracepoint { .. }) => "tracepoint",
-        Some(Attach::Interval { .. }) => "interval",
-        None => "",
-    }
+    artifact.programs.last().map_or("", |p| p.attach.kind())
 }

@@ -61,6 +61,7 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         probe_read_kernel: ability(load_raw_tp(&probe_read_kernel())),
         current_task_btf: ability(try_current_task_btf()),
         rdonly_cast,
+        ..Abilities::default()
     }
 }
 

@@ -40,6 +40,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         tracepoints: tracepoints(tracefs.as_ref(), &wanted.tracepoints),
         syscalls: system_calls(tracefs.as_ref(), &wanted.syscalls),
         abilities,
+        functions: BTreeMap::new(),
         polls: BTreeMap::new(),
     }
 }

@@ -314,7 +314,7 @@ fn open_perf_event(loader: &mut Loader, fd: BorrowedFd<'_>, attach: &Attach) -> 
         Attach::Interval { period_ns } => {
             perf::attach_interval(fd, *period_ns, loader.cpu).map_err(|error| perf_refusal(&error))
         }
-        Attach::TpBtf { .. } | Attach::RawTp { .. } => Err("it is no perf event".into()),
+        _ => Err("it is no perf event".into()),
     }
 }
 

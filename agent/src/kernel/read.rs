@@ -192,6 +192,10 @@ fn check_map(def: &MapDef, map: &KernelMap) -> Result<(), String> {
         MapKind::Hash => kind::HASH,
         MapKind::Stack => kind::STACK,
         MapKind::TaskStorage => kind::TASK_STORAGE,
+        MapKind::LruHash => kind::LRU_HASH,
+        MapKind::RingBuf => kind::RINGBUF,
+        MapKind::PerfEvents => kind::PERF_EVENT_ARRAY,
+        MapKind::StackTrace => kind::STACK_TRACE,
     };
     let have = (map.kind, map.key_bytes, map.value_bytes);
     let want = (expected, def.key_bytes as usize, def.value_bytes as usize);

@@ -150,7 +150,7 @@ fn fold_cell<'a, W: Words + ?Sized>(
     };
     let rows = rows.zip(fingerprints);
     match &cell.kind {
-        CellKind::Counter => Column::Counter(
+        CellKind::Counter | CellKind::Stacks(_) => Column::Counter(
             rows.map(|(row, print)| {
                 let value = starts(row).fold(0u64, |sum, at| sum.wrapping_add(words.word(at)));
                 *print = print.wrapping_add(value);

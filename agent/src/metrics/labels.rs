@@ -42,7 +42,7 @@ impl Names {
     pub fn text(&mut self, decoder: &Decoder, ty: Ty, bytes: &[u8], now: Instant) -> String {
         let unsigned = unsigned(bytes);
         let named = match decoder {
-            Decoder::Unsigned => None,
+            Decoder::Unsigned | Decoder::Ksym | Decoder::Usym | Decoder::Stack | Decoder::Disk => None,
             Decoder::Signed => return signed(bytes).to_string(),
             Decoder::Bool => return if unsigned != 0 { "true" } else { "false" }.to_owned(),
             Decoder::Str => return string(bytes),

@@ -107,14 +107,20 @@ pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
 
 /// A hook in bpftrace's words, with why it was chosen.
 pub fn attach_point(a: &Attach) -> (String, &'static str) {
-    match a {
-        Attach::TpBtf { event } => {
-            (format!("tp_btf:{event}"), "BTF-typed tracepoint: arguments are read with plain loads")
+    let why = match a {
+        Attach::TpBtf { .. } => "BTF-typed tracepoint: arguments are read with plain loads",
+        Attach::RawTp { .. } => "raw tracepoint: this kernel has no BTF-typed ones",
+        Attach::Tracepoint { .. } => "perf tracepoint, as written",
+        Attach::Interval { .. } => "cpu-clock on one CPU",
+        Attach::Fentry { .. } | Attach::Fexit { .. } => "by BTF: arguments are read with plain loads",
+        Attach::Kprobe { multi: true, .. } | Attach::Uprobe { multi: true, .. } | Attach::Usdt { multi: true, .. } => {
+            "one link for all places"
         }
-        Attach::RawTp { event } => (format!("raw_tp:{event}"), "raw tracepoint: this kernel has no BTF-typed ones"),
-        Attach::Tracepoint { system, event } => (format!("tracepoint:{system}:{event}"), "perf tracepoint, as written"),
-        Attach::Interval { period_ns } => (format!("interval:{period_ns}ns"), "cpu-clock on one CPU"),
-    }
+        Attach::Kprobe { .. } | Attach::Uprobe { .. } | Attach::Usdt { .. } => "one perf event for each place",
+        Attach::Sample(_) => "a perf event on every CPU",
+        Attach::Iter { .. } => "runs when the metrics are read",
+    };
+    (a.to_string(), why)
 }
 
 fn maps(layout: &Layout) -> Vec<Map> {
@@ -126,6 +132,10 @@ fn maps(layout: &Layout) -> Vec<Map> {
             MapKind::Hash => "hash",
             MapKind::Stack => "stack",
             MapKind::TaskStorage => "task storage (grows with tasks)",
+            MapKind::LruHash => "hash, least recently used go first",
+            MapKind::RingBuf => "ring buffer",
+            MapKind::PerfEvents => "perf buffers",
+            MapKind::StackTrace => "call stacks",
         },
         key_bytes: m.key_bytes,
         value_bytes: m.value_bytes,
@@ -143,6 +153,7 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
             name: about.name.clone(),
             kind: match &cell.kind {
                 CellKind::Counter => "counter".into(),
+                CellKind::Stacks(_) => "stacks".into(),
                 CellKind::Gauge { .. } => "gauge".into(),
                 CellKind::Histogram(s) => format!("histogram, {} buckets", s.buckets()),
             },

@@ -44,7 +44,7 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
     let events = drafts.iter().flat_map(Draft::hooks).flat_map(|hook| match hook {
         HookKind::RawTracepoint { event } => vec![event.as_str()],
         HookKind::Syscall { .. } => vec!["sys_enter", "sys_exit"],
-        HookKind::Tracepoint { .. } | HookKind::Interval { .. } => vec![],
+        _ => vec![],
     });
     let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
     let texts = drafts.iter().flat_map(|d| program::expressions(&d.program));
@@ -86,13 +86,18 @@ impl Draft {
         &self.program
     }
 
+    /// Every hook, alternatives among them.
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
         let hooks: Vec<_> = match &self.program.shape {
             Shape::At(hooks) => hooks.iter().collect(),
             Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
+            Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
             Shape::Poll { .. } => vec![],
         };
-        hooks.into_iter().map(|h| &h.kind)
+        hooks.into_iter().flat_map(|hook| match &hook.kind {
+            HookKind::FirstOf(hooks) => hooks.iter().map(|h| &h.kind).collect(),
+            kind => vec![kind],
+        })
     }
 
     /// What the agent needs to know of it besides its programs.

@@ -74,6 +74,7 @@ fn metric(probe: &model::Probe, m: &model::Metric) -> Metric {
         kind: match m.kind {
             MetricKind::Counter => Kind::Counter,
             MetricKind::Gauge => Kind::Gauge,
+            MetricKind::Stacks { .. } => Kind::Counter,
             MetricKind::Histogram(_) => Kind::Histogram,
         },
         unit: m.unit.clone(),

@@ -6,7 +6,8 @@ use kstrobe_config::model::{self, Location, Spanned};
 use kstrobe_ebpf::buckets::BucketSpec;
 use kstrobe_ebpf::diag::TextId;
 use kstrobe_ebpf::program::{
-    Edge, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Program, Shape, Span, Text,
+    Binary, Edge, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, PerfEvent, Program, Sampling, Shape,
+    Slow, Span, StackSpec, Step, Steps, Text, Via,
 };
 
 /// Where each text stands, and the text as the compiler saw it.
@@ -24,13 +25,20 @@ impl Texts {
     fn text(&mut self, s: &Spanned<String>) -> Text {
         self.add(&s.value, &s.at)
     }
+    fn all(&mut self, texts: &[Spanned<String>]) -> Vec<Text> {
+        texts.iter().map(|t| self.text(t)).collect()
+    }
+    fn pairs(&mut self, pairs: &[(Spanned<String>, Spanned<String>)]) -> Vec<(Text, Text)> {
+        pairs.iter().map(|(name, value)| (self.text(name), self.text(value))).collect()
+    }
     fn hooks(&mut self, hooks: &[Spanned<model::Hook>]) -> Vec<Hook> {
         hooks
             .iter()
             .map(|h| {
                 // Diagnostics about a hook mean all of it.
                 let text = h.at.file.text.get(h.at.start..h.at.end).unwrap_or_default();
-                Hook { kind: hook(&h.value), text: self.add(text, &h.at) }
+                let text = self.add(text, &h.at);
+                Hook { kind: hook(&h.value, self), text }
             })
             .collect()
     }
@@ -43,9 +51,14 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
         name: texts.text(&probe.name),
         file: file.name.clone(),
         source: file.text.clone(),
-        shape: shape(&probe.shape, &mut texts),
+        shape: shape(&probe.shape, &probe.metrics, &mut texts),
         filter: probe.filter.as_ref().map(|f| texts.text(f)),
         metrics: probe.metrics.iter().map(|m| metric(m, &mut texts)).collect(),
+        slow: probe.slow.as_ref().map(|s| Slow {
+            when: texts.text(&s.when),
+            fields: texts.pairs(&s.fields),
+            max_per_second: s.max_per_second,
+        }),
         limits: Limits { map_bytes: probe.max_map_bytes, ..Limits::default() },
     };
     (program, texts.0)
@@ -57,6 +70,7 @@ pub(super) fn hook_texts(program: &Program) -> Vec<String> {
     match &program.shape {
         Shape::At(hooks) => texts(hooks),
         Shape::Span(s) => [texts(&s.start), texts(&s.end)].concat(),
+        Shape::Steps(s) => s.steps.iter().flat_map(|step| texts(&step.hooks)).collect(),
         Shape::Poll { source, .. } => vec![format!("poll:{}", source.text)],
     }
 }
@@ -64,8 +78,20 @@ pub(super) fn hook_texts(program: &Program) -> Vec<String> {
 /// Every expression of a probe.
 pub(super) fn expressions(program: &Program) -> Vec<&str> {
     let mut texts: Vec<&Text> = program.filter.iter().collect();
-    if let Shape::Span(s) = &program.shape {
-        texts.extend(s.by.iter().chain(s.save.iter().map(|(_, e)| e)).chain(&s.filter));
+    match &program.shape {
+        Shape::Span(s) => {
+            texts.extend(s.by.iter().chain(&s.by_end).chain(s.save.iter().map(|(_, e)| e)).chain(&s.filter));
+        }
+        Shape::Steps(s) => {
+            texts.extend(&s.by);
+            for step in &s.steps {
+                texts.extend(step.filter.iter().chain(&step.by).chain(step.set.iter().map(|(_, e)| e)));
+            }
+        }
+        Shape::At(_) | Shape::Poll { .. } => {}
+    }
+    if let Some(slow) = &program.slow {
+        texts.extend(std::iter::once(&slow.when).chain(slow.fields.iter().map(|(_, e)| e)));
     }
     for m in &program.metrics {
         texts.extend(m.value.iter().chain(&m.filter).chain(m.labels.iter().map(|l| &l.value)));
@@ -73,32 +99,87 @@ pub(super) fn expressions(program: &Program) -> Vec<&str> {
     texts.into_iter().map(|t| t.text.as_str()).collect()
 }
 
-fn shape(shape: &model::Shape, texts: &mut Texts) -> Shape {
+fn step(step: &model::Step, metrics: &[model::Metric], texts: &mut Texts) -> Step {
+    // The configuration's check has found each name among the metrics.
+    let index = |name: &model::Spanned<String>| metrics.iter().position(|m| m.name.value == name.value);
+    Step {
+        hooks: texts.hooks(&step.hooks),
+        filter: step.filter.as_ref().map(|f| texts.text(f)),
+        by: texts.all(&step.by),
+        set: texts.pairs(&step.set),
+        observe: step.observe.iter().filter_map(index).map(|i| i as u32).collect(),
+        delete: step.delete,
+    }
+}
+
+fn shape(shape: &model::Shape, metrics: &[model::Metric], texts: &mut Texts) -> Shape {
     match shape {
         model::Shape::At(hooks) => Shape::At(texts.hooks(hooks)),
         model::Shape::Span(s) => Shape::Span(Span {
             start: texts.hooks(&s.start),
             end: texts.hooks(&s.end),
-            by: s.by.iter().map(|e| texts.text(e)).collect(),
-            save: s.save.iter().map(|(name, e)| (texts.text(name), texts.text(e))).collect(),
+            by: texts.all(&s.by),
+            by_end: texts.all(&s.by_end),
+            save: texts.pairs(&s.save),
             filter: s.filter.as_ref().map(|f| texts.text(f)),
             keep: if s.keep_first { Keep::First } else { Keep::Last },
             max_open: s.max_open,
+        }),
+        model::Shape::Steps(s) => Shape::Steps(Steps {
+            by: texts.all(&s.by),
+            fields: texts.pairs(&s.fields),
+            max_entries: s.max_entries,
+            steps: s.steps.iter().map(|step| self::step(step, metrics, texts)).collect(),
         }),
         model::Shape::Poll { source, every_ns } => Shape::Poll { source: texts.text(source), every_ns: *every_ns },
     }
 }
 
-fn hook(hook: &model::Hook) -> HookKind {
+fn hook(hook: &model::Hook, texts: &mut Texts) -> HookKind {
+    let edge = |exit: bool| if exit { Edge::Exit } else { Edge::Enter };
     match hook {
         model::Hook::Tracepoint { system, event } => {
             HookKind::Tracepoint { system: system.clone(), event: event.clone() }
         }
         model::Hook::RawTracepoint { event } => HookKind::RawTracepoint { event: event.clone() },
-        model::Hook::Syscall { names, exit } => {
-            HookKind::Syscall { names: names.clone(), edge: if *exit { Edge::Exit } else { Edge::Enter } }
-        }
+        model::Hook::Syscall { names, exit } => HookKind::Syscall { names: names.clone(), edge: edge(*exit) },
         model::Hook::Interval { period_ns } => HookKind::Interval { period_ns: *period_ns },
+        model::Hook::Function { name, module, offset, exit, via } => HookKind::Function {
+            name: name.clone(),
+            module: module.clone(),
+            offset: *offset,
+            edge: edge(*exit),
+            via: match via {
+                model::Via::Best => Via::Best,
+                model::Via::Fentry => Via::Fentry,
+                model::Via::Kprobe => Via::Kprobe,
+            },
+        },
+        model::Hook::User { path, pid, symbol, offset, exit } => HookKind::User {
+            binary: Binary { path: path.clone(), pid: *pid },
+            symbol: symbol.clone(),
+            offset: *offset,
+            edge: edge(*exit),
+        },
+        model::Hook::Usdt { path, pid, provider, name } => HookKind::Usdt {
+            binary: Binary { path: path.clone(), pid: *pid },
+            provider: provider.clone(),
+            name: name.clone(),
+        },
+        model::Hook::Sample { event, every } => HookKind::Sample(Sampling {
+            event: match event {
+                model::PerfEvent::CpuClock => PerfEvent::CpuClock,
+                model::PerfEvent::Hardware(name) => PerfEvent::Hardware(name.clone()),
+                model::PerfEvent::Software(name) => PerfEvent::Software(name.clone()),
+            },
+            every: match every {
+                model::Every::Hertz(n) => Every::Hertz(*n),
+                model::Every::Nanoseconds(n) => Every::Nanoseconds(*n),
+                model::Every::Events(n) => Every::Events(*n),
+            },
+        }),
+        model::Hook::Iter { object } => HookKind::Iter { object: object.clone() },
+        model::Hook::FirstOf(hooks) => HookKind::FirstOf(texts.hooks(hooks)),
     }
 }
 
@@ -108,6 +189,9 @@ fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
         kind: match &m.kind {
             model::MetricKind::Counter => MetricKind::Counter,
             model::MetricKind::Gauge => MetricKind::Gauge,
+            model::MetricKind::Stacks { kernel, user, depth } => {
+                MetricKind::Stacks(StackSpec { kernel: *kernel, user: *user, depth: *depth })
+            }
             model::MetricKind::Histogram(b) => MetricKind::Histogram(BucketSpec {
                 schema: b.schema,
                 raw_per_unit: m.raw_per_unit,

@@ -61,6 +61,7 @@ fn outcome(context: &str, text: &str) -> String {
         Shape::At(sites) => &sites[0].measures[0],
         Shape::Span { end, .. } => &end[0].measures[0],
         Shape::Poll { measures, .. } => &measures[0],
+        Shape::Steps { .. } => unreachable!("no example has steps"),
     };
     let label = &measure.labels[0];
     // A pointer becomes its address where it is a label; `u64(x)` is the user's own conversion.

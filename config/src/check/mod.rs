@@ -104,6 +104,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         shape: shape?,
         filter,
         metrics,
+        slow: None,
         max_map_bytes: max_map_bytes?,
     };
     (report.errors() == before).then_some(probe)
@@ -145,7 +146,16 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
         .map_or(Some("last"), |node| fields::choice(node, "`last` or `first`", &["last", "first"], &[], report));
     let max_open =
         fields.get("max_entries").map_or(Some(DEFAULT_MAX_OPEN), |node| fields::integer(node, 1..=MAX_ENTRIES, report));
-    Some(Span { start: start?, end: end?, by, save, filter, keep_first: keep? == "first", max_open: max_open? as u32 })
+    Some(Span {
+        start: start?,
+        end: end?,
+        by,
+        by_end: Vec::new(),
+        save,
+        filter,
+        keep_first: keep? == "first",
+        max_open: max_open? as u32,
+    })
 }
 
 fn poll(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Shape> {

@@ -54,6 +54,8 @@ impl<'a> Exprs<'a> {
             Kind::Cgroup => self.w.call(Helper::GetCurrentCgroupId, vec![]),
             Kind::Cpu => self.w.call(Helper::GetSmpProcessorId, vec![]),
             Kind::Task => self.task(e.ty),
+            // Written by the shapes that have them; elsewhere the check lets none through.
+            Kind::State(_) | Kind::KernelStack | Kind::UserStack => self.w.imm(0),
             Kind::Arg { offset } => {
                 let v = self.w.load(CTX, *offset as i32, Size::B8, Space::Ctx);
                 self.canonical(v, e.ty)

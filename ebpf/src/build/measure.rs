@@ -46,7 +46,7 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[
 fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand, atomic: bool) {
     let at = cell.offset as i32;
     match &cell.kind {
-        CellKind::Counter => w.push(Stmt::Add { ptr: record, offset: at, value, atomic }),
+        CellKind::Counter | CellKind::Stacks(_) => w.push(Stmt::Add { ptr: record, offset: at, value, atomic }),
         CellKind::Gauge { .. } => {
             w.push(Stmt::Store { ptr: record, offset: at, size: Size::B8, value });
             w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });

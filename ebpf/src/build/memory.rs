@@ -71,6 +71,7 @@ pub(super) fn measurement_sites(shape: &Shape) -> Vec<&[Measure]> {
         Shape::At(sites) => sites.iter().map(|s| s.measures.as_slice()).collect(),
         Shape::Span { end, .. } => end.iter().map(|s| s.measures.as_slice()).collect(),
         Shape::Poll { measures, .. } => vec![measures],
+        Shape::Steps { .. } => vec![],
     }
 }
 
@@ -114,6 +115,7 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
     for &m in metrics {
         let kind = match &probe.metrics[m].kind {
             MetricKind::Counter => CellKind::Counter,
+            MetricKind::Stacks(spec) => CellKind::Stacks(*spec),
             MetricKind::Gauge { signed } => CellKind::Gauge { signed: *signed },
             MetricKind::Histogram(spec) => {
                 CellKind::Histogram(Arc::new(Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?))

@@ -43,6 +43,7 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec
         Shape::At(sites) => site::at(&room, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
         Shape::Span { .. } => span::span(&room),
+        Shape::Steps { .. } => Err(Diagnostic::bug("steps have no code yet")),
     };
     let funcs: Vec<Func> = funcs.map_err(|e| vec![e])?;
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();

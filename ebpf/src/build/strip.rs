@@ -27,6 +27,7 @@ pub(super) fn marks(probe: &Probe) -> Vec<Marks> {
         Shape::At(sites) => sites.iter().map(|s| of(&s.filter, &s.measures)).collect(),
         Shape::Span { end, .. } => end.iter().map(|s| of(&s.filter, &s.measures)).collect(),
         Shape::Poll { filter, measures, .. } => vec![of(filter, measures)],
+        Shape::Steps { .. } => vec![],
     }
 }
 
@@ -57,6 +58,7 @@ pub(super) fn probe(mut probe: Probe) -> Probe {
             filter.iter_mut().for_each(expr);
             measures.iter_mut().for_each(measure);
         }
+        Shape::Steps { .. } => {}
     }
     probe
 }
@@ -93,6 +95,9 @@ fn expr(e: &mut Expr) {
         | Kind::Field { .. }
         | Kind::DataLoc { .. }
         | Kind::Saved(_)
+        | Kind::State(_)
+        | Kind::KernelStack
+        | Kind::UserStack
         | Kind::Elapsed
         | Kind::OffCpu
         | Kind::OnCpu => {}

@@ -63,6 +63,7 @@ fn softirq(keep: Keep) -> Probe {
                 filter: None,
                 by: cpu(),
                 measures: vec![measure],
+                slow: None,
             }],
             key: SpanKey::Dense(vec![2]),
             save: vec![],
@@ -72,6 +73,8 @@ fn softirq(keep: Keep) -> Probe {
             filtered: false,
         },
         metrics: vec![metric("softirq_seconds", seconds(), vec![label("vector", Ty::U32, Some(10))], 64)],
+        slow: None,
+        choices: vec![],
         limits: Limits::default(),
     }
 }
@@ -198,6 +201,7 @@ fn counter(max_series: u32) -> Probe {
             select: Select::OneOf(arg(1), vec![1, 2]),
             filter: Some(over),
             measures: vec![Measure { filter: None, value, labels: vec![comm, arg(1)] }],
+            slow: None,
         }]),
         metrics: vec![metric(
             "bytes_total",
@@ -205,6 +209,8 @@ fn counter(max_series: u32) -> Probe {
             vec![label("comm", Ty::Str(16), None), label("kind", Ty::U32, None)],
             max_series,
         )],
+        slow: None,
+        choices: vec![],
         limits: Limits::default(),
     }
 }

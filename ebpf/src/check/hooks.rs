@@ -34,6 +34,15 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
             HookKind::Tracepoint { system, event } => tracepoint(hook, system, event, target, report),
             HookKind::RawTracepoint { event } => raw(hook, event, target, report),
             HookKind::Interval { period_ns } => interval(hook, *period_ns, target, report),
+            HookKind::Function { .. }
+            | HookKind::User { .. }
+            | HookKind::Usdt { .. }
+            | HookKind::Sample(_)
+            | HookKind::Iter { .. }
+            | HookKind::FirstOf(_) => {
+                let message = format!("`{}` is not supported by this version", hook.text.text);
+                Err(report.add(Diagnostic::target(whole(&hook.text), message)))
+            }
             HookKind::Syscall { edge, .. } => match points.iter().any(|p| is_edge(p, *edge)) {
                 // The first hook of an edge has taken all of that edge.
                 true => continue,

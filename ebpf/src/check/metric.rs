@@ -33,6 +33,7 @@ impl Columns {
                 kind: match &metric.kind {
                     MetricKind::Counter => typed::MetricKind::Counter,
                     MetricKind::Gauge => typed::MetricKind::Gauge { signed: column.signed.unwrap_or(false) },
+                    MetricKind::Stacks(spec) => typed::MetricKind::Stacks(*spec),
                     MetricKind::Histogram(buckets) => typed::MetricKind::Histogram(buckets.clone()),
                 },
                 labels: column.labels.unwrap_or_default(),

@@ -86,6 +86,9 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     let shape = match &program.shape {
         Shape::At(hooks) => at(input, hooks, &mut columns, &mut report),
         Shape::Span(span) => span::check(input, span, &mut columns, &mut report),
+        Shape::Steps(_) => {
+            Err(report.add(Diagnostic::target(whole(&program.name), "steps are not supported by this version")))
+        }
         Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
     };
     let diagnostics = report.finish();
@@ -94,6 +97,8 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
             name: program.name.text.clone(),
             shape,
             metrics: columns.finish(program),
+            slow: None,
+            choices: Vec::new(),
             limits: program.limits,
         }),
         // A text that did not parse stops the probe without a word here: its mistake is reported already.
@@ -119,6 +124,7 @@ fn at<'a>(
                     select: point.select,
                     filter,
                     measures,
+                    slow: None,
                 });
             }
             _ => outcome = Err(Reported),

@@ -40,6 +40,7 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
                 body(&mut out, &s.filter, &s.by, &s.measures, probe, btf);
             }
         }
+        Shape::Steps { .. } => {}
         Shape::Poll { source, every_ns, filter, measures } => {
             line(&mut out, format!("poll {source} every {every_ns}ns"));
             body(&mut out, filter, &[], measures, probe, btf);
@@ -74,12 +75,7 @@ fn body(out: &mut String, filter: &Option<Expr>, by: &[Expr], measures: &[Measur
 }
 
 fn attach(attach: &Attach) -> String {
-    match attach {
-        Attach::TpBtf { event } => format!("tp_btf:{event}"),
-        Attach::RawTp { event } => format!("raw_tp:{event}"),
-        Attach::Tracepoint { system, event } => format!("tracepoint:{system}:{event}"),
-        Attach::Interval { period_ns } => format!("interval:{period_ns}ns"),
-    }
+    attach.to_string()
 }
 
 fn select(select: &Select, btf: Option<&Btf>) -> String {

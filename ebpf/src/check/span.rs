@@ -48,7 +48,7 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
         let implied = *key == SpanKey::Task && enters && covers(&point, &selected);
         let select = if implied { Select::All } else { point.select };
         let by = key_values(by, key);
-        ends.push(EndSite { attach: point.attach, place: point.place, select, filter, by, measures });
+        ends.push(EndSite { attach: point.attach, place: point.place, select, filter, by, measures, slow: None });
     }
     outcome?;
     finish(input, span, start_points, starts, ends, saved, key?)

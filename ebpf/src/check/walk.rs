@@ -20,6 +20,9 @@ pub(super) fn children(expr: &Expr) -> Vec<&Expr> {
         | Kind::Field { .. }
         | Kind::DataLoc { .. }
         | Kind::Saved(_)
+        | Kind::State(_)
+        | Kind::KernelStack
+        | Kind::UserStack
         | Kind::Elapsed
         | Kind::OffCpu
         | Kind::OnCpu => Vec::new(),

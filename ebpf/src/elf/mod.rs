@@ -78,7 +78,17 @@ fn section_name(func: &Func) -> Result<String, Diagnostic> {
         Some(Attach::TpBtf { event }) => format!("tp_btf/{event}"),
         Some(Attach::RawTp { event }) => format!("raw_tp/{event}"),
         Some(Attach::Tracepoint { system, event }) => format!("tracepoint/{system}/{event}"),
-        Some(Attach::Interval { .. }) => "perf_event".into(),
+        Some(Attach::Interval { .. } | Attach::Sample(_)) => "perf_event".into(),
+        Some(Attach::Fentry { function, .. }) => format!("fentry/{function}"),
+        Some(Attach::Fexit { function, .. }) => format!("fexit/{function}"),
+        Some(Attach::Kprobe { functions, offset: 0, ret, multi: false }) if functions.len() == 1 => {
+            format!("{}/{}", if *ret { "kretprobe" } else { "kprobe" }, functions[0])
+        }
+        Some(Attach::Kprobe { ret: false, .. } | Attach::Usdt { .. }) => "kprobe".into(),
+        Some(Attach::Kprobe { ret: true, .. }) => "kretprobe".into(),
+        Some(Attach::Uprobe { ret: false, .. }) => "uprobe".into(),
+        Some(Attach::Uprobe { ret: true, .. }) => "uretprobe".into(),
+        Some(Attach::Iter { object }) => format!("iter/{object}"),
         None => return Err(Diagnostic::bug(format!("{} attaches nowhere", func.name))),
     })
 }
@@ -236,13 +246,19 @@ fn map_type(btf: &mut Btf, map: &MapDef) -> Result<(TypeId, u32), Diagnostic> {
         MapKind::Array { mmap } => (2, if mmap { MMAPABLE } else { 0 }),
         MapKind::Stack => (23, 0),
         MapKind::TaskStorage => (29, NO_PREALLOC),
+        MapKind::LruHash => (9, 0),
+        MapKind::RingBuf => (27, 0),
+        MapKind::PerfEvents => (4, 0),
+        MapKind::StackTrace => (7, 0),
     };
     let key_fits = match map.kind {
-        MapKind::Array { .. } | MapKind::TaskStorage => map.key_bytes == 4,
-        MapKind::Hash => map.key_bytes > 0,
-        MapKind::Stack => true,
+        MapKind::Array { .. } | MapKind::TaskStorage | MapKind::StackTrace => map.key_bytes == 4,
+        MapKind::Hash | MapKind::LruHash => map.key_bytes > 0,
+        MapKind::Stack | MapKind::PerfEvents => true,
+        MapKind::RingBuf => map.key_bytes == 0,
     };
-    if !key_fits || map.value_bytes == 0 {
+    let no_values = map.value_bytes == 0 && map.kind != MapKind::RingBuf;
+    if !key_fits || no_values {
         let (key, value) = (map.key_bytes, map.value_bytes);
         return Err(Diagnostic::bug(format!(
             "the map `{}` cannot have keys of {key} and values of {value} bytes",
@@ -250,17 +266,24 @@ fn map_type(btf: &mut Btf, map: &MapDef) -> Result<(TypeId, u32), Diagnostic> {
         )));
     }
     let mut members = vec![("type", btf.number(kind))];
-    if map.kind == MapKind::Stack {
-        // Has no key, and the kernel takes no types for its values.
-        members.push(("value_size", btf.number(map.value_bytes)));
-    } else {
-        let key = match map.kind {
-            MapKind::TaskStorage => btf.int(),
-            _ => bytes_type(btf, map.key_bytes),
-        };
-        let value = bytes_type(btf, map.value_bytes);
-        members.push(("key", btf.pointer(key)));
-        members.push(("value", btf.pointer(value)));
+    match map.kind {
+        // Have no key, and the kernel takes no types for their values.
+        MapKind::Stack => members.push(("value_size", btf.number(map.value_bytes))),
+        MapKind::RingBuf => {}
+        // The kernel takes no types for these either.
+        MapKind::PerfEvents | MapKind::StackTrace => {
+            members.push(("key_size", btf.number(4)));
+            members.push(("value_size", btf.number(map.value_bytes)));
+        }
+        MapKind::Array { .. } | MapKind::Hash | MapKind::LruHash | MapKind::TaskStorage => {
+            let key = match map.kind {
+                MapKind::TaskStorage => btf.int(),
+                _ => bytes_type(btf, map.key_bytes),
+            };
+            let value = bytes_type(btf, map.value_bytes);
+            members.push(("key", btf.pointer(key)));
+            members.push(("value", btf.pointer(value)));
+        }
     }
     // Task storage grows with the tasks; the kernel refuses a number for it.
     if map.kind != MapKind::TaskStorage {

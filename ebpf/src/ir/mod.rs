@@ -328,6 +328,12 @@ pub enum Helper {
     TaskStorageGet,
     /// kfunc `(address, btf id) -> read-only BTF pointer`; the second argument is a constant.
     RdonlyCast,
+    /// `(ctx, map, flags) -> stack id or -errno`
+    GetStackId,
+    /// `(map, value slot, bytes, flags) -> 0 or -errno`
+    RingbufOutput,
+    /// `(ctx, map, flags, value slot, bytes) -> 0 or -errno`
+    PerfEventOutput,
 }
 
 /// What a helper's parameter takes.
@@ -345,14 +351,21 @@ pub enum Param {
     SlotOut,
     /// A map.
     Map,
+    /// The program's context, [`CTX`].
+    Context,
 }
 
 impl Helper {
     /// Whether the kernel lets this helper work on maps of this kind.
     pub fn takes(self, kind: MapKind) -> bool {
         match self {
-            Helper::MapLookup | Helper::MapUpdate => matches!(kind, MapKind::Array { .. } | MapKind::Hash),
-            Helper::MapDelete => kind == MapKind::Hash,
+            Helper::MapLookup | Helper::MapUpdate => {
+                matches!(kind, MapKind::Array { .. } | MapKind::Hash | MapKind::LruHash)
+            }
+            Helper::MapDelete => matches!(kind, MapKind::Hash | MapKind::LruHash),
+            Helper::GetStackId => kind == MapKind::StackTrace,
+            Helper::RingbufOutput => kind == MapKind::RingBuf,
+            Helper::PerfEventOutput => kind == MapKind::PerfEvents,
             Helper::MapPush | Helper::MapPop => kind == MapKind::Stack,
             Helper::TaskStorageGet => kind == MapKind::TaskStorage,
             _ => false,
@@ -360,7 +373,7 @@ impl Helper {
     }
     /// Kinds of the parameters, in order.
     pub fn params(self) -> &'static [Param] {
-        use Param::{Imm, Map, SlotIn, SlotOut, Value, Var};
+        use Param::{Context, Imm, Map, SlotIn, SlotOut, Value, Var};
         match self {
             Helper::MapLookup | Helper::MapDelete => &[Map, SlotIn],
             Helper::MapUpdate => &[Map, SlotIn, SlotIn, Imm],
@@ -379,6 +392,9 @@ impl Helper {
             }
             Helper::TaskStorageGet => &[Map, Var, Imm, Imm],
             Helper::RdonlyCast => &[Var, Imm],
+            Helper::GetStackId => &[Context, Map, Imm],
+            Helper::RingbufOutput => &[Map, SlotIn, Imm, Imm],
+            Helper::PerfEventOutput => &[Context, Map, Imm, SlotIn, Imm],
         }
     }
 }

@@ -28,6 +28,10 @@ pub fn module(module: &Module) -> String {
             MapKind::Hash => "hash",
             MapKind::Stack => "stack",
             MapKind::TaskStorage => "task_storage",
+            MapKind::LruHash => "lru_hash",
+            MapKind::RingBuf => "ringbuf",
+            MapKind::PerfEvents => "perf_events",
+            MapKind::StackTrace => "stack_trace",
         };
         let (key, value, entries) = (map.key_bytes, map.value_bytes, map.entries);
         line(&mut text, 0, format_args!("map {} {kind} key {key} value {value} entries {entries}", map.name));
@@ -82,10 +86,7 @@ impl fmt::Display for AttachText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             None => f.write_str("interpreted"),
-            Some(Attach::TpBtf { event }) => write!(f, "tp_btf:{event}"),
-            Some(Attach::RawTp { event }) => write!(f, "raw_tp:{event}"),
-            Some(Attach::Tracepoint { system, event }) => write!(f, "tracepoint:{system}:{event}"),
-            Some(Attach::Interval { period_ns }) => write!(f, "interval:{period_ns}ns"),
+            Some(attach) => write!(f, "{attach}"),
         }
     }
 }
@@ -241,6 +242,9 @@ impl fmt::Display for Helper {
             Helper::ProbeReadUserStr => "probe_read_user_str",
             Helper::TaskStorageGet => "task_storage_get",
             Helper::RdonlyCast => "rdonly_cast",
+            Helper::GetStackId => "get_stackid",
+            Helper::RingbufOutput => "ringbuf_output",
+            Helper::PerfEventOutput => "perf_event_output",
         })
     }
 }

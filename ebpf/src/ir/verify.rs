@@ -76,14 +76,14 @@ fn is_identifier(name: &str, most: usize) -> bool {
 
 fn check_map(map: &MapDef) -> Vec<&'static str> {
     let key_fits = match map.kind {
-        MapKind::Array { .. } => map.key_bytes == 4,
-        MapKind::Stack => map.key_bytes == 0,
-        MapKind::Hash => map.key_bytes > 0,
+        MapKind::Array { .. } | MapKind::StackTrace | MapKind::PerfEvents => map.key_bytes == 4,
+        MapKind::Stack | MapKind::RingBuf => map.key_bytes == 0,
+        MapKind::Hash | MapKind::LruHash => map.key_bytes > 0,
         MapKind::TaskStorage => true,
     };
     let rules = [
         (is_identifier(&map.name, 15), "not a C identifier of 1 to 15 bytes"),
-        (map.value_bytes > 0, "values have no bytes"),
+        (map.value_bytes > 0 || map.kind == MapKind::RingBuf, "values have no bytes"),
         (key_fits, "the key's size does not fit the kind of map"),
         (map.entries > 0 || map.kind == MapKind::TaskStorage, "no entries"),
     ];

@@ -22,6 +22,8 @@ const TABLE: &[Row] = &[
     row(Helper::GetCurrentPidTgid, 14, "get_current_pid_tgid"),
     row(Helper::GetCurrentUidGid, 15, "get_current_uid_gid"),
     row(Helper::GetCurrentComm, 16, "get_current_comm"),
+    row(Helper::PerfEventOutput, 25, "perf_event_output"),
+    row(Helper::GetStackId, 27, "get_stackid"),
     row(Helper::GetCurrentTask, 35, "get_current_task"),
     row(Helper::GetCurrentCgroupId, 80, "get_current_cgroup_id"),
     row(Helper::MapPush, 87, "map_push_elem"),
@@ -30,6 +32,7 @@ const TABLE: &[Row] = &[
     row(Helper::ProbeReadKernel, 113, "probe_read_kernel"),
     row(Helper::ProbeReadUserStr, 114, "probe_read_user_str"),
     row(Helper::ProbeReadKernelStr, 115, "probe_read_kernel_str"),
+    row(Helper::RingbufOutput, 130, "ringbuf_output"),
     row(Helper::TaskStorageGet, 156, "task_storage_get"),
     row(Helper::GetCurrentTaskBtf, 158, "get_current_task_btf"),
 ];

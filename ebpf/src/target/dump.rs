@@ -43,7 +43,7 @@ const MAGIC: &str = "kstrobe_target";
 const VERSION: &str = "1";
 
 /// Names of the abilities, in the order of the struct.
-const ABILITIES: [&str; 10] = [
+const ABILITIES: [&str; 18] = [
     "tp_btf",
     "raw_tp",
     "tracepoint",
@@ -54,9 +54,17 @@ const ABILITIES: [&str; 10] = [
     "probe_read_kernel",
     "current_task_btf",
     "rdonly_cast",
+    "fentry",
+    "kprobe",
+    "kprobe_multi",
+    "uprobe",
+    "uprobe_multi",
+    "ringbuf",
+    "iter",
+    "module_btf",
 ];
 
-fn abilities(a: &mut Abilities) -> [&mut Ability; 10] {
+fn abilities(a: &mut Abilities) -> [&mut Ability; 18] {
     // Destructured, so that a new ability cannot be forgotten here.
     let Abilities {
         tp_btf,
@@ -69,6 +77,14 @@ fn abilities(a: &mut Abilities) -> [&mut Ability; 10] {
         probe_read_kernel,
         current_task_btf,
         rdonly_cast,
+        fentry,
+        kprobe,
+        kprobe_multi,
+        uprobe,
+        uprobe_multi,
+        ringbuf,
+        iter,
+        module_btf,
     } = a;
     [
         tp_btf,
@@ -81,6 +97,14 @@ fn abilities(a: &mut Abilities) -> [&mut Ability; 10] {
         probe_read_kernel,
         current_task_btf,
         rdonly_cast,
+        fentry,
+        kprobe,
+        kprobe_multi,
+        uprobe,
+        uprobe_multi,
+        ringbuf,
+        iter,
+        module_btf,
     ]
 }
 

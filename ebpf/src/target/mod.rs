@@ -27,6 +27,8 @@ pub struct Target {
     pub syscalls: BTreeMap<String, Syscall>,
     /// What the kernel can do.
     pub abilities: Abilities,
+    /// Kernel functions some probe asked for that can be hooked, by the pattern that names them.
+    pub functions: BTreeMap<String, Vec<Function>>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
 }
@@ -57,6 +59,17 @@ impl Arch {
             Arch::Aarch64 => "syscallno",
         }
     }
+}
+
+/// A kernel function that can be hooked.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Function {
+    /// Its symbol, with what the C compiler appended (`.isra.0`).
+    pub symbol: String,
+    /// The module it lies in; `None` for the kernel itself.
+    pub module: Option<String>,
+    /// Whether ftrace can hook its entry: fentry and kprobe_multi need that, kprobes do not.
+    pub traceable: bool,
 }
 
 /// One system call.
@@ -138,6 +151,22 @@ pub struct Abilities {
     pub current_task_btf: Ability,
     /// `bpf_rdonly_cast` kfunc (6.2): turns an address into a BTF pointer that is read with plain loads.
     pub rdonly_cast: Ability,
+    /// Programs at entry and exit of kernel functions by BTF (5.5).
+    pub fentry: Ability,
+    /// Perf-event kprobes.
+    pub kprobe: Ability,
+    /// kprobe_multi links (5.18, with CONFIG_FPROBE).
+    pub kprobe_multi: Ability,
+    /// Perf-event uprobes.
+    pub uprobe: Ability,
+    /// uprobe_multi links (6.6).
+    pub uprobe_multi: Ability,
+    /// `BPF_MAP_TYPE_RINGBUF` (5.8); without it a perf buffer.
+    pub ringbuf: Ability,
+    /// BTF iterators (5.8).
+    pub iter: Ability,
+    /// BTF of modules (5.11).
+    pub module_btf: Ability,
 }
 
 /// One ability.

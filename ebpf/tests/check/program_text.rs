@@ -70,6 +70,7 @@ fn empty_span() -> Span {
         start: Vec::new(),
         end: Vec::new(),
         by: Vec::new(),
+        by_end: Vec::new(),
         save: Vec::new(),
         filter: None,
         keep: Keep::Last,
@@ -87,6 +88,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
         shape: Shape::At(Vec::new()),
         filter: None,
         metrics: Vec::new(),
+        slow: None,
         limits: Limits::default(),
     };
     let mut span = empty_span();

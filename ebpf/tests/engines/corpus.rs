@@ -141,6 +141,7 @@ fn program(lines: &[(&str, &str)]) -> Program {
         start: vec![start],
         end: vec![],
         by: vec![],
+        by_end: vec![],
         save: vec![],
         filter: None,
         keep: Keep::Last,
@@ -168,7 +169,16 @@ fn program(lines: &[(&str, &str)]) -> Program {
         false => Shape::Span(Span { end: vec![end], ..span }),
     };
     let (name, limits) = (text("case"), Limits::default());
-    Program { name, file: "case".into(), source: String::new(), shape, filter: None, metrics: vec![metric], limits }
+    Program {
+        name,
+        file: "case".into(),
+        source: String::new(),
+        shape,
+        filter: None,
+        metrics: vec![metric],
+        slow: None,
+        limits,
+    }
 }
 
 impl Case {

@@ -120,6 +120,8 @@ fn probe_maps(mmap: bool) -> ProbeMaps {
         }],
         spans: Some(SpanMap { map: MapId(3) }),
         losses: Some(LossMap { map: MapId(4), reasons: vec![Loss::NoStart, Loss::SpansFull] }),
+        events: None,
+        stacks: None,
     };
     ProbeMaps::new(layout, probe_maps_raw(mmap)).unwrap()
 }

@@ -149,6 +149,7 @@ fn add_maps(o: &mut Object<'_>, b: &mut Builder, maps: &[MapDef]) -> Vec<(String
             MapKind::Array { mmap } => (2, if mmap { 0x400 } else { 0 }),
             MapKind::Stack => (23, 0),
             MapKind::TaskStorage => (29, 1),
+            other => panic!("no {other:?} here"),
         };
         // `__uint(name, n)` is `int (*name)[n]`.
         let number = |b: &mut Builder, n: u32| {

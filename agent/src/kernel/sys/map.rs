@@ -13,6 +13,14 @@ pub mod kind {
     pub const ARRAY: u32 = 2;
     /// Stack (last in, first out).
     pub const STACK: u32 = 23;
+    /// Perf buffers.
+    pub const PERF_EVENT_ARRAY: u32 = 4;
+    /// Call stacks.
+    pub const STACK_TRACE: u32 = 7;
+    /// Hash that forgets the least recently used.
+    pub const LRU_HASH: u32 = 9;
+    /// Ring buffer.
+    pub const RINGBUF: u32 = 27;
     /// Task storage.
     pub const TASK_STORAGE: u32 = 29;
     /// Maps whose values exist once per CPU, so that a value is longer than `value_size` says.

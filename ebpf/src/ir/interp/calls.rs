@@ -24,6 +24,9 @@ impl Machine {
             Helper::GetSmpProcessorId => self.environment.cpu.into(),
             Helper::GetCurrentTask | Helper::GetCurrentTaskBtf => self.environment.task,
             Helper::RdonlyCast => self.frame.scalar_arg(call, 0)?,
+            Helper::GetStackId | Helper::RingbufOutput | Helper::PerfEventOutput => {
+                return Err(Trap::new(format!("{} is not interpreted", call.helper)));
+            }
             Helper::GetCurrentComm => self.current_comm(call)? as u64,
             Helper::ProbeReadKernel | Helper::ProbeReadUser => self.probe_read(code, call)? as u64,
             Helper::ProbeReadKernelStr | Helper::ProbeReadUserStr => self.probe_read_str(code, call)? as u64,

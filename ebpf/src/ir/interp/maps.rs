@@ -68,9 +68,12 @@ impl Map {
                 values = vec![0; bytes as usize];
                 Keys::Array
             }
-            MapKind::Hash => Keys::Hash(Named::new()),
+            MapKind::Hash | MapKind::LruHash => Keys::Hash(Named::new()),
             MapKind::TaskStorage => Keys::Task(Named::new()),
             MapKind::Stack => Keys::Stack,
+            MapKind::RingBuf | MapKind::PerfEvents | MapKind::StackTrace => {
+                return Err(Trap::new(format!("map {} is of a kind that is not interpreted", def.name)));
+            }
         };
         Ok(Map { def: def.clone(), stride: stride as usize, values, kind })
     }

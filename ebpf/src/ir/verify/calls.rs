@@ -2,7 +2,7 @@
 
 use super::state::{Kind, State, fresh};
 use super::{Walk, check};
-use crate::ir::{Arg, Call, Helper, Operand, Param, Slot};
+use crate::ir::{Arg, CTX, Call, Helper, Operand, Param, Slot};
 use crate::layout::{MapDef, MapId};
 
 impl Walk<'_> {
@@ -15,7 +15,7 @@ impl Walk<'_> {
         for (i, (param, arg)) in params.iter().zip(&call.args).enumerate() {
             check_kind(*param, *arg, state).map_err(|message| format!("argument {}: {message}", i + 1))?;
         }
-        let map = match call.args.first() {
+        let map = match call.args.iter().find(|arg| matches!(arg, Arg::Map(_))) {
             Some(Arg::Map(id)) => Some((*id, self.map(call.helper, *id)?)),
             _ => None,
         };
@@ -48,6 +48,8 @@ impl Walk<'_> {
 
 fn check_kind(param: Param, arg: Arg, state: &State) -> Result<(), String> {
     match (param, arg) {
+        (Param::Context, Arg::Var(CTX)) => Ok(()),
+        (Param::Context, _) => Err("must be the context".into()),
         (Param::Value | Param::Var, Arg::Var(var)) => state.number(Operand::Var(var)),
         (Param::Value | Param::Imm, Arg::Imm(_))
         | (Param::SlotIn | Param::SlotOut, Arg::Slot(..))
@@ -88,6 +90,15 @@ fn check_constants(call: &Call) -> Result<(), String> {
 /// How many bytes of its stack area argument `i` a helper uses.
 fn area_bytes(call: &Call, i: usize, map: Option<&MapDef>) -> Result<u32, String> {
     let is_key = i == 1 && matches!(call.helper, Helper::MapLookup | Helper::MapUpdate | Helper::MapDelete);
+    let size = |at: usize| match call.args.get(at) {
+        Some(Arg::Imm(size)) => u32::try_from(*size).map_err(|_| format!("a size of {size} bytes")),
+        _ => Err(format!("argument {}: must be a constant", at + 1)),
+    };
+    match call.helper {
+        Helper::RingbufOutput => return size(2),
+        Helper::PerfEventOutput => return size(4),
+        _ => {}
+    }
     match (map, call.args.get(1)) {
         (Some(map), _) => Ok(if is_key { map.key_bytes } else { map.value_bytes }),
         (None, Some(Arg::Imm(size))) => u32::try_from(*size).map_err(|_| format!("a size of {size} bytes")),
