@@ -51,7 +51,8 @@ pub struct EventMap {
     pub fields: Vec<KeyField>,
 }
 
-/// Call stacks by id.
+/// Call stacks by id. Who keeps ids elsewhere than in keys of tables and in [`SpanMap`] must resolve them soon: the agent
+/// deletes stacks that neither refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackMap {
     /// Stack trace map.
@@ -216,6 +217,8 @@ impl CellKind {
 pub struct SpanMap {
     /// Hash map; the first 8 bytes of a value are the start time (`CLOCK_MONOTONIC` ns), 0 when no span is open.
     pub map: MapId,
+    /// Where in a value ids of [`Layout::stacks`] lie (s32, negative when there is none).
+    pub stack_ids: Vec<u32>,
 }
 
 /// Loss counters: an array map of `cpus * reasons.len()` u64 values in one element per CPU.
