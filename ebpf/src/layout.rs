@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
 pub const MAX_DENSE_SLOTS: u64 = 4096;
 
+/// Name of the map of call stacks.
+pub const STACKS_MAP: &str = "ks_stacks";
+
 /// Index into [`Layout::maps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MapId(pub u32);
@@ -136,6 +139,28 @@ pub struct Table {
     pub key: Vec<KeyField>,
     /// The metrics.
     pub cells: Vec<Cell>,
+}
+
+/// The fields of a table's key that say which stacks a sum belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StackKey<'a> {
+    /// Id of the kernel's stack.
+    pub kernel: Option<&'a KeyField>,
+    /// Id of the process's stack.
+    pub user: Option<&'a KeyField>,
+    /// The process.
+    pub pid: Option<&'a KeyField>,
+}
+
+impl Table {
+    /// Where its key holds stacks, if it is a table of [`CellKind::Stacks`].
+    pub fn stack_key(&self) -> Option<StackKey<'_>> {
+        let cell = self.cells.first()?;
+        let CellKind::Stacks(spec) = cell.kind else { return None };
+        let mut fields = self.key.iter().skip(cell.labels.len());
+        let mut next = |taken: bool| if taken { fields.next() } else { None };
+        Some(StackKey { kernel: next(spec.kernel), user: next(spec.user), pid: next(spec.user) })
+    }
 }
 
 /// How a label set finds its slot.

@@ -12,6 +12,7 @@ pub mod mmap;
 pub mod privileges;
 pub mod procfs;
 pub mod read;
+pub mod stacks;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;
 pub mod tracefs;

@@ -38,6 +38,8 @@ pub struct Metric {
     pub ttl: Duration,
     /// Most label sets.
     pub max_series: usize,
+    /// Sums by stack, which are no series for exporters.
+    pub stacks: bool,
 }
 
 /// A source of rows.
@@ -81,5 +83,6 @@ fn metric(probe: &model::Probe, m: &model::Metric) -> Metric {
         raw_per_unit: m.raw_per_unit,
         label_names: m.labels.iter().map(|(name, _)| name.value.clone()).collect(),
     };
-    Metric { about: Arc::new(about), ttl: Duration::from_nanos(m.ttl_ns), max_series: m.max_series as usize }
+    let stacks = matches!(m.kind, MetricKind::Stacks { .. });
+    Metric { about: Arc::new(about), ttl: Duration::from_nanos(m.ttl_ns), max_series: m.max_series as usize, stacks }
 }

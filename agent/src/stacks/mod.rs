@@ -1,12 +1,13 @@
 //! Sums by stack, as people read them: addresses to names, then folded text, pprof or a flame graph.
 //!
-//! Everything but [`symbols`] is a function of its arguments; [`symbols`] reads `/proc/kallsyms`, `/proc/PID/maps` and ELF
-//! files, through the `blazesym` crate.
+//! The writers are functions of their arguments. [`processes`] reads `/proc/PID/maps`; [`symbols`] reads `/proc/kallsyms` and
+//! ELF files, through the `blazesym` crate.
 
 pub mod flame;
 pub mod folded;
 pub mod maps;
 pub mod pprof;
+pub mod processes;
 pub mod symbols;
 
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 //!
 //! What cannot be found leaves a frame that says so, never an error: processes end and files are replaced while we look.
 
-use super::maps::{Mapping, Maps};
+use super::maps::Mapping;
+use super::processes::Processes;
 use super::{Addresses, Frame, MISSED_KERNEL, MISSED_USER, Named, Profile, Resolved, UNKNOWN};
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
@@ -17,24 +18,17 @@ const KERNEL_MODULE: &str = "[kernel.kallsyms]";
 
 /// Names for every address of a profile.
 ///
-/// `maps` are the memory maps that were taken while the processes ran; those of others are read now. Reads all of kallsyms
-/// (some 10 MB) and the symbol tables of all files that occur: call it where blocking is allowed.
-pub fn resolve(profile: Profile, maps: &HashMap<u32, Maps>) -> Resolved {
+/// `processes` are those seen while it was taken; they are looked at once more. Reads all of kallsyms (some 10 MB) and the
+/// symbol tables of all files that occur: call it where blocking is allowed.
+pub fn resolve(profile: Profile, mut processes: Processes) -> Resolved {
     let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
     let mut frames = Frames::default();
     let wanted = Wanted::of(&profile);
     kernel_frames(&symbolizer, &wanted.kernel, &mut frames);
     let mut files = HashMap::new();
     for (&pid, addresses) in &wanted.user {
-        let read;
-        let maps = match maps.get(&pid) {
-            Some(maps) => maps,
-            None => {
-                read = Maps::of(pid).unwrap_or_default();
-                &read
-            }
-        };
-        user_frames(&symbolizer, pid, maps, addresses, &mut files, &mut frames);
+        processes.refresh(pid);
+        user_frames(&symbolizer, pid, &processes, addresses, &mut files, &mut frames);
     }
     let samples = profile.samples.into_iter().map(|sample| {
         let mut named = Vec::new();
@@ -139,14 +133,14 @@ type Files = HashMap<(String, u64), Option<PathBuf>>;
 fn user_frames(
     symbolizer: &Symbolizer,
     pid: u32,
-    maps: &Maps,
+    processes: &Processes,
     addresses: &BTreeSet<u64>,
     files: &mut Files,
     frames: &mut Frames,
 ) {
     let mut by_file: BTreeMap<&(String, u64), Vec<(&Mapping, u64)>> = BTreeMap::new();
     for &address in addresses {
-        match maps.find(address) {
+        match processes.find(pid, address) {
             Some(mapping) if mapping.file.1 != 0 => by_file.entry(&mapping.file).or_default().push((mapping, address)),
             // The vDSO, or code that a JIT compiler wrote and perhaps described in /tmp/perf-PID.map.
             Some(mapping) => {
@@ -203,6 +197,7 @@ fn readable(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stacks::maps::Maps;
     use crate::stacks::{Sample, folded};
 
     #[inline(never)]
@@ -224,6 +219,13 @@ mod tests {
         Profile { samples: vec![sample], ..Profile::default() }
     }
 
+    /// A process that has ended and had these maps.
+    fn seen(maps: Maps) -> Processes {
+        let mut processes = Processes::default();
+        processes.insert(1 << 23, maps);
+        processes
+    }
+
     fn names(resolved: &Resolved) -> Vec<&str> {
         resolved.samples[0].frames.iter().map(|f| &*resolved.frames[*f as usize].name).collect()
     }
@@ -234,7 +236,7 @@ mod tests {
         // The second address is a return address: the first byte after a call that ends its function.
         let leaf = address(first_of_two);
         let caller = address(second_of_two) + 1;
-        let resolved = resolve(user(std::process::id(), vec![leaf, caller]), &HashMap::new());
+        let resolved = resolve(user(std::process::id(), vec![leaf, caller]), Processes::default());
         let found = names(&resolved);
         assert!(found[0].ends_with("::first_of_two") && found[1].ends_with("::second_of_two"), "{found:?}");
         assert_eq!((resolved.frames[0].kernel, resolved.samples[0].pid), (false, std::process::id()));
@@ -245,7 +247,7 @@ mod tests {
     #[test]
     fn a_caller_is_the_call_not_what_follows_it() {
         let start = address(second_of_two);
-        let resolved = resolve(user(std::process::id(), vec![start, start]), &HashMap::new());
+        let resolved = resolve(user(std::process::id(), vec![start, start]), Processes::default());
         let found = names(&resolved);
         assert!(found[0].ends_with("::second_of_two"), "{found:?}");
         assert!(!found[1].ends_with("::second_of_two"), "the byte before a function is not in it: {found:?}");
@@ -254,14 +256,13 @@ mod tests {
     #[test]
     fn a_process_that_is_gone() {
         // Larger than any pid the kernel gives (2^22).
-        let resolved = resolve(user(1 << 23, vec![0x1000, 0x2000]), &HashMap::new());
+        let resolved = resolve(user(1 << 23, vec![0x1000, 0x2000]), Processes::default());
         assert_eq!(names(&resolved), [UNKNOWN, UNKNOWN]);
     }
 
     #[test]
     fn a_process_that_is_gone_but_was_seen() {
-        let maps = HashMap::from([(1 << 23, Maps::of(std::process::id()).unwrap())]);
-        let resolved = resolve(user(1 << 23, vec![address(first_of_two)]), &maps);
+        let resolved = resolve(user(1 << 23, vec![address(first_of_two)]), seen(Maps::of(std::process::id()).unwrap()));
         assert!(names(&resolved)[0].ends_with("::first_of_two"), "{resolved:?}");
     }
 
@@ -269,8 +270,7 @@ mod tests {
     fn a_file_that_is_gone_or_another_leaves_its_name() {
         let line = |inode: u64, path: &str| format!("1000-9000 r-xp 00002000 fe:01 {inode} {path}\n");
         for (inode, path) in [(5, "/nowhere/libgone.so"), (u64::MAX, "/bin/sh"), (5, "/nowhere/libgone.so (deleted)")] {
-            let maps = HashMap::from([(1 << 23, Maps::parse(&line(inode, path)))]);
-            let resolved = resolve(user(1 << 23, vec![0x1234]), &maps);
+            let resolved = resolve(user(1 << 23, vec![0x1234]), seen(Maps::parse(&line(inode, path))));
             let file = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap();
             assert_eq!(names(&resolved), [format!("{file}+0x2234")]);
         }
@@ -280,7 +280,7 @@ mod tests {
     fn missed_halves_say_so() {
         let sample =
             Sample { pid: 7, kernel: Addresses::Missed, user: Addresses::Missed, value: 2, ..Sample::default() };
-        let resolved = resolve(Profile { samples: vec![sample], ..Profile::default() }, &HashMap::new());
+        let resolved = resolve(Profile { samples: vec![sample], ..Profile::default() }, Processes::default());
         assert_eq!(names(&resolved), [MISSED_KERNEL, MISSED_USER]);
         assert_eq!(folded::write(&resolved), "[missed user stack];[missed kernel stack]_[k] 2\n");
     }
@@ -295,7 +295,7 @@ mod tests {
         };
         let kernel = vec![find("schedule") + 4, find("hrtimer_nanosleep") + 9];
         let sample = Sample { kernel: Addresses::Known(kernel), value: 1, ..Sample::default() };
-        let resolved = resolve(Profile { samples: vec![sample], ..Profile::default() }, &HashMap::new());
+        let resolved = resolve(Profile { samples: vec![sample], ..Profile::default() }, Processes::default());
         assert_eq!(names(&resolved), ["schedule", "hrtimer_nanosleep"]);
         assert!(resolved.frames.iter().all(|f| f.kernel));
     }

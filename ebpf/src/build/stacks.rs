@@ -1,6 +1,6 @@
 //! The map of call stacks: whether a probe needs one, how deep, how large.
 
-use crate::layout::{MapDef, MapKind};
+use crate::layout::{MapDef, MapKind, STACKS_MAP};
 use crate::program::StackSpec;
 use crate::typed::{Expr, Kind, Metric, MetricKind, Probe, Shape};
 
@@ -34,7 +34,7 @@ pub(super) fn map(probe: &Probe) -> Option<(MapDef, u32)> {
     // Larger maps break every budget long before this bound.
     let entries = wanted.clamp(1, 1 << 24).next_power_of_two() + 1;
     let kind = MapKind::StackTrace;
-    Some((MapDef { name: "ks_stacks".into(), kind, key_bytes: 4, value_bytes: 8 * depth, entries }, depth))
+    Some((MapDef { name: STACKS_MAP.into(), kind, key_bytes: 4, value_bytes: 8 * depth, entries }, depth))
 }
 
 /// Where in the state of an open span ids of stacks lie; `offsets` are those of its saved values.
