@@ -7,7 +7,7 @@
 //! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
 
 use crate::buckets::Scheme;
-use crate::program::StackSpec;
+pub use crate::program::StackSpec;
 use crate::typed::{Decoder, Ty};
 use std::sync::Arc;
 

@@ -40,6 +40,19 @@ impl ProbeMaps {
         Ok(deleted)
     }
 
+    /// The processes that stacks in keys are of.
+    pub fn stack_pids(&self) -> io::Result<HashSet<u32>> {
+        let mut pids = HashSet::new();
+        for table in &self.layout().tables {
+            let pid = table.stack_key().and_then(|key| key.pid);
+            if let (Index::Hash { map, .. }, Some(pid)) = (&table.index, pid) {
+                let keys = read_index(self.map(*map))?;
+                pids.extend(keys.iter().filter_map(|(key, _)| id_at(key, pid.offset as usize)).filter(|pid| *pid != 0));
+            }
+        }
+        Ok(pids)
+    }
+
     /// How full the stack map is, if there is one.
     pub(super) fn stack_fill(&self) -> Option<io::Result<MapFill>> {
         let map = self.stack_map()?;
@@ -80,7 +93,7 @@ fn ids(map: &KernelMap) -> io::Result<HashSet<u32>> {
     Ok(map.keys()?.into_iter().filter_map(|key| key.try_into().ok()).map(u32::from_ne_bytes).collect())
 }
 
-/// An id, unless it is a negative error number.
+/// An id of a stack or process, unless it is a negative error number.
 fn id_at(bytes: &[u8], at: usize) -> Option<u32> {
     let id = i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
     u32::try_from(id).ok()

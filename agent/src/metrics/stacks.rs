@@ -98,8 +98,7 @@ pub fn difference(mut after: StackSums, before: &StackSums) -> StackSums {
 mod tests {
     use super::*;
     use crate::metrics::snapshot::Kind;
-    use kstrobe_ebpf::layout::{Cell, CellKind, Index, MapId};
-    use kstrobe_ebpf::program::StackSpec;
+    use kstrobe_ebpf::layout::{Cell, CellKind, Index, MapId, StackSpec};
     use kstrobe_ebpf::typed::{Decoder, Ty};
 
     fn field(name: &str, ty: Ty, offset: u32, decoder: Decoder) -> KeyField {

@@ -127,6 +127,55 @@ pub struct Frame {
     pub kernel: bool,
 }
 
+/// The forms that a profile is written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// One line a stack.
+    #[default]
+    Folded,
+    /// `profile.proto`, gzipped.
+    Pprof,
+    /// A flame graph.
+    Svg,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 3] = [Format::Folded, Format::Pprof, Format::Svg];
+
+    /// As people name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Folded => "folded",
+            Format::Pprof => "pprof",
+            Format::Svg => "svg",
+        }
+    }
+
+    /// The format of that name.
+    pub fn named(name: &str) -> Option<Format> {
+        Format::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// What files of it usually end in.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Format::Folded => ".folded",
+            Format::Pprof => ".pb.gz",
+            Format::Svg => ".svg",
+        }
+    }
+
+    /// Writes a profile.
+    pub fn write(self, profile: &Resolved) -> std::io::Result<Vec<u8>> {
+        match self {
+            Format::Folded => Ok(folded::write(profile).into_bytes()),
+            Format::Pprof => pprof::write(profile),
+            Format::Svg => flame::write(profile),
+        }
+    }
+}
+
 /// Name of a frame nobody knows.
 pub const UNKNOWN: &str = "[unknown]";
 /// Name of the frame that stands for a kernel stack that was not kept.

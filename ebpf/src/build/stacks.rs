@@ -6,7 +6,7 @@ use crate::typed::{Expr, Kind, Metric, MetricKind, Probe, Shape};
 
 /// What the kernel keeps at most unless `kernel.perf_event_max_stack` was raised.
 const MAX_DEPTH: u32 = 127;
-/// Room for stacks that no key refers to: of open spans, and of records of single events.
+/// Room for stacks that no key refers to for long: of open spans, and of records of single events.
 const OF_RECORDS: u32 = 256;
 
 /// The stacks a metric takes.
@@ -29,7 +29,7 @@ pub(super) fn map(probe: &Probe) -> Option<(MapDef, u32)> {
     }
     let of_metric =
         |(m, s): (&Metric, &StackSpec)| m.max_series.saturating_mul(u32::from(s.kernel) + u32::from(s.user));
-    let wanted = specs().map(of_metric).fold(OF_RECORDS, u32::saturating_add);
+    let wanted = specs().map(of_metric).fold(0, u32::saturating_add).max(OF_RECORDS);
     let depth = specs().map(|(_, s)| s.depth).max().filter(|_| !in_records).unwrap_or(MAX_DEPTH);
     // Larger maps break every budget long before this bound.
     let entries = wanted.clamp(1, 1 << 24).next_power_of_two() + 1;

@@ -91,8 +91,12 @@ fn one_map_as_deep_as_the_deepest_and_with_room_for_all() {
     assert_eq!(stacks.depth, 127);
     let map = &module.layout.maps[stacks.map.0 as usize];
     assert_eq!((map.kind, map.key_bytes, map.value_bytes), (MapKind::StackTrace, 4, 8 * 127));
-    // 8 keys with two stacks, 8 with one, 256 beside.
-    assert_eq!(map.entries, 513);
+    assert_eq!(map.entries, 257);
+    let mut large = probe();
+    large.metrics[0].max_series = 1000;
+    let layout = compiled(large, &target(1)).layout;
+    // 1000 keys with two stacks, 8 with one: 2048 buckets would hold them, and 4096 hold them with fewer collisions.
+    assert_eq!(layout.maps[stacks.map.0 as usize].entries, 2049);
     let table = &module.layout.tables[0];
     assert_eq!((table.cells[0].labels.as_slice(), table.key.len()), (&[0][..], 4), "stacks are no labels");
     assert_eq!(module.layout.tables[1].cells[0].labels, []);
