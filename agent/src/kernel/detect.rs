@@ -41,6 +41,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         syscalls: system_calls(tracefs.as_ref(), &wanted.syscalls),
         abilities,
         functions: BTreeMap::new(),
+        modules: Default::default(),
         polls: BTreeMap::new(),
     }
 }

@@ -5,7 +5,7 @@ mod outline;
 mod program;
 mod report;
 
-pub use outline::{Metric, Outline, Poll};
+pub use outline::{Metric, Outline, PREFIX, Poll, Stacks};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;

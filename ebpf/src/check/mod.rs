@@ -8,7 +8,7 @@
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
-//! | `metric`, `label` | is this a value, or a label, that can be stored and shown? |
+//! | `metric`, `label`, `stacks` | is this a value, or a label, that can be stored and shown? |
 
 mod access;
 mod call;
@@ -24,6 +24,7 @@ mod report;
 mod sampling;
 mod scope;
 mod span;
+mod stacks;
 mod strings;
 mod syscalls;
 mod walk;
