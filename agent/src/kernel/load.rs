@@ -2,6 +2,8 @@
 
 use crate::kernel::abilities::{explain, perf_refusal};
 use crate::kernel::detect::{first_online_cpu, online_cpus};
+use crate::kernel::function_hooks::{self, NotLoaded, Types};
+use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sampling;
 use crate::kernel::sys::{self, KernelMap, perf, prog};
@@ -11,9 +13,10 @@ use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use kstrobe_ebpf::Layout;
+use kstrobe_ebpf::layout::MapId;
 use kstrobe_ebpf::typed::Attach;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use thiserror::Error;
 
 /// What loading needs again and again. Holds the kernel's BTF (some 13 MB) once a tp_btf program was loaded: keep it while
@@ -22,6 +25,8 @@ pub struct Loader {
     aya: EbpfLoader<'static>,
     /// For the ids of tracepoints; parsed when the first program needs it.
     btf: Option<aya::Btf>,
+    /// For the ids of functions.
+    types: Types,
     tracefs: Option<Tracefs>,
     cpu: u32,
 }
@@ -39,7 +44,7 @@ impl Loader {
         // Our objects have no relocations against kernel types, so the loader's own copy of its BTF is not needed. Task storage
         // is a map type that aya creates but has no interface for.
         aya.btf(None).allow_unsupported_maps();
-        Loader { aya, btf: None, tracefs: None, cpu: first_online_cpu() }
+        Loader { aya, btf: None, types: Types::default(), tracefs: None, cpu: first_online_cpu() }
     }
 
     fn btf(&mut self) -> Result<&aya::Btf, String> {
@@ -103,7 +108,7 @@ pub enum LoadError {
 /// A probe that runs. Dropping it detaches everything and frees all of its maps.
 pub struct Loaded {
     // Fields drop in order: first no new runs, then the programs, then the maps.
-    perf_events: Vec<OwnedFd>,
+    links: Vec<OwnedFd>,
     ebpf: Ebpf,
     programs: Vec<LoadedProgram>,
     maps: ProbeMaps,
@@ -221,9 +226,12 @@ fn load_programs(
 ) -> Result<Loaded, LoadError> {
     let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
     let maps = open_maps(&ebpf, layout)?;
-    let mut loaded = Loaded { perf_events: Vec::new(), ebpf, programs: Vec::new(), maps };
+    let mut loaded = Loaded { links: Vec::new(), ebpf, programs: Vec::new(), maps };
     for (name, attach) in programs {
-        let fd = load_program(loader, &mut loaded.ebpf, name, attach)?;
+        let fd = match function_hooks::is_function_hook(attach) {
+            true => load_function_hook(loader, &loaded, object, name, attach)?,
+            false => load_program(loader, &mut loaded.ebpf, name, attach)?,
+        };
         loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
     }
     loaded
@@ -234,9 +242,13 @@ fn load_programs(
 }
 
 fn attach_programs(loader: &mut Loader, loaded: &mut Loaded) -> Result<(), LoadError> {
-    for LoadedProgram { name, attach, .. } in &loaded.programs {
-        let events = attach_program(loader, &mut loaded.ebpf, name, attach)?;
-        loaded.perf_events.extend(events);
+    for LoadedProgram { name, attach, fd } in &loaded.programs {
+        let failed = |reason: String| LoadError::Attach { program: name.to_string(), reason };
+        let links = match function_hooks::is_function_hook(attach) {
+            true => function_hooks::attach(fd.as_fd(), attach, loader.cpu).map_err(failed)?,
+            false => attach_program(loader, &mut loaded.ebpf, name, attach)?,
+        };
+        loaded.links.extend(links);
     }
     Ok(())
 }
@@ -281,6 +293,29 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
     result.map_err(|error| program_error(name, attach, error))?;
     let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
     fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
+}
+
+fn load_function_hook(
+    loader: &mut Loader,
+    loaded: &Loaded,
+    object: &[u8],
+    name: &str,
+    attach: &Attach,
+) -> Result<OwnedFd, LoadError> {
+    let map = |wanted: &str| match wanted {
+        raw_load::TABLES_MAP => match loaded.ebpf.map(wanted)? {
+            Map::Array(data) => Some(data.fd().as_fd().as_raw_fd()),
+            _ => None,
+        },
+        wanted => {
+            let id = loaded.maps.layout().maps.iter().position(|def| def.name == wanted)?;
+            Some(loaded.maps.map(MapId(id as u32)).as_fd().as_raw_fd())
+        }
+    };
+    function_hooks::load(&mut loader.types, object, name, attach, map).map_err(|why| match why {
+        NotLoaded::Unavailable(reason) => LoadError::Attach { program: name.to_string(), reason },
+        NotLoaded::Refused(refused) => refusal(name, &refused.error, refused.log),
+    })
 }
 
 /// Returns what keeps the program attached, where aya does not hold it.
@@ -350,20 +385,22 @@ fn refused_types(object: &[u8]) -> Option<String> {
     Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
 }
 
+/// Why the kernel does not load a program, out of the verifier's log.
+fn refusal(name: &str, error: &io::Error, log: String) -> LoadError {
+    if log.trim().is_empty() && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+        return LoadError::Permission(format!("loading program {name}: {}", explain(error)));
+    }
+    let summary = match verifier_log::summary(&log) {
+        text if text.is_empty() => format!("no reason given ({error})"),
+        text => text,
+    };
+    LoadError::Verifier { program: name.to_string(), summary, log }
+}
+
 fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
     let program = name.to_string();
     match error {
-        ProgramError::LoadError { io_error, verifier_log } => {
-            let log = verifier_log.to_string();
-            if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
-                return LoadError::Permission(format!("loading program {name}: {}", explain(&io_error)));
-            }
-            let summary = match verifier_log::summary(&log) {
-                text if text.is_empty() => format!("no reason given ({io_error})"),
-                text => text,
-            };
-            LoadError::Verifier { program, summary, log }
-        }
+        ProgramError::LoadError { io_error, verifier_log } => refusal(name, &io_error, verifier_log.to_string()),
         ProgramError::SyscallError(error) => match (error.io_error.raw_os_error(), attach) {
             (Some(libc::EPERM | libc::EACCES), _) => {
                 LoadError::Permission(format!("attaching program {name}: {}", explain(&error.io_error)))

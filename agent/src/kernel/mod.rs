@@ -6,6 +6,8 @@
 pub mod abilities;
 pub mod detect;
 pub mod formats;
+pub mod function_hooks;
+pub mod functions;
 pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;

@@ -61,11 +61,17 @@ fn types_of_a_module_continue_the_kernels() {
     assert_eq!((inner.ty, module.member(inner.ty, "b").unwrap().bit_offset), (s, 32));
     let (params, result) = module.function("g").unwrap();
     assert_eq!(params.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["m", "flags"]);
-    assert_eq!((module.describe(params[0].1), module.describe(params[1].1), result), ("struct m *".into(), "int".into(), 0));
+    assert_eq!(
+        (module.describe(params[0].1), module.describe(params[1].1), result),
+        ("struct m *".into(), "int".into(), 0)
+    );
     assert_eq!(module.function("f").unwrap().1, s, "the module's own function, not the kernel's of that name");
     assert_eq!(module.describe(base.function("f").unwrap().1), "int");
     assert_eq!((module.constant("OWN").unwrap().1, module.constant("BASE").unwrap().1), (9, 7));
-    assert_eq!((base.constant("OWN"), module.find("nothing", Kind::Struct), module.name(module.ty(s))), (None, None, "s"));
+    assert_eq!(
+        (base.constant("OWN"), module.find("nothing", Kind::Struct), module.name(module.ty(s))),
+        (None, None, "s")
+    );
     assert!(module.is_signed(module.ty(params[1].1)));
 }
 

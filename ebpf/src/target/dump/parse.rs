@@ -41,8 +41,7 @@ pub fn parse(text: &str) -> Result<Target, String> {
                 target.modules.insert(name, types);
             }
             _ => {
-                return p
-                    .fail("release, arch, cpus, ability, tracepoint, syscall, poll, functions, btf or module");
+                return p.fail("release, arch, cpus, ability, tracepoint, syscall, poll, functions, btf or module");
             }
         }
     }

@@ -266,7 +266,10 @@ fn functions_bring_the_types_of_what_texts_read_of_them() {
     let back = parse(&dump(&target, &roots.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
     let types = &back.modules["of"];
     let (params, result) = types.function("wake").unwrap();
-    assert_eq!((types.describe(params[1].1), types.describe(result)), ("struct task_struct *".into(), "struct wait *".into()));
+    assert_eq!(
+        (types.describe(params[1].1), types.describe(result)),
+        ("struct task_struct *".into(), "struct wait *".into())
+    );
     let task = types.strip(types.strip(params[1].1).size_or_type);
     assert!(types.member(task.id, "pid").is_some(), "the kernel's types stand there as well");
 }
