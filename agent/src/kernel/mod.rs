@@ -4,6 +4,7 @@
 //! takes only data: [`kstrobe_ebpf::Target`], [`kstrobe_ebpf::Layout`] and [`kstrobe_ebpf::typed::Attach`].
 
 pub mod abilities;
+pub mod attach;
 pub mod detect;
 pub mod formats;
 pub mod function_hooks;
