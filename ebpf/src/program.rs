@@ -39,6 +39,23 @@ pub struct Program {
     pub limits: Limits,
 }
 
+impl Program {
+    /// Every hook, in the user's order; alternatives stand for themselves.
+    pub fn hooks<'a>(&'a self) -> Vec<&'a Hook> {
+        let hooks: Vec<&Hook> = match &self.shape {
+            Shape::At(hooks) => hooks.iter().collect(),
+            Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
+            Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
+            Shape::Poll { .. } => Vec::new(),
+        };
+        let each = |hook: &'a Hook| match &hook.kind {
+            HookKind::FirstOf(hooks) => hooks.iter().collect(),
+            _ => vec![hook],
+        };
+        hooks.into_iter().flat_map(each).collect()
+    }
+}
+
 /// Records of single events, sent through a buffer and never more than so many a second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slow {

@@ -2,6 +2,7 @@
 
 use crate::kernel::abilities::perf_refusal;
 use crate::kernel::detect::{first_online_cpu, online_cpus};
+use crate::kernel::function_hooks;
 use crate::kernel::load::{LoadError, program_error};
 use crate::kernel::sampling;
 use crate::kernel::sys::perf;
@@ -52,6 +53,13 @@ impl Attacher {
         let fd = program.fd().map_err(refused)?;
         let events = self.perf_events(fd.as_fd(), attach).map_err(failed)?;
         Ok(events.into_iter().map(|event| Box::new(event) as Held).collect())
+    }
+
+    /// The same for a program at kernel functions, which aya does not know.
+    pub fn attach_function(&self, prog: BorrowedFd<'_>, name: &str, attach: &Attach) -> Result<Vec<Held>, LoadError> {
+        let links = function_hooks::attach(prog, attach, self.cpu);
+        let links = links.map_err(|reason| LoadError::Attach { program: name.to_string(), reason })?;
+        Ok(links.into_iter().map(|link| Box::new(link) as Held).collect())
     }
 
     fn perf_events(&mut self, fd: BorrowedFd<'_>, attach: &Attach) -> Result<Vec<OwnedFd>, String> {

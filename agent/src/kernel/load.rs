@@ -2,6 +2,8 @@
 
 use crate::kernel::abilities::explain;
 use crate::kernel::attach::{Attacher, Held};
+use crate::kernel::function_hooks::{self, NotLoaded, Types};
+use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::{self, KernelMap, prog};
 use crate::kernel::verifier_log;
@@ -9,10 +11,10 @@ use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use kstrobe_ebpf::Layout;
-use kstrobe_ebpf::layout::STACKS_MAP;
+use kstrobe_ebpf::layout::{MapId, STACKS_MAP};
 use kstrobe_ebpf::typed::Attach;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use thiserror::Error;
 
 /// What loading needs again and again. Holds the kernel's BTF (some 13 MB) once a tp_btf program was loaded: keep it while
@@ -21,6 +23,8 @@ pub struct Loader {
     aya: EbpfLoader<'static>,
     /// For the ids of tracepoints; parsed when the first program needs it.
     btf: Option<aya::Btf>,
+    /// For the ids of functions.
+    types: Types,
     attacher: Attacher,
 }
 
@@ -37,7 +41,7 @@ impl Loader {
         // Our objects have no relocations against kernel types, so the loader's own copy of its BTF is not needed. Task storage
         // is a map type that aya creates but has no interface for.
         aya.btf(None).allow_unsupported_maps();
-        Loader { aya, btf: None, attacher: Attacher::new() }
+        Loader { aya, btf: None, types: Types::default(), attacher: Attacher::new() }
     }
 
     fn btf(&mut self) -> Result<&aya::Btf, String> {
@@ -145,8 +149,11 @@ impl Loaded {
 
     /// Attaches all programs in their order. Where one fails, none is attached.
     pub fn attach(&mut self, attacher: &mut Attacher) -> Result<(), LoadError> {
-        for LoadedProgram { name, attach, .. } in &self.programs {
-            let held = find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach));
+        for LoadedProgram { name, attach, fd } in &self.programs {
+            let held = match function_hooks::is_function_hook(attach) {
+                true => attacher.attach_function(fd.as_fd(), name, attach),
+                false => find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach)),
+            };
             match held {
                 Ok(more) => self.held.extend(more),
                 Err(error) => {
@@ -230,7 +237,10 @@ fn load_programs(
     let maps = open_maps(&ebpf, layout)?;
     let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), maps };
     for (name, attach) in programs {
-        let fd = load_program(loader, &mut loaded.ebpf, name, attach)?;
+        let fd = match function_hooks::is_function_hook(attach) {
+            true => load_function_hook(loader, &loaded, object, name, attach)?,
+            false => load_program(loader, &mut loaded.ebpf, name, attach)?,
+        };
         loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
     }
     loaded
@@ -287,6 +297,29 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
     fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
 }
 
+fn load_function_hook(
+    loader: &mut Loader,
+    loaded: &Loaded,
+    object: &[u8],
+    name: &str,
+    attach: &Attach,
+) -> Result<OwnedFd, LoadError> {
+    let map = |wanted: &str| match wanted {
+        raw_load::TABLES_MAP => match loaded.ebpf.map(wanted)? {
+            Map::Array(data) => Some(data.fd().as_fd().as_raw_fd()),
+            _ => None,
+        },
+        wanted => {
+            let id = loaded.maps.layout().maps.iter().position(|def| def.name == wanted)?;
+            Some(loaded.maps.map(MapId(id as u32)).as_fd().as_raw_fd())
+        }
+    };
+    function_hooks::load(&mut loader.types, object, name, attach, map).map_err(|why| match why {
+        NotLoaded::Unavailable(reason) => LoadError::Attach { program: name.to_string(), reason },
+        NotLoaded::Refused(refused) => refusal(name, &refused.error, refused.log),
+    })
+}
+
 fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
     match error {
         EbpfError::MapError(MapError::CreateError { name, io_error }) => match io_error.raw_os_error() {
@@ -321,20 +354,22 @@ fn refused_types(object: &[u8]) -> Option<String> {
     Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
 }
 
+/// Why the kernel does not load a program, out of the verifier's log.
+fn refusal(name: &str, error: &io::Error, log: String) -> LoadError {
+    if log.trim().is_empty() && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+        return LoadError::Permission(format!("loading program {name}: {}", explain(error)));
+    }
+    let summary = match verifier_log::summary(&log) {
+        text if text.is_empty() => format!("no reason given ({error})"),
+        text => text,
+    };
+    LoadError::Verifier { program: name.to_string(), summary, log }
+}
+
 pub(super) fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
     let program = name.to_string();
     match error {
-        ProgramError::LoadError { io_error, verifier_log } => {
-            let log = verifier_log.to_string();
-            if log.trim().is_empty() && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
-                return LoadError::Permission(format!("loading program {name}: {}", explain(&io_error)));
-            }
-            let summary = match verifier_log::summary(&log) {
-                text if text.is_empty() => format!("no reason given ({io_error})"),
-                text => text,
-            };
-            LoadError::Verifier { program, summary, log }
-        }
+        ProgramError::LoadError { io_error, verifier_log } => refusal(name, &io_error, verifier_log.to_string()),
         ProgramError::SyscallError(error) => match (error.io_error.raw_os_error(), attach) {
             (Some(libc::EPERM | libc::EACCES), _) => {
                 LoadError::Permission(format!("attaching program {name}: {}", explain(&error.io_error)))

@@ -7,6 +7,8 @@ pub mod abilities;
 pub mod attach;
 pub mod detect;
 pub mod formats;
+pub mod function_hooks;
+pub mod functions;
 pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;

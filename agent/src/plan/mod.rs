@@ -9,7 +9,7 @@ pub use outline::{Metric, Outline, PREFIX, Poll, Stacks};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
-use kstrobe_ebpf::program::{HookKind, Shape};
+use kstrobe_ebpf::program::HookKind;
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -95,16 +95,7 @@ impl Draft {
 
     /// Every hook, alternatives among them.
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
-        let hooks: Vec<_> = match &self.program.shape {
-            Shape::At(hooks) => hooks.iter().collect(),
-            Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
-            Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
-            Shape::Poll { .. } => vec![],
-        };
-        hooks.into_iter().flat_map(|hook| match &hook.kind {
-            HookKind::FirstOf(hooks) => hooks.iter().map(|h| &h.kind).collect(),
-            kind => vec![kind],
-        })
+        self.program.hooks().into_iter().map(|hook| &hook.kind)
     }
 
     /// What the agent needs to know of it besides its programs.

@@ -1,6 +1,6 @@
 //! Hook text (`syscall:[a, b]:exit`) to [`Hook`].
 
-use super::sampling;
+use super::{function, sampling};
 use crate::diag::Diagnostic;
 use crate::fields;
 use crate::model::{Hook, Spanned};
@@ -10,7 +10,7 @@ use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 
 /// Hook kinds of this version with their shape.
-pub(crate) const KINDS: [(&str, &str); 8] = [
+pub(crate) const KINDS: [(&str, &str); 13] = [
     ("tracepoint", "tracepoint:SYSTEM:EVENT"),
     ("rawtracepoint", "rawtracepoint:EVENT"),
     ("syscall", "syscall:NAME:enter"),
@@ -19,11 +19,16 @@ pub(crate) const KINDS: [(&str, &str); 8] = [
     ("software", "software:EVENT:PERIOD"),
     ("hardware", "hardware:EVENT:PERIOD"),
     ("iter", "iter:task"),
+    ("function", "function:NAME:entry"),
+    ("fentry", "fentry:NAME"),
+    ("fexit", "fexit:NAME"),
+    ("kprobe", "kprobe:NAME"),
+    ("kretprobe", "kretprobe:NAME"),
 ];
 /// Hook kinds of the language that this version cannot attach.
-const LATER: [&str; 8] = ["kprobe", "kretprobe", "fentry", "fexit", "function", "uprobe", "uretprobe", "usdt"];
+const LATER: [&str; 3] = ["uprobe", "uretprobe", "usdt"];
 /// Names of other tools for our kinds.
-const HABITS: [(&str, &str); 9] = [
+const HABITS: [(&str, &str); 15] = [
     ("t", "tracepoint"),
     ("tp", "tracepoint"),
     ("rt", "rawtracepoint"),
@@ -33,6 +38,12 @@ const HABITS: [(&str, &str); 9] = [
     ("i", "interval"),
     ("timer", "interval"),
     ("sys", "syscall"),
+    ("k", "kprobe"),
+    ("kr", "kretprobe"),
+    ("kfunc", "fentry"),
+    ("f", "fentry"),
+    ("kretfunc", "fexit"),
+    ("fr", "fexit"),
 ];
 /// A timer that fires more often than this costs more than what it could measure.
 pub(crate) const MIN_PERIOD_NS: u64 = 1_000_000;
@@ -82,6 +93,11 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
             "software" => sampling::software(rest),
             "hardware" => sampling::hardware(rest),
             "iter" => sampling::iterator(rest),
+            "function" => function::function(rest),
+            "fentry" => function::traced(rest, false),
+            "fexit" => function::traced(rest, true),
+            "kprobe" => function::kprobe(rest, false),
+            "kretprobe" => function::kprobe(rest, true),
             _ => return Err(unknown_kind(kind)),
         }
         .map_err(|p| {

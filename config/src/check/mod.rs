@@ -2,6 +2,7 @@
 
 mod agent;
 pub(crate) mod buckets;
+mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;

@@ -223,7 +223,8 @@ impl<'a> Exprs<'a> {
     }
 
     pub(super) fn is_struct(&self, id: u32) -> bool {
-        self.kernel.btf.is_some_and(|b| b.ty(id).kind == btf::Kind::Struct)
+        // `bpf_rdonly_cast` looks for ids in the kernel's own types.
+        self.kernel.btf.is_some_and(|b| b.ty(id).kind == btf::Kind::Struct && !b.is_of_module(id))
     }
 
     pub(super) fn address(&mut self, base: &Expr, offset: i32) -> Var {

@@ -3,6 +3,8 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `functions` | which of the ways to hook these kernel functions is there, and why not a better one? |
+//! | `prototype` | what are a function's arguments and its result, and where do they lie? |
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
@@ -14,12 +16,14 @@ mod access;
 mod call;
 mod descriptor;
 mod expr;
+mod functions;
 mod hooks;
 mod label;
 mod members;
 mod metric;
 mod ops;
 mod print;
+mod prototype;
 mod report;
 mod sampling;
 mod scope;
@@ -62,6 +66,8 @@ pub fn limits() -> Vec<(&'static str, u64)> {
         ("bytes of a metric's labels, or of a span's key", MAX_KEY_BYTES.into()),
         ("bytes of a text", MAX_TEXT.into()),
         ("elements of a set", MAX_SET as u64),
+        ("functions of one hook with a pattern", functions::MAX_KPROBE_MULTI as u64),
+        ("the same where the kernel has no kprobe_multi", functions::MAX_KPROBES as u64),
         ("spans that are found by arithmetic (the product of the domains in `by`)", span::MAX_DENSE),
     ]
 }
@@ -94,14 +100,14 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
         }
         Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
     };
-    let diagnostics = report.finish();
+    let (diagnostics, choices) = report.finish();
     match shape {
         Ok(shape) if diagnostics.is_empty() => Ok(typed::Probe {
             name: program.name.text.clone(),
             shape,
             metrics: columns.finish(program),
             slow: None,
-            choices: Vec::new(),
+            choices,
             limits: program.limits,
         }),
         // A text that did not parse stops the probe without a word here: its mistake is reported already.

@@ -187,6 +187,16 @@ impl Btf {
         self.0.first + self.0.positions.len() as u32
     }
 
+    /// The kernel's types that a module's continue; a set that stands for itself is its own base.
+    pub(super) fn base(&self) -> &Btf {
+        self.0.base.as_ref().unwrap_or(self)
+    }
+
+    /// Whether both are one set in memory.
+    pub(super) fn same(&self, other: &Btf) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Bytes of its texts, where those of a module begin.
     pub(super) fn text_bytes(&self) -> u32 {
         self.0.first_text + self.0.strings.len() as u32

@@ -6,6 +6,7 @@ pub mod btf;
 pub mod btf_write;
 pub mod dump;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use btf::Btf;
@@ -33,6 +34,33 @@ pub struct Target {
     pub modules: BTreeMap<String, Btf>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
+}
+
+impl Target {
+    /// The same with the types of the module, if it is one alone, that the functions of these patterns lie in: types of two
+    /// modules have the same ids, so that a probe can have only one of them.
+    pub fn with_module_of<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> Cow<'_, Target> {
+        let functions = patterns.into_iter().filter_map(|pattern| self.functions.get(pattern)).flatten();
+        let mut modules: Vec<&str> = functions.filter_map(|f| f.module.as_deref()).collect();
+        modules.sort_unstable();
+        modules.dedup();
+        match modules[..] {
+            [one] => match self.modules.get(one) {
+                Some(types) => Cow::Owned(Target { btf: Some(types.clone()), ..self.clone() }),
+                None => Cow::Borrowed(self),
+            },
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// The types that functions of a module, or of the kernel itself, are described in.
+    pub(crate) fn types_of(&self, module: Option<&str>) -> Option<&Btf> {
+        let btf = self.btf.as_ref()?;
+        match module {
+            None => Some(btf.base()),
+            Some(module) => self.modules.get(module).filter(|types| types.same(btf)),
+        }
+    }
 }
 
 /// Processor architectures.

@@ -149,7 +149,7 @@ struct MapInfo {
 }
 
 /// Kernel-internal `ENOTSUPP`, which bpf(2) lets out to user space for batch operations a map type has not.
-const ENOTSUPP: i32 = 524;
+pub const ENOTSUPP: i32 = 524;
 
 impl KernelMap {
     /// Creates a map.

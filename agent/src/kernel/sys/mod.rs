@@ -1,6 +1,7 @@
 //! System calls that have no safe wrapper elsewhere. Structures are the kernel's own UAPI, which only ever grows at the
 //! end: the kernel takes a shorter one as if the rest were zero.
 
+pub mod btf;
 pub mod link;
 pub mod map;
 pub mod mount;

@@ -1,4 +1,4 @@
-//! perf events that run a program: tracepoints, clocks and counters.
+//! perf events that run a program: tracepoints, kprobes, clocks and counters.
 
 use super::owned;
 use std::io;
@@ -15,7 +15,7 @@ const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
 const PERF_EVENT_IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 
-/// `struct perf_event_attr` in its first published size, which every kernel takes.
+/// `struct perf_event_attr` in its second published size (2.6.33), which every kernel takes.
 #[repr(C)]
 #[derive(Default)]
 struct EventAttr {
@@ -29,13 +29,32 @@ struct EventAttr {
     wakeup_events: u32,
     bp_type: u32,
     config1: u64,
+    config2: u64,
+}
+
+/// A place in the kernel's code.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Bytes into a function; `module:name` for one of a module.
+    Symbol {
+        /// Its symbol.
+        name: &'a str,
+        /// Bytes.
+        offset: u64,
+    },
+    /// An address.
+    Address(u64),
 }
 
 fn open(kind: u32, config: u64, sample_period: u64, cpu: u32) -> io::Result<OwnedFd> {
+    open_attr(EventAttr { kind, config, sample_period, ..EventAttr::default() }, cpu)
+}
+
+fn open_attr(attr: EventAttr, cpu: u32) -> io::Result<OwnedFd> {
     let size = size_of::<EventAttr>() as u32;
-    let attr = EventAttr { kind, size, config, sample_period, flags: DISABLED, ..EventAttr::default() };
+    let attr = EventAttr { size, flags: DISABLED, ..attr };
     let (any_process, no_group) = (-1, -1);
-    // SAFETY: `attr` outlives the call and says its own size; the result is a new descriptor.
+    // SAFETY: `attr` and the name it may point to outlive the call, and it says its own size; the result is a new descriptor.
     unsafe {
         let fd =
             libc::syscall(libc::SYS_perf_event_open, &raw const attr, any_process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
@@ -58,6 +77,24 @@ fn ioctl(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<()>
 /// disabled, so the tracepoint makes no samples.
 pub fn attach_tracepoint(prog: BorrowedFd<'_>, tracepoint_id: u64, cpu: u32) -> io::Result<OwnedFd> {
     let event = open(PERF_TYPE_TRACEPOINT, tracepoint_id, 1, cpu)?;
+    ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
+    Ok(event)
+}
+
+/// Runs a program at a place of the kernel's code, or at the return of the function there, on every CPU until the returned
+/// event is closed. `kind` is the type of the perf events that are kprobes.
+pub fn attach_kprobe(prog: BorrowedFd<'_>, kind: u32, place: Place<'_>, ret: bool, cpu: u32) -> io::Result<OwnedFd> {
+    let name = match place {
+        Place::Symbol { name, .. } => std::ffi::CString::new(name).map_err(io::Error::other)?,
+        Place::Address(_) => Default::default(),
+    };
+    let (config1, config2) = match place {
+        Place::Symbol { offset, .. } => (name.as_ptr() as u64, offset),
+        Place::Address(address) => (0, address),
+    };
+    let attr = EventAttr { kind, config: ret.into(), sample_period: 1, config1, config2, ..EventAttr::default() };
+    let event = open_attr(attr, cpu)?;
+    // As with tracepoints the program hangs on the breakpoint itself, so that the event can stay disabled.
     ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
     Ok(event)
 }
