@@ -42,6 +42,7 @@ pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
     let wanted = Wanted {
         tracepoints: drafts.iter().flat_map(Draft::tracepoints).collect(),
         syscalls: drafts.iter().flat_map(Draft::syscalls).collect(),
+        functions: drafts.iter().flat_map(Draft::functions).collect(),
         btf: btf.map(Path::to_path_buf),
     };
     let mut target = detect::detect(&wanted);

@@ -59,6 +59,7 @@ fn look(drafts: &[Draft]) -> Target {
     let wanted = Wanted {
         tracepoints: drafts.iter().flat_map(Draft::tracepoints).collect(),
         syscalls: drafts.iter().flat_map(Draft::syscalls).collect(),
+        functions: drafts.iter().flat_map(Draft::functions).collect(),
         btf: None,
     };
     let mut target = detect(&wanted);

@@ -14,7 +14,7 @@ use support::{Folder, output, wait_for};
 
 const BLOCK_BYTES: usize = 4096;
 
-/// A disk of the test's own: a loop device over a file, or the kernel lab's spare disk.
+/// A disk of the test's own: the spare one that the kernel lab names, or a loop device over a file.
 struct Disk {
     name: String,
     /// Whether to detach it at the end.
@@ -25,8 +25,8 @@ struct Disk {
 impl Disk {
     fn new() -> Disk {
         let folder = Folder::new();
-        if Path::new("/dev/nvme0n1").exists() {
-            return Disk { name: "nvme0n1".into(), looped: false, _folder: folder };
+        if let Ok(name) = std::env::var("KSTROBE_SPARE_DISK") {
+            return Disk { name, looped: false, _folder: folder };
         }
         let file = folder.write("disk", "");
         OpenOptions::new().write(true).open(&file).unwrap().set_len(16 << 20).unwrap();

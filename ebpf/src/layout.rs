@@ -7,12 +7,15 @@
 //! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
 
 use crate::buckets::Scheme;
-use crate::program::StackSpec;
+pub use crate::program::StackSpec;
 use crate::typed::{Decoder, Ty};
 use std::sync::Arc;
 
 /// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
 pub const MAX_DENSE_SLOTS: u64 = 4096;
+
+/// Name of the map of call stacks.
+pub const STACKS_MAP: &str = "ks_stacks";
 
 /// Index into [`Layout::maps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,7 +54,8 @@ pub struct EventMap {
     pub fields: Vec<KeyField>,
 }
 
-/// Call stacks by id.
+/// Call stacks by id. Who keeps ids elsewhere than in keys of tables and in [`SpanMap`] must resolve them soon: the agent
+/// deletes stacks that neither refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackMap {
     /// Stack trace map.
@@ -137,6 +141,28 @@ pub struct Table {
     pub cells: Vec<Cell>,
 }
 
+/// The fields of a table's key that say which stacks a sum belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StackKey<'a> {
+    /// Id of the kernel's stack.
+    pub kernel: Option<&'a KeyField>,
+    /// Id of the process's stack.
+    pub user: Option<&'a KeyField>,
+    /// The process.
+    pub pid: Option<&'a KeyField>,
+}
+
+impl Table {
+    /// Where its key holds stacks, if it is a table of [`CellKind::Stacks`].
+    pub fn stack_key(&self) -> Option<StackKey<'_>> {
+        let cell = self.cells.first()?;
+        let CellKind::Stacks(spec) = cell.kind else { return None };
+        let mut fields = self.key.iter().skip(cell.labels.len());
+        let mut next = |taken: bool| if taken { fields.next() } else { None };
+        Some(StackKey { kernel: next(spec.kernel), user: next(spec.user), pid: next(spec.user) })
+    }
+}
+
 /// How a label set finds its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Index {
@@ -216,6 +242,8 @@ impl CellKind {
 pub struct SpanMap {
     /// Hash map; the first 8 bytes of a value are the start time (`CLOCK_MONOTONIC` ns), 0 when no span is open.
     pub map: MapId,
+    /// Where in a value ids of [`Layout::stacks`] lie (s32, negative when there is none).
+    pub stack_ids: Vec<u32>,
 }
 
 /// Loss counters: an array map of `cpus * reasons.len()` u64 values in one element per CPU.

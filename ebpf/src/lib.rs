@@ -32,6 +32,7 @@ pub use program::Program;
 pub use target::Target;
 
 use diag::Place;
+use std::borrow::Cow;
 use typed::Attach;
 
 /// What the compiler makes of a probe.
@@ -64,6 +65,7 @@ pub struct ProgramInfo {
 
 /// Compiles a probe for a kernel, or says all that is wrong with it.
 pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagnostic>> {
+    let target = &*with_module(program, target);
     let mut probe = check(program, target)?;
     let choices = std::mem::take(&mut probe.choices);
     let module = build::build(probe, target, &lines(program))?;
@@ -83,7 +85,7 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
 /// The front half alone: parses and checks. All mistakes are found in one run; they come in the order of their places.
 pub fn check(program: &Program, target: &Target) -> Result<typed::Probe, Vec<Diagnostic>> {
     let (exprs, mut diagnostics) = lang::parse_program(program);
-    match check::check(program, &exprs, target) {
+    match check::check(program, &exprs, &with_module(program, target)) {
         Ok(probe) if diagnostics.is_empty() => return Ok(probe),
         Ok(_) => {}
         Err(more) => diagnostics.extend(more),
@@ -118,6 +120,12 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
         false => elf::object(&module, &codes, &source).map_err(|e| vec![e])?,
     };
     Ok(Artifact { module, object, programs, choices: Vec::new() })
+}
+
+/// The kernel with the types of the module that the program's functions lie in.
+fn with_module<'t>(program: &Program, target: &'t Target) -> Cow<'t, Target> {
+    let patterns: Vec<String> = program.hooks().iter().filter_map(|hook| hook.kind.functions()).collect();
+    target.with_module_of(patterns.iter().map(String::as_str))
 }
 
 /// Where each text of the program stands.

@@ -39,6 +39,23 @@ pub struct Program {
     pub limits: Limits,
 }
 
+impl Program {
+    /// Every hook, in the user's order; alternatives stand for themselves.
+    pub fn hooks<'a>(&'a self) -> Vec<&'a Hook> {
+        let hooks: Vec<&Hook> = match &self.shape {
+            Shape::At(hooks) => hooks.iter().collect(),
+            Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
+            Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
+            Shape::Poll { .. } => Vec::new(),
+        };
+        let each = |hook: &'a Hook| match &hook.kind {
+            HookKind::FirstOf(hooks) => hooks.iter().collect(),
+            _ => vec![hook],
+        };
+        hooks.into_iter().flat_map(each).collect()
+    }
+}
+
 /// Records of single events, sent through a buffer and never more than so many a second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slow {
@@ -209,6 +226,17 @@ pub enum HookKind {
     FirstOf(Vec<Hook>),
 }
 
+impl HookKind {
+    /// The kernel functions it names, as [`Target::functions`](crate::Target::functions) knows them: `name` or `module:name`.
+    pub fn functions(&self) -> Option<String> {
+        match self {
+            HookKind::Function { name, module: None, .. } => Some(name.clone()),
+            HookKind::Function { name, module: Some(module), .. } => Some(format!("{module}:{name}")),
+            _ => None,
+        }
+    }
+}
+
 /// How a kernel function is hooked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Via {
@@ -308,6 +336,15 @@ pub struct StackSpec {
     pub user: bool,
     /// Most frames of each.
     pub depth: u32,
+    /// At the start of a span, whose task may be another than that of its end; else where the value is measured.
+    pub at_start: bool,
+}
+
+impl StackSpec {
+    /// Key fields that it adds behind those of the labels; see [`crate::layout::CellKind::Stacks`].
+    pub fn key_fields(&self) -> usize {
+        usize::from(self.kernel) + 2 * usize::from(self.user)
+    }
 }
 
 /// One label of a metric.

@@ -18,7 +18,7 @@ use crate::kernel::uprobe;
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::explain::attach_point;
-use crate::plan::{Draft, Outline, Refusal};
+use crate::plan::{Draft, Outline, PREFIX, Refusal};
 use crate::prepare;
 use crate::telemetry::{Attachment, Observed, SeriesUse, Telemetry};
 
@@ -159,6 +159,10 @@ impl Running {
     /// As `/api/v1/probes` and `/readyz` tell it.
     pub fn status(&self) -> ProbeStatus {
         let reason = self.reason();
+        let names = |stacks: bool| {
+            let metrics = self.outline.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
+            metrics.map(|m| m.about.name.clone()).collect::<Vec<_>>()
+        };
         let hook = |hook: &String| HookStatus {
             hook: hook.clone(),
             kind: self.kind.to_string(),
@@ -171,8 +175,19 @@ impl Running {
             attached: reason.is_empty(),
             hooks: self.hooks.iter().map(hook).collect(),
             files: self.files(),
-            metrics: self.outline.metrics.iter().map(|m| m.about.name.clone()).collect(),
+            metrics: names(false),
+            stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
             reason,
+        }
+    }
+
+    /// What it is in the kernel, or why it is not there.
+    pub fn attached(&mut self) -> Result<&mut Attached, String> {
+        match &mut self.engine {
+            Engine::Attached(a) => Ok(a),
+            Engine::Off(reason) => Err(reason.clone()),
+            Engine::Waiting(w) => Err(w.reason.clone()),
+            Engine::Poll(_) => Err("it is a poll".into()),
         }
     }
 

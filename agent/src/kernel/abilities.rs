@@ -1,11 +1,16 @@
 //! What the kernel can do, found by trying: each ability is a program of a few instructions or a tiny map, loaded and dropped
-//! again. Nothing is attached.
+//! again. Programs at functions are attached for a moment, to one that is never called.
 
+use crate::kernel::function_hooks;
+use crate::kernel::functions;
 use crate::kernel::mmap::Values;
 use crate::kernel::privileges::Capabilities;
+use crate::kernel::sys::map::ENOTSUPP;
 use crate::kernel::sys::map::{MMAPABLE, NO_PREALLOC, kind as map_kind};
-use crate::kernel::sys::prog::{ATTACH_TRACE_RAW_TP, Refused, kind as prog_kind};
-use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, perf, prog};
+use crate::kernel::sys::prog::{
+    ATTACH_KPROBE_MULTI, ATTACH_TRACE_FENTRY, ATTACH_TRACE_RAW_TP, Refused, kind as prog_kind,
+};
+use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, link, perf, prog};
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::uprobe;
 use kstrobe_ebpf::target::btf::Kind;
@@ -65,6 +70,13 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         probe_read_kernel: ability(load_raw_tp(&probe_read_kernel())),
         current_task_btf: ability(try_current_task_btf()),
         rdonly_cast,
+        fentry: match btf {
+            Ok(btf) => ability(try_fentry(btf)),
+            Err(reason) => Ability::No(reason.into()),
+        },
+        kprobe: ability(try_kprobe(cpu)),
+        kprobe_multi: ability(try_kprobe_multi()),
+        module_btf: ability(try_module_btf()),
         ..Abilities::default()
     }
 }
@@ -78,7 +90,7 @@ fn ability<T>(result: Result<T, String>) -> Ability {
 
 fn load_program(kind: u32, attach: (u32, u32), insns: &[u64]) -> Result<OwnedFd, String> {
     let (attach_type, attach_btf_id) = attach;
-    let spec = ProgSpec { kind, attach_type, attach_btf_id, insns, name: "kstrobe_try", notes: None };
+    let spec = ProgSpec { kind, attach_type, attach_btf_id, insns, name: "kstrobe_try", ..ProgSpec::default() };
     prog::load(&spec).map_err(|r| refusal(&r))
 }
 
@@ -125,6 +137,64 @@ fn try_perf_event(cpu: u32) -> Ability {
         perf::cpu_clock(1_000_000_000, cpu).map_err(|error| perf_refusal(&error))
     };
     ability(attempt())
+}
+
+/// Functions to try hooks at: attached, they cost nothing, as only the kernel's own tests call the first, and nobody calls
+/// the second twice.
+const HARMLESS: [&str; 2] = ["bpf_fentry_test1", "kernel_power_off"];
+
+/// Loading alone does not tell: kernels without ftrace load such programs and then cannot attach them.
+fn try_fentry(btf: &Btf) -> Result<(), String> {
+    let id = HARMLESS.iter().find_map(|name| btf.find(name, Kind::Func));
+    let id = id.ok_or("the kernel's BTF describes no functions (bpf_fentry_test1 is missing)")?;
+    let prog = load_program(prog_kind::TRACING, (ATTACH_TRACE_FENTRY, id), &EMPTY)?;
+    link::attach_tracing(prog.as_fd()).map(drop).map_err(|error| match error.raw_os_error() {
+        Some(ENOTSUPP | libc::EOPNOTSUPP | libc::ENOENT | libc::ENODEV | libc::EINVAL | libc::EBUSY) => {
+            format!(
+                "this kernel cannot attach to functions by BTF, as one built without CONFIG_FUNCTION_TRACER ({error})"
+            )
+        }
+        _ => explain(&error),
+    })
+}
+
+fn try_kprobe(cpu: u32) -> Result<(), String> {
+    let kind = function_hooks::kprobe_events()
+        .map_err(|_| "this kernel has no perf kprobes, as one built without CONFIG_KPROBE_EVENTS".to_string())?;
+    let prog = load_program(prog_kind::KPROBE, (0, 0), &EMPTY)?;
+    let attempt =
+        |name: &&str| perf::attach_kprobe(prog.as_fd(), kind, perf::Place::Symbol { name, offset: 0 }, false, cpu);
+    first_that_works(attempt).map(drop).map_err(|error| perf_refusal(&error))
+}
+
+fn try_kprobe_multi() -> Result<(), String> {
+    let prog = load_program(prog_kind::KPROBE, (ATTACH_KPROBE_MULTI, 0), &EMPTY)?;
+    let attempt = |name: &&str| link::attach_kprobe_multi(prog.as_fd(), &[*name], false);
+    first_that_works(attempt).map(drop).map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => {
+            "this kernel has no kprobe_multi links (Linux 5.18 has, built with CONFIG_FPROBE)".into()
+        }
+        _ => explain(&error),
+    })
+}
+
+fn first_that_works<T>(attempt: impl Fn(&&str) -> io::Result<T>) -> io::Result<T> {
+    let [first, second] = &HARMLESS;
+    attempt(first).or_else(|error| attempt(second).map_err(|_| error))
+}
+
+/// Types of modules are there when the kernel publishes those of a loaded one and gives its handle away.
+fn try_module_btf() -> Result<(), String> {
+    let Some(module) = functions::modules_with_types().into_iter().next() else {
+        let none = std::fs::read_to_string("/proc/modules").is_ok_and(|text| text.trim().is_empty());
+        return Err(match none {
+            true => "this kernel has no module loaded".into(),
+            false => {
+                "this kernel publishes no types of modules (Linux 5.11 does, with CONFIG_DEBUG_INFO_BTF_MODULES)".into()
+            }
+        });
+    };
+    sys::btf::of_module(&module).map(drop).map_err(|error| explain(&error))
 }
 
 fn try_current_task_btf() -> Result<(), String> {
@@ -293,6 +363,10 @@ pub fn report(a: &Abilities) -> Vec<Report> {
         of("batch reads", &a.batch, "scrapes read hashes key by key"),
         of("bpf_probe_read_kernel", &a.probe_read_kernel, "fields cannot be read at raw tracepoints"),
         of("bpf_rdonly_cast", &a.rdonly_cast, "casts and descriptors cost a helper call per field"),
+        of("fentry", &a.fentry, "`function:` uses kprobes: slower, and no arguments at the return"),
+        of("kprobe_multi", &a.kprobe_multi, "patterns of functions take a kprobe for each function, and at most 128"),
+        of("kprobes", &a.kprobe, "`kprobe:` hooks cannot be used, nor functions without BTF"),
+        of("types of modules", &a.module_btf, "arguments of functions of modules have no names and types"),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 use crate::kernel::abilities;
 use crate::kernel::formats;
+use crate::kernel::functions;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ebpf::target::{Ability, Arch, Btf, Syscall, Target};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,8 @@ pub struct Wanted {
     pub tracepoints: BTreeSet<String>,
     /// System calls whose arguments are read by name.
     pub syscalls: BTreeSet<String>,
+    /// Kernel functions and patterns of them, as `name` or `module:name`.
+    pub functions: BTreeSet<String>,
     /// BTF to use in place of the kernel's own.
     pub btf: Option<PathBuf>,
 }
@@ -32,6 +35,8 @@ pub fn detect(wanted: &Wanted) -> Target {
         first_online_cpu(),
     );
     let (btf, tracefs) = (btf.ok(), tracefs.ok());
+    let functions = functions::find(&wanted.functions, tracefs.as_ref());
+    let modules = functions::module_types(&functions, btf.as_ref());
     Target {
         release: release(),
         arch: if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 },
@@ -40,7 +45,8 @@ pub fn detect(wanted: &Wanted) -> Target {
         tracepoints: tracepoints(tracefs.as_ref(), &wanted.tracepoints),
         syscalls: system_calls(tracefs.as_ref(), &wanted.syscalls),
         abilities,
-        functions: BTreeMap::new(),
+        functions,
+        modules,
         usdts: BTreeMap::new(),
         polls: BTreeMap::new(),
     }

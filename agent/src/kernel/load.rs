@@ -1,21 +1,21 @@
-//! Loading and attaching one probe's object. The only file that names aya.
+//! Loading one probe's object. With [`attach`](super::attach) the only file that names aya.
 
-use crate::kernel::abilities::{explain, perf_refusal};
-use crate::kernel::detect::{first_online_cpu, online_cpus};
-use crate::kernel::raw_load::RawProgram;
+use crate::kernel::abilities::explain;
+use crate::kernel::attach::{Attacher, Held};
+use crate::kernel::function_hooks::{self, NotLoaded, Types};
+use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
-use crate::kernel::sampling;
-use crate::kernel::sys::{self, KernelMap, perf, prog};
-use crate::kernel::tracefs::Tracefs;
+use crate::kernel::sys::{self, KernelMap, prog};
 use crate::kernel::uprobe::{self, Places};
 use crate::kernel::verifier_log;
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use kstrobe_ebpf::Layout;
+use kstrobe_ebpf::layout::{MapId, STACKS_MAP};
 use kstrobe_ebpf::typed::Attach;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use thiserror::Error;
 
 /// What loading needs again and again. Holds the kernel's BTF (some 13 MB) once a tp_btf program was loaded: keep it while
@@ -24,8 +24,9 @@ pub struct Loader {
     aya: EbpfLoader<'static>,
     /// For the ids of tracepoints; parsed when the first program needs it.
     btf: Option<aya::Btf>,
-    tracefs: Option<Tracefs>,
-    cpu: u32,
+    /// For the ids of functions.
+    types: Types,
+    attacher: Attacher,
 }
 
 impl Default for Loader {
@@ -41,7 +42,7 @@ impl Loader {
         // Our objects have no relocations against kernel types, so the loader's own copy of its BTF is not needed. Task storage
         // is a map type that aya creates but has no interface for.
         aya.btf(None).allow_unsupported_maps();
-        Loader { aya, btf: None, tracefs: None, cpu: first_online_cpu() }
+        Loader { aya, btf: None, types: Types::default(), attacher: Attacher::new() }
     }
 
     fn btf(&mut self) -> Result<&aya::Btf, String> {
@@ -51,17 +52,6 @@ impl Loader {
             self.btf = Some(btf);
         }
         self.btf.as_ref().ok_or_else(|| "the kernel's BTF cannot be read".into())
-    }
-
-    fn event_id(&mut self, system: &str, event: &str) -> Result<u64, String> {
-        if self.tracefs.is_none() {
-            self.tracefs = Some(Tracefs::open().map_err(|error| error.to_string())?);
-        }
-        let tracefs = self.tracefs.as_ref().ok_or("tracefs cannot be opened")?;
-        tracefs.event_id(system, event).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => format!("this kernel has no tracepoint {system}:{event}"),
-            _ => format!("the id of {system}:{event} cannot be read from tracefs: {error}"),
-        })
     }
 }
 
@@ -105,7 +95,7 @@ pub enum LoadError {
 /// A probe that runs. Dropping it detaches everything and frees all of its maps.
 pub struct Loaded {
     // Fields drop in order: first no new runs, then the programs, then the maps.
-    perf_events: Vec<OwnedFd>,
+    held: Vec<Held>,
     ebpf: Ebpf,
     programs: Vec<LoadedProgram>,
     maps: ProbeMaps,
@@ -165,6 +155,33 @@ impl Loaded {
         prog::test_run(program.fd.as_fd(), args)
     }
 
+    /// Attaches all programs in their order. Where one fails, none is attached.
+    pub fn attach(&mut self, attacher: &mut Attacher) -> Result<(), LoadError> {
+        for LoadedProgram { name, attach, fd } in &self.programs {
+            // Those are left to `attach_user`: their places are found and found again while the probe runs.
+            if uprobe::way(attach).is_some() {
+                continue;
+            }
+            let held = match function_hooks::is_function_hook(attach) {
+                true => attacher.attach_function(fd.as_fd(), name, attach),
+                false => find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach)),
+            };
+            match held {
+                Ok(more) => self.held.extend(more),
+                Err(error) => {
+                    self.held.clear();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches all programs. They and their maps stay, and can be attached again.
+    pub fn detach(&mut self) {
+        self.held.clear();
+    }
+
     /// Its programs, in the order they were attached.
     pub fn programs(&self) -> io::Result<Vec<ProgInfo>> {
         let info = |program: &LoadedProgram| {
@@ -194,7 +211,7 @@ pub fn load(
 ) -> Result<Loaded, LoadError> {
     with_memory(loader, |loader| {
         let mut loaded = load_programs(loader, object, layout, programs)?;
-        attach_programs(loader, &mut loaded).map(|()| loaded)
+        loaded.attach(&mut loader.attacher).map(|()| loaded)
     })
 }
 
@@ -230,11 +247,11 @@ fn load_programs(
 ) -> Result<Loaded, LoadError> {
     let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
     let maps = open_maps(&ebpf, layout)?;
-    let mut loaded = Loaded { perf_events: Vec::new(), ebpf, programs: Vec::new(), maps };
+    let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), maps };
     for (name, attach) in programs {
-        let fd = match uprobe::way(attach) {
-            Some(way) => load_raw(&loaded.ebpf, object, name, prog::kind::KPROBE, way.attach_type())?,
-            None => load_program(loader, &mut loaded.ebpf, name, attach)?,
+        let fd = match function_hooks::is_function_hook(attach) || uprobe::way(attach).is_some() {
+            true => load_past_aya(loader, &loaded, object, name, attach)?,
+            false => load_program(loader, &mut loaded.ebpf, name, attach)?,
         };
         loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
     }
@@ -245,25 +262,17 @@ fn load_programs(
     Ok(loaded)
 }
 
-/// Programs in programs and libraries are left to [`Loaded::attach_user`]: their places are found and found again while the
-/// probe runs.
-fn attach_programs(loader: &mut Loader, loaded: &mut Loaded) -> Result<(), LoadError> {
-    for LoadedProgram { name, attach, .. } in &loaded.programs {
-        if uprobe::way(attach).is_some() {
-            continue;
-        }
-        let events = attach_program(loader, &mut loaded.ebpf, name, attach)?;
-        loaded.perf_events.extend(events);
-    }
-    Ok(())
-}
-
 /// Descriptors of our own for the layout's maps. aya keeps its own as well: until a program is loaded, its instructions name
 /// maps by the number of that descriptor.
 fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
     let open = |name: &str| {
         let map = ebpf.map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
-        let (Map::Array(data) | Map::HashMap(data) | Map::Stack(data) | Map::Unsupported(data)) = map else {
+        let (Map::Array(data)
+        | Map::HashMap(data)
+        | Map::Stack(data)
+        | Map::StackTraceMap(data)
+        | Map::Unsupported(data)) = map
+        else {
             return Err(LoadError::Object(format!("map {name} is of a kind that no layout has")));
         };
         let failed = |error: io::Error| LoadError::Map { map: name.to_string(), reason: error.to_string() };
@@ -300,51 +309,32 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
     fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
 }
 
-/// Loads a program past aya, with an attach type that aya does not offer.
-fn load_raw(ebpf: &Ebpf, object: &[u8], name: &str, kind: u32, attach_type: u32) -> Result<OwnedFd, LoadError> {
-    let program = RawProgram::of_object(object, name).map_err(LoadError::Object)?;
-    let map = |name: &str| match ebpf.map(name)? {
-        Map::Array(data) | Map::HashMap(data) | Map::Stack(data) | Map::Unsupported(data) => Some(data.fd().as_fd()),
-        _ => None,
-    };
-    program.load(kind, attach_type, map).map_err(|refused| refused_program(name, &refused.error, refused.log))
-}
-
-/// Returns what keeps the program attached, where aya does not hold it.
-fn attach_program(
+/// Kinds of programs that aya has no interface for.
+fn load_past_aya(
     loader: &mut Loader,
-    ebpf: &mut Ebpf,
+    loaded: &Loaded,
+    object: &[u8],
     name: &str,
     attach: &Attach,
-) -> Result<Vec<OwnedFd>, LoadError> {
-    let program = find(ebpf, name)?;
-    let failed = |reason: String| LoadError::Attach { program: name.to_string(), reason };
-    if let Program::BtfTracePoint(p) = program {
-        return p.attach().map(|_| Vec::new()).map_err(|error| program_error(name, attach, error));
-    }
-    if let (Attach::RawTp { event }, Program::RawTracePoint(p)) = (attach, &mut *program) {
-        if event.contains('\0') {
-            return Err(failed("the tracepoint's name holds a NUL byte".into()));
+) -> Result<OwnedFd, LoadError> {
+    let map = |wanted: &str| match wanted {
+        raw_load::TABLES_MAP => match loaded.ebpf.map(wanted)? {
+            Map::Array(data) => Some(data.fd().as_fd().as_raw_fd()),
+            _ => None,
+        },
+        wanted => {
+            let id = loaded.maps.layout().maps.iter().position(|def| def.name == wanted)?;
+            Some(loaded.maps.map(MapId(id as u32)).as_fd().as_raw_fd())
         }
-        return p.attach(event).map(|_| Vec::new()).map_err(|error| program_error(name, attach, error));
-    }
-    let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
-    open_perf_events(loader, fd.as_fd(), attach).map_err(failed)
-}
-
-fn open_perf_events(loader: &mut Loader, fd: BorrowedFd<'_>, attach: &Attach) -> Result<Vec<OwnedFd>, String> {
-    let event = match attach {
-        Attach::Sample(sampling) => return sampling::attach(fd, sampling, &online_cpus()),
-        Attach::Tracepoint { system, event } => {
-            let id = loader.event_id(system, event)?;
-            perf::attach_tracepoint(fd, id, loader.cpu).map_err(|error| perf_refusal(&error))
-        }
-        Attach::Interval { period_ns } => {
-            perf::attach_interval(fd, *period_ns, loader.cpu).map_err(|error| perf_refusal(&error))
-        }
-        _ => Err("it is no perf event".into()),
     };
-    event.map(|event| vec![event])
+    if let Some(way) = uprobe::way(attach) {
+        let loaded = raw_load::load(object, name, &way.purpose(), map);
+        return loaded.map_err(|refused| refusal(name, &refused.error, refused.log));
+    }
+    function_hooks::load(&mut loader.types, object, name, attach, map).map_err(|why| match why {
+        NotLoaded::Unavailable(reason) => LoadError::Attach { program: name.to_string(), reason },
+        NotLoaded::Refused(refused) => refusal(name, &refused.error, refused.log),
+    })
 }
 
 fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
@@ -356,6 +346,10 @@ fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
             // aya goes on without type information when the kernel refuses it, and then maps that need it fail.
             Some(libc::EINVAL) => match refused_types(object) {
                 Some(log) => LoadError::Object(format!("the kernel refuses its type information: {log}")),
+                None if name == STACKS_MAP => {
+                    let reason = "the kernel keeps no stacks of this depth: see the sysctl kernel.perf_event_max_stack";
+                    LoadError::Map { map: name, reason: reason.into() }
+                }
                 None => LoadError::Map { map: name, reason: "the kernel does not take such a map (EINVAL)".into() },
             },
             Some(libc::E2BIG | libc::ENOMEM) => {
@@ -377,7 +371,8 @@ fn refused_types(object: &[u8]) -> Option<String> {
     Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
 }
 
-fn refused_program(name: &str, error: &io::Error, log: String) -> LoadError {
+/// Why the kernel does not load a program, out of the verifier's log.
+fn refusal(name: &str, error: &io::Error, log: String) -> LoadError {
     if log.trim().is_empty() && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
         return LoadError::Permission(format!("loading program {name}: {}", explain(error)));
     }
@@ -388,12 +383,10 @@ fn refused_program(name: &str, error: &io::Error, log: String) -> LoadError {
     LoadError::Verifier { program: name.to_string(), summary, log }
 }
 
-fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
+pub(super) fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
     let program = name.to_string();
     match error {
-        ProgramError::LoadError { io_error, verifier_log } => {
-            refused_program(name, &io_error, verifier_log.to_string())
-        }
+        ProgramError::LoadError { io_error, verifier_log } => refusal(name, &io_error, verifier_log.to_string()),
         ProgramError::SyscallError(error) => match (error.io_error.raw_os_error(), attach) {
             (Some(libc::EPERM | libc::EACCES), _) => {
                 LoadError::Permission(format!("attaching program {name}: {}", explain(&error.io_error)))

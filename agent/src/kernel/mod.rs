@@ -4,8 +4,11 @@
 //! takes only data: [`kstrobe_ebpf::Target`], [`kstrobe_ebpf::Layout`] and [`kstrobe_ebpf::typed::Attach`].
 
 pub mod abilities;
+pub mod attach;
 pub mod detect;
 pub mod formats;
+pub mod function_hooks;
+pub mod functions;
 pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;
@@ -14,6 +17,7 @@ pub mod procfs;
 pub mod raw_load;
 pub mod read;
 pub mod sampling;
+pub mod stacks;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;
 pub mod tracefs;

@@ -1,149 +1,193 @@
-//! Loads one program of an object with an attach type of our choice: aya 0.14 offers none for kprobes and uprobes, and links
-//! to many places at once want `BPF_TRACE_KPROBE_MULTI` or `BPF_TRACE_UPROBE_MULTI` there.
+//! Loading a program of an object with bpf(2) alone, for what aya has no interface for: a kprobe or uprobe program for a multi
+//! link, functions of modules.
 
-use crate::kernel::sys::prog::{self, Notes, ProgSpec, Refused};
-use object::read::elf::ElfFile64;
-use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolIndex};
+use crate::kernel::sys::prog::{self, Lines, ProgSpec, Refused};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SymbolKind};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-/// A program as an object has it.
-#[derive(Debug)]
-pub struct RawProgram {
-    name: String,
+/// Bytes of an instruction.
+const INSN_BYTES: u64 = 8;
+/// The source register of a 64-bit constant that is a map's descriptor, or an address in the value of such a map.
+const PSEUDO_MAP_FD: u64 = 1;
+const PSEUDO_MAP_VALUE: u64 = 2;
+/// Name of the map that holds the read-only tables.
+pub const TABLES_MAP: &str = ".rodata";
+
+/// How a program is to be loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Purpose<'a> {
+    /// One of [`prog::kind`].
+    pub kind: u32,
+    /// `enum bpf_attach_type`, where the kind needs it.
+    pub attach_type: u32,
+    /// BTF id of the function that a tracing program attaches to.
+    pub attach_btf_id: u32,
+    /// The module's BTF that this id is from.
+    pub attach_btf: Option<BorrowedFd<'a>>,
+}
+
+/// A program as it lies in an object, with the descriptors of its maps put in.
+#[derive(Debug, Default)]
+struct Code {
     insns: Vec<u64>,
-    /// Instructions that name a map: slot, map, and for a table in it the offset.
-    maps: Vec<MapUse>,
-    btf: Vec<u8>,
     functions: Vec<[u32; 2]>,
     lines: Vec<[u32; 4]>,
 }
 
-#[derive(Debug)]
-struct MapUse {
-    slot: usize,
-    map: String,
-    /// Address of the map's contents rather than the map.
-    contents: bool,
+/// Loads the program `name` of an object. `map` gives the descriptor of a map by its name; the read-only tables are one
+/// named [`TABLES_MAP`]. Types and lines that the kernel refuses are left out: they only serve messages.
+pub fn load(
+    object: &[u8],
+    name: &str,
+    purpose: &Purpose<'_>,
+    map: impl Fn(&str) -> Option<RawFd>,
+) -> Result<OwnedFd, Refused> {
+    let wrong = |reason: String| Refused { error: io::Error::other(reason), log: String::new() };
+    let file = object::File::parse(object).map_err(|error| wrong(error.to_string()))?;
+    let code = code(&file, name, map).map_err(wrong)?;
+    let types = file.section_by_name(".BTF").and_then(|s| prog::load_btf(s.data().ok()?).ok());
+    let Purpose { kind, attach_type, attach_btf_id, attach_btf } = *purpose;
+    let spec = ProgSpec { kind, attach_type, attach_btf_id, attach_btf, insns: &code.insns, name, lines: None };
+    let lines = types.as_ref().map(|btf| Lines { btf: btf.as_fd(), functions: &code.functions, lines: &code.lines });
+    prog::load(&ProgSpec { lines, ..spec })
 }
 
-/// `BPF_PSEUDO_MAP_FD`: the constant is a map, by its descriptor.
-const A_MAP: u64 = 1;
-/// `BPF_PSEUDO_MAP_VALUE`: the constant is the address of the contents of an array of one element.
-const CONTENTS_OF_A_MAP: u64 = 2;
-/// First two bytes of `.BTF.ext`.
-const BTF_MAGIC: u32 = 0xeb9f;
-
-impl RawProgram {
-    /// Takes a program out of an object of ours. The error says what is wrong with the object.
-    pub fn of_object(object: &[u8], name: &str) -> Result<RawProgram, String> {
-        let file = ElfFile64::<LittleEndian>::parse(object).map_err(|e| e.to_string())?;
-        let symbol =
-            file.symbols().find(|s| s.name() == Ok(name)).ok_or_else(|| format!("it has no program {name}"))?;
-        let index = symbol.section_index().ok_or_else(|| format!("{name} lies in no section"))?;
-        let section = file.section_by_index(index).map_err(|e| e.to_string())?;
-        let (start, bytes) = (symbol.address(), symbol.size());
-        let code = section.data_range(start, bytes).ok().flatten();
-        let code = code.ok_or_else(|| format!("{name} lies outside of its section"))?;
-        let insns = code.chunks_exact(8).map(|c| u64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]));
-        let mut maps = Vec::new();
-        for (at, relocation) in section.relocations() {
-            if !(start..start + bytes).contains(&at) {
-                continue;
-            }
-            let RelocationTarget::Symbol(target) = relocation.target() else { continue };
-            let (map, contents) = map_of(&file, target)?;
-            maps.push(MapUse { slot: ((at - start) / 8) as usize, map, contents });
-        }
-        let part = |name: &str| file.section_by_name(name).and_then(|s| s.data().ok()).unwrap_or_default();
-        let (btf, extended) = (part(".BTF"), part(".BTF.ext"));
-        let section_name = section.name().map_err(|e| e.to_string())?;
-        let within = start as u32..(start + bytes) as u32;
-        Ok(RawProgram {
-            name: name.into(),
-            insns: insns.collect(),
-            maps,
-            btf: btf.to_vec(),
-            functions: records(btf, extended, section_name, &within).unwrap_or_default(),
-            lines: records(btf, extended, section_name, &within).unwrap_or_default(),
-        })
+fn code(file: &object::File<'_>, name: &str, map: impl Fn(&str) -> Option<RawFd>) -> Result<Code, String> {
+    let symbol = file
+        .symbols()
+        .find(|s| s.kind() == SymbolKind::Text && s.name() == Ok(name))
+        .ok_or_else(|| format!("the object has no program {name}"))?;
+    let index = symbol.section_index().ok_or_else(|| format!("the program {name} lies in no section"))?;
+    let section = file.section_by_index(index).map_err(|error| error.to_string())?;
+    let data = section.data().map_err(|error| error.to_string())?;
+    let (start, end) = (symbol.address(), symbol.address().saturating_add(symbol.size()));
+    let bytes = data.get(start as usize..end as usize).ok_or_else(|| format!("the program {name} is cut short"))?;
+    let mut insns: Vec<u64> =
+        bytes.chunks_exact(INSN_BYTES as usize).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
+    for (offset, relocation) in section.relocations().filter(|(offset, _)| (start..end).contains(offset)) {
+        let RelocationTarget::Symbol(target) = relocation.target() else {
+            return Err(format!("a relocation of {name} has no symbol"));
+        };
+        let target = file.symbol_by_index(target).map_err(|error| error.to_string())?;
+        let at = ((offset - start) / INSN_BYTES) as usize;
+        let pair = insns.get_mut(at..at + 2).ok_or_else(|| format!("a relocation of {name} lies behind its end"))?;
+        refer(pair, file, &target, &map)?;
     }
-
-    /// Loads it. `map` gives the descriptor of a map by its name; tables lie in the map `.rodata`.
-    pub fn load<'fd>(
-        &self,
-        kind: u32,
-        attach_type: u32,
-        map: impl Fn(&str) -> Option<BorrowedFd<'fd>>,
-    ) -> Result<OwnedFd, Refused> {
-        let other = |message: String| Refused { error: io::Error::other(message), log: String::new() };
-        let mut insns = self.insns.clone();
-        for used in &self.maps {
-            let fd = map(&used.map).ok_or_else(|| other(format!("there is no map {}", used.map)))?;
-            let Some([first, second]) = insns.get_mut(used.slot..used.slot + 2) else {
-                return Err(other(format!("{} names a map beyond its end", self.name)));
-            };
-            // A constant of two slots: the source register says what it is, the first half is the descriptor and the
-            // second the offset into the contents, which the object has in the first.
-            let (source, offset) =
-                if used.contents { (CONTENTS_OF_A_MAP, *first & 0xffff_ffff << 32) } else { (A_MAP, 0) };
-            *first = *first & 0x0fff | source << 12 | u64::from(fd.as_raw_fd() as u32) << 32;
-            *second = *second & 0xffff_ffff | offset;
-        }
-        // Without its notes the program is as good; only what the verifier says of a bad one is harder to read.
-        let btf = if self.functions.is_empty() { None } else { prog::load_btf(&self.btf).ok() };
-        let notes = btf.as_ref().map(|btf| Notes { btf: btf.as_fd(), functions: &self.functions, lines: &self.lines });
-        prog::load(&ProgSpec { kind, attach_type, insns: &insns, name: &self.name, notes, ..ProgSpec::default() })
-    }
+    let (functions, lines) = records(file, index, start..end).unwrap_or_default();
+    Ok(Code { insns, functions, lines })
 }
 
-/// The map that a symbol means, and whether its contents are meant.
-fn map_of(file: &ElfFile64<'_, LittleEndian>, symbol: SymbolIndex) -> Result<(String, bool), String> {
-    let symbol = file.symbol_by_index(symbol).map_err(|e| e.to_string())?;
-    let section = symbol.section_index().and_then(|index| file.section_by_index(index).ok());
-    let section = section.and_then(|s| s.name().ok()).unwrap_or_default();
-    match section {
-        ".maps" => Ok((symbol.name().map_err(|e| e.to_string())?.to_string(), false)),
-        ".rodata" => Ok((section.to_string(), true)),
-        _ => Err(format!("it refers to something in section `{section}`")),
-    }
+/// Turns a 64-bit constant into a map, or into an address in the read-only tables; there the constant so far is the offset.
+fn refer(
+    pair: &mut [u64],
+    file: &object::File<'_>,
+    target: &object::Symbol<'_, '_>,
+    map: &impl Fn(&str) -> Option<RawFd>,
+) -> Result<(), String> {
+    let section = target.section_index().and_then(|i: SectionIndex| file.section_by_index(i).ok());
+    let in_tables = section.is_some_and(|s| s.name() == Ok(TABLES_MAP));
+    let name = if in_tables { TABLES_MAP } else { target.name().unwrap_or_default() };
+    let fd = map(name).ok_or_else(|| format!("there is no map {name}"))?;
+    let pseudo = if in_tables { PSEUDO_MAP_VALUE } else { PSEUDO_MAP_FD };
+    let offset = if in_tables { (pair[0] >> 32).wrapping_add(target.address()) & 0xffff_ffff } else { 0 };
+    // opcode and destination, source register, descriptor; the second half holds the offset in its immediate.
+    pair[0] = pair[0] & 0x0fff | pseudo << 12 | (fd as u32 as u64) << 32;
+    pair[1] = offset << 32;
+    Ok(())
 }
 
-/// Records of `.BTF.ext` (functions of 2 words or lines of 4) about one program, with instructions counted from its start.
-fn records<const N: usize>(
-    btf: &[u8],
-    extended: &[u8],
-    section: &str,
-    within: &std::ops::Range<u32>,
-) -> Option<Vec<[u32; N]>> {
-    let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    if word(extended, 0)? & 0xffff != BTF_MAGIC {
+type Records = (Vec<[u32; 2]>, Vec<[u32; 4]>);
+
+/// The program's part of `.BTF.ext`, counted in instructions from its start as the kernel wants it.
+fn records(file: &object::File<'_>, section: SectionIndex, range: std::ops::Range<u64>) -> Option<Records> {
+    let data = file.section_by_name(".BTF.ext")?.data().ok()?;
+    let types = file.section_by_name(".BTF")?.data().ok()?;
+    let section = file.section_by_index(section).ok()?;
+    let name = section.name().ok()?;
+    let part = |at: usize| -> Option<&[u8]> {
+        let from = word(data, 4)?.checked_add(word(data, at)?)? as usize;
+        data.get(from..from.checked_add(word(data, at + 4)? as usize)?)
+    };
+    let within = |insn: u32| range.contains(&u64::from(insn));
+    let count = |insn: u32| ((u64::from(insn) - range.start) / INSN_BYTES) as u32;
+    let mut functions = part_of_section(part(8)?, types, name)?;
+    functions.retain(|r: &[u32; 2]| within(r[0]));
+    functions.iter_mut().for_each(|r| r[0] = count(r[0]));
+    let mut lines = part_of_section(part(16)?, types, name)?;
+    lines.retain(|r: &[u32; 4]| within(r[0]));
+    lines.iter_mut().for_each(|r| r[0] = count(r[0]));
+    Some((functions, lines))
+}
+
+/// Records of one section of the object: `u32` bytes of a record, then for each section its name, a count and the records.
+fn part_of_section<const N: usize>(part: &[u8], types: &[u8], name: &str) -> Option<Vec<[u32; N]>> {
+    let size = word(part, 0)? as usize;
+    if size < 4 * N {
         return None;
     }
-    let header = word(extended, 4)? as usize;
-    let at = header + word(extended, if N == 2 { 8 } else { 16 })? as usize;
-    let bytes = word(extended, if N == 2 { 12 } else { 20 })? as usize;
-    let part = extended.get(at..at + bytes)?;
-    // Names lie in the string section of `.BTF`, whose place its header tells.
-    let strings = word(btf, 4)? as usize + word(btf, 16)? as usize;
     let mut at = 4;
     while at < part.len() {
-        let (name, count) = (word(part, at)? as usize, word(part, at + 4)? as usize);
-        let name = btf.get(strings + name..)?.split(|b| *b == 0).next()?;
-        let body = part.get(at + 8..at + 8 + count * 4 * N)?;
-        at += 8 + body.len();
-        if name != section.as_bytes() {
-            continue;
+        let (section, count) = (word(part, at)?, word(part, at + 4)? as usize);
+        let records = part.get(at + 8..(at + 8).checked_add(count.checked_mul(size)?)?)?;
+        if text(types, section)? == name.as_bytes() {
+            let record = |bytes: &[u8]| std::array::from_fn(|i| word(bytes, 4 * i).unwrap_or_default());
+            return Some(records.chunks_exact(size).map(record).collect());
         }
-        let numbers: Vec<u32> = (0..count * N).filter_map(|i| word(body, 4 * i)).collect();
-        let (records, _) = numbers.as_chunks::<N>();
-        let ours = records.iter().filter(|r| within.contains(&r[0]));
-        let from_start = |record: &[u32; N]| {
-            let mut record = *record;
-            record[0] = (record[0] - within.start) / 8;
-            record
-        };
-        return Some(ours.map(from_start).collect());
+        at += 8 + records.len();
     }
     None
+}
+
+fn word(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// A text of BTF: header words are its length, then offset and length of types and of strings.
+fn text(types: &[u8], offset: u32) -> Option<&[u8]> {
+    let strings = word(types, 4)?.checked_add(word(types, 16)?)?;
+    let tail = types.get(strings.checked_add(offset)? as usize..)?;
+    Some(&tail[..tail.iter().position(|b| *b == 0)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::root_tests::objects::{Item, Prog, count, map, object};
+    use kstrobe_ebpf::layout::MapKind;
+
+    fn two_programs() -> Vec<u8> {
+        let nothing = || [0xb7, 0x95].map(Item::Insn).into();
+        let progs = [
+            Prog { name: "first", section: "kprobe/first", items: nothing() },
+            Prog { name: "second", section: "kprobe/second", items: count("counts", 7) },
+        ];
+        object(&[map("counts", MapKind::Array { mmap: false }, 4, 8, 1)], &progs)
+    }
+
+    #[test]
+    fn a_program_is_cut_out_of_its_object_with_its_maps_and_lines() {
+        let object = two_programs();
+        let file = object::File::parse(&*object).unwrap();
+        let code = code(&file, "second", |name| (name == "counts").then_some(42)).unwrap();
+        assert_eq!(code.insns.len(), 11, "ten instructions, one of them of two slots");
+        assert_eq!((code.insns[1], code.insns[2]), (0x18 | 1 << 8 | 1 << 12 | 42 << 32, 0));
+        assert_eq!(code.functions.iter().map(|f| f[0]).collect::<Vec<_>>(), [0]);
+        let lines: Vec<(u32, u32)> = code.lines.iter().map(|l| (l[0], l[3] >> 10)).collect();
+        assert_eq!(lines[..3], [(0, 1), (1, 2), (3, 3)], "the third instruction stands behind a wide one");
+        assert_eq!(lines.len(), 10);
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        let object = two_programs();
+        let file = object::File::parse(&*object).unwrap();
+        assert_eq!(code(&file, "third", |_| None).unwrap_err(), "the object has no program third");
+        assert_eq!(code(&file, "second", |_| None).unwrap_err(), "there is no map counts");
+        let refused = load(b"no object", "p", &Purpose::default(), |_| None).unwrap_err();
+        assert!(!refused.error.to_string().is_empty());
+        for end in 0..object.len() {
+            let _ = load(&object[..end], "no such program", &Purpose::default(), |_| None);
+        }
+    }
 }

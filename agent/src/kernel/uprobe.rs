@@ -2,6 +2,8 @@
 
 use crate::kernel::abilities::{explain, perf_refusal};
 use crate::kernel::detect::first_online_cpu;
+use crate::kernel::raw_load::Purpose;
+use crate::kernel::sys::map::ENOTSUPP;
 use crate::kernel::sys::prog::{self, ProgSpec, kind};
 use crate::kernel::sys::uprobe::{self, ATTACH_UPROBE_MULTI, EventKind};
 use kstrobe_ebpf::target::Ability;
@@ -16,9 +18,6 @@ pub use crate::kernel::sys::uprobe::Places;
 
 /// Where sysfs describes the kind of perf event.
 const EVENT_KIND: &str = "/sys/bus/event_source/devices/uprobe";
-
-/// The kernel's own number, which it should not but does let out here.
-const ENOTSUPP: i32 = 524;
 
 /// How a program at such a place is loaded and attached; `None` for other hooks.
 pub fn way(attach: &Attach) -> Option<Way> {
@@ -39,9 +38,10 @@ pub struct Way {
 }
 
 impl Way {
-    /// `expected_attach_type` at loading.
-    pub fn attach_type(self) -> u32 {
-        if self.multi { ATTACH_UPROBE_MULTI } else { 0 }
+    /// How its program is loaded.
+    pub fn purpose(self) -> Purpose<'static> {
+        let attach_type = if self.multi { ATTACH_UPROBE_MULTI } else { 0 };
+        Purpose { kind: kind::KPROBE, attach_type, ..Purpose::default() }
     }
 }
 
@@ -116,14 +116,8 @@ pub fn try_both() -> (Ability, Ability) {
 fn attempt(multi: bool) -> Result<(), String> {
     // r0 = 0; exit
     let insns = [0xb7, 0x95];
-    let way = Way { at_return: false, multi };
-    let spec = ProgSpec {
-        kind: kind::KPROBE,
-        attach_type: way.attach_type(),
-        insns: &insns,
-        name: "kstrobe_try",
-        ..ProgSpec::default()
-    };
+    let Purpose { kind, attach_type, .. } = Way { at_return: false, multi }.purpose();
+    let spec = ProgSpec { kind, attach_type, insns: &insns, name: "kstrobe_try", ..ProgSpec::default() };
     let prog = prog::load(&spec).map_err(|refused| match (refused.error.raw_os_error(), multi) {
         (Some(libc::EINVAL | libc::E2BIG), true) => "this kernel has no uprobe_multi links (Linux 6.6 has them)".into(),
         _ => explain(&refused.error),

@@ -5,11 +5,11 @@ mod outline;
 mod program;
 mod report;
 
-pub use outline::{Metric, Outline, Poll};
+pub use outline::{Metric, Outline, PREFIX, Poll, Stacks};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
-use kstrobe_ebpf::program::{Binary, HookKind, Shape};
+use kstrobe_ebpf::program::{Binary, HookKind};
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -48,8 +48,10 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
         _ => vec![],
     });
     let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
+    let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
+    let [calls, functions] = [&calls, &functions].map(|names| names.iter().map(String::as_str));
     let texts = drafts.iter().flat_map(|d| program::expressions(&d.program));
-    let roots = kstrobe_ebpf::target::dump::roots(target, events, calls.iter().map(String::as_str), texts);
+    let roots = kstrobe_ebpf::target::dump::roots(target, events, calls, functions, texts);
     kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
@@ -92,6 +94,11 @@ impl Draft {
             .collect()
     }
 
+    /// Kernel functions and patterns of them (`name` or `module:name`) that the compiler needs to know about.
+    pub fn functions(&self) -> Vec<String> {
+        self.hooks().filter_map(HookKind::functions).collect()
+    }
+
     /// What the compiler is given.
     pub fn program(&self) -> &Program {
         &self.program
@@ -99,16 +106,7 @@ impl Draft {
 
     /// Every hook, alternatives among them.
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
-        let hooks: Vec<_> = match &self.program.shape {
-            Shape::At(hooks) => hooks.iter().collect(),
-            Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
-            Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
-            Shape::Poll { .. } => vec![],
-        };
-        hooks.into_iter().flat_map(|hook| match &hook.kind {
-            HookKind::FirstOf(hooks) => hooks.iter().map(|h| &h.kind).collect(),
-            kind => vec![kind],
-        })
+        self.program.hooks().into_iter().map(|hook| &hook.kind)
     }
 
     /// What the agent needs to know of it besides its programs.

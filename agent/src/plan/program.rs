@@ -189,8 +189,8 @@ fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
         kind: match &m.kind {
             model::MetricKind::Counter => MetricKind::Counter,
             model::MetricKind::Gauge => MetricKind::Gauge,
-            model::MetricKind::Stacks { kernel, user, depth } => {
-                MetricKind::Stacks(StackSpec { kernel: *kernel, user: *user, depth: *depth })
+            model::MetricKind::Stacks { kernel, user, depth, at_start } => {
+                MetricKind::Stacks(StackSpec { kernel: *kernel, user: *user, depth: *depth, at_start: *at_start })
             }
             model::MetricKind::Histogram(b) => MetricKind::Histogram(BucketSpec {
                 schema: b.schema,
@@ -208,11 +208,16 @@ fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
             .map(|(name, value)| Label {
                 name: texts.text(name),
                 value: texts.text(value),
-                allow_high_cardinality: m.allow_high_cardinality,
+                // Stacks are no series of Prometheus: their labels may be anything.
+                allow_high_cardinality: m.allow_high_cardinality || is_stacks(m),
             })
             .collect(),
         max_series: m.max_series,
     }
+}
+
+fn is_stacks(m: &model::Metric) -> bool {
+    matches!(m.kind, model::MetricKind::Stacks { .. })
 }
 
 #[cfg(test)]

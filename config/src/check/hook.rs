@@ -1,6 +1,6 @@
 //! Hook text (`syscall:[a, b]:exit`) to [`Hook`].
 
-use super::{sampling, user};
+use super::{function, sampling, user};
 use crate::diag::Diagnostic;
 use crate::fields;
 use crate::model::{Hook, Spanned};
@@ -10,7 +10,7 @@ use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 
 /// Hook kinds of this version with their shape.
-pub(crate) const KINDS: [(&str, &str); 11] = [
+pub(crate) const KINDS: [(&str, &str); 16] = [
     ("tracepoint", "tracepoint:SYSTEM:EVENT"),
     ("rawtracepoint", "rawtracepoint:EVENT"),
     ("syscall", "syscall:NAME:enter"),
@@ -22,11 +22,14 @@ pub(crate) const KINDS: [(&str, &str); 11] = [
     ("software", "software:EVENT:PERIOD"),
     ("hardware", "hardware:EVENT:PERIOD"),
     ("iter", "iter:task"),
+    ("function", "function:NAME:entry"),
+    ("fentry", "fentry:NAME"),
+    ("fexit", "fexit:NAME"),
+    ("kprobe", "kprobe:NAME"),
+    ("kretprobe", "kretprobe:NAME"),
 ];
-/// Hook kinds of the language that this version cannot attach.
-const LATER: [&str; 5] = ["kprobe", "kretprobe", "fentry", "fexit", "function"];
 /// Names of other tools for our kinds.
-const HABITS: [(&str, &str); 12] = [
+const HABITS: [(&str, &str); 18] = [
     ("t", "tracepoint"),
     ("tp", "tracepoint"),
     ("rt", "rawtracepoint"),
@@ -39,6 +42,12 @@ const HABITS: [(&str, &str); 12] = [
     ("i", "interval"),
     ("timer", "interval"),
     ("sys", "syscall"),
+    ("k", "kprobe"),
+    ("kr", "kretprobe"),
+    ("kfunc", "fentry"),
+    ("f", "fentry"),
+    ("kretfunc", "fexit"),
+    ("fr", "fexit"),
 ];
 /// A timer that fires more often than this costs more than what it could measure.
 pub(crate) const MIN_PERIOD_NS: u64 = 1_000_000;
@@ -95,6 +104,11 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
             "software" => sampling::software(rest),
             "hardware" => sampling::hardware(rest),
             "iter" => sampling::iterator(rest),
+            "function" => function::function(rest),
+            "fentry" => function::traced(rest, false),
+            "fexit" => function::traced(rest, true),
+            "kprobe" => function::kprobe(rest, false),
+            "kretprobe" => function::kprobe(rest, true),
             _ => return Err(unknown_kind(kind)),
         }
         .map_err(|p| {
@@ -108,13 +122,8 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
 
 fn unknown_kind(kind: &str) -> Problem {
     let here = 0..kind.len();
-    if LATER.contains(&kind) {
-        return Problem::new(format!("`{kind}` hooks are not supported by this version"))
-            .at(here)
-            .hint(format!("this version has {}", one_of(&KINDS.map(|(_, shape)| shape)).replacen("one of ", "", 1)));
-    }
     let habit = HABITS.iter().find(|(habit, _)| *habit == kind).map(|(_, ours)| *ours);
-    let near = habit.or_else(|| did_you_mean(kind, KINDS.iter().map(|(name, _)| *name).chain(LATER)));
+    let near = habit.or_else(|| did_you_mean(kind, KINDS.iter().map(|(name, _)| *name)));
     let hint = match near {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("a hook is {}", one_of(&KINDS.map(|(_, shape)| shape))),
@@ -295,8 +304,5 @@ mod tests {
         assert_eq!(wrong("interval:us:10").0, "10");
         assert_eq!(wrong("interval:s:x").0, "x");
         assert_eq!(wrong("interval").1, "write `interval:s:1`");
-        for later in LATER {
-            assert!(parse(&format!("{later}:x")).unwrap_err().message.contains("not supported by this version"));
-        }
     }
 }

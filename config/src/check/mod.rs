@@ -2,9 +2,11 @@
 
 mod agent;
 pub(crate) mod buckets;
+mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;
+pub(crate) mod stacks;
 mod user;
 
 pub(crate) use agent::agent;
@@ -97,6 +99,9 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let metrics =
         fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, seen, report)).unwrap_or_default();
+    if let Some(shape) = &shape {
+        metrics.iter().for_each(|metric| stacks::check_shape(metric, shape, report));
+    }
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
     let probe = Probe {
         name: name?,

@@ -14,6 +14,7 @@ mod measure;
 mod memory;
 mod site;
 mod span;
+mod stacks;
 mod strip;
 mod text;
 

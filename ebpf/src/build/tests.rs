@@ -10,6 +10,8 @@ use crate::program::{Keep, Limits};
 use crate::target::{Ability, Target};
 use crate::typed::*;
 
+mod stacks;
+
 fn node(kind: Kind, ty: Ty) -> Expr {
     Expr { kind, ty, duration: false, place: Place::default() }
 }

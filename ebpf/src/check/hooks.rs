@@ -1,5 +1,6 @@
 //! Hooks: where they attach on this kernel and what their arguments are.
 
+use super::functions::{self, Wanted};
 use super::report::{Checked, Report, Reported, unknown, whole};
 use super::sampling;
 use super::scope::Args;
@@ -37,6 +38,11 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
             HookKind::RawTracepoint { event } => raw(hook, event, target, report),
             HookKind::Interval { period_ns } => interval(hook, *period_ns, target, report),
             HookKind::Sample(sampling) => sampling::sample(hook, sampling, target, report),
+            HookKind::Function { name, module, offset, edge, via } => {
+                let (module, offset) = (module.as_deref(), *offset);
+                let wanted = Wanted { name, module, offset, edge: *edge, via: *via };
+                functions::function(hook, wanted, target, report)
+            }
             HookKind::User { binary, symbol, offset, edge } => {
                 user::function(hook, (binary, symbol, *offset), *edge, target, report)
             }
@@ -49,7 +55,7 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
                     Err(reported) => Err(reported),
                 }
             }
-            HookKind::Function { .. } | HookKind::Iter { .. } | HookKind::FirstOf(_) => {
+            HookKind::Iter { .. } | HookKind::FirstOf(_) => {
                 let message = format!("`{}` is not supported by this version", hook.text.text);
                 Err(report.add(Diagnostic::target(whole(&hook.text), message)))
             }

@@ -3,28 +3,33 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `functions` | which of the ways to hook these kernel functions is there, and why not a better one? |
+//! | `prototype` | what are a function's arguments and its result, and where do they lie? |
 //! | `user` | what do registers and notes say at a place in a program or library? |
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
-//! | `metric`, `label` | is this a value, or a label, that can be stored and shown? |
+//! | `metric`, `label`, `stacks` | is this a value, or a label, that can be stored and shown? |
 
 mod access;
 mod call;
 mod descriptor;
 mod expr;
+mod functions;
 mod hooks;
 mod label;
 mod members;
 mod metric;
 mod ops;
 mod print;
+mod prototype;
 mod report;
 mod sampling;
 mod scope;
 mod span;
+mod stacks;
 mod strings;
 mod syscalls;
 mod user;
@@ -63,6 +68,8 @@ pub fn limits() -> Vec<(&'static str, u64)> {
         ("bytes of a metric's labels, or of a span's key", MAX_KEY_BYTES.into()),
         ("bytes of a text", MAX_TEXT.into()),
         ("elements of a set", MAX_SET as u64),
+        ("functions of one hook with a pattern", functions::MAX_KPROBE_MULTI as u64),
+        ("the same where the kernel has no kprobe_multi", functions::MAX_KPROBES as u64),
         ("spans that are found by arithmetic (the product of the domains in `by`)", span::MAX_DENSE),
     ]
 }

@@ -1,6 +1,7 @@
 //! What names mean at a site.
 
 use super::expr::{Env, Value};
+use super::prototype::{self, FunctionArgs, REGISTERS};
 use super::report::{Checked, Reported, unknown};
 use super::syscalls::SyscallArgs;
 use super::user::UserArgs;
@@ -51,6 +52,8 @@ pub(super) enum Args<'a> {
     Syscall(SyscallArgs<'a>),
     /// A perf event.
     Sample(Arch),
+    /// One or several kernel functions.
+    Function(FunctionArgs),
     /// A place in a program or library.
     User(UserArgs),
 }
@@ -90,6 +93,7 @@ impl<'a> Scope<'a> {
             Args::Record { fields, .. } => fields.iter().map(|f| f.name.as_str()).collect(),
             Args::Syscall(s) => s.arg_names(target),
             Args::Sample(_) => sampling::NAMES.to_vec(),
+            Args::Function(f) => f.names(),
             Args::User(user) => user.names(),
         }
     }
@@ -144,11 +148,12 @@ impl Env<'_> {
             "task" | "netns" if self.scope.role == Role::Poll => Err(self.not_in_poll(name, span)),
             "task" => return self.task(span).map(|e| Some(Value::Typed(e))),
             "netns" => return self.netns(span).map(Some),
-            "args" => return Err(self.bare_args(span)),
             // bpftrace's names, where a hook has registers rather than named arguments.
             _ if is_register_arg(name) && matches!(self.scope.args, Args::User(_)) => {
                 return self.arg(&Ident { name: name.into(), span }, span).map(Some);
             }
+            name if REGISTERS.contains(&name) => return self.register(name, span).map(Some),
+            "args" => return Err(self.bare_args(span)),
             "start" => return Err(self.bare_start(span)),
             _ => return Ok(None),
         };
@@ -250,6 +255,7 @@ impl Env<'_> {
                 None => Err(self.unknown_arg(field, what)),
             },
             Args::Syscall(call) => syscalls::arg(self, call, field, span),
+            Args::Function(f) => prototype::arg(self, f, field, span),
             Args::Sample(arch) => sampling::arg(self, *arch, field, span),
             Args::User(user) => user::arg(self, user, field, span),
         }

@@ -7,7 +7,7 @@ use super::label::key_domain;
 use super::metric::Columns;
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Args, Role, Saved, Scope};
-use super::{Input, MAX_KEY_BYTES, MAX_SAVED, filter, measures, syscalls, walk};
+use super::{Input, MAX_KEY_BYTES, MAX_SAVED, filter, measures, stacks, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
 use crate::program::{Edge, HookKind, Span};
@@ -32,7 +32,10 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
 
     let key_scopes = end_points.iter().map(|p| Scope::new(Role::Key, p.args.clone()));
     let end_keys: Vec<_> = key_scopes.map(|scope| site_key(input, span, &scope, by_task, report)).collect();
-    let key = key(input, span, by_task, starts.iter().map(|s| &s.key).chain(&end_keys), report);
+    // The agent must see which stacks open spans still refer to, and only a hash can be listed.
+    let keeps_stacks = !stacks::saved(input.program, Place::default()).is_empty()
+        || starts.iter().flat_map(|s| s.values.iter().flatten()).any(stacks::is_stack);
+    let key = key(input, span, by_task, keeps_stacks, starts.iter().map(|s| &s.key).chain(&end_keys), report);
 
     let mut ends = Vec::new();
     let mut outcome = starts_ok.and(ends_ok).and(saved_ok);
@@ -75,6 +78,7 @@ fn finish(
     for s in &saved {
         save.push((s.name.clone(), s.ty.ok_or(Reported)?));
     }
+    save.extend(stacks::saved(input.program, Place::default()).into_iter().map(|(name, e)| (name, e.ty)));
     let hidden = save.len() as u32;
     let uses_syscall = any_in(&ends, &|kind| *kind == Kind::Saved(hidden));
     if uses_syscall {
@@ -83,6 +87,7 @@ fn finish(
     let mut sites = Vec::new();
     for (point, start) in points.into_iter().zip(starts) {
         let mut values = start.save?;
+        values.extend(stacks::saved(input.program, point.place).into_iter().map(|(_, e)| e));
         for (value, (_, ty)) in values.iter_mut().zip(&save) {
             if let Ty::Ptr { trust, .. } = ty {
                 *value = retrust(value.clone(), *trust);
@@ -210,7 +215,8 @@ fn end_scope<'a>(input: Input<'a>, span: &Span, point: &Point<'a>, saved: &[Save
     let from_syscalls = span.start.iter().all(|h| matches!(h.kind, HookKind::Syscall { .. }));
     // By another key the call that returns may not be the one that began the span.
     if from_syscalls && (by_task || !matches!(point.args, Args::Syscall(_))) {
-        scope.saved_syscall = Some(saved.len() as u32);
+        let taken = stacks::saved(input.program, point.place).len();
+        scope.saved_syscall = Some((saved.len() + taken) as u32);
     }
     let tp_btf = &input.target.abilities.tp_btf;
     scope.no_switches = if !by_task {
@@ -274,11 +280,12 @@ fn key<'k>(
     input: Input,
     span: &Span,
     by_task: bool,
+    keeps_stacks: bool,
     sites: impl Iterator<Item = &'k Checked<SiteKey>>,
     report: &mut Report,
 ) -> Checked<SpanKey> {
     let abilities = &input.target.abilities;
-    if by_task && abilities.task_storage.yes() && abilities.current_task_btf.yes() {
+    if by_task && !keeps_stacks && abilities.task_storage.yes() && abilities.current_task_btf.yes() {
         return Ok(SpanKey::Task);
     }
     let sites: Vec<&SiteKey> = sites.flatten().collect();
@@ -292,7 +299,7 @@ fn key<'k>(
         }
     }
     let domains: Option<Vec<u32>> = first.iter().map(|(_, domain)| *domain).collect();
-    if let Some(domains) = domains
+    if let Some(domains) = domains.filter(|_| !keeps_stacks)
         && domains.iter().try_fold(1u64, |n, d| n.checked_mul(u64::from(*d))).is_some_and(|n| n <= MAX_DENSE)
     {
         return Ok(SpanKey::Dense(domains));

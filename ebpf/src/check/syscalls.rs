@@ -2,6 +2,7 @@
 
 use super::access::{pointer_type, scalar_type};
 use super::expr::{Env, Value};
+use super::prototype;
 use super::report::{Checked, Reported};
 use super::scope::Args;
 use super::user::{self, UserArgs};
@@ -156,17 +157,18 @@ impl Env<'_> {
 
     /// `retval`.
     pub(super) fn retval(&mut self, span: Span) -> Checked<Value> {
-        let place = self.place(span);
-        match &self.scope.args {
+        let (place, scope) = (self.place(span), self.scope);
+        match &scope.args {
             Args::Syscall(SyscallArgs { edge: Edge::Exit, .. }) => {
                 let kind = Kind::Arg { offset: 8 };
                 Ok(Value::Typed(Expr { kind, ty: Ty::S64, duration: false, place }))
             }
             Args::User(UserArgs::Return(arch)) => Ok(user::retval(*arch, place)),
+            Args::Function(f) => prototype::result(self, f, span),
             _ => Err(self.fail_hint(
                 span,
-                "`retval` is known only when a call returns",
-                "hook `syscall:NAME:exit` or `uretprobe:PATH:SYMBOL`",
+                "`retval` is known only when a system call or a function returns",
+                "hook `syscall:NAME:exit`, `function:NAME:return` or `uretprobe:PATH:SYMBOL`",
             )),
         }
     }

@@ -8,6 +8,7 @@ pub mod dump;
 mod registers;
 pub mod usdt;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use btf::Btf;
@@ -33,11 +34,40 @@ pub struct Target {
     pub abilities: Abilities,
     /// Kernel functions some probe asked for that can be hooked, by the pattern that names them.
     pub functions: BTreeMap<String, Vec<Function>>,
+    /// Types of the modules that such functions lie in, by module, where the kernel publishes them. They continue `btf`.
+    pub modules: BTreeMap<String, Btf>,
     /// Static probe points some probe asked for, by [`usdt_name`]: the different ways in which their notes say where the
     /// arguments are, sorted. Absent when no such point was found.
     pub usdts: BTreeMap<String, Vec<String>>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
+}
+
+impl Target {
+    /// The same with the types of the module, if it is one alone, that the functions of these patterns lie in: types of two
+    /// modules have the same ids, so that a probe can have only one of them.
+    pub fn with_module_of<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> Cow<'_, Target> {
+        let functions = patterns.into_iter().filter_map(|pattern| self.functions.get(pattern)).flatten();
+        let mut modules: Vec<&str> = functions.filter_map(|f| f.module.as_deref()).collect();
+        modules.sort_unstable();
+        modules.dedup();
+        match modules[..] {
+            [one] => match self.modules.get(one) {
+                Some(types) => Cow::Owned(Target { btf: Some(types.clone()), ..self.clone() }),
+                None => Cow::Borrowed(self),
+            },
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// The types that functions of a module, or of the kernel itself, are described in.
+    pub(crate) fn types_of(&self, module: Option<&str>) -> Option<&Btf> {
+        let btf = self.btf.as_ref()?;
+        match module {
+            None => Some(btf.base()),
+            Some(module) => self.modules.get(module).filter(|types| types.same(btf)),
+        }
+    }
 }
 
 /// Processor architectures.
@@ -77,6 +107,11 @@ pub struct Function {
     pub module: Option<String>,
     /// Whether ftrace can hook its entry: fentry and kprobe_multi need that, kprobes do not.
     pub traceable: bool,
+}
+
+/// A function's name as its source has it, without what the C compiler appended.
+pub fn plain_name(symbol: &str) -> &str {
+    symbol.split('.').next().unwrap_or(symbol)
 }
 
 /// The name under which [`Target::usdts`] has the probe points that a hook means.

@@ -9,6 +9,7 @@
 //! keep: first
 //! poll: softnet
 //! metric: gauge depth                    begins a metric; `counter x_total` when there is none before value or label
+//! metric: kernel+user/start where        sums by stacks, here of both halves, taken at the start of the span
 //! value: args.n
 //! metric.where: true
 //! label port: args.sk.sk_num
@@ -72,6 +73,12 @@ fn metric(reader: &mut Reader, text: &str) -> Metric {
     let kind = match kind {
         "counter" => MetricKind::Counter,
         "gauge" => MetricKind::Gauge,
+        stacks if stacks.contains("kernel") || stacks.contains("user") => MetricKind::Stacks(StackSpec {
+            kernel: stacks.contains("kernel"),
+            user: stacks.contains("user"),
+            depth: 127,
+            at_start: stacks.ends_with("/start"),
+        }),
         _ => {
             MetricKind::Histogram(BucketSpec { schema: 3, raw_per_unit: 1, min: 1, max: 1 << 30, classic: Vec::new() })
         }

@@ -15,6 +15,8 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
     Endpoints {
         scrape: Box::new(|format| format!("{format:?}\n").into_bytes()),
         status: Box::new(move || Status { probes: probes.clone(), mistakes: vec![] }),
+        stacks: Box::new(Vec::new),
+        profile: Box::new(|_| Err(ProfileError::NoSuch("no stacks here".into()))),
         version: "1.2.3".into(),
     }
 }

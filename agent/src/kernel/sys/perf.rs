@@ -1,7 +1,6 @@
-//! perf events that run a program: tracepoints, clocks and counters.
+//! perf events that run a program: tracepoints, kprobes, clocks and counters.
 
 use super::owned;
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -33,51 +32,36 @@ struct EventAttr {
     config2: u64,
 }
 
-fn open(kind: u32, config: u64, sample_period: u64, cpu: u32) -> io::Result<OwnedFd> {
-    let any_process = -1;
-    // SAFETY: the attribute's other words are zero, so that there are no addresses in it.
-    unsafe { open_event(EventAttr { kind, config, sample_period, ..EventAttr::default() }, any_process, cpu as i32) }
+/// A place in the kernel's code.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Bytes into a function; `module:name` for one of a module.
+    Symbol {
+        /// Its symbol.
+        name: &'a str,
+        /// Bytes.
+        offset: u64,
+    },
+    /// An address.
+    Address(u64),
 }
 
-/// A disabled event.
-///
-/// # Safety
-/// Where the kind takes `config1` as an address, it must be that of a text that ends in NUL.
-unsafe fn open_event(attr: EventAttr, process: i32, cpu: i32) -> io::Result<OwnedFd> {
-    let attr = EventAttr { size: size_of::<EventAttr>() as u32, flags: DISABLED, ..attr };
+fn open(kind: u32, config: u64, sample_period: u64, cpu: u32) -> io::Result<OwnedFd> {
+    open_attr(EventAttr { kind, config, sample_period, ..EventAttr::default() }, None, cpu)
+}
+
+fn open_attr(attr: EventAttr, process: Option<u32>, cpu: u32) -> io::Result<OwnedFd> {
+    let size = size_of::<EventAttr>() as u32;
+    let attr = EventAttr { size, flags: DISABLED, ..attr };
+    // An event of one process is on whatever CPU that is.
+    let (process, cpu) = process.map_or((-1, cpu as i32), |pid| (pid as i32, -1));
     let no_group = -1;
-    // SAFETY: `attr` outlives the call and says its own size; the result is a new descriptor.
+    // SAFETY: `attr` and the name it may point to outlive the call, and it says its own size; the result is a new descriptor.
     unsafe {
         let fd =
             libc::syscall(libc::SYS_perf_event_open, &raw const attr, process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(owned(fd as i32)) }
     }
-}
-
-/// A place in code, as perf events of the kinds `kprobe` and `uprobe` take it.
-#[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    /// Flags of that kind.
-    pub config: u64,
-    /// A file or a function.
-    pub path: &'a CStr,
-    /// Bytes into it.
-    pub offset: u64,
-}
-
-/// Opens an event at a place, for all processes or one of them. One event is enough for all CPUs, as with tracepoints.
-pub fn open_place(kind: u32, place: &Place<'_>, process: Option<u32>, cpu: u32) -> io::Result<OwnedFd> {
-    let Place { config, path, offset } = *place;
-    let attr = EventAttr { kind, config, config1: path.as_ptr() as u64, config2: offset, ..EventAttr::default() };
-    // An event of one process is on whatever CPU that is.
-    let (process, cpu) = process.map_or((-1, cpu as i32), |pid| (pid as i32, -1));
-    // SAFETY: `path` ends in NUL and outlives the call.
-    unsafe { open_event(attr, process, cpu) }
-}
-
-/// Lets a disabled event run a program; it stays disabled, so that it makes no samples.
-pub fn run(event: &OwnedFd, prog: BorrowedFd<'_>) -> io::Result<()> {
-    ioctl(event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())
 }
 
 fn ioctl(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<()> {
@@ -95,6 +79,41 @@ fn ioctl(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<()>
 /// disabled, so the tracepoint makes no samples.
 pub fn attach_tracepoint(prog: BorrowedFd<'_>, tracepoint_id: u64, cpu: u32) -> io::Result<OwnedFd> {
     let event = open(PERF_TYPE_TRACEPOINT, tracepoint_id, 1, cpu)?;
+    ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
+    Ok(event)
+}
+
+/// Runs a program at a place of the kernel's code, or at the return of the function there, on every CPU until the returned
+/// event is closed. `kind` is the type of the perf events that are kprobes.
+pub fn attach_kprobe(prog: BorrowedFd<'_>, kind: u32, place: Place<'_>, ret: bool, cpu: u32) -> io::Result<OwnedFd> {
+    let name = match place {
+        Place::Symbol { name, .. } => std::ffi::CString::new(name).map_err(io::Error::other)?,
+        Place::Address(_) => Default::default(),
+    };
+    let (config1, config2) = match place {
+        Place::Symbol { offset, .. } => (name.as_ptr() as u64, offset),
+        Place::Address(address) => (0, address),
+    };
+    let attr = EventAttr { kind, config: ret.into(), sample_period: 1, config1, config2, ..EventAttr::default() };
+    let event = open_attr(attr, None, cpu)?;
+    // As with tracepoints the program hangs on the breakpoint itself, so that the event can stay disabled.
+    ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
+    Ok(event)
+}
+
+/// Runs a program at a place of a file (its path and bytes from its start), in all processes or one, on every CPU until the
+/// returned event is closed. `kind` is the type of the perf events that are uprobes, `config` has their flags.
+pub fn attach_uprobe(
+    prog: BorrowedFd<'_>,
+    kind: u32,
+    config: u64,
+    (path, offset): (&std::ffi::CStr, u64),
+    process: Option<u32>,
+    cpu: u32,
+) -> io::Result<OwnedFd> {
+    let (config1, config2) = (path.as_ptr() as u64, offset);
+    let attr = EventAttr { kind, config, sample_period: 1, config1, config2, ..EventAttr::default() };
+    let event = open_attr(attr, process, cpu)?;
     ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
     Ok(event)
 }

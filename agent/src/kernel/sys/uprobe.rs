@@ -91,8 +91,5 @@ pub fn attach_event(
     let semaphore = u32::try_from(semaphore).map_err(|_| invalid())?;
     let at_return = u64::from(places.at_return) << event.return_bit;
     let config = at_return | u64::from(semaphore) << SEMAPHORE_SHIFT;
-    let what = perf::Place { config, path: places.path, offset };
-    let fd = perf::open_place(event.kind, &what, places.pid, cpu)?;
-    perf::run(&fd, prog)?;
-    Ok(fd)
+    perf::attach_uprobe(prog, event.kind, config, (places.path, offset), places.pid, cpu)
 }

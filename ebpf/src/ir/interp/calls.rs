@@ -24,7 +24,8 @@ impl Machine {
             Helper::GetSmpProcessorId => self.environment.cpu.into(),
             Helper::GetCurrentTask | Helper::GetCurrentTaskBtf => self.environment.task,
             Helper::RdonlyCast => self.frame.scalar_arg(call, 0)?,
-            Helper::GetStackId | Helper::RingbufOutput | Helper::PerfEventOutput => {
+            Helper::GetStackId => self.stack_id(call)? as u64,
+            Helper::RingbufOutput | Helper::PerfEventOutput => {
                 return Err(Trap::new(format!("{} is not interpreted", call.helper)));
             }
             Helper::GetCurrentComm => self.current_comm(call)? as u64,
@@ -37,6 +38,13 @@ impl Machine {
             | Helper::MapPop
             | Helper::TaskStorageGet => self.map_call(call)?,
         })
+    }
+
+    /// The stacks themselves are no memory a program could read.
+    fn stack_id(&self, call: &Call) -> Result<i64, Trap> {
+        const USER_STACK: u64 = 1 << 8;
+        let user = self.frame.scalar_arg(call, 2)? & USER_STACK != 0;
+        Ok(if user { self.environment.user_stack } else { self.environment.kernel_stack })
     }
 
     fn map_call(&mut self, call: &Call) -> Result<u64, Trap> {

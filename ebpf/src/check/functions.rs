@@ -1,0 +1,254 @@
+//! Kernel functions: which of the ways to hook them this kernel has for these, and why not a better one.
+//!
+//! `function:` takes the first that works of fentry (BTF-typed, the cheapest), kprobe_multi (one link for any number of
+//! functions) and kprobe (a perf event each).
+
+use super::hooks::{Point, reason};
+use super::prototype::{FunctionArgs, Prototype, Seen};
+use super::report::{Checked, Report, whole};
+use super::scope::Args;
+use crate::diag::{Diagnostic, Place, did_you_mean};
+use crate::program::{Edge, Hook, Via};
+use crate::target::{Ability, Function, Target, plain_name};
+use crate::typed::{Attach, Choice, Select};
+
+/// Most functions that get a perf event each: each takes a descriptor and some milliseconds of the kernel's time.
+pub(super) const MAX_KPROBES: usize = 128;
+/// Most functions of one kprobe_multi link.
+pub(super) const MAX_KPROBE_MULTI: usize = 1024;
+/// Most arguments of a function that every kernel can trace by BTF (more from 6.6 on x86).
+const MAX_TRACED_ARGS: usize = 6;
+
+/// What a hook asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a str,
+    pub(super) module: Option<&'a str>,
+    pub(super) offset: u64,
+    pub(super) edge: Edge,
+    pub(super) via: Via,
+}
+
+impl Wanted<'_> {
+    fn is_pattern(&self) -> bool {
+        self.name.contains(['*', '?'])
+    }
+}
+
+pub(super) fn function<'a>(
+    hook: &'a Hook,
+    wanted: Wanted<'_>,
+    target: &'a Target,
+    report: &mut Report,
+) -> Checked<Point<'a>> {
+    let place = whole(&hook.text);
+    let mut because = Vec::new();
+    let key = hook.kind.functions().unwrap_or_default();
+    let known = target.functions.get(&key).map(Vec::as_slice).unwrap_or_default();
+    let functions = match wanted.is_pattern() {
+        true => known.iter().collect(),
+        false => instances(wanted, known, place, &mut because).map_err(|d| report.add(d))?,
+    };
+    if functions.is_empty() {
+        return Err(report.add(not_found(&wanted, target, place)));
+    }
+    let prototypes = functions.iter().map(|f| Prototype::of(f, target)).collect::<Vec<_>>();
+    let attach = choose(wanted, &functions, &prototypes, target, &mut because).map_err(|refusals| {
+        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
+        report.add(Diagnostic::target(place, message).hint(refusals.join("; ")))
+    })?;
+    let seen = match (&attach, wanted.offset) {
+        (Attach::Fentry { .. }, _) => Seen::Entry,
+        (Attach::Fexit { .. }, _) => Seen::Exit,
+        (Attach::Kprobe { ret: true, .. }, _) => Seen::Return(target.arch),
+        (_, 0) => Seen::Registers(target.arch),
+        _ => Seen::Inside,
+    };
+    if wanted.via == Via::Best || !because.is_empty() {
+        report.choose(Choice { wanted: hook.text.text.clone(), got: short(&attach), because });
+    }
+    let what = format!("`{key}`");
+    // Functions beyond the cut are not hooked, so their arguments are nobody's business.
+    let hooked = if let Attach::Kprobe { functions, .. } = &attach { functions.len() } else { 1 };
+    let prototypes = prototypes.into_iter().take(hooked).collect();
+    let args = Args::Function(FunctionArgs { what, prototypes, seen });
+    Ok(Point { attach, place, select: Select::All, numbers: None, args })
+}
+
+/// A list of functions would hide what matters.
+fn short(attach: &Attach) -> String {
+    match attach {
+        Attach::Kprobe { functions, .. } if functions.len() > 3 => {
+            format!("{} at {} functions", attach.kind(), functions.len())
+        }
+        attach => attach.to_string(),
+    }
+}
+
+/// Those of the symbols of one name that run when the function is called: its own; if it has none, the copies that the
+/// compiler made in its place; if there are none either, the part it did not inline.
+fn instances<'f>(
+    wanted: Wanted<'_>,
+    known: &'f [Function],
+    place: Place,
+    because: &mut Vec<String>,
+) -> Result<Vec<&'f Function>, Diagnostic> {
+    let is_part = |f: &&Function| f.symbol.contains(".part.");
+    let own: Vec<_> = known.iter().filter(|f| f.symbol == wanted.name).collect();
+    let copies: Vec<_> = known.iter().filter(|f| f.symbol != wanted.name && !is_part(f)).collect();
+    let parts: Vec<_> = known.iter().filter(is_part).collect();
+    let found = [&own, &copies, &parts].into_iter().find(|list| !list.is_empty()).cloned().unwrap_or_default();
+    // The kernel's own function goes before those of modules.
+    let kernels: Vec<_> = found.iter().copied().filter(|f| f.module.is_none()).collect();
+    let found = if kernels.is_empty() { found } else { kernels };
+    let mut modules: Vec<&str> = found.iter().filter_map(|f| f.module.as_deref()).collect();
+    modules.dedup();
+    if let [first, _, ..] = modules[..] {
+        let message = format!("`{}` is a function of several modules: {}", wanted.name, modules.join(", "));
+        return Err(Diagnostic::user(place, message).hint(format!("name one of them: `{first}:{}`", wanted.name)));
+    }
+    let Some(first) = found.first() else { return Ok(found) };
+    if first.symbol != wanted.name {
+        let symbols: Vec<&str> = found.iter().map(|f| f.symbol.as_str()).collect();
+        because.push(format!("the compiler made {} of {}", symbols.join(", "), wanted.name));
+    } else if let [copy, ..] = copies[..] {
+        because
+            .push(format!("calls of its copy {} are not seen: `{}.*` would hook them too", copy.symbol, wanted.name));
+    }
+    if found.iter().filter(|f| f.symbol == first.symbol).count() > 1 {
+        because.push(format!("{} functions have the name {}", found.len(), first.symbol));
+    }
+    Ok(found)
+}
+
+fn not_found(wanted: &Wanted<'_>, target: &Target, place: Place) -> Diagnostic {
+    let within = wanted.module.map_or(String::new(), |m| format!(" in module `{m}`"));
+    if wanted.is_pattern() {
+        let message = format!("no function of this kernel fits `{}`{within}", wanted.name);
+        return Diagnostic::target(place, message).hint("`kstrobe list functions PATTERN` shows those it has");
+    }
+    let message = format!("this kernel has no function `{}`{within}", wanted.name);
+    let module = wanted.module.and_then(|m| target.modules.get(m));
+    let types = module.or(target.btf.as_ref().filter(|_| wanted.module.is_none()));
+    let described = types.is_some_and(|btf| btf.function(plain_name(wanted.name)).is_some());
+    let near = types.and_then(|btf| {
+        let close = |name: &&str| name.len().abs_diff(wanted.name.len()) <= wanted.name.len() / 3 + 1;
+        did_you_mean(wanted.name, btf.functions().filter(close))
+    });
+    // Whoever hooks functions asks for what only some kernels have: never a mere slip of the user's.
+    Diagnostic::target(place, message).hint(match near.filter(|near| *near != wanted.name) {
+        _ if described => "its BTF describes one, but the compiler has inlined it everywhere".into(),
+        Some(near) => format!("did you mean `{near}`?"),
+        None if wanted.module.is_some() => "the module may not be loaded, or the function be inlined".into(),
+        None => {
+            "it may be inlined, or in a module that is not loaded; `kstrobe list functions` shows what there is".into()
+        }
+    })
+}
+
+/// The best way that works, or why none does.
+fn choose(
+    wanted: Wanted<'_>,
+    functions: &[&Function],
+    prototypes: &[Prototype],
+    target: &Target,
+    because: &mut Vec<String>,
+) -> Result<Attach, Vec<String>> {
+    let abilities = &target.abilities;
+    let mut refusals = Vec::new();
+    if wanted.via != Via::Kprobe {
+        match not_traced(wanted, functions, prototypes, target) {
+            None => return Ok(traced(functions[0], wanted.edge)),
+            Some(why) => refusals.push(format!("fentry: {why}")),
+        }
+    }
+    if wanted.via == Via::Fentry {
+        return Err(refusals);
+    }
+    // A user who writes `kprobe:` with one name means a kprobe.
+    if wanted.via == Via::Best || functions.len() > 1 {
+        match not_multi(wanted, functions, &abilities.kprobe_multi) {
+            None => {
+                because.append(&mut refusals);
+                return Ok(kprobe(wanted, functions, true, because));
+            }
+            Some(why) => refusals.push(format!("kprobe_multi: {why}")),
+        }
+    }
+    match &abilities.kprobe {
+        Ability::Yes => {
+            because.append(&mut refusals);
+            Ok(kprobe(wanted, functions, false, because))
+        }
+        ability => {
+            refusals.push(format!("kprobe: {}", reason(ability)));
+            Err(refusals)
+        }
+    }
+}
+
+fn traced(function: &Function, edge: Edge) -> Attach {
+    let Function { symbol, module, .. } = function.clone();
+    match edge {
+        Edge::Enter => Attach::Fentry { function: symbol, module },
+        Edge::Exit => Attach::Fexit { function: symbol, module },
+    }
+}
+
+/// Why fentry and fexit cannot do it, if so.
+fn not_traced(
+    wanted: Wanted<'_>,
+    functions: &[&Function],
+    prototypes: &[Prototype],
+    target: &Target,
+) -> Option<String> {
+    let abilities = &target.abilities;
+    if !abilities.fentry.yes() {
+        return Some(reason(&abilities.fentry).into());
+    }
+    let ([function], [prototype]) = (functions, prototypes) else {
+        return Some(format!("it hooks one function, and here are {}", functions.len()));
+    };
+    if function.module.is_some() && !abilities.module_btf.yes() {
+        return Some(format!("types of modules: {}", reason(&abilities.module_btf)));
+    }
+    if function.symbol.contains('.') {
+        return Some(format!("BTF has no name like {}", function.symbol));
+    }
+    if !function.traceable {
+        return Some("the kernel does not let its entry be traced (notrace)".into());
+    }
+    let params = match &prototype.params {
+        Ok(params) => params,
+        Err(why) => return Some(why.clone()),
+    };
+    if wanted.via == Via::Best && params.len() > MAX_TRACED_ARGS {
+        return Some(format!("it has {} arguments, and not every kernel can trace more than 6", params.len()));
+    }
+    None
+}
+
+/// Why kprobe_multi cannot do it, if so.
+fn not_multi(wanted: Wanted<'_>, functions: &[&Function], ability: &Ability) -> Option<String> {
+    if !ability.yes() {
+        return Some(reason(ability).into());
+    }
+    if wanted.offset > 0 {
+        return Some("it has no offsets".into());
+    }
+    let untraced = functions.iter().find(|f| !f.traceable);
+    untraced.map(|f| format!("the kernel does not let the entry of {} be traced (notrace)", f.symbol))
+}
+
+fn kprobe(wanted: Wanted<'_>, functions: &[&Function], multi: bool, because: &mut Vec<String>) -> Attach {
+    let most = if multi { MAX_KPROBE_MULTI } else { MAX_KPROBES };
+    if functions.len() > most {
+        because.push(format!("only the first {most} of {} functions are hooked", functions.len()));
+    }
+    let name = |f: &&Function| match &f.module {
+        Some(module) => format!("{module}:{}", f.symbol),
+        None => f.symbol.clone(),
+    };
+    let functions = functions.iter().take(most).map(name).collect();
+    Attach::Kprobe { functions, offset: wanted.offset, ret: wanted.edge == Edge::Exit, multi }
+}
