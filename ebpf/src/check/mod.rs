@@ -3,6 +3,7 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `key` | what finds a span or a state again? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
@@ -14,6 +15,7 @@ mod call;
 mod descriptor;
 mod expr;
 mod hooks;
+mod key;
 mod label;
 mod members;
 mod metric;
