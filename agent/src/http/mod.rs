@@ -8,5 +8,5 @@ mod routes;
 mod serve;
 
 pub use negotiate::{accepts_gzip, format};
-pub use routes::{DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
+pub use routes::{ChoiceStatus, DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
 pub use serve::{BindError, bind, serve};

@@ -80,7 +80,7 @@ fn softirq(keep: Keep) -> Probe {
 }
 
 fn compiled(probe: Probe, target: &Target) -> Module {
-    let module = build(probe, target, &Default::default()).expect("builds");
+    let (module, _) = build(probe, target, &Default::default()).expect("builds");
     verify::verify(&module).unwrap_or_else(|e| panic!("{e:#?}\n{}", crate::ir::print::module(&module)));
     module
 }

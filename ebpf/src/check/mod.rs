@@ -3,6 +3,7 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `first_of` | which of several hooks does this kernel have? |
 //! | `key` | what finds a span or a state again? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
@@ -14,6 +15,7 @@ mod access;
 mod call;
 mod descriptor;
 mod expr;
+mod first_of;
 mod hooks;
 mod key;
 mod label;
@@ -93,14 +95,14 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
         }
         Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
     };
-    let diagnostics = report.finish();
+    let (diagnostics, choices) = report.finish();
     match shape {
         Ok(shape) if diagnostics.is_empty() => Ok(typed::Probe {
             name: program.name.text.clone(),
             shape,
             metrics: columns.finish(program),
             slow: None,
-            choices: Vec::new(),
+            choices,
             limits: program.limits,
         }),
         // A text that did not parse stops the probe without a word here: its mistake is reported already.

@@ -2,6 +2,7 @@
 
 use crate::diag::{Diagnostic, Place, Span};
 use crate::program::Text;
+use crate::typed::Choice;
 
 /// Stands for a mistake that is in the [`Report`] already: whoever gets it stops quietly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,21 +11,31 @@ pub(super) struct Reported;
 /// A result whose error has been reported.
 pub(super) type Checked<T> = Result<T, Reported>;
 
-/// The mistakes found so far.
+/// The mistakes found and the choices made so far.
 #[derive(Default)]
-pub(super) struct Report(Vec<Diagnostic>);
+pub(super) struct Report {
+    mistakes: Vec<Diagnostic>,
+    choices: Vec<Choice>,
+}
 
 impl Report {
     pub(super) fn add(&mut self, diagnostic: Diagnostic) -> Reported {
         // An expression is checked once per site: the same mistake at two sites is one mistake.
-        if !self.0.contains(&diagnostic) {
-            self.0.push(diagnostic);
+        if !self.mistakes.contains(&diagnostic) {
+            self.mistakes.push(diagnostic);
         }
         Reported
     }
 
-    pub(super) fn finish(self) -> Vec<Diagnostic> {
-        self.0
+    /// Notes what was chosen among several ways.
+    pub(super) fn choose(&mut self, choice: Choice) {
+        if !self.choices.contains(&choice) {
+            self.choices.push(choice);
+        }
+    }
+
+    pub(super) fn finish(self) -> (Vec<Diagnostic>, Vec<Choice>) {
+        (self.mistakes, self.choices)
     }
 }
 
