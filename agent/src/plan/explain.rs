@@ -14,6 +14,8 @@ pub struct Explanation {
     pub probe: String,
     /// One sentence.
     pub summary: String,
+    /// What was chosen among several ways.
+    pub choices: Vec<Choice>,
     /// Programs in the kernel; none for a poll.
     pub programs: Vec<Program>,
     /// Its maps.
@@ -27,6 +29,17 @@ pub struct Explanation {
     /// The compiler's intermediate form.
     #[serde(skip)]
     pub ir: String,
+}
+
+/// A choice made for this kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better; empty when it is the best.
+    pub because: Vec<String>,
 }
 
 /// A program.
@@ -96,6 +109,7 @@ pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
     Explanation {
         probe: outline.name.clone(),
         summary: outline.summary.clone(),
+        choices: choices(artifact),
         programs: artifact.programs.iter().map(program).collect(),
         maps: maps(layout),
         map_bytes: layout.bytes(),
@@ -103,6 +117,16 @@ pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
         metrics: metrics(outline, layout),
         ir: ir::print::module(&artifact.module),
     }
+}
+
+/// What was chosen for a compiled probe.
+pub fn choices(artifact: &Artifact) -> Vec<Choice> {
+    let choice = |c: &kstrobe_ebpf::typed::Choice| Choice {
+        wanted: c.wanted.clone(),
+        got: c.got.clone(),
+        because: c.because.clone(),
+    };
+    artifact.choices.iter().map(choice).collect()
 }
 
 /// A hook in bpftrace's words, with why it was chosen.

@@ -207,7 +207,11 @@ impl<'a> Exprs<'a> {
         let saved = matches!(base.kind, Kind::Saved(_));
         match base.ty {
             Ty::Ptr { trust: Trust::Btf, .. } if !saved => Some(self.var(base)),
-            Ty::Ptr { trust: Trust::Probe | Trust::Btf, to } if self.kernel.rdonly_cast && self.is_struct(to) => {
+            Ty::Ptr { trust: Trust::Probe | Trust::Btf, to } if self.is_struct(to) => {
+                if !self.kernel.rdonly_cast {
+                    self.kernel.missed_casts.set(true);
+                    return None;
+                }
                 let typed = Expr { ty: Ty::Ptr { to, trust: Trust::Btf }, ..base.clone() };
                 // The cast is remembered under the expression's trusted twin, so that it is made once.
                 if let Some(v) = self.w.known(&typed) {

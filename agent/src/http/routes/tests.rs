@@ -116,6 +116,8 @@ fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached(
 #[test]
 fn probes_are_json() {
     let mut listed = probe("softirq", "");
+    listed.choices =
+        vec![ChoiceStatus { wanted: "tp_btf:a".into(), got: "raw_tp:a".into(), because: vec!["no BTF".into()] }];
     listed.hooks = vec![HookStatus { hook: "a".into(), kind: "tp_btf".into(), attached: true, reason: String::new() }];
     let (head, body) = Server::start(endpoints(vec![listed])).text("/api/v1/probes");
     assert!(head.contains("content-type: application/json"), "{head}");
@@ -123,6 +125,7 @@ fn probes_are_json() {
     let expected = serde_json::json!({"probes": [{
         "name": "softirq", "summary": "", "attached": true, "metrics": [],
         "hooks": [{"hook": "a", "kind": "tp_btf", "attached": true}],
+        "choices": [{"wanted": "tp_btf:a", "got": "raw_tp:a", "because": ["no BTF"]}],
     }]});
     assert_eq!(value, expected);
 }
