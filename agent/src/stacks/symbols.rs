@@ -33,6 +33,8 @@ pub fn resolve(profile: Profile, mut processes: Processes) -> Resolved {
     let samples = profile.samples.into_iter().map(|sample| {
         let mut named = Vec::new();
         push(&mut named, &mut frames, 0, &sample.kernel);
+        let measured = named.iter().take_while(|frame| is_ours(&frames.all[**frame as usize].name)).count();
+        named.drain(..measured);
         push(&mut named, &mut frames, sample.pid, &sample.user);
         Named { labels: sample.labels, pid: sample.pid, frames: named, value: sample.value }
     });
@@ -67,6 +69,14 @@ impl Frames {
         }
         self.of[&(pid, address)]
     }
+}
+
+/// Whether a kernel function is only there because we measure: the leaf of a stack taken at a tracepoint is our program, and
+/// what calls it is the tracepoint's machinery.
+fn is_ours(name: &str) -> bool {
+    const PREFIXES: [&str; 6] =
+        ["bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__traceiter_", "bpf_trampoline_", "trace_call_bpf"];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Appends a half stack. A stack without frames that should have some says so with one.
