@@ -144,14 +144,16 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
     for name in choice.enable.iter().chain(&choice.disable).chain(&choice.only) {
         unknown(name, None);
     }
+    // A pack's name means what is on by default in it, or all of it where nothing is.
+    let of_pack = |p: &Probe| p.enabled || !probes.iter().any(|other| other.pack == p.pack && other.enabled);
     let wanted = |p: &Probe| {
         // The most exact word wins: `--only` over all, then a probe's own name over its pack's.
         if !choice.only.is_empty() {
-            return choice.only.iter().any(|n| named(n, p) && (p.enabled || *n == p.name.value));
+            return choice.only.iter().any(|n| *n == p.name.value || (*n == p.pack && of_pack(p)));
         }
         // Of two equally exact words, the command line's stands over the file's.
         let says = |file: &[Spanned<String>], line: &[String]| -> u8 {
-            let exact = |n: &str| if n == p.name.value { 2 } else { u8::from(n == p.pack && p.enabled) };
+            let exact = |n: &str| if n == p.name.value { 2 } else { u8::from(n == p.pack && of_pack(p)) };
             let of_file = file.iter().map(|s| 2 * exact(&s.value));
             let of_line = line.iter().map(|n| exact(n)).map(|e| if e > 0 { 2 * e + 1 } else { 0 });
             of_file.chain(of_line).max().unwrap_or(0)
@@ -209,6 +211,21 @@ metrics: { b_total: { type: counter } }
         assert_eq!(chosen("probes: { disable: [a] }", &["pack"], &[], &[]), "", "its name says more than its pack's");
         assert_eq!(chosen("probes: { disable: [a] }", &[], &[], &["a", "b"]), "a b");
         assert_eq!(chosen("", &[], &[], &["pack"]), "a");
+    }
+
+    #[test]
+    fn a_pack_that_is_off_by_default_is_brought_whole_by_its_name() {
+        let file = |name: &str, text: String| Arc::new(SourceFile { name: name.into(), text });
+        let off = FILE.replace("metrics: { a_total", "enabled: false\nmetrics: { a_total");
+        let chosen = |choice: Choice| {
+            let (probes, _) = kstrobe_config::probes(&[file("pack.yaml", off.clone())]);
+            let agent = kstrobe_config::agent(&file("kstrobe.yaml", String::new())).0.unwrap();
+            choose(probes, &agent, &choice).0.iter().map(|p| p.name.value.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let pack = || vec!["pack".to_string()];
+        assert_eq!(chosen(Choice::default()), "");
+        assert_eq!(chosen(Choice { enable: pack(), ..Choice::default() }), "a b");
+        assert_eq!(chosen(Choice { only: pack(), ..Choice::default() }), "a b");
     }
 
     #[test]

@@ -67,7 +67,8 @@ fn root_without_btf_what_needs_none_runs_and_the_others_say_so() {
     assert_eq!((found.code, found.out.as_str()), (Some(1), ""));
 }
 
-/// What the agent is meant to run with: CAP_BPF and CAP_PERFMON. tracefs is not mounted, and without CAP_SYS_ADMIN it cannot
+/// What the agent is meant to run with: CAP_BPF and CAP_PERFMON, and CAP_SYS_RESOURCE for kernels before 5.11, which count
+/// maps against RLIMIT_MEMLOCK. tracefs is not mounted, and without CAP_SYS_ADMIN it cannot
 /// be.
 const NO_TRACEFS: [&str; 6] = [
     "unshare",
@@ -76,7 +77,7 @@ const NO_TRACEFS: [&str; 6] = [
     "sh",
     "-c",
     "while umount -l /sys/kernel/tracing 2>/dev/null; do :; done; while umount -l /sys/kernel/debug 2>/dev/null; do :; \
-     done; exec setpriv --inh-caps=-all --bounding-set=-all,+bpf,+perfmon \"$0\" \"$@\"",
+     done; exec setpriv --inh-caps=-all --bounding-set=-all,+bpf,+perfmon,+sys_resource \"$0\" \"$@\"",
 ];
 
 #[test]

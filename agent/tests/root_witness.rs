@@ -10,7 +10,7 @@ use support::agent::Agent;
 use support::bpftrace::Bpftrace;
 use support::metrics::Metrics;
 use support::netns::Netns;
-use support::{emulated, load, output, wait_for, witnesses};
+use support::{emulated, load, not_run, output, wait_for, witnesses};
 use syscalls::Sysno;
 
 /// Each tool times the other's programs too, so that a duration differs by about this much between them.
@@ -150,9 +150,33 @@ fn root_retransmitted_segments_agree_with_snmp() {
     if !witnesses("root_retransmitted_segments_agree_with_snmp", &["ip", "nft", "nstat"]) {
         return;
     }
-    let agent = Agent::start(&["tcp_retransmits"]);
     let (client, server) = Netns::pair();
     server.drop_arriving_tcp(5);
+    retransmits_agree(&client, &server, 64 << 20);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_retransmits_under_netem_loss_agree_with_snmp() {
+    let test = "root_retransmits_under_netem_loss_agree_with_snmp";
+    if !witnesses(test, &["ip", "tc", "nstat"]) {
+        return;
+    }
+    let (client, server) = Netns::pair();
+    if let Err(reason) = client.lose_leaving(5).and_then(|()| server.lose_leaving(5)) {
+        not_run(test, &reason);
+        return;
+    }
+    // Without segmentation offload each packet can be lost by itself.
+    for end in [&client, &server] {
+        end.ip(&["link", "set", "eth0", "gso_max_segs", "1"]);
+    }
+    retransmits_agree(&client, &server, 2 << 20);
+}
+
+/// Sends so many bytes over a link that loses some, and compares what the agent counted with what both ends' stacks did.
+fn retransmits_agree(client: &Netns, server: &Netns, bytes: u64) {
+    let agent = Agent::start(&["tcp_retransmits"]);
     let segments = |metrics: &Metrics| {
         metrics.sum("kstrobe_tcp_retransmits_total", &[]) + metrics.sum("kstrobe_tcp_synack_retransmits_total", &[])
     };
@@ -164,7 +188,7 @@ fn root_retransmitted_segments_agree_with_snmp() {
         load::receive_all(&listener)
     });
     let address = address.recv_timeout(Duration::from_secs(5)).unwrap();
-    let sender = client.spawn("kst-sender", move || load::send_bytes(address, 64 << 20, Duration::from_secs(10)));
+    let sender = client.spawn("kst-sender", move || load::send_bytes(address, bytes, Duration::from_secs(20)));
     let sent = sender.join().unwrap();
     // Its end is retransmitted too until it has arrived, so the counters rest once the receiver has seen it.
     assert!(receiver.join().unwrap() <= sent);

@@ -20,4 +20,4 @@ mod report;
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use load::{agent, embedded, probes};
 pub use names::did_you_mean;
-pub use reference::{limits, words};
+pub use reference::{limits, perf_events, words};

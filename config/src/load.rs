@@ -49,7 +49,8 @@ pub fn embedded() -> Vec<Arc<SourceFile>> {
         .collect()
 }
 
-const EMBEDDED: [(&str, &str); 5] = [
+const EMBEDDED: &[(&str, &str)] = &[
+    ("block.yaml", include_str!("../probes/block.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),

@@ -1,6 +1,6 @@
 //! What the language page lists: taken from the code, so that the page can be compared with it.
 
-use crate::check::{self, buckets, hook, metric, stacks};
+use crate::check::{self, buckets, hook, metric, sampling, stacks};
 use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
@@ -10,7 +10,19 @@ pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
     all.push(("`type`", metric::KINDS.to_vec()));
     all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
     all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));
+    let events = |events: &[(&'static str, &'static str, u64)]| {
+        events.iter().flat_map(|(name, short, _)| [*name, *short]).filter(|name| !name.is_empty()).collect()
+    };
+    all.push(("a `software:` event", events(&sampling::SOFTWARE)));
+    all.push(("a `hardware:` event", events(&sampling::HARDWARE)));
+    all.push(("an `iter:` object", sampling::OBJECTS.to_vec()));
     all
+}
+
+/// Full names of the perf events that `software:` and `hardware:` take.
+pub fn perf_events() -> (Vec<&'static str>, Vec<&'static str>) {
+    let names = |events: &[(&'static str, &'static str, u64)]| events.iter().map(|(name, ..)| *name).collect();
+    (names(&sampling::SOFTWARE), names(&sampling::HARDWARE))
 }
 
 /// Ranges and defaults, in words.
@@ -35,6 +47,15 @@ pub fn limits() -> Vec<(&'static str, String)> {
         ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
         ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),
         ("`interval:`", format!("{} to {}", ns(hook::MIN_PERIOD_NS), ns(hook::MAX_PERIOD_NS))),
+        (
+            "`profile:`",
+            format!(
+                "{}hz, or a period of {} to {}",
+                sampling::MAX_HZ,
+                ns(sampling::MIN_SAMPLE_NS),
+                ns(hook::MAX_PERIOD_NS)
+            ),
+        ),
         (
             "`max_series`",
             format!(

@@ -209,6 +209,17 @@ pub enum HookKind {
     FirstOf(Vec<Hook>),
 }
 
+impl HookKind {
+    /// The kernel functions it names, as [`Target::functions`](crate::Target::functions) knows them: `name` or `module:name`.
+    pub fn functions(&self) -> Option<String> {
+        match self {
+            HookKind::Function { name, module: None, .. } => Some(name.clone()),
+            HookKind::Function { name, module: Some(module), .. } => Some(format!("{module}:{name}")),
+            _ => None,
+        }
+    }
+}
+
 /// How a kernel function is hooked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Via {

@@ -2,7 +2,10 @@
 
 use crate::buckets::BucketSpec;
 use crate::diag::Place;
-use crate::program::{Binary, Every, Keep, Limits, PerfEvent, Sampling, StackSpec};
+use crate::program::{Keep, Limits};
+
+// What the compiler's input says of hooks stands in its output as it is: rooms that know only the output find it here.
+pub use crate::program::{Binary, Every, PerfEvent, Sampling, StackSpec};
 
 /// A checked probe.
 #[derive(Clone, Debug, PartialEq)]

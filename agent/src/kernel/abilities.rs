@@ -74,7 +74,8 @@ fn ability<T>(result: Result<T, String>) -> Ability {
 
 fn load_program(kind: u32, attach: (u32, u32), insns: &[u64]) -> Result<OwnedFd, String> {
     let (attach_type, attach_btf_id) = attach;
-    prog::load(&ProgSpec { kind, attach_type, attach_btf_id, insns, name: "kstrobe_try" }).map_err(|r| refusal(&r))
+    let spec = ProgSpec { kind, attach_type, attach_btf_id, insns, name: "kstrobe_try", ..ProgSpec::default() };
+    prog::load(&spec).map_err(|r| refusal(&r))
 }
 
 fn load_raw_tp(insns: &[u64]) -> Result<OwnedFd, String> {

@@ -41,6 +41,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         syscalls: system_calls(tracefs.as_ref(), &wanted.syscalls),
         abilities,
         functions: BTreeMap::new(),
+        modules: BTreeMap::new(),
         polls: BTreeMap::new(),
     }
 }
@@ -88,8 +89,14 @@ fn possible_in(softirqs: &str) -> Option<u32> {
 
 /// The lowest CPU that is running: CPU 0 can be offline on some machines.
 pub fn first_online_cpu() -> u32 {
+    online_cpus().first().copied().unwrap_or(0)
+}
+
+/// CPUs that are running; all that may be where sysfs cannot be read.
+pub fn online_cpus() -> Vec<u32> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    cpu_list(&text).first().copied().unwrap_or(0)
+    let online = cpu_list(&text);
+    if online.is_empty() { (0..possible_cpus()).collect() } else { online }
 }
 
 /// `0-3,5` as numbers, ascending. What is not understood is left out.

@@ -1,10 +1,9 @@
-//! Loading and attaching one probe's object. The only file that names aya.
+//! Loading one probe's object. With [`attach`](super::attach) the only file that names aya.
 
-use crate::kernel::abilities::{explain, perf_refusal};
-use crate::kernel::detect::first_online_cpu;
+use crate::kernel::abilities::explain;
+use crate::kernel::attach::{Attacher, Held};
 use crate::kernel::read::ProbeMaps;
-use crate::kernel::sys::{self, KernelMap, perf, prog};
-use crate::kernel::tracefs::Tracefs;
+use crate::kernel::sys::{self, KernelMap, prog};
 use crate::kernel::verifier_log;
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
@@ -13,7 +12,7 @@ use kstrobe_ebpf::Layout;
 use kstrobe_ebpf::layout::STACKS_MAPS;
 use kstrobe_ebpf::typed::Attach;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use thiserror::Error;
 
 /// What loading needs again and again. Holds the kernel's BTF (some 13 MB) once a tp_btf program was loaded: keep it while
@@ -22,8 +21,7 @@ pub struct Loader {
     aya: EbpfLoader<'static>,
     /// For the ids of tracepoints; parsed when the first program needs it.
     btf: Option<aya::Btf>,
-    tracefs: Option<Tracefs>,
-    cpu: u32,
+    attacher: Attacher,
 }
 
 impl Default for Loader {
@@ -39,7 +37,7 @@ impl Loader {
         // Our objects have no relocations against kernel types, so the loader's own copy of its BTF is not needed. Task storage
         // is a map type that aya creates but has no interface for.
         aya.btf(None).allow_unsupported_maps();
-        Loader { aya, btf: None, tracefs: None, cpu: first_online_cpu() }
+        Loader { aya, btf: None, attacher: Attacher::new() }
     }
 
     fn btf(&mut self) -> Result<&aya::Btf, String> {
@@ -49,17 +47,6 @@ impl Loader {
             self.btf = Some(btf);
         }
         self.btf.as_ref().ok_or_else(|| "the kernel's BTF cannot be read".into())
-    }
-
-    fn event_id(&mut self, system: &str, event: &str) -> Result<u64, String> {
-        if self.tracefs.is_none() {
-            self.tracefs = Some(Tracefs::open().map_err(|error| error.to_string())?);
-        }
-        let tracefs = self.tracefs.as_ref().ok_or("tracefs cannot be opened")?;
-        tracefs.event_id(system, event).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => format!("this kernel has no tracepoint {system}:{event}"),
-            _ => format!("the id of {system}:{event} cannot be read from tracefs: {error}"),
-        })
     }
 }
 
@@ -103,7 +90,7 @@ pub enum LoadError {
 /// A probe that runs. Dropping it detaches everything and frees all of its maps.
 pub struct Loaded {
     // Fields drop in order: first no new runs, then the programs, then the maps.
-    perf_events: Vec<OwnedFd>,
+    held: Vec<Held>,
     ebpf: Ebpf,
     programs: Vec<LoadedProgram>,
     maps: ProbeMaps,
@@ -156,6 +143,26 @@ impl Loaded {
         prog::test_run(program.fd.as_fd(), args)
     }
 
+    /// Attaches all programs in their order. Where one fails, none is attached.
+    pub fn attach(&mut self, attacher: &mut Attacher) -> Result<(), LoadError> {
+        for LoadedProgram { name, attach, .. } in &self.programs {
+            let held = find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach));
+            match held {
+                Ok(more) => self.held.extend(more),
+                Err(error) => {
+                    self.held.clear();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches all programs. They and their maps stay, and can be attached again.
+    pub fn detach(&mut self) {
+        self.held.clear();
+    }
+
     /// Its programs, in the order they were attached.
     pub fn programs(&self) -> io::Result<Vec<ProgInfo>> {
         let info = |program: &LoadedProgram| {
@@ -185,7 +192,7 @@ pub fn load(
 ) -> Result<Loaded, LoadError> {
     with_memory(loader, |loader| {
         let mut loaded = load_programs(loader, object, layout, programs)?;
-        attach_programs(loader, &mut loaded).map(|()| loaded)
+        loaded.attach(&mut loader.attacher).map(|()| loaded)
     })
 }
 
@@ -221,7 +228,7 @@ fn load_programs(
 ) -> Result<Loaded, LoadError> {
     let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
     let maps = open_maps(&ebpf, layout)?;
-    let mut loaded = Loaded { perf_events: Vec::new(), ebpf, programs: Vec::new(), maps };
+    let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), maps };
     for (name, attach) in programs {
         let fd = load_program(loader, &mut loaded.ebpf, name, attach)?;
         loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
@@ -231,14 +238,6 @@ fn load_programs(
         .fill_free_slots()
         .map_err(|error| LoadError::Map { map: "of free slots".into(), reason: error.to_string() })?;
     Ok(loaded)
-}
-
-fn attach_programs(loader: &mut Loader, loaded: &mut Loaded) -> Result<(), LoadError> {
-    for LoadedProgram { name, attach, .. } in &loaded.programs {
-        let event = attach_program(loader, &mut loaded.ebpf, name, attach)?;
-        loaded.perf_events.extend(event);
-    }
-    Ok(())
 }
 
 /// Descriptors of our own for the layout's maps. aya keeps its own as well: until a program is loaded, its instructions name
@@ -275,7 +274,7 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
         }
         (Attach::RawTp { .. }, Program::RawTracePoint(p)) => p.load(),
         (Attach::Tracepoint { .. }, Program::TracePoint(p)) => p.load(),
-        (Attach::Interval { .. }, Program::PerfEvent(p)) => p.load(),
+        (Attach::Interval { .. } | Attach::Sample(_), Program::PerfEvent(p)) => p.load(),
         (_, other) => {
             let kind = other.prog_type();
             return Err(LoadError::Object(format!(
@@ -286,42 +285,6 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
     result.map_err(|error| program_error(name, attach, error))?;
     let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
     fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
-}
-
-/// Returns what keeps the program attached, where aya does not hold it.
-fn attach_program(
-    loader: &mut Loader,
-    ebpf: &mut Ebpf,
-    name: &str,
-    attach: &Attach,
-) -> Result<Option<OwnedFd>, LoadError> {
-    let program = find(ebpf, name)?;
-    let failed = |reason: String| LoadError::Attach { program: name.to_string(), reason };
-    if let Program::BtfTracePoint(p) = program {
-        return p.attach().map(|_| None).map_err(|error| program_error(name, attach, error));
-    }
-    if let (Attach::RawTp { event }, Program::RawTracePoint(p)) = (attach, &mut *program) {
-        if event.contains('\0') {
-            return Err(failed("the tracepoint's name holds a NUL byte".into()));
-        }
-        return p.attach(event).map(|_| None).map_err(|error| program_error(name, attach, error));
-    }
-    let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
-    let event = open_perf_event(loader, fd.as_fd(), attach).map_err(failed)?;
-    Ok(Some(event))
-}
-
-fn open_perf_event(loader: &mut Loader, fd: BorrowedFd<'_>, attach: &Attach) -> Result<OwnedFd, String> {
-    match attach {
-        Attach::Tracepoint { system, event } => {
-            let id = loader.event_id(system, event)?;
-            perf::attach_tracepoint(fd, id, loader.cpu).map_err(|error| perf_refusal(&error))
-        }
-        Attach::Interval { period_ns } => {
-            perf::attach_interval(fd, *period_ns, loader.cpu).map_err(|error| perf_refusal(&error))
-        }
-        _ => Err("it is no perf event".into()),
-    }
 }
 
 fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
@@ -358,7 +321,7 @@ fn refused_types(object: &[u8]) -> Option<String> {
     Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
 }
 
-fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
+pub(super) fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
     let program = name.to_string();
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {

@@ -4,6 +4,7 @@
 //! takes only data: [`kstrobe_ebpf::Target`], [`kstrobe_ebpf::Layout`] and [`kstrobe_ebpf::typed::Attach`].
 
 pub mod abilities;
+pub mod attach;
 pub mod detect;
 pub mod formats;
 pub mod load;
@@ -11,7 +12,9 @@ pub mod load;
 pub mod mmap;
 pub mod privileges;
 pub mod procfs;
+pub mod raw_load;
 pub mod read;
+pub mod sampling;
 pub mod stacks;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;

@@ -47,8 +47,10 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
         _ => vec![],
     });
     let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
+    let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
+    let [calls, functions] = [&calls, &functions].map(|names| names.iter().map(String::as_str));
     let texts = drafts.iter().flat_map(|d| program::expressions(&d.program));
-    let roots = kstrobe_ebpf::target::dump::roots(target, events, calls.iter().map(String::as_str), texts);
+    let roots = kstrobe_ebpf::target::dump::roots(target, events, calls, functions, texts);
     kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
@@ -79,6 +81,11 @@ impl Draft {
             })
             .flatten()
             .collect()
+    }
+
+    /// Kernel functions and patterns of them (`name` or `module:name`) that the compiler needs to know about.
+    pub fn functions(&self) -> Vec<String> {
+        self.hooks().filter_map(HookKind::functions).collect()
     }
 
     /// What the compiler is given.

@@ -219,3 +219,16 @@ fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
 fn is_stacks(m: &model::Metric) -> bool {
     matches!(m.kind, model::MetricKind::Stacks { .. })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::sampling::known;
+
+    #[test]
+    fn the_kernel_room_knows_every_perf_event_of_the_language() {
+        let (software, hardware) = kstrobe_config::perf_events();
+        assert!(software.into_iter().all(|name| known(&PerfEvent::Software(name.into()))));
+        assert!(hardware.into_iter().all(|name| known(&PerfEvent::Hardware(name.into()))));
+    }
+}

@@ -29,8 +29,13 @@ pub fn file(name: &str, text: &str) -> Arc<SourceFile> {
     Arc::new(SourceFile { name: name.to_owned(), text: text.to_owned() })
 }
 
-/// The shipped probes.
+/// The shipped probes that run without being named: the recorded kernel has the types that these need.
 pub fn shipped() -> Vec<Draft> {
+    every_shipped().into_iter().filter(|draft| draft.outline().enabled).collect()
+}
+
+/// All shipped probes.
+fn every_shipped() -> Vec<Draft> {
     let (probes, diagnostics) = kstrobe_config::probes(&kstrobe_config::embedded());
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
     probes.into_iter().map(plan::draft).collect()
@@ -41,7 +46,7 @@ pub fn shipped() -> Vec<Draft> {
 #[test]
 #[ignore = "needs root"]
 fn root_the_verifier_accepts_every_example() {
-    let drafts: Vec<Draft> = shipped().into_iter().chain(super::examples::drafts()).collect();
+    let drafts: Vec<Draft> = every_shipped().into_iter().chain(super::examples::drafts()).collect();
     let live = prepare::look(&drafts, None);
     let no = || Ability::No("this test says so".into());
     let mut lesser = vec![live.clone(); 4];
@@ -89,7 +94,11 @@ fn root_a_recorded_kernel_compiles_as_the_kernel_itself() {
                 assert_eq!(size(&live), size(&recorded), "{name}");
                 assert_eq!(live.module.layout, recorded.module.layout, "{name}");
             }
-            (Err(live), Err(recorded)) => assert_eq!(live.reason(), recorded.reason(), "{name}"),
+            (Err(live), Err(recorded)) => {
+                // What is meant is guessed among all names, of which the recording has few.
+                let message = |r: kstrobe::plan::Refusal| r.diagnostics[0].message.clone();
+                assert_eq!(message(live), message(recorded), "{name}");
+            }
             (live, recorded) => panic!("{name}: {:?} but {:?}", live.err(), recorded.err()),
         }
     }

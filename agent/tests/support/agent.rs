@@ -65,7 +65,9 @@ impl Setup<'_> {
             .spawn()
             .unwrap();
         let mut agent = Agent { child, address, folder };
-        wait_for("the agent's first scrape", Duration::from_secs(60), || {
+        // The verifier takes long to refuse the longest programs, and very long on an emulated processor.
+        let limit = Duration::from_secs(if super::emulated() { 300 } else { 60 });
+        wait_for("the agent's first scrape", limit, || {
             if let Some(status) = agent.child.try_wait().unwrap() {
                 panic!("the agent ended with {status}:\n{}", agent.log());
             }

@@ -1,5 +1,6 @@
 //! Loads whose results are known beforehand. All are bounded, and stay on loopback or in the test's own namespaces.
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::select::pselect;
 use nix::sys::time::TimeSpec;
 use nix::unistd::getppid;
@@ -111,4 +112,17 @@ pub fn receive_timeouts(count: u32) {
     for _ in 0..count {
         assert!(socket.recv(&mut [0]).is_err(), "nobody sends here");
     }
+}
+
+/// Writes to so many pages that were never touched, and returns how many page faults the kernel says this thread took for
+/// it.
+pub fn touch_pages(pages: usize) -> i64 {
+    const PAGE_BYTES: usize = 4096;
+    // One fault of a huge page would stand for 512 of ours.
+    nix::sys::prctl::set_thp_disable(true).unwrap();
+    let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
+    let before = faults();
+    let mut memory = vec![0u8; pages * PAGE_BYTES];
+    memory.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *std::hint::black_box(byte) = 1);
+    faults() - before
 }

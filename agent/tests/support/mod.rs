@@ -32,6 +32,22 @@ pub fn witnesses(test: &str, programs: &[&str]) -> bool {
     false
 }
 
+/// Notes that a test is not run because this kernel lacks what it needs. The kernels of the lab have all that tests need, or
+/// the test knows better: there it fails.
+pub fn not_run(test: &str, reason: &str) {
+    assert!(std::env::var_os("KSTROBE_LAB").is_none(), "{test}: {reason}, on a kernel of the lab");
+    eprintln!("not run here: {test}: {reason}");
+    if let Some(list) = std::env::var_os("KSTROBE_NOT_RUN_FILE") {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(list).unwrap();
+        writeln!(file, "{test}: {reason}").unwrap();
+    }
+}
+
+/// The lab's name for the kernel, where there is a lab: `5.10`, `6.1`, `6.12`, `sid`.
+pub fn lab() -> Option<String> {
+    std::env::var("KSTROBE_LAB").ok()
+}
+
 /// Whether the processor is emulated in software: everything takes five to twenty times as long there, and a CPU may stand
 /// still for milliseconds. Limits on times are wider then; counts are not.
 pub fn emulated() -> bool {

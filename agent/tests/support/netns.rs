@@ -56,6 +56,14 @@ impl Netns {
         output(self.command("nft").arg("-f").arg(file));
     }
 
+    /// Drops this share of what leaves it, at random, by netem; why it cannot, where the kernel has no netem.
+    pub fn lose_leaving(&self, percent: u32) -> Result<(), String> {
+        let loss = format!("{percent}%");
+        let qdisc = ["qdisc", "add", "dev", "eth0", "root", "netem", "loss", &loss];
+        let done = Command::new("tc").args(["-n", &self.name]).args(qdisc).output().unwrap();
+        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()) }
+    }
+
     /// A counter of its network stack since it was made, as nstat tells.
     pub fn nstat(&self, counter: &str) -> u64 {
         // -a: absolute, -s: leave no history file, -z: zeroes too.

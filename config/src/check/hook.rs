@@ -1,5 +1,6 @@
 //! Hook text (`syscall:[a, b]:exit`) to [`Hook`].
 
+use super::sampling;
 use crate::diag::Diagnostic;
 use crate::fields;
 use crate::model::{Hook, Spanned};
@@ -9,27 +10,18 @@ use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 
 /// Hook kinds of this version with their shape.
-pub(crate) const KINDS: [(&str, &str); 4] = [
+pub(crate) const KINDS: [(&str, &str); 8] = [
     ("tracepoint", "tracepoint:SYSTEM:EVENT"),
     ("rawtracepoint", "rawtracepoint:EVENT"),
     ("syscall", "syscall:NAME:enter"),
     ("interval", "interval:s:1"),
+    ("profile", "profile:hz:99"),
+    ("software", "software:EVENT:PERIOD"),
+    ("hardware", "hardware:EVENT:PERIOD"),
+    ("iter", "iter:task"),
 ];
 /// Hook kinds of the language that this version cannot attach.
-const LATER: [&str; 12] = [
-    "kprobe",
-    "kretprobe",
-    "fentry",
-    "fexit",
-    "function",
-    "uprobe",
-    "uretprobe",
-    "usdt",
-    "profile",
-    "hardware",
-    "software",
-    "iter",
-];
+const LATER: [&str; 8] = ["kprobe", "kretprobe", "fentry", "fexit", "function", "uprobe", "uretprobe", "usdt"];
 /// Names of other tools for our kinds.
 const HABITS: [(&str, &str); 9] = [
     ("t", "tracepoint"),
@@ -86,6 +78,10 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
             "rawtracepoint" => raw_tracepoint(rest),
             "syscall" => syscall(rest),
             "interval" => interval(rest),
+            "profile" => sampling::profile(rest),
+            "software" => sampling::software(rest),
+            "hardware" => sampling::hardware(rest),
+            "iter" => sampling::iterator(rest),
             _ => return Err(unknown_kind(kind)),
         }
         .map_err(|p| {

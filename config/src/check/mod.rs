@@ -4,6 +4,7 @@ mod agent;
 pub(crate) mod buckets;
 pub(crate) mod hook;
 pub(crate) mod metric;
+pub(crate) mod sampling;
 pub(crate) mod stacks;
 
 pub(crate) use agent::agent;

@@ -42,10 +42,9 @@ impl Exprs<'_> {
             }
             return;
         }
-        if !matches!(e.kind, Kind::Comm) || words != bytes {
-            for w in (0..words).step_by(8) {
-                self.w.store_slot(slot, at + w, Size::B8, Operand::Imm(0));
-            }
+        // Not even bpf_get_current_comm writes all of them on every kernel: some leave what is behind the name's NUL.
+        for w in (0..words).step_by(8) {
+            self.w.store_slot(slot, at + w, Size::B8, Operand::Imm(0));
         }
         match &e.kind {
             Kind::Comm => {

@@ -1,6 +1,7 @@
 //! Hooks: where they attach on this kernel and what their arguments are.
 
 use super::report::{Checked, Report, Reported, unknown, whole};
+use super::sampling;
 use super::scope::Args;
 use super::syscalls::{self, SyscallArgs};
 use crate::diag::{Diagnostic, Place, did_you_mean};
@@ -34,10 +35,10 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
             HookKind::Tracepoint { system, event } => tracepoint(hook, system, event, target, report),
             HookKind::RawTracepoint { event } => raw(hook, event, target, report),
             HookKind::Interval { period_ns } => interval(hook, *period_ns, target, report),
+            HookKind::Sample(sampling) => sampling::sample(hook, sampling, target, report),
             HookKind::Function { .. }
             | HookKind::User { .. }
             | HookKind::Usdt { .. }
-            | HookKind::Sample(_)
             | HookKind::Iter { .. }
             | HookKind::FirstOf(_) => {
                 let message = format!("`{}` is not supported by this version", hook.text.text);
@@ -65,7 +66,7 @@ fn is_edge(point: &Point, edge: Edge) -> bool {
     matches!(&point.args, Args::Syscall(s) if s.edge == edge)
 }
 
-fn reason(ability: &Ability) -> &str {
+pub(super) fn reason(ability: &Ability) -> &str {
     match ability {
         Ability::No(reason) => reason,
         Ability::Unknown => "it was not tried",

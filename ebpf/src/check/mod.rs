@@ -3,6 +3,7 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `sampling` | can this perf event be had, and what does it show? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
@@ -20,6 +21,7 @@ mod metric;
 mod ops;
 mod print;
 mod report;
+mod sampling;
 mod scope;
 mod span;
 mod stacks;

@@ -3,11 +3,11 @@
 use super::expr::{Env, Value};
 use super::report::{Checked, Reported, unknown};
 use super::syscalls::SyscallArgs;
-use super::{access, syscalls};
+use super::{access, sampling, syscalls};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span, did_you_mean};
 use crate::target::btf::Kind as BtfKind;
-use crate::target::{Field, FieldType};
+use crate::target::{Arch, Field, FieldType};
 use crate::typed::{Expr, Kind, Trust, Ty};
 
 /// Which part of a probe an expression belongs to.
@@ -48,6 +48,8 @@ pub(super) enum Args<'a> {
     },
     /// A system call's entry or exit.
     Syscall(SyscallArgs<'a>),
+    /// A perf event.
+    Sample(Arch),
 }
 
 /// A value saved at the start of a span.
@@ -84,6 +86,7 @@ impl<'a> Scope<'a> {
             Args::Raw { args, .. } => args.iter().map(|(name, _)| name.as_str()).collect(),
             Args::Record { fields, .. } => fields.iter().map(|f| f.name.as_str()).collect(),
             Args::Syscall(s) => s.arg_names(target),
+            Args::Sample(_) => sampling::NAMES.to_vec(),
         }
     }
 }
@@ -234,6 +237,7 @@ impl Env<'_> {
                 None => Err(self.unknown_arg(field, what)),
             },
             Args::Syscall(call) => syscalls::arg(self, call, field, span),
+            Args::Sample(arch) => sampling::arg(self, *arch, field, span),
         }
     }
 

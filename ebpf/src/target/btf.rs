@@ -2,6 +2,9 @@
 //!
 //! The bytes stay as they are; parsing finds where each type starts and checks that every record lies inside the data, so
 //! that later reads cannot fail. Names are indexed on first use. Ids are those of the data: the kernel's own ids.
+//!
+//! A module's types continue those of the kernel: its ids and texts begin where the kernel's end, and a set of them shows
+//! both.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -13,8 +16,14 @@ pub struct Btf(Arc<Inner>);
 struct Inner {
     raw: Vec<u8>,
     strings: std::ops::Range<usize>,
-    /// Byte position of type `id`; entry 0 stands for void.
+    /// Byte position of type `first + i`; for a set of its own, entry 0 stands for void.
     positions: Vec<u32>,
+    /// What this set continues.
+    base: Option<Btf>,
+    /// Lowest id of its own, 0 without a base.
+    first: u32,
+    /// Lowest offset of its own strings, 0 without a base.
+    first_text: u32,
     names: OnceLock<HashMap<(u64, Kind), u32>>,
     constants: OnceLock<HashMap<u64, (u32, u32)>>,
 }
@@ -116,6 +125,15 @@ pub struct Member<'a> {
 impl Btf {
     /// Reads BTF; the bytes are checked once, here.
     pub fn parse(raw: Vec<u8>) -> Result<Btf, BtfError> {
+        Btf::parse_behind(raw, None)
+    }
+
+    /// Reads a module's BTF, which continues `base`.
+    pub fn parse_module(raw: Vec<u8>, base: &Btf) -> Result<Btf, BtfError> {
+        Btf::parse_behind(raw, Some(base.clone()))
+    }
+
+    fn parse_behind(raw: Vec<u8>, base: Option<Btf>) -> Result<Btf, BtfError> {
         let err = |m: &str| BtfError(m.to_string());
         let word = |at: usize| -> Result<u32, BtfError> {
             let bytes = raw.get(at..at + 4).ok_or_else(|| err("cut short"))?;
@@ -136,7 +154,9 @@ impl Btf {
             return Err(err("string section does not end in NUL"));
         }
         let mut positions = Vec::with_capacity(types.len() / 24 + 1);
-        positions.push(0);
+        if base.is_none() {
+            positions.push(0);
+        }
         let mut at = types.start;
         while at < types.end {
             let info = word(at + 4)?;
@@ -155,13 +175,34 @@ impl Btf {
             positions.push(at as u32);
             at += 12 + body;
         }
-        Ok(Btf(Arc::new(Inner { raw, strings, positions, names: OnceLock::new(), constants: OnceLock::new() })))
+        let first = base.as_ref().map_or(0, Btf::len);
+        let first_text = base.as_ref().map_or(0, Btf::text_bytes);
+        let (names, constants) = Default::default();
+        Ok(Btf(Arc::new(Inner { raw, strings, positions, base, first, first_text, names, constants })))
     }
 
     /// Number of ids, void included.
     #[allow(clippy::len_without_is_empty, reason = "void is always there")]
     pub fn len(&self) -> u32 {
-        self.0.positions.len() as u32
+        self.0.first + self.0.positions.len() as u32
+    }
+
+    /// Bytes of its texts, where those of a module begin.
+    pub(super) fn text_bytes(&self) -> u32 {
+        self.0.first_text + self.0.strings.len() as u32
+    }
+
+    /// Whether a type is the module's own, and none of the kernel's that the module's continue.
+    pub fn is_of_module(&self, id: u32) -> bool {
+        self.0.base.is_some() && id >= self.0.first
+    }
+
+    /// The set in which a type is written.
+    fn home(&self, id: u32) -> &Btf {
+        match &self.0.base {
+            Some(base) if id < self.0.first => base.home(id),
+            _ => self,
+        }
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -170,8 +211,11 @@ impl Btf {
     }
 
     fn bytes_at(&self, offset: u32) -> &[u8] {
+        let Some(own) = offset.checked_sub(self.0.first_text) else {
+            return self.0.base.as_ref().map_or(&[], |base| base.bytes_at(offset));
+        };
         let strings = &self.0.raw[self.0.strings.clone()];
-        let tail = strings.get(offset as usize..).unwrap_or(&[]);
+        let tail = strings.get(own as usize..).unwrap_or(&[]);
         &tail[..tail.iter().position(|b| *b == 0).unwrap_or(tail.len())]
     }
 
@@ -182,18 +226,19 @@ impl Btf {
     /// The type with this id; void when there is none.
     pub fn ty(&self, id: u32) -> Type {
         let void = Type { id: 0, kind: Kind::Void, count: 0, size_or_type: 0, flag: false, name: 0, body: 0 };
-        match self.0.positions.get(id as usize) {
+        let home = self.home(id);
+        match home.0.positions.get((id - home.0.first) as usize) {
             None | Some(0) => void,
             Some(&at) => {
                 let at = at as usize;
-                let info = self.word(at + 4);
+                let info = home.word(at + 4);
                 Type {
                     id,
                     kind: KINDS[((info >> 24) & 0x1f) as usize],
                     count: info & 0xffff,
-                    size_or_type: self.word(at + 8),
+                    size_or_type: home.word(at + 8),
                     flag: info >> 31 == 1,
-                    name: self.word(at),
+                    name: home.word(at),
                     body: at + 12,
                 }
             }
@@ -209,7 +254,7 @@ impl Btf {
     pub fn find(&self, name: &str, kind: Kind) -> Option<u32> {
         let index = self.0.names.get_or_init(|| {
             let mut map = HashMap::with_capacity(self.0.positions.len());
-            for id in 1..self.len() {
+            for id in self.own_ids() {
                 let t = self.ty(id);
                 if t.name != 0 {
                     map.entry((hash(self.bytes_at(t.name)), t.kind)).or_insert(id);
@@ -217,8 +262,13 @@ impl Btf {
             }
             map
         });
-        let id = *index.get(&(hash(name.as_bytes()), kind))?;
-        (self.name(self.ty(id)) == name).then_some(id)
+        let own = index.get(&(hash(name.as_bytes()), kind)).copied();
+        let own = own.filter(|id| self.name(self.ty(*id)) == name);
+        own.or_else(|| self.0.base.as_ref()?.find(name, kind))
+    }
+
+    fn own_ids(&self) -> std::ops::Range<u32> {
+        self.0.first.max(1)..self.len()
     }
 
     /// The struct or union of this name.
@@ -258,9 +308,10 @@ impl Btf {
         let count = if matches!(t.kind, Kind::Struct | Kind::Union) { t.count } else { 0 };
         (0..count as usize).map(move |i| {
             let at = t.body + i * 12;
-            let offset = self.word(at + 8);
+            let home = self.home(t.id);
+            let offset = home.word(at + 8);
             let (bit_offset, bit_size) = if t.flag { (offset & 0xff_ffff, offset >> 24) } else { (offset, 0) };
-            Member { name: self.text(self.word(at)), ty: self.word(at + 4), bit_offset, bit_size }
+            Member { name: self.text(home.word(at)), ty: home.word(at + 4), bit_offset, bit_size }
         })
     }
 
@@ -311,12 +362,14 @@ impl Btf {
     /// Parameters of a function prototype: name and type.
     pub fn params(&self, t: Type) -> Vec<(&str, u32)> {
         let count = if t.kind == Kind::FuncProto { t.count } else { 0 };
-        (0..count as usize).map(|i| (self.text(self.word(t.body + i * 8)), self.word(t.body + i * 8 + 4))).collect()
+        let word = |at| self.home(t.id).word(t.body + at);
+        (0..count as usize).map(|i| (self.text(word(i * 8)), word(i * 8 + 4))).collect()
     }
 
     /// Element type and length of an array.
     pub fn array(&self, t: Type) -> Option<(u32, u32)> {
-        (t.kind == Kind::Array).then(|| (self.word(t.body), self.word(t.body + 8)))
+        let home = self.home(t.id);
+        (t.kind == Kind::Array).then(|| (home.word(t.body), home.word(t.body + 8)))
     }
 
     /// Names and values of an enum.
@@ -325,16 +378,17 @@ impl Btf {
     }
 
     fn enum_value(&self, t: Type, i: usize) -> Option<(&str, i64)> {
+        let home = self.home(t.id);
         match t.kind {
             Kind::Enum => {
                 let at = t.body + i * 8;
-                let value = self.word(at + 4);
-                Some((self.text(self.word(at)), if t.flag { i64::from(value as i32) } else { i64::from(value) }))
+                let value = home.word(at + 4);
+                Some((self.text(home.word(at)), if t.flag { i64::from(value as i32) } else { i64::from(value) }))
             }
             Kind::Enum64 => {
                 let at = t.body + i * 12;
-                let value = u64::from(self.word(at + 4)) | u64::from(self.word(at + 8)) << 32;
-                Some((self.text(self.word(at)), value as i64))
+                let value = u64::from(home.word(at + 4)) | u64::from(home.word(at + 8)) << 32;
+                Some((self.text(home.word(at)), value as i64))
             }
             _ => None,
         }
@@ -344,7 +398,7 @@ impl Btf {
     pub fn constant(&self, name: &str) -> Option<(u32, i64)> {
         let index = self.0.constants.get_or_init(|| {
             let mut map = HashMap::new();
-            for id in 1..self.len() {
+            for id in self.own_ids() {
                 let t = self.ty(id);
                 if matches!(t.kind, Kind::Enum | Kind::Enum64) {
                     for (i, (name, _)) in self.enum_values(t).into_iter().enumerate() {
@@ -354,9 +408,11 @@ impl Btf {
             }
             map
         });
-        let (id, i) = *index.get(&hash(name.as_bytes()))?;
-        let (found, value) = self.enum_value(self.ty(id), i as usize)?;
-        (found == name).then_some((id, value))
+        let own = index.get(&hash(name.as_bytes())).and_then(|&(id, i)| {
+            let (found, value) = self.enum_value(self.ty(id), i as usize)?;
+            (found == name).then_some((id, value))
+        });
+        own.or_else(|| self.0.base.as_ref()?.constant(name))
     }
 
     /// Bytes a value of this type takes; `None` for functions, void and incomplete types.
@@ -382,7 +438,7 @@ impl Btf {
     /// Whether an integer or enum is signed.
     pub fn is_signed(&self, t: Type) -> bool {
         match t.kind {
-            Kind::Int => self.word(t.body) >> 24 & 1 == 1,
+            Kind::Int => self.home(t.id).word(t.body) >> 24 & 1 == 1,
             Kind::Enum | Kind::Enum64 => t.flag,
             _ => false,
         }
@@ -390,12 +446,23 @@ impl Btf {
 
     /// Whether an integer is C's `_Bool`.
     pub fn is_bool(&self, t: Type) -> bool {
-        t.kind == Kind::Int && self.word(t.body) >> 24 & 4 == 4
+        t.kind == Kind::Int && self.home(t.id).word(t.body) >> 24 & 4 == 4
     }
 
     /// Whether a forward declaration is of a union, not of a struct.
     pub fn is_union_forward(&self, t: Type) -> bool {
         t.kind == Kind::Fwd && t.flag
+    }
+
+    /// A function's parameters and the type of its result (0 for void). `None` when it has no BTF.
+    pub fn function(&self, name: &str) -> Option<(Vec<(&str, u32)>, u32)> {
+        let proto = self.ty(self.ty(self.find(name, Kind::Func)?).size_or_type);
+        (proto.kind == Kind::FuncProto).then(|| (self.params(proto), proto.size_or_type))
+    }
+
+    /// Names of all functions that have BTF.
+    pub fn functions(&self) -> impl Iterator<Item = &str> {
+        (1..self.len()).map(|id| self.ty(id)).filter(|t| t.kind == Kind::Func).map(|t| self.name(t))
     }
 
     /// C arguments of a tracepoint, as `tp_btf` and `raw_tp` programs get them. Types come from `btf_trace_EVENT`; names

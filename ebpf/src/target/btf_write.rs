@@ -3,7 +3,7 @@
 //! Ids are given in the order of the calls, from 1; references may point forward. Nothing is checked here but lengths: the
 //! kernel, and [`super::Btf::parse`], check the rest.
 
-use super::btf::Kind;
+use super::btf::{Btf, Kind};
 use std::collections::HashMap;
 
 /// Types under construction.
@@ -13,6 +13,8 @@ pub struct Builder {
     strings: Vec<u8>,
     interned: HashMap<String, u32>,
     count: u32,
+    /// Offset of the first own string.
+    first_text: u32,
 }
 
 /// Kinds of integer.
@@ -57,7 +59,12 @@ impl Default for Builder {
 impl Builder {
     /// No types yet.
     pub fn new() -> Builder {
-        Builder { types: Vec::new(), strings: vec![0], interned: HashMap::new(), count: 0 }
+        Builder { types: Vec::new(), strings: vec![0], interned: HashMap::new(), count: 0, first_text: 0 }
+    }
+
+    /// Types of a module, which continue those of `base`: its ids may be referred to.
+    pub fn behind(base: &Btf) -> Builder {
+        Builder { count: base.len() - 1, first_text: base.text_bytes(), ..Builder::new() }
     }
 
     /// The id that the next type will get.
@@ -74,7 +81,7 @@ impl Builder {
         if let Some(&at) = self.interned.get(text) {
             return at;
         }
-        let at = self.strings.len() as u32;
+        let at = self.first_text + self.strings.len() as u32;
         self.strings.extend_from_slice(text.as_bytes());
         self.strings.push(0);
         self.interned.insert(text.to_string(), at);
@@ -253,7 +260,6 @@ const MAX_COUNT: usize = 0xffff;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Btf;
 
     #[test]
     fn the_reader_finds_what_was_built() {

@@ -12,12 +12,19 @@
 //! tracepoint "sched:sched_switch" { @8 prev_comm: str 16; @24 prev_pid: i32; }
 //! syscall recvfrom 45 (fd: "int", ubuf: "void *");
 //! poll "softnet" { @0 cpu: u32; }
+//! functions "vfs_*" { vfs_read traced; "vfs_x.isra.0" untraced; }
+//! functions "veth:veth_open" { veth_open of veth traced; }
 //! btf {
 //!   int "unsigned int" size 4 unsigned;
 //!   struct sock size 760 { @0 __sk_common: struct sock_common; @600.5/1 bit: int "unsigned int"; };
 //!   typedef pid_t = int int;
 //! }
+//! module veth {
+//!   func veth_open: proto (dev: ptr fwd struct net_device) -> int int;
+//! }
 //! ```
+//!
+//! A module's types stand for themselves here: what they need of the kernel's stands there again.
 //!
 //! A type is written as `void`, `ptr T`, `const T`, `volatile T`, `restrict T`, `tag "user" T`, `array N T`, `proto (a: T) -> T`,
 //! a kind and a name (`struct sock`, `fwd struct sock`, `typedef pid_t`, `int "unsigned int"`), or an unnamed definition in

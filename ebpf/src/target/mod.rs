@@ -29,6 +29,8 @@ pub struct Target {
     pub abilities: Abilities,
     /// Kernel functions some probe asked for that can be hooked, by the pattern that names them.
     pub functions: BTreeMap<String, Vec<Function>>,
+    /// Types of the modules that such functions lie in, by module, where the kernel publishes them. They continue `btf`.
+    pub modules: BTreeMap<String, Btf>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
 }
@@ -70,6 +72,11 @@ pub struct Function {
     pub module: Option<String>,
     /// Whether ftrace can hook its entry: fentry and kprobe_multi need that, kprobes do not.
     pub traceable: bool,
+}
+
+/// A function's name as its source has it, without what the C compiler appended.
+pub fn plain_name(symbol: &str) -> &str {
+    symbol.split('.').next().unwrap_or(symbol)
 }
 
 /// One system call.

@@ -150,6 +150,12 @@ pub fn value(metrics: &str, name: &str, label: &str) -> Option<f64> {
         .and_then(|(_, value)| value.split(' ').next()?.parse().ok())
 }
 
+/// The value of the series of `name` that has no labels.
+pub fn plain_value(metrics: &str, name: &str) -> Option<f64> {
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    value.split(' ').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

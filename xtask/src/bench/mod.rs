@@ -5,6 +5,7 @@ mod bpftrace;
 mod buckets;
 mod events;
 mod hand_written;
+mod hooks;
 mod load;
 mod machine;
 mod scrapes;
@@ -31,16 +32,18 @@ pub struct Options {
     /// CPU for the load; the last one by default
     #[arg(long)]
     cpu: Option<usize>,
-    /// Only this half
+    /// Only this part
     #[arg(long, value_enum)]
-    only: Option<Half>,
+    only: Option<Part>,
 }
 
-/// The two halves of the benchmark.
+/// The parts of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Half {
+enum Part {
     /// Cost per event.
     Events,
+    /// Cost of each kind of hook, of stacks and of slow events.
+    Hooks,
     /// Scrapes, memory, start-up.
     Scrapes,
 }
@@ -62,13 +65,18 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     std::fs::create_dir_all(&build).with_context(|| format!("creating {}", build.display()))?;
     let cpu = options.cpu.unwrap_or_else(machine::last_cpu);
     println!("## Benchmark\n\n{}\n", machine::describe());
-    if options.only != Some(Half::Scrapes) {
+    let wanted = |part| options.only.is_none_or(|only| only == part);
+    // What is asked for is a whole number of the chunks that are timed.
+    let calls = options.calls.next_multiple_of(load::CHUNK);
+    let rounds = options.rounds.into();
+    if wanted(Part::Events) {
         let (ready, skipped) = variants::prepare(&sources, &build, &agent)?;
-        // What is asked for is a whole number of the chunks that are timed.
-        let calls = options.calls.next_multiple_of(load::CHUNK);
-        println!("{}", events::run(ready, &skipped, cpu, options.rounds.into(), calls)?);
+        println!("{}", events::run(ready, &skipped, cpu, rounds, calls)?);
     }
-    if options.only != Some(Half::Events) {
+    if wanted(Part::Hooks) {
+        println!("{}", hooks::run(&sources, &build, &agent, cpu, rounds, calls)?);
+    }
+    if wanted(Part::Scrapes) {
         match scrapes::run(&sources, &build, &agent, cpu) {
             Ok(text) => println!("{text}"),
             Err(error) => println!("Not run: scrapes and default probe set ({error:#})"),

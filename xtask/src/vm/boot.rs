@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 /// The emulator.
 pub const QEMU: &str = "qemu-system-x86_64";
 
+/// A disk of the guest that holds nothing; NVMe is built into all of the lab's kernels.
+pub const SPARE_DISK: &str = "nvme0n1";
+const SPARE_DISK_BYTES: u64 = 64 << 20;
+
 /// What a guest left.
 pub struct Ended {
     /// Exit status of its command.
@@ -26,8 +30,8 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
     }
     fs::write(at("initrd"), archive)?;
     // A guest that hurts itself must end, not hang. Without `tsc=reliable` it distrusts the emulated clock, and tracefs falls
-    // back to a coarse one.
-    let parameters = "console=ttyS0 panic=-1 oops=panic softlockup_panic=1 tsc=reliable quiet";
+    // back to a coarse one. With multipath, requests belong to a hidden disk under the spare one.
+    let parameters = "console=ttyS0 panic=-1 oops=panic softlockup_panic=1 tsc=reliable nvme_core.multipath=0 quiet";
     let mut command = Command::new(QEMU);
     command
         .args(["-accel", accelerator(), "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "1G"])
@@ -37,6 +41,10 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
         .arg("-initrd")
         .arg(at("initrd"))
         .args(["-append", parameters]);
+    File::create(at("disk"))?.set_len(SPARE_DISK_BYTES)?;
+    command
+        .args(["-drive", &format!("file={},format=raw,snapshot=on,if=none,id=spare", at("disk").display())])
+        .args(["-device", "nvme,drive=spare,serial=spare"]);
     for port in [format!("file:{}", at("console").display()), "stdio".into()] {
         command.args(["-serial", &port]);
     }

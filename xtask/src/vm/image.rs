@@ -24,6 +24,7 @@ const MODULES: &[&str] = &[
     "nft_numgen",
     "loop",
     "null_blk",
+    "mq_deadline",
 ];
 
 const INIT: &str = include_str!("init.sh");

@@ -19,8 +19,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Programs that serve as witnesses and are small enough for a guest. Tests whose witnesses are not in there name themselves.
-const GUEST_WITNESSES: &[&str] = &["bpftool", "ss", "nstat", "tc", "nft"];
+/// Programs that tests use and that are small enough for a guest, also where busybox has one of the name that can do less.
+/// Tests whose witnesses are not in there name themselves.
+const GUEST_PROGRAMS: &[&str] = &["bpftool", "ss", "nstat", "tc", "nft", "setpriv", "losetup", "unshare"];
 /// Tests of the short set: whether everything loads, attaches and counts.
 const SHORT: &[&str] =
     &["root_detect", "root_raw_and_btf", "root_abilities", "root_default_probes", "root_a_bad_probe"];
@@ -32,7 +33,7 @@ pub struct Options {
     #[arg(long, value_enum)]
     kernel: Vec<Release>,
     /// Seconds that one kernel may take
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 900)]
     timeout: u64,
     /// Which tests
     #[arg(long, value_enum, default_value_t = Set::Full)]
@@ -119,7 +120,7 @@ fn write_docs(root: &Path, limit: Duration) -> Result<()> {
 }
 
 fn run_in(root: &Path, release: Release, binaries: &Binaries, tests: &[String], limit: Duration) -> Result<()> {
-    let ended = guest(root, release, binaries, &script(root, binaries, tests), limit)?;
+    let ended = guest(root, release, binaries, &script(root, release, binaries, tests), limit)?;
     for (name, bytes) in &ended.files {
         if name == "not-run" {
             print!("not run here:\n{}", String::from_utf8_lossy(bytes));
@@ -137,9 +138,9 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
     println!("\n== kernel {} ({})", release.name(), kernel.version);
     let mut image = Image::new()?;
     image.modules(&kernel, &work)?;
-    for witness in GUEST_WITNESSES {
-        if let Some(path) = crate::programs::find(witness) {
-            image.program(&path, &format!("/usr/sbin/{witness}"))?;
+    for program in GUEST_PROGRAMS {
+        if let Some(path) = crate::programs::find(program) {
+            image.program(&path, &format!("/usr/sbin/{program}"))?;
         }
     }
     for binary in binaries.tests.iter().chain([&binaries.agent]) {
@@ -147,18 +148,22 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
     }
     // What tests read, where it was when they were built.
     image.put(&root.join("config/probes"))?;
+    image.put(&root.join("docs/language.md"))?;
+    image.put(&root.join("README.md"))?;
     image.directory(&root.join("agent").to_string_lossy());
     image.write("/command", script.as_bytes().to_vec(), 0o644);
     boot::boot(&kernel, &image.archive(), &work, limit)
 }
 
 /// Runs each test binary as cargo would; the status is that of the last that failed.
-fn script(root: &Path, binaries: &Binaries, tests: &[String]) -> String {
+fn script(root: &Path, release: Release, binaries: &Binaries, tests: &[String]) -> String {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let filters: Vec<String> = tests.iter().map(|name| quote(name)).collect();
     let mut script = format!(
-        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run {emulated} RUST_BACKTRACE=0\nstatus=0\n",
+        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run KSTROBE_SPARE_DISK={disk} KSTROBE_LAB={release} {emulated} RUST_BACKTRACE=0\nstatus=0\n",
         quote(&root.join("agent").to_string_lossy()),
+        disk = boot::SPARE_DISK,
+        release = release.name(),
         emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
     );
     for binary in &binaries.tests {

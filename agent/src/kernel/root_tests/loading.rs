@@ -1,6 +1,7 @@
 //! Objects loaded, attached and taken away again.
 
 use super::objects::{Item, Prog, count, count_own, insn, map, object, pop};
+use crate::kernel::attach::Attacher;
 use crate::kernel::sys::{monotonic_ns, prog};
 use crate::kernel::{LoadError, Loaded, Loader, load};
 use kstrobe_ebpf::layout::{Index, Layout, MapDef, MapId, MapKind, Table};
@@ -98,6 +99,29 @@ fn root_one_perf_event_sees_a_tracepoint_on_every_cpu() {
         .join()
         .unwrap();
         assert_eq!(counted(&loaded) - before, 100, "CPU {cpu}");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_detached_probe_keeps_its_counts_and_comes_back() {
+    for (section, attach) in [
+        ("raw_tp/sys_enter", Attach::RawTp { event: "sys_enter".into() }),
+        ("tp_btf/sys_enter", Attach::TpBtf { event: "sys_enter".into() }),
+        ("tracepoint/x", Attach::Tracepoint { system: "raw_syscalls".into(), event: "sys_enter".into() }),
+    ] {
+        let mut loaded = load_counter(section, count_own("counts"), attach).unwrap();
+        call_getppid(100);
+        loaded.detach();
+        // Programs may run on until the link's grace period is over.
+        std::thread::sleep(Duration::from_millis(100));
+        let before = counted(&loaded);
+        assert!(before >= 100, "{section}: {before}");
+        call_getppid(100);
+        assert_eq!(counted(&loaded), before, "{section}");
+        loaded.attach(&mut Attacher::new()).unwrap();
+        call_getppid(100);
+        assert!(counted(&loaded) >= before + 100, "{section}: {} after {before}", counted(&loaded));
     }
 }
 

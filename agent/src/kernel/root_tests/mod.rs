@@ -2,7 +2,7 @@
 
 mod loading;
 mod maps;
-mod objects;
+pub(super) mod objects;
 
 use super::sys::perf;
 use super::*;

@@ -1,6 +1,7 @@
 //! System calls that have no safe wrapper elsewhere. Structures are the kernel's own UAPI, which only ever grows at the
 //! end: the kernel takes a shorter one as if the rest were zero.
 
+pub mod link;
 pub mod map;
 pub mod mount;
 pub mod perf;
@@ -24,8 +25,12 @@ enum Command {
     ProgLoad = 5,
     ProgTestRun = 10,
     InfoByFd = 15,
+    RawTracepointOpen = 17,
     BtfLoad = 18,
+    BtfFdById = 19,
+    BtfNextId = 23,
     MapLookupBatch = 24,
+    LinkCreate = 28,
     EnableStats = 32,
 }
 

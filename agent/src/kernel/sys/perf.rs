@@ -1,10 +1,13 @@
-//! perf events that run a program: tracepoints and the CPU clock.
+//! perf events that run a program: tracepoints, clocks and counters.
 
 use super::owned;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-const PERF_TYPE_SOFTWARE: u32 = 1;
+/// `PERF_TYPE_HARDWARE`: counters of the processor.
+pub const HARDWARE: u32 = 0;
+/// `PERF_TYPE_SOFTWARE`: events that the kernel itself counts.
+pub const SOFTWARE: u32 = 1;
 const PERF_TYPE_TRACEPOINT: u32 = 2;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 const DISABLED: u64 = 1;
@@ -61,7 +64,13 @@ pub fn attach_tracepoint(prog: BorrowedFd<'_>, tracepoint_id: u64, cpu: u32) -> 
 
 /// Runs a program every `period_ns` on one CPU, until the returned event is closed.
 pub fn attach_interval(prog: BorrowedFd<'_>, period_ns: u64, cpu: u32) -> io::Result<OwnedFd> {
-    let event = cpu_clock(period_ns, cpu)?;
+    attach_counter(prog, (SOFTWARE, PERF_COUNT_SW_CPU_CLOCK), period_ns, cpu)
+}
+
+/// Runs a program on one CPU after every `period` events of a kind ([`HARDWARE`] or [`SOFTWARE`] and its number), until the
+/// returned event is closed.
+pub fn attach_counter(prog: BorrowedFd<'_>, (kind, number): (u32, u64), period: u64, cpu: u32) -> io::Result<OwnedFd> {
+    let event = open(kind, number, period, cpu)?;
     ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
     ioctl(&event, PERF_EVENT_IOC_ENABLE, 0)?;
     Ok(event)
@@ -69,5 +78,5 @@ pub fn attach_interval(prog: BorrowedFd<'_>, period_ns: u64, cpu: u32) -> io::Re
 
 /// A disabled CPU clock event: opening one tells whether this process may open events at all.
 pub fn cpu_clock(period_ns: u64, cpu: u32) -> io::Result<OwnedFd> {
-    open(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, period_ns, cpu)
+    open(SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, period_ns, cpu)
 }

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// `BPF_PROG_TYPE_*` numbers.
 pub mod kind {
+    /// kprobe, uprobe, USDT.
+    pub const KPROBE: u32 = 2;
     /// Perf tracepoint.
     pub const TRACEPOINT: u32 = 5;
     /// Perf event.
@@ -18,6 +20,14 @@ pub mod kind {
 
 /// `BPF_TRACE_RAW_TP`: a tracing program at a tracepoint.
 pub const ATTACH_TRACE_RAW_TP: u32 = 23;
+/// `BPF_TRACE_FENTRY`: a tracing program at a function's entry.
+pub const ATTACH_TRACE_FENTRY: u32 = 24;
+/// `BPF_TRACE_FEXIT`: a tracing program at a function's exit.
+pub const ATTACH_TRACE_FEXIT: u32 = 25;
+/// `BPF_TRACE_KPROBE_MULTI`: a kprobe program at any number of functions (5.18).
+pub const ATTACH_KPROBE_MULTI: u32 = 42;
+/// `BPF_TRACE_UPROBE_MULTI`: a uprobe program at any number of places of a file (6.6).
+pub const ATTACH_UPROBE_MULTI: u32 = 48;
 
 /// What to load.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,10 +38,25 @@ pub struct ProgSpec<'a> {
     pub attach_type: u32,
     /// BTF id of what a tracing program attaches to.
     pub attach_btf_id: u32,
+    /// The module's BTF that this id is from; `None` for the kernel's own.
+    pub attach_btf: Option<BorrowedFd<'a>>,
+    /// What the verifier quotes the program's source from.
+    pub lines: Option<Lines<'a>>,
     /// Instructions.
     pub insns: &'a [u64],
     /// At most 15 bytes are kept.
     pub name: &'a str,
+}
+
+/// A program's functions and source lines, as the kernel takes them.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines<'a> {
+    /// The types and texts that the records name.
+    pub btf: BorrowedFd<'a>,
+    /// `struct bpf_func_info`: instruction, type.
+    pub functions: &'a [[u32; 2]],
+    /// `struct bpf_line_info`: instruction, file, text, line and column.
+    pub lines: &'a [[u32; 4]],
 }
 
 /// Why a load failed.
@@ -87,6 +112,8 @@ struct LoadAttr {
     line_info: u64,
     line_info_cnt: u32,
     attach_btf_id: u32,
+    attach_btf_fd: u32,
+    pad: u32,
 }
 
 #[repr(C)]
@@ -166,6 +193,8 @@ struct RawInfo {
 
 /// Long enough for what the kernel says of a program of a dozen instructions.
 const LOG_BYTES: usize = 16 << 10;
+/// Most that kernels before 5.20 take. Untouched pages of it cost nothing, and a log that does not fit hides the reason.
+const LONG_LOG_BYTES: usize = (16 << 20) - 1;
 
 fn log_text(log: &[u8]) -> String {
     let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
@@ -186,14 +215,24 @@ pub fn load(spec: &ProgSpec<'_>) -> Result<OwnedFd, Refused> {
             name: object_name(spec.name),
             attach_type: spec.attach_type,
             attach_btf_id: spec.attach_btf_id,
+            attach_btf_fd: spec.attach_btf.map_or(0, |fd| fd.as_raw_fd() as u32),
             ..LoadAttr::default()
         };
-        // SAFETY: instructions, licence and log outlive the call and have the lengths given; the result is a new
-        // descriptor.
+        if let Some(Lines { btf, functions, lines }) = spec.lines {
+            attr.btf_fd = btf.as_raw_fd() as u32;
+            attr.func_info_rec_size = size_of::<[u32; 2]>() as u32;
+            attr.func_info = functions.as_ptr() as u64;
+            attr.func_info_cnt = functions.len() as u32;
+            attr.line_info_rec_size = size_of::<[u32; 4]>() as u32;
+            attr.line_info = lines.as_ptr() as u64;
+            attr.line_info_cnt = lines.len() as u32;
+        }
+        // SAFETY: instructions, licence, log and the records of functions and lines outlive the call and have the lengths
+        // given; the result is a new descriptor.
         unsafe { bpf(Command::ProgLoad, &mut attr).map(|fd| owned(fd)) }
     };
     attempt(&mut []).or_else(|_| {
-        let mut log = vec![0; LOG_BYTES];
+        let mut log = vec![0; if spec.lines.is_some() { LONG_LOG_BYTES } else { LOG_BYTES }];
         attempt(&mut log).map_err(|error| Refused { error, log: log_text(&log) })
     })
 }

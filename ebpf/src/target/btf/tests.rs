@@ -26,6 +26,53 @@ fn ask_everything(btf: &Btf) {
     btf.find_aggregate("s");
     btf.tracepoint_args("event");
     btf.tracepoints();
+    btf.functions().filter_map(|name| btf.function(name)).count();
+}
+
+/// A kernel with a struct and a function, and a module whose struct holds the kernel's.
+fn kernel_and_module() -> (Btf, Btf) {
+    let mut b = Builder::new();
+    let int = b.int("int", 4, IntKind::Signed);
+    let s = b.structure("s", 8, &[MemberDef::at(0, "a", int), MemberDef::at(4, "b", int)]);
+    let proto = b.func_proto(int, &[("x", int)]);
+    b.func("f", proto, false);
+    b.enumeration("e", 4, false, &[("BASE", 7)]);
+    let base = Btf::parse(b.finish()).unwrap();
+    let mut m = Builder::behind(&base);
+    let own = m.structure("m", 16, &[MemberDef::at(0, "inner", s), MemberDef::at(8, "n", int)]);
+    let ptr = m.ptr(own);
+    let proto = m.func_proto(0, &[("m", ptr), ("flags", int)]);
+    m.func("g", proto, false);
+    let other = m.func_proto(s, &[]);
+    m.func("f", other, false);
+    m.enumeration("me", 4, false, &[("OWN", 9)]);
+    let module = Btf::parse_module(m.finish(), &base).unwrap();
+    (base, module)
+}
+
+#[test]
+fn types_of_a_module_continue_the_kernels() {
+    let (base, module) = kernel_and_module();
+    let own = module.find("m", Kind::Struct).unwrap();
+    assert!(own >= base.len() && module.is_of_module(own) && base.ty(own).kind == Kind::Void);
+    let s = module.find("s", Kind::Struct).unwrap();
+    assert!(s == base.find("s", Kind::Struct).unwrap() && !module.is_of_module(s) && !base.is_of_module(s));
+    let inner = module.member(own, "inner").unwrap();
+    assert_eq!((inner.ty, module.member(inner.ty, "b").unwrap().bit_offset), (s, 32));
+    let (params, result) = module.function("g").unwrap();
+    assert_eq!(params.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["m", "flags"]);
+    assert_eq!(
+        (module.describe(params[0].1), module.describe(params[1].1), result),
+        ("struct m *".into(), "int".into(), 0)
+    );
+    assert_eq!(module.function("f").unwrap().1, s, "the module's own function, not the kernel's of that name");
+    assert_eq!(module.describe(base.function("f").unwrap().1), "int");
+    assert_eq!((module.constant("OWN").unwrap().1, module.constant("BASE").unwrap().1), (9, 7));
+    assert_eq!(
+        (base.constant("OWN"), module.find("nothing", Kind::Struct), module.name(module.ty(s))),
+        (None, None, "s")
+    );
+    assert!(module.is_signed(module.ty(params[1].1)));
 }
 
 fn sample() -> Vec<u8> {

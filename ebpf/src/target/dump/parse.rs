@@ -5,7 +5,7 @@ use super::tokens::{Token, tokens};
 use super::{ABILITIES, MAGIC, MAX_DEPTH, VERSION, abilities};
 use crate::target::btf::{Btf, Kind};
 use crate::target::btf_write::IntKind;
-use crate::target::{Ability, Arch, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat};
+use crate::target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
 
 /// Reads what [`super::dump`] wrote, perhaps edited by hand. Errors name the line.
 pub fn parse(text: &str) -> Result<Target, String> {
@@ -31,8 +31,18 @@ pub fn parse(text: &str) -> Result<Target, String> {
                 let (name, fields) = p.after_keyword(Parser::record)?;
                 target.polls.insert(name, fields);
             }
+            "functions" => {
+                let (pattern, functions) = p.after_keyword(Parser::functions)?;
+                target.functions.insert(pattern, functions);
+            }
             "btf" => target.btf = Some(p.after_keyword(Parser::btf)?),
-            _ => return p.fail("release, arch, cpus, ability, tracepoint, syscall, poll or btf"),
+            "module" => {
+                let (name, types) = p.after_keyword(|p| Ok((p.name()?, p.btf()?)))?;
+                target.modules.insert(name, types);
+            }
+            _ => {
+                return p.fail("release, arch, cpus, ability, tracepoint, syscall, poll, functions, btf or module");
+            }
         }
     }
     Ok(target)
@@ -173,6 +183,23 @@ impl Parser {
                 }
             },
         }
+    }
+
+    fn functions(&mut self) -> Result<(String, Vec<Function>), String> {
+        let pattern = self.string()?;
+        let mut functions = Vec::new();
+        self.expect("{")?;
+        while !self.take("}") {
+            let symbol = self.name()?;
+            let module = if self.take("of") { Some(self.name()?) } else { None };
+            let traceable = self.take("traced");
+            if !traceable {
+                self.expect("untraced")?;
+            }
+            self.expect(";")?;
+            functions.push(Function { symbol, module, traceable });
+        }
+        Ok((pattern, functions))
     }
 
     fn syscall(&mut self) -> Result<(String, Syscall), String> {

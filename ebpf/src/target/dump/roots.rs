@@ -14,33 +14,32 @@ const MAX_ROOTS: usize = 10_000;
 /// Names of the types that expressions of these texts can come to read at these hooks.
 ///
 /// Decided by names alone, so that it works for a probe that does not compile: types and constants that a text names,
-/// arguments of the `raw_events` and members that are pointers to structs and whose name occurs in a text.
+/// arguments of the `raw_events` and of the functions that these patterns name, and members that are pointers to structs and whose name occurs in a text.
 pub fn roots<'a>(
     target: &Target,
     raw_events: impl IntoIterator<Item = &'a str>,
     syscalls: impl IntoIterator<Item = &'a str>,
+    patterns: impl IntoIterator<Item = &'a str>,
     texts: impl IntoIterator<Item = &'a str>,
 ) -> Vec<String> {
-    let Some(btf) = &target.btf else { return Vec::new() };
-    let mut finder = Finder { btf, words: BTreeSet::new(), roots: BTreeSet::new(), open: VecDeque::new() };
-    finder.root("bpf_rdonly_cast");
-    for text in texts {
-        finder.text(text);
+    let [raw_events, syscalls, patterns, texts]: [Vec<&str>; 4] = [
+        raw_events.into_iter().collect(),
+        syscalls.into_iter().collect(),
+        patterns.into_iter().collect(),
+        texts.into_iter().collect(),
+    ];
+    let mut roots = BTreeSet::new();
+    for btf in target.btf.iter().chain(target.modules.values()) {
+        let mut finder = Finder { btf, words: BTreeSet::new(), roots: BTreeSet::new(), open: VecDeque::new() };
+        finder.root("bpf_rdonly_cast");
+        texts.iter().for_each(|text| finder.text(text));
+        raw_events.iter().for_each(|event| finder.event(event));
+        syscalls.iter().for_each(|call| finder.syscall(target, call));
+        patterns.iter().filter_map(|p| target.functions.get(*p)).flatten().for_each(|f| finder.function(&f.symbol));
+        finder.follow();
+        roots.append(&mut finder.roots);
     }
-    for event in raw_events {
-        finder.event(event);
-    }
-    for call in syscalls {
-        for arg in target.syscalls.get(call).and_then(|c| c.args.as_deref()).unwrap_or_default() {
-            // `const struct sockaddr *`, `umode_t`: the last word names the type.
-            let name = arg.ctype.trim_end_matches(['*', ' ']).rsplit(' ').next().unwrap_or_default();
-            if finder.words.contains(&arg.name) {
-                finder.root(name);
-            }
-        }
-    }
-    finder.follow();
-    finder.roots.into_iter().collect()
+    roots.into_iter().collect()
 }
 
 struct Finder<'b> {
@@ -98,6 +97,27 @@ impl Finder<'_> {
         }
         for (name, ty) in self.btf.tracepoint_args(event).unwrap_or_default() {
             if self.words.contains(&name) {
+                self.pointee(self.btf.strip(ty));
+            }
+        }
+    }
+
+    fn syscall(&mut self, target: &Target, call: &str) {
+        for arg in target.syscalls.get(call).and_then(|c| c.args.as_deref()).unwrap_or_default() {
+            // `const struct sockaddr *`, `umode_t`: the last word names the type.
+            let name = arg.ctype.trim_end_matches(['*', ' ']).rsplit(' ').next().unwrap_or_default();
+            if self.words.contains(&arg.name) {
+                self.root(name);
+            }
+        }
+    }
+
+    fn function(&mut self, symbol: &str) {
+        let name = crate::target::plain_name(symbol);
+        let Some((params, result)) = self.btf.function(name) else { return };
+        self.root(name);
+        for (name, ty) in params.into_iter().chain([("retval", result)]) {
+            if self.words.contains(name) {
                 self.pointee(self.btf.strip(ty));
             }
         }

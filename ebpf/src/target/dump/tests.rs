@@ -1,7 +1,7 @@
 use super::{dump, parse};
 use crate::target::btf::{Btf, Kind};
 use crate::target::btf_write::{Builder, IntKind, MemberDef};
-use crate::target::{Ability, Arch, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat};
+use crate::target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
 use proptest::prelude::*;
 
 fn sample_types() -> Builder {
@@ -51,6 +51,18 @@ fn sample_types() -> Builder {
     b
 }
 
+/// A function of a module with a struct of its own and one of the kernel's.
+fn module_types(target: &Target) -> Vec<u8> {
+    let base = target.btf.as_ref().unwrap();
+    let task = base.find("task_struct", Kind::Struct).unwrap();
+    let mut b = Builder::behind(base);
+    let wait = b.structure("wait", 8, &[MemberDef::at(0, "list", base.find("list_head", Kind::Struct).unwrap())]);
+    let (to_wait, to_task) = (b.ptr(wait), b.ptr(task));
+    let proto = b.func_proto(to_wait, &[("waiter", to_wait), ("task", to_task)]);
+    b.func("wake", proto, false);
+    b.finish()
+}
+
 const ROOTS: [&str; 9] = [
     "task_struct",
     "TCP_SYN_SENT",
@@ -85,6 +97,15 @@ fn sample() -> Target {
     target.syscalls.insert("getpid".into(), Syscall { number: 39, args: Some(vec![]) });
     target.syscalls.insert("read".into(), Syscall { number: 0, args: None });
     target.polls.insert("softnet".into(), vec![field("cpu", 0, FieldType::Int { size: 4, signed: false })]);
+    let function = |symbol: &str, module: Option<&str>, traceable| Function {
+        symbol: symbol.into(),
+        module: module.map(String::from),
+        traceable,
+    };
+    let wakes = vec![function("wake_up", None, true), function("wake.isra.0", Some("of"), false)];
+    target.functions.insert("wake*".into(), wakes);
+    target.functions.insert("of:none".into(), vec![]);
+    target.modules.insert("of".into(), Btf::parse_module(module_types(&target), target.btf.as_ref().unwrap()).unwrap());
     target.abilities.tp_btf = Ability::Yes;
     target.abilities.rdonly_cast = Ability::No("this kernel has \"none\"".into());
     target
@@ -101,6 +122,7 @@ fn what_was_written_is_read_back() {
     assert_eq!(back.syscalls, target.syscalls);
     assert_eq!(back.polls, target.polls);
     assert_eq!(back.abilities, target.abilities);
+    assert_eq!(back.functions, target.functions);
     assert_eq!(dump(&back, &ROOTS), text, "writing it again gives the same text");
 }
 
@@ -217,7 +239,7 @@ proptest! {
 fn roots_are_what_the_texts_can_come_to_read() {
     let target = sample();
     let found = |event: &[&str], texts: &[&str]| {
-        super::roots(&target, event.iter().copied(), [], texts.iter().copied()).join(" ")
+        super::roots(&target, event.iter().copied(), [], [], texts.iter().copied()).join(" ")
     };
     let event = ["sched_switch"];
     assert_eq!(found(&[], &["1"]), "bpf_rdonly_cast");
@@ -228,7 +250,26 @@ fn roots_are_what_the_texts_can_come_to_read() {
     // A pointer is followed where its name is read, and not otherwise.
     assert_eq!(found(&event, &["args.next.hidden.x"]), format!("{named} hidden list_head task_struct"));
     assert_eq!(found(&[], &["cast(struct twin, nsecs) == TCP_SYN_SENT"]), "TCP_SYN_SENT bpf_rdonly_cast twin");
-    let roots = super::roots(&target, event, [], ["args.next.hidden.x"]);
+    let roots = super::roots(&target, event, [], [], ["args.next.hidden.x"]);
     let back = parse(&dump(&target, &roots.iter().map(String::as_str).collect::<Vec<_>>())).unwrap().btf.unwrap();
     assert!(back.find_aggregate("hidden").is_some());
+}
+
+#[test]
+fn functions_bring_the_types_of_what_texts_read_of_them() {
+    let target = sample();
+    let of = |texts: &[&str]| super::roots(&target, [], [], ["wake*"], texts.iter().copied());
+    assert_eq!(of(&["1"]), ["bpf_rdonly_cast", "wake"], "names of symbols without what the compiler appended");
+    assert_eq!(of(&["args.waiter.list"]), ["bpf_rdonly_cast", "wait", "wake"]);
+    assert_eq!(of(&["args.task.pid"]), ["bpf_rdonly_cast", "task_struct", "wake"]);
+    let roots = of(&["retval.list.next", "args.task.pid"]);
+    let back = parse(&dump(&target, &roots.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
+    let types = &back.modules["of"];
+    let (params, result) = types.function("wake").unwrap();
+    assert_eq!(
+        (types.describe(params[1].1), types.describe(result)),
+        ("struct task_struct *".into(), "struct wait *".into())
+    );
+    let task = types.strip(types.strip(params[1].1).size_or_type);
+    assert!(types.member(task.id, "pid").is_some(), "the kernel's types stand there as well");
 }

@@ -2,7 +2,7 @@
 
 use super::{ABILITIES, MAGIC, MAX_DEPTH, VERSION, abilities};
 use crate::target::btf::{Btf, Kind, Type};
-use crate::target::{Ability, Arch, Field, FieldType, Target};
+use crate::target::{Ability, Arch, Field, FieldType, Function, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -37,8 +37,19 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
     for (name, fields) in &target.polls {
         record(&mut out, "poll", name, fields);
     }
+    for (pattern, functions) in &target.functions {
+        let _ = write!(out, "functions {} {{", quoted(pattern));
+        for Function { symbol, module, traceable } in functions {
+            let of = module.as_ref().map_or(String::new(), |m| format!(" of {}", word(m)));
+            let _ = write!(out, "\n  {}{of} {};", word(symbol), if *traceable { "traced" } else { "untraced" });
+        }
+        out += if functions.is_empty() { " }\n" } else { "\n}\n" };
+    }
     if let Some(btf) = &target.btf {
-        types(&mut out, btf, roots);
+        types(&mut out, "btf", btf, roots);
+    }
+    for (module, btf) in &target.modules {
+        types(&mut out, &format!("module {}", word(module)), btf, roots);
     }
     out
 }
@@ -87,7 +98,7 @@ struct Writer<'b> {
     indent: usize,
 }
 
-fn types(out: &mut String, btf: &Btf, roots: &[&str]) {
+fn types(out: &mut String, heading: &str, btf: &Btf, roots: &[&str]) {
     let mut missing = Vec::new();
     let mut ids = BTreeSet::new();
     for root in roots {
@@ -113,7 +124,7 @@ fn types(out: &mut String, btf: &Btf, roots: &[&str]) {
         definitions = writer.definitions();
         ordinals = ordinals_of(&definitions);
     }
-    out.push_str("btf {\n");
+    let _ = writeln!(out, "{heading} {{");
     for name in missing {
         let _ = writeln!(out, "  # there is no {}", quoted(name));
     }

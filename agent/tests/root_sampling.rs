@@ -1,0 +1,136 @@
+//! Perf events: profiles, software and hardware events, against what the kernel's own accounts say of the same load.
+
+mod support;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::time::{Duration, Instant};
+use support::agent::Agent;
+use support::load;
+
+const PROFILE: &str = "
+probe: cpu_samples
+summary: What runs, 99 times a second on each CPU.
+at: profile:hz:99
+where: comm == \"kst-busy\"
+metrics:
+  cpu_samples_total: { type: counter, labels: { user: args.user_mode } }
+  cpu_sampled_seconds_total: { type: counter, value: args.sample_period * 1ns }
+";
+
+/// Computes for so long of its own CPU time, and says how long it was in user mode and in the kernel.
+fn burn(user: Duration) -> (f64, f64) {
+    let begin = Instant::now();
+    let mut x = 1u64;
+    while begin.elapsed() < user {
+        for _ in 0..10_000 {
+            x = std::hint::black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+    }
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+    (seconds(usage.user_time()), seconds(usage.system_time()))
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_profile_counts_cpu_time() {
+    let agent = Agent::start_with(&[], &[("cpu_samples", PROFILE)]);
+    let mut spent = (0.0, 0.0);
+    load::named("kst-busy", || spent = burn(Duration::from_secs(3)));
+    let after = agent.scrape();
+    let samples = |user: &str| after.sum("kstrobe_cpu_samples_total", &[("user", user)]);
+    let (user, system) = (samples("true"), samples("false"));
+    // A sample stands for 10.1 ms: the ends of the load and each switch to another task may cost one.
+    let (expected, slack) = ((spent.0 + spent.1) * 99.0, 12.0);
+    let all = user + system;
+    assert!((all - expected).abs() <= expected * 0.05 + slack, "{all} samples, {expected:.0} expected of {spent:?}");
+    assert!(user >= 0.9 * all, "{user} of {all} samples in user mode, it does nothing else");
+    let seconds = after.sum("kstrobe_cpu_sampled_seconds_total", &[]);
+    assert!((seconds - all * 0.010_101_010).abs() < 1e-6, "{seconds} s of {all} samples");
+    agent.stop();
+}
+
+const FAULTS: &str = "
+probe: faults
+summary: Page faults.
+at: software:page-faults:1
+where: comm == \"kst-faults\"
+metrics:
+  faults_total: { type: counter, labels: { user: args.user_mode } }
+---
+probe: minor_faults
+summary: Page faults without reading a disk.
+at: software:minor-faults:1
+where: comm == \"kst-faults\"
+metrics:
+  minor_faults_total: { type: counter }
+---
+probe: faults_at
+summary: Page faults in the memory that the test has made, by the lowest bits of their page.
+at: software:faults:1
+where: comm == \"kst-faults\"
+metrics:
+  faults_at_total: { type: counter, labels: { page: u64(args.addr) >> 12 & 3 } }
+---
+probe: every_tenth
+summary: One of ten.
+at: software:page-faults:10
+metrics:
+  tenth_faults_total: { type: counter, labels: { cpu: cpu } }
+";
+
+#[test]
+#[ignore = "needs root"]
+fn root_page_faults_are_those_of_getrusage() {
+    let agent = Agent::start_with(&[], &[("faults", FAULTS)]);
+    let before = agent.scrape();
+    let pages = 4000;
+    let mut taken = 0;
+    load::named("kst-faults", || taken = load::touch_pages(pages));
+    let after = agent.scrape();
+    let sum = |name: &str| after.sum(name, &[]) - before.sum(name, &[]);
+    let [faults, minor] = ["kstrobe_faults_total", "kstrobe_minor_faults_total"].map(sum);
+    // The thread's own start and end are outside what it measures of itself.
+    assert!((taken as f64..taken as f64 + 64.0).contains(&faults), "{faults} counted, getrusage says {taken}");
+    assert!((taken as f64..taken as f64 + 64.0).contains(&minor), "{minor} counted, getrusage says {taken}");
+    assert!(taken >= pages as i64, "{taken} faults of {pages} pages");
+    for page in 0..4 {
+        let n = after.sum("kstrobe_faults_at_total", &[("page", &page.to_string())]);
+        assert!(n >= pages as f64 / 4.0 && n < pages as f64 / 4.0 + 64.0, "page {page}: {n}");
+    }
+    let tenth = sum("kstrobe_tenth_faults_total");
+    assert!(tenth >= (faults / 10.0).floor() - 2.0, "{tenth} of at least {faults} faults");
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_hardware_event_counts_or_says_why_not() {
+    let probe = "
+probe: cycles
+summary: Cycles.
+at: hardware:cycles:1000000
+metrics:
+  cycle_samples_total: { type: counter, labels: { cpu: cpu } }
+";
+    let agent = Agent::start_with(&[], &[("cycles", probe)]);
+    load::named("kst-busy", || {
+        burn(Duration::from_millis(300));
+    });
+    let after = agent.scrape();
+    let (labels, _) = after.series("kstrobe_probe_attached", &[("probe", "cycles")]).next().unwrap();
+    // A processor whose counters the kernel knows has a PMU of this name in sysfs.
+    let counters = ["cpu", "cpu_core", "armv8_pmuv3_0"].iter().any(|pmu| {
+        let events = format!("/sys/bus/event_source/devices/{pmu}/events");
+        std::fs::read_dir(events).is_ok_and(|mut events| events.any(|e| e.unwrap().file_name() == "cpu-cycles"))
+    });
+    if counters {
+        assert_eq!(labels["reason"], "");
+        assert!(after.sum("kstrobe_cycle_samples_total", &[]) > 0.0);
+    } else {
+        assert!(labels["reason"].contains("no hardware counter for cpu-cycles"), "{labels:?}");
+        assert_eq!(after.sum("kstrobe_cycle_samples_total", &[]), 0.0);
+    }
+    agent.stop();
+}

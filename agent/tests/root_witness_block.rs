@@ -1,0 +1,113 @@
+//! The block probes against the kernel's own counters of a device that only the test uses.
+
+mod support;
+
+use nix::fcntl::OFlag;
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use support::agent::Setup;
+use support::{Folder, output, wait_for};
+
+const BLOCK_BYTES: usize = 4096;
+
+/// A disk of the test's own: the spare one that the kernel lab names, or a loop device over a file.
+struct Disk {
+    name: String,
+    /// Whether to detach it at the end.
+    looped: bool,
+    _folder: Folder,
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let folder = Folder::new();
+        if let Ok(name) = std::env::var("KSTROBE_SPARE_DISK") {
+            return Disk { name, looped: false, _folder: folder };
+        }
+        let file = folder.write("disk", "");
+        OpenOptions::new().write(true).open(&file).unwrap().set_len(16 << 20).unwrap();
+        let device = output(Command::new("losetup").args(["--find", "--show"]).arg(&file));
+        let name = device.trim().trim_start_matches("/dev/").to_owned();
+        Disk { name, looped: true, _folder: folder }
+    }
+
+    fn device(&self) -> PathBuf {
+        Path::new("/dev").join(&self.name)
+    }
+
+    /// Requests completed and sectors moved: reads, then writes.
+    fn stat(&self) -> [u64; 4] {
+        let text = std::fs::read_to_string(format!("/sys/block/{}/stat", self.name)).unwrap();
+        let n: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
+        [n[0], n[2], n[4], n[6]]
+    }
+
+    /// Writes, then reads, so many blocks past the page cache, one request each.
+    fn use_it(&self, writes: usize, reads: usize) {
+        #[repr(align(4096))]
+        struct Block([u8; BLOCK_BYTES]);
+        let mut block = Block([7; BLOCK_BYTES]);
+        let mut open = OpenOptions::new();
+        let mut device = open
+            .read(true)
+            .write(true)
+            .custom_flags(OFlag::O_DIRECT.bits())
+            .open(self.device())
+            .expect("the disk opens");
+        for _ in 0..writes {
+            device.write_all(&block.0).unwrap();
+        }
+        let mut device = open.open(self.device()).expect("the disk opens again");
+        for _ in 0..reads {
+            device.read_exact(&mut block.0).unwrap();
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.looped {
+            let _ = Command::new("losetup").arg("--detach").arg(self.device()).status();
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_block_requests_and_bytes_are_those_of_the_disk() {
+    let disk = Disk::new();
+    std::fs::write(format!("/sys/block/{}/queue/scheduler", disk.name), "mq-deadline").unwrap();
+    let agent = Setup { arguments: &["--enable", "block"], ..Setup::default() }.start();
+    let (before, stat) = (agent.scrape(), disk.stat());
+    disk.use_it(120, 80);
+    let of = |operation| [("disk", disk.name.clone()), ("operation", String::from(operation))];
+    let name = "kstrobe_block_io_duration_seconds";
+    let after = wait_for("all requests are complete", Duration::from_secs(10), || {
+        let now = agent.scrape();
+        let labels = of("read");
+        let labels = labels.each_ref().map(|(k, v)| (*k, v.as_str()));
+        let reads = now.histogram(name, &labels).since(&before.histogram(name, &labels)).count;
+        (reads >= 80.0).then_some(now)
+    });
+    let now = disk.stat();
+    let moved: Vec<u64> = now.iter().zip(stat).map(|(now, then)| now - then).collect();
+    for (operation, requests, sectors) in [("read", moved[0], moved[1]), ("write", moved[2], moved[3])] {
+        let labels = of(operation);
+        let labels = labels.each_ref().map(|(k, v)| (*k, v.as_str()));
+        let ours = after.histogram(name, &labels).since(&before.histogram(name, &labels));
+        assert_eq!(ours.count, requests as f64, "{operation} requests");
+        assert!(ours.sum > 0.0, "{operation}: {ours:?}");
+        let bytes = |m: &support::metrics::Metrics| m.sum("kstrobe_block_io_bytes_total", &labels);
+        assert_eq!(bytes(&after) - bytes(&before), (sectors * 512) as f64, "{operation} bytes");
+    }
+    // A request that goes straight to an idle device is never queued; none is queued twice.
+    let queued =
+        |m: &support::metrics::Metrics| m.histogram("kstrobe_block_queue_duration_seconds", &[("disk", &disk.name)]);
+    let queued = queued(&after).since(&queued(&before));
+    assert!((1.0..=(moved[0] + moved[2]) as f64).contains(&queued.count), "{queued:?}");
+    agent.stop();
+}

@@ -1,0 +1,135 @@
+//! What each kind of hook costs, stacks and slow events included: the agent alone, with one probe a row.
+
+use super::agent::{self, Agent, Settings};
+use super::{load, table};
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::time::Duration;
+
+/// Probe of `xtask/bench/hooks.yaml`, what it shows, and the metric that says how much it saw.
+struct Row {
+    probe: &'static str,
+    name: &'static str,
+    seen: &'static str,
+}
+
+const fn row(probe: &'static str, name: &'static str, seen: &'static str) -> Row {
+    Row { probe, name, seen }
+}
+
+/// The first is what the others are compared with.
+const ROWS: [Row; 14] = [
+    row("bench_tp_btf", "counter at a BTF-typed tracepoint", "kstrobe_bench_tp_btf_total"),
+    row("bench_tracepoint", "counter at a perf tracepoint", "kstrobe_bench_tracepoint_total"),
+    row("bench_fentry", "counter at fentry", "kstrobe_bench_fentry_total"),
+    row("bench_fexit", "counter at fexit", "kstrobe_bench_fexit_total"),
+    row("bench_kprobe", "counter at a kprobe", "kstrobe_bench_kprobe_total"),
+    row("bench_kretprobe", "counter at a kretprobe", "kstrobe_bench_kretprobe_total"),
+    row("bench_kprobe_multi", "counter at kprobe_multi", "kstrobe_bench_kprobe_multi_total"),
+    row("bench_uprobe", "counter at a uprobe", "kstrobe_bench_uprobe_total"),
+    row("bench_uretprobe", "counter at a uretprobe", "kstrobe_bench_uretprobe_total"),
+    row("bench_span", "histogram of a span", "kstrobe_bench_span_seconds_count"),
+    row("bench_slow_never", "the same with `slow:`, none slow", "kstrobe_bench_slow_never_seconds_count"),
+    row("bench_slow_limited", "the same, all slow, 10 records a second", "kstrobe_bench_slow_limited_seconds_count"),
+    row("bench_slow_each", "the same, a record of each", "kstrobe_bench_slow_each_seconds_count"),
+    row("bench_stacks", "counter and stacks, kernel and user", "kstrobe_bench_stacks_total"),
+];
+
+/// Nanoseconds of the fastest call with nothing attached, then of each row; why a row is not run.
+type Results = Vec<Result<Vec<f64>, String>>;
+
+/// Measures all rows and returns the report.
+pub fn run(sources: &Path, build: &Path, binary: &Path, cpu: usize, rounds: usize, calls: u32) -> Result<String> {
+    let mut bare = Vec::new();
+    let mut results: Results = ROWS.iter().map(|_| Ok(Vec::new())).collect();
+    for round in 0..rounds {
+        eprintln!("round {} of {rounds}", round + 1);
+        bare.push(load::fastest_call_ns(cpu, calls)?);
+        for step in 0..ROWS.len() {
+            // Each round begins with another row, so that none always follows the same neighbour.
+            let i = (step + round) % ROWS.len();
+            let Ok(rounds_ns) = &mut results[i] else { continue };
+            match measure(&ROWS[i], sources, build, binary, cpu, calls)? {
+                Ok(ns) => rounds_ns.push(ns),
+                Err(reason) => results[i] = Err(reason),
+            }
+        }
+    }
+    Ok(report(&bare, &results, rounds, calls))
+}
+
+/// One row, one round: nanoseconds of the fastest call, or why it cannot run here.
+fn measure(
+    row: &Row,
+    sources: &Path,
+    build: &Path,
+    binary: &Path,
+    cpu: usize,
+    calls: u32,
+) -> Result<Result<f64, String>> {
+    let config = agent::only(build, row.probe, Some(&sources.join("hooks.yaml")))?;
+    let agent = Agent::start(&Settings { binary: binary.to_owned(), config: Some(config) })?;
+    let before = agent.scrape()?;
+    if let Some(reason) = refusal(&before, row.probe) {
+        agent.stop()?;
+        return Ok(Err(reason));
+    }
+    // Attaching patches kernel code and wakes every CPU; let that pass.
+    std::thread::sleep(Duration::from_millis(20));
+    let ns = load::fastest_call_ns(cpu, calls)?;
+    let after = agent.scrape()?;
+    agent.stop()?;
+    let seen = |text: &str| agent::plain_value(text, row.seen);
+    let counted = seen(&after).with_context(|| format!("no {} in /metrics", row.seen))? - seen(&before).unwrap_or(0.0);
+    // A fast program that counts nothing would win.
+    if !(f64::from(calls) * 0.99..=f64::from(calls) * 1.05).contains(&counted) {
+        bail!("{} counted {counted} of {calls} calls", row.probe);
+    }
+    Ok(Ok(ns))
+}
+
+/// Why the agent could not attach the probe, if so.
+fn refusal(metrics: &str, probe: &str) -> Option<String> {
+    let of_probe = format!("probe=\"{probe}\"");
+    let line = metrics
+        .lines()
+        .find(|l| l.starts_with("kstrobe_probe_attached{") && l.contains(&of_probe) && l.ends_with(" 0"))?;
+    let reason = line.split_once("reason=\"").map_or("not attached", |(_, rest)| rest);
+    // Quotes inside the label are escaped; the text is for people.
+    let end = reason.rfind("\"}").unwrap_or(reason.len());
+    Some(reason[..end].replace("\\\"", "\"").replace("\\n", " "))
+}
+
+fn report(bare: &[f64], results: &Results, rounds: usize, calls: u32) -> String {
+    let fastest = |rounds_ns: &[f64]| rounds_ns.iter().copied().fold(f64::INFINITY, f64::min);
+    let bare = fastest(bare);
+    let added = |i: usize| results[i].as_ref().ok().map(|rounds_ns| fastest(rounds_ns) - bare);
+    let reference = added(0).filter(|ns| *ns > 0.0);
+    let rows = ROWS.iter().enumerate().filter_map(|(i, row)| {
+        let ns = added(i)?;
+        let share = reference.map_or("-".to_owned(), |reference| format!("{:.2}x", ns / reference));
+        Some(vec![row.name.to_owned(), share, format!("{ns:.0}"), format!("{:.0}", ns + bare)])
+    });
+    let mut text = format!(
+        "### Cost per hook\n\n`getppid` on one CPU, {calls} calls a round, {rounds} interleaved rounds; the fastest 10,000 \
+         calls of all rounds count. Without any probe a call takes {bare:.0} ns.\n\n"
+    );
+    text += &table::markdown(&["what the agent does", "cost / first", "added, ns", "fastest call, ns"], rows);
+    for (row, result) in ROWS.iter().zip(results) {
+        if let Err(reason) = result {
+            text += &format!("\nNot run: {} ({reason})\n", row.name);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_refusal_is_told_in_the_agents_words() {
+        let text = "kstrobe_probe_attached{probe=\"a\",hook=\"x\",kind=\"\",reason=\"no \\\"x\\\" here\"} 0\n\
+                    kstrobe_probe_attached{probe=\"b\",hook=\"y\",kind=\"tp_btf\",reason=\"\"} 1\n";
+        assert_eq!(super::refusal(text, "a").as_deref(), Some("no \"x\" here"));
+        assert_eq!(super::refusal(text, "b"), None);
+    }
+}
