@@ -273,6 +273,8 @@ pub enum Loss {
     SpansFull,
     /// Task storage could not be had.
     NoStorage,
+    /// A start's key was outside the range that it states.
+    OutOfRange,
     /// A state went to make room for another key.
     StateEvicted,
     /// A record came after as many as one second may have.
@@ -291,6 +293,7 @@ impl Loss {
             Loss::NoStart => "no_start",
             Loss::SpansFull => "spans_full",
             Loss::NoStorage => "no_storage",
+            Loss::OutOfRange => "out_of_range",
             Loss::StateEvicted => "state_evicted",
             Loss::EventsLimited => "events_limited",
             Loss::EventsFull => "events_full",

@@ -12,7 +12,7 @@ use crate::layout::{
 };
 use crate::program::StackSpec;
 use crate::target::Target;
-use crate::typed::{Expr, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
+use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
 
 /// The memory of a probe.
 pub(super) struct Memory {
@@ -231,13 +231,14 @@ fn losses(probe: &Probe, layout: &mut Layout) {
     if layout.stacks.is_some() {
         reasons.push(Loss::StackCollision);
     }
-    if let Shape::Span { key, filtered, .. } = &probe.shape {
+    if let Shape::Span { key, filtered, start, .. } = &probe.shape {
         if !filtered {
             reasons.push(Loss::NoStart);
         }
         match key {
             SpanKey::Task => reasons.push(Loss::NoStorage),
             SpanKey::Hash(_) => reasons.push(Loss::SpansFull),
+            SpanKey::Dense(_) if start.iter().flat_map(|s| &s.by).any(may_be_outside) => reasons.push(Loss::OutOfRange),
             SpanKey::Dense(_) => {}
         }
     }
@@ -246,6 +247,11 @@ fn losses(probe: &Probe, layout: &mut Layout) {
         let map = add_map(layout, "ks_lost".into(), MapKind::Array { mmap: false }, 4, 8 * reasons.len() as u32, cpus);
         layout.losses = Some(LossMap { map, reasons });
     }
+}
+
+/// Whether a part of a dense key only claims its range.
+fn may_be_outside(part: &Expr) -> bool {
+    part.kind != Kind::Cpu && part.ty != Ty::Bool
 }
 
 /// Powers of two, so that the shard of a CPU is a mask.

@@ -172,6 +172,22 @@ fn a_label_outside_its_domain_goes_to_other_and_is_counted() {
     assert_eq!(lost(&m, &module, Loss::SeriesOverflow), 1);
 }
 
+#[test]
+fn a_start_outside_its_range_is_counted_and_its_end_is_not() {
+    let mut probe = softirq(Keep::Last);
+    let Shape::Span { start, end, .. } = &mut probe.shape else { panic!("span") };
+    (start[0].by, end[0].by) = (vec![arg(1)], vec![arg(1)]);
+    let module = compiled(probe, &target(1));
+    let mut m = machine(&module);
+    for (func, cpu) in [("start", 2), ("end", 2), ("start", 1), ("end", 1)] {
+        m.environment.now_ns += 1000;
+        run(&mut m, &module, &format!("ks_softirq_{func}"), &[3, cpu]);
+    }
+    assert_eq!((lost(&m, &module, Loss::OutOfRange), lost(&m, &module, Loss::NoStart)), (1, 0));
+    let losses = compiled(softirq(Keep::Last), &target(1)).layout.losses.expect("losses");
+    assert!(!losses.reasons.contains(&Loss::OutOfRange), "a CPU's number is never outside");
+}
+
 /// `by comm`: a counter behind a hash, with a condition.
 fn counter(max_series: u32) -> Probe {
     let over = node(

@@ -3,6 +3,7 @@
 //! | file | question it answers |
 //! |---|---|
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
+//! | `key` | what finds a span or a state again? |
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
@@ -15,6 +16,7 @@ mod call;
 mod descriptor;
 mod expr;
 mod hooks;
+mod key;
 mod label;
 mod members;
 mod metric;

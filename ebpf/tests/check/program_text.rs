@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! at: rawtracepoint:tcp_event            one hook or several, split by `;` (also `start:`, `end:`)
-//! by: cpu                                one part of the key a line
+//! by: cpu                                one part of the key a line (also `by.end:`)
 //! save fd: args.fd
 //! start.where: true
 //! where: true
@@ -122,6 +122,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "start" => span.start = r.hooks(value),
             "end" => span.end = r.hooks(value),
             "by" => span.by.push(r.text(value)),
+            "by.end" => span.by_end.push(r.text(value)),
             "keep" => span.keep = if value == "first" { Keep::First } else { Keep::Last },
             "start.where" => span.filter = Some(r.text(value)),
             "where" => program.filter = Some(r.text(value)),
