@@ -14,8 +14,12 @@ use std::sync::Arc;
 /// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
 pub const MAX_DENSE_SLOTS: u64 = 4096;
 
-/// Name of the map of call stacks.
-pub const STACKS_MAP: &str = "ks_stacks";
+/// Names of the maps of call stacks.
+pub const STACKS_MAPS: [&str; 2] = ["ks_stacks", "ks_stacks_more"];
+
+/// In the id of a stack: it lies in [`StackMap::second`]. The kernel's own ids are numbers of buckets, which no budget lets
+/// grow so large.
+pub const SECOND_STACK_MAP: u32 = 1 << 30;
 
 /// Index into [`Layout::maps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +64,9 @@ pub struct EventMap {
 pub struct StackMap {
     /// Stack trace map.
     pub map: MapId,
+    /// Another of the same size for stacks whose place in the first is taken. The kernel finds the place by a hash and tries no
+    /// other: two maps of half the size lose far fewer stacks than one. Ids of it have [`SECOND_STACK_MAP`] set.
+    pub second: MapId,
     /// Most frames.
     pub depth: u32,
 }

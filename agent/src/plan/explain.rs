@@ -1,6 +1,6 @@
 //! What a probe becomes on a kernel, as plain data for people and programs.
 
-use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, Table};
+use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, ir};
 use serde::Serialize;
@@ -174,10 +174,14 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
     let metric = |(table, cell): (&Table, &kstrobe_ebpf::layout::Cell)| {
         let about = &outline.metrics[cell.metric as usize].about;
         Metric {
-            name: about.name.clone(),
+            name: match cell.kind {
+                // No metric of Prometheus, so that it has no prefix there.
+                CellKind::Stacks(_) => about.name.trim_start_matches(super::PREFIX).to_owned(),
+                _ => about.name.clone(),
+            },
             kind: match &cell.kind {
                 CellKind::Counter => "counter".into(),
-                CellKind::Stacks(_) => "stacks".into(),
+                CellKind::Stacks(spec) => stacks(spec),
                 CellKind::Gauge { .. } => "gauge".into(),
                 CellKind::Histogram(s) => format!("histogram, {} buckets", s.buckets()),
             },
@@ -187,6 +191,13 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
         }
     };
     cells.map(metric).collect()
+}
+
+fn stacks(spec: &StackSpec) -> String {
+    let halves = [(spec.kernel, "kernel"), (spec.user, "user")];
+    let halves: Vec<_> = halves.into_iter().filter(|(taken, _)| *taken).map(|(_, name)| name).collect();
+    let when = if spec.at_start { ", at the start" } else { "" };
+    format!("stacks, {} of {} frames{when}", halves.join(" and "), spec.depth)
 }
 
 fn series(t: &Table) -> String {

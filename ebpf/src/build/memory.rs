@@ -44,9 +44,10 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let groups = group(probe, &sites);
     let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
     let open = open_spans(probe, target, &mut layout);
-    layout.stacks = stacks::map(probe).map(|(map, depth)| {
-        layout.maps.push(map);
-        StackMap { map: MapId(layout.maps.len() as u32 - 1), depth }
+    layout.stacks = stacks::maps(probe).map(|(maps, depth)| {
+        let first = layout.maps.len() as u32;
+        layout.maps.extend(maps);
+        StackMap { map: MapId(first), second: MapId(first + 1), depth }
     });
     let mut atomic = Vec::new();
     let mut errors = Vec::new();
