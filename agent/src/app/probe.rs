@@ -6,6 +6,7 @@ use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
+use super::budget::{Budget, Order};
 use super::poll::Poll;
 use crate::cli::log;
 use crate::http::{HookStatus, ProbeStatus};
@@ -14,7 +15,7 @@ use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::explain::attach_point;
 use crate::plan::{Draft, Outline};
-use crate::telemetry::{Attachment, Observed, SeriesUse, Telemetry};
+use crate::telemetry::{Attachment, BudgetUse, Observed, SeriesUse, Telemetry};
 
 /// A probe the agent was asked to run.
 pub(super) struct Running {
@@ -24,6 +25,8 @@ pub(super) struct Running {
     /// What was chosen for the hooks; empty when nothing was.
     kind: &'static str,
     engine: Engine,
+    budget: Option<Budget>,
+    started: Instant,
     /// What could not be read at the last scrape, and at the last sweep.
     trouble: [Vec<String>; 2],
 }
@@ -57,6 +60,12 @@ impl Running {
     pub fn scrape(&mut self, names: &mut Names, now: Moment, observed: &mut Observed, told: &Telemetry) -> Vec<Family> {
         let name = self.outline.name.clone();
         let reason = self.reason();
+        observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
+            probe: name.clone(),
+            one_of: b.one_of(),
+            over: b.over(),
+            throttled: b.throttled(),
+        }));
         observed.attachments.extend(self.hooks.iter().map(|hook| Attachment {
             probe: name.clone(),
             hook: hook.clone(),
@@ -112,6 +121,64 @@ impl Running {
         }
     }
 
+    /// Whether its programs are in the kernel, so that a window tells something of it.
+    pub fn is_metered(&self) -> bool {
+        matches!(self.engine, Engine::Attached(_)) && self.budget.as_ref().is_none_or(|b| b.away_until().is_none())
+    }
+
+    /// Whether the next window should come soon.
+    pub fn suspects(&self) -> bool {
+        self.budget.as_ref().is_some_and(Budget::suspects)
+    }
+
+    /// A window begins in which the kernel counts what programs cost.
+    pub fn open_window(&mut self) {
+        if let Engine::Attached(a) = &mut self.engine {
+            a.open_window();
+        }
+    }
+
+    /// It ends: a probe that costs too much is thinned out or taken off its hooks.
+    pub fn close_window(&mut self, clock_ns: u64) {
+        let Engine::Attached(attached) = &mut self.engine else { return };
+        let Some(cost) = attached.close_window(clock_ns) else { return };
+        let now = self.started.elapsed();
+        if let Some(order) = self.budget.as_mut().and_then(|b| b.look(now, &cost)) {
+            self.obey(order);
+        }
+    }
+
+    /// Puts a probe back on its hooks whose pause is over.
+    pub fn come_back(&mut self) {
+        let now = self.started.elapsed();
+        if let Some(order) = self.budget.as_mut().and_then(|b| b.comes_back(now)) {
+            self.obey(order);
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        let (Engine::Attached(attached), Some(budget)) = (&mut self.engine, &mut self.budget) else { return };
+        let probe = self.outline.name.as_str();
+        let done = match order {
+            Order::Thin(halvings) => attached.thin(halvings),
+            Order::Detach => {
+                attached.detach();
+                Ok(())
+            }
+            Order::Attach(halvings) => attached.attach(halvings),
+        };
+        match done {
+            Ok(()) if budget.over() => tracing::warn!(probe, reason = budget.text(), "throttled"),
+            Ok(()) => tracing::info!(probe, "measures all events again"),
+            Err(reason) => {
+                // What cannot be thinned out or put back must not go on as it is.
+                attached.detach();
+                budget.stays_away(self.started.elapsed());
+                tracing::error!(probe, reason, "taken off its hooks");
+            }
+        }
+    }
+
     fn trouble(&mut self, when: usize, errors: Vec<String>, told: &Telemetry) {
         let name = self.outline.name.as_str();
         errors.iter().for_each(|_| told.read_failed(name));
@@ -140,6 +207,7 @@ impl Running {
             attached: reason.is_empty(),
             hooks: self.hooks.iter().map(hook).collect(),
             metrics: self.outline.metrics.iter().map(|m| m.about.name.clone()).collect(),
+            throttled: self.budget.as_ref().map(Budget::text).unwrap_or_default(),
             reason,
         }
     }
@@ -148,14 +216,22 @@ impl Running {
         match &self.engine {
             Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
-            Engine::Attached(_) => String::new(),
+            Engine::Attached(_) => {
+                let away = self.budget.as_ref().filter(|b| b.away_until().is_some());
+                away.map(Budget::text).unwrap_or_default()
+            }
         }
     }
 }
 
 fn running(draft: &Draft, kind: &'static str, engine: Engine) -> Running {
     let outline = draft.outline().clone();
-    Running { hooks: outline.hooks.clone(), outline, kind, engine, trouble: Default::default() }
+    let budget = match &engine {
+        Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
+        Engine::Poll(_) | Engine::Off(_) => None,
+    };
+    let hooks = outline.hooks.clone();
+    Running { hooks, outline, kind, engine, budget, started: Instant::now(), trouble: Default::default() }
 }
 
 fn off(draft: &Draft, reason: String) -> Running {
