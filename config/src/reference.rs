@@ -46,6 +46,7 @@ pub fn limits() -> Vec<(&'static str, String)> {
                 bytes(check::DEFAULT_MAP_BYTES)
             ),
         ),
+        ("`budget_cpu_percent`", "0 to 10000, 2 by default".to_owned()),
         ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
         ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),
         ("`interval:`", format!("{} to {}", ns(hook::MIN_PERIOD_NS), ns(hook::MAX_PERIOD_NS))),

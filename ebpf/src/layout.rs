@@ -42,6 +42,20 @@ pub struct Layout {
     pub events: Option<EventMap>,
     /// Call stacks.
     pub stacks: Option<StackMap>,
+    /// What the agent tells running programs.
+    pub control: Option<ControlMap>,
+}
+
+/// Words that the agent writes and programs read: an array map of one element.
+///
+/// Word 0, the *mask*: an event is measured when a random number has none of its bits. 0 measures all; `2^k - 1`, one of
+/// `2^k`. A start that is passed over leaves 1 as its time, so that its end finds it. Word 1, *since*: spans that began at
+/// or before it are closed without being measured. It must be at least 1 before the mask is first set, and the time of
+/// attaching when a probe comes back to its hooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlMap {
+    /// The map.
+    pub map: MapId,
 }
 
 /// Where records of single events come out. A record is `nsecs` (u64, `CLOCK_MONOTONIC`), tgid (u32), tid (u32), then the

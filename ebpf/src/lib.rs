@@ -77,15 +77,25 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
     choices.extend(choices::of_module(&module, missed_casts, target));
     let mut artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
     (artifact.choices, artifact.places) = (choices, places);
-    let limit = program.limits.instructions;
-    match artifact.programs.iter().find(|p| p.instructions > limit) {
+    match too_much(&artifact, program) {
         None => Ok(artifact),
-        Some(p) => {
-            let at = Place { text: program.name.id, ..Place::default() };
-            let message = format!("program `{}` has {} instructions, more than {limit}", p.name, p.instructions);
-            Err(vec![Diagnostic::limit(at, message).hint("split the probe, or measure less in it")])
-        }
+        Some(error) => Err(vec![error]),
     }
+}
+
+/// What of the programs goes beyond the probe's limits.
+fn too_much(artifact: &Artifact, program: &Program) -> Option<Diagnostic> {
+    let (limits, at) = (&program.limits, Place { text: program.name.id, ..Place::default() });
+    if let Some(p) = artifact.programs.iter().find(|p| p.instructions > limits.instructions) {
+        let message =
+            format!("program `{}` has {} instructions, more than {}", p.name, p.instructions, limits.instructions);
+        return Some(Diagnostic::limit(at, message).hint("split the probe, or measure less in it"));
+    }
+    let places: usize = artifact.programs.iter().map(|p| p.attach.places()).sum();
+    (places > limits.places as usize).then(|| {
+        let message = format!("this probe attaches to {places} places, more than {}", limits.places);
+        Diagnostic::limit(at, message).hint("use a narrower pattern, or split the probe")
+    })
 }
 
 /// The front half alone: parses and checks. All mistakes are found in one run; they come in the order of their places.

@@ -6,6 +6,7 @@ use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
+use super::budget::{Budget, Order};
 use super::poll::Poll;
 use crate::cli::log;
 use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
@@ -14,7 +15,7 @@ use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::explain::{self, attach_point};
 use crate::plan::{Draft, Outline, PREFIX};
-use crate::telemetry::{Attachment, Chosen, Observed, SeriesUse, Telemetry};
+use crate::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
 
 /// A probe the agent was asked to run.
 pub(super) struct Running {
@@ -24,6 +25,8 @@ pub(super) struct Running {
     /// What was chosen for it on this kernel.
     choices: Vec<explain::Choice>,
     engine: Engine,
+    budget: Option<Budget>,
+    started: Instant,
     /// What could not be read at the last scrape, and at the last sweep.
     trouble: [Vec<String>; 2],
 }
@@ -57,6 +60,12 @@ impl Running {
     pub fn scrape(&mut self, names: &mut Names, now: Moment, observed: &mut Observed, told: &Telemetry) -> Vec<Family> {
         let name = self.outline.name.clone();
         let reason = self.reason();
+        observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
+            probe: name.clone(),
+            one_of: b.one_of(),
+            over: b.over(),
+            throttled: b.throttled(),
+        }));
         observed.attachments.extend(self.hooks.iter().map(|(hook, kind)| Attachment {
             probe: name.clone(),
             hook: hook.clone(),
@@ -118,6 +127,64 @@ impl Running {
         }
     }
 
+    /// Whether its programs are in the kernel, so that a window tells something of it.
+    pub fn is_metered(&self) -> bool {
+        matches!(self.engine, Engine::Attached(_)) && self.budget.as_ref().is_none_or(|b| b.away_until().is_none())
+    }
+
+    /// Whether the next window should come soon.
+    pub fn suspects(&self) -> bool {
+        self.budget.as_ref().is_some_and(Budget::suspects)
+    }
+
+    /// A window begins in which the kernel counts what programs cost.
+    pub fn open_window(&mut self) {
+        if let Engine::Attached(a) = &mut self.engine {
+            a.open_window();
+        }
+    }
+
+    /// It ends: a probe that costs too much is thinned out or taken off its hooks.
+    pub fn close_window(&mut self, clock_ns: u64) {
+        let Engine::Attached(attached) = &mut self.engine else { return };
+        let Some(cost) = attached.close_window(clock_ns) else { return };
+        let now = self.started.elapsed();
+        if let Some(order) = self.budget.as_mut().and_then(|b| b.look(now, &cost)) {
+            self.obey(order);
+        }
+    }
+
+    /// Puts a probe back on its hooks whose pause is over.
+    pub fn come_back(&mut self) {
+        let now = self.started.elapsed();
+        if let Some(order) = self.budget.as_mut().and_then(|b| b.comes_back(now)) {
+            self.obey(order);
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        let (Engine::Attached(attached), Some(budget)) = (&mut self.engine, &mut self.budget) else { return };
+        let probe = self.outline.name.as_str();
+        let done = match order {
+            Order::Thin(halvings) => attached.thin(halvings),
+            Order::Detach => {
+                attached.detach();
+                Ok(())
+            }
+            Order::Attach(halvings) => attached.attach(halvings),
+        };
+        match done {
+            Ok(()) if budget.over() => tracing::warn!(probe, reason = budget.text(), "throttled"),
+            Ok(()) => tracing::info!(probe, "measures all events again"),
+            Err(reason) => {
+                // What cannot be thinned out or put back must not go on as it is.
+                attached.detach();
+                budget.stays_away(self.started.elapsed());
+                tracing::error!(probe, reason, "taken off its hooks");
+            }
+        }
+    }
+
     fn trouble(&mut self, when: usize, errors: Vec<String>, told: &Telemetry) {
         let name = self.outline.name.as_str();
         errors.iter().for_each(|_| told.read_failed(name));
@@ -157,6 +224,7 @@ impl Running {
             choices: self.choices.iter().map(choice).collect(),
             metrics: names(false),
             stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
+            throttled: self.budget.as_ref().map(Budget::text).unwrap_or_default(),
             reason,
         }
     }
@@ -174,16 +242,24 @@ impl Running {
         match &self.engine {
             Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
-            Engine::Attached(_) => String::new(),
+            Engine::Attached(_) => {
+                let away = self.budget.as_ref().filter(|b| b.away_until().is_some());
+                away.map(Budget::text).unwrap_or_default()
+            }
         }
     }
 }
 
 fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Engine) -> Running {
     let outline = draft.outline().clone();
+    let budget = match &engine {
+        Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
+        Engine::Poll(_) | Engine::Off(_) => None,
+    };
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
     let hooks = outline.hooks.iter().cloned().zip(kinds).collect();
-    Running { hooks, outline, choices, engine, trouble: Default::default() }
+    let started = Instant::now();
+    Running { hooks, outline, choices, engine, budget, started, trouble: Default::default() }
 }
 
 fn off(draft: &Draft, reason: String) -> Running {

@@ -59,6 +59,9 @@ pub struct ProbeStatus {
     /// Why not, empty when it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// What its overhead budget holds back, and why; empty when nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub throttled: String,
     /// Its hooks.
     pub hooks: Vec<HookStatus>,
     /// What was chosen for it among several ways.

@@ -2,10 +2,10 @@
 
 use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
 use kstrobe_ebpf::typed::Attach;
-use kstrobe_ebpf::{Artifact, ir};
+use kstrobe_ebpf::{Artifact, Target, ir};
 use serde::Serialize;
 
-use super::Outline;
+use super::{Draft, Outline};
 
 /// A compiled probe, explained.
 #[derive(Clone, Debug, Serialize)]
@@ -24,6 +24,10 @@ pub struct Explanation {
     pub map_bytes: u64,
     /// CPUs they were sized for.
     pub cpus: u32,
+    /// Bytes of all maps on a big machine ([`BIG_MACHINE_CPUS`]), or why it cannot run there.
+    pub map_bytes_big: Result<u64, String>,
+    /// Most time its programs may take, in percent of one CPU, and what happens beyond; empty without programs.
+    pub budget: String,
     /// Its metrics.
     pub metrics: Vec<Metric>,
     /// The compiler's intermediate form.
@@ -92,8 +96,14 @@ pub struct Metric {
     pub bytes: u32,
 }
 
-/// Explains a compiled probe.
-pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
+/// Where the worst case of memory is told besides this machine's.
+pub const BIG_MACHINE_CPUS: u32 = 256;
+
+/// Explains a probe that was compiled for a kernel.
+pub fn explain(draft: &Draft, artifact: &Artifact, target: &Target) -> Explanation {
+    let outline = draft.outline();
+    let big = Target { cpus: BIG_MACHINE_CPUS, ..target.clone() };
+    let map_bytes_big = draft.compile(&big).map(|a| a.module.layout.bytes()).map_err(|refusal| refusal.reason());
     let layout = &artifact.module.layout;
     let program = |p: &kstrobe_ebpf::ProgramInfo| {
         let (hook, why) = attach_point(&p.attach);
@@ -114,6 +124,8 @@ pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
         maps: maps(layout),
         map_bytes: layout.bytes(),
         cpus: layout.cpus,
+        map_bytes_big,
+        budget: budget(outline, artifact),
         metrics: metrics(outline, layout),
         ir: ir::print::module(&artifact.module),
     }
@@ -127,6 +139,18 @@ pub fn choices(artifact: &Artifact) -> Vec<Choice> {
         because: c.because.clone(),
     };
     artifact.choices.iter().map(choice).collect()
+}
+
+fn budget(outline: &Outline, artifact: &Artifact) -> String {
+    let percent = outline.budget_ppm as f64 / 1e4;
+    match (artifact.programs.is_empty(), outline.budget_ppm, &artifact.module.layout.control) {
+        (true, ..) => String::new(),
+        (_, 0, _) => "none".into(),
+        (_, _, Some(_)) => {
+            format!("{percent} % of one CPU, beyond which events are passed over and then the hooks are left")
+        }
+        (_, _, None) => format!("{percent} % of one CPU, beyond which the hooks are left"),
+    }
 }
 
 /// A hook in bpftrace's words, with why it was chosen.

@@ -69,9 +69,14 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
             fields: texts.pairs(&s.fields),
             max_per_second: s.max_per_second,
         }),
-        limits: Limits { map_bytes: probe.max_map_bytes, ..Limits::default() },
+        limits: Limits { map_bytes: probe.max_map_bytes, steered: budget_ppm(probe) > 0, ..Limits::default() },
     };
     (program, texts.0)
+}
+
+/// Its budget in millionths of one CPU's time; 0 for none.
+pub(super) fn budget_ppm(probe: &model::Probe) -> u64 {
+    probe.budget_ppm.unwrap_or(model::Agent::default().budget_ppm)
 }
 
 /// Hooks as the user wrote them; a poll's source as `poll:NAME`.

@@ -21,7 +21,18 @@ use std::collections::HashMap;
 
 pub(crate) const PROBE: Keys = Keys {
     of: "a probe",
-    known: &["probe", "summary", "enabled", "at", "span", "poll", "where", "metrics", "max_map_bytes"],
+    known: &[
+        "probe",
+        "summary",
+        "enabled",
+        "at",
+        "span",
+        "poll",
+        "where",
+        "metrics",
+        "max_map_bytes",
+        "budget_cpu_percent",
+    ],
     later: &["slow", "state", "steps", "engine"],
 };
 pub(crate) const SPAN: Keys =
@@ -40,6 +51,11 @@ pub(crate) const DEFAULT_MAX_OPEN: u64 = 16_384;
 pub(crate) const DEFAULT_EVERY_NS: u64 = 5_000_000_000;
 /// A netlink dump of a busy node takes milliseconds.
 pub(crate) const MIN_EVERY_NS: u64 = 100_000_000;
+
+const PPM_PER_PERCENT: u64 = 10_000;
+pub(crate) const DEFAULT_BUDGET_PPM: u64 = 2 * PPM_PER_PERCENT;
+/// A hundred CPUs.
+const MAX_BUDGET_PPM: u64 = 10_000 * PPM_PER_PERCENT;
 
 /// Names taken so far, over all files.
 #[derive(Default)]
@@ -103,6 +119,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         metrics.iter().for_each(|metric| stacks::check_shape(metric, shape, report));
     }
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
+    let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
     let probe = Probe {
         name: name?,
         pack: pack.to_owned(),
@@ -113,6 +130,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         metrics,
         slow: None,
         max_map_bytes: max_map_bytes?,
+        budget_ppm: budget_ppm.flatten(),
     };
     (report.errors() == before).then_some(probe)
 }
@@ -198,6 +216,21 @@ fn map_bytes(node: &Node, report: &mut Report) -> Option<u64> {
         }
     });
     bytes.map(|b| b.value)
+}
+
+/// Percent of one CPU as millionths of its time.
+fn budget(node: &Node, report: &mut Report) -> Option<u64> {
+    let ppm = fields::parsed(node, "percent of one CPU such as `2`", report, |text| {
+        let number = text.strip_suffix('%').map_or(text, str::trim_end);
+        let percent = quantity::Decimal::parse(number)
+            .map_err(|_| Problem::new(format!("expected percent of one CPU such as `2`, found `{text}`")))?;
+        match percent.times(PPM_PER_PERCENT) {
+            Some(ppm @ 1..=MAX_BUDGET_PPM) => Ok(ppm),
+            Some(0) if percent.is_zero() => Ok(0),
+            _ => Err(Problem::new(format!("{text} is out of range")).hint("use 0.0001 to 10000, or 0 for no budget")),
+        }
+    });
+    ppm.map(|p| p.value)
 }
 
 /// An expression stays text: the compiler reads it. A number or `true` is its text too.

@@ -7,12 +7,12 @@ use super::stacks;
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::layout::{
-    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, StackMap,
-    Table,
+    Cell, CellKind, ControlMap, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind,
+    SpanMap, StackMap, Table,
 };
 use crate::program::StackSpec;
 use crate::target::Target;
-use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
+use crate::typed::{Attach, Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
 
 /// The memory of a probe.
 pub(super) struct Memory {
@@ -61,6 +61,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
         return Err(errors);
     }
     losses(probe, &mut layout);
+    control(probe, &mut layout);
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
     fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
     for table in &layout.tables {
@@ -252,6 +253,19 @@ fn losses(probe: &Probe, layout: &mut Layout) {
 /// Whether a part of a dense key only claims its range.
 fn may_be_outside(part: &Expr) -> bool {
     part.kind != Kind::Cpu && part.ty != Ty::Bool
+}
+
+/// Spans in a hash are not thinned out: finding them is most of what they cost.
+fn control(probe: &Probe, layout: &mut Layout) {
+    let fits = match &probe.shape {
+        Shape::At(sites) => !sites.iter().any(|s| matches!(s.attach, Attach::Iter { .. })),
+        Shape::Span { key, .. } => !matches!(key, SpanKey::Hash(_)),
+        Shape::Steps { .. } | Shape::Poll { .. } => false,
+    };
+    if probe.limits.steered && fits {
+        let map = add_map(layout, "ks_control".into(), MapKind::Array { mmap: false }, 4, 16, 1);
+        layout.control = Some(ControlMap { map });
+    }
 }
 
 /// Powers of two, so that the shard of a CPU is a mask.

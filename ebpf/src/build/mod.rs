@@ -7,6 +7,7 @@
 
 mod arith;
 mod condition;
+mod control;
 mod descriptor;
 mod expr;
 mod func;

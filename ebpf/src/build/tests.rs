@@ -81,6 +81,8 @@ fn softirq(keep: Keep) -> Probe {
     }
 }
 
+mod control;
+
 fn compiled(probe: Probe, target: &Target) -> Module {
     let (module, _) = build(probe, target, &Default::default()).expect("builds");
     verify::verify(&module).unwrap_or_else(|e| panic!("{e:#?}\n{}", crate::ir::print::module(&module)));

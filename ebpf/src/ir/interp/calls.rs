@@ -19,6 +19,7 @@ impl Machine {
                 self.environment.now_ns = now.wrapping_add(self.environment.tick_ns);
                 now
             }
+            Helper::GetPrandomU32 => self.environment.random.into(),
             Helper::GetCurrentPidTgid => self.environment.pid_tgid,
             Helper::GetCurrentUidGid => self.environment.uid_gid,
             Helper::GetCurrentCgroupId => self.environment.cgroup_id,

@@ -9,6 +9,8 @@ pub struct Environment {
     pub now_ns: u64,
     /// Added to `now_ns` after each reading, so that two readings in one run can differ.
     pub tick_ns: u64,
+    /// What every random number is.
+    pub random: u32,
     /// `tgid << 32 | tid` of the current task.
     pub pid_tgid: u64,
     /// `gid << 32 | uid` of the current task.
