@@ -9,7 +9,6 @@ use crate::kernel::detect;
 use crate::metrics::snapshot::Kind;
 use crate::plan::{Draft, Outline, explain};
 use crate::{plan, prepare, sources};
-use kstrobe_ebpf::Target;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -95,28 +94,9 @@ fn probes(args: &Args) -> Vec<Vec<String>> {
     let row = |draft: &Draft| {
         let o = draft.outline().clone();
         let on = if o.enabled { "on" } else { "off" };
-        vec![o.name, o.pack, on.into(), o.hooks.join(" "), here(draft, &target), o.summary]
+        vec![o.name, o.pack, on.into(), o.hooks.join(" "), explain::here(draft, &target), o.summary]
     };
     drafts.iter().map(row).collect()
-}
-
-/// How this kernel runs a probe: the kinds of hook, and each choice that was not the best; or why it cannot.
-fn here(draft: &Draft, target: &Target) -> String {
-    let artifact = match draft.compile(target) {
-        Ok(artifact) => artifact,
-        Err(refusal) => {
-            let first = refusal.diagnostics.first();
-            return format!("cannot run: {}", first.map_or("it is wrong", |d| d.message.as_str()));
-        }
-    };
-    let mut kinds: Vec<&str> = artifact.programs.iter().map(|p| p.attach.kind()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    let kinds = if kinds.is_empty() { "poll".into() } else { kinds.join(",") };
-    let choices = explain::choices(&artifact);
-    let lesser = choices.iter().filter(|c| !c.because.is_empty());
-    let lesser: Vec<String> = lesser.map(|c| format!("{} for {}", c.got, c.wanted)).collect();
-    if lesser.is_empty() { kinds } else { format!("{kinds} ({})", lesser.join(", ")) }
 }
 
 fn metrics(args: &Args) -> Vec<Vec<String>> {
