@@ -18,6 +18,8 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 pub(super) struct UserHooks {
     hooks: Vec<UserHook>,
     looked: Instant,
+    /// Nothing is hooked until it is woken.
+    rests: bool,
 }
 
 /// One program.
@@ -68,7 +70,7 @@ impl UserHooks {
     pub fn new(programs: &[(String, Attach)]) -> Option<UserHooks> {
         let user = programs.iter().filter(|(_, attach)| uprobe::way(attach).is_some());
         let hooks: Vec<UserHook> = user.map(|(program, attach)| UserHook::new(program, attach)).collect();
-        (!hooks.is_empty()).then(|| UserHooks { hooks, looked: Instant::now() })
+        (!hooks.is_empty()).then(|| UserHooks { hooks, looked: Instant::now(), rests: false })
     }
 
     /// When to look again.
@@ -79,8 +81,26 @@ impl UserHooks {
     /// Hooks files that are new and lets go of files that nothing runs any more.
     pub fn look(&mut self, loaded: &Loaded, world: &World) -> Vec<News> {
         self.looked = Instant::now();
+        if self.rests {
+            return Vec::new();
+        }
         let attaches: Vec<Attach> = self.hooks.iter().map(|h| h.attach.clone()).collect();
         self.hooks.iter_mut().flat_map(|hook| hook.look(loaded, world, &attaches)).collect()
+    }
+
+    /// Lets go of all files, until [`UserHooks::wake`].
+    pub fn rest(&mut self) {
+        self.rests = true;
+        for hook in &mut self.hooks {
+            hook.files.clear();
+            hook.passed.clear();
+        }
+    }
+
+    /// Hooks files again.
+    pub fn wake(&mut self, loaded: &Loaded, world: &World) -> Vec<News> {
+        self.rests = false;
+        self.look(loaded, world)
     }
 
     /// Why something of the probe is hooked nowhere; empty when all is.

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::{Output, SourceArgs, complain, table};
 use crate::kernel::detect;
 use crate::metrics::snapshot::Kind;
-use crate::plan::Outline;
+use crate::plan::{Draft, Outline, explain};
 use crate::{plan, prepare, sources};
 
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ enum What {
 
 pub fn run(args: &Args) -> ExitCode {
     let (header, rows): (Vec<&str>, Vec<Vec<String>>) = match args.what {
-        What::Probes => (vec!["probe", "pack", "default", "hooks", "summary"], probes(args)),
+        What::Probes => (vec!["probe", "pack", "default", "hooks", "here", "summary"], probes(args)),
         What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
         What::Tracepoints => {
             let target = prepare::look(&[], args.source.btf.as_deref());
@@ -87,11 +87,16 @@ fn outlines(args: &Args) -> Vec<Outline> {
 }
 
 fn probes(args: &Args) -> Vec<Vec<String>> {
-    let row = |o: Outline| {
+    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
+    complain(&diagnostics);
+    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
+    let target = prepare::look(&drafts, args.source.btf.as_deref());
+    let row = |draft: &Draft| {
+        let o = draft.outline().clone();
         let on = if o.enabled { "on" } else { "off" };
-        vec![o.name, o.pack, on.into(), o.hooks.join(" "), o.summary]
+        vec![o.name, o.pack, on.into(), o.hooks.join(" "), explain::here(draft, &target), o.summary]
     };
-    outlines(args).into_iter().map(row).collect()
+    drafts.iter().map(row).collect()
 }
 
 fn metrics(args: &Args) -> Vec<Vec<String>> {

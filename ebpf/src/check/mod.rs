@@ -7,6 +7,8 @@
 //! | `prototype` | what are a function's arguments and its result, and where do they lie? |
 //! | `user` | what do registers and notes say at a place in a program or library? |
 //! | `sampling` | can this perf event be had, and what does it show? |
+//! | `first_of` | which of several hooks does this kernel have? |
+//! | `key` | what finds a span or a state again? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
@@ -17,8 +19,10 @@ mod access;
 mod call;
 mod descriptor;
 mod expr;
+mod first_of;
 mod functions;
 mod hooks;
+mod key;
 mod label;
 mod members;
 mod metric;
