@@ -7,6 +7,7 @@ pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;
 pub(crate) mod stacks;
+mod user;
 
 pub(crate) use agent::agent;
 

@@ -5,6 +5,7 @@
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
 //! | `functions` | which of the ways to hook these kernel functions is there, and why not a better one? |
 //! | `prototype` | what are a function's arguments and its result, and where do they lie? |
+//! | `user` | what do registers and notes say at a place in a program or library? |
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `first_of` | which of several hooks does this kernel have? |
 //! | `key` | what finds a span or a state again? |
@@ -35,6 +36,7 @@ mod span;
 mod stacks;
 mod strings;
 mod syscalls;
+mod user;
 mod walk;
 
 pub use print::{print_expr, print_probe};
@@ -106,14 +108,17 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     };
     let (diagnostics, choices) = report.finish();
     match shape {
-        Ok(shape) if diagnostics.is_empty() => Ok(typed::Probe {
-            name: program.name.text.clone(),
-            shape,
-            metrics: columns.finish(program),
-            slow: None,
-            choices,
-            limits: program.limits,
-        }),
+        Ok(mut shape) if diagnostics.is_empty() => {
+            user::join(&mut shape, target.arch);
+            Ok(typed::Probe {
+                name: program.name.text.clone(),
+                shape,
+                metrics: columns.finish(program),
+                slow: None,
+                choices,
+                limits: program.limits,
+            })
+        }
         // A text that did not parse stops the probe without a word here: its mistake is reported already.
         _ => Err(diagnostics),
     }
