@@ -15,6 +15,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("ss", &["iproute2"]),
     ("nstat", &["iproute2"]),
     ("nft", &["nftables"]),
+    ("postgres", &["postgresql"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
@@ -24,7 +25,10 @@ pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
     // Joining an absolute path gives that path.
-    folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
+    let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
+    // Debian keeps servers of several versions apart, outside the path.
+    let server = || fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|v| v.path().join("bin").join(name));
+    found.or_else(|| server()?.find(|file| file.is_file()))
 }
 
 /// Names of the programs that are not there.
