@@ -12,4 +12,5 @@ pub mod plan;
 pub mod polls;
 pub mod prepare;
 pub mod sources;
+pub mod stacks;
 pub mod telemetry;

@@ -23,6 +23,8 @@ use std::time::Duration;
 pub struct Observed {
     /// One per hook of every enabled probe, attached or not.
     pub attachments: Vec<Attachment>,
+    /// One per choice made for this kernel.
+    pub choices: Vec<Chosen>,
     /// One per loaded program.
     pub programs: Vec<ProgramUse>,
     /// One per map whose fill means something.
@@ -44,6 +46,19 @@ pub struct Attachment {
     pub kind: String,
     /// Why it is not attached, empty when it is.
     pub reason: String,
+}
+
+/// What was chosen among several ways.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// Probe.
+    pub probe: String,
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better, empty when it is the best.
+    pub because: String,
 }
 
 /// A program's cost, as `/proc/sys/kernel/bpf_stats_enabled` or `BPF_ENABLE_STATS` counts it.
@@ -95,6 +110,9 @@ pub struct SeriesUse {
     /// Keys given back after their time to live.
     pub evicted: u64,
 }
+
+/// Most bytes of a text of free form in a label; `/api/v1/probes` has all of it.
+const MOST_LABEL_BYTES: usize = 256;
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -182,6 +200,7 @@ impl Collector for ObservedCollector {
         let observed = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let out = &mut encoder;
         encode_attachments(out, &observed.attachments)?;
+        encode_choices(out, &observed.choices)?;
         encode_programs(out, &observed.programs)?;
 
         let labels = |map: &MapUse| [("probe", map.probe.clone()), ("map", map.map.clone())];
@@ -211,6 +230,21 @@ fn encode_attachments(out: &mut DescriptorEncoder, attachments: &[Attachment]) -
         ([("probe", probe), ("hook", hook), ("kind", kind), ("reason", reason)], ConstGauge::new(attached))
     });
     family(out, "probe_attached", "1 when the hook is attached, 0 with the reason when it is not.", None, rows)
+}
+
+fn encode_choices(out: &mut DescriptorEncoder, choices: &[Chosen]) -> fmt::Result {
+    let rows = choices.iter().map(|choice| {
+        let Chosen { probe, wanted, got, because } = choice.clone();
+        let [wanted, got, because] = [wanted, got, because].map(|text| cut(&text));
+        ([("probe", probe), ("wanted", wanted), ("got", got), ("because", because)], ConstGauge::new(1i64))
+    });
+    family(out, "probe_choice_info", "What was chosen for a probe on this kernel, and why.", None, rows)
+}
+
+/// A label's value that may be as long as what a verifier says.
+fn cut(text: &str) -> String {
+    let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= MOST_LABEL_BYTES);
+    end.map_or_else(|| text.to_owned(), |end| format!("{}..", &text[..end]))
 }
 
 fn encode_programs(out: &mut DescriptorEncoder, programs: &[ProgramUse]) -> fmt::Result {
@@ -257,6 +291,12 @@ mod tests {
         let failed = Attachment { reason, ..attached.clone() };
         Observed {
             attachments: vec![attached, failed],
+            choices: vec![Chosen {
+                probe: probe(),
+                wanted: "tp_btf:a".into(),
+                got: "raw_tp:a".into(),
+                because: "é".repeat(200),
+            }],
             programs: vec![ProgramUse {
                 probe: probe(),
                 program: "p0".into(),
@@ -301,6 +341,9 @@ mod tests {
             ] {
                 assert_eq!(line(text, expected), expected);
             }
+            let choice =
+                line(text, r#"kstrobe_probe_choice_info{probe="softirq",wanted="tp_btf:a",got="raw_tp:a",because="é"#);
+            assert!(choice.ends_with(r#"é.."} 1"#) && choice.matches('é').count() == 128, "{choice}");
         }
         assert_eq!(line(&open, "# TYPE kstrobe_program_run"), "# TYPE kstrobe_program_run_seconds counter");
         assert_eq!(line(&text, "# TYPE kstrobe_program_run"), "# TYPE kstrobe_program_run_seconds_total counter");

@@ -51,11 +51,15 @@ pub fn embedded() -> Vec<Arc<SourceFile>> {
 
 const EMBEDDED: &[(&str, &str)] = &[
     ("block.yaml", include_str!("../probes/block.yaml")),
+    ("filesystem.yaml", include_str!("../probes/filesystem.yaml")),
+    ("offcpu.yaml", include_str!("../probes/offcpu.yaml")),
+    ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),
     ("tcp_backlog.yaml", include_str!("../probes/tcp_backlog.yaml")),
     ("tcp_retransmits.yaml", include_str!("../probes/tcp_retransmits.yaml")),
+    ("vfs.yaml", include_str!("../probes/vfs.yaml")),
 ];
 
 /// The stem of a file's name.

@@ -295,6 +295,8 @@ pub enum MetricKind {
         user: bool,
         /// `depth:`, default 127.
         depth: u32,
+        /// `taken: start`: at the start of the span rather than at its end.
+        at_start: bool,
     },
 }
 

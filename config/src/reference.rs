@@ -1,12 +1,14 @@
 //! What the language page lists: taken from the code, so that the page can be compared with it.
 
-use crate::check::{self, buckets, hook, metric, sampling};
+use crate::check::{self, buckets, hook, metric, sampling, stacks};
 use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
 pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
     let mut all: Vec<_> =
-        [check::PROBE, check::SPAN, check::POLL, metric::KEYS, buckets::KEYS].map(|k| (k.of, k.known.to_vec())).into();
+        [check::PROBE, check::SPAN, check::BY, check::POLL, hook::FIRST_OF, metric::KEYS, buckets::KEYS]
+            .map(|k| (k.of, k.known.to_vec()))
+            .into();
     all.push(("`type`", metric::KINDS.to_vec()));
     all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
     all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));
@@ -56,7 +58,16 @@ pub fn limits() -> Vec<(&'static str, String)> {
                 ns(hook::MAX_PERIOD_NS)
             ),
         ),
-        ("`max_series`", format!("1 to {}, {} by default", metric::MAX_SERIES, metric::DEFAULT_MAX_SERIES)),
+        (
+            "`max_series`",
+            format!(
+                "1 to {}, {} by default, {} of stacks",
+                metric::MAX_SERIES,
+                metric::DEFAULT_MAX_SERIES,
+                stacks::DEFAULT_MAX_SERIES
+            ),
+        ),
+        ("`depth`", format!("1 to {0}, {0} by default", stacks::MAX_DEPTH)),
         ("`ttl`", format!("at least {} or 0, {} by default", ns(metric::SECOND_NS), ns(metric::DEFAULT_TTL_NS))),
         ("`buckets.schema`", format!("0 to {}, {} by default", buckets::MAX_SCHEMA, buckets::DEFAULT_SCHEMA)),
         ("`buckets.classic` bounds", at_most(buckets::MAX_CLASSIC)),

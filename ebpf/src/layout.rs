@@ -7,12 +7,19 @@
 //! (`index = shard * slots + slot`), so that the agent can map it into its memory and read it without system calls.
 
 use crate::buckets::Scheme;
-use crate::program::StackSpec;
+pub use crate::program::StackSpec;
 use crate::typed::{Decoder, Ty};
 use std::sync::Arc;
 
 /// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
 pub const MAX_DENSE_SLOTS: u64 = 4096;
+
+/// Names of the maps of call stacks.
+pub const STACKS_MAPS: [&str; 2] = ["ks_stacks", "ks_stacks_more"];
+
+/// In the id of a stack: it lies in [`StackMap::second`]. The kernel's own ids are numbers of buckets, which no budget lets
+/// grow so large.
+pub const SECOND_STACK_MAP: u32 = 1 << 30;
 
 /// Index into [`Layout::maps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,11 +58,15 @@ pub struct EventMap {
     pub fields: Vec<KeyField>,
 }
 
-/// Call stacks by id.
+/// Call stacks by id. Who keeps ids elsewhere than in keys of tables and in [`SpanMap`] must resolve them soon: the agent
+/// deletes stacks that neither refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackMap {
     /// Stack trace map.
     pub map: MapId,
+    /// Another of the same size for stacks whose place in the first is taken. The kernel finds the place by a hash and tries no
+    /// other: two maps of half the size lose far fewer stacks than one. Ids of it have [`SECOND_STACK_MAP`] set.
+    pub second: MapId,
     /// Most frames.
     pub depth: u32,
 }
@@ -137,6 +148,28 @@ pub struct Table {
     pub cells: Vec<Cell>,
 }
 
+/// The fields of a table's key that say which stacks a sum belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StackKey<'a> {
+    /// Id of the kernel's stack.
+    pub kernel: Option<&'a KeyField>,
+    /// Id of the process's stack.
+    pub user: Option<&'a KeyField>,
+    /// The process.
+    pub pid: Option<&'a KeyField>,
+}
+
+impl Table {
+    /// Where its key holds stacks, if it is a table of [`CellKind::Stacks`].
+    pub fn stack_key(&self) -> Option<StackKey<'_>> {
+        let cell = self.cells.first()?;
+        let CellKind::Stacks(spec) = cell.kind else { return None };
+        let mut fields = self.key.iter().skip(cell.labels.len());
+        let mut next = |taken: bool| if taken { fields.next() } else { None };
+        Some(StackKey { kernel: next(spec.kernel), user: next(spec.user), pid: next(spec.user) })
+    }
+}
+
 /// How a label set finds its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Index {
@@ -216,6 +249,8 @@ impl CellKind {
 pub struct SpanMap {
     /// Hash map; the first 8 bytes of a value are the start time (`CLOCK_MONOTONIC` ns), 0 when no span is open.
     pub map: MapId,
+    /// Where in a value ids of [`Layout::stacks`] lie (s32, negative when there is none).
+    pub stack_ids: Vec<u32>,
 }
 
 /// Loss counters: an array map of `cpus * reasons.len()` u64 values in one element per CPU.
@@ -238,6 +273,8 @@ pub enum Loss {
     SpansFull,
     /// Task storage could not be had.
     NoStorage,
+    /// A start's key was outside the range that it states.
+    OutOfRange,
     /// A state went to make room for another key.
     StateEvicted,
     /// A record came after as many as one second may have.
@@ -256,6 +293,7 @@ impl Loss {
             Loss::NoStart => "no_start",
             Loss::SpansFull => "spans_full",
             Loss::NoStorage => "no_storage",
+            Loss::OutOfRange => "out_of_range",
             Loss::StateEvicted => "state_evicted",
             Loss::EventsLimited => "events_limited",
             Loss::EventsFull => "events_full",

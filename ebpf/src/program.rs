@@ -336,6 +336,15 @@ pub struct StackSpec {
     pub user: bool,
     /// Most frames of each.
     pub depth: u32,
+    /// At the start of a span, whose task may be another than that of its end; else where the value is measured.
+    pub at_start: bool,
+}
+
+impl StackSpec {
+    /// Key fields that it adds behind those of the labels; see [`crate::layout::CellKind::Stacks`].
+    pub fn key_fields(&self) -> usize {
+        usize::from(self.kernel) + 2 * usize::from(self.user)
+    }
 }
 
 /// One label of a metric.

@@ -354,7 +354,8 @@ pub struct Metric {
     pub place: Place,
     /// Kind.
     pub kind: MetricKind,
-    /// Label names, types and decoders, in the user's order.
+    /// Label names, types and decoders, in the user's order; those of stacks are followed by the fields of
+    /// [`crate::layout::CellKind::Stacks`].
     pub labels: Vec<Label>,
     /// Most label sets.
     pub max_series: u32,

@@ -11,6 +11,7 @@ use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
 use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::Outline;
+use crate::stacks::processes::Processes;
 use crate::telemetry::{Lost, MapUse, Observed, ProgramUse, SeriesUse};
 
 /// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is
@@ -21,10 +22,14 @@ const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 
 /// A running probe.
 pub(super) struct Attached {
-    loaded: Loaded,
-    tables: Vec<TableSeries>,
+    pub(super) loaded: Loaded,
+    pub(super) tables: Vec<TableSeries>,
     /// Spans swept because they never ended.
     abandoned: u64,
+    /// Processes that stacks are of.
+    pub(super) processes: Processes,
+    /// Before the first event.
+    pub(super) born: Moment,
     /// Time between two sweeps; `None` when nothing of this probe ever goes.
     every: Option<Duration>,
     swept: Instant,
@@ -41,8 +46,9 @@ impl Attached {
             TableSeries::new(t.clone(), metrics().map(|m| m.about.clone()).collect(), ttl, born)
         });
         let tables: Vec<TableSeries> = tables.collect();
-        let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), layout.spans.is_some());
-        Attached { loaded, tables, abandoned: 0, every, swept: born.mono }
+        let others = layout.spans.is_some() || layout.stacks.is_some();
+        let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
+        Attached { loaded, tables, abandoned: 0, processes: Processes::default(), born, every, swept: born.mono }
     }
 
     /// When the next sweep is due.
@@ -54,7 +60,8 @@ impl Attached {
     pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
         let mut families = Vec::new();
         let mut errors = Vec::new();
-        for (i, table) in self.tables.iter_mut().enumerate() {
+        let exported = self.tables.iter_mut().enumerate().filter(|(_, table)| table.table().stack_key().is_none());
+        for (i, table) in exported {
             match read(&self.loaded, i, table, names, now) {
                 Ok(mut f) => families.append(&mut f),
                 Err(e) => errors.push(e),
@@ -85,6 +92,10 @@ impl Attached {
         match self.loaded.maps().sweep_spans(OPEN_SPAN_LIFE.as_nanos() as u64) {
             Ok(n) => self.abandoned += n,
             Err(e) => errors.push(format!("cannot sweep open spans: {e}")),
+        }
+        // After keys and spans, so that what only they referred to goes at once.
+        if let Err(e) = self.loaded.maps().sweep_stacks().and_then(|_| super::stacks::learn(self)) {
+            errors.push(format!("cannot sweep call stacks: {e}"));
         }
         errors
     }

@@ -3,6 +3,7 @@
 mod attached;
 mod poll;
 mod probe;
+mod stacks;
 mod upkeep;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use crate::sources::{self, Choice};
 use crate::telemetry::{Observed, Telemetry};
 use crate::{logging, prepare};
 use probe::Running;
+pub use stacks::{Recording, record};
 
 /// What `kstrobe run` was asked for.
 #[derive(Debug)]
@@ -98,10 +100,12 @@ fn serve(
     let stop = runtime.block_on(async { stop_signal() })?;
     let app = Arc::new(App::start(drafts, btf, mistakes));
     let upkeep = upkeep::start(app.clone())?;
-    let (scraped, listed) = (app.clone(), app);
+    let (scraped, listed, profiled, stacks) = (app.clone(), app.clone(), app.clone(), app);
     let endpoints = Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
         status: Box::new(move || listed.status()),
+        stacks: Box::new(move || stacks.stacks()),
+        profile: Box::new(move |request| profiled.profile_as(request)),
         version: env!("CARGO_PKG_VERSION").into(),
     };
     for l in &listeners {

@@ -8,21 +8,21 @@ use kstrobe_ebpf::{Artifact, Target};
 use super::attached::Attached;
 use super::poll::Poll;
 use crate::cli::log;
-use crate::http::{HookStatus, ProbeStatus};
+use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
-use crate::plan::explain::attach_point;
-use crate::plan::{Draft, Outline};
-use crate::telemetry::{Attachment, Observed, SeriesUse, Telemetry};
+use crate::plan::explain::{self, attach_point};
+use crate::plan::{Draft, Outline, PREFIX};
+use crate::telemetry::{Attachment, Chosen, Observed, SeriesUse, Telemetry};
 
 /// A probe the agent was asked to run.
 pub(super) struct Running {
     pub outline: Outline,
-    /// As the user wrote them.
-    hooks: Vec<String>,
-    /// What was chosen for the hooks; empty when nothing was.
-    kind: &'static str,
+    /// As the user wrote them, each with what was chosen for it; empty when nothing was.
+    hooks: Vec<(String, &'static str)>,
+    /// What was chosen for it on this kernel.
+    choices: Vec<explain::Choice>,
     engine: Engine,
     /// What could not be read at the last scrape, and at the last sweep.
     trouble: [Vec<String>; 2],
@@ -57,11 +57,17 @@ impl Running {
     pub fn scrape(&mut self, names: &mut Names, now: Moment, observed: &mut Observed, told: &Telemetry) -> Vec<Family> {
         let name = self.outline.name.clone();
         let reason = self.reason();
-        observed.attachments.extend(self.hooks.iter().map(|hook| Attachment {
+        observed.attachments.extend(self.hooks.iter().map(|(hook, kind)| Attachment {
             probe: name.clone(),
             hook: hook.clone(),
-            kind: self.kind.to_string(),
+            kind: kind.to_string(),
             reason: reason.clone(),
+        }));
+        observed.choices.extend(self.choices.iter().map(|choice| Chosen {
+            probe: name.clone(),
+            wanted: choice.wanted.clone(),
+            got: choice.got.clone(),
+            because: choice.because.join("; "),
         }));
         match &mut self.engine {
             Engine::Attached(a) => {
@@ -128,19 +134,39 @@ impl Running {
     /// As `/api/v1/probes` and `/readyz` tell it.
     pub fn status(&self) -> ProbeStatus {
         let reason = self.reason();
-        let hook = |hook: &String| HookStatus {
+        let names = |stacks: bool| {
+            let metrics = self.outline.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
+            metrics.map(|m| m.about.name.clone()).collect::<Vec<_>>()
+        };
+        let hook = |(hook, kind): &(String, &str)| HookStatus {
             hook: hook.clone(),
-            kind: self.kind.to_string(),
+            kind: kind.to_string(),
             attached: reason.is_empty(),
             reason: reason.clone(),
+        };
+        let choice = |choice: &explain::Choice| ChoiceStatus {
+            wanted: choice.wanted.clone(),
+            got: choice.got.clone(),
+            because: choice.because.clone(),
         };
         ProbeStatus {
             name: self.outline.name.clone(),
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
             hooks: self.hooks.iter().map(hook).collect(),
-            metrics: self.outline.metrics.iter().map(|m| m.about.name.clone()).collect(),
+            choices: self.choices.iter().map(choice).collect(),
+            metrics: names(false),
+            stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
             reason,
+        }
+    }
+
+    /// What it is in the kernel, or why it is not there.
+    pub fn attached(&mut self) -> Result<&mut Attached, String> {
+        match &mut self.engine {
+            Engine::Attached(a) => Ok(a),
+            Engine::Off(reason) => Err(reason.clone()),
+            Engine::Poll(_) => Err("it is a poll".into()),
         }
     }
 
@@ -153,20 +179,22 @@ impl Running {
     }
 }
 
-fn running(draft: &Draft, kind: &'static str, engine: Engine) -> Running {
+fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Engine) -> Running {
     let outline = draft.outline().clone();
-    Running { hooks: outline.hooks.clone(), outline, kind, engine, trouble: Default::default() }
+    let kinds = kinds.into_iter().chain(std::iter::repeat(""));
+    let hooks = outline.hooks.iter().cloned().zip(kinds).collect();
+    Running { hooks, outline, choices, engine, trouble: Default::default() }
 }
 
 fn off(draft: &Draft, reason: String) -> Running {
-    running(draft, "", Engine::Off(reason))
+    running(draft, Vec::new(), Vec::new(), Engine::Off(reason))
 }
 
 fn poll(draft: &Draft, artifact: Artifact) -> Running {
     match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
             tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            running(draft, "poll", Engine::Poll(poll))
+            running(draft, vec!["poll"], Vec::new(), Engine::Poll(poll))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -221,10 +249,5 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let attached = Attached::new(draft.outline(), layout, loaded, born);
-    Ok(running(draft, kind(artifact), Engine::Attached(attached)))
-}
-
-/// The kind of hook its programs use; all programs of a probe use the same.
-fn kind(artifact: &Artifact) -> &'static str {
-    artifact.programs.last().map_or("", |p| p.attach.kind())
+    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(attached)))
 }

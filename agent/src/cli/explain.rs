@@ -73,6 +73,7 @@ fn text(e: &Explanation, stage: Option<Stage>) {
         table(&["map", "kind", "key", "value", "entries", "bytes"], &rows.collect::<Vec<_>>());
         println!("{} bytes of maps at {} CPUs", e.map_bytes, e.cpus);
     }
+    choices(e);
     println!();
     let rows = e
         .metrics
@@ -85,4 +86,13 @@ fn text(e: &Explanation, stage: Option<Stage>) {
         None => {}
     }
     println!();
+}
+
+fn choices(e: &Explanation) {
+    if e.choices.is_empty() {
+        return;
+    }
+    println!();
+    let rows = e.choices.iter().map(|c| vec![c.wanted.clone(), c.got.clone(), c.because.join("; ")]);
+    table(&["wanted", "got", "because"], &rows.collect::<Vec<_>>());
 }

@@ -6,6 +6,7 @@ mod compile;
 mod doctor;
 mod explain;
 mod list;
+mod stacks;
 mod target;
 mod version;
 
@@ -48,6 +49,8 @@ enum Command {
     Compile(compile::Args),
     /// List probes, tracepoints or system calls.
     List(list::Args),
+    /// Run a probe for a while and write its sums by call stack: folded text, pprof or a flame graph.
+    Stacks(stacks::Args),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
     /// Describe this kernel to people elsewhere.
@@ -118,6 +121,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::List(args) => list::run(&args),
+        Command::Stacks(args) => stacks::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),

@@ -1,4 +1,4 @@
-//! The agent's HTTP surface: `/metrics`, health, readiness, the list of probes.
+//! The agent's HTTP surface: `/metrics`, health, readiness, the list of probes, profiles.
 //!
 //! It knows nothing of probes or kernels: [`Endpoints`] gives it functions to call.
 
@@ -6,7 +6,9 @@ mod negotiate;
 mod pages;
 mod routes;
 mod serve;
+mod stacks;
 
 pub use negotiate::{accepts_gzip, format};
-pub use routes::{DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
+pub use routes::{ChoiceStatus, DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
 pub use serve::{BindError, bind, serve};
+pub use stacks::{MOST_SECONDS, ProfileError, ProfileRequest, StacksStatus};

@@ -7,6 +7,7 @@ pub fn landing(version: &str) -> String {
     let links = [
         ("/metrics", "metrics"),
         ("/api/v1/probes", "probes, their hooks and whether they are attached"),
+        ("/api/v1/stacks", "sums by call stack, as folded text, pprof or flame graph"),
         ("/readyz", "readiness"),
         ("/healthz", "health"),
     ];

@@ -1,5 +1,6 @@
 //! The routes, and the one scrape that may run at a time.
 
+use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
 use super::{negotiate, pages};
 use crate::export::Format;
 use axum::body::Bytes;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 /// Loopback: what a node does is nobody else's business until someone says so.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9779";
@@ -26,9 +27,15 @@ pub struct Endpoints {
     pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
     /// What was asked of the agent, and what became of it.
     pub status: Box<dyn Fn() -> Status + Send + Sync>,
+    /// The stacks metrics of the enabled probes.
+    pub stacks: Box<dyn Fn() -> Vec<StacksStatus> + Send + Sync>,
+    /// A profile, written in the form asked for.
+    pub profile: Box<Profile>,
     /// Of the agent.
     pub version: String,
 }
+
+type Profile = dyn Fn(&ProfileRequest) -> Result<Vec<u8>, ProfileError> + Send + Sync;
 
 /// What was asked of the agent, as `/api/v1/probes` lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -54,8 +61,13 @@ pub struct ProbeStatus {
     pub reason: String,
     /// Its hooks.
     pub hooks: Vec<HookStatus>,
+    /// What was chosen for it among several ways.
+    pub choices: Vec<ChoiceStatus>,
     /// Full names of its metrics.
     pub metrics: Vec<String>,
+    /// Names of its sums by stack, which are no metrics of Prometheus.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<String>,
 }
 
 /// A hook of a probe.
@@ -72,8 +84,20 @@ pub struct HookStatus {
     pub reason: String,
 }
 
-struct Shared {
-    endpoints: Endpoints,
+/// A choice made for this kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChoiceStatus {
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better; empty when it is the best.
+    pub because: Vec<String>,
+}
+
+pub(super) struct Shared {
+    pub endpoints: Endpoints,
+    pub profiles: Arc<Semaphore>,
     last: Arc<Mutex<Option<Exposition>>>,
 }
 
@@ -87,7 +111,8 @@ struct Exposition {
 
 /// All routes.
 pub fn router(endpoints: Endpoints) -> Router {
-    let shared = Arc::new(Shared { endpoints, last: Arc::default() });
+    let profiles = Arc::new(Semaphore::new(stacks::MOST_AT_ONCE));
+    let shared = Arc::new(Shared { endpoints, profiles, last: Arc::default() });
     Router::new()
         .route("/", get(landing))
         .route("/metrics", get(metrics))
@@ -96,6 +121,8 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/readyz", get(ready))
         .route("/-/ready", get(ready))
         .route("/api/v1/probes", get(probes))
+        .route("/api/v1/stacks", get(stacks::list))
+        .route("/api/v1/stacks/{metric}", get(stacks::profile))
         .with_state(shared)
 }
 
@@ -128,7 +155,7 @@ async fn status(shared: Arc<Shared>) -> Result<Status, Response> {
     tokio::task::spawn_blocking(move || (shared.endpoints.status)()).await.map_err(|error| internal(&error))
 }
 
-fn internal(error: &tokio::task::JoinError) -> Response {
+pub(super) fn internal(error: &tokio::task::JoinError) -> Response {
     tracing::error!(%error, "a request failed");
     (StatusCode::INTERNAL_SERVER_ERROR, "internal error, see the agent's log\n").into_response()
 }

@@ -11,7 +11,7 @@ use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use kstrobe_ebpf::Layout;
-use kstrobe_ebpf::layout::MapId;
+use kstrobe_ebpf::layout::{MapId, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -255,7 +255,12 @@ fn load_programs(
 fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
     let open = |name: &str| {
         let map = ebpf.map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
-        let (Map::Array(data) | Map::HashMap(data) | Map::Stack(data) | Map::Unsupported(data)) = map else {
+        let (Map::Array(data)
+        | Map::HashMap(data)
+        | Map::Stack(data)
+        | Map::StackTraceMap(data)
+        | Map::Unsupported(data)) = map
+        else {
             return Err(LoadError::Object(format!("map {name} is of a kind that no layout has")));
         };
         let failed = |error: io::Error| LoadError::Map { map: name.to_string(), reason: error.to_string() };
@@ -324,6 +329,10 @@ fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
             // aya goes on without type information when the kernel refuses it, and then maps that need it fail.
             Some(libc::EINVAL) => match refused_types(object) {
                 Some(log) => LoadError::Object(format!("the kernel refuses its type information: {log}")),
+                None if STACKS_MAPS.contains(&name.as_str()) => {
+                    let reason = "the kernel keeps no stacks of this depth: see the sysctl kernel.perf_event_max_stack";
+                    LoadError::Map { map: name, reason: reason.into() }
+                }
                 None => LoadError::Map { map: name, reason: "the kernel does not take such a map (EINVAL)".into() },
             },
             Some(libc::E2BIG | libc::ENOMEM) => {

@@ -17,6 +17,7 @@ pub mod procfs;
 pub mod raw_load;
 pub mod read;
 pub mod sampling;
+pub mod stacks;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;
 pub mod tracefs;

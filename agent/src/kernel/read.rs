@@ -151,8 +151,8 @@ impl ProbeMaps {
     /// is in use, entries of closed spans are removed too; a start that reopens one at that very moment is lost and its
     /// end counted.
     pub fn sweep_spans(&self, age_ns: u64) -> io::Result<u64> {
-        let Some(SpanMap { map }) = self.layout.spans else { return Ok(0) };
-        let map = self.map(map);
+        let Some(SpanMap { map, .. }) = &self.layout.spans else { return Ok(0) };
+        let map = self.map(*map);
         let entries = map.entries()?;
         let now = sys::monotonic_ns();
         let crowded = entries.len() > map.capacity as usize / 2;
@@ -175,11 +175,12 @@ impl ProbeMaps {
             .map(|(def, map)| {
                 Ok(MapFill { name: def.name.clone(), entries: map.entries()?.len() as u32, capacity: map.capacity })
             })
+            .chain(self.stack_fill())
             .collect()
     }
 }
 
-fn read_index(map: &KernelMap) -> io::Result<Vec<(Box<[u8]>, u32)>> {
+pub(super) fn read_index(map: &KernelMap) -> io::Result<Vec<(Box<[u8]>, u32)>> {
     let entries = map.entries()?;
     // `new` has checked that values are slots: 4 bytes.
     Ok(entries.iter().filter_map(|(key, slot)| Some((key.into(), u32::from_ne_bytes(slot.try_into().ok()?)))).collect())

@@ -8,3 +8,4 @@ pub mod labels;
 pub mod polled;
 pub mod series;
 pub mod snapshot;
+pub mod stacks;

@@ -1,6 +1,6 @@
 //! What a probe becomes on a kernel, as plain data for people and programs.
 
-use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, Table};
+use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, ir};
 use serde::Serialize;
@@ -14,6 +14,8 @@ pub struct Explanation {
     pub probe: String,
     /// One sentence.
     pub summary: String,
+    /// What was chosen among several ways.
+    pub choices: Vec<Choice>,
     /// Programs in the kernel; none for a poll.
     pub programs: Vec<Program>,
     /// Its maps.
@@ -27,6 +29,17 @@ pub struct Explanation {
     /// The compiler's intermediate form.
     #[serde(skip)]
     pub ir: String,
+}
+
+/// A choice made for this kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better; empty when it is the best.
+    pub because: Vec<String>,
 }
 
 /// A program.
@@ -96,6 +109,7 @@ pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
     Explanation {
         probe: outline.name.clone(),
         summary: outline.summary.clone(),
+        choices: choices(artifact),
         programs: artifact.programs.iter().map(program).collect(),
         maps: maps(layout),
         map_bytes: layout.bytes(),
@@ -103,6 +117,16 @@ pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
         metrics: metrics(outline, layout),
         ir: ir::print::module(&artifact.module),
     }
+}
+
+/// What was chosen for a compiled probe.
+pub fn choices(artifact: &Artifact) -> Vec<Choice> {
+    let choice = |c: &kstrobe_ebpf::typed::Choice| Choice {
+        wanted: c.wanted.clone(),
+        got: c.got.clone(),
+        because: c.because.clone(),
+    };
+    artifact.choices.iter().map(choice).collect()
 }
 
 /// A hook in bpftrace's words, with why it was chosen.
@@ -150,10 +174,14 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
     let metric = |(table, cell): (&Table, &kstrobe_ebpf::layout::Cell)| {
         let about = &outline.metrics[cell.metric as usize].about;
         Metric {
-            name: about.name.clone(),
+            name: match cell.kind {
+                // No metric of Prometheus, so that it has no prefix there.
+                CellKind::Stacks(_) => about.name.trim_start_matches(super::PREFIX).to_owned(),
+                _ => about.name.clone(),
+            },
             kind: match &cell.kind {
                 CellKind::Counter => "counter".into(),
-                CellKind::Stacks(_) => "stacks".into(),
+                CellKind::Stacks(spec) => stacks(spec),
                 CellKind::Gauge { .. } => "gauge".into(),
                 CellKind::Histogram(s) => format!("histogram, {} buckets", s.buckets()),
             },
@@ -163,6 +191,13 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
         }
     };
     cells.map(metric).collect()
+}
+
+fn stacks(spec: &StackSpec) -> String {
+    let halves = [(spec.kernel, "kernel"), (spec.user, "user")];
+    let halves: Vec<_> = halves.into_iter().filter(|(taken, _)| *taken).map(|(_, name)| name).collect();
+    let when = if spec.at_start { ", at the start" } else { "" };
+    format!("stacks, {} of {} frames{when}", halves.join(" and "), spec.depth)
 }
 
 fn series(t: &Table) -> String {

@@ -8,7 +8,7 @@ use kstrobe_config::model::{self, MetricKind};
 use crate::metrics::snapshot::{Descriptor, Kind};
 
 /// Every exported name begins with it.
-const PREFIX: &str = "kstrobe_";
+pub const PREFIX: &str = "kstrobe_";
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]
@@ -38,6 +38,15 @@ pub struct Metric {
     pub ttl: Duration,
     /// Most label sets.
     pub max_series: usize,
+    /// Set when it is sums by stack, which are no series for exporters.
+    pub stacks: Option<Stacks>,
+}
+
+/// What sums by stack are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stacks {
+    /// Each event counts one.
+    pub events: bool,
 }
 
 /// A source of rows.
@@ -81,5 +90,6 @@ fn metric(probe: &model::Probe, m: &model::Metric) -> Metric {
         raw_per_unit: m.raw_per_unit,
         label_names: m.labels.iter().map(|(name, _)| name.value.clone()).collect(),
     };
-    Metric { about: Arc::new(about), ttl: Duration::from_nanos(m.ttl_ns), max_series: m.max_series as usize }
+    let stacks = matches!(m.kind, MetricKind::Stacks { .. }).then_some(Stacks { events: m.value.is_none() });
+    Metric { about: Arc::new(about), ttl: Duration::from_nanos(m.ttl_ns), max_series: m.max_series as usize, stacks }
 }

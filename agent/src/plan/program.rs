@@ -36,12 +36,22 @@ impl Texts {
             .iter()
             .map(|h| {
                 // Diagnostics about a hook mean all of it.
-                let text = h.at.file.text.get(h.at.start..h.at.end).unwrap_or_default();
-                let text = self.add(text, &h.at);
+                let text = match &h.value {
+                    model::Hook::FirstOf(hooks) => {
+                        let hooks: Vec<&str> = hooks.iter().map(hook_text).collect();
+                        self.add(&format!("first_of [{}]", hooks.join(", ")), &h.at)
+                    }
+                    _ => self.add(hook_text(h), &h.at),
+                };
                 Hook { kind: hook(&h.value, self), text }
             })
             .collect()
     }
+}
+
+/// A hook as it stands in the file, without quotes.
+fn hook_text(hook: &Spanned<model::Hook>) -> &str {
+    hook.at.file.text.get(hook.at.start..hook.at.end).unwrap_or_default().trim_matches(['"', '\''])
 }
 
 pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
@@ -66,7 +76,7 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
 
 /// Hooks as the user wrote them; a poll's source as `poll:NAME`.
 pub(super) fn hook_texts(program: &Program) -> Vec<String> {
-    let texts = |hooks: &[Hook]| hooks.iter().map(|h| h.text.text.trim_matches('"').to_string()).collect::<Vec<_>>();
+    let texts = |hooks: &[Hook]| hooks.iter().map(|h| h.text.text.clone()).collect::<Vec<_>>();
     match &program.shape {
         Shape::At(hooks) => texts(hooks),
         Shape::Span(s) => [texts(&s.start), texts(&s.end)].concat(),
@@ -189,8 +199,8 @@ fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
         kind: match &m.kind {
             model::MetricKind::Counter => MetricKind::Counter,
             model::MetricKind::Gauge => MetricKind::Gauge,
-            model::MetricKind::Stacks { kernel, user, depth } => {
-                MetricKind::Stacks(StackSpec { kernel: *kernel, user: *user, depth: *depth })
+            model::MetricKind::Stacks { kernel, user, depth, at_start } => {
+                MetricKind::Stacks(StackSpec { kernel: *kernel, user: *user, depth: *depth, at_start: *at_start })
             }
             model::MetricKind::Histogram(b) => MetricKind::Histogram(BucketSpec {
                 schema: b.schema,
@@ -208,11 +218,16 @@ fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
             .map(|(name, value)| Label {
                 name: texts.text(name),
                 value: texts.text(value),
-                allow_high_cardinality: m.allow_high_cardinality,
+                // Stacks are no series of Prometheus: their labels may be anything.
+                allow_high_cardinality: m.allow_high_cardinality || is_stacks(m),
             })
             .collect(),
         max_series: m.max_series,
     }
+}
+
+fn is_stacks(m: &model::Metric) -> bool {
+    matches!(m.kind, model::MetricKind::Stacks { .. })
 }
 
 #[cfg(test)]

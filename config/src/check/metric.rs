@@ -1,6 +1,6 @@
 //! `metrics:`.
 
-use super::{Seen, buckets, expression, expressions};
+use super::{Seen, buckets, expression, expressions, stacks};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{Metric, MetricKind, Spanned};
@@ -21,12 +21,14 @@ pub(crate) const KEYS: Keys = Keys {
         "max_series",
         "ttl",
         "buckets",
+        "stacks",
+        "depth",
+        "taken",
         "allow_high_cardinality",
     ],
     later: &["exemplar"],
 };
-pub(crate) const KINDS: [&str; 3] = ["counter", "gauge", "histogram"];
-const LATER_KINDS: [&str; 1] = ["stacks"];
+pub(crate) const KINDS: [&str; 4] = ["counter", "gauge", "histogram", "stacks"];
 pub(crate) const MAX_SERIES: u64 = super::MAX_ENTRIES;
 pub(crate) const DEFAULT_MAX_SERIES: u64 = 1024;
 pub(crate) const DEFAULT_TTL_NS: u64 = 900_000_000_000;
@@ -82,23 +84,23 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
     let fields = Fields::read(&entry.value, &name.at, &KEYS, report)?;
     let kind_name = fields
         .need("type", "a metric", report)
-        .and_then(|node| fields::choice(node, "a type of metric", &KINDS, &LATER_KINDS, report));
+        .and_then(|node| fields::choice(node, "a type of metric", &KINDS, &[], report));
     if let Some(kind) = kind_name {
         report.accept(&name.at, &name.value, names::metric(&name.value, kind == "counter"));
     }
     let unit = unit(name, fields.get("unit"), report);
     let kind = kind_name.zip(unit.as_ref()).and_then(|(kind, unit)| self::kind(kind, unit, &fields, report));
     let value = fields.get("value").and_then(|node| expression(node, report));
-    if fields.get("value").is_none() && kind_name.is_some_and(|k| k != "counter") {
+    if fields.get("value").is_none() && kind_name.is_some_and(|k| k != "counter" && k != "stacks") {
         let diagnostic = Diagnostic::error(&name.at, format!("a {} needs `value`", kind_name.unwrap_or_default()));
-        report.push(diagnostic.hint("only a counter can do without: it counts events"));
+        report.push(diagnostic.hint("only a counter and stacks can do without: they count events"));
     }
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let help = fields.get("help").and_then(|node| fields::text(node, "text", report));
     let labels =
         fields.get("labels").map(|node| expressions(node, "`labels`", report, names::label)).unwrap_or_default();
-    let max_series =
-        fields.get("max_series").map_or(Some(DEFAULT_MAX_SERIES), |node| fields::integer(node, 1..=MAX_SERIES, report));
+    let most = if kind_name == Some("stacks") { stacks::DEFAULT_MAX_SERIES } else { DEFAULT_MAX_SERIES };
+    let max_series = fields.get("max_series").map_or(Some(most), |node| fields::integer(node, 1..=MAX_SERIES, report));
     let ttl_ns = fields.get("ttl").map_or(Some(DEFAULT_TTL_NS), |node| ttl(node, report));
     let allow_high_cardinality =
         fields.get("allow_high_cardinality").map_or(Some(false), |node| fields::boolean(node, report));
@@ -120,15 +122,23 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
 }
 
 fn kind(name: &str, unit: &Unit, fields: &Fields<'_>, report: &mut Report) -> Option<MetricKind> {
+    if name != "stacks" {
+        stacks::refuse(name, fields, report);
+    }
     let entry = fields.entry("buckets");
     if name == "histogram" {
         return buckets::buckets(entry, unit, report).map(MetricKind::Histogram);
     }
     if let Some(entry) = entry {
-        let diagnostic = Diagnostic::error(&entry.key.at, format!("a {name} has no buckets"));
+        let what = if name == "stacks" { "`type: stacks` has".to_owned() } else { format!("a {name} has") };
+        let diagnostic = Diagnostic::error(&entry.key.at, format!("{what} no buckets"));
         report.push(diagnostic.hint("only `type: histogram` has"));
     }
-    Some(if name == "counter" { MetricKind::Counter } else { MetricKind::Gauge })
+    match name {
+        "stacks" => stacks::stacks(fields, report),
+        "counter" => Some(MetricKind::Counter),
+        _ => Some(MetricKind::Gauge),
+    }
 }
 
 /// `unit:`, or what the name's suffix says; the two must agree.

@@ -6,6 +6,7 @@ mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;
+pub(crate) mod stacks;
 
 pub(crate) use agent::agent;
 
@@ -25,6 +26,7 @@ pub(crate) const PROBE: Keys = Keys {
 };
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
+pub(crate) const BY: Keys = Keys { of: "`by`", known: &["start", "end"], later: &[] };
 pub(crate) const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
 const SHAPES: [&str; 3] = ["at", "span", "poll"];
 
@@ -97,6 +99,9 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let metrics =
         fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, seen, report)).unwrap_or_default();
+    if let Some(shape) = &shape {
+        metrics.iter().for_each(|metric| stacks::check_shape(metric, shape, report));
+    }
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
     let probe = Probe {
         name: name?,
@@ -138,8 +143,7 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
     let fields = Fields::read(node, &key.at, &SPAN, report)?;
     let start = fields.need("start", "a span", report).map(|node| hook::hooks(node, report));
     let end = fields.need("end", "a span", report).map(|node| hook::hooks(node, report));
-    let by = fields.get("by").map(|node| fields::one_or_many(node, "expression", report)).unwrap_or_default();
-    let by = by.iter().filter_map(|node| expression(node, report)).collect();
+    let (by, by_end) = fields.get("by").map(|node| keys_of_ends(node, report)).unwrap_or_default();
     let saved = |name: &str| names::identifier(name, "name of a saved value");
     let save = fields.get("save").map(|node| expressions(node, "`save`", report, saved)).unwrap_or_default();
     let filter = fields.get("where").and_then(|node| expression(node, report));
@@ -152,12 +156,26 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
         start: start?,
         end: end?,
         by,
-        by_end: Vec::new(),
+        by_end,
         save,
         filter,
         keep_first: keep? == "first",
         max_open: max_open? as u32,
     })
+}
+
+/// The key at the start, and at the end where it is written otherwise there.
+fn keys_of_ends(node: &Node, report: &mut Report) -> (Vec<Spanned<String>>, Vec<Spanned<String>>) {
+    let Kind::Mapping(_) = &node.kind else { return (one_or_more(node, report), Vec::new()) };
+    let Some(fields) = Fields::read(node, &node.at, &BY, report) else { return Default::default() };
+    let mut of = |key| fields.need(key, "`by`", report).map(|node| one_or_more(node, report)).unwrap_or_default();
+    (of("start"), of("end"))
+}
+
+/// One expression or a list.
+fn one_or_more(node: &Node, report: &mut Report) -> Vec<Spanned<String>> {
+    let nodes = fields::one_or_many(node, "expression", report);
+    nodes.iter().filter_map(|node| expression(node, report)).collect()
 }
 
 fn poll(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Shape> {

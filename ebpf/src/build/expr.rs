@@ -2,10 +2,18 @@
 //! extended 64-bit form; text and bytes end in a stack area.
 
 use super::func::Writer;
+use super::measure::lost_in;
+use super::memory::Memory;
 use super::{Kernel, descriptor};
-use crate::ir::{AluOp, Arg, CTX, CmpOp, Helper, Op, Operand, Size, Space, Var};
+use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Helper, Op, Operand, Size, Space, Var};
+use crate::layout::{Loss, SECOND_STACK_MAP};
 use crate::target::btf;
 use crate::typed::{Bitfield, Expr, Kind, Trust, Ty};
+
+/// `BPF_F_USER_STACK`
+const USER_STACK: i64 = 1 << 8;
+/// `-EFAULT`: there is nothing on that side, as in a kernel thread. No loss.
+const NO_FRAMES: i64 = -14;
 
 /// What expressions may read besides the context and the kernel.
 #[derive(Clone, Copy, Default)]
@@ -21,6 +29,7 @@ pub(super) struct Inputs<'a> {
 pub(super) struct Exprs<'a> {
     pub w: Writer,
     pub kernel: &'a Kernel<'a>,
+    pub memory: &'a Memory,
     pub inputs: Inputs<'a>,
 }
 
@@ -55,7 +64,9 @@ impl<'a> Exprs<'a> {
             Kind::Cpu => self.w.call(Helper::GetSmpProcessorId, vec![]),
             Kind::Task => self.task(e.ty),
             // Written by the shapes that have them; elsewhere the check lets none through.
-            Kind::State(_) | Kind::KernelStack | Kind::UserStack => self.w.imm(0),
+            Kind::State(_) => self.w.imm(0),
+            Kind::KernelStack => self.stack(0),
+            Kind::UserStack => self.stack(USER_STACK),
             Kind::Arg { offset } => {
                 let v = self.w.load(CTX, *offset as i32, Size::B8, Space::Ctx);
                 self.canonical(v, e.ty)
@@ -88,6 +99,31 @@ impl<'a> Exprs<'a> {
             // Text never is a scalar; `check` keeps it out of here.
             Kind::Comm | Kind::Str(_) | Kind::DataLoc { .. } | Kind::StrAt(_) => self.w.imm(0),
         }
+    }
+
+    /// The id of the current stack, or a negative error number that the key keeps: the value still counts.
+    ///
+    /// Without `BPF_F_REUSE_STACKID`: with it, the stack that comes later takes the id of the one before, whose sums would
+    /// then be shown under frames where nothing of the kind happened.
+    fn stack(&mut self, flags: i64) -> Var {
+        let Some(stacks) = &self.memory.layout.stacks else { return self.w.imm(NO_FRAMES) };
+        let args = |map| vec![Arg::Var(CTX), Arg::Map(map), Arg::Imm(flags)];
+        let id = self.w.fresh();
+        self.w.assign(id, Op::Call(Call { helper: Helper::GetStackId, args: args(stacks.map) }));
+        let memory = self.memory;
+        self.w.when(CmpOp::SLt, id, Operand::Imm(0), |w| {
+            w.when(CmpOp::Ne, id, Operand::Imm(NO_FRAMES), |w| {
+                w.assign(id, Op::Call(Call { helper: Helper::GetStackId, args: args(stacks.second) }));
+                w.either(
+                    CmpOp::SLt,
+                    id,
+                    Operand::Imm(0),
+                    |w| lost_in(memory, w, Loss::StackCollision),
+                    |w| w.assign(id, Op::Alu(AluOp::Or, id, Operand::Imm(i64::from(SECOND_STACK_MAP)))),
+                );
+            });
+        });
+        id
     }
 
     pub(super) fn input(&mut self, v: Option<Var>) -> Var {
@@ -182,7 +218,11 @@ impl<'a> Exprs<'a> {
         let saved = matches!(base.kind, Kind::Saved(_));
         match base.ty {
             Ty::Ptr { trust: Trust::Btf, .. } if !saved => Some(self.var(base)),
-            Ty::Ptr { trust: Trust::Probe | Trust::Btf, to } if self.kernel.rdonly_cast && self.is_struct(to) => {
+            Ty::Ptr { trust: Trust::Probe | Trust::Btf, to } if self.is_struct(to) => {
+                if !self.kernel.rdonly_cast {
+                    self.kernel.missed_casts.set(true);
+                    return None;
+                }
                 let typed = Expr { ty: Ty::Ptr { to, trust: Trust::Btf }, ..base.clone() };
                 // The cast is remembered under the expression's trusted twin, so that it is made once.
                 if let Some(v) = self.w.known(&typed) {

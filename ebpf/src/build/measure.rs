@@ -3,6 +3,7 @@
 use super::Room;
 use super::expr::Exprs;
 use super::func::Writer;
+use super::memory::Memory;
 use super::site::mark;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::{Cell, CellKind, Index, Loss, Table};
@@ -206,7 +207,12 @@ fn hashed(room: &Room<'_>, w: &mut Writer, table: &Table, key: Slot) -> Var {
 
 /// Counts a loss. Rare, so that its cost does not matter; several programs may count at once, so it is atomic.
 pub(super) fn lost(room: &Room<'_>, w: &mut Writer, loss: Loss) {
-    let Some(losses) = &room.memory.layout.losses else { return };
+    lost_in(room.memory, w, loss);
+}
+
+/// The same where there is only the memory.
+pub(super) fn lost_in(memory: &Memory, w: &mut Writer, loss: Loss) {
+    let Some(losses) = &memory.layout.losses else { return };
     let Some(at) = losses.reasons.iter().position(|r| *r == loss) else { return };
     let cpu = w.call(Helper::GetSmpProcessorId, vec![]);
     let counts = w.array_element(losses.map, Operand::Var(cpu));

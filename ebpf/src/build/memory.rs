@@ -3,13 +3,16 @@
 
 use std::sync::Arc;
 
+use super::stacks;
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::layout::{
-    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, Table,
+    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, StackMap,
+    Table,
 };
+use crate::program::StackSpec;
 use crate::target::Target;
-use crate::typed::{Expr, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
+use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
 
 /// The memory of a probe.
 pub(super) struct Memory {
@@ -41,6 +44,11 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let groups = group(probe, &sites);
     let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
     let open = open_spans(probe, target, &mut layout);
+    layout.stacks = stacks::maps(probe).map(|(maps, depth)| {
+        let first = layout.maps.len() as u32;
+        layout.maps.extend(maps);
+        StackMap { map: MapId(first), second: MapId(first + 1), depth }
+    });
     let mut atomic = Vec::new();
     let mut errors = Vec::new();
     for metrics in &groups {
@@ -83,6 +91,7 @@ fn group(probe: &Probe, sites: &[&[Measure]]) -> Vec<Vec<usize>> {
             let first = &probe.metrics[*other];
             first.max_series == metric.max_series
                 && is_gauge(first) == is_gauge(metric)
+                && stacks::spec(first) == stacks::spec(metric)
                 && first.labels.len() == metric.labels.len()
                 && first
                     .labels
@@ -121,7 +130,9 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
                 CellKind::Histogram(Arc::new(Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?))
             }
         };
-        let labels = (0..first.labels.len() as u32).collect();
+        // The stacks in the key are no labels of the user's.
+        let shown = first.labels.len() - stacks::spec(first).map_or(0, StackSpec::key_fields);
+        let labels = (0..shown as u32).collect();
         let bytes = kind.bytes();
         cells.push(Cell { metric: m as u32, offset, kind, labels });
         offset += bytes;
@@ -187,7 +198,7 @@ fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Ope
         }
         SpanKey::Hash(types) => {
             let map = add_map(layout, name, MapKind::Hash, key_layout(types).1, bytes, *max_open);
-            layout.spans = Some(SpanMap { map });
+            layout.spans = Some(SpanMap { map, stack_ids: stacks::saved(probe, &saved) });
             map
         }
     };
@@ -217,13 +228,17 @@ fn losses(probe: &Probe, layout: &mut Layout) {
     if layout.tables.iter().any(|t| t.overflow.is_some()) {
         reasons.push(Loss::SeriesOverflow);
     }
-    if let Shape::Span { key, filtered, .. } = &probe.shape {
+    if layout.stacks.is_some() {
+        reasons.push(Loss::StackCollision);
+    }
+    if let Shape::Span { key, filtered, start, .. } = &probe.shape {
         if !filtered {
             reasons.push(Loss::NoStart);
         }
         match key {
             SpanKey::Task => reasons.push(Loss::NoStorage),
             SpanKey::Hash(_) => reasons.push(Loss::SpansFull),
+            SpanKey::Dense(_) if start.iter().flat_map(|s| &s.by).any(may_be_outside) => reasons.push(Loss::OutOfRange),
             SpanKey::Dense(_) => {}
         }
     }
@@ -232,6 +247,11 @@ fn losses(probe: &Probe, layout: &mut Layout) {
         let map = add_map(layout, "ks_lost".into(), MapKind::Array { mmap: false }, 4, 8 * reasons.len() as u32, cpus);
         layout.losses = Some(LossMap { map, reasons });
     }
+}
+
+/// Whether a part of a dense key only claims its range.
+fn may_be_outside(part: &Expr) -> bool {
+    part.kind != Kind::Cpu && part.ty != Ty::Bool
 }
 
 /// Powers of two, so that the shard of a CPU is a mask.
@@ -261,7 +281,10 @@ fn fit(layout: &mut Layout, budget: u64, place: Place) -> Result<(), Diagnostic>
                     mib(budget)
                 ),
             )
-            .hint("lower `max_series` or the buckets' `schema`, or raise `max_map_bytes`"));
+            .hint(match layout.stacks {
+                Some(_) => "lower `max_series` or the `depth` of stacks, or raise `max_map_bytes`",
+                None => "lower `max_series` or the buckets' `schema`, or raise `max_map_bytes`",
+            }));
         };
         let table = &mut layout.tables[i];
         table.shards = fewer(table.shards);

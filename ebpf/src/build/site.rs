@@ -37,7 +37,7 @@ fn body(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, filter: Option<&Expr>, 
 pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {
     let mut w = Writer::new();
     mark(room, &mut w, place);
-    Exprs { w, kernel: &room.kernel, inputs: Inputs::default() }
+    Exprs { w, kernel: &room.kernel, memory: room.memory, inputs: Inputs::default() }
 }
 
 pub(super) fn mark(room: &Room<'_>, w: &mut Writer, place: Place) {

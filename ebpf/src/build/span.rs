@@ -161,7 +161,15 @@ fn locate(room: &Room<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> Found 
             let values: Vec<Var> = by.iter().map(|e| s.var(e)).collect();
             let mut index = values[0];
             for (i, (v, d)) in values.iter().zip(domains).enumerate() {
-                s.w.leave_if(CmpOp::Ge, *v, Operand::Imm(i64::from(*d)));
+                let outside = s.w.block(|w| {
+                    // An end outside has no start, which was counted when it came.
+                    if flags == CREATE {
+                        lost(room, w, Loss::OutOfRange);
+                    }
+                    w.push(Stmt::Return);
+                });
+                let cond = Cond { op: CmpOp::Ge, a: *v, b: Operand::Imm(i64::from(*d)) };
+                s.w.push(Stmt::If { cond, then: outside, otherwise: vec![] });
                 if i > 0 {
                     let scaled = s.w.alu(AluOp::Mul, index, Operand::Imm(i64::from(*d)));
                     index = s.w.alu(AluOp::Add, scaled, Operand::Var(*v));

@@ -3,7 +3,7 @@
 use super::expr::{Env, Value, describe};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Scope};
-use super::{Input, MAX_KEY_BYTES, MAX_LABELS, MAX_METRICS, access, filter};
+use super::{Input, MAX_KEY_BYTES, MAX_LABELS, MAX_METRICS, access, filter, stacks};
 use crate::diag::Diagnostic;
 use crate::program::{Metric, MetricKind, Program, Text};
 use crate::typed::{self, Expr, Kind, Measure, Ty};
@@ -89,7 +89,9 @@ fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, repo
                 let hint = "say which field is the running total: `value: args.NAME`";
                 Err(report.add(Diagnostic::user(place, message).hint(hint)))
             }
-            MetricKind::Counter => Ok(Expr { kind: Kind::Const(1), ty: Ty::U64, duration: false, place }),
+            MetricKind::Counter | MetricKind::Stacks(_) => {
+                Ok(Expr { kind: Kind::Const(1), ty: Ty::U64, duration: false, place })
+            }
             _ => {
                 let message = format!("metric `{}` has no value", metric.name.text);
                 let hint = "say what it measures: `value: EXPRESSION`";
@@ -122,9 +124,12 @@ fn stored_sign(input: Input, metric: &Metric, text: &Text, expr: &Expr, report: 
         Ty::Int { signed: true, .. } if gauge => return Ok(true),
         Ty::Bool if gauge => return Ok(false),
         Ty::Int { signed: true, .. } => {
-            let what = if metric.kind == MetricKind::Counter { "counter" } else { "histogram" };
-            let message =
-                format!("`{}` is {}, but a {what} never goes below zero", text.text, describe(input.target, expr.ty));
+            let what = match metric.kind {
+                MetricKind::Counter => "a counter never goes",
+                MetricKind::Stacks(_) => "sums by stack never go",
+                MetricKind::Gauge | MetricKind::Histogram(_) => "a histogram never goes",
+            };
+            let message = format!("`{}` is {}, but {what} below zero", text.text, describe(input.target, expr.ty));
             (message, format!("convert it: `u64({})`, and keep negative ones out with `where`", text.text))
         }
         Ty::Bool => {
@@ -186,6 +191,11 @@ fn labels(
     if bytes > MAX_KEY_BYTES {
         let message = format!("the labels take {bytes} bytes, at most {MAX_KEY_BYTES} are possible");
         return Err(report.add(Diagnostic::limit(whole(&metric.name), message).hint("shorten text with `str(x, n)`")));
+    }
+    if let MetricKind::Stacks(spec) = &metric.kind {
+        let (labels, values) = stacks::key(input.program, spec, whole(&metric.name));
+        kinds.extend(labels);
+        exprs.extend(values);
     }
     match &column.labels {
         Some(before) if *before != kinds => {

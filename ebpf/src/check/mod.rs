@@ -6,18 +6,22 @@
 //! | `functions` | which of the ways to hook these kernel functions is there, and why not a better one? |
 //! | `prototype` | what are a function's arguments and its result, and where do they lie? |
 //! | `sampling` | can this perf event be had, and what does it show? |
+//! | `first_of` | which of several hooks does this kernel have? |
+//! | `key` | what finds a span or a state again? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
-//! | `metric`, `label` | is this a value, or a label, that can be stored and shown? |
+//! | `metric`, `label`, `stacks` | is this a value, or a label, that can be stored and shown? |
 
 mod access;
 mod call;
 mod descriptor;
 mod expr;
+mod first_of;
 mod functions;
 mod hooks;
+mod key;
 mod label;
 mod members;
 mod metric;
@@ -28,6 +32,7 @@ mod report;
 mod sampling;
 mod scope;
 mod span;
+mod stacks;
 mod strings;
 mod syscalls;
 mod walk;

@@ -8,6 +8,7 @@ use super::{access, sampling, syscalls};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span, did_you_mean};
 use crate::target::btf::Kind as BtfKind;
+use crate::target::plain_name;
 use crate::target::{Arch, Field, FieldType};
 use crate::typed::{Expr, Kind, Trust, Ty};
 
@@ -96,10 +97,13 @@ impl<'a> Scope<'a> {
 }
 
 /// Values that are a name and nothing else, for "did you mean".
-pub(super) const BUILTINS: [&str; 16] = [
+pub(super) const BUILTINS: [&str; 17] = [
     "args", "retval", "start", "pid", "tid", "uid", "gid", "comm", "cgroup", "cpu", "nsecs", "elapsed", "syscall",
-    "netns", "task", "true",
+    "netns", "task", "func", "true",
 ];
+
+/// Bytes of the text `func`: the same at all hooks, so that they can share a label.
+const FUNC_BYTES: u16 = 32;
 
 /// `AF_*` are macros in C, so BTF does not know them.
 const ADDRESS_FAMILIES: [(&str, i128); 5] =
@@ -140,6 +144,7 @@ impl Env<'_> {
             "task" => return self.task(span).map(|e| Some(Value::Typed(e))),
             "netns" => return self.netns(span).map(Some),
             name if REGISTERS.contains(&name) => return self.register(name, span).map(Some),
+            "func" => return self.func(span).map(Some),
             "args" => return Err(self.bare_args(span)),
             "start" => return Err(self.bare_start(span)),
             _ => return Ok(None),
@@ -149,6 +154,31 @@ impl Env<'_> {
             return Err(self.not_in_poll(name, span));
         }
         Ok(Some(Value::Typed(Expr { kind, ty, duration, place: self.place(span) })))
+    }
+
+    /// The name of the kernel function that is hooked, a constant.
+    fn func(&mut self, span: Span) -> Checked<Value> {
+        let name = match &self.scope.args {
+            Args::Function(f) => match f.prototypes.as_slice() {
+                [one] => plain_name(&one.name).to_owned(),
+                _ => {
+                    let message = format!("{} is several functions, so `func` has no one value", f.what);
+                    return Err(self.fail_hint(span, message, "list the functions as hooks of their own"));
+                }
+            },
+            _ => {
+                let hint = "hooks at kernel functions have it: `function:NAME:entry` and the like";
+                return Err(self.fail_hint(
+                    span,
+                    "`func` is the name of a kernel function, and this hook is at none",
+                    hint,
+                ));
+            }
+        };
+        // Room for a NUL, so that it is whole text where it is compared.
+        let bytes = name.bytes().take(usize::from(FUNC_BYTES) - 1).collect();
+        let (kind, ty) = (Kind::Str(bytes), Ty::Str(FUNC_BYTES));
+        Ok(Value::Typed(Expr { kind, ty, duration: false, place: self.place(span) }))
     }
 
     fn not_in_poll(&mut self, name: &str, span: Span) -> Reported {

@@ -118,7 +118,7 @@ fn probe_maps(mmap: bool) -> ProbeMaps {
             key: vec![],
             cells: vec![],
         }],
-        spans: Some(SpanMap { map: MapId(3) }),
+        spans: Some(SpanMap { map: MapId(3), stack_ids: vec![] }),
         losses: Some(LossMap { map: MapId(4), reasons: vec![Loss::NoStart, Loss::SpansFull] }),
         events: None,
         stacks: None,

@@ -1,7 +1,7 @@
 //! Maps by descriptor, with keys and values as byte slices whose length is checked against the kernel's own idea of it.
 
 use super::{Command, bpf, object_name, owned};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -253,6 +253,23 @@ impl KernelMap {
         let mut attr = self.elem(key.map_or(std::ptr::null(), <[u8]>::as_ptr), next.as_mut_ptr() as u64, 0);
         // SAFETY: a null key means the first; `next` has room for one key.
         Ok(present(unsafe { bpf(Command::MapNextKey, &mut attr) })?.then_some(next))
+    }
+
+    /// Every key, one system call each: for maps whose values are not wanted, or not cheap. As with [`KernelMap::one_by_one`], a
+    /// key that goes away under the walk starts it again.
+    pub fn keys(&self) -> io::Result<BTreeSet<Vec<u8>>> {
+        let mut found = BTreeSet::new();
+        let mut key = self.next_key(None)?;
+        let mut steps = 0u64;
+        while let Some(this) = key {
+            key = self.next_key(Some(&this))?;
+            found.insert(this);
+            steps += 1;
+            if steps > 4 * u64::from(self.capacity) {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     /// Every entry, in batches where the kernel has them (5.6), else one by one.

@@ -5,6 +5,7 @@ use super::frame::slot_arg;
 use super::maps::{EFAULT, EINVAL};
 use super::{CTX_BASE, Code, ELEMENT_SHIFT, Environment, MAP_SHIFT, Machine, Trap, VALUE_BASE};
 use crate::ir::{Arg, Call, Helper};
+use crate::layout::MapKind;
 
 impl Machine {
     pub(super) fn call(&mut self, code: &Code<'_>, call: &Call) -> Result<u64, Trap> {
@@ -24,7 +25,8 @@ impl Machine {
             Helper::GetSmpProcessorId => self.environment.cpu.into(),
             Helper::GetCurrentTask | Helper::GetCurrentTaskBtf => self.environment.task,
             Helper::RdonlyCast => self.frame.scalar_arg(call, 0)?,
-            Helper::GetStackId | Helper::RingbufOutput | Helper::PerfEventOutput => {
+            Helper::GetStackId => self.stack_id(call)? as u64,
+            Helper::RingbufOutput | Helper::PerfEventOutput => {
                 return Err(Trap::new(format!("{} is not interpreted", call.helper)));
             }
             Helper::GetCurrentComm => self.current_comm(call)? as u64,
@@ -37,6 +39,16 @@ impl Machine {
             | Helper::MapPop
             | Helper::TaskStorageGet => self.map_call(call)?,
         })
+    }
+
+    /// The stacks themselves are no memory a program could read.
+    fn stack_id(&self, call: &Call) -> Result<i64, Trap> {
+        const USER_STACK: u64 = 1 << 8;
+        let user = self.frame.scalar_arg(call, 2)? & USER_STACK != 0;
+        let stacks = if user { self.environment.user_stack } else { self.environment.kernel_stack };
+        let first = self.maps.iter().position(|map| map.def.kind == MapKind::StackTrace);
+        let is_first = matches!(call.args.get(1), Some(Arg::Map(id)) if Some(id.0 as usize) == first);
+        Ok(stacks[usize::from(!is_first)])
     }
 
     fn map_call(&mut self, call: &Call) -> Result<u64, Trap> {

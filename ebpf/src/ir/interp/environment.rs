@@ -21,6 +21,11 @@ pub struct Environment {
     pub cpu: u32,
     /// Address of the current `task_struct`.
     pub task: u64,
+    /// What `bpf_get_stackid` says of the kernel's stack, an id or a negative error number, in the first and in any further
+    /// map of stacks.
+    pub kernel_stack: [i64; 2],
+    /// The same of the process's stack.
+    pub user_stack: [i64; 2],
     /// Readable kernel memory.
     pub kernel: Memory,
     /// Readable memory of the current process.

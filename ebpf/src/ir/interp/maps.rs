@@ -70,8 +70,9 @@ impl Map {
             }
             MapKind::Hash | MapKind::LruHash => Keys::Hash(Named::new()),
             MapKind::TaskStorage => Keys::Task(Named::new()),
-            MapKind::Stack => Keys::Stack,
-            MapKind::RingBuf | MapKind::PerfEvents | MapKind::StackTrace => {
+            // No program reads a call stack: there are only their ids.
+            MapKind::Stack | MapKind::StackTrace => Keys::Stack,
+            MapKind::RingBuf | MapKind::PerfEvents => {
                 return Err(Trap::new(format!("map {} is of a kind that is not interpreted", def.name)));
             }
         };

@@ -1,0 +1,156 @@
+//! `/api/v1/stacks`: which stacks metrics there are, and profiles of them.
+
+use super::routes::{Shared, internal};
+use crate::stacks::Format;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Longest profile. Who wants more asks again, and loses nothing: the sums go on.
+pub const MOST_SECONDS: u64 = 600;
+/// Profiles made at once: each holds the symbols of the kernel and of many files.
+pub(super) const MOST_AT_ONCE: usize = 2;
+
+/// A stacks metric, as `/api/v1/stacks` lists it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StacksStatus {
+    /// Name.
+    pub name: String,
+    /// Its probe.
+    pub probe: String,
+    /// One sentence.
+    pub help: String,
+    /// What it sums: `count`, `nanoseconds` or `bytes`.
+    pub unit: &'static str,
+    /// Label names.
+    pub labels: Vec<String>,
+    /// Whether its probe is attached.
+    pub attached: bool,
+    /// Why not, empty when it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// What is wanted of a stacks metric.
+#[derive(Clone, Debug)]
+pub struct ProfileRequest {
+    /// Its name.
+    pub metric: String,
+    /// Over how long a time; 0 for all since the start.
+    pub seconds: u64,
+    /// In which form.
+    pub format: Format,
+    /// Set when nobody waits for the answer any more.
+    pub cancelled: Arc<AtomicBool>,
+}
+
+/// Why there is no profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// There is no such metric.
+    #[error("{0}")]
+    NoSuch(String),
+    /// Its probe is not attached.
+    #[error("its probe is not attached: {0}")]
+    NotAttached(String),
+    /// Something could not be read.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// `/api/v1/stacks`
+pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+    match tokio::task::spawn_blocking(move || (shared.endpoints.stacks)()).await {
+        Ok(stacks) => Json(serde_json::json!({ "stacks": stacks })).into_response(),
+        Err(error) => internal(&error),
+    }
+}
+
+/// `/api/v1/stacks/METRIC?format=folded|pprof|svg&seconds=N`
+pub(super) async fn profile(
+    State(shared): State<Arc<Shared>>,
+    Path(metric): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let (format, seconds) = match options(query.as_deref().unwrap_or("")) {
+        Ok(options) => options,
+        Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
+    };
+    let Ok(turn) = shared.profiles.clone().try_acquire_owned() else {
+        let message = format!("{MOST_AT_ONCE} profiles are being made already: ask again later\n");
+        return (StatusCode::TOO_MANY_REQUESTS, message).into_response();
+    };
+    // Dropped with this future when the client hangs up.
+    let waiting = Waiting(Arc::default());
+    let request = ProfileRequest { metric: metric.clone(), seconds, format, cancelled: waiting.0.clone() };
+    let made = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        (shared.endpoints.profile)(&request)
+    });
+    match made.await {
+        Ok(Ok(body)) => answer(&metric, format, body),
+        Ok(Err(error)) => {
+            let status = match error {
+                ProfileError::NoSuch(_) => StatusCode::NOT_FOUND,
+                ProfileError::NotAttached(_) => StatusCode::SERVICE_UNAVAILABLE,
+                ProfileError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            (status, format!("{error}\n")).into_response()
+        }
+        Err(error) => internal(&error),
+    }
+}
+
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn options(query: &str) -> Result<(Format, u64), String> {
+    let (mut format, mut seconds) = (Format::default(), 0);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match key {
+            "format" => {
+                let names = Format::ALL.map(Format::name).join(", ");
+                format = Format::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
+            }
+            "seconds" => {
+                let number = value.parse().ok().filter(|seconds| *seconds <= MOST_SECONDS);
+                seconds = number.ok_or_else(|| {
+                    format!("seconds={value}: it is a whole number up to {MOST_SECONDS}, or 0 for all since the start")
+                })?;
+            }
+            _ => return Err(format!("there is no option `{key}`: they are format and seconds")),
+        }
+    }
+    Ok((format, seconds))
+}
+
+fn answer(metric: &str, format: Format, body: Vec<u8>) -> Response {
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    let content_type = match format {
+        Format::Folded => "text/plain; charset=utf-8",
+        Format::Pprof => "application/octet-stream",
+        Format::Svg => "image/svg+xml",
+    };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if format == Format::Svg {
+        // The picture's own script zooms and searches; nothing else is wanted of it.
+        let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; sandbox allow-scripts";
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    }
+    let name = format!("attachment; filename=\"{metric}{}\"", format.suffix());
+    if let (Format::Pprof, Ok(name)) = (format, HeaderValue::from_str(&name)) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    response
+}

@@ -1,0 +1,148 @@
+//! Memory maps of processes, taken while they run: when a stack is shown, its process may have ended.
+
+use super::maps::{Mapping, Maps};
+use std::collections::{HashMap, HashSet};
+
+/// A new process often replaces its memory map soon, by execve(2) and its dynamic loader: it is looked at again.
+const LOOKS: u8 = 3;
+/// Maps kept of one process: after and before its execve(2).
+const MAPS: usize = 2;
+
+/// What is known of processes by thread group id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Processes {
+    known: HashMap<u32, Process>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Process {
+    /// Clock ticks since boot, which tell it from a later process of the same id.
+    started: u64,
+    /// The newest last.
+    maps: Vec<Maps>,
+    looks: u8,
+}
+
+impl Processes {
+    /// Looks at processes that are new. Those that have ended already stay unknown.
+    pub fn learn(&mut self, pids: impl IntoIterator<Item = u32>) {
+        for pid in pids {
+            if self.known.get(&pid).is_none_or(|process| process.looks < LOOKS) {
+                self.look(pid);
+            }
+        }
+    }
+
+    /// Looks at a process again, for files it has mapped since.
+    pub fn refresh(&mut self, pid: u32) {
+        self.look(pid);
+    }
+
+    fn look(&mut self, pid: u32) {
+        let (Some(started), Ok(maps)) = (started(pid), Maps::of(pid)) else { return };
+        let process = self.known.entry(pid).or_insert_with(|| Process { started, ..Process::default() });
+        // Another process has the id by now: addresses that were counted may be of either, and only the first was seen then.
+        if process.started == started {
+            process.looks = process.looks.saturating_add(1);
+            process.add(maps);
+        }
+    }
+
+    /// Forgets processes that no stack is of any more.
+    pub fn keep(&mut self, pids: &HashSet<u32>) {
+        self.known.retain(|pid, _| pids.contains(pid));
+    }
+
+    /// Adds a map as if it had been read.
+    pub fn insert(&mut self, pid: u32, maps: Maps) {
+        self.known.entry(pid).or_default().add(maps);
+    }
+
+    /// The mapping that an address of a process lies in, or lay in.
+    pub fn find(&self, pid: u32, address: u64) -> Option<&Mapping> {
+        self.known.get(&pid)?.maps.iter().rev().find_map(|maps| maps.find(address))
+    }
+}
+
+impl Process {
+    fn add(&mut self, maps: Maps) {
+        // A zombie has no memory.
+        if maps.mappings.is_empty() || self.maps.last() == Some(&maps) {
+            return;
+        }
+        // A map that only grew (a library was loaded) takes the place of the one before.
+        let grown = self.maps.last().is_some_and(|old| old.mappings.iter().all(|m| maps.mappings.contains(m)));
+        if grown {
+            self.maps.pop();
+        }
+        self.maps.push(maps);
+        if self.maps.len() > MAPS {
+            self.maps.remove(0);
+        }
+    }
+}
+
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the name in parentheses, which may itself hold spaces and parentheses; the third is number 0 here.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn maps(lines: &[(u64, &str)]) -> Maps {
+        let line = |(start, path): &(u64, &str)| format!("{start:x}-{:x} r-xp 0 fe:01 7 {path}\n", start + 0x1000);
+        Maps::parse(&lines.iter().map(line).collect::<String>())
+    }
+
+    #[test]
+    fn execve_keeps_the_map_before_and_a_loaded_library_does_not() {
+        let mut processes = Processes::default();
+        let path = |p: &Processes, address| p.find(9, address).map(|m| m.path.clone());
+        processes.insert(9, maps(&[(0x1000, "/bin/sh")]));
+        processes.insert(9, maps(&[(0x5000, "/bin/app")]));
+        processes.insert(9, maps(&[(0x5000, "/bin/app"), (0x7000, "/lib/libc.so")]));
+        let found = [0x1800, 0x5800, 0x7800, 0x9800].map(|address| path(&processes, address));
+        let expected = ["/bin/sh", "/bin/app", "/lib/libc.so"].map(|p| Some(p.to_owned()));
+        assert_eq!((&found[..3], &found[3]), (&expected[..], &None));
+        processes.insert(9, maps(&[]));
+        assert_eq!(path(&processes, 0x5800), expected[1], "a zombie's empty map says nothing");
+        processes.insert(9, maps(&[(0x1000, "/bin/third")]));
+        assert_eq!(path(&processes, 0x1800).as_deref(), Some("/bin/third"), "the newest counts");
+    }
+
+    #[test]
+    fn a_process_that_has_ended_stays_known_until_nothing_refers_to_it() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = child.id();
+        let mut processes = Processes::default();
+        // Until execve(2) is over.
+        let name = std::path::PathBuf::from(format!("/proc/{pid}/exe"));
+        while !std::fs::read_link(&name).is_ok_and(|exe| exe.ends_with("sleep") || exe.ends_with("coreutils")) {
+            std::thread::yield_now();
+        }
+        processes.learn([pid, 1 << 23]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        processes.learn([pid]);
+        let known = &processes.known[&pid];
+        let mapping = &known.maps[0].mappings[0];
+        assert_eq!(processes.find(pid, mapping.start), Some(mapping));
+        assert_eq!(processes.find(1 << 23, mapping.start), None);
+        processes.keep(&HashSet::from([pid]));
+        assert_eq!(processes.known.len(), 1);
+        processes.keep(&HashSet::new());
+        assert_eq!(processes, Processes::default());
+    }
+
+    #[test]
+    fn another_process_with_the_same_id_is_not_mixed_in() {
+        let pid = std::process::id();
+        let mut processes = Processes::default();
+        processes.insert(pid, maps(&[(0x1000, "/bin/before")]));
+        processes.learn([pid]);
+        assert_eq!(processes.known[&pid].maps.len(), 1);
+    }
+}

@@ -1,0 +1,76 @@
+//! The maps of call stacks: whether a probe needs them, how deep, how large.
+
+use crate::layout::{MapDef, MapKind, STACKS_MAPS};
+use crate::program::StackSpec;
+use crate::typed::{Expr, Kind, Metric, MetricKind, Probe, Shape};
+
+/// What the kernel keeps at most unless `kernel.perf_event_max_stack` was raised.
+const MAX_DEPTH: u32 = 127;
+/// Room for stacks that no key refers to for long: of open spans, and of records of single events.
+const OF_RECORDS: u32 = 256;
+
+/// The stacks a metric takes.
+pub(super) fn spec(metric: &Metric) -> Option<&StackSpec> {
+    match &metric.kind {
+        MetricKind::Stacks(spec) => Some(spec),
+        _ => None,
+    }
+}
+
+/// The two maps of a probe that takes stacks, and their depth.
+///
+/// The kernel makes `entries` elements, but the next power of two of buckets, and a bucket holds one stack: one element
+/// more than a power of two halves the collisions for the price of pointers.
+pub(super) fn maps(probe: &Probe) -> Option<([MapDef; 2], u32)> {
+    let specs = || probe.metrics.iter().filter_map(|m| Some((m, spec(m)?)));
+    let in_records = records(probe).any(is_stack);
+    if specs().next().is_none() && !in_records && !kept(probe).any(is_stack) {
+        return None;
+    }
+    let of_metric =
+        |(m, s): (&Metric, &StackSpec)| m.max_series.saturating_mul(u32::from(s.kernel) + u32::from(s.user));
+    let wanted = specs().map(of_metric).fold(0, u32::saturating_add).max(OF_RECORDS);
+    let depth = specs().map(|(_, s)| s.depth).max().filter(|_| !in_records).unwrap_or(MAX_DEPTH);
+    // Larger maps break every budget long before this bound, and ids stay below the mark of the second map.
+    let entries = wanted.clamp(2, 1 << 24).next_power_of_two() / 2 + 1;
+    let map = |name: &str| MapDef {
+        name: name.into(),
+        kind: MapKind::StackTrace,
+        key_bytes: 4,
+        value_bytes: 8 * depth,
+        entries,
+    };
+    Some((STACKS_MAPS.map(map), depth))
+}
+
+/// Where in the state of an open span ids of stacks lie; `offsets` are those of its saved values.
+pub(super) fn saved(probe: &Probe, offsets: &[u32]) -> Vec<u32> {
+    let Shape::Span { start, .. } = &probe.shape else { return Vec::new() };
+    let stacks = offsets.iter().enumerate().filter(|(i, _)| start.iter().any(|s| s.save.get(*i).is_some_and(is_stack)));
+    stacks.map(|(_, offset)| *offset).collect()
+}
+
+/// What goes into records of single events.
+fn records(probe: &Probe) -> impl Iterator<Item = &Expr> {
+    let slow: Vec<_> = match &probe.shape {
+        Shape::At(sites) => sites.iter().filter_map(|s| s.slow.as_ref()).collect(),
+        Shape::Span { end, .. } => end.iter().filter_map(|s| s.slow.as_ref()).collect(),
+        Shape::Steps { sites, .. } => sites.iter().filter_map(|s| s.slow.as_ref()).collect(),
+        Shape::Poll { .. } => Vec::new(),
+    };
+    slow.into_iter().flat_map(|s| &s.fields)
+}
+
+/// What is kept from one event to another.
+fn kept(probe: &Probe) -> impl Iterator<Item = &Expr> {
+    let kept: Vec<&Expr> = match &probe.shape {
+        Shape::Span { start, .. } => start.iter().flat_map(|s| &s.save).collect(),
+        Shape::Steps { sites, .. } => sites.iter().flat_map(|s| s.set.iter().map(|(_, e)| e)).collect(),
+        Shape::At(_) | Shape::Poll { .. } => Vec::new(),
+    };
+    kept.into_iter()
+}
+
+fn is_stack(e: &Expr) -> bool {
+    matches!(e.kind, Kind::KernelStack | Kind::UserStack)
+}
