@@ -5,7 +5,7 @@ use super::boot::Ended;
 use crate::apt::finished;
 use anyhow::{Context, Result};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Command;
 
@@ -128,16 +128,21 @@ fn probe_cell(probes: &Value, name: &str, notes: &mut Notes) -> String {
         let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or("no reason given");
         return format!("no ({})", notes.number(reason));
     }
-    let mut cells = BTreeMap::<&str, BTreeSet<usize>>::new();
-    for hook in hooks {
-        let why = list(&hook["because"]).iter().filter_map(Value::as_str).map(|reason| notes.number(reason));
-        cells.entry(hook["kind"].as_str().unwrap_or("unknown")).or_default().extend(why);
+    let kinds: BTreeSet<&str> = hooks.iter().filter_map(|hook| hook["kind"].as_str()).collect();
+    let cell = kinds.into_iter().collect::<Vec<_>>().join(", ");
+    let mut second_best = BTreeSet::new();
+    for choice in list(&probe["choices"]) {
+        let reasons: Vec<&str> = list(&choice["because"]).iter().filter_map(Value::as_str).collect();
+        if !reasons.is_empty() {
+            let (wanted, got) = (choice["wanted"].as_str(), choice["got"].as_str());
+            let (wanted, got) = (wanted.unwrap_or_default(), got.unwrap_or_default());
+            second_best.insert(notes.number(&format!("`{got}` in place of `{wanted}`: {}", reasons.join("; "))));
+        }
     }
-    let cell = |(kind, notes): (&str, BTreeSet<usize>)| match notes.is_empty() {
-        true => kind.to_owned(),
-        false => format!("{kind} ({})", notes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
-    };
-    cells.into_iter().map(cell).collect::<Vec<_>>().join(", ")
+    match second_best.iter().map(ToString::to_string).collect::<Vec<_>>() {
+        numbers if numbers.is_empty() => cell,
+        numbers => format!("{cell} ({})", numbers.join(", ")),
+    }
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -169,8 +174,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn answers(hooks: Value, reason: &str) -> Answers {
-        let probe = json!({ "name": "p", "attached": reason.is_empty(), "reason": reason, "hooks": hooks });
+    fn answers(hooks: Value, choices: Value, reason: &str) -> Answers {
+        let attached = reason.is_empty();
+        let probe = json!({ "name": "p", "attached": attached, "reason": reason, "hooks": hooks, "choices": choices });
         let findings = json!([
             { "what": "CAP_BPF", "ok": true, "detail": "held" },
             { "what": "storage", "ok": false, "detail": "too old" },
@@ -184,16 +190,20 @@ mod tests {
 
     #[test]
     fn a_page_has_kinds_of_hooks_and_each_reason_once() {
-        let best = answers(json!([{ "kind": "tp_btf" }, { "kind": "tp_btf" }]), "");
-        let fallback = json!([{ "kind": "kprobe", "because": ["no\n  ftrace"] }, { "kind": "tp_btf", "because": [] }]);
-        let refused = answers(json!([{ "kind": "", "reason": "no event" }]), "no event");
-        let all = [best, answers(fallback, ""), refused];
+        let best = answers(json!([{ "kind": "tp_btf" }, { "kind": "tp_btf" }]), json!([]), "");
+        let choices = json!([
+            { "wanted": "fentry", "got": "kprobe", "because": ["no\n  ftrace"] },
+            { "wanted": "function", "got": "fentry", "because": [] },
+        ]);
+        let second_best = answers(json!([{ "kind": "kprobe" }, { "kind": "tp_btf" }]), choices, "");
+        let refused = answers(json!([{ "kind": "", "reason": "no event" }]), json!([]), "no event");
         let shipped = [("p", true), ("q", false)].map(|(name, on)| Shipped { name: name.into(), on });
-        let page = page(&all, &shipped).unwrap();
+        let page = page(&[best, second_best, refused], &shipped).unwrap();
         assert!(page.contains("| probe | default | 6.1 | 6.1 | 6.1 |\n|---|---|---|---|---|\n"), "{page}");
-        assert!(page.contains("| `p` | on | tp_btf | kprobe (1), tp_btf | no (2) |"), "{page}");
+        assert!(page.contains("| `p` | on | tp_btf | kprobe, tp_btf (1) | no (2) |"), "{page}");
         assert!(page.contains("| `q` | off | unknown | unknown | unknown |"), "{page}");
         assert!(page.contains("| storage | no (3) | no (3) | no (3) |"), "{page}");
-        assert!(page.contains("1. no ftrace\n2. no event\n3. too old\n") && !page.contains("CAP_BPF"), "{page}");
+        assert!(page.contains("1. `kprobe` in place of `fentry`: no ftrace\n2. no event\n3. too old\n"), "{page}");
+        assert!(!page.contains("CAP_BPF"), "{page}");
     }
 }

@@ -22,8 +22,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Tests of the short set: whether everything loads, attaches and counts.
-const SHORT: &[&str] =
-    &["root_detect", "root_raw_and_btf", "root_abilities", "root_default_probes", "root_a_bad_probe"];
+const SHORT: &[&str] = &[
+    "root_detect_describes_this_kernel",
+    "root_raw_and_btf_tracepoints_count_this_process",
+    "root_abilities_without_btf_say_so",
+    "root_default_probes_have_data_within_ten_seconds",
+    "root_every_shipped_probe_attaches_or_says_why",
+    "root_a_bad_probe_is_skipped_and_the_others_run",
+    "root_functions_are_counted_alike_in_every_way",
+    "root_retransmits_under_netem_loss_agree_with_snmp",
+];
 
 /// What to run where.
 #[derive(Args)]
