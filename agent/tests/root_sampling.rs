@@ -6,7 +6,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::time::{Duration, Instant};
 use support::agent::Agent;
-use support::load;
+use support::{emulated, load};
 
 const PROFILE: &str = "
 probe: task_samples
@@ -42,9 +42,11 @@ fn root_a_profile_counts_cpu_time() {
     let samples = |user: &str| after.sum("kstrobe_task_samples_total", &[("user", user)]);
     let (user, system) = (samples("true"), samples("false"));
     // A sample stands for 10.1 ms: the ends of the load and each switch to another task may cost one.
-    let (expected, slack) = ((spent.0 + spent.1) * 99.0, 12.0);
+    // An emulated CPU that stood still makes up for its time, but not for the samples.
+    let (expected, slack, lost) = ((spent.0 + spent.1) * 99.0, 12.0, if emulated() { 0.4 } else { 0.05 });
     let all = user + system;
-    assert!((all - expected).abs() <= expected * 0.05 + slack, "{all} samples, {expected:.0} expected of {spent:?}");
+    let range = expected * (1.0 - lost) - slack..=expected * 1.05 + slack;
+    assert!(range.contains(&all), "{all} samples, {expected:.0} expected of {spent:?}");
     assert!(user >= 0.9 * all, "{user} of {all} samples in user mode, it does nothing else");
     let seconds = after.sum("kstrobe_task_sampled_seconds_total", &[]);
     assert!((seconds - all * 0.010_101_010).abs() < 1e-6, "{seconds} s of {all} samples");

@@ -1,6 +1,6 @@
 //! Programs of the distribution that serve as witnesses in tests and benchmarks: found, or installed.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,10 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("ip", &["iproute2"]),
     ("ss", &["iproute2"]),
     ("nstat", &["iproute2"]),
+    ("tc", &["iproute2"]),
+    ("losetup", &["mount"]),
+    ("setpriv", &["util-linux"]),
+    ("unshare", &["util-linux"]),
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
     ("clang", &["clang"]),
@@ -51,11 +55,18 @@ pub fn cannot_install() -> Option<&'static str> {
 
 /// Installs what is missing with apt-get. Nothing happens, not even an index update, when all is there.
 pub fn install() -> Result<()> {
-    if missing().is_empty() {
-        return Ok(());
+    install_these(&missing())
+}
+
+/// The same for these alone.
+pub fn install_these(names: &[impl AsRef<str>]) -> Result<()> {
+    let lacking: Vec<&str> = names.iter().map(AsRef::as_ref).filter(|name| find(name).is_none()).collect();
+    if !lacking.is_empty() {
+        update();
     }
-    update();
-    for (name, packages) in NEEDED.iter().filter(|(name, _)| find(name).is_none()) {
+    for name in lacking {
+        let known = NEEDED.iter().find(|(program, _)| *program == name);
+        let (_, packages) = known.with_context(|| format!("it is not known which package has {name}"))?;
         println!("installing {}", packages[0]);
         let installed = packages.iter().any(|p| apt(&["install", "-y", "--no-install-recommends", p]).is_ok());
         if !installed || find(name).is_none() {
