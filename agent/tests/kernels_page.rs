@@ -33,7 +33,10 @@ fn the_page_has_every_shipped_probe_and_no_other() {
     let (rows, shipped) = (rows(PAGE), shipped());
     let (on_page, all): (BTreeSet<_>, BTreeSet<_>) = (rows.keys().collect(), shipped.keys().collect());
     let differ: Vec<_> = on_page.symmetric_difference(&all).collect();
-    assert!(differ.is_empty(), "docs/kernels.md and config/probes differ in {differ:?}: run `cargo xtask vm --write-docs`");
+    assert!(
+        differ.is_empty(),
+        "docs/kernels.md and config/probes differ in {differ:?}: run `cargo xtask vm --write-docs`"
+    );
     for (name, on) in shipped {
         let default = if on { "on" } else { "off" };
         assert_eq!(rows[&name]["default"], default, "{name}: run `cargo xtask vm --write-docs`");

@@ -31,8 +31,10 @@ pub fn find(name: &str) -> Option<PathBuf> {
     // Joining an absolute path gives that path.
     let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
     // Debian keeps servers of several versions apart, outside the path.
-    let server = || fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|v| v.path().join("bin").join(name));
-    found.or_else(|| server()?.find(|file| file.is_file()))
+    found.or_else(|| {
+        let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+        versions.map(|v| v.path().join("bin").join(name)).find(|file| file.is_file())
+    })
 }
 
 /// Names of the programs that are not there.
