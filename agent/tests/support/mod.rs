@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod bpftrace;
+pub mod frames;
 pub mod kernel_objects;
 pub mod load;
 pub mod metrics;
