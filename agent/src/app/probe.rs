@@ -40,9 +40,9 @@ pub(super) struct Running {
 /// What became of it.
 enum Engine {
     /// Programs in the kernel.
-    Attached(Attached),
+    Attached(Box<Attached>),
     /// Rows read by the agent.
-    Poll(Poll),
+    Poll(Box<Poll>),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
     Waiting(Box<Waiting>),
     /// Nothing; why.
@@ -341,7 +341,7 @@ fn poll(draft: &Draft, artifact: Artifact) -> Running {
     match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
             tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            running(draft, vec!["poll"], Vec::new(), Engine::Poll(poll))
+            running(draft, vec!["poll"], Vec::new(), Engine::Poll(Box::new(poll)))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -400,5 +400,5 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let attached = Attached::new(draft.outline(), layout, loaded, user, born);
-    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(attached)))
+    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(Box::new(attached))))
 }
