@@ -196,18 +196,23 @@ fn root_the_command_takes_a_profile_of_the_shipped_probe() {
     assert!((30..=99 * 3 + 12).contains(&all), "{all} samples in 3 s\n{text}");
 }
 
+const OFFCPU: &str = include_str!("../../config/probes/offcpu.yaml");
+
 #[test]
 #[ignore = "needs root"]
 fn root_time_off_the_cpu_is_under_the_frames_that_wait() {
-    let agent = Setup { arguments: &["--enable", "offcpu"], ..Setup::default() }.start();
+    // Elsewhere on the machine tasks may switch so often that the probe would be taken off its hooks for what it costs.
+    let probe = OFFCPU.replace("enabled: false", "budget_cpu_percent: 0");
+    let agent = Setup { probes: &[("offcpu", &probe)], ..Setup::default() }.start();
     let (count, each) = (20, timespec(Duration::from_millis(50)));
+    // By its clocks: more than a second where it had to wait for a CPU when it woke up.
     let mut slept = Duration::ZERO;
     load::named("kst-sleeper", || {
-        let begin = Instant::now();
+        let (begin, ran) = (Instant::now(), cpu_time());
         for _ in 0..count {
             assert_eq!(kst_outer_wait(&each), 0);
         }
-        slept = begin.elapsed();
+        slept = begin.elapsed() - (cpu_time() - ran);
     });
     let (status, text) = agent.get("/api/v1/stacks/offcpu_seconds").unwrap();
     assert_eq!(status, 200, "{text}");
@@ -227,11 +232,11 @@ fn root_time_off_the_cpu_is_under_the_frames_that_wait() {
         assert!(kernel < hrtimer && hrtimer < sleep && sleep < schedule, "{frames:?}");
     }
     let seconds = stacks.iter().map(|(_, value)| value).sum::<u64>() as f64 / 1e9;
-    let (least, most) = (0.99, slept.as_secs_f64());
-    assert!(seconds >= least && seconds <= most, "{seconds} s off the CPU; it slept 1 s and was back after {most} s");
-    if !emulated() {
-        assert!(seconds <= 1.1, "{seconds} s off the CPU of 1 s");
-    }
+    let slept = slept.as_secs_f64();
+    assert!(
+        (0.99..1.0001 * slept).contains(&seconds) && slept - seconds <= 0.1,
+        "{seconds} s off the CPU; it slept 1 s, and was off the CPU for {slept} s"
+    );
     agent.stop();
 }
 
