@@ -234,14 +234,24 @@ fn root_time_off_the_cpu_is_under_the_frames_that_wait() {
     let seconds = stacks.iter().map(|(_, value)| value).sum::<u64>() as f64 / 1e9;
     let slept = slept.as_secs_f64();
     assert!(
-        (0.99..1.0001 * slept).contains(&seconds) && slept - seconds <= 0.1,
-        "{seconds} s off the CPU; it slept 1 s, and was off the CPU for {slept} s"
+        // A switch takes a while, which both may count.
+        (0.99..slept + 0.01).contains(&seconds) && slept - seconds <= 0.1,
+        "{seconds} s off the CPU; it slept 1 s, and was off the CPU for {slept} s\n{}",
+        own(&agent, &text)
     );
     agent.stop();
 }
 
 /// Different ones of the load. Fewer would not fill the smallest table that there is.
 const STACKS: u64 = 256;
+
+/// The lines of the load, and what the probe lost.
+fn own(agent: &Agent, folded: &str) -> String {
+    let metrics = agent.get("/metrics").map(|(_, text)| text).unwrap_or_default();
+    let lost = metrics.lines().filter(|line| line.starts_with("kstrobe_lost_total"));
+    let lines = folded.lines().filter(|line| line.starts_with("kst-sleeper"));
+    lines.chain(lost).collect::<Vec<_>>().join("\n")
+}
 
 const CROWDED: &str = "
 probe: crowded
