@@ -14,7 +14,7 @@ use support::wait_for;
 const BLOCK_BYTES: usize = 4096;
 
 /// Requests completed and sectors moved: reads, then writes.
-fn stat(disk: &Disk) -> [u64; 4] {
+fn counters(disk: &Disk) -> [u64; 4] {
     let text = std::fs::read_to_string(format!("/sys/block/{}/stat", disk.name)).unwrap();
     let n: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
     [n[0], n[2], n[4], n[6]]
@@ -43,7 +43,7 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
     let disk = Disk::new();
     std::fs::write(format!("/sys/block/{}/queue/scheduler", disk.name), "mq-deadline").unwrap();
     let agent = Setup { arguments: &["--enable", "block"], ..Setup::default() }.start();
-    let (before, stat) = (agent.scrape(), stat(&disk));
+    let (before, stat) = (agent.scrape(), counters(&disk));
     use_it(&disk, 120, 80);
     let of = |operation| [("disk", disk.name.clone()), ("operation", String::from(operation))];
     let name = "kstrobe_block_io_duration_seconds";
@@ -54,7 +54,7 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
         let reads = now.histogram(name, &labels).since(&before.histogram(name, &labels)).count;
         (reads >= 80.0).then_some(now)
     });
-    let now = stat(&disk);
+    let now = counters(&disk);
     let moved: Vec<u64> = now.iter().zip(stat).map(|(now, then)| now - then).collect();
     for (operation, requests, sectors) in [("read", moved[0], moved[1]), ("write", moved[2], moved[3])] {
         let labels = of(operation);
