@@ -32,12 +32,6 @@ impl Disk {
     pub fn device(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)
     }
-
-    /// How large it is.
-    pub fn bytes(&self) -> u64 {
-        let sectors = std::fs::read_to_string(format!("/sys/block/{}/size", self.name)).unwrap();
-        sectors.trim().parse::<u64>().unwrap() * 512
-    }
 }
 
 impl Drop for Disk {
