@@ -114,10 +114,12 @@ fn root_pages_are_added_to_the_cache_once_and_used_at_every_read() {
     if let Some(reason) = refusal(&before, "page_cache_accesses") {
         return not_run(test, &reason);
     }
+    // The newest kernel reads disks into large folios, of at most 512 pages, each of which is used once when read in order.
+    let least = if support::lab().as_deref() == Some("sid") { pages / 512.0 } else { pages };
     for comm in ["kst-cold", "kst-warm"] {
         let used = after.sum("kstrobe_page_cache_accesses_total", &[("comm", comm)]);
         // The thread's own code and stack are pages too.
-        assert!((pages..pages * 1.01 + 50.0).contains(&used), "{comm}: {used} uses of {pages} pages");
+        assert!((least..pages * 1.01 + 50.0).contains(&used), "{comm}: {used} uses of {pages} pages");
     }
     agent.stop();
 }
@@ -154,7 +156,9 @@ fn root_reclaim_in_a_cgroup_is_that_of_the_kernels_trace() {
             continue;
         }
         ends += 1.0;
-        pages += text.strip_prefix("nr_reclaimed=").unwrap().trim().parse::<f64>().unwrap();
+        // Newer kernels say more behind it.
+        let reclaimed = text.strip_prefix("nr_reclaimed=").unwrap().split_whitespace().next().unwrap();
+        pages += reclaimed.parse::<f64>().unwrap();
         seconds += time - began.take().unwrap();
     }
     assert!(ends >= 10.0, "the kernel reclaimed only {ends} times");
