@@ -64,7 +64,9 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),
     ("tcp_backlog.yaml", include_str!("../probes/tcp_backlog.yaml")),
+    ("tcp_connect.yaml", include_str!("../probes/tcp_connect.yaml")),
     ("tcp_retransmits.yaml", include_str!("../probes/tcp_retransmits.yaml")),
+    ("tcp_sessions.yaml", include_str!("../probes/tcp_sessions.yaml")),
     ("vfs.yaml", include_str!("../probes/vfs.yaml")),
 ];
 

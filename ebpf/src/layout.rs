@@ -42,8 +42,20 @@ pub struct Layout {
     pub events: Option<EventMap>,
     /// Call stacks.
     pub stacks: Option<StackMap>,
+    /// What steps keep by key.
+    pub state: Option<StateMap>,
     /// What the agent tells running programs.
     pub control: Option<ControlMap>,
+}
+
+/// States of steps. The kernel drops the one that was used least recently when there is no room, and does not say so: what came,
+/// was not deleted and is not there was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateMap {
+    /// A hash, least recently used go first.
+    pub map: MapId,
+    /// Array of one element per CPU: states that came and states that were deleted, two u64.
+    pub counts: MapId,
 }
 
 /// Words that the agent writes and programs read: an array map of one element.

@@ -269,6 +269,7 @@ fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
         let map = ebpf.map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
         let (Map::Array(data)
         | Map::HashMap(data)
+        | Map::LruHashMap(data)
         | Map::Stack(data)
         | Map::StackTraceMap(data)
         | Map::Unsupported(data)) = map

@@ -33,7 +33,7 @@ fn body(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, filter: Option<&Expr>, 
         mark(room, &mut s.w, room.marks[site].filter);
         s.guard(cond);
     }
-    measure::measures(room, s, site, measures);
+    measure::measures(room, s, site, &measures.iter().map(Some).collect::<Vec<_>>());
 }
 
 pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {

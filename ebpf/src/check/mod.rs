@@ -9,6 +9,7 @@
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `first_of` | which of several hooks does this kernel have? |
 //! | `key` | what finds a span or a state again? |
+//! | `steps` | what does an event do with the state of its key? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
@@ -34,6 +35,7 @@ mod sampling;
 mod scope;
 mod span;
 mod stacks;
+mod steps;
 mod strings;
 mod syscalls;
 mod user;
@@ -63,12 +65,18 @@ const MAX_SET: usize = 256;
 /// Most bytes of one text value.
 const MAX_TEXT: u16 = 64;
 
+/// Whether an expression or anything in it is such a node.
+pub(crate) fn reads(expr: &typed::Expr, test: &dyn Fn(&typed::Kind) -> bool) -> bool {
+    walk::any(expr, test)
+}
+
 /// What the language allows at most, in words.
 pub fn limits() -> Vec<(&'static str, u64)> {
     vec![
         ("metrics of a probe", MAX_METRICS as u64),
         ("labels of a metric", MAX_LABELS as u64),
-        ("saved values of a span", MAX_SAVED as u64),
+        ("saved values of a span, or fields of a state", MAX_SAVED as u64),
+        ("bytes of a state, each field taking whole words of 8", steps::MAX_STATE_BYTES.into()),
         ("bytes of a metric's labels, or of a span's key", MAX_KEY_BYTES.into()),
         ("bytes of a text", MAX_TEXT.into()),
         ("elements of a set", MAX_SET as u64),
@@ -101,9 +109,7 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     let shape = match &program.shape {
         Shape::At(hooks) => at(input, hooks, &mut columns, &mut report),
         Shape::Span(span) => span::check(input, span, &mut columns, &mut report),
-        Shape::Steps(_) => {
-            Err(report.add(Diagnostic::target(whole(&program.name), "steps are not supported by this version")))
-        }
+        Shape::Steps(steps) => steps::check(input, steps, &mut columns, &mut report),
         Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
     };
     let (diagnostics, choices) = report.finish();

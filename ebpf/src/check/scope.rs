@@ -24,6 +24,8 @@ pub(super) enum Role {
     End,
     /// A span's `by`, at both ends: what finds the span cannot read from it.
     Key,
+    /// One of `steps`.
+    Step,
     /// `poll:`.
     Poll,
 }
@@ -76,6 +78,8 @@ pub(super) struct Scope<'a> {
     pub(super) args: Args<'a>,
     /// `start.NAME`, at a span's end.
     pub(super) saved: Vec<Saved>,
+    /// `state.NAME`, in a step.
+    pub(super) state: Vec<Saved>,
     /// Index that the number of the call which began the span has (or would get) among the saved values.
     pub(super) saved_syscall: Option<u32>,
     /// Why `elapsed.off_cpu` cannot be had, if so: message and hint.
@@ -84,7 +88,7 @@ pub(super) struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     pub(super) fn new(role: Role, args: Args<'a>) -> Self {
-        Self { role, args, saved: Vec::new(), saved_syscall: None, no_switches: None }
+        Self { role, args, saved: Vec::new(), state: Vec::new(), saved_syscall: None, no_switches: None }
     }
 
     pub(super) fn arg_names(&self, target: &'a crate::Target) -> Vec<&str> {
@@ -101,9 +105,9 @@ impl<'a> Scope<'a> {
 }
 
 /// Values that are a name and nothing else, for "did you mean".
-pub(super) const BUILTINS: [&str; 17] = [
-    "args", "retval", "start", "pid", "tid", "uid", "gid", "comm", "cgroup", "cpu", "nsecs", "elapsed", "syscall",
-    "netns", "task", "func", "true",
+pub(super) const BUILTINS: [&str; 18] = [
+    "args", "retval", "start", "state", "pid", "tid", "uid", "gid", "comm", "cgroup", "cpu", "nsecs", "elapsed",
+    "syscall", "netns", "task", "func", "true",
 ];
 
 /// Bytes of the text `func`: the same at all hooks, so that they can share a label.
@@ -160,6 +164,10 @@ impl Env<'_> {
             "func" => return self.func(span).map(Some),
             "args" => return Err(self.bare_args(span)),
             "start" => return Err(self.bare_start(span)),
+            "state" => {
+                let hint = "name a field, `state.NAME`, or ask whether there is one, `has(state)`";
+                return Err(self.fail_hint(span, "`state` alone is not a value", hint));
+            }
             _ => return Ok(None),
         };
         let (kind, ty, duration) = found?;
@@ -267,6 +275,30 @@ impl Env<'_> {
         let ty = saved.ty.ok_or(Reported)?;
         let kind = Kind::Saved(index as u32);
         Ok(Value::Typed(Expr { kind, ty, duration: saved.duration, place: self.place(span) }))
+    }
+
+    /// `state.NAME`.
+    pub(super) fn state(&mut self, field: &Ident, span: Span) -> Checked<Value> {
+        if self.scope.role != Role::Step {
+            let message = format!("`state.{}` is known only in a step", field.name);
+            return Err(self.fail_hint(
+                span,
+                message,
+                "only probes with `steps:` have a state, and its key cannot read it",
+            ));
+        }
+        let Some(index) = self.scope.state.iter().position(|s| s.name == field.name) else {
+            let near = did_you_mean(&field.name, self.scope.state.iter().map(|s| s.name.as_str()));
+            let hint = match near {
+                Some(near) => format!("did you mean `state.{near}`?"),
+                None => format!("declare it: `fields: {{ {}: u64 }}` in `state`", field.name),
+            };
+            return Err(self.fail_hint(field.span, format!("the state has no field `{}`", field.name), &hint));
+        };
+        let known = &self.scope.state[index];
+        let ty = known.ty.ok_or(Reported)?;
+        let kind = Kind::State(index as u32);
+        Ok(Value::Typed(Expr { kind, ty, duration: known.duration, place: self.place(span) }))
     }
 
     /// `args.NAME`.
