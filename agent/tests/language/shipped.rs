@@ -58,7 +58,7 @@ fn a_recent_kernel_gets_typed_tracepoints_and_task_storage() {
         let artifact = compile(&draft, &target());
         let typed = artifact.programs.iter().all(|p| matches!(p.attach, Attach::TpBtf { .. }));
         assert!(typed, "{}: {:?}", name(&draft), artifact.programs);
-        let by_task = matches!(name(&draft), "futex" | "recvfrom" | "syscalls" | "tcp_backlog");
+        let by_task = matches!(name(&draft), "recvfrom" | "syscalls" | "tcp_backlog");
         assert_eq!(has_map(&artifact, |kind| kind == MapKind::TaskStorage), by_task, "{}", name(&draft));
         assert!(!has_map(&artifact, |kind| kind == MapKind::Array { mmap: false }) || has_losses_only(&artifact));
     }
@@ -74,9 +74,8 @@ fn has_losses_only(artifact: &Artifact) -> bool {
 fn without_typed_tracepoints_raw_ones_serve_all_but_the_time_off_the_cpu() {
     let target = without(|a| a.tp_btf = no());
     let reason = "this kernel cannot tell when a task is switched out: tp_btf: this test says so";
-    let split = ["futex", "recvfrom"];
-    assert_eq!(refusals(&target), split.map(|name| (name.to_owned(), reason.to_owned(), true)));
-    for draft in shipped().iter().filter(|d| !split.contains(&name(d))) {
+    assert_eq!(refusals(&target), [("recvfrom".to_owned(), reason.to_owned(), true)]);
+    for draft in shipped().iter().filter(|d| name(d) != "recvfrom") {
         let artifact = compile(draft, &target);
         let raw = artifact.programs.iter().all(|p| matches!(p.attach, Attach::RawTp { .. }));
         assert!(raw, "{}: {:?}", name(draft), artifact.programs);
@@ -102,7 +101,7 @@ fn without_task_storage_a_hash_by_thread_serves() {
         for draft in shipped() {
             let artifact = compile(&draft, &without(lose));
             assert!(!has_map(&artifact, |kind| kind == MapKind::TaskStorage), "{}", name(&draft));
-            let by_task = matches!(name(&draft), "futex" | "recvfrom" | "syscalls" | "tcp_backlog");
+            let by_task = matches!(name(&draft), "recvfrom" | "syscalls" | "tcp_backlog");
             assert_eq!(artifact.module.layout.spans.is_some(), by_task, "{}", name(&draft));
         }
     }
