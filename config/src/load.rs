@@ -53,6 +53,7 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("block.yaml", include_str!("../probes/block.yaml")),
     ("direct_reclaim.yaml", include_str!("../probes/direct_reclaim.yaml")),
     ("filesystem.yaml", include_str!("../probes/filesystem.yaml")),
+    ("futex.yaml", include_str!("../probes/futex.yaml")),
     ("name_resolution.yaml", include_str!("../probes/name_resolution.yaml")),
     ("offcpu.yaml", include_str!("../probes/offcpu.yaml")),
     ("oom_kills.yaml", include_str!("../probes/oom_kills.yaml")),
@@ -61,6 +62,7 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("postgresql.yaml", include_str!("../probes/postgresql.yaml")),
     ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
+    ("runqueue.yaml", include_str!("../probes/runqueue.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),
     ("tcp_backlog.yaml", include_str!("../probes/tcp_backlog.yaml")),
@@ -68,6 +70,7 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("tcp_retransmits.yaml", include_str!("../probes/tcp_retransmits.yaml")),
     ("tcp_sessions.yaml", include_str!("../probes/tcp_sessions.yaml")),
     ("vfs.yaml", include_str!("../probes/vfs.yaml")),
+    ("wakeups.yaml", include_str!("../probes/wakeups.yaml")),
 ];
 
 /// The stem of a file's name.
