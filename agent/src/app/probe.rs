@@ -1,14 +1,17 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::target::{Ability, usdt_name};
+use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
 use super::budget::{Budget, Order};
+use super::iterate::Iterated;
 use super::poll::Poll;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
 use crate::binaries::find::World;
@@ -41,6 +44,8 @@ pub(super) struct Running {
 enum Engine {
     /// Programs in the kernel.
     Attached(Attached),
+    /// Programs that the agent runs, once per object.
+    Iterated(Arc<Iterated>),
     /// Rows read by the agent.
     Poll(Poll),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
@@ -103,6 +108,11 @@ impl Running {
                 self.trouble(0, errors, told);
                 families
             }
+            Engine::Iterated(i) => {
+                let (families, errors) = i.scrape(&name, observed);
+                self.trouble(0, errors, told);
+                families
+            }
             Engine::Poll(p) => {
                 observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0 });
                 p.families()
@@ -117,7 +127,7 @@ impl Running {
             Engine::Attached(a) => a.due(),
             Engine::Poll(p) => Some(p.due()),
             Engine::Waiting(w) => Some(w.looked + LOOK_EVERY),
-            Engine::Off(_) => None,
+            Engine::Iterated(_) | Engine::Off(_) => None,
         }
     }
 
@@ -154,7 +164,7 @@ impl Running {
                     _ => {}
                 }
             }
-            Engine::Off(_) => {}
+            Engine::Iterated(_) | Engine::Off(_) => {}
         }
     }
 
@@ -265,14 +275,24 @@ impl Running {
     pub fn attached(&mut self) -> Result<&mut Attached, String> {
         match &mut self.engine {
             Engine::Attached(a) => Ok(a),
+            Engine::Iterated(_) => Err("it runs when the metrics are read".into()),
             Engine::Off(reason) => Err(reason.clone()),
             Engine::Waiting(w) => Err(w.reason.clone()),
             Engine::Poll(_) => Err("it is a poll".into()),
         }
     }
 
+    /// What has to be read when the metrics are, if it is that.
+    pub fn iterated(&self) -> Option<Arc<Iterated>> {
+        match &self.engine {
+            Engine::Iterated(i) => Some(i.clone()),
+            _ => None,
+        }
+    }
+
     fn reason(&self) -> String {
         match &self.engine {
+            Engine::Iterated(i) => i.failure(),
             Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
             Engine::Waiting(w) => w.reason.clone(),
@@ -325,7 +345,7 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     let outline = draft.outline().clone();
     let budget = match &engine {
         Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
-        Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
+        Engine::Iterated(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
     };
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
     let hooks = outline.hooks.iter().cloned().zip(kinds).collect();
@@ -399,6 +419,10 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         let (hook, _) = attach_point(&p.attach);
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
-    let attached = Attached::new(draft.outline(), layout, loaded, user, born);
-    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(attached)))
+    let outline = draft.outline();
+    let engine = match programs.iter().any(|(_, attach)| matches!(attach, Attach::Iter { .. })) {
+        true => Engine::Iterated(Arc::new(Iterated::new(outline, layout, loaded))),
+        false => Engine::Attached(Attached::new(outline, layout, loaded, user, born)),
+    };
+    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), engine))
 }

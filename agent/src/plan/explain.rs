@@ -226,6 +226,7 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
                 CellKind::Counter => "counter".into(),
                 CellKind::Stacks(spec) => stacks(spec),
                 CellKind::Gauge { .. } => "gauge".into(),
+                CellKind::Sum { .. } => "gauge, added up over the objects".into(),
                 CellKind::Histogram(s) => format!("histogram, {} buckets", s.buckets()),
             },
             labels: about.label_names.clone(),
