@@ -43,11 +43,11 @@ pub(super) struct Running {
 /// What became of it.
 enum Engine {
     /// Programs in the kernel.
-    Attached(Attached),
+    Attached(Box<Attached>),
     /// Programs that the agent runs, once per object.
     Iterated(Arc<Iterated>),
     /// Rows read by the agent.
-    Poll(Poll),
+    Poll(Box<Poll>),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
     Waiting(Box<Waiting>),
     /// Nothing; why.
@@ -361,7 +361,7 @@ fn poll(draft: &Draft, artifact: Artifact) -> Running {
     match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
             tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            running(draft, vec!["poll"], Vec::new(), Engine::Poll(poll))
+            running(draft, vec!["poll"], Vec::new(), Engine::Poll(Box::new(poll)))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -422,7 +422,7 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     let outline = draft.outline();
     let engine = match programs.iter().any(|(_, attach)| matches!(attach, Attach::Iter { .. })) {
         true => Engine::Iterated(Arc::new(Iterated::new(outline, layout, loaded))),
-        false => Engine::Attached(Attached::new(outline, layout, loaded, user, born)),
+        false => Engine::Attached(Box::new(Attached::new(outline, layout, loaded, user, born))),
     };
     Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), engine))
 }
