@@ -167,7 +167,9 @@ fn idle(count: usize, comm: &str) -> (Arc<Barrier>, Vec<std::thread::JoinHandle<
     let gate = Arc::new(Barrier::new(count + 1));
     let thread = |_| {
         let gate = gate.clone();
-        let wait = move || drop(gate.wait());
+        let wait = move || {
+            gate.wait();
+        };
         std::thread::Builder::new().name(comm.to_owned()).spawn(wait).unwrap()
     };
     let threads = (0..count).map(thread).collect();

@@ -51,9 +51,13 @@ pub fn embedded() -> Vec<Arc<SourceFile>> {
 
 const EMBEDDED: &[(&str, &str)] = &[
     ("block.yaml", include_str!("../probes/block.yaml")),
+    ("direct_reclaim.yaml", include_str!("../probes/direct_reclaim.yaml")),
     ("filesystem.yaml", include_str!("../probes/filesystem.yaml")),
     ("name_resolution.yaml", include_str!("../probes/name_resolution.yaml")),
     ("offcpu.yaml", include_str!("../probes/offcpu.yaml")),
+    ("oom_kills.yaml", include_str!("../probes/oom_kills.yaml")),
+    ("page_cache.yaml", include_str!("../probes/page_cache.yaml")),
+    ("page_faults.yaml", include_str!("../probes/page_faults.yaml")),
     ("postgresql.yaml", include_str!("../probes/postgresql.yaml")),
     ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),

@@ -1,5 +1,6 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -348,7 +349,10 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
         Engine::Iterated(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
     };
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
-    let hooks = outline.hooks.iter().cloned().zip(kinds).collect();
+    let mut hooks: Vec<(String, &'static str)> = outline.hooks.iter().cloned().zip(kinds).collect();
+    // A span may begin and end at one hook.
+    let mut told = BTreeSet::new();
+    hooks.retain(|hook| told.insert(hook.clone()));
     let started = Instant::now();
     Running { hooks, outline, choices, engine, budget, started, trouble: Default::default() }
 }
