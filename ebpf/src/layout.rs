@@ -252,6 +252,12 @@ pub enum CellKind {
         /// Two's complement.
         signed: bool,
     },
+    /// The same over the objects of an iterator, where values are added: a u64 sum, then a u64 that is 1 once something was
+    /// added. The agent zeroes the table before each run. One shard.
+    Sum {
+        /// Two's complement.
+        signed: bool,
+    },
     /// A u64 sum in raw units, then one u64 per bucket of the scheme; all summed over shards.
     Histogram(Arc<Scheme>),
     /// One u64, summed over shards, by stacks: the last key fields of the table are the id of the kernel's stack (s32)
@@ -264,7 +270,7 @@ impl CellKind {
     pub fn bytes(&self) -> u32 {
         match self {
             CellKind::Counter | CellKind::Stacks(_) => 8,
-            CellKind::Gauge { .. } => 16,
+            CellKind::Gauge { .. } | CellKind::Sum { .. } => 16,
             CellKind::Histogram(s) => 8 + 8 * s.buckets() as u32,
         }
     }

@@ -169,6 +169,19 @@ impl ProbeMaps {
         failed.map_or(Ok(slots.len()), Err)
     }
 
+    /// Empties a table of which no program runs now: no keys, all slots free, all values zero.
+    pub fn clear(&self, table: usize) -> io::Result<()> {
+        let (layout, values) = self.table_parts(table)?;
+        if let Index::Hash { map, free, .. } = layout.index {
+            for (key, slot) in read_index(self.map(map))? {
+                if self.map(map).delete(&key)? && (1..layout.slots).contains(&slot) {
+                    self.map(free).push(&slot.to_ne_bytes())?;
+                }
+            }
+        }
+        values.zero(self.map(layout.values), 0..layout.shards * layout.slots)
+    }
+
     /// Removes open spans whose start is more than `age_ns` ago, and says how many: their end will never come, or will be
     /// counted as [`Loss::NoStart`].
     ///

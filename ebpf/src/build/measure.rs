@@ -54,6 +54,10 @@ fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand
             w.push(Stmt::Store { ptr: record, offset: at, size: Size::B8, value });
             w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
         }
+        CellKind::Sum { .. } => {
+            w.push(Stmt::Add { ptr: record, offset: at, value, atomic });
+            w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
+        }
         CellKind::Histogram(scheme) => {
             let v = match value {
                 Operand::Var(v) => v,

@@ -79,7 +79,9 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
     fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
     for table in &layout.tables {
-        atomic.push(table.shards < layout.cpus || sites.len() > 1);
+        // The agent reads one iterator after the other.
+        let alone = of_objects(&probe.shape);
+        atomic.push(!alone && (table.shards < layout.cpus || sites.len() > 1));
     }
     let mmap = target.abilities.mmapable.yes();
     for table in &layout.tables {
@@ -133,6 +135,11 @@ fn group(probe: &Probe, sites: &[Vec<Option<&Measure>>]) -> Vec<Vec<usize>> {
     groups
 }
 
+/// Whether the programs run once per object, when the agent reads an iterator.
+fn of_objects(shape: &Shape) -> bool {
+    matches!(shape, Shape::At(sites) if sites.iter().any(|s| matches!(s.attach, Attach::Iter { .. })))
+}
+
 fn is_gauge(m: &Metric) -> bool {
     matches!(m.kind, MetricKind::Gauge { .. })
 }
@@ -150,6 +157,7 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
         let kind = match &probe.metrics[m].kind {
             MetricKind::Counter => CellKind::Counter,
             MetricKind::Stacks(spec) => CellKind::Stacks(*spec),
+            MetricKind::Gauge { signed } if of_objects(&probe.shape) => CellKind::Sum { signed: *signed },
             MetricKind::Gauge { signed } => CellKind::Gauge { signed: *signed },
             MetricKind::Histogram(spec) => {
                 CellKind::Histogram(Arc::new(Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?))
@@ -303,7 +311,7 @@ fn may_be_outside(part: &Expr) -> bool {
 /// Spans in a hash are not thinned out: finding them is most of what they cost.
 fn control(probe: &Probe, layout: &mut Layout) {
     let fits = match &probe.shape {
-        Shape::At(sites) => !sites.iter().any(|s| matches!(s.attach, Attach::Iter { .. })),
+        shape @ Shape::At(_) => !of_objects(shape),
         Shape::Span { key, .. } => !matches!(key, SpanKey::Hash(_)),
         Shape::Steps { .. } | Shape::Poll { .. } => false,
     };

@@ -81,7 +81,7 @@ pub(super) fn probe(mut probe: Probe) -> Probe {
 }
 
 fn select(s: &mut Select) {
-    if let Select::OneOf(e, _) = s {
+    if let Select::OneOf(e, _) | Select::NotNull(e) = s {
         expr(e);
     }
 }

@@ -27,6 +27,7 @@ mod key;
 mod label;
 mod members;
 mod metric;
+mod objects;
 mod ops;
 mod print;
 mod prototype;
@@ -48,6 +49,7 @@ use crate::diag::{Diagnostic, did_you_mean};
 use crate::program::{Program, Shape, Text};
 use crate::target::Target;
 use crate::typed;
+use hooks::Point;
 use metric::Columns;
 use report::{Checked, Report, Reported, whole};
 use scope::{Args, Role, Scope};
@@ -137,9 +139,16 @@ fn at<'a>(
     report: &mut Report,
 ) -> Checked<typed::Shape> {
     let (points, mut outcome) = hooks::resolve(hooks, input.target, report);
+    if let Some(reported) = objects::mixed(&points, report) {
+        return Err(reported);
+    }
+    if points.iter().any(Point::is_object) {
+        objects::check_metrics(input.program, report)?;
+    }
     let mut sites = Vec::new();
     for point in points {
-        let scope = Scope::new(Role::At, point.args);
+        let role = if point.is_object() { Role::Object } else { Role::At };
+        let scope = Scope::new(role, point.args);
         match (filter(input, &scope, &input.program.filter, report), measures(input, &scope, columns, report)) {
             (Ok(filter), Ok(measures)) => {
                 sites.push(typed::Site {

@@ -105,6 +105,7 @@ fn attach(attach: &Attach) -> String {
 fn select(select: &Select, btf: Option<&Btf>) -> String {
     match select {
         Select::All => String::new(),
+        Select::NotNull(expr) => format!(" if {} != 0", print_expr(expr, btf)),
         Select::OneOf(expr, numbers) => format!(" if {} in {numbers:?}", print_expr(expr, btf)),
     }
 }

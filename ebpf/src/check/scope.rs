@@ -1,6 +1,7 @@
 //! What names mean at a site.
 
 use super::expr::{Env, Value};
+use super::objects::{self, ObjectArgs};
 use super::prototype::{self, FunctionArgs, REGISTERS};
 use super::report::{Checked, Reported, unknown};
 use super::syscalls::SyscallArgs;
@@ -18,6 +19,8 @@ use crate::typed::{Expr, Kind, Trust, Ty};
 pub(super) enum Role {
     /// `at:` hooks.
     At,
+    /// `at:` an iterator: a task runs, but it is the agent.
+    Object,
     /// A span's start.
     Start,
     /// A span's end.
@@ -59,6 +62,8 @@ pub(super) enum Args<'a> {
     Function(FunctionArgs),
     /// A place in a program or library.
     User(UserArgs),
+    /// What an iterator came by.
+    Object(ObjectArgs<'a>),
 }
 
 /// A value saved at the start of a span.
@@ -100,6 +105,7 @@ impl<'a> Scope<'a> {
             Args::Sample(_) => sampling::NAMES.to_vec(),
             Args::Function(f) => f.names(),
             Args::User(user) => user.names(),
+            Args::Object(object) => object.names(),
         }
     }
 }
@@ -140,6 +146,9 @@ impl Env<'_> {
     }
 
     fn builtin(&mut self, name: &str, span: Span) -> Checked<Option<Value>> {
+        if self.scope.role == Role::Object && objects::is_of_current(name) {
+            return Err(self.not_of_object(name, span));
+        }
         let simple = |kind, ty| Ok((kind, ty, false));
         let found: Checked<(Kind, Ty, bool)> = match name {
             "pid" => simple(Kind::Pid, Ty::U32),
@@ -320,6 +329,7 @@ impl Env<'_> {
             Args::Function(f) => prototype::arg(self, f, field, span),
             Args::Sample(arch) => sampling::arg(self, *arch, field, span),
             Args::User(user) => user::arg(self, user, field, span),
+            Args::Object(object) => objects::arg(self, object, field, span),
         }
     }
 
@@ -335,7 +345,7 @@ impl Env<'_> {
         self.report.add(diagnostic)
     }
 
-    fn raw_arg(&mut self, index: usize, ty: u32, trust: Trust, span: Span) -> Checked<Value> {
+    pub(super) fn raw_arg(&mut self, index: usize, ty: u32, trust: Trust, span: Span) -> Checked<Value> {
         let btf = self.btf(span)?;
         let stripped = btf.strip(ty);
         let ty = match stripped.kind {

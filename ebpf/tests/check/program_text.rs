@@ -59,6 +59,7 @@ fn hook_kind(text: &str) -> HookKind {
     match parts.as_slice() {
         ["tracepoint", system, event] => HookKind::Tracepoint { system: system.to_string(), event: event.to_string() },
         ["rawtracepoint", event] => HookKind::RawTracepoint { event: event.to_string() },
+        ["iter", object] => HookKind::Iter { object: object.to_string() },
         ["interval", "s", n] => HookKind::Interval { period_ns: n.parse::<u64>().expect("seconds") * 1_000_000_000 },
         ["syscall", names, edge] => {
             let names = names.trim_matches(['[', ']']).split(',').map(|n| n.trim().to_string());
