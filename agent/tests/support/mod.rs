@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod bpftrace;
 pub mod disk;
+pub mod frames;
 pub mod kernel_objects;
 pub mod load;
 pub mod memory_group;
