@@ -51,9 +51,12 @@ pub fn embedded() -> Vec<Arc<SourceFile>> {
 
 const EMBEDDED: &[(&str, &str)] = &[
     ("block.yaml", include_str!("../probes/block.yaml")),
+    ("drops.yaml", include_str!("../probes/drops.yaml")),
     ("filesystem.yaml", include_str!("../probes/filesystem.yaml")),
+    ("hardirqs.yaml", include_str!("../probes/hardirqs.yaml")),
     ("name_resolution.yaml", include_str!("../probes/name_resolution.yaml")),
     ("offcpu.yaml", include_str!("../probes/offcpu.yaml")),
+    ("packet_sizes.yaml", include_str!("../probes/packet_sizes.yaml")),
     ("postgresql.yaml", include_str!("../probes/postgresql.yaml")),
     ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
