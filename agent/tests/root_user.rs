@@ -3,7 +3,7 @@
 
 mod support;
 
-use nix::unistd::{Uid, User, chown};
+use nix::unistd::{User, chown};
 use std::fs;
 use std::net::ToSocketAddrs;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::bpftrace::Bpftrace;
-use support::{Folder, emulated, load, not_run, output, wait_for, witnesses};
+use support::{Folder, emulated, load, output, postgresql, wait_for, witnesses};
 
 /// A call takes at least some 30 µs; each tool times the other's breakpoints too, some µs each.
 const TOOL_OVERHEAD_NS: u64 = 20_000;
@@ -71,10 +71,8 @@ struct Server {
 }
 
 impl Server {
-    /// `None` when PostgreSQL is not installed.
-    fn start() -> Option<Server> {
-        let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|v| v.path().join("bin"));
-        let programs = versions.filter(|bin| bin.join("initdb").is_file()).max()?;
+    fn start() -> Server {
+        let programs = postgresql().into_iter().filter(|bin| bin.join("initdb").is_file()).max().expect("the package");
         // The server refuses to run as root.
         let user = User::from_name("postgres").unwrap().expect("the package brings its user");
         let folder = Folder::new();
@@ -102,7 +100,7 @@ impl Server {
             server.folder.0.join(".s.PGSQL.5432").exists().then_some(())
         });
         wait_for("the server's answer", Duration::from_secs(60), || server.ask("select 1").then_some(()));
-        Some(server)
+        server
     }
 
     fn binary(&self) -> PathBuf {
@@ -141,14 +139,12 @@ fn logged(log: &Path, from: usize) -> Vec<f64> {
 #[test]
 #[ignore = "needs root"]
 fn root_queries_of_a_postgresql_server_take_as_long_as_its_log_says() {
-    let test = "root_queries_of_a_postgresql_server_take_as_long_as_its_log_says";
-    assert!(Uid::effective().is_root());
+    if !witnesses("root_queries_of_a_postgresql_server_take_as_long_as_its_log_says", &["postgres", "initdb", "psql"]) {
+        return;
+    }
     // Before the server runs: it is found by its path's pattern, and by its name once it runs.
     let agent = Setup { arguments: &["--enable", "postgresql"], ..Setup::default() }.start();
-    let Some(server) = Server::start() else {
-        assert!(std::env::var_os("KSTROBE_NOT_RUN_FILE").is_some(), "{test}: postgresql is not installed");
-        return not_run(test, "postgresql is not installed");
-    };
+    let server = Server::start();
     wait_for("the probes to be attached", Duration::from_secs(30), || {
         attached(&agent, "postgresql", &server.binary()).then_some(())
     });

@@ -1,5 +1,6 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -40,9 +41,9 @@ pub(super) struct Running {
 /// What became of it.
 enum Engine {
     /// Programs in the kernel.
-    Attached(Attached),
+    Attached(Box<Attached>),
     /// Rows read by the agent.
-    Poll(Poll),
+    Poll(Box<Poll>),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
     Waiting(Box<Waiting>),
     /// Nothing; why.
@@ -328,7 +329,10 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
         Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
     };
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
-    let hooks = outline.hooks.iter().cloned().zip(kinds).collect();
+    let mut hooks: Vec<(String, &'static str)> = outline.hooks.iter().cloned().zip(kinds).collect();
+    // A span may begin and end at one hook.
+    let mut told = BTreeSet::new();
+    hooks.retain(|hook| told.insert(hook.clone()));
     let started = Instant::now();
     Running { hooks, outline, choices, engine, budget, started, trouble: Default::default() }
 }
@@ -341,7 +345,7 @@ fn poll(draft: &Draft, artifact: Artifact) -> Running {
     match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
             tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            running(draft, vec!["poll"], Vec::new(), Engine::Poll(poll))
+            running(draft, vec!["poll"], Vec::new(), Engine::Poll(Box::new(poll)))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -400,5 +404,5 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let attached = Attached::new(draft.outline(), layout, loaded, user, born);
-    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(attached)))
+    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(Box::new(attached))))
 }

@@ -16,5 +16,5 @@ pub mod pattern;
 pub mod symbols;
 pub mod usdt;
 
-pub use find::File;
+pub use find::{File, named};
 pub use open::{Places, all_functions, all_probes, functions, places, probes};

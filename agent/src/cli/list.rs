@@ -3,12 +3,9 @@
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use kstrobe_ebpf::program::Binary;
-use kstrobe_ebpf::target::{Function, Syscall};
 
 use super::{Output, SourceArgs, complain, table};
-use crate::binaries::find::World;
-use crate::binaries::{self, File};
+use crate::binaries;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, functions};
 use crate::metrics::snapshot::Kind;
@@ -84,8 +81,8 @@ fn rows(args: &Args) -> Result<Table, String> {
         What::Tracepoints => (vec!["tracepoint", "arguments"], tracepoints(args)?),
         What::Syscalls => {
             let target = prepare::look(&[], args.source.btf.as_deref());
-            let row = |(name, call): (&String, &Syscall)| vec![name.clone(), call.number.to_string()];
-            (vec!["syscall", "number"], target.syscalls.iter().map(row).collect())
+            let rows = target.syscalls.iter().map(|(name, call)| vec![name.clone(), call.number.to_string()]);
+            (vec!["syscall", "number"], rows.collect())
         }
         What::Polls => (vec!["source", "fields", "summary"], polls()),
         What::Functions => match args.of.as_deref() {
@@ -120,19 +117,15 @@ fn tracepoints(args: &Args) -> Result<Vec<Vec<String>>, String> {
 fn kernel_functions(pattern: &str) -> Vec<Vec<String>> {
     let hooks = |traced: bool| if traced { "fentry, fexit, kprobe, kretprobe" } else { "kprobe, kretprobe" };
     let all = functions::list(pattern, Tracefs::open().ok().as_ref());
-    let row = |f: Function| vec![f.symbol, f.module.unwrap_or_default(), hooks(f.traceable).into()];
-    let mut rows: Vec<_> = all.into_iter().map(row).collect();
+    let rows = all.into_iter().map(|f| vec![f.symbol, f.module.unwrap_or_default(), hooks(f.traceable).into()]);
+    let mut rows: Vec<_> = rows.collect();
     rows.sort();
     rows
 }
 
-fn files(words: &str) -> Result<Vec<File>, String> {
-    World::look().find(&Binary { path: words.into(), pid: None })
-}
-
 fn functions_of(words: &str) -> Result<Vec<Vec<String>>, String> {
     let mut rows = Vec::new();
-    for file in files(words)? {
+    for file in binaries::named(words)? {
         let all = binaries::all_functions(&file).map_err(|e| format!("{}: {e}", file.shown))?;
         rows.extend(all.into_iter().map(|f| vec![f.readable(), f.size.to_string(), file.shown.clone()]));
     }
@@ -142,7 +135,7 @@ fn functions_of(words: &str) -> Result<Vec<Vec<String>>, String> {
 
 fn probe_points(words: &str) -> Result<Vec<Vec<String>>, String> {
     let mut rows = Vec::new();
-    for file in files(words)? {
+    for file in binaries::named(words)? {
         let all = binaries::all_probes(&file).map_err(|e| format!("{}: {e}", file.shown))?;
         rows.extend(all.into_iter().map(|p| vec![format!("{}:{}", p.provider, p.name), p.args, file.shown.clone()]));
     }

@@ -48,6 +48,9 @@ pub struct Options {
     /// Run no tests: ask every kernel what it can do and write docs/kernels.md
     #[arg(long, conflicts_with_all = ["kernel", "set", "tests"])]
     write_docs: bool,
+    /// Run no tests but `cargo xtask bench --only hooks`: kinds of hooks that the host may lack
+    #[arg(long, conflicts_with_all = ["set", "tests", "write_docs"])]
+    bench: bool,
     /// Names of tests, or parts of them; those of the set when there are none
     #[arg(last = true)]
     tests: Vec<String>,
@@ -73,12 +76,39 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if options.write_docs {
         return write_docs(root, Duration::from_secs(options.timeout));
     }
+    if options.bench {
+        return bench(root, options);
+    }
     run_tests(root, options).map(drop)
+}
+
+/// Measures the hooks in each kernel. Ratios are of an emulated processor's, which is slow at other things than a real one.
+fn bench(root: &Path, options: &Options) -> Result<()> {
+    let agent = crate::bench::build_agent(root)?;
+    let xtask = std::env::current_exe()?;
+    let script = format!(
+        "cd '{}' && '{}' bench --only hooks --rounds 3 --calls 20000 --agent '{}'\n",
+        root.display(),
+        xtask.display(),
+        agent.display()
+    );
+    let binaries = Binaries { tests: vec![xtask], agent };
+    for release in wanted(options) {
+        let ended = guest(root, *release, &binaries, &script, Duration::from_secs(options.timeout))?;
+        if ended.status != 0 {
+            bail!("the benchmark failed on kernel {} (status {})", release.name(), ended.status);
+        }
+    }
+    Ok(())
+}
+
+fn wanted(options: &Options) -> &[Release] {
+    if options.kernel.is_empty() { &Release::ALL } else { &options.kernel }
 }
 
 /// Runs tests in each kernel in turn; says which were not run there, and why.
 fn run_tests(root: &Path, options: &Options) -> Result<Vec<String>> {
-    let releases = if options.kernel.is_empty() { &Release::ALL[..] } else { &options.kernel };
+    let releases = wanted(options);
     let tests: Vec<String> = match options.set {
         _ if !options.tests.is_empty() => options.tests.clone(),
         Set::Short => SHORT.iter().map(|name| (*name).to_owned()).collect(),
@@ -135,7 +165,10 @@ fn provide(root: &Path) -> Result<(), String> {
 
 /// The short set in every kernel, for a test of a change; says which tests were not run there, and why.
 pub fn short(root: &Path) -> Result<Vec<String>> {
-    run_tests(root, &Options { kernel: vec![], timeout: 120, set: Set::Short, write_docs: false, tests: vec![] })
+    run_tests(
+        root,
+        &Options { kernel: vec![], timeout: 120, set: Set::Short, write_docs: false, bench: false, tests: vec![] },
+    )
 }
 
 fn write_docs(root: &Path, limit: Duration) -> Result<()> {
