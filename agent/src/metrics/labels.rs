@@ -3,6 +3,7 @@
 //! The kernel stores raw numbers; what they are called is decided here, once per key. An unknown number prints in decimal:
 //! a label is never empty or guessed because a table is older than the kernel.
 
+use super::functions::Functions;
 use kstrobe_ebpf::typed::{Decoder, Ty};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -21,10 +22,11 @@ pub const OTHER: &str = "other";
 pub struct Names {
     interfaces: HashMap<u32, (Option<String>, Instant)>,
     resolve_interface: fn(u32) -> Option<String>,
+    functions: Functions,
 }
 
 impl Names {
-    /// Asks the kernel for interface names in the agent's network namespace.
+    /// Asks the kernel for its functions and for interface names in the agent's network namespace.
     pub fn new() -> Self {
         Self::with_interfaces(|index| {
             let name = nix::net::if_::if_indextoname(index).ok()?.into_string().ok()?;
@@ -35,14 +37,16 @@ impl Names {
 
     /// With another source of interface names.
     pub fn with_interfaces(resolve_interface: fn(u32) -> Option<String>) -> Self {
-        Self { interfaces: HashMap::new(), resolve_interface }
+        let functions = Functions::new(|| std::fs::read_to_string("/proc/kallsyms").unwrap_or_default());
+        Self { interfaces: HashMap::new(), resolve_interface, functions }
     }
 
     /// The text of one stored value. `bytes` is the value as it lies in the key: little-endian for integers.
     pub fn text(&mut self, decoder: &Decoder, ty: Ty, bytes: &[u8], now: Instant) -> String {
         let unsigned = unsigned(bytes);
         let named = match decoder {
-            Decoder::Unsigned | Decoder::Ksym | Decoder::Usym | Decoder::Stack | Decoder::Disk => None,
+            Decoder::Unsigned | Decoder::Usym | Decoder::Stack | Decoder::Disk => None,
+            Decoder::Ksym => return self.functions.name(unsigned, now),
             Decoder::Signed => return signed(bytes).to_string(),
             Decoder::Bool => return if unsigned != 0 { "true" } else { "false" }.to_owned(),
             Decoder::Str => return string(bytes),

@@ -4,6 +4,7 @@
 //! Nothing here makes a system call on its own or looks at a clock: memory, index and time are passed in.
 
 pub mod fold;
+pub mod functions;
 pub mod labels;
 pub mod polled;
 pub mod series;

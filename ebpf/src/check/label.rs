@@ -1,7 +1,7 @@
 //! Labels: which values may be one, and how user space shows them.
 
 use super::expr::{Env, Value};
-use super::report::Checked;
+use super::report::{Checked, Report};
 use super::{access, walk};
 use crate::ast::{self, ExprKind};
 use crate::diag::Span;
@@ -9,8 +9,20 @@ use crate::target::btf::Kind as BtfKind;
 use crate::typed::{Decoder, Expr, Kind, Ty};
 
 /// Calls that stand only outermost in a label.
-pub(super) const DECODERS: [&str; 11] =
-    ["syscall", "errno", "tcp_state", "address_family", "softirq", "ip", "port", "ifname", "signal", "map", "enum"];
+pub(super) const DECODERS: [&str; 12] = [
+    "syscall",
+    "errno",
+    "tcp_state",
+    "address_family",
+    "softirq",
+    "ip",
+    "port",
+    "ifname",
+    "signal",
+    "ksym",
+    "map",
+    "enum",
+];
 
 /// A label at one site.
 pub(super) struct LabelValue {
@@ -34,6 +46,12 @@ impl Env<'_> {
     /// The value and decoder of a label.
     pub(super) fn label(&mut self, ast: &ast::Expr, allow_high_cardinality: bool) -> Checked<LabelValue> {
         let label = match &ast.kind {
+            // Decoders may stand in the sides of a choice that the kernel decides.
+            ExprKind::Cond(condition, yes, no) => match self.decided(condition) {
+                Some(true) => return self.label(yes, allow_high_cardinality),
+                Some(false) => return self.label(no, allow_high_cardinality),
+                None => self.plain_label(ast)?,
+            },
             ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span)?,
             ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span)?,
             ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {
@@ -42,7 +60,11 @@ impl Env<'_> {
             }
             _ => self.plain_label(ast)?,
         };
-        let identity = walk::identity(&label.expr).or(self.saved_identity(&label.expr));
+        let identity = match label.decoder {
+            // Addresses in code are few, and those of one function read the same.
+            Decoder::Ksym => None,
+            _ => walk::identity(&label.expr).or(self.saved_identity(&label.expr)),
+        };
         if let (Some(what), false) = (identity, allow_high_cardinality) {
             let message = format!("`{}` is {what}: nearly every event would make a new series", self.quote(ast.span));
             let hint = "use `comm`, `cgroup` or a coarser value, or set `allow_high_cardinality: true`";
@@ -55,9 +77,21 @@ impl Env<'_> {
         Ok(LabelValue { expr, ..label })
     }
 
+    /// The value of a constant condition. What is wrong with one is told by whoever checks it as a value.
+    fn decided(&self, condition: &ast::Expr) -> Option<bool> {
+        let mut unheard = Report::default();
+        let mut quiet = Env { report: &mut unheard, ..*self };
+        let value = quiet.value(condition).ok()?;
+        match quiet.truth(value).ok()?.kind {
+            Kind::Const(bit) => Some(bit == 1),
+            _ => None,
+        }
+    }
+
     fn saved_identity(&self, expr: &Expr) -> Option<&'static str> {
         match &expr.kind {
             Kind::Saved(i) => self.scope.saved.get(*i as usize)?.identity,
+            Kind::State(i) => self.scope.state.get(*i as usize)?.identity,
             Kind::Convert(inner) => self.saved_identity(inner),
             _ => None,
         }
@@ -105,6 +139,9 @@ impl Env<'_> {
         if name == "ip" {
             return self.address(value, arg);
         }
+        if name == "ksym" {
+            return self.code_address(value, arg);
+        }
         let expr = self.integer(value)?;
         if let ("port", false) = (name, matches!(expr.ty, Ty::Int { bits: 16, signed: false })) {
             let quote = self.quote(arg.span);
@@ -123,6 +160,20 @@ impl Env<'_> {
             _ => Decoder::Signal,
         };
         Ok(LabelValue { expr, decoder, domain: key_domain(name) })
+    }
+
+    /// `ksym(x)`: an address in the kernel's code, as a pointer or a number.
+    fn code_address(&mut self, value: Value, arg: &ast::Expr) -> Checked<LabelValue> {
+        let expr = self.typed(value)?;
+        match expr.ty {
+            Ty::Ptr { .. } | Ty::Int { bits: 64, .. } => {
+                Ok(LabelValue { expr: access::convert(expr, Ty::U64), decoder: Decoder::Ksym, domain: None })
+            }
+            ty => {
+                let message = format!("`{}` is {} and no address", self.quote(arg.span), self.describe(ty));
+                Err(self.fail_hint(arg.span, message, "give `ksym(..)` a pointer or a number of 64 bits"))
+            }
+        }
     }
 
     /// `ip(x)`: 4 or 16 bytes in network order, as a `__be32`, an array or a `struct in6_addr`.
@@ -155,9 +206,21 @@ impl Env<'_> {
         }
     }
 
-    /// `enum(enum NAME, x)`.
+    /// `enum(enum NAME, x)`, or with a third argument the text that names are shown without if they begin so.
     fn enum_label(&mut self, args: &[ast::Expr], span: Span) -> Checked<LabelValue> {
+        let (args, prefix) = match args {
+            [named @ .., last] if named.len() == 2 => (named, Some(last)),
+            _ => (args, None),
+        };
         self.arity("enum", args, 2, "enum(enum NAME, x)", span)?;
+        let prefix = match prefix.map(|last| (&last.kind, last.span)) {
+            None => "",
+            Some((ExprKind::Str(text), _)) => text,
+            Some((_, span)) => {
+                let hint = "as in `enum(enum NAME, x, \"NAME_\")`";
+                return Err(self.fail_hint(span, "what names are shown without is text in quotes", hint));
+            }
+        };
         let (id, value) = (self.named_type(&args[0]), self.value(&args[1]));
         let (id, value) = (id?, value?);
         let btf = self.btf(span)?;
@@ -167,7 +230,8 @@ impl Env<'_> {
             return Err(self.fail_hint(args[0].span, message, "write `enum(enum NAME, x)`"));
         }
         let expr = self.integer(value)?;
-        let names = btf.enum_values(t).into_iter().map(|(name, value)| (value, name.to_string())).collect();
+        let shown = |name: &str| name.strip_prefix(prefix).filter(|rest| !rest.is_empty()).unwrap_or(name).to_owned();
+        let names = btf.enum_values(t).into_iter().map(|(name, value)| (value, shown(name))).collect();
         Ok(LabelValue { expr, decoder: Decoder::Enum(names), domain: None })
     }
 
