@@ -191,7 +191,9 @@ fn root_the_command_takes_a_profile_of_the_shipped_probe() {
     assert!(count.is_some_and(|count: usize| count >= stacks.len()), "{}", taken.err);
     stacks.retain(|(frames, _)| frames[0] == "kst-stacks");
     let all: u64 = stacks.iter().map(|(_, value)| value).sum();
-    assert_shares(BURNERS.map(|name| sum(&stacks, name)), all, spent, 0.05);
+    // Turns of a few samples each, and fewer where others want the CPUs too: four standard deviations of chance.
+    let chance = 4.0 * (0.75 * 0.25 / all as f64).sqrt();
+    assert_shares(BURNERS.map(|name| sum(&stacks, name)), all, spent, 0.02 + chance);
     // The load had a CPU most of the time, or shared it with what else runs here.
     assert!((30..=99 * 3 + 12).contains(&all), "{all} samples in 3 s\n{text}");
 }

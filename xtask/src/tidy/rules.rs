@@ -21,6 +21,7 @@ const DATA: &[&str] = &["layout", "buckets", "typed", "target", "ir", "Layout", 
 /// Where unsafe code, the loader and raw system calls may stand.
 const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("agent/src/kernel/", "the room for it"),
+    ("agent/tests/support/frames.rs", "functions in assembly, whose frames tests know to the instruction"),
     ("ebpf/tests/", "a virtual machine's programs read memory by address"),
     ("xtask/src/bench/", "loads the programs it compares with"),
 ];
