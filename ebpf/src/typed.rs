@@ -284,8 +284,10 @@ pub struct StepSite {
     pub select: Select,
     /// The key.
     pub by: Vec<Expr>,
-    /// The step's `where`.
+    /// What of the step's `where` needs no state.
     pub filter: Option<Expr>,
+    /// What of it does.
+    pub state_filter: Option<Expr>,
     /// Fields (by index) and their new values.
     pub set: Vec<(u32, Expr)>,
     /// Metrics (by index) measured here.

@@ -37,48 +37,22 @@ pub(super) fn steps<'a>(room: &'a Room<'a>) -> Result<Vec<Func>, Diagnostic> {
 }
 
 fn step<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: usize, site: &StepSite) {
-    let (first, rest) = split(site);
-    let body = |s: &mut Exprs<'a>| on_state(room, s, memory, i, site, rest.as_ref());
-    match first {
+    let body = |s: &mut Exprs<'a>| on_state(room, s, memory, i, site);
+    match selection(site) {
         Some(cond) => s.when(&cond, body),
         None => body(s),
     }
 }
 
-/// The step's conditions: what needs no state, which is tested before the map is asked, and what does.
-fn split(site: &StepSite) -> (Option<Expr>, Option<Expr>) {
-    let (mut first, mut rest) = (None, None);
-    if let Select::OneOf(e, values) = &site.select {
-        first = Some(condition(Kind::OneOf(Box::new(e.clone()), values.clone())));
+/// What selects the step's events before the map is asked.
+fn selection(site: &StepSite) -> Option<Expr> {
+    let condition = |kind| Expr { kind, ty: Ty::Bool, duration: false, place: Place::default() };
+    let Select::OneOf(e, values) = &site.select else { return site.filter.clone() };
+    let selected = condition(Kind::OneOf(Box::new(e.clone()), values.clone()));
+    match &site.filter {
+        Some(filter) => Some(condition(Kind::And(Box::new(selected), Box::new(filter.clone())))),
+        None => Some(selected),
     }
-    let mut parts = Vec::new();
-    site.filter.iter().for_each(|filter| conjuncts(filter, &mut parts));
-    for part in parts {
-        let side = if reads_state(part) { &mut rest } else { &mut first };
-        *side = Some(match side.take() {
-            Some(before) => condition(Kind::And(Box::new(before), Box::new(part.clone()))),
-            None => part.clone(),
-        });
-    }
-    (first, rest)
-}
-
-fn condition(kind: Kind) -> Expr {
-    Expr { kind, ty: Ty::Bool, duration: false, place: Place::default() }
-}
-
-fn conjuncts<'e>(e: &'e Expr, into: &mut Vec<&'e Expr>) {
-    match &e.kind {
-        Kind::And(a, b) => {
-            conjuncts(a, into);
-            conjuncts(b, into);
-        }
-        _ => into.push(e),
-    }
-}
-
-fn reads_state(e: &Expr) -> bool {
-    crate::check::reads(e, &|kind| matches!(kind, Kind::State(_)))
 }
 
 /// The state of an event's key.
@@ -90,14 +64,7 @@ struct Found {
     copy: Slot,
 }
 
-fn on_state<'a>(
-    room: &'a Room<'a>,
-    s: &mut Exprs<'a>,
-    memory: &StateMemory,
-    i: usize,
-    site: &StepSite,
-    filter: Option<&Expr>,
-) {
+fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: usize, site: &StepSite) {
     let (offsets, bytes) = key_layout(&types(&site.by));
     let key = s.w.slot(bytes);
     write_key(s, key, bytes, &offsets, &site.by);
@@ -114,7 +81,7 @@ fn on_state<'a>(
     let found = Found { key, state, copy };
     s.inputs.state = Some((copy, &room.memory.state_offsets));
     let body = |s: &mut Exprs<'a>| act(room, s, memory, i, site, &found);
-    match filter {
+    match &site.state_filter {
         Some(cond) => s.when(cond, body),
         None => body(s),
     }

@@ -67,11 +67,6 @@ const MAX_SET: usize = 256;
 /// Most bytes of one text value.
 const MAX_TEXT: u16 = 64;
 
-/// Whether an expression or anything in it is such a node.
-pub(crate) fn reads(expr: &typed::Expr, test: &dyn Fn(&typed::Kind) -> bool) -> bool {
-    walk::any(expr, test)
-}
-
 /// What the language allows at most, in words.
 pub fn limits() -> Vec<(&'static str, u64)> {
     vec![

@@ -53,6 +53,9 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
             for s in sites {
                 line(&mut out, format!("step {}{}", attach(&s.attach), select(&s.select, btf)));
                 body(&mut out, &s.filter, &s.by, &[], probe, btf);
+                if let Some(filter) = &s.state_filter {
+                    line(&mut out, format!("  where {}", print_expr(filter, btf)));
+                }
                 for (metric, m) in &s.observe {
                     let name = &probe.metrics[*metric as usize].name;
                     line(&mut out, format!("  observe {name} = {}", print_expr(&m.value, btf)));

@@ -10,7 +10,7 @@ use super::scope::{Role, Saved, Scope};
 use super::{Input, MAX_SAVED, MAX_TEXT, filter, walk};
 use crate::diag::Diagnostic;
 use crate::program::{Step, Steps, Text};
-use crate::typed::{Expr, Measure, Shape, StepSite, Ty};
+use crate::typed::{Expr, Kind, Measure, Shape, StepSite, Ty};
 
 /// Most bytes of a state: programs hold it on their stack, beside keys and text.
 pub(super) const MAX_STATE_BYTES: u32 = 128;
@@ -154,22 +154,43 @@ fn site(
         step.set.iter().map(|(name, text)| assignment(input, &scope, name, text, report)).collect();
     let observe: Vec<Checked<(u32, Measure)>> =
         step.observe.iter().map(|i| Ok((*i, metric::measure(input, &scope, *i as usize, columns, report)?))).collect();
-    let (key, filter) = (key?, both(probes_own?, own?));
+    let (key, (filter, state_filter)) = (key?, split([probes_own?, own?]));
     let set = set.into_iter().collect::<Checked<_>>()?;
     let observe = observe.into_iter().collect::<Checked<_>>()?;
     let by = key.iter().map(|(expr, _)| expr.clone()).collect();
     let Point { attach, place, select, .. } = point;
-    Ok((StepSite { attach, place, select, by, filter, set, observe, delete: step.delete, slow: None }, key))
+    Ok((
+        StepSite { attach, place, select, by, filter, state_filter, set, observe, delete: step.delete, slow: None },
+        key,
+    ))
 }
 
-fn both(a: Option<Expr>, b: Option<Expr>) -> Option<Expr> {
-    match (a, b) {
-        (Some(a), Some(b)) => {
-            let place = b.place;
-            let kind = crate::typed::Kind::And(Box::new(a), Box::new(b));
-            Some(Expr { kind, ty: Ty::Bool, duration: false, place })
+/// Conditions that all must hold: those that are known before the state is looked for, and those that are not.
+fn split(filters: [Option<Expr>; 2]) -> (Option<Expr>, Option<Expr>) {
+    let mut parts = Vec::new();
+    filters.into_iter().flatten().for_each(|filter| conjuncts(filter, &mut parts));
+    let (mut before, mut after) = (None, None);
+    for part in parts {
+        let side = if walk::any(&part, &|kind| matches!(kind, Kind::State(_))) { &mut after } else { &mut before };
+        *side = Some(match side.take() {
+            None => part,
+            Some(other) => {
+                let place = part.place;
+                let kind = Kind::And(Box::new(other), Box::new(part));
+                Expr { kind, ty: Ty::Bool, duration: false, place }
+            }
+        });
+    }
+    (before, after)
+}
+
+fn conjuncts(e: Expr, into: &mut Vec<Expr>) {
+    match e.kind {
+        Kind::And(a, b) => {
+            conjuncts(*a, into);
+            conjuncts(*b, into);
         }
-        (a, b) => a.or(b),
+        _ => into.push(e),
     }
 }
 

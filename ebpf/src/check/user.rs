@@ -204,7 +204,8 @@ pub(super) fn join(shape: &mut Shape, arch: Arch) {
             for s in sites.iter_mut() {
                 let set = s.set.iter().map(|(_, value)| value);
                 let observed = s.observe.iter().flat_map(|(_, m)| of_measure(m));
-                let read = s.filter.iter().chain(&s.by).chain(set).chain(observed).chain(of_slow(&s.slow));
+                let filters = s.filter.iter().chain(&s.state_filter);
+                let read = filters.chain(&s.by).chain(set).chain(observed).chain(of_slow(&s.slow));
                 forget(&mut s.attach, arch, read);
             }
             unique(sites);

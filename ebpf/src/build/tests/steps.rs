@@ -3,13 +3,14 @@
 use super::*;
 use crate::typed::StepSite;
 
-fn step(event: &str, filter: Option<Expr>) -> StepSite {
+fn step(event: &str, state_filter: Option<Expr>) -> StepSite {
     StepSite {
         attach: raw(event),
         place: Place::default(),
         select: Select::All,
         by: vec![arg(0)],
-        filter,
+        filter: None,
+        state_filter,
         set: Vec::new(),
         observe: Vec::new(),
         delete: false,
