@@ -35,6 +35,8 @@ pub struct Observed {
     pub series: Vec<SeriesUse>,
     /// One per probe that has a budget.
     pub budgets: Vec<BudgetUse>,
+    /// One per probe at iterators.
+    pub iterations: Vec<IterationUse>,
 }
 
 /// Whether a hook is attached.
@@ -127,6 +129,17 @@ pub struct BudgetUse {
     pub over: bool,
     /// Times it was throttled.
     pub throttled: u64,
+}
+
+/// What reading a probe's iterators takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IterationUse {
+    /// Probe.
+    pub probe: String,
+    /// How long the last walk over all objects took.
+    pub took: Duration,
+    /// Scrapes that could not wait for a walk and showed the one before.
+    pub late: u64,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -235,8 +248,19 @@ impl Collector for ObservedCollector {
         family(out, "series_overflow", help, None, overflow)?;
         let evicted = observed.series.iter().map(|series| (labels(series), ConstCounter::new(series.evicted)));
         family(out, "series_evicted", "Label sets given back after their time to live.", None, evicted)?;
+        encode_iterations(out, &observed.iterations)?;
         encode_budgets(out, &observed.budgets)
     }
+}
+
+fn encode_iterations(out: &mut DescriptorEncoder, iterations: &[IterationUse]) -> fmt::Result {
+    let labels = |i: &IterationUse| [("probe", i.probe.clone())];
+    let took = iterations.iter().map(|i| (labels(i), ConstGauge::new(i.took.as_secs_f64())));
+    let help = "Time that the last walk over the objects of a probe at iterators took.";
+    family(out, "iteration", help, Some(Unit::Seconds), took)?;
+    let late = iterations.iter().map(|i| (labels(i), ConstCounter::new(i.late)));
+    let help = "Scrapes that could not wait for such a walk and show an older one.";
+    family(out, "iterations_late", help, None, late)
 }
 
 fn encode_budgets(out: &mut DescriptorEncoder, budgets: &[BudgetUse]) -> fmt::Result {
@@ -342,6 +366,7 @@ mod tests {
             losses: vec![Lost { probe: probe(), reason: "no_start", events: 2 }],
             series: vec![SeriesUse { probe: probe(), overflowed: 5, evicted: 6 }],
             budgets: vec![BudgetUse { probe: probe(), one_of: 8, over: true, throttled: 2 }],
+            iterations: vec![IterationUse { probe: probe(), took: Duration::from_millis(250), late: 3 }],
         }
     }
 
@@ -376,6 +401,8 @@ mod tests {
                 r#"kstrobe_probe_sampling_ratio{probe="softirq"} 0.125"#,
                 r#"kstrobe_probe_over_budget{probe="softirq"} 1"#,
                 r#"kstrobe_probe_throttled_total{probe="softirq"} 2"#,
+                r#"kstrobe_iteration_seconds{probe="softirq"} 0.25"#,
+                r#"kstrobe_iterations_late_total{probe="softirq"} 3"#,
             ] {
                 assert_eq!(line(text, expected), expected);
             }

@@ -14,6 +14,7 @@ use support::{emulated, load, wait_for};
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     at: Duration,
+    per_second: f64,
     per_cpu_second: f64,
 }
 
@@ -37,20 +38,27 @@ fn flood(stop: &AtomicBool, burst: u32, pause: Duration) -> Vec<Slice> {
             }
         }
         // The clock of CPU time counts scheduler ticks on some machines: shorter slices would be lumps.
-        slices.push(Slice { at, per_cpu_second: f64::from(calls) / (cpu_seconds() - before).max(1e-6) });
+        let per_cpu_second = f64::from(calls) / (cpu_seconds() - before).max(1e-6);
+        slices.push(Slice { at, per_second: f64::from(calls) / (begin.elapsed() - at).as_secs_f64(), per_cpu_second });
     }
     slices
 }
 
 /// Runs the load beside `work`; gives its slices and what the work gave.
 fn beside<T>(burst: u32, pause: Duration, work: impl FnOnce() -> T) -> (Vec<Slice>, T) {
+    beside_threads(1, burst, pause, work)
+}
+
+/// The same with so many threads of it.
+fn beside_threads<T>(threads: usize, burst: u32, pause: Duration, work: impl FnOnce() -> T) -> (Vec<Slice>, T) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let flood = || flood(&stop, burst, pause);
-        let thread = std::thread::Builder::new().name("kst-flood".to_owned()).spawn_scoped(scope, flood).unwrap();
+        let start = || std::thread::Builder::new().name("kst-flood".to_owned()).spawn_scoped(scope, flood).unwrap();
+        let threads: Vec<_> = (0..threads).map(|_| start()).collect();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         stop.store(true, Ordering::Relaxed);
-        let slices = thread.join().unwrap();
+        let slices = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
         (slices, result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
@@ -127,6 +135,67 @@ fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     assert!(listed.contains(r#""throttled":"over its budget of 2 % of a CPU"#), "{listed}");
     assert!(agent.log().contains("taken off its hooks"), "{}", agent.log());
     agent.stop();
+}
+
+const EVERY_CALL: &str = "
+probe: every_call
+summary: Each system call of the machine.
+at: rawtracepoint:sys_enter
+budget_cpu_percent: 2
+metrics:
+  every_call_total: { type: counter, labels: { comm: comm } }
+";
+
+/// Events a second at the hook while it floods: what is asked for, and what a small machine must reach.
+const FLOOD: (f64, f64) = (1e6, 5e5);
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_million_events_a_second_are_thinned_out_or_left_within_five_seconds() {
+    let threads = std::thread::available_parallelism().unwrap().get().clamp(2, 4);
+    let (calm, ()) = beside_threads(threads, 1000, Duration::ZERO, || std::thread::sleep(Duration::from_millis(1500)));
+    let agent = Agent::start_with(&[], &[("every_call", EVERY_CALL)]);
+    let probe = [("probe", "every_call")];
+    assert_eq!(agent.scrape().sum("kstrobe_probe_over_budget", &probe), 0.0);
+    let limit = Duration::from_secs(if emulated() { 20 } else { 5 });
+    let (slices, at) = beside_threads(threads, 1000, Duration::ZERO, || {
+        let begin = Instant::now();
+        wait_for("the probe to be held back", limit, || {
+            (agent.scrape().sum("kstrobe_probe_over_budget", &probe) == 1.0).then_some(())
+        });
+        let at = begin.elapsed();
+        // It may need further steps before it costs no more than it may.
+        std::thread::sleep(Duration::from_secs(5));
+        at
+    });
+    let rate: f64 = threads as f64 * mean(slices.iter().filter(|s| s.at < at).map(|s| s.per_second));
+    eprintln!("{rate:.0} events a second by {threads} threads, held back after {at:?}");
+    assert!(emulated() || rate >= FLOOD.1, "{rate:.0} events a second: no flood (asked for {:.0})", FLOOD.0);
+    let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_secs(3)).collect();
+    let (calm, after) = (median(&calm), median(&after));
+    assert!(
+        after >= 0.8 * calm,
+        "{after:.0} calls a second of CPU afterwards, {calm:.0} before; {rate:.0} events a second"
+    );
+
+    let metrics = agent.scrape();
+    assert_eq!(metrics.sum("kstrobe_probe_over_budget", &probe), 1.0);
+    assert!(metrics.sum("kstrobe_probe_throttled_total", &probe) >= 1.0);
+    assert!(metrics.sum("kstrobe_every_call_total", &[("comm", "kst-flood")]) > 0.0);
+    let held_back = metrics.sum("kstrobe_probe_sampling_ratio", &probe) < 1.0
+        || metrics.series("kstrobe_probe_attached", &probe).all(|(_, attached)| attached == 0.0);
+    assert!(held_back, "it says neither that it is thinned out nor that it is off its hooks");
+    for page in ["/readyz", "/api/v1/probes"] {
+        let (status, text) = agent.get(page).unwrap();
+        assert!(status == 200 && text.contains("over its budget of 2 % of a CPU"), "{page}: {status} {text}");
+    }
+    assert!(agent.log().contains("throttled") && agent.log().contains("over its budget"), "{}", agent.log());
+    agent.stop();
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / f64::max(count, 1.0)
 }
 
 const BUSY: &str = "

@@ -6,73 +6,34 @@ use nix::fcntl::OFlag;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 use support::agent::Setup;
-use support::{Folder, output, wait_for};
+use support::disk::Disk;
+use support::wait_for;
 
 const BLOCK_BYTES: usize = 4096;
 
-/// A disk of the test's own: the spare one that the kernel lab names, or a loop device over a file.
-struct Disk {
-    name: String,
-    /// Whether to detach it at the end.
-    looped: bool,
-    _folder: Folder,
+/// Requests completed and sectors moved: reads, then writes.
+fn counters(disk: &Disk) -> [u64; 4] {
+    let text = std::fs::read_to_string(format!("/sys/block/{}/stat", disk.name)).unwrap();
+    let n: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    [n[0], n[2], n[4], n[6]]
 }
 
-impl Disk {
-    fn new() -> Disk {
-        let folder = Folder::new();
-        if let Ok(name) = std::env::var("KSTROBE_SPARE_DISK") {
-            return Disk { name, looped: false, _folder: folder };
-        }
-        let file = folder.write("disk", "");
-        OpenOptions::new().write(true).open(&file).unwrap().set_len(16 << 20).unwrap();
-        let device = output(Command::new("losetup").args(["--find", "--show"]).arg(&file));
-        let name = device.trim().trim_start_matches("/dev/").to_owned();
-        Disk { name, looped: true, _folder: folder }
+/// Writes, then reads, so many blocks past the page cache, one request each.
+fn use_it(disk: &Disk, writes: usize, reads: usize) {
+    #[repr(align(4096))]
+    struct Block([u8; BLOCK_BYTES]);
+    let mut block = Block([7; BLOCK_BYTES]);
+    let mut open = OpenOptions::new();
+    let mut device =
+        open.read(true).write(true).custom_flags(OFlag::O_DIRECT.bits()).open(disk.device()).expect("the disk opens");
+    for _ in 0..writes {
+        device.write_all(&block.0).unwrap();
     }
-
-    fn device(&self) -> PathBuf {
-        Path::new("/dev").join(&self.name)
-    }
-
-    /// Requests completed and sectors moved: reads, then writes.
-    fn stat(&self) -> [u64; 4] {
-        let text = std::fs::read_to_string(format!("/sys/block/{}/stat", self.name)).unwrap();
-        let n: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
-        [n[0], n[2], n[4], n[6]]
-    }
-
-    /// Writes, then reads, so many blocks past the page cache, one request each.
-    fn use_it(&self, writes: usize, reads: usize) {
-        #[repr(align(4096))]
-        struct Block([u8; BLOCK_BYTES]);
-        let mut block = Block([7; BLOCK_BYTES]);
-        let mut open = OpenOptions::new();
-        let mut device = open
-            .read(true)
-            .write(true)
-            .custom_flags(OFlag::O_DIRECT.bits())
-            .open(self.device())
-            .expect("the disk opens");
-        for _ in 0..writes {
-            device.write_all(&block.0).unwrap();
-        }
-        let mut device = open.open(self.device()).expect("the disk opens again");
-        for _ in 0..reads {
-            device.read_exact(&mut block.0).unwrap();
-        }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if self.looped {
-            let _ = Command::new("losetup").arg("--detach").arg(self.device()).status();
-        }
+    let mut device = open.open(disk.device()).expect("the disk opens again");
+    for _ in 0..reads {
+        device.read_exact(&mut block.0).unwrap();
     }
 }
 
@@ -82,8 +43,8 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
     let disk = Disk::new();
     std::fs::write(format!("/sys/block/{}/queue/scheduler", disk.name), "mq-deadline").unwrap();
     let agent = Setup { arguments: &["--enable", "block"], ..Setup::default() }.start();
-    let (before, stat) = (agent.scrape(), disk.stat());
-    disk.use_it(120, 80);
+    let (before, stat) = (agent.scrape(), counters(&disk));
+    use_it(&disk, 120, 80);
     let of = |operation| [("disk", disk.name.clone()), ("operation", String::from(operation))];
     let name = "kstrobe_block_io_duration_seconds";
     let after = wait_for("all requests are complete", Duration::from_secs(10), || {
@@ -93,7 +54,7 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
         let reads = now.histogram(name, &labels).since(&before.histogram(name, &labels)).count;
         (reads >= 80.0).then_some(now)
     });
-    let now = disk.stat();
+    let now = counters(&disk);
     let moved: Vec<u64> = now.iter().zip(stat).map(|(now, then)| now - then).collect();
     for (operation, requests, sectors) in [("read", moved[0], moved[1]), ("write", moved[2], moved[3])] {
         let labels = of(operation);

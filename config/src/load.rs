@@ -51,20 +51,31 @@ pub fn embedded() -> Vec<Arc<SourceFile>> {
 
 const EMBEDDED: &[(&str, &str)] = &[
     ("block.yaml", include_str!("../probes/block.yaml")),
+    ("direct_reclaim.yaml", include_str!("../probes/direct_reclaim.yaml")),
     ("drops.yaml", include_str!("../probes/drops.yaml")),
     ("filesystem.yaml", include_str!("../probes/filesystem.yaml")),
+    ("futex.yaml", include_str!("../probes/futex.yaml")),
     ("hardirqs.yaml", include_str!("../probes/hardirqs.yaml")),
     ("name_resolution.yaml", include_str!("../probes/name_resolution.yaml")),
     ("offcpu.yaml", include_str!("../probes/offcpu.yaml")),
+    ("oom_kills.yaml", include_str!("../probes/oom_kills.yaml")),
     ("packet_sizes.yaml", include_str!("../probes/packet_sizes.yaml")),
+    ("page_cache.yaml", include_str!("../probes/page_cache.yaml")),
+    ("page_faults.yaml", include_str!("../probes/page_faults.yaml")),
     ("postgresql.yaml", include_str!("../probes/postgresql.yaml")),
     ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
+    ("runqueue.yaml", include_str!("../probes/runqueue.yaml")),
+    ("sockets.yaml", include_str!("../probes/sockets.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),
+    ("tasks.yaml", include_str!("../probes/tasks.yaml")),
     ("tcp_backlog.yaml", include_str!("../probes/tcp_backlog.yaml")),
+    ("tcp_connect.yaml", include_str!("../probes/tcp_connect.yaml")),
     ("tcp_retransmits.yaml", include_str!("../probes/tcp_retransmits.yaml")),
+    ("tcp_sessions.yaml", include_str!("../probes/tcp_sessions.yaml")),
     ("vfs.yaml", include_str!("../probes/vfs.yaml")),
+    ("wakeups.yaml", include_str!("../probes/wakeups.yaml")),
 ];
 
 /// The stem of a file's name.

@@ -1,14 +1,23 @@
 //! What the language page lists: taken from the code, so that the page can be compared with it.
 
-use crate::check::{self, buckets, hook, metric, sampling, stacks};
+use crate::check::{self, buckets, hook, metric, sampling, stacks, steps};
 use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
 pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
-    let mut all: Vec<_> =
-        [check::PROBE, check::SPAN, check::BY, check::POLL, hook::FIRST_OF, metric::KEYS, buckets::KEYS]
-            .map(|k| (k.of, k.known.to_vec()))
-            .into();
+    let mut all: Vec<_> = [
+        check::PROBE,
+        check::SPAN,
+        check::BY,
+        steps::STATE,
+        steps::STEP,
+        check::POLL,
+        hook::FIRST_OF,
+        metric::KEYS,
+        buckets::KEYS,
+    ]
+    .map(|k| (k.of, k.known.to_vec()))
+    .into();
     all.push(("`type`", metric::KINDS.to_vec()));
     all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
     all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));

@@ -42,8 +42,20 @@ pub struct Layout {
     pub events: Option<EventMap>,
     /// Call stacks.
     pub stacks: Option<StackMap>,
+    /// What steps keep by key.
+    pub state: Option<StateMap>,
     /// What the agent tells running programs.
     pub control: Option<ControlMap>,
+}
+
+/// States of steps. The kernel drops the one that was used least recently when there is no room, and does not say so: what came,
+/// was not deleted and is not there was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateMap {
+    /// A hash, least recently used go first.
+    pub map: MapId,
+    /// Array of one element per CPU: states that came and states that were deleted, two u64.
+    pub counts: MapId,
 }
 
 /// Words that the agent writes and programs read: an array map of one element.
@@ -240,6 +252,12 @@ pub enum CellKind {
         /// Two's complement.
         signed: bool,
     },
+    /// The same over the objects of an iterator, where values are added: a u64 sum, then a u64 that is 1 once something was
+    /// added. The agent zeroes the table before each run. One shard.
+    Sum {
+        /// Two's complement.
+        signed: bool,
+    },
     /// A u64 sum in raw units, then one u64 per bucket of the scheme; all summed over shards.
     Histogram(Arc<Scheme>),
     /// One u64, summed over shards, by stacks: the last key fields of the table are the id of the kernel's stack (s32)
@@ -252,7 +270,7 @@ impl CellKind {
     pub fn bytes(&self) -> u32 {
         match self {
             CellKind::Counter | CellKind::Stacks(_) => 8,
-            CellKind::Gauge { .. } => 16,
+            CellKind::Gauge { .. } | CellKind::Sum { .. } => 16,
             CellKind::Histogram(s) => 8 + 8 * s.buckets() as u32,
         }
     }

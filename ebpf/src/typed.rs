@@ -356,6 +356,8 @@ pub enum Select {
     All,
     /// Those whose value is one of these (sorted): system call numbers.
     OneOf(Expr, Vec<u64>),
+    /// Those with this pointer: an iterator runs its program once more at its end, without an object.
+    NotNull(Expr),
 }
 
 /// A metric's own properties; what it reads differs by site and lies in [`Measure`].

@@ -2,6 +2,7 @@
 
 mod attached;
 mod budget;
+mod iterate;
 mod meter;
 mod poll;
 mod probe;
@@ -51,6 +52,8 @@ struct App {
     /// Label texts; also the lock that keeps reads of probes one at a time. Who needs both takes this one first.
     names: Mutex<Names>,
     telemetry: Telemetry,
+    /// Scrapes that want iterators to be read.
+    demand: iterate::Demand,
     /// Mistakes in files: what they ask for does not run, and has no probe to say so.
     mistakes: Vec<String>,
 }
@@ -103,6 +106,7 @@ fn serve(
     let stop = runtime.block_on(async { stop_signal() })?;
     let app = Arc::new(App::start(drafts, btf, mistakes));
     let upkeep = upkeep::start(app.clone())?;
+    let walker = iterate::start(&app)?;
     let (scraped, listed, profiled, stacks) = (app.clone(), app.clone(), app.clone(), app);
     let endpoints = Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
@@ -116,6 +120,9 @@ fn serve(
     }
     let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
     upkeep.stop();
+    if let Some(walker) = walker {
+        walker.stop();
+    }
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     tracing::info!("stopped");
     Ok(served?)
@@ -137,12 +144,13 @@ impl App {
         let probes = drafts.iter().map(|d| Mutex::new(Running::start(d, &target, &mut loader, btf))).collect();
         let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
         telemetry.configured(mistakes.len());
-        App { probes, names: Mutex::new(Names::new()), telemetry, mistakes }
+        App { probes, names: Mutex::new(Names::new()), telemetry, demand: iterate::Demand::default(), mistakes }
     }
 
     /// Reads everything and writes an exposition.
     fn scrape(&self, format: Format) -> Vec<u8> {
         let begun = Instant::now();
+        self.demand.fresh();
         let now = Moment::now();
         let mut families = Vec::new();
         let mut observed = Observed::default();

@@ -41,7 +41,7 @@ impl Poll {
         for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
             let kind = match &cell.kind {
                 CellKind::Counter | CellKind::Stacks(_) => PolledKind::Counter,
-                CellKind::Gauge { signed } => PolledKind::Gauge { signed: *signed },
+                CellKind::Gauge { signed } | CellKind::Sum { signed } => PolledKind::Gauge { signed: *signed },
                 CellKind::Histogram(scheme) => PolledKind::Histogram(scheme.clone()),
             };
             kinds.insert(cell.metric as usize, kind);

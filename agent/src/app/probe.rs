@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::target::{Ability, usdt_name};
+use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
 use super::budget::{Budget, Order};
+use super::iterate::Iterated;
 use super::poll::Poll;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
 use crate::binaries::find::World;
@@ -42,6 +45,8 @@ pub(super) struct Running {
 enum Engine {
     /// Programs in the kernel.
     Attached(Box<Attached>),
+    /// Programs that the agent runs, once per object.
+    Iterated(Arc<Iterated>),
     /// Rows read by the agent.
     Poll(Box<Poll>),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
@@ -104,6 +109,11 @@ impl Running {
                 self.trouble(0, errors, told);
                 families
             }
+            Engine::Iterated(i) => {
+                let (families, errors) = i.scrape(&name, observed);
+                self.trouble(0, errors, told);
+                families
+            }
             Engine::Poll(p) => {
                 observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0 });
                 p.families()
@@ -118,7 +128,7 @@ impl Running {
             Engine::Attached(a) => a.due(),
             Engine::Poll(p) => Some(p.due()),
             Engine::Waiting(w) => Some(w.looked + LOOK_EVERY),
-            Engine::Off(_) => None,
+            Engine::Iterated(_) | Engine::Off(_) => None,
         }
     }
 
@@ -155,7 +165,7 @@ impl Running {
                     _ => {}
                 }
             }
-            Engine::Off(_) => {}
+            Engine::Iterated(_) | Engine::Off(_) => {}
         }
     }
 
@@ -266,14 +276,24 @@ impl Running {
     pub fn attached(&mut self) -> Result<&mut Attached, String> {
         match &mut self.engine {
             Engine::Attached(a) => Ok(a),
+            Engine::Iterated(_) => Err("it runs when the metrics are read".into()),
             Engine::Off(reason) => Err(reason.clone()),
             Engine::Waiting(w) => Err(w.reason.clone()),
             Engine::Poll(_) => Err("it is a poll".into()),
         }
     }
 
+    /// What has to be read when the metrics are, if it is that.
+    pub fn iterated(&self) -> Option<Arc<Iterated>> {
+        match &self.engine {
+            Engine::Iterated(i) => Some(i.clone()),
+            _ => None,
+        }
+    }
+
     fn reason(&self) -> String {
         match &self.engine {
+            Engine::Iterated(i) => i.failure(),
             Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
             Engine::Waiting(w) => w.reason.clone(),
@@ -326,7 +346,7 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     let outline = draft.outline().clone();
     let budget = match &engine {
         Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
-        Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
+        Engine::Iterated(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
     };
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
     let mut hooks: Vec<(String, &'static str)> = outline.hooks.iter().cloned().zip(kinds).collect();
@@ -403,6 +423,10 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         let (hook, _) = attach_point(&p.attach);
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
-    let attached = Attached::new(draft.outline(), layout, loaded, user, born);
-    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(Box::new(attached))))
+    let outline = draft.outline();
+    let engine = match programs.iter().any(|(_, attach)| matches!(attach, Attach::Iter { .. })) {
+        true => Engine::Iterated(Arc::new(Iterated::new(outline, layout, loaded))),
+        false => Engine::Attached(Box::new(Attached::new(outline, layout, loaded, user, born))),
+    };
+    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), engine))
 }

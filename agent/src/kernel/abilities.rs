@@ -8,12 +8,12 @@ use crate::kernel::privileges::Capabilities;
 use crate::kernel::sys::map::ENOTSUPP;
 use crate::kernel::sys::map::{MMAPABLE, NO_PREALLOC, kind as map_kind};
 use crate::kernel::sys::prog::{
-    ATTACH_KPROBE_MULTI, ATTACH_TRACE_FENTRY, ATTACH_TRACE_RAW_TP, Refused, kind as prog_kind,
+    ATTACH_KPROBE_MULTI, ATTACH_TRACE_FENTRY, ATTACH_TRACE_ITER, ATTACH_TRACE_RAW_TP, Refused, kind as prog_kind,
 };
 use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, link, perf, prog};
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::uprobe;
-use kstrobe_ebpf::target::btf::Kind;
+use kstrobe_ebpf::target::btf::{ITERATOR, Kind};
 use kstrobe_ebpf::target::btf_write::{Builder, IntKind};
 use kstrobe_ebpf::target::{Abilities, Ability, Btf};
 use std::io;
@@ -77,6 +77,10 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         kprobe: ability(try_kprobe(cpu)),
         kprobe_multi: ability(try_kprobe_multi()),
         module_btf: ability(try_module_btf()),
+        iter: match btf {
+            Ok(btf) => ability(try_iterator(btf)),
+            Err(reason) => Ability::No(reason.into()),
+        },
         ..Abilities::default()
     }
 }
@@ -156,6 +160,14 @@ fn try_fentry(btf: &Btf) -> Result<(), String> {
         }
         _ => explain(&error),
     })
+}
+
+/// Over tasks: there always are some. Not run, as that would walk them all.
+fn try_iterator(btf: &Btf) -> Result<(), String> {
+    let id = btf.find(&format!("{ITERATOR}task"), Kind::Func);
+    let id = id.ok_or("this kernel has no iterators (Linux 5.8 has them)")?;
+    let prog = load_program(prog_kind::TRACING, (ATTACH_TRACE_ITER, id), &EMPTY)?;
+    link::attach_iterator(prog.as_fd()).map(drop).map_err(|error| explain(&error))
 }
 
 fn try_kprobe(cpu: u32) -> Result<(), String> {
@@ -366,6 +378,7 @@ pub fn report(a: &Abilities) -> Vec<Report> {
         of("fentry", &a.fentry, "`function:` uses kprobes: slower, and no arguments at the return"),
         of("kprobe_multi", &a.kprobe_multi, "patterns of functions take a kprobe for each function, and at most 128"),
         of("kprobes", &a.kprobe, "`kprobe:` hooks cannot be used, nor functions without BTF"),
+        of("iterators", &a.iter, "`iter:` hooks cannot be used"),
         of("types of modules", &a.module_btf, "arguments of functions of modules have no names and types"),
     ]
 }

@@ -5,7 +5,7 @@ use crate::kernel::detect::{first_online_cpu, online_cpus};
 use crate::kernel::function_hooks;
 use crate::kernel::load::{LoadError, program_error};
 use crate::kernel::sampling;
-use crate::kernel::sys::perf;
+use crate::kernel::sys::{link, perf};
 use crate::kernel::tracefs::Tracefs;
 use aya::programs::{Program, ProgramError};
 use kstrobe_ebpf::typed::Attach;
@@ -57,6 +57,13 @@ impl Attacher {
 
     /// The same for a program at kernel functions, which aya does not know.
     pub fn attach_function(&self, prog: BorrowedFd<'_>, name: &str, attach: &Attach) -> Result<Vec<Held>, LoadError> {
+        if let Attach::Iter { object } = attach {
+            let link = link::attach_iterator(prog).map_err(|error| LoadError::Attach {
+                program: name.to_string(),
+                reason: format!("this kernel gives no iterator over {object}: {error}"),
+            })?;
+            return Ok(vec![Box::new(link)]);
+        }
         let links = function_hooks::attach(prog, attach, self.cpu);
         let links = links.map_err(|reason| LoadError::Attach { program: name.to_string(), reason })?;
         Ok(links.into_iter().map(|link| Box::new(link) as Held).collect())

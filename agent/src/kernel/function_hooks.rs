@@ -1,4 +1,5 @@
-//! Programs at kernel functions: fentry and fexit by BTF, kprobe_multi links, kprobes.
+//! Programs at kernel functions: fentry and fexit by BTF, kprobe_multi links, kprobes; and iterators, which the kernel names by
+//! a function as well.
 
 use crate::kernel::abilities::perf_refusal;
 use crate::kernel::detect::read_btf;
@@ -8,7 +9,7 @@ use crate::kernel::sys::map::ENOTSUPP;
 use crate::kernel::sys::prog::{self, Refused};
 use crate::kernel::sys::{btf, link, perf};
 use kstrobe_ebpf::target::Btf;
-use kstrobe_ebpf::target::btf::Kind;
+use kstrobe_ebpf::target::btf::{ITERATOR, Kind};
 use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeMap;
 use std::io;
@@ -60,7 +61,7 @@ impl Types {
 
 /// Whether a program is one of ours.
 pub fn is_function_hook(attach: &Attach) -> bool {
-    matches!(attach, Attach::Fentry { .. } | Attach::Fexit { .. } | Attach::Kprobe { .. })
+    matches!(attach, Attach::Fentry { .. } | Attach::Fexit { .. } | Attach::Kprobe { .. } | Attach::Iter { .. })
 }
 
 /// Loads a program of an object.
@@ -75,6 +76,7 @@ pub fn load(
     let purpose = match attach {
         Attach::Fentry { function, module } => traced(types, function, module.as_deref(), prog::ATTACH_TRACE_FENTRY)?,
         Attach::Fexit { function, module } => traced(types, function, module.as_deref(), prog::ATTACH_TRACE_FEXIT)?,
+        Attach::Iter { object } => traced(types, &format!("{ITERATOR}{object}"), None, prog::ATTACH_TRACE_ITER)?,
         Attach::Kprobe { multi: true, .. } => Purpose { attach_type: prog::ATTACH_KPROBE_MULTI, ..kprobe },
         _ => kprobe,
     };

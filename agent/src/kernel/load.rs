@@ -5,7 +5,7 @@ use crate::kernel::attach::{Attacher, Held};
 use crate::kernel::function_hooks::{self, NotLoaded, Types};
 use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
-use crate::kernel::sys::{self, KernelMap, prog};
+use crate::kernel::sys::{self, KernelMap, link, prog};
 use crate::kernel::uprobe::{self, Places};
 use crate::kernel::verifier_log;
 use aya::maps::{Map, MapError};
@@ -177,6 +177,11 @@ impl Loaded {
         Ok(())
     }
 
+    /// Runs programs at iterators, one after the other, each once per object.
+    pub fn run_iterators(&self) -> io::Result<()> {
+        self.held.iter().filter_map(|held| held.downcast_ref::<link::Iterator>()).try_for_each(link::Iterator::run)
+    }
+
     /// Detaches all programs. They and their maps stay, and can be attached again.
     pub fn detach(&mut self) {
         self.held.clear();
@@ -269,6 +274,7 @@ fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
         let map = ebpf.map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
         let (Map::Array(data)
         | Map::HashMap(data)
+        | Map::LruHashMap(data)
         | Map::Stack(data)
         | Map::StackTraceMap(data)
         | Map::Unsupported(data)) = map

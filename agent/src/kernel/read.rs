@@ -15,6 +15,12 @@ pub struct ProbeMaps {
     /// By table.
     values: Vec<Values>,
     losses: Option<Values>,
+    /// What steps count of their states.
+    states: Option<Values>,
+    /// States that the agent itself deleted.
+    forgotten: AtomicU64,
+    /// Most states known to be evicted: a count never goes down.
+    evicted: AtomicU64,
 }
 
 /// One table at about one moment.
@@ -51,7 +57,8 @@ impl ProbeMaps {
         };
         let values = layout.tables.iter().map(|table| open(table.values)).collect::<Result<_, _>>()?;
         let losses = layout.losses.as_ref().map(|losses| open(losses.map)).transpose()?;
-        Ok(ProbeMaps { layout, maps, values, losses })
+        let states = layout.state.as_ref().map(|state| open(state.counts)).transpose()?;
+        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten: AtomicU64::new(0), evicted: AtomicU64::new(0) })
     }
 
     /// What the bytes in the maps mean.
@@ -104,7 +111,25 @@ impl ProbeMaps {
         let sum = |reason: usize| {
             values.words().chunks_exact(stride).map(|cpu| cpu[reason].load(Ordering::Relaxed)).sum::<u64>()
         };
-        Ok(layout.reasons.iter().enumerate().map(|(i, loss)| (*loss, sum(i))).collect())
+        let evicted = self.evicted_states()?;
+        let of = |loss: Loss| if loss == Loss::StateEvicted { evicted } else { 0 };
+        Ok(layout.reasons.iter().enumerate().map(|(i, loss)| (*loss, sum(i) + of(*loss))).collect())
+    }
+
+    /// States of steps that the kernel dropped for want of room: what came and was not deleted, but for what is there.
+    fn evicted_states(&self) -> io::Result<u64> {
+        let (Some(layout), Some(values)) = (&self.layout.state, &self.states) else { return Ok(0) };
+        let map = self.map(layout.counts);
+        let word = |n: usize| -> io::Result<u64> {
+            values.refresh(map)?;
+            let stride = crate::kernel::mmap::element_words(map);
+            Ok(values.words().chunks_exact(stride).map(|cpu| cpu[n].load(Ordering::Relaxed)).sum())
+        };
+        // What comes between the readings must not look evicted: arrivals are read first, then what is there, then what went.
+        let came = word(0)?;
+        let there = self.map(layout.map).entries()?.len() as u64;
+        let gone = came.saturating_sub(there).saturating_sub(word(1)? + self.forgotten.load(Ordering::Relaxed));
+        Ok(self.evicted.fetch_max(gone, Ordering::Relaxed).max(gone))
     }
 
     /// Takes keys out of a hashed table and gives their slots back: the keys go first, then every program that may still
@@ -142,6 +167,19 @@ impl ProbeMaps {
             self.map(free).push(&slot.to_ne_bytes())?;
         }
         failed.map_or(Ok(slots.len()), Err)
+    }
+
+    /// Empties a table of which no program runs now: no keys, all slots free, all values zero.
+    pub fn clear(&self, table: usize) -> io::Result<()> {
+        let (layout, values) = self.table_parts(table)?;
+        if let Index::Hash { map, free, .. } = layout.index {
+            for (key, slot) in read_index(self.map(map))? {
+                if self.map(map).delete(&key)? && (1..layout.slots).contains(&slot) {
+                    self.map(free).push(&slot.to_ne_bytes())?;
+                }
+            }
+        }
+        values.zero(self.map(layout.values), 0..layout.shards * layout.slots)
     }
 
     /// Removes open spans whose start is more than `age_ns` ago, and says how many: their end will never come, or will be
@@ -183,9 +221,11 @@ impl ProbeMaps {
     pub fn forget_open(&self) -> io::Result<u64> {
         for (def, map) in self.layout.maps.iter().zip(&self.maps) {
             if def.kind == MapKind::LruHash {
+                let mut gone = 0;
                 for (key, _) in map.entries()?.iter() {
-                    map.delete(key)?;
+                    gone += u64::from(map.delete(key)?);
                 }
+                self.forgotten.fetch_add(gone, Ordering::Relaxed);
             }
         }
         self.sweep_spans(0)
@@ -193,7 +233,12 @@ impl ProbeMaps {
 
     /// How full the hashes are.
     pub fn fill(&self) -> io::Result<Vec<MapFill>> {
-        let hashes = self.layout.maps.iter().zip(&self.maps).filter(|(def, _)| def.kind == MapKind::Hash);
+        let hashes = self
+            .layout
+            .maps
+            .iter()
+            .zip(&self.maps)
+            .filter(|(def, _)| matches!(def.kind, MapKind::Hash | MapKind::LruHash));
         hashes
             .map(|(def, map)| {
                 Ok(MapFill { name: def.name.clone(), entries: map.entries()?.len() as u32, capacity: map.capacity })

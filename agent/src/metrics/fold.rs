@@ -5,7 +5,7 @@
 //! label text.
 
 use crate::metrics::snapshot::{Histograms, Number};
-use kstrobe_ebpf::layout::{Cell, CellKind, Table};
+use kstrobe_ebpf::layout::{Cell, CellKind, Index, Table};
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
@@ -166,6 +166,16 @@ fn fold_cell<'a, W: Words + ?Sized>(
             })
             .collect(),
         ),
+        CellKind::Sum { signed } => Column::Gauge(
+            rows.map(|(row, print)| {
+                // Nothing at all is a true count where no label tells of what.
+                let counts = table.index == Index::Single;
+                let value = sum(words, starts(row), *signed, counts);
+                *print = print.wrapping_add(gauge_print(value));
+                value
+            })
+            .collect(),
+        ),
         CellKind::Histogram(scheme) => {
             let buckets = scheme.buckets();
             let mut sums = Vec::with_capacity(rows.len());
@@ -190,6 +200,18 @@ fn largest<W: Words + ?Sized>(words: &W, starts: impl Iterator<Item = usize>, si
     // The flag is written after the value, so it is read before it.
     let set = starts.filter(|at| words.word(at + 1) != 0).map(|at| words.word(at));
     if signed { set.map(|word| word as i64).max().map(Number::Signed) } else { set.max().map(Number::Unsigned) }
+}
+
+/// What was added for keys that read the same; `None` where nothing was, unless `counts` says that this is a 0.
+fn sum<W: Words + ?Sized>(
+    words: &W,
+    starts: impl Iterator<Item = usize>,
+    signed: bool,
+    counts: bool,
+) -> Option<Number> {
+    let set = starts.filter(|at| words.word(at + 1) != 0).map(|at| words.word(at));
+    let sum = set.reduce(u64::wrapping_add).or(counts.then_some(0))?;
+    Some(if signed { Number::Signed(sum as i64) } else { Number::Unsigned(sum) })
 }
 
 /// Gauges go up and down, so a plain sum over the row could stay the same when two of them move.

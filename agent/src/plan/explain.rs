@@ -145,6 +145,9 @@ fn budget(outline: &Outline, artifact: &Artifact) -> String {
     let percent = outline.budget_ppm as f64 / 1e4;
     match (artifact.programs.is_empty(), outline.budget_ppm, &artifact.module.layout.control) {
         (true, ..) => String::new(),
+        _ if artifact.programs.iter().any(|p| matches!(p.attach, Attach::Iter { .. })) => {
+            "none: it runs when the metrics are read, at most once a second".into()
+        }
         (_, 0, _) => "none".into(),
         (_, _, Some(_)) => {
             format!("{percent} % of one CPU, beyond which events are passed over and then the hooks are left")
@@ -226,6 +229,7 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
                 CellKind::Counter => "counter".into(),
                 CellKind::Stacks(spec) => stacks(spec),
                 CellKind::Gauge { .. } => "gauge".into(),
+                CellKind::Sum { .. } => "gauge, added up over the objects".into(),
                 CellKind::Histogram(s) => format!("histogram, {} buckets", s.buckets()),
             },
             labels: about.label_names.clone(),

@@ -10,6 +10,7 @@ pub use outline::{Metric, Outline, PREFIX, Poll, Stacks};
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
 use kstrobe_ebpf::program::{Binary, Hook, HookKind, Shape};
+use kstrobe_ebpf::target::btf::ITERATOR;
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -43,13 +44,15 @@ impl Refusal {
 /// A kernel as text, with the types that these probes need: what a bug report or a test needs to compile them elsewhere.
 pub fn dump(drafts: &[Draft], target: &Target) -> String {
     let events = drafts.iter().flat_map(Draft::hooks).flat_map(|hook| match hook {
-        HookKind::RawTracepoint { event } => vec![event.as_str()],
-        HookKind::Syscall { .. } => vec!["sys_enter", "sys_exit"],
+        HookKind::RawTracepoint { event } => vec![event.clone()],
+        HookKind::Syscall { .. } => vec!["sys_enter".into(), "sys_exit".into()],
+        HookKind::Iter { object } => vec![format!("{ITERATOR}{object}")],
         _ => vec![],
     });
+    let events: Vec<String> = events.collect();
     let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
     let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
-    let [calls, functions] = [&calls, &functions].map(|names| names.iter().map(String::as_str));
+    let [events, calls, functions] = [&events, &calls, &functions].map(|names| names.iter().map(String::as_str));
     let texts = drafts.iter().flat_map(|d| program::expressions(&d.program));
     let roots = kstrobe_ebpf::target::dump::roots(target, events, calls, functions, texts);
     kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())

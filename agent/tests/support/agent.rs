@@ -111,6 +111,11 @@ impl Agent {
         get(self.address, path)
     }
 
+    /// The same of a page that is no text.
+    pub fn get_bytes(&self, path: &str) -> Option<(u16, Vec<u8>)> {
+        get_bytes(self.address, path)
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -161,14 +166,20 @@ impl Drop for Agent {
 
 /// Status and body of a page; `None` when there is no connection.
 pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let (status, body) = get_bytes(address, path)?;
+    Some((status, String::from_utf8(body).ok()?))
+}
+
+fn get_bytes(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
     // HTTP/1.0: the end of the stream is the end of the answer.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let status = std::str::from_utf8(&answer[..end]).ok()?.split(' ').nth(1)?.parse().ok()?;
+    Some((status, answer.split_off(end + 4)))
 }
 
 /// The agent's binary, started by another program unless there are no words for one.

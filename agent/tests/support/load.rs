@@ -118,11 +118,13 @@ pub fn receive_timeouts(count: u32) {
 /// it.
 pub fn touch_pages(pages: usize) -> i64 {
     const PAGE_BYTES: usize = 4096;
+    // Above 32 MiB glibc always maps fresh memory; below, it may give out what was touched and freed before.
+    const ALWAYS_MAPPED_BYTES: usize = 33 << 20;
     // One fault of a huge page would stand for 512 of ours.
     nix::sys::prctl::set_thp_disable(true).unwrap();
     let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
     let before = faults();
-    let mut memory = vec![0u8; pages * PAGE_BYTES];
-    memory.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *std::hint::black_box(byte) = 1);
+    let mut memory = vec![0u8; (pages * PAGE_BYTES).max(ALWAYS_MAPPED_BYTES)];
+    memory.iter_mut().step_by(PAGE_BYTES).take(pages).for_each(|byte| *std::hint::black_box(byte) = 1);
     faults() - before
 }

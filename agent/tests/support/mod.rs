@@ -4,10 +4,14 @@
 
 pub mod agent;
 pub mod bpftrace;
+pub mod disk;
+pub mod frames;
 pub mod kernel_objects;
 pub mod load;
+pub mod memory_group;
 pub mod metrics;
 pub mod netns;
+pub mod trace_instance;
 
 use std::io::Write;
 use std::path::PathBuf;

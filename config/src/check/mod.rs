@@ -7,6 +7,7 @@ pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;
 pub(crate) mod stacks;
+pub(crate) mod steps;
 mod user;
 
 pub(crate) use agent::agent;
@@ -28,19 +29,21 @@ pub(crate) const PROBE: Keys = Keys {
         "enabled",
         "at",
         "span",
+        "state",
+        "steps",
         "poll",
         "where",
         "metrics",
         "max_map_bytes",
         "budget_cpu_percent",
     ],
-    later: &["slow", "state", "steps", "engine"],
+    later: &["slow", "engine"],
 };
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
 pub(crate) const BY: Keys = Keys { of: "`by`", known: &["start", "end"], later: &[] };
 pub(crate) const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
-const SHAPES: [&str; 3] = ["at", "span", "poll"];
+const SHAPES: [&str; 4] = ["at", "span", "steps", "poll"];
 
 pub(crate) const DEFAULT_MAP_BYTES: u64 = 16 << 20;
 /// One page: the smallest map there is.
@@ -118,6 +121,9 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, seen, report)).unwrap_or_default();
     if let Some(shape) = &shape {
         metrics.iter().for_each(|metric| stacks::check_shape(metric, shape, report));
+        if let Shape::Steps(steps) = shape {
+            steps::check_observed(steps, &metrics, report);
+        }
     }
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
     let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
@@ -143,7 +149,7 @@ fn shape(fields: &Fields<'_>, report: &mut Report) -> Option<Shape> {
             return None;
         }
         let diagnostic = Diagnostic::error(fields.at, "the probe says nowhere to run");
-        report.push(diagnostic.hint("add one of `at`, `span` or `poll`"));
+        report.push(diagnostic.hint("add one of `at`, `span`, `steps` or `poll`"));
         return None;
     };
     for other in &given[1..] {
@@ -151,9 +157,14 @@ fn shape(fields: &Fields<'_>, report: &mut Report) -> Option<Shape> {
         let diagnostic = Diagnostic::error(&other.key.at, message);
         report.push(diagnostic.hint("make two probes of it, with a line `---` between them"));
     }
+    if let (Some(state), true) = (fields.entry("state"), key.value != "steps") {
+        let diagnostic = Diagnostic::error(&state.key.at, "only steps have a state");
+        report.push(diagnostic.hint(format!("use `steps` in place of `{}`", key.value)));
+    }
     match key.value.as_str() {
         "at" => Some(Shape::At(hook::hooks(value, report))),
         "span" => span(key, value, report).map(Shape::Span),
+        "steps" => steps::steps(fields, key, value, report).map(Shape::Steps),
         _ => poll(key, value, report),
     }
 }

@@ -5,7 +5,7 @@ use super::func::Writer;
 use super::measure::lost_in;
 use super::memory::Memory;
 use super::{Kernel, descriptor};
-use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Helper, Op, Operand, Size, Space, Var};
+use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Var};
 use crate::layout::{Loss, SECOND_STACK_MAP};
 use crate::target::btf;
 use crate::typed::{Bitfield, Expr, Kind, Trust, Ty};
@@ -23,6 +23,8 @@ pub(super) struct Inputs<'a> {
     pub off_cpu: Option<Var>,
     /// Address of a span's saved values and their offsets.
     pub saved: Option<(Var, &'a [u32])>,
+    /// The copy of a step's state and the offsets of its fields.
+    pub state: Option<(Slot, &'a [u32])>,
 }
 
 /// Writes the expressions of one function.
@@ -63,8 +65,7 @@ impl<'a> Exprs<'a> {
             Kind::Cgroup => self.w.call(Helper::GetCurrentCgroupId, vec![]),
             Kind::Cpu => self.w.call(Helper::GetSmpProcessorId, vec![]),
             Kind::Task => self.task(e.ty),
-            // Written by the shapes that have them; elsewhere the check lets none through.
-            Kind::State(_) => self.w.imm(0),
+            Kind::State(n) => self.state(*n, e.ty),
             Kind::KernelStack => self.stack(0),
             Kind::UserStack => self.stack(USER_STACK),
             Kind::Arg { offset } => {
@@ -269,6 +270,17 @@ impl<'a> Exprs<'a> {
     pub(super) fn descriptor(&mut self, e: &Expr) -> Var {
         match descriptor::expand(e, self.kernel) {
             Some(steps) => self.var(&steps),
+            None => self.w.imm(0),
+        }
+    }
+
+    fn state(&mut self, n: u32, ty: Ty) -> Var {
+        match self.inputs.state {
+            Some((copy, offsets)) => {
+                let size = Size::of(ty.bytes()).unwrap_or(Size::B8);
+                let v = self.w.load_slot(copy, offsets[n as usize], size);
+                self.signed(v, ty)
+            }
             None => self.w.imm(0),
         }
     }

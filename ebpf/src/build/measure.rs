@@ -13,24 +13,26 @@ use crate::typed::{Expr, Measure};
 const NO_EXIST: i64 = 1;
 
 /// Writes all measurements of a site.
-pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, measures: &[Measure]) {
+pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, measures: &[Option<&Measure>]) {
     for (n, group) in room.memory.groups.iter().enumerate() {
-        let first = &measures[group[0]];
+        let Some(first) = measures[group[0]] else { continue };
+        let measures: Vec<&Measure> = group.iter().filter_map(|m| measures[*m]).collect();
         match &first.filter {
-            Some(cond) => s.when(cond, |s| table(room, s, n, site, measures)),
-            None => table(room, s, n, site, measures),
+            Some(cond) => s.when(cond, |s| table(room, s, n, site, &measures)),
+            None => table(room, s, n, site, &measures),
         }
     }
 }
 
-fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[Measure]) {
+/// `measures` are those of the table's metrics, in its order.
+fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[&Measure]) {
     let places = &room.marks[site].values;
     mark(room, &mut s.w, places[room.memory.groups[n][0]]);
     let table = &room.memory.layout.tables[n];
     let atomic = room.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
-    let values: Vec<Operand> = room.memory.groups[n].iter().map(|m| s.value(&measures[*m].value)).collect();
-    let labels = &measures[room.memory.groups[n][0]].labels;
+    let values: Vec<Operand> = measures.iter().map(|m| s.value(&m.value)).collect();
+    let labels = &measures[0].labels;
     let slot = slot(room, s, table, labels);
     let element = element(s, table, slot);
     let record = s.w.array_element(table.values, element);
@@ -50,6 +52,10 @@ fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand
         CellKind::Counter | CellKind::Stacks(_) => w.push(Stmt::Add { ptr: record, offset: at, value, atomic }),
         CellKind::Gauge { .. } => {
             w.push(Stmt::Store { ptr: record, offset: at, size: Size::B8, value });
+            w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
+        }
+        CellKind::Sum { .. } => {
+            w.push(Stmt::Add { ptr: record, offset: at, value, atomic });
             w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
         }
         CellKind::Histogram(scheme) => {

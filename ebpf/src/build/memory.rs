@@ -8,11 +8,11 @@ use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::layout::{
     Cell, CellKind, ControlMap, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind,
-    SpanMap, StackMap, Table,
+    SpanMap, StackMap, StateMap, Table,
 };
 use crate::program::StackSpec;
 use crate::target::Target;
-use crate::typed::{Attach, Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
+use crate::typed::{Attach, Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
 
 /// The memory of a probe.
 pub(super) struct Memory {
@@ -22,6 +22,19 @@ pub(super) struct Memory {
     /// For each table, whether adds must be atomic.
     pub atomic: Vec<bool>,
     pub open: Option<Open>,
+    pub state: Option<StateMemory>,
+    /// Byte offsets of a state's fields, and last of the mark that there is one.
+    pub state_offsets: Vec<u32>,
+}
+
+/// Storage of what steps keep.
+pub(super) struct StateMemory {
+    pub map: MapId,
+    /// Per CPU: states that came, states that were deleted.
+    pub counts: MapId,
+    pub bytes: u32,
+    /// Where the mark lies that there is a state.
+    pub present: u32,
 }
 
 /// Storage of open spans.
@@ -40,10 +53,11 @@ pub(super) const OFF_TOTAL: i32 = 8;
 pub(super) const OFF_SINCE: i32 = 16;
 
 pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnostic>> {
-    let sites = measurement_sites(&probe.shape);
+    let sites = measurement_sites(probe);
     let groups = group(probe, &sites);
     let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
     let open = open_spans(probe, target, &mut layout);
+    let (state, state_offsets) = states(probe, &mut layout);
     layout.stacks = stacks::maps(probe).map(|(maps, depth)| {
         let first = layout.maps.len() as u32;
         layout.maps.extend(maps);
@@ -65,27 +79,36 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
     fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
     for table in &layout.tables {
-        atomic.push(table.shards < layout.cpus || sites.len() > 1);
+        // The agent reads one iterator after the other.
+        let alone = of_objects(&probe.shape);
+        atomic.push(!alone && (table.shards < layout.cpus || sites.len() > 1));
     }
     let mmap = target.abilities.mmapable.yes();
     for table in &layout.tables {
         layout.maps[table.values.0 as usize].kind = MapKind::Array { mmap };
     }
-    Ok(Memory { layout, groups, atomic, open })
+    Ok(Memory { layout, groups, atomic, open, state, state_offsets })
 }
 
-/// The measures of each site that measures.
-pub(super) fn measurement_sites(shape: &Shape) -> Vec<&[Measure]> {
-    match shape {
-        Shape::At(sites) => sites.iter().map(|s| s.measures.as_slice()).collect(),
-        Shape::Span { end, .. } => end.iter().map(|s| s.measures.as_slice()).collect(),
-        Shape::Poll { measures, .. } => vec![measures],
-        Shape::Steps { .. } => vec![],
+/// By site, what it measures of each metric.
+pub(super) fn measurement_sites(probe: &Probe) -> Vec<Vec<Option<&Measure>>> {
+    fn all(measures: &[Measure]) -> Vec<Option<&Measure>> {
+        measures.iter().map(Some).collect()
+    }
+    let observed = |s: &'_ StepSite, metric: usize| s.observe.iter().position(|(n, _)| *n as usize == metric);
+    match &probe.shape {
+        Shape::At(sites) => sites.iter().map(|s| all(&s.measures)).collect(),
+        Shape::Span { end, .. } => end.iter().map(|s| all(&s.measures)).collect(),
+        Shape::Poll { measures, .. } => vec![all(measures)],
+        Shape::Steps { sites, .. } => {
+            let metrics = 0..probe.metrics.len();
+            sites.iter().map(|s| metrics.clone().map(|m| Some(&s.observe[observed(s, m)?].1)).collect()).collect()
+        }
     }
 }
 
 /// Metrics that can share one lookup: same labels and same condition at every site, same limits.
-fn group(probe: &Probe, sites: &[&[Measure]]) -> Vec<Vec<usize>> {
+fn group(probe: &Probe, sites: &[Vec<Option<&Measure>>]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (i, metric) in probe.metrics.iter().enumerate() {
         let fits = |other: &usize| {
@@ -99,7 +122,10 @@ fn group(probe: &Probe, sites: &[&[Measure]]) -> Vec<Vec<usize>> {
                     .iter()
                     .zip(&metric.labels)
                     .all(|(a, b)| a.ty == b.ty && a.decoder == b.decoder && a.domain == b.domain)
-                && sites.iter().all(|s| s[*other].labels == s[i].labels && s[*other].filter == s[i].filter)
+                && sites.iter().all(|s| match (s[*other], s[i]) {
+                    (Some(a), Some(b)) => a.labels == b.labels && a.filter == b.filter,
+                    (a, b) => a.is_none() && b.is_none(),
+                })
         };
         match groups.iter_mut().find(|g| fits(&g[0])) {
             Some(g) => g.push(i),
@@ -107,6 +133,11 @@ fn group(probe: &Probe, sites: &[&[Measure]]) -> Vec<Vec<usize>> {
         }
     }
     groups
+}
+
+/// Whether the programs run once per object, when the agent reads an iterator.
+fn of_objects(shape: &Shape) -> bool {
+    matches!(shape, Shape::At(sites) if sites.iter().any(|s| matches!(s.attach, Attach::Iter { .. })))
 }
 
 fn is_gauge(m: &Metric) -> bool {
@@ -126,6 +157,7 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
         let kind = match &probe.metrics[m].kind {
             MetricKind::Counter => CellKind::Counter,
             MetricKind::Stacks(spec) => CellKind::Stacks(*spec),
+            MetricKind::Gauge { signed } if of_objects(&probe.shape) => CellKind::Sum { signed: *signed },
             MetricKind::Gauge { signed } => CellKind::Gauge { signed: *signed },
             MetricKind::Histogram(spec) => {
                 CellKind::Histogram(Arc::new(Scheme::new(spec).map_err(|e| bad_buckets(probe.metrics[m].place, e))?))
@@ -207,6 +239,24 @@ fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Ope
     Some(Open { map, saved, bytes })
 }
 
+fn states(probe: &Probe, layout: &mut Layout) -> (Option<StateMemory>, Vec<u32>) {
+    let Shape::Steps { key, fields, max_entries, .. } = &probe.shape else { return (None, Vec::new()) };
+    let (mut offsets, mut present) = (Vec::new(), 0);
+    for (_, ty) in fields {
+        let align = if ty.is_scalar() { ty.bytes() } else { 8 };
+        let at = u32::next_multiple_of(present, align);
+        offsets.push(at);
+        present = at + if ty.is_scalar() { ty.bytes() } else { ty.bytes().next_multiple_of(8) };
+    }
+    offsets.push(present);
+    let bytes = (present + 1).next_multiple_of(8);
+    let map = add_map(layout, "ks_state".into(), MapKind::LruHash, key_layout(key).1, bytes, *max_entries);
+    let cpus = layout.cpus;
+    let counts = add_map(layout, "ks_state_counts".into(), MapKind::Array { mmap: false }, 4, 16, cpus);
+    layout.state = Some(StateMap { map, counts });
+    (Some(StateMemory { map, counts, bytes, present }), offsets)
+}
+
 /// Offsets of the fields of a hash key and its size, a multiple of 8.
 pub(super) fn key_layout(types: &[Ty]) -> (Vec<u32>, u32) {
     let mut offsets = Vec::new();
@@ -243,6 +293,9 @@ fn losses(probe: &Probe, layout: &mut Layout) {
             SpanKey::Dense(_) => {}
         }
     }
+    if layout.state.is_some() {
+        reasons.push(Loss::StateEvicted);
+    }
     if !reasons.is_empty() {
         let cpus = layout.cpus;
         let map = add_map(layout, "ks_lost".into(), MapKind::Array { mmap: false }, 4, 8 * reasons.len() as u32, cpus);
@@ -258,7 +311,7 @@ fn may_be_outside(part: &Expr) -> bool {
 /// Spans in a hash are not thinned out: finding them is most of what they cost.
 fn control(probe: &Probe, layout: &mut Layout) {
     let fits = match &probe.shape {
-        Shape::At(sites) => !sites.iter().any(|s| matches!(s.attach, Attach::Iter { .. })),
+        shape @ Shape::At(_) => !of_objects(shape),
         Shape::Span { key, .. } => !matches!(key, SpanKey::Hash(_)),
         Shape::Steps { .. } | Shape::Poll { .. } => false,
     };

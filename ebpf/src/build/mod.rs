@@ -1,4 +1,4 @@
-//! Typed probe -> IR: decides the memory ([`memory`]), then writes one function per attach point ([`site`], [`span`]) out of
+//! Typed probe -> IR: decides the memory ([`memory`]), then writes one function per attach point ([`site`], [`span`], [`steps`]) out of
 //! expressions ([`expr`], [`arith`], [`condition`], [`text`]) and measurements ([`measure`]).
 //!
 //! The rules of a cheap event: what selects events comes before any map access; a value is computed only where a metric
@@ -16,6 +16,7 @@ mod memory;
 mod site;
 mod span;
 mod stacks;
+mod steps;
 mod strip;
 mod text;
 
@@ -47,7 +48,7 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bo
         Shape::At(sites) => site::at(&room, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
         Shape::Span { .. } => span::span(&room),
-        Shape::Steps { .. } => Err(Diagnostic::bug("steps have no code yet")),
+        Shape::Steps { .. } => steps::steps(&room),
     };
     let funcs: Vec<Func> = funcs.map_err(|e| vec![e])?;
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();

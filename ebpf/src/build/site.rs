@@ -33,7 +33,7 @@ fn body(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, filter: Option<&Expr>, 
         mark(room, &mut s.w, room.marks[site].filter);
         s.guard(cond);
     }
-    measure::measures(room, s, site, measures);
+    measure::measures(room, s, site, &measures.iter().map(Some).collect::<Vec<_>>());
 }
 
 pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {
@@ -60,9 +60,14 @@ pub(super) fn name(room: &Room<'_>, role: &str, i: usize, n: usize) -> String {
 
 /// Leaves the program unless the event is one the hook means.
 pub(super) fn select(s: &mut Exprs<'_>, select: &Select) {
-    let Select::OneOf(e, values) = select else { return };
+    let (e, values) = match select {
+        Select::All => return,
+        Select::OneOf(e, values) => (e, values.as_slice()),
+        Select::NotNull(e) => (e, [].as_slice()),
+    };
     let v = s.var(e);
-    match values.as_slice() {
+    match values {
+        [] => s.w.leave_if(CmpOp::Eq, v, Operand::Imm(0)),
         [one] => s.w.leave_if(CmpOp::Ne, v, Operand::Imm(*one as i64)),
         values => {
             let code = search(v, values, &vec![], &vec![Stmt::Return]);

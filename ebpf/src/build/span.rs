@@ -215,19 +215,20 @@ fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
     let elapsed = s.w.alu(AluOp::Sub, now, Operand::Var(started));
     let off_cpu = watches_switches(room).then(|| s.w.load(state, OFF_TOTAL, Size::B8, Space::Value));
     let offsets: &[u32] = room.memory.open.as_ref().map_or(&[], |o| &o.saved);
-    s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)) };
+    s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)), state: None };
+    let measured: Vec<_> = site.measures.iter().map(Some).collect();
     if let Some(cond) = &site.filter {
         mark(room, &mut s.w, room.marks[i].filter);
         match area {
             // A hash entry is deleted on every way out.
-            Some(_) => s.when(cond, |s| measure::measures(room, s, i, &site.measures)),
+            Some(_) => s.when(cond, |s| measure::measures(room, s, i, &measured)),
             None => {
                 s.guard(cond);
-                measure::measures(room, &mut s, i, &site.measures);
+                measure::measures(room, &mut s, i, &measured);
             }
         }
     } else {
-        measure::measures(room, &mut s, i, &site.measures);
+        measure::measures(room, &mut s, i, &measured);
     }
     if let Some((map, key)) = area {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];

@@ -1,7 +1,7 @@
 //! Forgets where expressions were written, so that equal ones compare equal and are computed once.
 
 use crate::diag::Place;
-use crate::typed::{Expr, Kind, Measure, Metric, Probe, Select, Shape};
+use crate::typed::{Expr, Kind, Measure, Metric, Probe, Select, Shape, StepSite};
 
 /// Places of what a site's measurements are written from, by metric: kept for the kernel's line info.
 pub(super) struct Marks {
@@ -27,7 +27,17 @@ pub(super) fn marks(probe: &Probe) -> Vec<Marks> {
         Shape::At(sites) => sites.iter().map(|s| of(&s.filter, &s.measures)).collect(),
         Shape::Span { end, .. } => end.iter().map(|s| of(&s.filter, &s.measures)).collect(),
         Shape::Poll { filter, measures, .. } => vec![of(filter, measures)],
-        Shape::Steps { .. } => vec![],
+        Shape::Steps { sites, .. } => {
+            let at = |site: &StepSite, metric: usize| {
+                let measure = site.observe.iter().find(|(n, _)| *n as usize == metric).map(|(_, m)| m.value.place);
+                measure.filter(|place| *place != Place::default()).unwrap_or(probe.metrics[metric].place)
+            };
+            let marks = |site: &StepSite| Marks {
+                filter: site.filter.as_ref().map(|f| f.place).unwrap_or_default(),
+                values: (0..probe.metrics.len()).map(|metric| at(site, metric)).collect(),
+            };
+            sites.iter().map(marks).collect()
+        }
     }
 }
 
@@ -58,13 +68,20 @@ pub(super) fn probe(mut probe: Probe) -> Probe {
             filter.iter_mut().for_each(expr);
             measures.iter_mut().for_each(measure);
         }
-        Shape::Steps { .. } => {}
+        Shape::Steps { sites, .. } => {
+            for s in sites {
+                select(&mut s.select);
+                s.filter.iter_mut().chain(&mut s.by).for_each(expr);
+                s.set.iter_mut().for_each(|(_, e)| expr(e));
+                s.observe.iter_mut().for_each(|(_, m)| measure(m));
+            }
+        }
     }
     probe
 }
 
 fn select(s: &mut Select) {
-    if let Select::OneOf(e, _) = s {
+    if let Select::OneOf(e, _) | Select::NotNull(e) = s {
         expr(e);
     }
 }

@@ -11,6 +11,7 @@ use crate::target::{Ability, Target};
 use crate::typed::*;
 
 mod stacks;
+mod steps;
 
 fn node(kind: Kind, ty: Ty) -> Expr {
     Expr { kind, ty, duration: false, place: Place::default() }

@@ -76,6 +76,15 @@ impl Exprs<'_> {
                 let args = vec![Arg::Slot(slot, at), Arg::Imm(i64::from(bytes)), Arg::Var(address)];
                 self.effect(Helper::ProbeReadKernelStr, args);
             }
+            Kind::State(n) => {
+                if let Some((copy, offsets)) = self.inputs.state {
+                    let from = offsets[*n as usize];
+                    for w in (0..words).step_by(8) {
+                        let v = self.w.load_slot(copy, from + w, Size::B8);
+                        self.w.store_slot(slot, at + w, Size::B8, Operand::Var(v));
+                    }
+                }
+            }
             Kind::Saved(n) => {
                 if let Some((state, offsets)) = self.inputs.saved {
                     self.copy(state, offsets[*n as usize] as i32, Space::Value, bytes, slot, at);

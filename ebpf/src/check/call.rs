@@ -4,6 +4,7 @@ use super::access::{Memory, convert, is_byte_array, resolve};
 use super::expr::{Env, Value, constant_bool};
 use super::label::DECODERS;
 use super::report::{Checked, Report, unknown};
+use super::scope::Role;
 use crate::ast::{self, ExprKind, Ident, TypeKind};
 use crate::diag::{Span, did_you_mean};
 use crate::target::Btf;
@@ -299,6 +300,11 @@ impl Env<'_> {
 
     /// `has(args.x.y)`: whether this kernel has it. Mistakes inside mean no.
     fn has(&mut self, arg: &ast::Expr, span: Span) -> Checked<Value> {
+        if matches!(&arg.kind, ExprKind::Name(name) if name == "state") && self.scope.role == Role::Step {
+            // The mark that a state is there follows its fields.
+            let kind = Kind::State(self.scope.state.len() as u32);
+            return Ok(Value::Typed(Expr { kind, ty: Ty::Bool, duration: false, place: self.place(span) }));
+        }
         if !matches!(arg.kind, ExprKind::Field(..)) {
             return Err(self.fail_hint(arg.span, "`has` asks for a member or an argument", "write `has(args.x.y)`"));
         }

@@ -34,6 +34,9 @@ impl Env<'_> {
         if self.scope.role == Role::Poll {
             return Err(self.fail(span, "a poll has no current task and so no descriptors"));
         }
+        if self.scope.role == Role::Object {
+            return Err(self.fail(span, "descriptors would be those of the agent, which runs this program"));
+        }
         let descriptor = match value {
             Value::Literal(l) => self.adapt(l, Ty::S32)?,
             value => self.integer(value)?,

@@ -118,6 +118,7 @@ impl<'a> Env<'a> {
             ExprKind::Field(base, field) => match &base.kind {
                 ExprKind::Name(name) if name == "args" => self.arg(field, span),
                 ExprKind::Name(name) if name == "start" => self.start(field, span),
+                ExprKind::Name(name) if name == "state" => self.state(field, span),
                 ExprKind::Name(name) if name == "elapsed" => self.elapsed_part(field, span),
                 _ => {
                     let base = self.value(base)?;

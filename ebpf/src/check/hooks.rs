@@ -2,6 +2,7 @@
 
 use super::first_of;
 use super::functions::{self, Wanted};
+use super::objects;
 use super::report::{Checked, Report, Reported, unknown, whole};
 use super::sampling;
 use super::scope::Args;
@@ -26,6 +27,11 @@ impl Point<'_> {
     /// Whether it is a system call's entry.
     pub(super) fn is_syscall_enter(&self) -> bool {
         matches!(&self.args, Args::Syscall(s) if s.edge == Edge::Enter)
+    }
+
+    /// Whether it is no event but an object that an iterator came by.
+    pub(super) fn is_object(&self) -> bool {
+        matches!(self.args, Args::Object(_))
     }
 }
 
@@ -56,7 +62,8 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
                     Err(reported) => Err(reported),
                 }
             }
-            HookKind::Iter { .. } | HookKind::FirstOf(_) => {
+            HookKind::Iter { object } => objects::iterator(hook, object, target, report),
+            HookKind::FirstOf(_) => {
                 let message = format!("`{}` is not supported by this version", hook.text.text);
                 Err(report.add(Diagnostic::target(whole(&hook.text), message)))
             }

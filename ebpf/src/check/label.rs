@@ -91,6 +91,7 @@ impl Env<'_> {
     fn saved_identity(&self, expr: &Expr) -> Option<&'static str> {
         match &expr.kind {
             Kind::Saved(i) => self.scope.saved.get(*i as usize)?.identity,
+            Kind::State(i) => self.scope.state.get(*i as usize)?.identity,
             Kind::Convert(inner) => self.saved_identity(inner),
             _ => None,
         }

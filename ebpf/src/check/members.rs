@@ -58,6 +58,7 @@ pub(super) fn field_macro(btf: &Btf, aggregate: u32, name: &str) -> Option<Vec<S
     let tries: &[(&str, &[&str])] = &[
         ("sk_", &["__sk_common"]),
         ("sk_", &["__req_common"]),
+        ("sk_", &[]),
         ("rsk_", &["__req_common"]),
         ("tw_", &["__tw_common"]),
         ("ir_", &["__req_common"]),

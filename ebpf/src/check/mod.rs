@@ -9,6 +9,7 @@
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `first_of` | which of several hooks does this kernel have? |
 //! | `key` | what finds a span or a state again? |
+//! | `steps` | what does an event do with the state of its key? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
@@ -26,6 +27,7 @@ mod key;
 mod label;
 mod members;
 mod metric;
+mod objects;
 mod ops;
 mod print;
 mod prototype;
@@ -34,6 +36,7 @@ mod sampling;
 mod scope;
 mod span;
 mod stacks;
+mod steps;
 mod strings;
 mod syscalls;
 mod user;
@@ -46,6 +49,7 @@ use crate::diag::{Diagnostic, did_you_mean};
 use crate::program::{Program, Shape, Text};
 use crate::target::Target;
 use crate::typed;
+use hooks::Point;
 use metric::Columns;
 use report::{Checked, Report, Reported, whole};
 use scope::{Args, Role, Scope};
@@ -63,12 +67,18 @@ const MAX_SET: usize = 256;
 /// Most bytes of one text value.
 const MAX_TEXT: u16 = 64;
 
+/// Whether an expression or anything in it is such a node.
+pub(crate) fn reads(expr: &typed::Expr, test: &dyn Fn(&typed::Kind) -> bool) -> bool {
+    walk::any(expr, test)
+}
+
 /// What the language allows at most, in words.
 pub fn limits() -> Vec<(&'static str, u64)> {
     vec![
         ("metrics of a probe", MAX_METRICS as u64),
         ("labels of a metric", MAX_LABELS as u64),
-        ("saved values of a span", MAX_SAVED as u64),
+        ("saved values of a span, or fields of a state", MAX_SAVED as u64),
+        ("bytes of a state, each field taking whole words of 8", steps::MAX_STATE_BYTES.into()),
         ("bytes of a metric's labels, or of a span's key", MAX_KEY_BYTES.into()),
         ("bytes of a text", MAX_TEXT.into()),
         ("elements of a set", MAX_SET as u64),
@@ -101,9 +111,7 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     let shape = match &program.shape {
         Shape::At(hooks) => at(input, hooks, &mut columns, &mut report),
         Shape::Span(span) => span::check(input, span, &mut columns, &mut report),
-        Shape::Steps(_) => {
-            Err(report.add(Diagnostic::target(whole(&program.name), "steps are not supported by this version")))
-        }
+        Shape::Steps(steps) => steps::check(input, steps, &mut columns, &mut report),
         Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
     };
     let (diagnostics, choices) = report.finish();
@@ -131,9 +139,16 @@ fn at<'a>(
     report: &mut Report,
 ) -> Checked<typed::Shape> {
     let (points, mut outcome) = hooks::resolve(hooks, input.target, report);
+    if let Some(reported) = objects::mixed(&points, report) {
+        return Err(reported);
+    }
+    if points.iter().any(Point::is_object) {
+        objects::check_metrics(input.program, report)?;
+    }
     let mut sites = Vec::new();
     for point in points {
-        let scope = Scope::new(Role::At, point.args);
+        let role = if point.is_object() { Role::Object } else { Role::At };
+        let scope = Scope::new(role, point.args);
         match (filter(input, &scope, &input.program.filter, report), measures(input, &scope, columns, report)) {
             (Ok(filter), Ok(measures)) => {
                 sites.push(typed::Site {

@@ -44,7 +44,27 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
                 body(&mut out, &s.filter, &s.by, &s.measures, probe, btf);
             }
         }
-        Shape::Steps { .. } => {}
+        Shape::Steps { key, fields, max_entries, sites } => {
+            let key: Vec<String> = key.iter().map(|ty| print_ty(*ty, btf)).collect();
+            line(&mut out, format!("state by ({}), at most {max_entries}", key.join(", ")));
+            for (name, ty) in fields {
+                line(&mut out, format!("  field {name}: {}", print_ty(*ty, btf)));
+            }
+            for s in sites {
+                line(&mut out, format!("step {}{}", attach(&s.attach), select(&s.select, btf)));
+                body(&mut out, &s.filter, &s.by, &[], probe, btf);
+                for (metric, m) in &s.observe {
+                    let name = &probe.metrics[*metric as usize].name;
+                    line(&mut out, format!("  observe {name} = {}", print_expr(&m.value, btf)));
+                }
+                for (field, value) in &s.set {
+                    line(&mut out, format!("  set {} = {}", fields[*field as usize].0, print_expr(value, btf)));
+                }
+                if s.delete {
+                    line(&mut out, "  delete".into());
+                }
+            }
+        }
         Shape::Poll { source, every_ns, filter, measures } => {
             line(&mut out, format!("poll {source} every {every_ns}ns"));
             body(&mut out, filter, &[], measures, probe, btf);
@@ -85,6 +105,7 @@ fn attach(attach: &Attach) -> String {
 fn select(select: &Select, btf: Option<&Btf>) -> String {
     match select {
         Select::All => String::new(),
+        Select::NotNull(expr) => format!(" if {} != 0", print_expr(expr, btf)),
         Select::OneOf(expr, numbers) => format!(" if {} in {numbers:?}", print_expr(expr, btf)),
     }
 }

@@ -1,6 +1,7 @@
 //! What names mean at a site.
 
 use super::expr::{Env, Value};
+use super::objects::{self, ObjectArgs};
 use super::prototype::{self, FunctionArgs, REGISTERS};
 use super::report::{Checked, Reported, unknown};
 use super::syscalls::SyscallArgs;
@@ -18,12 +19,16 @@ use crate::typed::{Expr, Kind, Trust, Ty};
 pub(super) enum Role {
     /// `at:` hooks.
     At,
+    /// `at:` an iterator: a task runs, but it is the agent.
+    Object,
     /// A span's start.
     Start,
     /// A span's end.
     End,
     /// A span's `by`, at both ends: what finds the span cannot read from it.
     Key,
+    /// One of `steps`.
+    Step,
     /// `poll:`.
     Poll,
 }
@@ -57,6 +62,8 @@ pub(super) enum Args<'a> {
     Function(FunctionArgs),
     /// A place in a program or library.
     User(UserArgs),
+    /// What an iterator came by.
+    Object(ObjectArgs<'a>),
 }
 
 /// A value saved at the start of a span.
@@ -76,6 +83,8 @@ pub(super) struct Scope<'a> {
     pub(super) args: Args<'a>,
     /// `start.NAME`, at a span's end.
     pub(super) saved: Vec<Saved>,
+    /// `state.NAME`, in a step.
+    pub(super) state: Vec<Saved>,
     /// Index that the number of the call which began the span has (or would get) among the saved values.
     pub(super) saved_syscall: Option<u32>,
     /// Why `elapsed.off_cpu` cannot be had, if so: message and hint.
@@ -84,7 +93,7 @@ pub(super) struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     pub(super) fn new(role: Role, args: Args<'a>) -> Self {
-        Self { role, args, saved: Vec::new(), saved_syscall: None, no_switches: None }
+        Self { role, args, saved: Vec::new(), state: Vec::new(), saved_syscall: None, no_switches: None }
     }
 
     pub(super) fn arg_names(&self, target: &'a crate::Target) -> Vec<&str> {
@@ -96,14 +105,15 @@ impl<'a> Scope<'a> {
             Args::Sample(_) => sampling::NAMES.to_vec(),
             Args::Function(f) => f.names(),
             Args::User(user) => user.names(),
+            Args::Object(object) => object.names(),
         }
     }
 }
 
 /// Values that are a name and nothing else, for "did you mean".
-pub(super) const BUILTINS: [&str; 17] = [
-    "args", "retval", "start", "pid", "tid", "uid", "gid", "comm", "cgroup", "cpu", "nsecs", "elapsed", "syscall",
-    "netns", "task", "func", "true",
+pub(super) const BUILTINS: [&str; 18] = [
+    "args", "retval", "start", "state", "pid", "tid", "uid", "gid", "comm", "cgroup", "cpu", "nsecs", "elapsed",
+    "syscall", "netns", "task", "func", "true",
 ];
 
 /// Bytes of the text `func`: the same at all hooks, so that they can share a label.
@@ -136,6 +146,9 @@ impl Env<'_> {
     }
 
     fn builtin(&mut self, name: &str, span: Span) -> Checked<Option<Value>> {
+        if self.scope.role == Role::Object && objects::is_of_current(name) {
+            return Err(self.not_of_object(name, span));
+        }
         let simple = |kind, ty| Ok((kind, ty, false));
         let found: Checked<(Kind, Ty, bool)> = match name {
             "pid" => simple(Kind::Pid, Ty::U32),
@@ -160,6 +173,10 @@ impl Env<'_> {
             "func" => return self.func(span).map(Some),
             "args" => return Err(self.bare_args(span)),
             "start" => return Err(self.bare_start(span)),
+            "state" => {
+                let hint = "name a field, `state.NAME`, or ask whether there is one, `has(state)`";
+                return Err(self.fail_hint(span, "`state` alone is not a value", hint));
+            }
             _ => return Ok(None),
         };
         let (kind, ty, duration) = found?;
@@ -269,6 +286,30 @@ impl Env<'_> {
         Ok(Value::Typed(Expr { kind, ty, duration: saved.duration, place: self.place(span) }))
     }
 
+    /// `state.NAME`.
+    pub(super) fn state(&mut self, field: &Ident, span: Span) -> Checked<Value> {
+        if self.scope.role != Role::Step {
+            let message = format!("`state.{}` is known only in a step", field.name);
+            return Err(self.fail_hint(
+                span,
+                message,
+                "only probes with `steps:` have a state, and its key cannot read it",
+            ));
+        }
+        let Some(index) = self.scope.state.iter().position(|s| s.name == field.name) else {
+            let near = did_you_mean(&field.name, self.scope.state.iter().map(|s| s.name.as_str()));
+            let hint = match near {
+                Some(near) => format!("did you mean `state.{near}`?"),
+                None => format!("declare it: `fields: {{ {}: u64 }}` in `state`", field.name),
+            };
+            return Err(self.fail_hint(field.span, format!("the state has no field `{}`", field.name), &hint));
+        };
+        let known = &self.scope.state[index];
+        let ty = known.ty.ok_or(Reported)?;
+        let kind = Kind::State(index as u32);
+        Ok(Value::Typed(Expr { kind, ty, duration: known.duration, place: self.place(span) }))
+    }
+
     /// `args.NAME`.
     pub(super) fn arg(&mut self, field: &Ident, span: Span) -> Checked<Value> {
         let scope = self.scope;
@@ -288,6 +329,7 @@ impl Env<'_> {
             Args::Function(f) => prototype::arg(self, f, field, span),
             Args::Sample(arch) => sampling::arg(self, *arch, field, span),
             Args::User(user) => user::arg(self, user, field, span),
+            Args::Object(object) => objects::arg(self, object, field, span),
         }
     }
 
@@ -303,7 +345,7 @@ impl Env<'_> {
         self.report.add(diagnostic)
     }
 
-    fn raw_arg(&mut self, index: usize, ty: u32, trust: Trust, span: Span) -> Checked<Value> {
+    pub(super) fn raw_arg(&mut self, index: usize, ty: u32, trust: Trust, span: Span) -> Checked<Value> {
         let btf = self.btf(span)?;
         let stripped = btf.strip(ty);
         let ty = match stripped.kind {

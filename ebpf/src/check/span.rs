@@ -7,7 +7,7 @@ use super::key::{SiteKey, hash_key, key_parts, same_types};
 use super::metric::Columns;
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Args, Role, Saved, Scope};
-use super::{Input, MAX_SAVED, filter, measures, stacks, syscalls, walk};
+use super::{Input, MAX_SAVED, filter, measures, objects, stacks, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
 use crate::program::{Edge, HookKind, Span, Text};
@@ -21,6 +21,9 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
     check_saved_names(span, report);
     let (start_points, starts_ok) = hooks::resolve(&span.start, input.target, report);
     let (end_points, ends_ok) = hooks::resolve(&span.end, input.target, report);
+    for points in [&start_points, &end_points] {
+        objects::outside_of_spans(points, report)?;
+    }
     let by_task = is_by_task(input, span);
     let starts = starts(input, span, &start_points, by_task, report);
     let (saved, saved_ok) = saved(input, span, &starts, report);

@@ -9,6 +9,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
+/// What the name of the function begins with that an iterator's programs attach to, and whose parameters are what they get.
+pub const ITERATOR: &str = "bpf_iter_";
+
 /// A set of types. Cloning shares the bytes.
 #[derive(Clone)]
 pub struct Btf(Arc<Inner>);

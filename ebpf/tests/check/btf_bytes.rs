@@ -127,6 +127,15 @@ impl BtfBytes {
         }
     }
 
+    pub fn function(&mut self, name: &str, params: &[(&str, u32)]) {
+        let proto = self.header("", PROTO, false, params.len(), 0);
+        for (name, ty) in params {
+            let name = self.string(name);
+            self.words(&[name, *ty]);
+        }
+        self.header(name, FUNC, false, 0, proto);
+    }
+
     pub fn finish(self) -> Vec<u8> {
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
         let mut bytes = vec![0x9f, 0xeb, 1, 0];

@@ -28,8 +28,8 @@ fn ints(b: &mut BtfBytes) -> Ints {
     }
 }
 
-/// `struct sock` with its shared head, and the request socket that has the same head.
-fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32) {
+/// The shared head, `struct sock` with it, and the request socket that has the same head.
+fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32, u32) {
     let bytes16 = b.array(i.u8, 16, i.u32);
     let in6 = b.structure("in6_addr", 16, &[("in6_u", bytes16, 0, 0)]);
     let common = b.structure(
@@ -76,7 +76,7 @@ fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32) {
     );
     let request = b.structure("request_sock", 64, &[("__req_common", common, 0, 0)]);
     let inet_request = b.structure("inet_request_sock", 72, &[("req", request, 0, 0)]);
-    (sock, inet_request)
+    (common, sock, inet_request)
 }
 
 /// What lies behind a descriptor; a pointer to `struct files_struct`.
@@ -98,10 +98,21 @@ fn files(b: &mut BtfBytes, i: &Ints, sock_ptr: u32) -> u32 {
     b.ptr(files)
 }
 
+/// Functions of the iterators, but for that over local sockets.
+fn iterators(b: &mut BtfBytes, i: &Ints, (common, sock): (u32, u32), task: u32) {
+    let inet = b.structure("inet_sock", 200, &[("sk", sock, 0, 0)]);
+    let udp = b.structure("udp_sock", 208, &[("inet", inet, 0, 0), ("len", i.u16, 1600, 0)]);
+    let meta = b.structure("bpf_iter_meta", 24, &[("session_id", i.u64, 64, 0)]);
+    let [meta, task, common, udp] = [meta, task, common, udp].map(|ty| b.ptr(ty));
+    b.function("bpf_iter_task", &[("meta", meta), ("task", task)]);
+    b.function("bpf_iter_tcp", &[("meta", meta), ("sk_common", common), ("uid", i.u32)]);
+    b.function("bpf_iter_udp", &[("meta", meta), ("udp_sk", udp), ("uid", i.u32), ("bucket", i.int)]);
+}
+
 fn btf() -> Btf {
     let mut b = BtfBytes::new();
     let i = ints(&mut b);
-    let (sock, inet_request) = sockets(&mut b, &i);
+    let (common, sock, inet_request) = sockets(&mut b, &i);
     let cb = b.array(i.char, 48, i.u32);
     let sock_ptr = b.ptr(sock);
     let skb = b.structure("sk_buff", 128, &[("sk", sock_ptr, 0, 0), ("cb", cb, 320, 0), ("len", i.u32, 704, 0)]);
@@ -159,6 +170,7 @@ fn btf() -> Btf {
     b.tracepoint("named", &[("name", char_ptr), ("len", i.u64), ("full", i.bool)]);
     b.tracepoint("sys_enter", &[("regs", regs_ptr), ("id", i.u64)]);
     b.tracepoint("sys_exit", &[("regs", regs_ptr), ("ret", i.u64)]);
+    iterators(&mut b, &i, (common, sock), task + 1);
     Btf::parse(b.finish()).expect("the writer makes valid BTF")
 }
 
@@ -189,6 +201,7 @@ pub fn target(changes: &str) -> Target {
             probe_read_kernel: yes(),
             uprobe: yes(),
             uprobe_multi: yes(),
+            iter: yes(),
             ..Abilities::default()
         },
         ..Target::default()
@@ -237,6 +250,7 @@ pub fn target(changes: &str) -> Target {
             "no_tracepoint" => target.abilities.tracepoint = no(),
             "no_perf_event" => target.abilities.perf_event = no(),
             "no_uprobe_multi" => target.abilities.uprobe_multi = no(),
+            "no_iter" => target.abilities.iter = no(),
             "no_uprobe" => target.abilities.uprobe = no(),
             "no_task_storage" => target.abilities.task_storage = no(),
             "aarch64" => target.arch = Arch::Aarch64,

@@ -8,6 +8,13 @@
 //! where: true
 //! keep: first
 //! poll: softnet
+//! state: args.n                          one part of a state's key a line
+//! field born: u64
+//! step: rawtracepoint:tcp_event          begins a step; what follows is of it
+//! step.where: has(state)
+//! set born: nsecs
+//! observe: 0                             number of a metric
+//! delete: yes
 //! metric: gauge depth                    begins a metric; `counter x_total` when there is none before value or label
 //! metric: kernel+user/start where        sums by stacks, here of both halves, taken at the start of the span
 //! value: args.n
@@ -52,6 +59,7 @@ fn hook_kind(text: &str) -> HookKind {
     match parts.as_slice() {
         ["tracepoint", system, event] => HookKind::Tracepoint { system: system.to_string(), event: event.to_string() },
         ["rawtracepoint", event] => HookKind::RawTracepoint { event: event.to_string() },
+        ["iter", object] => HookKind::Iter { object: object.to_string() },
         ["interval", "s", n] => HookKind::Interval { period_ns: n.parse::<u64>().expect("seconds") * 1_000_000_000 },
         ["syscall", names, edge] => {
             let names = names.trim_matches(['[', ']']).split(',').map(|n| n.trim().to_string());
@@ -121,6 +129,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
         limits: Limits::default(),
     };
     let mut span = empty_span();
+    let mut steps = Steps { by: Vec::new(), fields: Vec::new(), max_entries: 16384, steps: Vec::new() };
     for line in case.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
         let (key, value) = line.split_once(": ").unwrap_or_else(|| panic!("no `key: value`: {line}"));
         if matches!(key, "value" | "metric.where") || key.starts_with("label ") {
@@ -154,18 +163,36 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
                 program.metrics.push(m);
             }
             "high" => r.high = true,
+            "state" => steps.by.push(r.text(value)),
+            "step" => steps.steps.push(Step {
+                hooks: r.hooks(value),
+                filter: None,
+                by: Vec::new(),
+                set: Vec::new(),
+                observe: Vec::new(),
+                delete: false,
+            }),
+            "step.where" => steps.steps.last_mut().expect("a step").filter = Some(r.text(value)),
+            "step.by" => steps.steps.last_mut().expect("a step").by.push(r.text(value)),
+            "observe" => steps.steps.last_mut().expect("a step").observe.push(value.parse().expect("a number")),
+            "delete" => steps.steps.last_mut().expect("a step").delete = true,
             "target" => {}
-            _ => match key.strip_prefix("save ") {
-                Some(name) => {
-                    let (name, value) = (r.text(name), r.text(value));
-                    span.save.push((name, value));
+            _ => {
+                let (what, name) = key.split_once(' ').unwrap_or_else(|| panic!("unknown key `{key}`"));
+                let pair = (r.text(name), r.text(value));
+                match what {
+                    "save" => span.save.push(pair),
+                    "field" => steps.fields.push(pair),
+                    "set" => steps.steps.last_mut().expect("a step").set.push(pair),
+                    _ => panic!("unknown key `{key}`"),
                 }
-                None => panic!("unknown key `{key}`"),
-            },
+            }
         }
     }
     if !span.start.is_empty() {
         program.shape = Shape::Span(span);
+    } else if !steps.steps.is_empty() {
+        program.shape = Shape::Steps(steps);
     }
     (program, r.texts)
 }

@@ -2,7 +2,8 @@
 
 use super::{Command, bpf, owned};
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// `BPF_F_KPROBE_MULTI_RETURN`, and the same bit for uprobes.
@@ -53,4 +54,48 @@ pub fn attach_kprobe_multi(prog: BorrowedFd<'_>, symbols: &[&str], ret: bool) ->
     // SAFETY: the kernel reads `count` addresses of names that end in NUL and outlive the call; the other addresses are null.
     // The result is a new descriptor.
     unsafe { bpf(Command::LinkCreate, &mut attr).map(|fd| owned(fd)) }
+}
+
+/// A link of a program at an iterator; closed when dropped.
+#[derive(Debug)]
+pub struct Iterator(OwnedFd);
+
+/// Readies a program that was loaded for [`super::prog::ATTACH_TRACE_ITER`]: it runs when [`Iterator::run`] reads (5.8).
+pub fn attach_iterator(prog: BorrowedFd<'_>) -> io::Result<Iterator> {
+    #[repr(C)]
+    struct Attr {
+        prog_fd: u32,
+        target_fd: u32,
+        attach_type: u32,
+        flags: u32,
+    }
+    let attach_type = super::prog::ATTACH_TRACE_ITER;
+    let mut attr = Attr { prog_fd: prog.as_raw_fd() as u32, target_fd: 0, attach_type, flags: 0 };
+    // SAFETY: the structure holds no addresses. The result is a new descriptor.
+    unsafe { bpf(Command::LinkCreate, &mut attr).map(|fd| Iterator(owned(fd))) }
+}
+
+impl Iterator {
+    /// Runs the program once per object, and once more at the end. Objects are those of the namespaces that this thread is in.
+    pub fn run(&self) -> io::Result<()> {
+        #[repr(C)]
+        struct Attr {
+            link_fd: u32,
+            flags: u32,
+        }
+        let mut attr = Attr { link_fd: self.0.as_raw_fd() as u32, flags: 0 };
+        // SAFETY: the structure holds no addresses. The result is a new descriptor.
+        let mut file = File::from(unsafe { bpf(Command::IterCreate, &mut attr).map(|fd| owned(fd)) }?);
+        // Our programs write nothing; what there is to read is the end.
+        let mut nothing = [0; 64];
+        loop {
+            match file.read(&mut nothing) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                // After a million objects without output the kernel wants to be asked again.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
 }

@@ -34,6 +34,7 @@ enum Command {
     MapLookupBatch = 24,
     LinkCreate = 28,
     EnableStats = 32,
+    IterCreate = 33,
 }
 
 /// bpf(2).

@@ -26,6 +26,8 @@ pub const ATTACH_TRACE_RAW_TP: u32 = 23;
 pub const ATTACH_TRACE_FENTRY: u32 = 24;
 /// `BPF_TRACE_FEXIT`: a tracing program at a function's exit.
 pub const ATTACH_TRACE_FEXIT: u32 = 25;
+/// `BPF_TRACE_ITER`: a tracing program that runs once per object of a kind, when somebody reads (5.8).
+pub const ATTACH_TRACE_ITER: u32 = 28;
 /// `BPF_TRACE_KPROBE_MULTI`: a kprobe program at any number of functions (5.18).
 pub const ATTACH_KPROBE_MULTI: u32 = 42;
 /// `BPF_TRACE_UPROBE_MULTI`: a uprobe program at any number of places of a file (6.6).

@@ -1,7 +1,7 @@
 //! Which types a dump needs, so that what compiled for a kernel also compiles for its dump.
 
 use crate::target::Target;
-use crate::target::btf::{Btf, Kind, Type};
+use crate::target::btf::{Btf, ITERATOR, Kind, Type};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Members that `netns` walks through.
@@ -14,7 +14,7 @@ const MAX_ROOTS: usize = 10_000;
 /// Names of the types that expressions of these texts can come to read at these hooks.
 ///
 /// Decided by names alone, so that it works for a probe that does not compile: types and constants that a text names,
-/// arguments of the `raw_events` and of the functions that these patterns name, and members that are pointers to structs and whose name occurs in a text.
+/// arguments of the `raw_events` (or functions of iterators) and of the functions that these patterns name, and members that are pointers to structs and whose name occurs in a text.
 pub fn roots<'a>(
     target: &Target,
     raw_events: impl IntoIterator<Item = &'a str>,
@@ -90,6 +90,9 @@ impl Finder<'_> {
     }
 
     fn event(&mut self, event: &str) {
+        if event.starts_with(ITERATOR) {
+            return self.iterator(event);
+        }
         self.root(&format!("btf_trace_{event}"));
         self.root(&format!("__traceiter_{event}"));
         if matches!(event, "sys_enter" | "sys_exit") {
@@ -99,6 +102,14 @@ impl Finder<'_> {
             if self.words.contains(&name) {
                 self.pointee(self.btf.strip(ty));
             }
+        }
+    }
+
+    /// All that it gets: `args.sk` stands for what has other names.
+    fn iterator(&mut self, function: &str) {
+        self.root(function);
+        for (_, ty) in self.btf.function(function).unwrap_or_default().0 {
+            self.pointee(self.btf.strip(ty));
         }
     }
 

@@ -1,0 +1,205 @@
+//! The probes of memory against what the kernel itself says of the same load.
+
+mod support;
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use support::agent::{Agent, Setup};
+use support::disk::Disk;
+use support::memory_group::{self, MemoryGroup};
+use support::metrics::Metrics;
+use support::trace_instance::TraceInstance;
+use support::{load, not_run};
+
+const PAGE_BYTES: usize = 4096;
+/// Pages that are touched for the first time.
+const TOUCHED: usize = 3000;
+
+/// Starts these shipped probes.
+fn probes(names: &str) -> Agent {
+    Setup { arguments: &["--enable", names], ..Setup::default() }.start()
+}
+
+/// Why a probe does not run; `None` if it does.
+fn refusal(metrics: &Metrics, probe: &str) -> Option<String> {
+    let labels = [("probe", probe)];
+    let refused = metrics.series("kstrobe_probe_attached", &labels).find(|(_, value)| *value == 0.0);
+    refused.map(|(labels, _)| labels["reason"].clone())
+}
+
+/// Whether two counts of faults agree: a thread also takes some for its own start and end.
+#[track_caller]
+fn assert_about(ours: f64, kernel: f64) {
+    assert!(kernel >= TOUCHED as f64, "the kernel counts {kernel} faults of {TOUCHED} pages");
+    assert!((ours - kernel).abs() <= kernel * 0.01 + 5.0, "{ours} faults, but the kernel counts {kernel}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_page_faults_are_those_of_getrusage() {
+    let agent = probes("page_faults");
+    let mut faults = 0;
+    load::named("kst-faults", || faults = load::touch_pages(TOUCHED));
+    let after = agent.scrape();
+    let labels = [("comm", "kst-faults"), ("mode", "user"), ("access", "write")];
+    assert_about(after.sum("kstrobe_page_faults_total", &labels), faults as f64);
+    agent.stop();
+}
+
+/// What other processors get, which have no tracepoints of page faults.
+#[test]
+#[ignore = "needs root"]
+fn root_page_faults_are_the_same_by_the_kernels_counter() {
+    let text = include_str!("../../config/probes/page_faults.yaml");
+    let text = text.split("---").next().unwrap().replace("rawtracepoint:page_fault_", "rawtracepoint:no_such_fault_");
+    let text = text.replace("enabled: false", "enabled: true");
+    let agent = Agent::start_with(&[], &[("page_faults", &text)]);
+    let mut faults = 0;
+    load::named("kst-faults", || faults = load::touch_pages(TOUCHED));
+    let after = agent.scrape();
+    let labels = [("comm", "kst-faults"), ("mode", "user"), ("access", "unknown")];
+    assert_about(after.sum("kstrobe_page_faults_total", &labels), faults as f64);
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_the_time_of_page_faults_is_of_as_many_as_getrusage_says() {
+    let test = "root_the_time_of_page_faults_is_of_as_many_as_getrusage_says";
+    let agent = probes("page_fault_duration");
+    if let Some(reason) = refusal(&agent.scrape(), "page_fault_duration") {
+        return not_run(test, &reason);
+    }
+    let (mut faults, begin) = (0, std::time::Instant::now());
+    load::named("kst-faults", || faults = load::touch_pages(TOUCHED));
+    let limit = begin.elapsed().as_secs_f64();
+    let labels = [("comm", "kst-faults"), ("kind", "minor"), ("memory", "anonymous")];
+    let after = agent.scrape();
+    let ours = after.histogram("kstrobe_page_fault_duration_seconds", &labels);
+    assert_about(ours.count, faults as f64);
+    assert!(ours.sum > 0.0 && ours.sum < limit, "{ours:?} in {limit} s");
+    agent.stop();
+}
+
+/// Pages read: so few that no probe has time to get beyond its budget, not even on an emulated processor.
+const READ: usize = 1024;
+
+/// Reads the last so many pages of a file, one at a time. Nothing is read ahead beyond the end.
+fn read_last(pages: usize, path: &Path) {
+    let mut file = File::open(path).unwrap();
+    file.seek(SeekFrom::End(-((pages * PAGE_BYTES) as i64))).unwrap();
+    let mut page = [0; PAGE_BYTES];
+    while file.read(&mut page).unwrap() > 0 {}
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_pages_are_added_to_the_cache_once_and_used_at_every_read() {
+    let test = "root_pages_are_added_to_the_cache_once_and_used_at_every_read";
+    let disk = Disk::new();
+    let pages = READ as f64;
+    let agent = probes("page_cache_additions,page_cache_accesses");
+    let before = agent.scrape();
+    // What looks for file systems on a new disk leaves some of its pages in the cache.
+    let device = File::open(disk.device()).unwrap();
+    posix_fadvise(&device, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    load::named("kst-cold", || read_last(READ, &disk.device()));
+    load::named("kst-warm", || read_last(READ, &disk.device()));
+    let after = agent.scrape();
+    let added = |comm| after.sum("kstrobe_page_cache_additions_total", &[("comm", comm)]);
+    assert_eq!(refusal(&before, "page_cache_additions"), None);
+    assert_eq!((added("kst-cold"), added("kst-warm")), (pages, 0.0), "{pages} pages were read");
+    if let Some(reason) = refusal(&before, "page_cache_accesses") {
+        return not_run(test, &reason);
+    }
+    // The newest kernel reads disks into large folios, of at most 512 pages, each of which is used once when read in order.
+    let least = if support::lab().as_deref() == Some("sid") { pages / 512.0 } else { pages };
+    for comm in ["kst-cold", "kst-warm"] {
+        let used = after.sum("kstrobe_page_cache_accesses_total", &[("comm", comm)]);
+        // The thread's own code and stack are pages too.
+        assert!((least..pages * 1.01 + 50.0).contains(&used), "{comm}: {used} uses of {pages} pages");
+    }
+    agent.stop();
+}
+
+const READER: &str = "kst-reclaim";
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn child_reads_a_file() {
+    if let Some(path) = memory_group::enter(READER) {
+        load::named(READER, || (0..4).for_each(|_| read_last(4 * READ, Path::new(&path))));
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_reclaim_in_a_cgroup_is_that_of_the_kernels_trace() {
+    let disk = Disk::new();
+    let agent = probes("direct_reclaim,memcg_reclaim");
+    let before = agent.scrape();
+    assert_eq!(refusal(&before, "direct_reclaim"), None);
+    assert_eq!(refusal(&before, "memcg_reclaim"), None);
+    let device = File::open(disk.device()).unwrap();
+    posix_fadvise(&device, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    let trace = TraceInstance::new(&["vmscan/mm_vmscan_memcg_reclaim_begin", "vmscan/mm_vmscan_memcg_reclaim_end"]);
+    let group = MemoryGroup::new("reclaim", 8 << 20);
+    let status = group.run("child_reads_a_file", disk.device().to_str().unwrap());
+    assert!(status.success(), "{status}");
+    let after = agent.scrape();
+    let (mut ends, mut pages, mut seconds, mut began) = (0.0, 0.0, 0.0, None);
+    for (time, event, text) in trace.of(READER) {
+        if event.ends_with("_begin") {
+            began = Some(time);
+            continue;
+        }
+        ends += 1.0;
+        // Newer kernels say more behind it.
+        let reclaimed = text.strip_prefix("nr_reclaimed=").unwrap().split_whitespace().next().unwrap();
+        pages += reclaimed.parse::<f64>().unwrap();
+        seconds += time - began.take().unwrap();
+    }
+    assert!(ends >= 10.0, "the kernel reclaimed only {ends} times");
+    let comm = [("comm", READER)];
+    let ours = after.histogram("kstrobe_memcg_reclaim_duration_seconds", &comm);
+    assert_eq!(ours.count, ends);
+    assert_eq!(after.sum("kstrobe_memcg_reclaimed_pages_total", &comm), pages);
+    // The trace has microseconds, and the two programs lie in or outside what it measures.
+    let slack = seconds * 0.05 + ends * if support::emulated() { 100e-6 } else { 10e-6 };
+    assert!((ours.sum - seconds).abs() <= slack, "{} s, but {seconds} s in the trace", ours.sum);
+    agent.stop();
+}
+
+const VICTIM: &str = "kst-victim";
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn child_takes_memory() {
+    if let Some(bytes) = memory_group::enter(VICTIM) {
+        std::hint::black_box(vec![1u8; bytes.parse().unwrap()]);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_oom_kills_are_those_of_the_cgroup() {
+    use std::os::unix::process::ExitStatusExt;
+    let agent = probes("oom_kills");
+    assert_eq!(refusal(&agent.scrape(), "oom_kills"), None);
+    let group = MemoryGroup::new("oom", 16 << 20);
+    for _ in 0..3 {
+        let status = group.run("child_takes_memory", &(64 << 20).to_string());
+        assert_eq!(status.signal(), Some(9), "{status}");
+    }
+    assert_eq!(group.oom_kills(), 3);
+    // Killed by a person, not by the kernel.
+    let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let after = agent.scrape();
+    assert_eq!(after.sum("kstrobe_oom_kills_total", &[("comm", VICTIM)]), 3.0);
+    assert!(!after.has("kstrobe_oom_kills_total", &[("comm", "sleep")]));
+    agent.stop();
+}

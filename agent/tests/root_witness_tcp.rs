@@ -1,0 +1,119 @@
+//! Probes with steps: connections whose number and life the test knows.
+
+mod support;
+
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+use support::agent::Setup;
+use support::metrics::{Histogram, Metrics};
+use support::netns::Netns;
+use support::wait_for;
+
+const SHORT: (usize, Duration) = (40, Duration::from_millis(20));
+const LONG: (usize, Duration) = (10, Duration::from_millis(150));
+const REFUSED: usize = 7;
+
+/// Connections over IPv6, which nothing else here uses, in a network of its own. Seconds that the client knew them to live.
+fn connections() -> Vec<f64> {
+    let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        for _ in 0..SHORT.0 + LONG.0 {
+            let (mut peer, _) = listener.accept().unwrap();
+            // Closes when the client has.
+            assert_eq!(std::io::copy(&mut peer, &mut std::io::sink()).unwrap(), 0);
+        }
+        listener
+    });
+    let mut lives = Vec::new();
+    for (count, life) in [SHORT, LONG] {
+        for _ in 0..count {
+            let stream = TcpStream::connect(address).unwrap();
+            let begin = Instant::now();
+            std::thread::sleep(life);
+            drop(stream);
+            lives.push(begin.elapsed().as_secs_f64());
+        }
+    }
+    drop(server.join().unwrap());
+    let nobody = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
+    for _ in 0..REFUSED {
+        assert!(TcpStream::connect(nobody).is_err());
+    }
+    lives
+}
+
+fn of(metrics: &Metrics, name: &str, label: (&str, &str)) -> Histogram {
+    metrics.histogram(name, &[("family", "ipv6"), label])
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_connections_and_their_lives_are_those_of_the_load() {
+    let agent = Setup { arguments: &["--enable", "tcp_sessions,tcp_connect"], ..Setup::default() }.start();
+    let netns = Netns::new("tcp");
+    let lives = netns.spawn("kst-tcp", connections).join().unwrap();
+    let all = (SHORT.0 + LONG.0) as f64;
+    let sessions = "kstrobe_tcp_session_duration_seconds";
+    let metrics = wait_for("both ends of all connections", Duration::from_secs(10), || {
+        let metrics = agent.scrape();
+        let ended = |server| of(&metrics, sessions, ("server", server)).count;
+        (ended("true") >= all && ended("false") >= all).then_some(metrics)
+    });
+    let sum: f64 = lives.iter().sum();
+    for server in ["true", "false"] {
+        let ours = of(&metrics, sessions, ("server", server));
+        assert_eq!(ours.count, all, "server={server}");
+        // The client's close waits for the server's, and each begins and ends some microseconds apart from what was timed.
+        let slack = sum * 0.05 + all * 2e-3;
+        assert!((ours.sum - sum).abs() < slack, "server={server}: {} s, the load says {sum} s", ours.sum);
+        let short = ours.at_most(0.1);
+        assert!(short <= SHORT.0 as f64 && short >= SHORT.0 as f64 * 0.8, "server={server}: {ours:?}");
+    }
+    let connects = "kstrobe_tcp_connect_duration_seconds";
+    assert_eq!(of(&metrics, connects, ("established", "true")).count, all);
+    assert_eq!(of(&metrics, connects, ("established", "false")).count, REFUSED as f64);
+    for probe in ["tcp_sessions", "tcp_connect"] {
+        let lost = [("probe", probe), ("reason", "state_evicted")];
+        assert!(metrics.has("kstrobe_lost_total", &lost), "{probe}");
+        assert_eq!(metrics.sum("kstrobe_lost_total", &lost), 0.0, "{probe}");
+    }
+    agent.stop();
+}
+
+const FEW: &str = "
+probe: few_states
+summary: More keys than there is room for.
+state: { by: args.prev_pid, fields: { seen: u64 }, max_entries: 64 }
+steps:
+  - at: tracepoint:sched:sched_switch
+    where: starts_with(args.prev_comm, \"kst-many\")
+    observe: [few_switches_total]
+    set: { seen: state.seen + 1 }
+metrics:
+  few_switches_total: { type: counter, where: '!has(state)', labels: { comm: args.prev_comm } }
+";
+
+#[test]
+#[ignore = "needs root"]
+fn root_states_that_find_no_room_are_counted() {
+    const TASKS: usize = 4_000;
+    let agent = Setup { probes: &[("few_states", FEW)], ..Setup::default() }.start();
+    for _ in 0..TASKS {
+        std::thread::Builder::new()
+            .name("kst-many".into())
+            .spawn(|| std::thread::sleep(Duration::from_micros(50)))
+            .unwrap()
+            .join()
+            .unwrap();
+    }
+    let metrics = agent.scrape();
+    let evicted = metrics.sum("kstrobe_lost_total", &[("probe", "few_states"), ("reason", "state_evicted")]);
+    let came = metrics.sum("kstrobe_few_switches_total", &[]);
+    let there = metrics.sum("kstrobe_map_entries", &[("probe", "few_states"), ("map", "ks_state")]);
+    // Each task is new once; an evicted one that runs again is new again.
+    assert!(came >= TASKS as f64, "{came}");
+    assert!(there > 0.0 && there <= 512.0, "{there}");
+    assert_eq!(evicted, came - there, "{came} came, {there} are there");
+    agent.stop();
+}

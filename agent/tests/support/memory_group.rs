@@ -1,0 +1,70 @@
+//! A cgroup with little memory, and what happens in it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// A cgroup of the test's own below the root, of version 2 or of version 1's memory controller. Removed at its end.
+pub struct MemoryGroup {
+    folder: PathBuf,
+    version: u8,
+}
+
+impl MemoryGroup {
+    /// Makes it with this limit and no swap.
+    pub fn new(name: &str, limit: u64) -> MemoryGroup {
+        let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+        let two = controllers.split_whitespace().any(|c| c == "memory");
+        let (root, version) = if two { ("/sys/fs/cgroup", 2) } else { ("/sys/fs/cgroup/memory", 1) };
+        let group = MemoryGroup {
+            folder: Path::new(root).join(format!("kstrobe-test-{}-{name}", std::process::id())),
+            version,
+        };
+        std::fs::create_dir(&group.folder).unwrap_or_else(|error| panic!("{}: {error}", group.folder.display()));
+        group.set(if version == 2 { "memory.max" } else { "memory.limit_in_bytes" }, &limit.to_string());
+        // A kernel without swap may have no such file, and needs none.
+        let (file, text) = if version == 2 { ("memory.swap.max", "0") } else { ("memory.swappiness", "0") };
+        if group.folder.join(file).exists() {
+            group.set(file, text);
+        }
+        group
+    }
+
+    /// Runs one test of this binary, which is ignored elsewhere, as a process inside; `argument` is for it alone.
+    pub fn run(&self, test: &str, argument: &str) -> ExitStatus {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([test, "--exact", "--ignored", "--test-threads=1"]);
+        command.env(GROUP, self.folder.join("cgroup.procs")).env(ARGUMENT, argument);
+        command.output().unwrap().status
+    }
+
+    /// How many processes the kernel says it has killed in here because the limit was reached.
+    pub fn oom_kills(&self) -> u64 {
+        let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
+        let text = std::fs::read_to_string(self.folder.join(file)).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        count.unwrap_or_else(|| panic!("no oom_kill in {text}")).trim().parse().unwrap()
+    }
+
+    fn set(&self, file: &str, text: &str) {
+        let path = self.folder.join(file);
+        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+const GROUP: &str = "KSTROBE_TEST_GROUP";
+const ARGUMENT: &str = "KSTROBE_TEST_ARGUMENT";
+
+/// In the process that [`MemoryGroup::run`] started: goes into the group, takes this name and returns the argument. `None`
+/// in any other process.
+pub fn enter(comm: &str) -> Option<String> {
+    let group = std::env::var_os(GROUP)?;
+    std::fs::write(group, "0").unwrap();
+    std::fs::write("/proc/self/comm", comm).unwrap();
+    Some(std::env::var(ARGUMENT).unwrap())
+}

@@ -1,0 +1,46 @@
+//! The kernel's own trace of events, in an instance that only one test uses.
+
+use super::Folder;
+use nix::mount::{MsFlags, mount, umount};
+use std::path::PathBuf;
+
+/// An instance of tracefs, which is mounted at a place of the test's own. Removed at its end.
+pub struct TraceInstance {
+    mounted: Folder,
+    folder: PathBuf,
+}
+
+impl TraceInstance {
+    /// Makes it and switches these events on, each given as `SYSTEM/EVENT`.
+    pub fn new(events: &[&str]) -> TraceInstance {
+        let mounted = Folder::new();
+        mount(Some("tracefs"), &mounted.0, Some("tracefs"), MsFlags::empty(), None::<&str>).unwrap();
+        let folder = mounted.0.join(format!("instances/kstrobe-test-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let instance = TraceInstance { mounted, folder };
+        for event in events {
+            std::fs::write(instance.folder.join(format!("events/{event}/enable")), "1").unwrap();
+        }
+        instance
+    }
+
+    /// The events so far of tasks of this name: seconds since boot, name of the event, what it says.
+    pub fn of(&self, comm: &str) -> Vec<(f64, String, String)> {
+        let text = std::fs::read_to_string(self.folder.join("trace")).unwrap();
+        // `  comm-123   [000] d..1.  12.345678: event: key=value`
+        let line = |line: &str| {
+            line.trim_start().strip_prefix(comm)?.strip_prefix('-')?;
+            let mut parts = line.splitn(3, ": ");
+            let time = parts.next()?.rsplit(' ').next()?.parse().ok()?;
+            Some((time, parts.next()?.to_owned(), parts.next()?.to_owned()))
+        };
+        text.lines().filter_map(line).collect()
+    }
+}
+
+impl Drop for TraceInstance {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.folder);
+        let _ = umount(&self.mounted.0);
+    }
+}

@@ -1,0 +1,220 @@
+//! Functions of steps: one per attach point, which does what each of its steps says, in the user's order.
+//!
+//! A step works on a copy of its key's state in the stack, so that all it reads is of one moment; what it sets is written to
+//! the map itself. Nothing leaves the program before the last step: what one passes over is the next one's affair, and a
+//! state that is to go goes whatever a metric's condition says.
+
+use super::Room;
+use super::expr::Exprs;
+use super::measure::{self, lost, write_key};
+use super::memory::{StateMemory, key_layout, types};
+use super::site::{begin, mark, name};
+use crate::diag::{Diagnostic, Place};
+use crate::ir::{Arg, CmpOp, Cond, Func, Helper, Operand, Size, Slot, Space, Stmt, Var};
+use crate::layout::Loss;
+use crate::typed::{Attach, Expr, Kind, Measure, Select, Shape, StepSite, Ty};
+
+pub(super) fn steps<'a>(room: &'a Room<'a>) -> Result<Vec<Func>, Diagnostic> {
+    let (Shape::Steps { sites, .. }, Some(memory)) = (&room.probe.shape, &room.memory.state) else { return Ok(vec![]) };
+    let mut attaches: Vec<&Attach> = Vec::new();
+    for site in sites {
+        if !attaches.contains(&&site.attach) {
+            attaches.push(&site.attach);
+        }
+    }
+    let function = |(i, attach): (usize, &&Attach)| {
+        let here: Vec<(usize, &StepSite)> = sites.iter().enumerate().filter(|(_, s)| s.attach == **attach).collect();
+        let place = here.first().map_or(Place::default(), |(_, s)| s.place);
+        let mut s = begin(room, place);
+        for (i, site) in here {
+            // A block of its own: what one step has read, another may have changed.
+            let code = s.block(|s| step(room, s, memory, i, site));
+            s.w.extend(code);
+        }
+        s.w.finish(name(room, "step", i, attaches.len()), Some((*attach).clone()))
+    };
+    Ok(attaches.iter().enumerate().map(function).collect())
+}
+
+fn step<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: usize, site: &StepSite) {
+    let (first, rest) = split(site);
+    let body = |s: &mut Exprs<'a>| on_state(room, s, memory, i, site, rest.as_ref());
+    match first {
+        Some(cond) => s.when(&cond, body),
+        None => body(s),
+    }
+}
+
+/// The step's conditions: what needs no state, which is tested before the map is asked, and what does.
+fn split(site: &StepSite) -> (Option<Expr>, Option<Expr>) {
+    let (mut first, mut rest) = (None, None);
+    if let Select::OneOf(e, values) = &site.select {
+        first = Some(condition(Kind::OneOf(Box::new(e.clone()), values.clone())));
+    }
+    let mut parts = Vec::new();
+    site.filter.iter().for_each(|filter| conjuncts(filter, &mut parts));
+    for part in parts {
+        let side = if reads_state(part) { &mut rest } else { &mut first };
+        *side = Some(match side.take() {
+            Some(before) => condition(Kind::And(Box::new(before), Box::new(part.clone()))),
+            None => part.clone(),
+        });
+    }
+    (first, rest)
+}
+
+fn condition(kind: Kind) -> Expr {
+    Expr { kind, ty: Ty::Bool, duration: false, place: Place::default() }
+}
+
+fn conjuncts<'e>(e: &'e Expr, into: &mut Vec<&'e Expr>) {
+    match &e.kind {
+        Kind::And(a, b) => {
+            conjuncts(a, into);
+            conjuncts(b, into);
+        }
+        _ => into.push(e),
+    }
+}
+
+fn reads_state(e: &Expr) -> bool {
+    crate::check::reads(e, &|kind| matches!(kind, Kind::State(_)))
+}
+
+/// The state of an event's key.
+struct Found {
+    key: Slot,
+    /// In the map; null when there is none.
+    state: Var,
+    /// Its copy, all zero when there is none.
+    copy: Slot,
+}
+
+fn on_state<'a>(
+    room: &'a Room<'a>,
+    s: &mut Exprs<'a>,
+    memory: &StateMemory,
+    i: usize,
+    site: &StepSite,
+    filter: Option<&Expr>,
+) {
+    let (offsets, bytes) = key_layout(&types(&site.by));
+    let key = s.w.slot(bytes);
+    write_key(s, key, bytes, &offsets, &site.by);
+    let state = s.w.call(Helper::MapLookup, vec![Arg::Map(memory.map), Arg::Slot(key, 0)]);
+    let copy = s.w.slot(memory.bytes);
+    let words = || (0..memory.bytes).step_by(8);
+    words().for_each(|at| s.w.store_slot(copy, at, Size::B8, Operand::Imm(0)));
+    s.w.when(CmpOp::Ne, state, Operand::Imm(0), |w| {
+        for at in words() {
+            let word = w.load(state, at as i32, Size::B8, Space::Value);
+            w.store_slot(copy, at, Size::B8, Operand::Var(word));
+        }
+    });
+    let found = Found { key, state, copy };
+    s.inputs.state = Some((copy, &room.memory.state_offsets));
+    let body = |s: &mut Exprs<'a>| act(room, s, memory, i, site, &found);
+    match filter {
+        Some(cond) => s.when(cond, body),
+        None => body(s),
+    }
+    s.inputs.state = None;
+}
+
+fn act(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, i: usize, site: &StepSite, found: &Found) {
+    if !site.observe.is_empty() {
+        let all: Vec<Option<&Measure>> = (0..room.probe.metrics.len())
+            .map(|metric| site.observe.iter().find(|(n, _)| *n as usize == metric).map(|(_, measure)| measure))
+            .collect();
+        measure::measures(room, s, i, &all);
+    }
+    mark(room, &mut s.w, site.place);
+    if site.delete {
+        let args = vec![Arg::Map(memory.map), Arg::Slot(found.key, 0)];
+        let failed = s.w.call(Helper::MapDelete, args);
+        s.w.when(CmpOp::Eq, failed, Operand::Imm(0), |w| count(w, memory, DELETED));
+    } else if !site.set.is_empty() {
+        set(room, s, memory, site, found);
+    }
+}
+
+/// What is to be stored: computed before anything is.
+enum New {
+    Number(Operand, Size),
+    /// In an area of so many bytes, the rest of which is zero.
+    Text(Slot, u32),
+}
+
+fn set(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, site: &StepSite, found: &Found) {
+    let Shape::Steps { fields, .. } = &room.probe.shape else { return };
+    let mut values: Vec<(u32, New)> = Vec::new();
+    for (field, e) in &site.set {
+        let at = room.memory.state_offsets[*field as usize];
+        let ty = fields[*field as usize].1;
+        let new = if ty.is_scalar() {
+            New::Number(s.kept(e), Size::of(ty.bytes()).unwrap_or(Size::B8))
+        } else {
+            let bytes = ty.bytes().next_multiple_of(8);
+            let area = s.w.slot(bytes);
+            (0..bytes).step_by(8).for_each(|at| s.w.store_slot(area, at, Size::B8, Operand::Imm(0)));
+            s.text(e, area, 0);
+            New::Text(area, bytes)
+        };
+        values.push((at, new));
+    }
+    let present = (memory.present, New::Number(Operand::Imm(1), Size::B1));
+    values.push(present);
+    let known = s.w.block(|w| {
+        for (at, new) in &values {
+            match new {
+                New::Number(value, size) => {
+                    w.push(Stmt::Store { ptr: found.state, offset: *at as i32, size: *size, value: *value });
+                }
+                New::Text(area, bytes) => {
+                    for word in (0..*bytes).step_by(8) {
+                        let value = Operand::Var(w.load_slot(*area, word, Size::B8));
+                        let offset = (*at + word) as i32;
+                        w.push(Stmt::Store { ptr: found.state, offset, size: Size::B8, value });
+                    }
+                }
+            }
+        }
+    });
+    let new = s.w.block(|w| {
+        for (at, new) in &values {
+            match new {
+                New::Number(value, size) => w.store_slot(found.copy, *at, *size, *value),
+                New::Text(area, bytes) => {
+                    for word in (0..*bytes).step_by(8) {
+                        let value = w.load_slot(*area, word, Size::B8);
+                        w.store_slot(found.copy, *at + word, Size::B8, Operand::Var(value));
+                    }
+                }
+            }
+        }
+        let args = vec![Arg::Map(memory.map), Arg::Slot(found.key, 0), Arg::Slot(found.copy, 0), Arg::Imm(0)];
+        let failed = w.call(Helper::MapUpdate, args);
+        w.either(
+            CmpOp::Eq,
+            failed,
+            Operand::Imm(0),
+            |w| count(w, memory, INSERTED),
+            |w| lost(room, w, Loss::StateEvicted),
+        );
+    });
+    let cond = Cond { op: CmpOp::Ne, a: found.state, b: Operand::Imm(0) };
+    s.w.push(Stmt::If { cond, then: known, otherwise: new });
+}
+
+/// Words of a CPU's counts.
+const INSERTED: i32 = 0;
+const DELETED: i32 = 8;
+
+/// The kernel does not say what it evicts: the agent tells from how many states came, went and are there.
+fn count(w: &mut super::func::Writer, memory: &StateMemory, word: i32) {
+    let cpu = w.call(Helper::GetSmpProcessorId, vec![]);
+    let counts = w.array_element(memory.counts, Operand::Var(cpu));
+    w.when(CmpOp::Ne, counts, Operand::Imm(0), |w| {
+        w.push(Stmt::Add { ptr: counts, offset: word, value: Operand::Imm(1), atomic: true });
+    });
+}

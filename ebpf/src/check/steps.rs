@@ -1,0 +1,208 @@
+//! Steps: what a state holds, and what each event does with the state of its key.
+
+use super::access::convert;
+use super::expr::{Env, Value, describe};
+use super::hooks::{self, Point};
+use super::key::{SiteKey, hash_key, key_parts, same_types};
+use super::metric::{self, Columns};
+use super::report::{Checked, Report, Reported, whole};
+use super::scope::{Role, Saved, Scope};
+use super::{Input, MAX_SAVED, MAX_TEXT, filter, walk};
+use crate::diag::Diagnostic;
+use crate::program::{Step, Steps, Text};
+use crate::typed::{Expr, Measure, Shape, StepSite, Ty};
+
+/// Most bytes of a state: programs hold it on their stack, beside keys and text.
+pub(super) const MAX_STATE_BYTES: u32 = 128;
+/// Bytes of a text whose length the type does not say: those of `comm`.
+const TEXT_BYTES: u16 = 16;
+
+pub(super) fn check(input: Input, steps: &Steps, columns: &mut Columns, report: &mut Report) -> Checked<Shape> {
+    let mut fields = fields(steps, report)?;
+    let mut points = Vec::new();
+    let mut outcome = Ok(());
+    for step in &steps.steps {
+        let (found, resolved) = hooks::resolve(&step.hooks, input.target, report);
+        outcome = outcome.and(resolved);
+        points.push(found);
+    }
+    learn(input, steps, &points, &mut fields);
+    let mut keys: Vec<SiteKey> = Vec::new();
+    let mut sites = Vec::new();
+    for (step, points) in steps.steps.iter().zip(points) {
+        for point in points {
+            match site(input, steps, step, point, &fields, columns, report) {
+                Ok((site, key)) => {
+                    sites.push(site);
+                    keys.push(key);
+                }
+                Err(reported) => outcome = Err(reported),
+            }
+        }
+    }
+    outcome?;
+    let texts: Vec<&Text> = steps.by.iter().chain(steps.steps.iter().flat_map(|step| &step.by)).collect();
+    same_types(input, &texts, &keys.iter().collect::<Vec<_>>(), report)?;
+    let key = hash_key(keys.first().ok_or(Reported)?, steps.by.first(), report)?;
+    let mut kept: Vec<(String, Ty)> = Vec::new();
+    for field in fields {
+        kept.push((field.name, field.ty.ok_or(Reported)?));
+    }
+    Ok(Shape::Steps { key, fields: kept, max_entries: steps.max_entries, sites })
+}
+
+/// The declared fields.
+fn fields(steps: &Steps, report: &mut Report) -> Checked<Vec<Saved>> {
+    if let Some((name, _)) = steps.fields.get(MAX_SAVED) {
+        return Err(report.add(Diagnostic::limit(whole(name), format!("a state has at most {MAX_SAVED} fields"))));
+    }
+    let mut all: Vec<Saved> = Vec::new();
+    let mut outcome = Ok(());
+    for (name, text) in &steps.fields {
+        if all.iter().any(|field| field.name == name.text) {
+            outcome = Err(report.add(Diagnostic::user(whole(name), format!("field `{}` is there twice", name.text))));
+        }
+        let ty = field_type(&text.text);
+        if ty.is_none() {
+            let message = format!("`{}` is no type of a field", text.text);
+            let hint = format!("types are u8 to u64, s8 to s64, bool, string and string(1) to string({MAX_TEXT})");
+            outcome = Err(report.add(Diagnostic::user(whole(text), message).hint(hint)));
+        }
+        all.push(Saved { name: name.text.clone(), ty, duration: false, identity: None });
+    }
+    outcome?;
+    let bytes: u32 = all.iter().filter_map(|field| field.ty).map(|ty| ty.bytes().next_multiple_of(8)).sum();
+    if bytes > MAX_STATE_BYTES
+        && let Some((name, _)) = steps.fields.last()
+    {
+        let message = format!("the state takes {bytes} bytes, at most {MAX_STATE_BYTES} are possible");
+        return Err(report.add(Diagnostic::limit(whole(name), message).hint("shorten text: `string(n)`")));
+    }
+    Ok(all)
+}
+
+fn field_type(text: &str) -> Option<Ty> {
+    let int = |bits, signed| Some(Ty::Int { bits, signed });
+    match text.trim() {
+        "u8" => int(8, false),
+        "u16" => int(16, false),
+        "u32" => int(32, false),
+        "u64" => int(64, false),
+        "s8" => int(8, true),
+        "s16" => int(16, true),
+        "s32" => int(32, true),
+        "s64" => int(64, true),
+        "bool" => Some(Ty::Bool),
+        "string" => Some(Ty::Str(TEXT_BYTES)),
+        other => {
+            let bytes = other.strip_prefix("string(")?.strip_suffix(')')?.trim().parse().ok()?;
+            (1..=MAX_TEXT).contains(&bytes).then_some(Ty::Str(bytes))
+        }
+    }
+}
+
+/// Which fields hold times or identities: what is set says so. What is wrong there is reported later.
+fn learn(input: Input, steps: &Steps, points: &[Vec<Point>], fields: &mut [Saved]) {
+    let mut unheard = Report::default();
+    // A field that is set from another learns from it in the second round.
+    for _ in 0..2 {
+        for (step, points) in steps.steps.iter().zip(points) {
+            for point in points {
+                let scope = scope(point, fields);
+                let learnt: Vec<(usize, Expr)> = step
+                    .set
+                    .iter()
+                    .filter_map(|(name, text)| {
+                        let index = fields.iter().position(|field| field.name == name.text)?;
+                        let ast = input.exprs.0.get(&text.id)?;
+                        let mut env = Env { target: input.target, scope: &scope, text, report: &mut unheard };
+                        let value = env.value(ast).ok()?;
+                        Some((index, env.typed(value).ok()?))
+                    })
+                    .collect();
+                for (index, expr) in learnt {
+                    fields[index].duration |= expr.duration;
+                    fields[index].identity = fields[index].identity.or(walk::identity(&expr));
+                }
+            }
+        }
+    }
+}
+
+fn scope<'a>(point: &Point<'a>, fields: &[Saved]) -> Scope<'a> {
+    let mut scope = Scope::new(Role::Step, point.args.clone());
+    scope.state = fields.to_vec();
+    scope
+}
+
+fn site(
+    input: Input,
+    steps: &Steps,
+    step: &Step,
+    point: Point,
+    fields: &[Saved],
+    columns: &mut Columns,
+    report: &mut Report,
+) -> Checked<(StepSite, SiteKey)> {
+    let scope = scope(&point, fields);
+    let by = if step.by.is_empty() { &steps.by } else { &step.by };
+    let key_scope = Scope::new(Role::Key, point.args.clone());
+    let key = key_parts(input, by, &key_scope, report);
+    let probes_own = filter(input, &scope, &input.program.filter, report);
+    let own = filter(input, &scope, &step.filter, report);
+    let set: Vec<Checked<(u32, Expr)>> =
+        step.set.iter().map(|(name, text)| assignment(input, &scope, name, text, report)).collect();
+    let observe: Vec<Checked<(u32, Measure)>> =
+        step.observe.iter().map(|i| Ok((*i, metric::measure(input, &scope, *i as usize, columns, report)?))).collect();
+    let (key, filter) = (key?, both(probes_own?, own?));
+    let set = set.into_iter().collect::<Checked<_>>()?;
+    let observe = observe.into_iter().collect::<Checked<_>>()?;
+    let by = key.iter().map(|(expr, _)| expr.clone()).collect();
+    let Point { attach, place, select, .. } = point;
+    Ok((StepSite { attach, place, select, by, filter, set, observe, delete: step.delete, slow: None }, key))
+}
+
+fn both(a: Option<Expr>, b: Option<Expr>) -> Option<Expr> {
+    match (a, b) {
+        (Some(a), Some(b)) => {
+            let place = b.place;
+            let kind = crate::typed::Kind::And(Box::new(a), Box::new(b));
+            Some(Expr { kind, ty: Ty::Bool, duration: false, place })
+        }
+        (a, b) => a.or(b),
+    }
+}
+
+/// A field's new value, in the field's type: nothing is cut.
+fn assignment(input: Input, scope: &Scope, name: &Text, text: &Text, report: &mut Report) -> Checked<(u32, Expr)> {
+    let Some(index) = scope.state.iter().position(|field| field.name == name.text) else {
+        let message = format!("the state has no field `{}`", name.text);
+        let hint = format!("declare it: `fields: {{ {}: u64 }}` in `state`", name.text);
+        return Err(report.add(Diagnostic::user(whole(name), message).hint(hint)));
+    };
+    let ty = scope.state[index].ty.ok_or(Reported)?;
+    let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
+    let mut env = Env { target: input.target, scope, text, report };
+    let expr = match env.value(ast)? {
+        Value::Literal(literal) => env.adapt(literal, ty)?,
+        value => env.typed(value)?,
+    };
+    let fits = match (expr.ty, ty) {
+        (from, to) if from == to => true,
+        (Ty::Int { bits: from, signed: a }, Ty::Int { bits: to, signed: b }) => a == b && from <= to,
+        (Ty::Ptr { .. }, Ty::Int { bits: 64, signed: false }) => true,
+        (Ty::Str(from), Ty::Str(to)) => from <= to,
+        _ => false,
+    };
+    if !fits {
+        let (from, to) = (describe(input.target, expr.ty), describe(input.target, ty));
+        let hint = match ty {
+            Ty::Int { .. } => format!("convert it, as in `{to}(x)`, or declare the field as {from}"),
+            _ => format!("declare the field as {from}"),
+        };
+        let message = format!("`{}` is {from}, but field `{}` is {to}", text.text, name.text);
+        return Err(report.add(Diagnostic::user(whole(text), message).hint(hint)));
+    }
+    let expr = if ty.is_scalar() { convert(expr, ty) } else { expr };
+    Ok((index as u32, expr))
+}
