@@ -1,12 +1,13 @@
 //! What the language page lists: taken from the code, so that the page can be compared with it.
 
-use crate::check::{self, buckets, hook, metric, sampling, stacks};
+use crate::check::{self, buckets, hook, metric, sampling, slow, stacks};
 use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
 pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
-    let mut all: Vec<_> =
-        [check::PROBE, check::SPAN, check::POLL, metric::KEYS, buckets::KEYS].map(|k| (k.of, k.known.to_vec())).into();
+    let mut all: Vec<_> = [check::PROBE, check::SPAN, check::POLL, metric::KEYS, buckets::KEYS, slow::KEYS]
+        .map(|k| (k.of, k.known.to_vec()))
+        .into();
     all.push(("`type`", metric::KINDS.to_vec()));
     all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
     all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));
@@ -68,6 +69,10 @@ pub fn limits() -> Vec<(&'static str, String)> {
         ("`depth`", format!("1 to {0}, {0} by default", stacks::MAX_DEPTH)),
         ("`ttl`", format!("at least {} or 0, {} by default", ns(metric::SECOND_NS), ns(metric::DEFAULT_TTL_NS))),
         ("`buckets.schema`", format!("0 to {}, {} by default", buckets::MAX_SCHEMA, buckets::DEFAULT_SCHEMA)),
+        (
+            "`slow.max_per_second`",
+            format!("1 to {}, {} by default", slow::MAX_PER_SECOND, slow::DEFAULT_MAX_PER_SECOND),
+        ),
         ("`buckets.classic` bounds", at_most(buckets::MAX_CLASSIC)),
     ]
 }

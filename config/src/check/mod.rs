@@ -6,6 +6,7 @@ mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;
+pub(crate) mod slow;
 pub(crate) mod stacks;
 
 pub(crate) use agent::agent;
@@ -21,8 +22,8 @@ use std::collections::HashMap;
 
 pub(crate) const PROBE: Keys = Keys {
     of: "a probe",
-    known: &["probe", "summary", "enabled", "at", "span", "poll", "where", "metrics", "max_map_bytes"],
-    later: &["slow", "state", "steps", "engine"],
+    known: &["probe", "summary", "enabled", "at", "span", "poll", "where", "metrics", "slow", "max_map_bytes"],
+    later: &["state", "steps", "engine"],
 };
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
@@ -101,6 +102,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     if let Some(shape) = &shape {
         metrics.iter().for_each(|metric| stacks::check_shape(metric, shape, report));
     }
+    let slow = fields.entry("slow").and_then(|entry| slow::slow(entry, shape.as_ref(), report));
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
     let probe = Probe {
         name: name?,
@@ -110,7 +112,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         shape: shape?,
         filter,
         metrics,
-        slow: None,
+        slow,
         max_map_bytes: max_map_bytes?,
     };
     (report.errors() == before).then_some(probe)
