@@ -430,6 +430,10 @@ pub enum Decoder {
     IfName,
     /// Signal number to `SIGKILL`.
     Signal,
+    /// Nanoseconds to seconds; only in events.
+    Duration,
+    /// Address in hexadecimal; only in events.
+    Address,
     /// Kernel address to `symbol`.
     Ksym,
     /// Address in the process of the same record to `symbol`.

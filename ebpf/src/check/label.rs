@@ -30,29 +30,38 @@ pub(super) fn key_domain(decoder: &str) -> Option<u32> {
     }
 }
 
+/// The value as it lies in a key or a record: an address is a number there.
+pub(super) fn stored(expr: Expr) -> Expr {
+    match expr.ty {
+        Ty::Ptr { .. } => access::convert(expr, Ty::U64),
+        _ => expr,
+    }
+}
+
 impl Env<'_> {
     /// The value and decoder of a label.
     pub(super) fn label(&mut self, ast: &ast::Expr, allow_high_cardinality: bool) -> Checked<LabelValue> {
-        let label = match &ast.kind {
-            ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span)?,
-            ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span)?,
-            ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {
-                self.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
-                self.decoded(&name.name, &args[0])?
-            }
-            _ => self.plain_label(ast)?,
-        };
+        let label = self.label_value(ast)?;
         let identity = walk::identity(&label.expr).or(self.saved_identity(&label.expr));
         if let (Some(what), false) = (identity, allow_high_cardinality) {
             let message = format!("`{}` is {what}: nearly every event would make a new series", self.quote(ast.span));
             let hint = "use `comm`, `cgroup` or a coarser value, or set `allow_high_cardinality: true`";
             return Err(self.fail_hint(ast.span, message, hint));
         }
-        let expr = match label.expr.ty {
-            Ty::Ptr { .. } => access::convert(label.expr, Ty::U64),
-            _ => label.expr,
-        };
-        Ok(LabelValue { expr, ..label })
+        Ok(LabelValue { expr: stored(label.expr), ..label })
+    }
+
+    /// The same, however many values it may have; a pointer is still one.
+    pub(super) fn label_value(&mut self, ast: &ast::Expr) -> Checked<LabelValue> {
+        match &ast.kind {
+            ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span),
+            ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span),
+            ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {
+                self.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
+                self.decoded(&name.name, &args[0])
+            }
+            _ => self.plain_label(ast),
+        }
     }
 
     fn saved_identity(&self, expr: &Expr) -> Option<&'static str> {
