@@ -90,7 +90,10 @@ fn probes_in(directory: Option<(&Path, Option<&Location>)>) -> (Vec<Probe>, Vec<
 /// it may be the name of a probe that was left out for its mistakes).
 pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
     let configured = agent.probes_directory.as_ref().map(|d| (Path::new(&d.value), Some(&d.at)));
-    let (all, mut diagnostics) = probes_in(directory.map(|d| (d, None)).or(configured));
+    let (mut all, mut diagnostics) = probes_in(directory.map(|d| (d, None)).or(configured));
+    for probe in &mut all {
+        probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
+    }
     let (chosen, mut unknown) = choose(all, agent, choice);
     let known = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
     diagnostics.append(&mut unknown);

@@ -23,6 +23,8 @@ use std::time::Duration;
 pub struct Observed {
     /// One per hook of every enabled probe, attached or not.
     pub attachments: Vec<Attachment>,
+    /// One per choice made for this kernel.
+    pub choices: Vec<Chosen>,
     /// One per loaded program.
     pub programs: Vec<ProgramUse>,
     /// One per map whose fill means something.
@@ -31,6 +33,8 @@ pub struct Observed {
     pub losses: Vec<Lost>,
     /// One per probe.
     pub series: Vec<SeriesUse>,
+    /// One per probe that has a budget.
+    pub budgets: Vec<BudgetUse>,
 }
 
 /// Whether a hook is attached.
@@ -44,6 +48,19 @@ pub struct Attachment {
     pub kind: String,
     /// Why it is not attached, empty when it is.
     pub reason: String,
+}
+
+/// What was chosen among several ways.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// Probe.
+    pub probe: String,
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better, empty when it is the best.
+    pub because: String,
 }
 
 /// A program's cost, as `/proc/sys/kernel/bpf_stats_enabled` or `BPF_ENABLE_STATS` counts it.
@@ -94,6 +111,22 @@ pub struct SeriesUse {
     pub overflowed: u64,
     /// Keys given back after their time to live.
     pub evicted: u64,
+}
+
+/// Most bytes of a text of free form in a label; `/api/v1/probes` has all of it.
+const MOST_LABEL_BYTES: usize = 256;
+
+/// How a probe stands with its overhead budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BudgetUse {
+    /// Probe.
+    pub probe: String,
+    /// Of so many events one is measured.
+    pub one_of: u64,
+    /// Whether events are passed over, or the probe is off its hooks.
+    pub over: bool,
+    /// Times it was throttled.
+    pub throttled: u64,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -182,6 +215,7 @@ impl Collector for ObservedCollector {
         let observed = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let out = &mut encoder;
         encode_attachments(out, &observed.attachments)?;
+        encode_choices(out, &observed.choices)?;
         encode_programs(out, &observed.programs)?;
 
         let labels = |map: &MapUse| [("probe", map.probe.clone()), ("map", map.map.clone())];
@@ -200,8 +234,21 @@ impl Collector for ObservedCollector {
         let help = "Events of label sets beyond max_series, counted in the series whose labels are all other.";
         family(out, "series_overflow", help, None, overflow)?;
         let evicted = observed.series.iter().map(|series| (labels(series), ConstCounter::new(series.evicted)));
-        family(out, "series_evicted", "Label sets given back after their time to live.", None, evicted)
+        family(out, "series_evicted", "Label sets given back after their time to live.", None, evicted)?;
+        encode_budgets(out, &observed.budgets)
     }
+}
+
+fn encode_budgets(out: &mut DescriptorEncoder, budgets: &[BudgetUse]) -> fmt::Result {
+    let labels = |budget: &BudgetUse| [("probe", budget.probe.clone())];
+    let ratio = budgets.iter().map(|budget| (labels(budget), ConstGauge::new(1.0 / budget.one_of.max(1) as f64)));
+    let help = "Share of events that the probe measures: below 1 its counts are of that share.";
+    family(out, "probe_sampling_ratio", help, None, ratio)?;
+    let over = budgets.iter().map(|budget| (labels(budget), ConstGauge::new(i64::from(budget.over))));
+    let help = "1 while a probe passes events over or is off its hooks because of its budget.";
+    family(out, "probe_over_budget", help, None, over)?;
+    let throttled = budgets.iter().map(|budget| (labels(budget), ConstCounter::new(budget.throttled)));
+    family(out, "probe_throttled", "Times a probe was thinned out or taken off its hooks.", None, throttled)
 }
 
 fn encode_attachments(out: &mut DescriptorEncoder, attachments: &[Attachment]) -> fmt::Result {
@@ -213,12 +260,33 @@ fn encode_attachments(out: &mut DescriptorEncoder, attachments: &[Attachment]) -
     family(out, "probe_attached", "1 when the hook is attached, 0 with the reason when it is not.", None, rows)
 }
 
+fn encode_choices(out: &mut DescriptorEncoder, choices: &[Chosen]) -> fmt::Result {
+    let rows = choices.iter().map(|choice| {
+        let Chosen { probe, wanted, got, because } = choice.clone();
+        let [wanted, got, because] = [wanted, got, because].map(|text| cut(&text));
+        ([("probe", probe), ("wanted", wanted), ("got", got), ("because", because)], ConstGauge::new(1i64))
+    });
+    family(out, "probe_choice_info", "What was chosen for a probe on this kernel, and why.", None, rows)
+}
+
+/// A label's value that may be as long as what a verifier says.
+fn cut(text: &str) -> String {
+    let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= MOST_LABEL_BYTES);
+    end.map_or_else(|| text.to_owned(), |end| format!("{}..", &text[..end]))
+}
+
 fn encode_programs(out: &mut DescriptorEncoder, programs: &[ProgramUse]) -> fmt::Result {
     let labels = |program: &ProgramUse| [("probe", program.probe.clone()), ("program", program.program.clone())];
     let seconds = programs.iter().map(|program| (labels(program), ConstCounter::new(program.run_ns as f64 / 1e9)));
-    family(out, "program_run", "Time spent in a probe's program.", Some(Unit::Seconds), seconds)?;
+    family(
+        out,
+        "program_run",
+        "Time spent in a probe's program, estimated from a tenth of the time.",
+        Some(Unit::Seconds),
+        seconds,
+    )?;
     let runs = programs.iter().map(|program| (labels(program), ConstCounter::new(program.runs)));
-    family(out, "program_runs", "Times a probe's program ran.", None, runs)?;
+    family(out, "program_runs", "Times a probe's program ran, estimated likewise.", None, runs)?;
     let missed = programs.iter().map(|program| (labels(program), ConstCounter::new(program.missed)));
     family(out, "program_missed", "Times a probe's program was skipped as it was running already.", None, missed)
 }
@@ -257,6 +325,12 @@ mod tests {
         let failed = Attachment { reason, ..attached.clone() };
         Observed {
             attachments: vec![attached, failed],
+            choices: vec![Chosen {
+                probe: probe(),
+                wanted: "tp_btf:a".into(),
+                got: "raw_tp:a".into(),
+                because: "é".repeat(200),
+            }],
             programs: vec![ProgramUse {
                 probe: probe(),
                 program: "p0".into(),
@@ -267,6 +341,7 @@ mod tests {
             maps: vec![MapUse { probe: probe(), map: "keys".into(), entries: 3, capacity: 64 }],
             losses: vec![Lost { probe: probe(), reason: "no_start", events: 2 }],
             series: vec![SeriesUse { probe: probe(), overflowed: 5, evicted: 6 }],
+            budgets: vec![BudgetUse { probe: probe(), one_of: 8, over: true, throttled: 2 }],
         }
     }
 
@@ -298,9 +373,15 @@ mod tests {
                 r#"kstrobe_lost_total{probe="softirq",reason="no_start"} 2"#,
                 r#"kstrobe_series_overflow_total{probe="softirq"} 5"#,
                 r#"kstrobe_series_evicted_total{probe="softirq"} 6"#,
+                r#"kstrobe_probe_sampling_ratio{probe="softirq"} 0.125"#,
+                r#"kstrobe_probe_over_budget{probe="softirq"} 1"#,
+                r#"kstrobe_probe_throttled_total{probe="softirq"} 2"#,
             ] {
                 assert_eq!(line(text, expected), expected);
             }
+            let choice =
+                line(text, r#"kstrobe_probe_choice_info{probe="softirq",wanted="tp_btf:a",got="raw_tp:a",because="é"#);
+            assert!(choice.ends_with(r#"é.."} 1"#) && choice.matches('é').count() == 128, "{choice}");
         }
         assert_eq!(line(&open, "# TYPE kstrobe_program_run"), "# TYPE kstrobe_program_run_seconds counter");
         assert_eq!(line(&text, "# TYPE kstrobe_program_run"), "# TYPE kstrobe_program_run_seconds_total counter");

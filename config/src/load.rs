@@ -52,6 +52,8 @@ pub fn embedded() -> Vec<Arc<SourceFile>> {
 const EMBEDDED: &[(&str, &str)] = &[
     ("block.yaml", include_str!("../probes/block.yaml")),
     ("filesystem.yaml", include_str!("../probes/filesystem.yaml")),
+    ("offcpu.yaml", include_str!("../probes/offcpu.yaml")),
+    ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),

@@ -56,6 +56,8 @@ pub struct Probe {
     pub slow: Option<Slow>,
     /// `max_map_bytes:`, default 16 MiB.
     pub max_map_bytes: u64,
+    /// `budget_cpu_percent:` in millionths of one CPU's time, 0 for none; absent means the agent's own.
+    pub budget_ppm: Option<u64>,
 }
 
 /// `slow:` records of single events.
@@ -325,6 +327,8 @@ pub struct Agent {
     pub disable: Vec<Spanned<String>>,
     /// `probes.directory:` of YAML files, besides the embedded ones.
     pub probes_directory: Option<Spanned<String>>,
+    /// `limits.budget_cpu_percent:` of each probe, in millionths of one CPU's time, default 2 %; 0 for none.
+    pub budget_ppm: u64,
     /// `log.level:` default `info`.
     pub log_level: String,
     /// `log.format:` `logfmt` or `json`.

@@ -149,6 +149,12 @@ impl Decimal {
         (value * u128::from(raw_per_unit)).cmp(&(u128::from(raw) * 1_000_000_000))
     }
 
+    /// The whole part of this many times it; `None` when that has more than 64 bits.
+    pub fn times(self, factor: u64) -> Option<u64> {
+        let value = u128::from(self.whole) * 1_000_000_000 + u128::from(self.nano);
+        u64::try_from(value * u128::from(factor) / 1_000_000_000).ok()
+    }
+
     /// Whether it is 0.
     pub fn is_zero(self) -> bool {
         self.whole == 0 && self.nano == 0
@@ -206,6 +212,8 @@ mod tests {
         assert_eq!(d("1.50"), d("1.5"));
         assert_eq!(d("3.000000000000"), d("3"));
         assert!(d("0.000").is_zero());
+        assert_eq!((d("2.5").times(10_000), d("0.00001").times(10_000)), (Some(25_000), Some(0)));
+        assert_eq!(d("18446744073709551615").times(2), None);
         assert_eq!(d("0.0025").compare(2_500_000, 1_000_000_000), Ordering::Equal);
         assert_eq!(d("0.5").compare(1, 1), Ordering::Less);
         assert_eq!(d("18446744073709551615").compare(u64::MAX, 1), Ordering::Equal);

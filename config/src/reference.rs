@@ -5,9 +5,16 @@ use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
 pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
+<<<<<<< HEAD
     let mut all: Vec<_> = [check::PROBE, check::SPAN, check::POLL, metric::KEYS, buckets::KEYS, slow::KEYS]
         .map(|k| (k.of, k.known.to_vec()))
         .into();
+=======
+    let mut all: Vec<_> =
+        [check::PROBE, check::SPAN, check::BY, check::POLL, hook::FIRST_OF, metric::KEYS, buckets::KEYS]
+            .map(|k| (k.of, k.known.to_vec()))
+            .into();
+>>>>>>> main
     all.push(("`type`", metric::KINDS.to_vec()));
     all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
     all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));
@@ -45,6 +52,7 @@ pub fn limits() -> Vec<(&'static str, String)> {
                 bytes(check::DEFAULT_MAP_BYTES)
             ),
         ),
+        ("`budget_cpu_percent`", "0 to 10000, 2 by default".to_owned()),
         ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
         ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),
         ("`interval:`", format!("{} to {}", ns(hook::MIN_PERIOD_NS), ns(hook::MAX_PERIOD_NS))),

@@ -14,8 +14,12 @@ use std::sync::Arc;
 /// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
 pub const MAX_DENSE_SLOTS: u64 = 4096;
 
-/// Name of the map of call stacks.
-pub const STACKS_MAP: &str = "ks_stacks";
+/// Names of the maps of call stacks.
+pub const STACKS_MAPS: [&str; 2] = ["ks_stacks", "ks_stacks_more"];
+
+/// In the id of a stack: it lies in [`StackMap::second`]. The kernel's own ids are numbers of buckets, which no budget lets
+/// grow so large.
+pub const SECOND_STACK_MAP: u32 = 1 << 30;
 
 /// Index into [`Layout::maps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,6 +42,20 @@ pub struct Layout {
     pub events: Option<EventMap>,
     /// Call stacks.
     pub stacks: Option<StackMap>,
+    /// What the agent tells running programs.
+    pub control: Option<ControlMap>,
+}
+
+/// Words that the agent writes and programs read: an array map of one element.
+///
+/// Word 0, the *mask*: an event is measured when a random number has none of its bits. 0 measures all; `2^k - 1`, one of
+/// `2^k`. A start that is passed over leaves 1 as its time, so that its end finds it. Word 1, *since*: spans that began at
+/// or before it are closed without being measured. It must be at least 1 before the mask is first set, and the time of
+/// attaching when a probe comes back to its hooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlMap {
+    /// The map.
+    pub map: MapId,
 }
 
 /// Where records of single events come out. A record is `nsecs` (u64, `CLOCK_MONOTONIC`), tgid (u32), tid (u32), then the
@@ -60,6 +78,9 @@ pub struct EventMap {
 pub struct StackMap {
     /// Stack trace map.
     pub map: MapId,
+    /// Another of the same size for stacks whose place in the first is taken. The kernel finds the place by a hash and tries no
+    /// other: two maps of half the size lose far fewer stacks than one. Ids of it have [`SECOND_STACK_MAP`] set.
+    pub second: MapId,
     /// Most frames.
     pub depth: u32,
 }
@@ -266,6 +287,8 @@ pub enum Loss {
     SpansFull,
     /// Task storage could not be had.
     NoStorage,
+    /// A start's key was outside the range that it states.
+    OutOfRange,
     /// A state went to make room for another key.
     StateEvicted,
     /// A record came after as many as one second may have.
@@ -284,6 +307,7 @@ impl Loss {
             Loss::NoStart => "no_start",
             Loss::SpansFull => "spans_full",
             Loss::NoStorage => "no_storage",
+            Loss::OutOfRange => "out_of_range",
             Loss::StateEvicted => "state_evicted",
             Loss::EventsLimited => "events_limited",
             Loss::EventsFull => "events_full",

@@ -14,6 +14,7 @@ pub mod ast;
 pub mod buckets;
 mod build;
 pub mod check;
+mod choices;
 pub mod diag;
 pub mod elf;
 pub mod ir;
@@ -46,6 +47,8 @@ pub struct Artifact {
     pub programs: Vec<ProgramInfo>,
     /// What was chosen among several ways.
     pub choices: Vec<typed::Choice>,
+    /// Where hooks attach, by their texts. System calls of one edge share the place of the first hook.
+    pub places: Vec<(diag::TextId, Attach)>,
 }
 
 /// One program of an object.
@@ -67,19 +70,32 @@ pub struct ProgramInfo {
 pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagnostic>> {
     let target = &*with_module(program, target);
     let mut probe = check(program, target)?;
-    let choices = std::mem::take(&mut probe.choices);
-    let module = build::build(probe, target, &lines(program))?;
+    let mut choices = std::mem::take(&mut probe.choices);
+    choices.extend(choices::of_shape(&probe.shape, target));
+    let places = places(&probe.shape);
+    let (module, missed_casts) = build::build(probe, target, &lines(program))?;
+    choices.extend(choices::of_module(&module, missed_casts, target));
     let mut artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
-    artifact.choices = choices;
-    let limit = program.limits.instructions;
-    match artifact.programs.iter().find(|p| p.instructions > limit) {
+    (artifact.choices, artifact.places) = (choices, places);
+    match too_much(&artifact, program) {
         None => Ok(artifact),
-        Some(p) => {
-            let at = Place { text: program.name.id, ..Place::default() };
-            let message = format!("program `{}` has {} instructions, more than {limit}", p.name, p.instructions);
-            Err(vec![Diagnostic::limit(at, message).hint("split the probe, or measure less in it")])
-        }
+        Some(error) => Err(vec![error]),
     }
+}
+
+/// What of the programs goes beyond the probe's limits.
+fn too_much(artifact: &Artifact, program: &Program) -> Option<Diagnostic> {
+    let (limits, at) = (&program.limits, Place { text: program.name.id, ..Place::default() });
+    if let Some(p) = artifact.programs.iter().find(|p| p.instructions > limits.instructions) {
+        let message =
+            format!("program `{}` has {} instructions, more than {}", p.name, p.instructions, limits.instructions);
+        return Some(Diagnostic::limit(at, message).hint("split the probe, or measure less in it"));
+    }
+    let places: usize = artifact.programs.iter().map(|p| p.attach.places()).sum();
+    (places > limits.places as usize).then(|| {
+        let message = format!("this probe attaches to {places} places, more than {}", limits.places);
+        Diagnostic::limit(at, message).hint("use a narrower pattern, or split the probe")
+    })
 }
 
 /// The front half alone: parses and checks. All mistakes are found in one run; they come in the order of their places.
@@ -119,7 +135,20 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
         true => Vec::new(),
         false => elf::object(&module, &codes, &source).map_err(|e| vec![e])?,
     };
-    Ok(Artifact { module, object, programs, choices: Vec::new() })
+    Ok(Artifact { module, object, programs, choices: Vec::new(), places: Vec::new() })
+}
+
+fn places(shape: &typed::Shape) -> Vec<(diag::TextId, Attach)> {
+    let place = |at: &Place, attach: &Attach| (at.text, attach.clone());
+    match shape {
+        typed::Shape::At(sites) => sites.iter().map(|s| place(&s.place, &s.attach)).collect(),
+        typed::Shape::Span { start, end, .. } => {
+            let starts = start.iter().map(|s| place(&s.place, &s.attach));
+            starts.chain(end.iter().map(|s| place(&s.place, &s.attach))).collect()
+        }
+        typed::Shape::Steps { sites, .. } => sites.iter().map(|s| place(&s.place, &s.attach)).collect(),
+        typed::Shape::Poll { .. } => Vec::new(),
+    }
 }
 
 /// The kernel with the types of the module that the program's functions lie in.

@@ -365,10 +365,14 @@ pub struct Limits {
     pub map_bytes: u64,
     /// Instructions of one program.
     pub instructions: u32,
+    /// Places that all programs of the probe attach to, together.
+    pub places: u32,
+    /// Whether the agent may thin events out while the probe runs; costs each program a look at one word.
+    pub steered: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { map_bytes: 16 << 20, instructions: 4096 }
+        Self { map_bytes: 16 << 20, instructions: 4096, places: 512, steered: false }
     }
 }

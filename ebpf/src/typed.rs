@@ -231,6 +231,14 @@ impl std::fmt::Display for Attach {
 }
 
 impl Attach {
+    /// Places it attaches to, as far as they are known before it does.
+    pub fn places(&self) -> usize {
+        match self {
+            Attach::Kprobe { functions, .. } => functions.len(),
+            _ => 1,
+        }
+    }
+
     /// The mechanism, as metrics and people name it.
     pub fn kind(&self) -> &'static str {
         match self {

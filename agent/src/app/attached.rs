@@ -1,12 +1,17 @@
 //! A probe at work in the kernel: what was loaded, the series of its tables, and what has to be done for it from time to
 //! time.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::Layout;
 use kstrobe_ebpf::layout::Loss;
 
+use super::budget::Cost;
+use super::meter::{Meter, Reading};
+use crate::kernel::attach::Attacher;
 use crate::kernel::load::Loaded;
+use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
 use crate::metrics::snapshot::{Family, Moment};
@@ -33,6 +38,9 @@ pub(super) struct Attached {
     /// Time between two sweeps; `None` when nothing of this probe ever goes.
     every: Option<Duration>,
     swept: Instant,
+    meter: Meter,
+    /// Spans that began at or before are not measured.
+    since_ns: u64,
 }
 
 impl Attached {
@@ -48,7 +56,52 @@ impl Attached {
         let tables: Vec<TableSeries> = tables.collect();
         let others = layout.spans.is_some() || layout.stacks.is_some();
         let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
-        Attached { loaded, tables, abandoned: 0, processes: Processes::default(), born, every, swept: born.mono }
+        let meter = Meter::new(born.mono);
+        let processes = Processes::default();
+        Attached { loaded, tables, abandoned: 0, processes, born, every, swept: born.mono, meter, since_ns: 1 }
+    }
+
+    /// Whether its programs can pass events over.
+    pub fn can_thin(&self) -> bool {
+        self.loaded.maps().layout().control.is_some()
+    }
+
+    /// Measures one of 2^`halvings` events from now on.
+    pub fn thin(&self, halvings: u32) -> Result<(), String> {
+        self.loaded.maps().steer(halvings, self.since_ns).map_err(|e| format!("its programs cannot be told: {e}"))
+    }
+
+    /// Takes it off its hooks. Counts stay.
+    pub fn detach(&mut self) {
+        self.loaded.detach();
+    }
+
+    /// Puts it back on its hooks, to measure one of 2^`halvings` events.
+    pub fn attach(&mut self, halvings: u32) -> Result<(), String> {
+        // What was begun before and ended while nobody looked must not be measured.
+        self.abandoned +=
+            self.loaded.maps().forget_open().map_err(|e| format!("old spans cannot be forgotten: {e}"))?;
+        self.since_ns = monotonic_ns();
+        self.thin(halvings)?;
+        self.loaded.attach(&mut Attacher::new()).map_err(|e| e.to_string())
+    }
+
+    /// A window begins in which the kernel counts what its programs cost.
+    pub fn open_window(&mut self) {
+        if let Some(readings) = self.readings() {
+            self.meter.open(Instant::now(), readings);
+        }
+    }
+
+    /// It ends: what they cost. `clock_ns` is what a run costs that does nothing.
+    pub fn close_window(&mut self, clock_ns: u64) -> Option<Cost> {
+        let readings = self.readings()?;
+        self.meter.close(Instant::now(), &readings, clock_ns)
+    }
+
+    fn readings(&self) -> Option<BTreeMap<String, Reading>> {
+        let programs = self.loaded.programs().ok()?;
+        Some(programs.into_iter().map(|p| (p.name, Reading { run_ns: p.run_time_ns, runs: p.run_cnt })).collect())
     }
 
     /// When the next sweep is due.
@@ -104,12 +157,15 @@ impl Attached {
     pub fn observe(&self, probe: &str, all: &mut Observed) -> Vec<String> {
         let mut errors = Vec::new();
         match self.loaded.programs() {
-            Ok(programs) => all.programs.extend(programs.into_iter().map(|p| ProgramUse {
-                probe: probe.to_string(),
-                program: p.name,
-                run_ns: p.run_time_ns,
-                runs: p.run_cnt,
-                missed: p.misses,
+            Ok(programs) => all.programs.extend(programs.into_iter().map(|p| {
+                let total = self.meter.total(&p.name).unwrap_or_default();
+                ProgramUse {
+                    probe: probe.to_string(),
+                    program: p.name,
+                    run_ns: total.run_ns as u64,
+                    runs: total.runs as u64,
+                    missed: p.misses,
+                }
             })),
             Err(e) => errors.push(format!("cannot read what its programs cost: {e}")),
         }

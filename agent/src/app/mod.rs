@@ -1,6 +1,8 @@
 //! The running agent: build, then serve, then drain. The one place that owns what runs.
 
 mod attached;
+mod budget;
+mod meter;
 mod poll;
 mod probe;
 mod stacks;

@@ -6,24 +6,27 @@ use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
+use super::budget::{Budget, Order};
 use super::poll::Poll;
 use crate::cli::log;
-use crate::http::{HookStatus, ProbeStatus};
+use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
-use crate::plan::explain::attach_point;
+use crate::plan::explain::{self, attach_point};
 use crate::plan::{Draft, Outline, PREFIX};
-use crate::telemetry::{Attachment, Observed, SeriesUse, Telemetry};
+use crate::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
 
 /// A probe the agent was asked to run.
 pub(super) struct Running {
     pub outline: Outline,
-    /// As the user wrote them.
-    hooks: Vec<String>,
-    /// What was chosen for the hooks; empty when nothing was.
-    kind: &'static str,
+    /// As the user wrote them, each with what was chosen for it; empty when nothing was.
+    hooks: Vec<(String, &'static str)>,
+    /// What was chosen for it on this kernel.
+    choices: Vec<explain::Choice>,
     engine: Engine,
+    budget: Option<Budget>,
+    started: Instant,
     /// What could not be read at the last scrape, and at the last sweep.
     trouble: [Vec<String>; 2],
 }
@@ -57,11 +60,23 @@ impl Running {
     pub fn scrape(&mut self, names: &mut Names, now: Moment, observed: &mut Observed, told: &Telemetry) -> Vec<Family> {
         let name = self.outline.name.clone();
         let reason = self.reason();
-        observed.attachments.extend(self.hooks.iter().map(|hook| Attachment {
+        observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
+            probe: name.clone(),
+            one_of: b.one_of(),
+            over: b.over(),
+            throttled: b.throttled(),
+        }));
+        observed.attachments.extend(self.hooks.iter().map(|(hook, kind)| Attachment {
             probe: name.clone(),
             hook: hook.clone(),
-            kind: self.kind.to_string(),
+            kind: kind.to_string(),
             reason: reason.clone(),
+        }));
+        observed.choices.extend(self.choices.iter().map(|choice| Chosen {
+            probe: name.clone(),
+            wanted: choice.wanted.clone(),
+            got: choice.got.clone(),
+            because: choice.because.join("; "),
         }));
         match &mut self.engine {
             Engine::Attached(a) => {
@@ -112,6 +127,64 @@ impl Running {
         }
     }
 
+    /// Whether its programs are in the kernel, so that a window tells something of it.
+    pub fn is_metered(&self) -> bool {
+        matches!(self.engine, Engine::Attached(_)) && self.budget.as_ref().is_none_or(|b| b.away_until().is_none())
+    }
+
+    /// Whether the next window should come soon.
+    pub fn suspects(&self) -> bool {
+        self.budget.as_ref().is_some_and(Budget::suspects)
+    }
+
+    /// A window begins in which the kernel counts what programs cost.
+    pub fn open_window(&mut self) {
+        if let Engine::Attached(a) = &mut self.engine {
+            a.open_window();
+        }
+    }
+
+    /// It ends: a probe that costs too much is thinned out or taken off its hooks.
+    pub fn close_window(&mut self, clock_ns: u64) {
+        let Engine::Attached(attached) = &mut self.engine else { return };
+        let Some(cost) = attached.close_window(clock_ns) else { return };
+        let now = self.started.elapsed();
+        if let Some(order) = self.budget.as_mut().and_then(|b| b.look(now, &cost)) {
+            self.obey(order);
+        }
+    }
+
+    /// Puts a probe back on its hooks whose pause is over.
+    pub fn come_back(&mut self) {
+        let now = self.started.elapsed();
+        if let Some(order) = self.budget.as_mut().and_then(|b| b.comes_back(now)) {
+            self.obey(order);
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        let (Engine::Attached(attached), Some(budget)) = (&mut self.engine, &mut self.budget) else { return };
+        let probe = self.outline.name.as_str();
+        let done = match order {
+            Order::Thin(halvings) => attached.thin(halvings),
+            Order::Detach => {
+                attached.detach();
+                Ok(())
+            }
+            Order::Attach(halvings) => attached.attach(halvings),
+        };
+        match done {
+            Ok(()) if budget.over() => tracing::warn!(probe, reason = budget.text(), "throttled"),
+            Ok(()) => tracing::info!(probe, "measures all events again"),
+            Err(reason) => {
+                // What cannot be thinned out or put back must not go on as it is.
+                attached.detach();
+                budget.stays_away(self.started.elapsed());
+                tracing::error!(probe, reason, "taken off its hooks");
+            }
+        }
+    }
+
     fn trouble(&mut self, when: usize, errors: Vec<String>, told: &Telemetry) {
         let name = self.outline.name.as_str();
         errors.iter().for_each(|_| told.read_failed(name));
@@ -132,19 +205,26 @@ impl Running {
             let metrics = self.outline.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
             metrics.map(|m| m.about.name.clone()).collect::<Vec<_>>()
         };
-        let hook = |hook: &String| HookStatus {
+        let hook = |(hook, kind): &(String, &str)| HookStatus {
             hook: hook.clone(),
-            kind: self.kind.to_string(),
+            kind: kind.to_string(),
             attached: reason.is_empty(),
             reason: reason.clone(),
+        };
+        let choice = |choice: &explain::Choice| ChoiceStatus {
+            wanted: choice.wanted.clone(),
+            got: choice.got.clone(),
+            because: choice.because.clone(),
         };
         ProbeStatus {
             name: self.outline.name.clone(),
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
             hooks: self.hooks.iter().map(hook).collect(),
+            choices: self.choices.iter().map(choice).collect(),
             metrics: names(false),
             stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
+            throttled: self.budget.as_ref().map(Budget::text).unwrap_or_default(),
             reason,
         }
     }
@@ -162,25 +242,35 @@ impl Running {
         match &self.engine {
             Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
-            Engine::Attached(_) => String::new(),
+            Engine::Attached(_) => {
+                let away = self.budget.as_ref().filter(|b| b.away_until().is_some());
+                away.map(Budget::text).unwrap_or_default()
+            }
         }
     }
 }
 
-fn running(draft: &Draft, kind: &'static str, engine: Engine) -> Running {
+fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Engine) -> Running {
     let outline = draft.outline().clone();
-    Running { hooks: outline.hooks.clone(), outline, kind, engine, trouble: Default::default() }
+    let budget = match &engine {
+        Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
+        Engine::Poll(_) | Engine::Off(_) => None,
+    };
+    let kinds = kinds.into_iter().chain(std::iter::repeat(""));
+    let hooks = outline.hooks.iter().cloned().zip(kinds).collect();
+    let started = Instant::now();
+    Running { hooks, outline, choices, engine, budget, started, trouble: Default::default() }
 }
 
 fn off(draft: &Draft, reason: String) -> Running {
-    running(draft, "", Engine::Off(reason))
+    running(draft, Vec::new(), Vec::new(), Engine::Off(reason))
 }
 
 fn poll(draft: &Draft, artifact: Artifact) -> Running {
     match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
             tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            running(draft, "poll", Engine::Poll(poll))
+            running(draft, vec!["poll"], Vec::new(), Engine::Poll(poll))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -235,10 +325,5 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let attached = Attached::new(draft.outline(), layout, loaded, born);
-    Ok(running(draft, kind(artifact), Engine::Attached(attached)))
-}
-
-/// The kind of hook its programs use; all programs of a probe use the same.
-fn kind(artifact: &Artifact) -> &'static str {
-    artifact.programs.last().map_or("", |p| p.attach.kind())
+    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(attached)))
 }

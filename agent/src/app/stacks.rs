@@ -80,7 +80,7 @@ impl App {
     pub(super) fn profile_as(&self, request: &ProfileRequest) -> Result<Vec<u8>, ProfileError> {
         let wanted = self.find_stacks(&request.metric)?;
         let time = (request.seconds > 0).then_some(Duration::from_secs(request.seconds));
-        let profile = self.profile(&wanted, time, &request.cancelled)?;
+        let Recording { profile, .. } = self.profile(&wanted, time, &request.cancelled)?;
         request.format.write(&profile).map_err(|e| ProfileError::Failed(format!("cannot be written: {e}")))
     }
 
@@ -91,7 +91,7 @@ impl App {
         wanted: &Wanted<'_>,
         time: Option<Duration>,
         stop: &AtomicBool,
-    ) -> Result<Resolved, ProfileError> {
+    ) -> Result<Recording, ProfileError> {
         let before = time.map(|time| {
             let before = wanted.read(&self.names)?;
             wanted.watch(before.at.mono + time, stop)?;
@@ -99,9 +99,9 @@ impl App {
         });
         let before = before.transpose()?;
         let after = wanted.read(&self.names)?;
-        let (began, summed) = match before {
-            Some(before) => (before.at, sums::difference(after.sums, &before.sums)),
-            None => (after.born, after.sums),
+        let (began, missed_before, summed) = match before {
+            Some(before) => (before.at, before.missed, sums::difference(after.sums, &before.sums)),
+            None => (after.born, 0, after.sums),
         };
         let about = &wanted.metric.about;
         let events = wanted.metric.stacks.is_some_and(|s| s.events);
@@ -117,7 +117,8 @@ impl App {
             duration_ns: nanoseconds(after.at.mono - began.mono),
             samples,
         };
-        Ok(symbols::resolve(profile, processes))
+        let missed = after.missed.saturating_sub(missed_before);
+        Ok(Recording { profile: symbols::resolve(profile, processes), missed })
     }
 }
 
@@ -127,6 +128,8 @@ struct Reading {
     /// When its probe began to count.
     born: Moment,
     sums: StackSums,
+    /// Stacks that the kernel could not keep so far.
+    missed: u64,
 }
 
 impl Wanted<'_> {
@@ -144,7 +147,9 @@ impl Wanted<'_> {
         self.attached(|a| {
             let at = Moment::now();
             let sums = read(a, self.index, &self.metric.about, &mut names, at)?;
-            Ok(Reading { at, born: a.born, sums })
+            let losses = a.loaded.maps().losses().map_err(|e| format!("cannot read what was lost: {e}"))?;
+            let missed = losses.iter().filter(|(loss, _)| *loss == Loss::StackCollision).map(|(_, n)| n).sum();
+            Ok(Reading { at, born: a.born, sums, missed })
         })
     }
 
@@ -159,14 +164,6 @@ impl Wanted<'_> {
             self.attached(|a| learn(a).map_err(|e| format!("cannot read which processes have stacks: {e}")))?;
         }
         Ok(())
-    }
-
-    /// Stacks lost so far because the kernel could not keep them.
-    pub(super) fn missed(&self) -> Result<u64, ProfileError> {
-        self.attached(|a| {
-            let losses = a.loaded.maps().losses().map_err(|e| format!("cannot read what was lost: {e}"))?;
-            Ok(losses.iter().filter(|(loss, _)| *loss == Loss::StackCollision).map(|(_, n)| n).sum())
-        })
     }
 }
 
@@ -255,7 +252,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What `kstrobe stacks` shows.
+/// A profile, and what is not in it.
 pub struct Recording {
     /// The profile.
     pub profile: Resolved,
@@ -277,6 +274,5 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
     let app = App::start(drafts, btf, Vec::new());
     let said = |e: ProfileError| e.to_string();
     let wanted = app.find_stacks(metric).map_err(said)?;
-    let profile = app.profile(&wanted, Some(time.unwrap_or(A_YEAR)), &stop).map_err(said)?;
-    Ok(Recording { profile, missed: wanted.missed().map_err(said)? })
+    app.profile(&wanted, Some(time.unwrap_or(A_YEAR)), &stop).map_err(said)
 }

@@ -12,9 +12,14 @@ use super::probe::Running;
 use super::{App, lock};
 use crate::kernel::sys::prog as sys;
 
-/// Counting run time costs each program two clock reads per event: it is on for a moment in every half minute.
-const STATS_EVERY: Duration = Duration::from_secs(30);
-const STATS_FOR: Duration = Duration::from_secs(1);
+/// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see
+/// [`sys::empty_run_ns`]): it is on for a tenth of the time.
+const EVERY: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(100);
+/// Until the next window when a probe seems to be above its budget.
+const SOON: Duration = Duration::from_millis(300);
+/// Rights do not come back often.
+const AFTER_A_REFUSAL: Duration = Duration::from_secs(3600);
 /// After a fault of our own: not at once, it may last.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
@@ -40,16 +45,18 @@ pub(super) fn start(app: Arc<App>) -> std::io::Result<Upkeep> {
 }
 
 fn run(app: &App, stopped: &Receiver<()>) {
-    let mut stats = Stats::new();
+    let mut windows = Windows::new();
     loop {
         // Polls that silently stop would go on showing their last values as if they were new.
-        let turn = catch_unwind(AssertUnwindSafe(|| attend_all(app)));
+        let turn = catch_unwind(AssertUnwindSafe(|| {
+            let next = attend_all(app);
+            let window = windows.turn(app);
+            next.map_or(window, |next| next.min(window))
+        }));
         let next = turn.unwrap_or_else(|_| {
             tracing::error!("upkeep failed: this is an error in kstrobe, please report it with the lines above");
-            Some(Instant::now() + AFTER_A_FAULT)
+            Instant::now() + AFTER_A_FAULT
         });
-        let stats = stats.turn();
-        let next = next.map_or(stats, |next| next.min(stats));
         match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
@@ -73,37 +80,63 @@ fn attend(app: &App, probe: &Mutex<Running>) -> Option<Instant> {
     running.due()
 }
 
-/// The windows in which run time is counted.
-struct Stats {
+/// The windows in which run time is counted, of all probes at once.
+struct Windows {
+    /// Keeps the kernel counting.
     on: Option<OwnedFd>,
+    open: bool,
     next: Instant,
-    refused: bool,
+    /// What the kernel counts for a run that does nothing, once that is known.
+    clock_ns: Option<u64>,
 }
 
-impl Stats {
-    fn new() -> Stats {
+impl Windows {
+    fn new() -> Windows {
         // Not at once: what runs at the start is not typical of what runs later.
-        Stats { on: None, next: Instant::now() + STATS_EVERY / 2, refused: false }
+        Windows { on: None, open: false, next: Instant::now() + EVERY, clock_ns: None }
     }
 
     /// Opens or closes a window when it is time, and says when it will be again.
-    fn turn(&mut self) -> Instant {
+    fn turn(&mut self, app: &App) -> Instant {
         if Instant::now() < self.next {
             return self.next;
         }
-        let pause = if self.on.take().is_some() || self.refused {
-            STATS_EVERY - STATS_FOR
+        let pause = if std::mem::take(&mut self.open) {
+            let clock_ns = self.clock_ns.unwrap_or(0);
+            app.probes.iter().for_each(|probe| lock(probe).close_window(clock_ns));
+            self.on = None;
+            let soon = app.probes.iter().any(|probe| lock(probe).suspects());
+            if soon { SOON } else { EVERY - WINDOW }
         } else {
-            match sys::enable_stats() {
-                Ok(on) => self.on = Some(on),
-                Err(reason) => {
-                    self.refused = true;
-                    tracing::warn!(%reason, "program run times are not measured: it takes CAP_SYS_ADMIN");
-                }
-            }
-            STATS_FOR
+            app.probes.iter().for_each(|probe| lock(probe).come_back());
+            self.begin(app)
         };
         self.next = Instant::now() + pause;
         self.next
+    }
+
+    fn begin(&mut self, app: &App) -> Duration {
+        if !app.probes.iter().any(|probe| lock(probe).is_metered()) {
+            return EVERY;
+        }
+        match sys::enable_stats() {
+            Ok(on) => self.on = Some(on),
+            Err(_) if sys::stats_are_always_on() => {}
+            Err(reason) => {
+                tracing::warn!(
+                    %reason,
+                    "what programs cost is not measured, and budgets are not kept: it takes CAP_SYS_ADMIN or \
+                     kernel.bpf_stats_enabled=1"
+                );
+                return AFTER_A_REFUSAL;
+            }
+        }
+        if self.clock_ns.is_none() {
+            self.clock_ns = Some(sys::empty_run_ns().unwrap_or(0));
+            tracing::debug!(clock_ns = self.clock_ns, "what counting adds to a run");
+        }
+        app.probes.iter().for_each(|probe| lock(probe).open_window());
+        self.open = true;
+        WINDOW
     }
 }

@@ -79,7 +79,11 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
             let has = |yes: bool, cost: &str| if yes { Ok("held".to_string()) } else { Err(cost.to_string()) };
             add("CAP_BPF", has(c.bpf || c.sys_admin, "not held: no program can be loaded"), true);
             add("CAP_PERFMON", has(c.perfmon || c.sys_admin, "not held: no program can look at the kernel"), true);
-            add("CAP_SYS_ADMIN", has(c.sys_admin, "not held: program run times are not measured"), false);
+            add(
+                "CAP_SYS_ADMIN",
+                has(c.sys_admin, "not held: program run times are not measured, and budgets are not kept"),
+                false,
+            );
             add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
         }
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::{Output, SourceArgs, complain, table};
-use crate::plan::explain::{Explanation, explain};
+use crate::plan::explain::{BIG_MACHINE_CPUS, Explanation, explain};
 use crate::sources::Choice;
 use crate::{plan, prepare, sources};
 
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> ExitCode {
         complain(&refusal.diagnostics);
         code = ExitCode::from(1);
     }
-    let explanations: Vec<_> = prepared.planned.iter().map(|(draft, a)| explain(draft.outline(), a)).collect();
+    let explanations: Vec<_> = prepared.planned.iter().map(|(draft, a)| explain(draft, a, &prepared.target)).collect();
     match args.output {
         Output::Text => explanations.iter().for_each(|e| text(e, args.stage)),
         Output::Json => println!("{}", serde_json::json!(explanations)),
@@ -71,8 +71,11 @@ fn text(e: &Explanation, stage: Option<Stage>) {
             [vec![m.name.clone(), m.kind.to_string()], numbers.to_vec(), vec![m.bytes.to_string()]].concat()
         });
         table(&["map", "kind", "key", "value", "entries", "bytes"], &rows.collect::<Vec<_>>());
-        println!("{} bytes of maps at {} CPUs", e.map_bytes, e.cpus);
+        let big = e.map_bytes_big.as_ref().map_or_else(|why| format!("refused ({why})"), |bytes| bytes.to_string());
+        println!("{} bytes of maps at {} CPUs; at {BIG_MACHINE_CPUS}: {big}", e.map_bytes, e.cpus);
+        println!("budget: {}", e.budget);
     }
+    choices(e);
     println!();
     let rows = e
         .metrics
@@ -85,4 +88,13 @@ fn text(e: &Explanation, stage: Option<Stage>) {
         None => {}
     }
     println!();
+}
+
+fn choices(e: &Explanation) {
+    if e.choices.is_empty() {
+        return;
+    }
+    println!();
+    let rows = e.choices.iter().map(|c| vec![c.wanted.clone(), c.got.clone(), c.because.join("; ")]);
+    table(&["wanted", "got", "because"], &rows.collect::<Vec<_>>());
 }

@@ -7,8 +7,9 @@ use clap::ValueEnum;
 use super::{Output, SourceArgs, complain, table};
 use crate::kernel::detect;
 use crate::metrics::snapshot::Kind;
-use crate::plan::Outline;
+use crate::plan::{Draft, Outline, explain};
 use crate::{plan, prepare, sources};
+use kstrobe_ebpf::Target;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -39,7 +40,7 @@ enum What {
 
 pub fn run(args: &Args) -> ExitCode {
     let (header, rows): (Vec<&str>, Vec<Vec<String>>) = match args.what {
-        What::Probes => (vec!["probe", "pack", "default", "hooks", "summary"], probes(args)),
+        What::Probes => (vec!["probe", "pack", "default", "hooks", "here", "summary"], probes(args)),
         What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
         What::Tracepoints => {
             let target = prepare::look(&[], args.source.btf.as_deref());
@@ -87,11 +88,35 @@ fn outlines(args: &Args) -> Vec<Outline> {
 }
 
 fn probes(args: &Args) -> Vec<Vec<String>> {
-    let row = |o: Outline| {
+    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
+    complain(&diagnostics);
+    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
+    let target = prepare::look(&drafts, args.source.btf.as_deref());
+    let row = |draft: &Draft| {
+        let o = draft.outline().clone();
         let on = if o.enabled { "on" } else { "off" };
-        vec![o.name, o.pack, on.into(), o.hooks.join(" "), o.summary]
+        vec![o.name, o.pack, on.into(), o.hooks.join(" "), here(draft, &target), o.summary]
     };
-    outlines(args).into_iter().map(row).collect()
+    drafts.iter().map(row).collect()
+}
+
+/// How this kernel runs a probe: the kinds of hook, and each choice that was not the best; or why it cannot.
+fn here(draft: &Draft, target: &Target) -> String {
+    let artifact = match draft.compile(target) {
+        Ok(artifact) => artifact,
+        Err(refusal) => {
+            let first = refusal.diagnostics.first();
+            return format!("cannot run: {}", first.map_or("it is wrong", |d| d.message.as_str()));
+        }
+    };
+    let mut kinds: Vec<&str> = artifact.programs.iter().map(|p| p.attach.kind()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let kinds = if kinds.is_empty() { "poll".into() } else { kinds.join(",") };
+    let choices = explain::choices(&artifact);
+    let lesser = choices.iter().filter(|c| !c.because.is_empty());
+    let lesser: Vec<String> = lesser.map(|c| format!("{} for {}", c.got, c.wanted)).collect();
+    if lesser.is_empty() { kinds } else { format!("{kinds} ({})", lesser.join(", ")) }
 }
 
 fn metrics(args: &Args) -> Vec<Vec<String>> {

@@ -9,6 +9,6 @@ mod serve;
 mod stacks;
 
 pub use negotiate::{accepts_gzip, format};
-pub use routes::{DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
+pub use routes::{ChoiceStatus, DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
 pub use serve::{BindError, bind, serve};
 pub use stacks::{MOST_SECONDS, ProfileError, ProfileRequest, StacksStatus};

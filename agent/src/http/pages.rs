@@ -20,17 +20,22 @@ pub fn landing(version: &str) -> String {
     )
 }
 
-/// `/readyz`: whether every probe is attached, and a line for each that is not and for each mistake in a file.
+/// `/readyz`: whether every probe is attached, and a line for each that is not and for each mistake in a file. A probe that
+/// its budget holds back has a line too, but takes nothing from readiness: the agent does what it should.
 pub fn readiness(status: &Status) -> (bool, String) {
     let probes = &status.probes;
-    let missing: Vec<&ProbeStatus> = probes.iter().filter(|probe| !probe.attached).collect();
+    let missing: Vec<&ProbeStatus> =
+        probes.iter().filter(|probe| !probe.attached && probe.throttled.is_empty()).collect();
+    let throttled = probes.iter().filter(|probe| !probe.throttled.is_empty());
+    let throttled: String = throttled.map(|probe| format!("{}: {}\n", probe.name, probe.throttled)).collect();
     let mistakes = match status.mistakes.len() {
         0 => String::new(),
         1 => ", 1 mistake in a file".to_owned(),
         n => format!(", {n} mistakes in files"),
     };
     if missing.is_empty() && mistakes.is_empty() {
-        return (true, format!("ready: {} probes attached\n", probes.len()));
+        let held = if throttled.is_empty() { "" } else { ", not all with all their events" };
+        return (true, format!("ready: {} probes attached{held}\n{throttled}", probes.len()));
     }
     let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
     for probe in missing {
@@ -40,5 +45,6 @@ pub fn readiness(status: &Status) -> (bool, String) {
     for mistake in &status.mistakes {
         text.push_str(&format!("{}\n", mistake.replace('\n', " ")));
     }
+    text.push_str(&throttled);
     (false, text)
 }

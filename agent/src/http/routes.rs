@@ -59,8 +59,13 @@ pub struct ProbeStatus {
     /// Why not, empty when it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// What its overhead budget holds back, and why; empty when nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub throttled: String,
     /// Its hooks.
     pub hooks: Vec<HookStatus>,
+    /// What was chosen for it among several ways.
+    pub choices: Vec<ChoiceStatus>,
     /// Full names of its metrics.
     pub metrics: Vec<String>,
     /// Names of its sums by stack, which are no metrics of Prometheus.
@@ -80,6 +85,17 @@ pub struct HookStatus {
     /// Why not, empty when it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
+}
+
+/// A choice made for this kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChoiceStatus {
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better; empty when it is the best.
+    pub because: Vec<String>,
 }
 
 pub(super) struct Shared {

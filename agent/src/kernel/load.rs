@@ -11,7 +11,7 @@ use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use kstrobe_ebpf::Layout;
-use kstrobe_ebpf::layout::{MapId, STACKS_MAP};
+use kstrobe_ebpf::layout::{MapId, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -329,7 +329,7 @@ fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
             // aya goes on without type information when the kernel refuses it, and then maps that need it fail.
             Some(libc::EINVAL) => match refused_types(object) {
                 Some(log) => LoadError::Object(format!("the kernel refuses its type information: {log}")),
-                None if name == STACKS_MAP => {
+                None if STACKS_MAPS.contains(&name.as_str()) => {
                     let reason = "the kernel keeps no stacks of this depth: see the sysctl kernel.perf_event_max_stack";
                     LoadError::Map { map: name, reason: reason.into() }
                 }

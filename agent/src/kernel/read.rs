@@ -168,6 +168,29 @@ impl ProbeMaps {
         Ok(stale)
     }
 
+    /// Tells running programs to measure one of 2^`halvings` events, and no span that began at or before `since`
+    /// (`CLOCK_MONOTONIC` nanoseconds, at least 1). Does nothing for a probe that is not steered.
+    pub fn steer(&self, halvings: u32, since: u64) -> io::Result<()> {
+        let Some(control) = &self.layout.control else { return Ok(()) };
+        let mask = (1u64 << halvings.min(32)) - 1;
+        let words: Vec<u8> = [mask, since.max(1)].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.map(control.map).update(&0u32.to_ne_bytes(), &words, 0)
+    }
+
+    /// Forgets what has begun and not ended, before a probe comes back to its hooks: nobody saw how it went on. Says how
+    /// many open spans that were. What lies in a task's own memory is told by its age instead, see
+    /// [`ProbeMaps::steer`].
+    pub fn forget_open(&self) -> io::Result<u64> {
+        for (def, map) in self.layout.maps.iter().zip(&self.maps) {
+            if def.kind == MapKind::LruHash {
+                for (key, _) in map.entries()?.iter() {
+                    map.delete(key)?;
+                }
+            }
+        }
+        self.sweep_spans(0)
+    }
+
     /// How full the hashes are.
     pub fn fill(&self) -> io::Result<Vec<MapFill>> {
         let hashes = self.layout.maps.iter().zip(&self.maps).filter(|(def, _)| def.kind == MapKind::Hash);

@@ -1,17 +1,17 @@
-//! Call stacks that programs put into a probe's stack map.
+//! Call stacks that programs put into a probe's maps of stacks.
 
 use super::read::{MapFill, ProbeMaps, read_index};
 use crate::kernel::sys::{self, KernelMap};
-use kstrobe_ebpf::layout::{Index, STACKS_MAP};
+use kstrobe_ebpf::layout::{Index, SECOND_STACK_MAP, STACKS_MAPS};
 use std::collections::HashSet;
 use std::io;
 
 impl ProbeMaps {
     /// The addresses of a stack, from the leaf to the root; `None` when it is not there (any more).
     pub fn stack(&self, id: u32) -> io::Result<Option<Vec<u64>>> {
-        let Some(map) = self.stack_map() else { return Ok(None) };
+        let Some(map) = self.stack_map(id) else { return Ok(None) };
         let mut value = vec![0; map.value_bytes];
-        if !map.lookup(&id.to_ne_bytes(), &mut value)? {
+        if !map.lookup(&in_its_map(id), &mut value)? {
             return Ok(None);
         }
         let words = value.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes);
@@ -25,8 +25,7 @@ impl ProbeMaps {
     /// running have ended in between. One that gets the id of such an old stack in the moments after that keeps an id
     /// without frames, which is shown as missed, until the same stack comes again.
     pub fn sweep_stacks(&self) -> io::Result<u64> {
-        let Some(map) = self.stack_map() else { return Ok(0) };
-        let mut unused = ids(map)?;
+        let mut unused = self.stack_ids()?;
         self.forget_used(&mut unused)?;
         if unused.is_empty() {
             return Ok(0);
@@ -35,9 +34,23 @@ impl ProbeMaps {
         self.forget_used(&mut unused)?;
         let mut deleted = 0;
         for id in unused {
-            deleted += u64::from(map.delete(&id.to_ne_bytes())?);
+            let gone = self.stack_map(id).map(|map| map.delete(&in_its_map(id))).transpose()?;
+            deleted += u64::from(gone == Some(true));
         }
         Ok(deleted)
+    }
+
+    /// The ids of all stacks.
+    pub fn stack_ids(&self) -> io::Result<HashSet<u32>> {
+        let Some(stacks) = &self.layout().stacks else { return Ok(HashSet::new()) };
+        let mut all = HashSet::new();
+        for (map, mark) in [(stacks.map, 0), (stacks.second, SECOND_STACK_MAP)] {
+            let keys = self.map(map).keys()?;
+            all.extend(
+                keys.into_iter().filter_map(|key| key.try_into().ok()).map(|key| u32::from_ne_bytes(key) | mark),
+            );
+        }
+        Ok(all)
     }
 
     /// The processes that stacks in keys are of.
@@ -53,19 +66,18 @@ impl ProbeMaps {
         Ok(pids)
     }
 
-    /// How full the stack map is, if there is one.
+    /// How full the maps of stacks are together, if there are any.
     pub(super) fn stack_fill(&self) -> Option<io::Result<MapFill>> {
-        let map = self.stack_map()?;
-        let fill = |keys: HashSet<u32>| MapFill {
-            name: STACKS_MAP.to_owned(),
-            entries: keys.len() as u32,
-            capacity: map.capacity,
-        };
-        Some(ids(map).map(fill))
+        let stacks = self.layout().stacks.as_ref()?;
+        let capacity = self.map(stacks.map).capacity + self.map(stacks.second).capacity;
+        let fill = |ids: HashSet<u32>| MapFill { name: STACKS_MAPS[0].to_owned(), entries: ids.len() as u32, capacity };
+        Some(self.stack_ids().map(fill))
     }
 
-    fn stack_map(&self) -> Option<&KernelMap> {
-        self.layout().stacks.as_ref().map(|stacks| self.map(stacks.map))
+    /// The map that an id belongs to.
+    fn stack_map(&self, id: u32) -> Option<&KernelMap> {
+        let stacks = self.layout().stacks.as_ref()?;
+        Some(self.map(if id & SECOND_STACK_MAP == 0 { stacks.map } else { stacks.second }))
     }
 
     /// Takes the ids that keys and open spans refer to out of a set.
@@ -89,8 +101,9 @@ impl ProbeMaps {
     }
 }
 
-fn ids(map: &KernelMap) -> io::Result<HashSet<u32>> {
-    Ok(map.keys()?.into_iter().filter_map(|key| key.try_into().ok()).map(u32::from_ne_bytes).collect())
+/// The kernel's own id, as a key.
+fn in_its_map(id: u32) -> [u8; 4] {
+    (id & !SECOND_STACK_MAP).to_ne_bytes()
 }
 
 /// An id of a stack or process, unless it is a negative error number.

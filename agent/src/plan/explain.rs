@@ -1,11 +1,11 @@
 //! What a probe becomes on a kernel, as plain data for people and programs.
 
-use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, Table};
+use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
 use kstrobe_ebpf::typed::Attach;
-use kstrobe_ebpf::{Artifact, ir};
+use kstrobe_ebpf::{Artifact, Target, ir};
 use serde::Serialize;
 
-use super::Outline;
+use super::{Draft, Outline};
 
 /// A compiled probe, explained.
 #[derive(Clone, Debug, Serialize)]
@@ -14,6 +14,8 @@ pub struct Explanation {
     pub probe: String,
     /// One sentence.
     pub summary: String,
+    /// What was chosen among several ways.
+    pub choices: Vec<Choice>,
     /// Programs in the kernel; none for a poll.
     pub programs: Vec<Program>,
     /// Its maps.
@@ -22,11 +24,26 @@ pub struct Explanation {
     pub map_bytes: u64,
     /// CPUs they were sized for.
     pub cpus: u32,
+    /// Bytes of all maps on a big machine ([`BIG_MACHINE_CPUS`]), or why it cannot run there.
+    pub map_bytes_big: Result<u64, String>,
+    /// Most time its programs may take, in percent of one CPU, and what happens beyond; empty without programs.
+    pub budget: String,
     /// Its metrics.
     pub metrics: Vec<Metric>,
     /// The compiler's intermediate form.
     #[serde(skip)]
     pub ir: String,
+}
+
+/// A choice made for this kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better; empty when it is the best.
+    pub because: Vec<String>,
 }
 
 /// A program.
@@ -79,8 +96,14 @@ pub struct Metric {
     pub bytes: u32,
 }
 
-/// Explains a compiled probe.
-pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
+/// Where the worst case of memory is told besides this machine's.
+pub const BIG_MACHINE_CPUS: u32 = 256;
+
+/// Explains a probe that was compiled for a kernel.
+pub fn explain(draft: &Draft, artifact: &Artifact, target: &Target) -> Explanation {
+    let outline = draft.outline();
+    let big = Target { cpus: BIG_MACHINE_CPUS, ..target.clone() };
+    let map_bytes_big = draft.compile(&big).map(|a| a.module.layout.bytes()).map_err(|refusal| refusal.reason());
     let layout = &artifact.module.layout;
     let program = |p: &kstrobe_ebpf::ProgramInfo| {
         let (hook, why) = attach_point(&p.attach);
@@ -96,12 +119,37 @@ pub fn explain(outline: &Outline, artifact: &Artifact) -> Explanation {
     Explanation {
         probe: outline.name.clone(),
         summary: outline.summary.clone(),
+        choices: choices(artifact),
         programs: artifact.programs.iter().map(program).collect(),
         maps: maps(layout),
         map_bytes: layout.bytes(),
         cpus: layout.cpus,
+        map_bytes_big,
+        budget: budget(outline, artifact),
         metrics: metrics(outline, layout),
         ir: ir::print::module(&artifact.module),
+    }
+}
+
+/// What was chosen for a compiled probe.
+pub fn choices(artifact: &Artifact) -> Vec<Choice> {
+    let choice = |c: &kstrobe_ebpf::typed::Choice| Choice {
+        wanted: c.wanted.clone(),
+        got: c.got.clone(),
+        because: c.because.clone(),
+    };
+    artifact.choices.iter().map(choice).collect()
+}
+
+fn budget(outline: &Outline, artifact: &Artifact) -> String {
+    let percent = outline.budget_ppm as f64 / 1e4;
+    match (artifact.programs.is_empty(), outline.budget_ppm, &artifact.module.layout.control) {
+        (true, ..) => String::new(),
+        (_, 0, _) => "none".into(),
+        (_, _, Some(_)) => {
+            format!("{percent} % of one CPU, beyond which events are passed over and then the hooks are left")
+        }
+        (_, _, None) => format!("{percent} % of one CPU, beyond which the hooks are left"),
     }
 }
 
@@ -150,10 +198,14 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
     let metric = |(table, cell): (&Table, &kstrobe_ebpf::layout::Cell)| {
         let about = &outline.metrics[cell.metric as usize].about;
         Metric {
-            name: about.name.clone(),
+            name: match cell.kind {
+                // No metric of Prometheus, so that it has no prefix there.
+                CellKind::Stacks(_) => about.name.trim_start_matches(super::PREFIX).to_owned(),
+                _ => about.name.clone(),
+            },
             kind: match &cell.kind {
                 CellKind::Counter => "counter".into(),
-                CellKind::Stacks(_) => "stacks".into(),
+                CellKind::Stacks(spec) => stacks(spec),
                 CellKind::Gauge { .. } => "gauge".into(),
                 CellKind::Histogram(s) => format!("histogram, {} buckets", s.buckets()),
             },
@@ -163,6 +215,13 @@ fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
         }
     };
     cells.map(metric).collect()
+}
+
+fn stacks(spec: &StackSpec) -> String {
+    let halves = [(spec.kernel, "kernel"), (spec.user, "user")];
+    let halves: Vec<_> = halves.into_iter().filter(|(taken, _)| *taken).map(|(_, name)| name).collect();
+    let when = if spec.at_start { ", at the start" } else { "" };
+    format!("stacks, {} of {} frames{when}", halves.join(" and "), spec.depth)
 }
 
 fn series(t: &Table) -> String {

@@ -9,7 +9,7 @@ pub use outline::{Metric, Outline, PREFIX, Poll, Stacks};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
-use kstrobe_ebpf::program::HookKind;
+use kstrobe_ebpf::program::{Hook, HookKind, Shape};
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -54,6 +54,13 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
     kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
+fn with_alternatives(hook: &Hook) -> Vec<&Hook> {
+    match &hook.kind {
+        HookKind::FirstOf(hooks) => hooks.iter().collect(),
+        _ => vec![hook],
+    }
+}
+
 /// Turns probes into the compiler's input.
 pub fn draft(probe: model::Probe) -> Draft {
     let (program, places) = program::program(&probe);
@@ -95,7 +102,28 @@ impl Draft {
 
     /// Every hook, alternatives among them.
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
-        self.program.hooks().into_iter().map(|hook| &hook.kind)
+        self.written_hooks().into_iter().flat_map(with_alternatives).map(|hook| &hook.kind)
+    }
+
+    /// Hooks in the order of [`Outline::hooks`].
+    fn written_hooks(&self) -> Vec<&Hook> {
+        match &self.program.shape {
+            Shape::At(hooks) => hooks.iter().collect(),
+            Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
+            Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
+            Shape::Poll { .. } => vec![],
+        }
+    }
+
+    /// The kind of hook that each of [`Outline::hooks`] became.
+    pub fn kinds(&self, artifact: &Artifact) -> Vec<&'static str> {
+        let kind = |hook: &Hook| {
+            let texts: Vec<_> = with_alternatives(hook).iter().map(|h| h.text.id).collect();
+            let place = artifact.places.iter().find(|(text, _)| texts.contains(text));
+            // One that has no place of its own is a system call, and shares that of another.
+            place.or(artifact.places.last()).map_or("", |(_, attach)| attach.kind())
+        };
+        self.written_hooks().into_iter().map(kind).collect()
     }
 
     /// What the agent needs to know of it besides its programs.

@@ -27,6 +27,8 @@ pub struct Outline {
     pub metrics: Vec<Metric>,
     /// Set when its events are rows that the agent reads.
     pub poll: Option<Poll>,
+    /// Most time its programs may take, in millionths of one CPU's; 0 for no limit.
+    pub budget_ppm: u64,
 }
 
 /// A metric as the agent exports it.
@@ -73,6 +75,7 @@ pub(super) fn outline(probe: &model::Probe, hooks: Vec<String>) -> Outline {
         hooks,
         metrics: probe.metrics.iter().map(|m| metric(probe, m)).collect(),
         poll,
+        budget_ppm: super::program::budget_ppm(probe),
     }
 }
 

@@ -36,12 +36,22 @@ impl Texts {
             .iter()
             .map(|h| {
                 // Diagnostics about a hook mean all of it.
-                let text = h.at.file.text.get(h.at.start..h.at.end).unwrap_or_default();
-                let text = self.add(text, &h.at);
+                let text = match &h.value {
+                    model::Hook::FirstOf(hooks) => {
+                        let hooks: Vec<&str> = hooks.iter().map(hook_text).collect();
+                        self.add(&format!("first_of [{}]", hooks.join(", ")), &h.at)
+                    }
+                    _ => self.add(hook_text(h), &h.at),
+                };
                 Hook { kind: hook(&h.value, self), text }
             })
             .collect()
     }
+}
+
+/// A hook as it stands in the file, without quotes.
+fn hook_text(hook: &Spanned<model::Hook>) -> &str {
+    hook.at.file.text.get(hook.at.start..hook.at.end).unwrap_or_default().trim_matches(['"', '\''])
 }
 
 pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
@@ -59,14 +69,19 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
             fields: texts.pairs(&s.fields),
             max_per_second: s.max_per_second,
         }),
-        limits: Limits { map_bytes: probe.max_map_bytes, ..Limits::default() },
+        limits: Limits { map_bytes: probe.max_map_bytes, steered: budget_ppm(probe) > 0, ..Limits::default() },
     };
     (program, texts.0)
 }
 
+/// Its budget in millionths of one CPU's time; 0 for none.
+pub(super) fn budget_ppm(probe: &model::Probe) -> u64 {
+    probe.budget_ppm.unwrap_or(model::Agent::default().budget_ppm)
+}
+
 /// Hooks as the user wrote them; a poll's source as `poll:NAME`.
 pub(super) fn hook_texts(program: &Program) -> Vec<String> {
-    let texts = |hooks: &[Hook]| hooks.iter().map(|h| h.text.text.trim_matches('"').to_string()).collect::<Vec<_>>();
+    let texts = |hooks: &[Hook]| hooks.iter().map(|h| h.text.text.clone()).collect::<Vec<_>>();
     match &program.shape {
         Shape::At(hooks) => texts(hooks),
         Shape::Span(s) => [texts(&s.start), texts(&s.end)].concat(),

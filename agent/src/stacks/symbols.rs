@@ -32,8 +32,10 @@ pub fn resolve(profile: Profile, mut processes: Processes) -> Resolved {
     }
     let samples = profile.samples.into_iter().map(|sample| {
         let mut named = Vec::new();
-        push(&mut named, &mut frames, 0, &sample.kernel);
-        push(&mut named, &mut frames, sample.pid, &sample.user);
+        push(&mut named, &mut frames, 0, &sample.kernel, true);
+        let measured = named.iter().take_while(|frame| is_ours(&frames.all[**frame as usize].name)).count();
+        named.drain(..measured);
+        push(&mut named, &mut frames, sample.pid, &sample.user, false);
         Named { labels: sample.labels, pid: sample.pid, frames: named, value: sample.value }
     });
     Resolved {
@@ -52,6 +54,8 @@ pub fn resolve(profile: Profile, mut processes: Processes) -> Resolved {
 struct Frames {
     all: Vec<Frame>,
     of: HashMap<(u32, u64), u32>,
+    /// What stands for halves that were not kept: the user's, the kernel's.
+    missed: [Option<u32>; 2],
 }
 
 impl Frames {
@@ -61,22 +65,36 @@ impl Frames {
         self.of.insert((pid, address), id);
     }
 
-    fn get(&mut self, pid: u32, address: u64, name: &str) -> u32 {
+    fn get(&mut self, pid: u32, address: u64) -> u32 {
         if !self.of.contains_key(&(pid, address)) {
-            self.add(pid, address, name.into(), None);
+            self.add(pid, address, UNKNOWN.into(), None);
         }
         self.of[&(pid, address)]
     }
+
+    fn missed(&mut self, kernel: bool) -> u32 {
+        let all = &mut self.all;
+        *self.missed[usize::from(kernel)].get_or_insert_with(|| {
+            let name = if kernel { MISSED_KERNEL } else { MISSED_USER };
+            all.push(Frame { name: name.into(), module: None, address: 0, kernel });
+            all.len() as u32 - 1
+        })
+    }
 }
 
-/// Appends a half stack. A stack without frames that should have some says so with one.
-fn push(named: &mut Vec<u32>, frames: &mut Frames, pid: u32, addresses: &Addresses) {
+/// Whether a kernel function is only there because we measure: the leaf of a stack taken at a tracepoint is our program, and
+/// what calls it is the tracepoint's machinery.
+fn is_ours(name: &str) -> bool {
+    const PREFIXES: [&str; 6] =
+        ["bpf_prog_", "bpf_trace_run", "__bpf_trace_", "__traceiter_", "bpf_trampoline_", "trace_call_bpf"];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Appends a half stack. One that was not kept says so with a frame.
+fn push(named: &mut Vec<u32>, frames: &mut Frames, pid: u32, addresses: &Addresses, kernel: bool) {
     match addresses {
-        Addresses::Known(addresses) => named.extend(code(addresses).map(|a| frames.get(pid, a, UNKNOWN))),
-        Addresses::Missed => {
-            // No code lies at address 0, so the entry is free for this.
-            named.push(frames.get(pid, 0, if pid == 0 { MISSED_KERNEL } else { MISSED_USER }));
-        }
+        Addresses::Known(addresses) => named.extend(code(addresses).map(|address| frames.get(pid, address))),
+        Addresses::Missed => named.push(frames.missed(kernel)),
     }
 }
 
@@ -278,9 +296,14 @@ mod tests {
 
     #[test]
     fn missed_halves_say_so() {
-        let sample =
+        // Without frame pointers, walks of user stacks find numbers that are no addresses.
+        let nonsense = Sample { pid: 7, user: Addresses::Known(vec![0, 1, u64::MAX]), value: 1, ..Sample::default() };
+        let missed =
             Sample { pid: 7, kernel: Addresses::Missed, user: Addresses::Missed, value: 2, ..Sample::default() };
-        let resolved = resolve(Profile { samples: vec![sample], ..Profile::default() }, Processes::default());
+        let profile = Profile { samples: vec![nonsense, missed], ..Profile::default() };
+        let mut resolved = resolve(profile, Processes::default());
+        assert_eq!(names(&resolved), [UNKNOWN; 3]);
+        resolved.samples.remove(0);
         assert_eq!(names(&resolved), [MISSED_KERNEL, MISSED_USER]);
         assert_eq!(folded::write(&resolved), "[missed user stack];[missed kernel stack]_[k] 2\n");
     }

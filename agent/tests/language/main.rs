@@ -3,6 +3,7 @@
 //!
 //! `BLESS=1` rewrites what the tests know better than the page: diagnostics, types, generated tables.
 
+mod choices;
 mod examples;
 mod expressions;
 mod fences;

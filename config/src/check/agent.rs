@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 
 const AGENT: Keys = Keys {
     of: "the configuration",
-    known: &["listen", "probes", "log"],
-    later: &["exporters", "otlp", "limits", "rules", "captures", "budget"],
+    known: &["listen", "probes", "limits", "log"],
+    later: &["exporters", "otlp", "rules", "captures"],
 };
 const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory"], later: &[] };
 const LOG: Keys = Keys { of: "`log`", known: &["level", "format"], later: &[] };
+const LIMITS: Keys = Keys { of: "`limits`", known: &["budget_cpu_percent"], later: &[] };
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 impl Default for Agent {
@@ -23,6 +24,7 @@ impl Default for Agent {
             enable: Vec::new(),
             disable: Vec::new(),
             probes_directory: None,
+            budget_ppm: super::DEFAULT_BUDGET_PPM,
             log_level: "info".to_owned(),
             log_json: false,
         }
@@ -49,6 +51,12 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
         agent.disable = fields.get("disable").map(|node| selection(node, report)).unwrap_or_default();
         agent.probes_directory = fields.get("directory").and_then(|node| fields::text(node, "a path", report));
         contradictions(&agent, report);
+    }
+    if let Some(entry) = fields.entry("limits")
+        && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LIMITS, report)
+        && let Some(ppm) = fields.get("budget_cpu_percent").and_then(|node| super::budget(node, report))
+    {
+        agent.budget_ppm = ppm;
     }
     if let Some(entry) = fields.entry("log")
         && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LOG, report)

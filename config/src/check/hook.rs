@@ -2,7 +2,7 @@
 
 use super::{function, sampling};
 use crate::diag::Diagnostic;
-use crate::fields;
+use crate::fields::{self, Fields, Keys};
 use crate::model::{Hook, Spanned};
 use crate::names::{did_you_mean, identifier, one_of, suggestion};
 use crate::quantity;
@@ -50,23 +50,46 @@ pub(crate) const MIN_PERIOD_NS: u64 = 1_000_000;
 /// The longest wait between two runs that anybody would call periodic.
 pub(crate) const MAX_PERIOD_NS: u64 = 86_400_000_000_000;
 
+pub(crate) const FIRST_OF: Keys = Keys { of: "an alternative", known: &["first_of"], later: &[] };
+
 /// One hook or a list of them, no hook twice.
 pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Spanned<Hook>> {
+    let items = fields::one_or_many(node, "hook", report);
+    let found = items.iter().filter_map(|item| match &item.kind {
+        Kind::Mapping(entries) if entries.iter().any(|e| e.key.value == "first_of") => first_of(item, report),
+        _ => hook(item, report),
+    });
+    let found: Vec<_> = found.collect();
+    once_each(found, report)
+}
+
+/// `first_of: [..]`
+fn first_of(node: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
+    let entry = Fields::read(node, &node.at, &FIRST_OF, report)?.entry("first_of")?;
+    let hooks: Vec<_> = fields::list(&entry.value, "`first_of`", report)?.iter().map(|n| hook(n, report)).collect();
+    if hooks.is_empty() {
+        report.push(Diagnostic::error(&entry.value.at, "an empty list, where at least one hook is needed"));
+    }
+    let hooks = once_each(hooks.into_iter().collect::<Option<_>>()?, report);
+    Some(Spanned { value: Hook::FirstOf(hooks), at: entry.key.at.clone() })
+}
+
+fn hook(node: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
+    if let Kind::Mapping(entries) = &node.kind {
+        let diagnostic = Diagnostic::error(&node.at, "a hook is text, found a mapping");
+        report.push(match entries.first() {
+            Some(e) if e.key.value == "first_of" => diagnostic.hint("alternatives have no alternatives of their own"),
+            _ => diagnostic.hint("write a hook without spaces behind its colons, or put it in quotes"),
+        });
+        return None;
+    }
+    fields::parsed(node, "a hook such as `rawtracepoint:sched_switch`", report, parse)
+}
+
+/// Reports what is there twice.
+fn once_each(found: Vec<Spanned<Hook>>, report: &mut Report) -> Vec<Spanned<Hook>> {
     let mut hooks: Vec<Spanned<Hook>> = Vec::new();
-    for item in fields::one_or_many(node, "hook", report) {
-        if let Kind::Mapping(entries) = &item.kind {
-            report.push(match entries.first().map(|e| e.key.value.as_str()) {
-                Some("first_of") => {
-                    Diagnostic::error(&item.at, "alternatives (`first_of`) are not supported by this version")
-                }
-                _ => Diagnostic::error(&item.at, "a hook is text, found a mapping")
-                    .hint("write a hook without spaces behind its colons, or put it in quotes"),
-            });
-            continue;
-        }
-        let Some(hook) = fields::parsed(item, "a hook such as `rawtracepoint:sched_switch`", report, parse) else {
-            continue;
-        };
+    for hook in found {
         match hooks.iter().find(|h| h.value == hook.value) {
             Some(first) => {
                 let diagnostic = Diagnostic::error(&hook.at, "this hook is in the list twice");

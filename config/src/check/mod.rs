@@ -22,11 +22,28 @@ use std::collections::HashMap;
 
 pub(crate) const PROBE: Keys = Keys {
     of: "a probe",
+<<<<<<< HEAD
     known: &["probe", "summary", "enabled", "at", "span", "poll", "where", "metrics", "slow", "max_map_bytes"],
     later: &["state", "steps", "engine"],
+=======
+    known: &[
+        "probe",
+        "summary",
+        "enabled",
+        "at",
+        "span",
+        "poll",
+        "where",
+        "metrics",
+        "max_map_bytes",
+        "budget_cpu_percent",
+    ],
+    later: &["slow", "state", "steps", "engine"],
+>>>>>>> main
 };
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
+pub(crate) const BY: Keys = Keys { of: "`by`", known: &["start", "end"], later: &[] };
 pub(crate) const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
 const SHAPES: [&str; 3] = ["at", "span", "poll"];
 
@@ -40,6 +57,11 @@ pub(crate) const DEFAULT_MAX_OPEN: u64 = 16_384;
 pub(crate) const DEFAULT_EVERY_NS: u64 = 5_000_000_000;
 /// A netlink dump of a busy node takes milliseconds.
 pub(crate) const MIN_EVERY_NS: u64 = 100_000_000;
+
+const PPM_PER_PERCENT: u64 = 10_000;
+pub(crate) const DEFAULT_BUDGET_PPM: u64 = 2 * PPM_PER_PERCENT;
+/// A hundred CPUs.
+const MAX_BUDGET_PPM: u64 = 10_000 * PPM_PER_PERCENT;
 
 /// Names taken so far, over all files.
 #[derive(Default)]
@@ -104,6 +126,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     }
     let slow = fields.entry("slow").and_then(|entry| slow::slow(entry, shape.as_ref(), report));
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
+    let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
     let probe = Probe {
         name: name?,
         pack: pack.to_owned(),
@@ -114,6 +137,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         metrics,
         slow,
         max_map_bytes: max_map_bytes?,
+        budget_ppm: budget_ppm.flatten(),
     };
     (report.errors() == before).then_some(probe)
 }
@@ -144,8 +168,7 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
     let fields = Fields::read(node, &key.at, &SPAN, report)?;
     let start = fields.need("start", "a span", report).map(|node| hook::hooks(node, report));
     let end = fields.need("end", "a span", report).map(|node| hook::hooks(node, report));
-    let by = fields.get("by").map(|node| fields::one_or_many(node, "expression", report)).unwrap_or_default();
-    let by = by.iter().filter_map(|node| expression(node, report)).collect();
+    let (by, by_end) = fields.get("by").map(|node| keys_of_ends(node, report)).unwrap_or_default();
     let saved = |name: &str| names::identifier(name, "name of a saved value");
     let save = fields.get("save").map(|node| expressions(node, "`save`", report, saved)).unwrap_or_default();
     let filter = fields.get("where").and_then(|node| expression(node, report));
@@ -158,12 +181,26 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
         start: start?,
         end: end?,
         by,
-        by_end: Vec::new(),
+        by_end,
         save,
         filter,
         keep_first: keep? == "first",
         max_open: max_open? as u32,
     })
+}
+
+/// The key at the start, and at the end where it is written otherwise there.
+fn keys_of_ends(node: &Node, report: &mut Report) -> (Vec<Spanned<String>>, Vec<Spanned<String>>) {
+    let Kind::Mapping(_) = &node.kind else { return (one_or_more(node, report), Vec::new()) };
+    let Some(fields) = Fields::read(node, &node.at, &BY, report) else { return Default::default() };
+    let mut of = |key| fields.need(key, "`by`", report).map(|node| one_or_more(node, report)).unwrap_or_default();
+    (of("start"), of("end"))
+}
+
+/// One expression or a list.
+fn one_or_more(node: &Node, report: &mut Report) -> Vec<Spanned<String>> {
+    let nodes = fields::one_or_many(node, "expression", report);
+    nodes.iter().filter_map(|node| expression(node, report)).collect()
 }
 
 fn poll(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Shape> {
@@ -186,6 +223,21 @@ fn map_bytes(node: &Node, report: &mut Report) -> Option<u64> {
         }
     });
     bytes.map(|b| b.value)
+}
+
+/// Percent of one CPU as millionths of its time.
+fn budget(node: &Node, report: &mut Report) -> Option<u64> {
+    let ppm = fields::parsed(node, "percent of one CPU such as `2`", report, |text| {
+        let number = text.strip_suffix('%').map_or(text, str::trim_end);
+        let percent = quantity::Decimal::parse(number)
+            .map_err(|_| Problem::new(format!("expected percent of one CPU such as `2`, found `{text}`")))?;
+        match percent.times(PPM_PER_PERCENT) {
+            Some(ppm @ 1..=MAX_BUDGET_PPM) => Ok(ppm),
+            Some(0) if percent.is_zero() => Ok(0),
+            _ => Err(Problem::new(format!("{text} is out of range")).hint("use 0.0001 to 10000, or 0 for no budget")),
+        }
+    });
+    ppm.map(|p| p.value)
 }
 
 /// An expression stays text: the compiler reads it. A number or `true` is its text too.

@@ -5,8 +5,8 @@ use super::func::Writer;
 use super::measure::lost_in;
 use super::memory::Memory;
 use super::{Kernel, descriptor};
-use crate::ir::{AluOp, Arg, CTX, CmpOp, Helper, Op, Operand, Size, Space, Var};
-use crate::layout::Loss;
+use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Helper, Op, Operand, Size, Space, Var};
+use crate::layout::{Loss, SECOND_STACK_MAP};
 use crate::target::btf;
 use crate::typed::{Bitfield, Expr, Kind, Trust, Ty};
 
@@ -107,10 +107,21 @@ impl<'a> Exprs<'a> {
     /// then be shown under frames where nothing of the kind happened.
     fn stack(&mut self, flags: i64) -> Var {
         let Some(stacks) = &self.memory.layout.stacks else { return self.w.imm(NO_FRAMES) };
-        let id = self.w.call(Helper::GetStackId, vec![Arg::Var(CTX), Arg::Map(stacks.map), Arg::Imm(flags)]);
+        let args = |map| vec![Arg::Var(CTX), Arg::Map(map), Arg::Imm(flags)];
+        let id = self.w.fresh();
+        self.w.assign(id, Op::Call(Call { helper: Helper::GetStackId, args: args(stacks.map) }));
         let memory = self.memory;
         self.w.when(CmpOp::SLt, id, Operand::Imm(0), |w| {
-            w.when(CmpOp::Ne, id, Operand::Imm(NO_FRAMES), |w| lost_in(memory, w, Loss::StackCollision));
+            w.when(CmpOp::Ne, id, Operand::Imm(NO_FRAMES), |w| {
+                w.assign(id, Op::Call(Call { helper: Helper::GetStackId, args: args(stacks.second) }));
+                w.either(
+                    CmpOp::SLt,
+                    id,
+                    Operand::Imm(0),
+                    |w| lost_in(memory, w, Loss::StackCollision),
+                    |w| w.assign(id, Op::Alu(AluOp::Or, id, Operand::Imm(i64::from(SECOND_STACK_MAP)))),
+                );
+            });
         });
         id
     }
@@ -207,7 +218,11 @@ impl<'a> Exprs<'a> {
         let saved = matches!(base.kind, Kind::Saved(_));
         match base.ty {
             Ty::Ptr { trust: Trust::Btf, .. } if !saved => Some(self.var(base)),
-            Ty::Ptr { trust: Trust::Probe | Trust::Btf, to } if self.kernel.rdonly_cast && self.is_struct(to) => {
+            Ty::Ptr { trust: Trust::Probe | Trust::Btf, to } if self.is_struct(to) => {
+                if !self.kernel.rdonly_cast {
+                    self.kernel.missed_casts.set(true);
+                    return None;
+                }
                 let typed = Expr { ty: Ty::Ptr { to, trust: Trust::Btf }, ..base.clone() };
                 // The cast is remembered under the expression's trusted twin, so that it is made once.
                 if let Some(v) = self.w.known(&typed) {

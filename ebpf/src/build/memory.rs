@@ -7,12 +7,12 @@ use super::stacks;
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::layout::{
-    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, StackMap,
-    Table,
+    Cell, CellKind, ControlMap, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind,
+    SpanMap, StackMap, Table,
 };
 use crate::program::StackSpec;
 use crate::target::Target;
-use crate::typed::{Expr, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
+use crate::typed::{Attach, Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, Ty};
 
 /// The memory of a probe.
 pub(super) struct Memory {
@@ -44,9 +44,10 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let groups = group(probe, &sites);
     let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
     let open = open_spans(probe, target, &mut layout);
-    layout.stacks = stacks::map(probe).map(|(map, depth)| {
-        layout.maps.push(map);
-        StackMap { map: MapId(layout.maps.len() as u32 - 1), depth }
+    layout.stacks = stacks::maps(probe).map(|(maps, depth)| {
+        let first = layout.maps.len() as u32;
+        layout.maps.extend(maps);
+        StackMap { map: MapId(first), second: MapId(first + 1), depth }
     });
     let mut atomic = Vec::new();
     let mut errors = Vec::new();
@@ -60,6 +61,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
         return Err(errors);
     }
     losses(probe, &mut layout);
+    control(probe, &mut layout);
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
     fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
     for table in &layout.tables {
@@ -230,13 +232,14 @@ fn losses(probe: &Probe, layout: &mut Layout) {
     if layout.stacks.is_some() {
         reasons.push(Loss::StackCollision);
     }
-    if let Shape::Span { key, filtered, .. } = &probe.shape {
+    if let Shape::Span { key, filtered, start, .. } = &probe.shape {
         if !filtered {
             reasons.push(Loss::NoStart);
         }
         match key {
             SpanKey::Task => reasons.push(Loss::NoStorage),
             SpanKey::Hash(_) => reasons.push(Loss::SpansFull),
+            SpanKey::Dense(_) if start.iter().flat_map(|s| &s.by).any(may_be_outside) => reasons.push(Loss::OutOfRange),
             SpanKey::Dense(_) => {}
         }
     }
@@ -244,6 +247,24 @@ fn losses(probe: &Probe, layout: &mut Layout) {
         let cpus = layout.cpus;
         let map = add_map(layout, "ks_lost".into(), MapKind::Array { mmap: false }, 4, 8 * reasons.len() as u32, cpus);
         layout.losses = Some(LossMap { map, reasons });
+    }
+}
+
+/// Whether a part of a dense key only claims its range.
+fn may_be_outside(part: &Expr) -> bool {
+    part.kind != Kind::Cpu && part.ty != Ty::Bool
+}
+
+/// Spans in a hash are not thinned out: finding them is most of what they cost.
+fn control(probe: &Probe, layout: &mut Layout) {
+    let fits = match &probe.shape {
+        Shape::At(sites) => !sites.iter().any(|s| matches!(s.attach, Attach::Iter { .. })),
+        Shape::Span { key, .. } => !matches!(key, SpanKey::Hash(_)),
+        Shape::Steps { .. } | Shape::Poll { .. } => false,
+    };
+    if probe.limits.steered && fits {
+        let map = add_map(layout, "ks_control".into(), MapKind::Array { mmap: false }, 4, 16, 1);
+        layout.control = Some(ControlMap { map });
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod arith;
 mod condition;
+mod control;
 mod descriptor;
 mod expr;
 mod func;
@@ -18,6 +19,7 @@ mod stacks;
 mod strip;
 mod text;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::buckets::{Scheme, Tables};
@@ -33,8 +35,9 @@ const STACK_BYTES: u32 = 512;
 /// 1-based line and column of each text, for the kernel's line info.
 pub type Lines = HashMap<TextId, (u32, u32)>;
 
-/// Writes the programs of a checked probe.
-pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec<Diagnostic>> {
+/// Writes the programs of a checked probe. Also tells whether some read goes through a helper only because the kernel has no
+/// cast that would let it be a plain load.
+pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bool), Vec<Diagnostic>> {
     let marks = strip::marks(&probe);
     let probe = strip::probe(probe);
     let memory = memory::plan(&probe, target)?;
@@ -51,8 +54,9 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<Module, Vec
     if let Some(error) = funcs.iter().find_map(|func| too_much_stack(func, place)) {
         return Err(vec![error]);
     }
+    let missed_casts = room.kernel.missed_casts.get();
     let layout = memory.layout;
-    Ok(Module { funcs, rodata, layout })
+    Ok((Module { funcs, rodata, layout }, missed_casts))
 }
 
 fn too_much_stack(func: &Func, place: Place) -> Option<Diagnostic> {
@@ -80,6 +84,8 @@ struct Room<'a> {
 struct Kernel<'a> {
     btf: Option<&'a Btf>,
     rdonly_cast: bool,
+    /// Whether a read would have used the cast if there were one.
+    missed_casts: Cell<bool>,
     /// `bpf_get_current_task_btf` works.
     task_btf: bool,
 }
@@ -89,7 +95,8 @@ impl<'a> Kernel<'a> {
         let btf = target.btf.as_ref();
         let kfunc = btf.is_some_and(|b| b.find("bpf_rdonly_cast", btf::Kind::Func).is_some());
         let abilities = &target.abilities;
-        Kernel { btf, rdonly_cast: kfunc && abilities.rdonly_cast.yes(), task_btf: abilities.current_task_btf.yes() }
+        let (rdonly_cast, task_btf) = (kfunc && abilities.rdonly_cast.yes(), abilities.current_task_btf.yes());
+        Kernel { btf, rdonly_cast, missed_casts: Cell::new(false), task_btf }
     }
 }
 

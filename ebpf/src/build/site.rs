@@ -2,6 +2,7 @@
 
 use super::Room;
 use super::condition::search;
+use super::control;
 use super::expr::{Exprs, Inputs};
 use super::func::Writer;
 use super::measure;
@@ -14,6 +15,7 @@ pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnosti
     for (i, site) in sites.iter().enumerate() {
         let mut s = begin(room, site.place);
         select(&mut s, &site.select);
+        control::thin(room, &mut s.w);
         body(room, &mut s, i, site.filter.as_ref(), &site.measures);
         funcs.push(s.w.finish(name(room, "at", i, sites.len()), Some(site.attach.clone())));
     }

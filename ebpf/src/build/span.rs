@@ -1,6 +1,7 @@
 //! Functions of spans: what opens one, what closes and measures it, and what watches the task being switched out between.
 
 use super::Room;
+use super::control;
 use super::expr::{Exprs, Inputs};
 use super::measure::{self, lost, write_key};
 use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
@@ -75,6 +76,7 @@ fn open(room: &Room<'_>, site: &StartSite, name: String) -> Func {
                 s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
             }
             keep_first(room, &mut s, state);
+            control::thin_start(room, &mut s.w, state, START);
             fill_state(room, &mut s, site, state);
         }
         Found::Keyed(key) => open_hashed(room, &mut s, site, key),
@@ -161,7 +163,15 @@ fn locate(room: &Room<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> Found 
             let values: Vec<Var> = by.iter().map(|e| s.var(e)).collect();
             let mut index = values[0];
             for (i, (v, d)) in values.iter().zip(domains).enumerate() {
-                s.w.leave_if(CmpOp::Ge, *v, Operand::Imm(i64::from(*d)));
+                let outside = s.w.block(|w| {
+                    // An end outside has no start, which was counted when it came.
+                    if flags == CREATE {
+                        lost(room, w, Loss::OutOfRange);
+                    }
+                    w.push(Stmt::Return);
+                });
+                let cond = Cond { op: CmpOp::Ge, a: *v, b: Operand::Imm(i64::from(*d)) };
+                s.w.push(Stmt::If { cond, then: outside, otherwise: vec![] });
                 if i > 0 {
                     let scaled = s.w.alu(AluOp::Mul, index, Operand::Imm(i64::from(*d)));
                     index = s.w.alu(AluOp::Add, scaled, Operand::Var(*v));
@@ -195,7 +205,10 @@ fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
     };
     unmatched_if(room, &mut s, state);
     let started = s.w.load(state, START, Size::B8, Space::Value);
-    unmatched_if(room, &mut s, started);
+    match room.memory.layout.control {
+        Some(_) => control::unmatched(room, &mut s.w, state, START, started),
+        None => unmatched_if(room, &mut s, started),
+    }
     // The span is closed before anything can leave the program.
     s.w.push(Stmt::Store { ptr: state, offset: START, size: Size::B8, value: Operand::Imm(0) });
     let now = s.w.call(Helper::KtimeGetNs, vec![]);

@@ -1,6 +1,6 @@
-//! The map of call stacks: whether a probe needs one, how deep, how large.
+//! The maps of call stacks: whether a probe needs them, how deep, how large.
 
-use crate::layout::{MapDef, MapKind, STACKS_MAP};
+use crate::layout::{MapDef, MapKind, STACKS_MAPS};
 use crate::program::StackSpec;
 use crate::typed::{Expr, Kind, Metric, MetricKind, Probe, Shape};
 
@@ -17,11 +17,11 @@ pub(super) fn spec(metric: &Metric) -> Option<&StackSpec> {
     }
 }
 
-/// The map of a probe that takes stacks, and their depth.
+/// The two maps of a probe that takes stacks, and their depth.
 ///
 /// The kernel makes `entries` elements, but the next power of two of buckets, and a bucket holds one stack: one element
 /// more than a power of two halves the collisions for the price of pointers.
-pub(super) fn map(probe: &Probe) -> Option<(MapDef, u32)> {
+pub(super) fn maps(probe: &Probe) -> Option<([MapDef; 2], u32)> {
     let specs = || probe.metrics.iter().filter_map(|m| Some((m, spec(m)?)));
     let in_records = records(probe).any(is_stack);
     if specs().next().is_none() && !in_records && !kept(probe).any(is_stack) {
@@ -31,10 +31,16 @@ pub(super) fn map(probe: &Probe) -> Option<(MapDef, u32)> {
         |(m, s): (&Metric, &StackSpec)| m.max_series.saturating_mul(u32::from(s.kernel) + u32::from(s.user));
     let wanted = specs().map(of_metric).fold(0, u32::saturating_add).max(OF_RECORDS);
     let depth = specs().map(|(_, s)| s.depth).max().filter(|_| !in_records).unwrap_or(MAX_DEPTH);
-    // Larger maps break every budget long before this bound.
-    let entries = wanted.clamp(1, 1 << 24).next_power_of_two() + 1;
-    let kind = MapKind::StackTrace;
-    Some((MapDef { name: STACKS_MAP.into(), kind, key_bytes: 4, value_bytes: 8 * depth, entries }, depth))
+    // Larger maps break every budget long before this bound, and ids stay below the mark of the second map.
+    let entries = wanted.clamp(2, 1 << 24).next_power_of_two() / 2 + 1;
+    let map = |name: &str| MapDef {
+        name: name.into(),
+        kind: MapKind::StackTrace,
+        key_bytes: 4,
+        value_bytes: 8 * depth,
+        entries,
+    };
+    Some((STACKS_MAPS.map(map), depth))
 }
 
 /// Where in the state of an open span ids of stacks lie; `offsets` are those of its saved values.

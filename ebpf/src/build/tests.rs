@@ -81,8 +81,10 @@ fn softirq(keep: Keep) -> Probe {
     }
 }
 
+mod control;
+
 fn compiled(probe: Probe, target: &Target) -> Module {
-    let module = build(probe, target, &Default::default()).expect("builds");
+    let (module, _) = build(probe, target, &Default::default()).expect("builds");
     verify::verify(&module).unwrap_or_else(|e| panic!("{e:#?}\n{}", crate::ir::print::module(&module)));
     module
 }
@@ -170,6 +172,22 @@ fn a_label_outside_its_domain_goes_to_other_and_is_counted() {
     let stride = module.layout.map(table.values).value_bytes as usize / 8;
     assert!(word(m.array(table.values), 10 * stride) > 0);
     assert_eq!(lost(&m, &module, Loss::SeriesOverflow), 1);
+}
+
+#[test]
+fn a_start_outside_its_range_is_counted_and_its_end_is_not() {
+    let mut probe = softirq(Keep::Last);
+    let Shape::Span { start, end, .. } = &mut probe.shape else { panic!("span") };
+    (start[0].by, end[0].by) = (vec![arg(1)], vec![arg(1)]);
+    let module = compiled(probe, &target(1));
+    let mut m = machine(&module);
+    for (func, cpu) in [("start", 2), ("end", 2), ("start", 1), ("end", 1)] {
+        m.environment.now_ns += 1000;
+        run(&mut m, &module, &format!("ks_softirq_{func}"), &[3, cpu]);
+    }
+    assert_eq!((lost(&m, &module, Loss::OutOfRange), lost(&m, &module, Loss::NoStart)), (1, 0));
+    let losses = compiled(softirq(Keep::Last), &target(1)).layout.losses.expect("losses");
+    assert!(!losses.reasons.contains(&Loss::OutOfRange), "a CPU's number is never outside");
 }
 
 /// `by comm`: a counter behind a hash, with a condition.

@@ -1,5 +1,6 @@
 //! Hooks: where they attach on this kernel and what their arguments are.
 
+use super::first_of;
 use super::functions::{self, Wanted};
 use super::report::{Checked, Report, Reported, unknown, whole};
 use super::sampling;
@@ -30,8 +31,8 @@ impl Point<'_> {
 /// Resolves a list of hooks; system call hooks of one edge become one point. The second result tells whether all did.
 pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Report) -> (Vec<Point<'a>>, Checked<()>) {
     let mut points: Vec<Point> = Vec::new();
-    let mut outcome = Ok(());
-    for hook in hooks {
+    let (hooks, mut outcome) = first_of::chosen(hooks, target, report);
+    for hook in &hooks {
         let resolved = match &hook.kind {
             HookKind::Tracepoint { system, event } => tracepoint(hook, system, event, target, report),
             HookKind::RawTracepoint { event } => raw(hook, event, target, report),
@@ -49,7 +50,7 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
             HookKind::Syscall { edge, .. } => match points.iter().any(|p| is_edge(p, *edge)) {
                 // The first hook of an edge has taken all of that edge.
                 true => continue,
-                false => syscall_point(hooks, hook, *edge, target, report),
+                false => syscall_point(&hooks, hook, *edge, target, report),
             },
         };
         match resolved {
@@ -159,7 +160,7 @@ fn interval<'a>(hook: &'a Hook, period_ns: u64, target: &'a Target, report: &mut
 
 /// All system call hooks of one edge in a list.
 fn syscall_point<'a>(
-    hooks: &'a [Hook],
+    hooks: &[&'a Hook],
     first: &'a Hook,
     edge: Edge,
     target: &'a Target,

@@ -6,6 +6,8 @@
 //! | `functions` | which of the ways to hook these kernel functions is there, and why not a better one? |
 //! | `prototype` | what are a function's arguments and its result, and where do they lie? |
 //! | `sampling` | can this perf event be had, and what does it show? |
+//! | `first_of` | which of several hooks does this kernel have? |
+//! | `key` | what finds a span or a state again? |
 //! | `span` | how are starts and ends paired, and what is saved? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
@@ -16,8 +18,10 @@ mod access;
 mod call;
 mod descriptor;
 mod expr;
+mod first_of;
 mod functions;
 mod hooks;
+mod key;
 mod label;
 mod members;
 mod metric;

@@ -10,6 +10,10 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
         out.push_str(&text);
         out.push('\n');
     };
+    for Choice { wanted, got, because } in &probe.choices {
+        let because = if because.is_empty() { String::new() } else { format!(", because {}", because.join("; ")) };
+        line(&mut out, format!("chose {got} for {wanted}{because}"));
+    }
     match &probe.shape {
         Shape::At(sites) => {
             for s in sites {

@@ -11,18 +11,18 @@ pub(super) struct Reported;
 /// A result whose error has been reported.
 pub(super) type Checked<T> = Result<T, Reported>;
 
-/// The mistakes found so far, and the choices made.
+/// The mistakes found and the choices made so far.
 #[derive(Default)]
 pub(super) struct Report {
-    diagnostics: Vec<Diagnostic>,
+    mistakes: Vec<Diagnostic>,
     choices: Vec<Choice>,
 }
 
 impl Report {
     pub(super) fn add(&mut self, diagnostic: Diagnostic) -> Reported {
         // An expression is checked once per site: the same mistake at two sites is one mistake.
-        if !self.diagnostics.contains(&diagnostic) {
-            self.diagnostics.push(diagnostic);
+        if !self.mistakes.contains(&diagnostic) {
+            self.mistakes.push(diagnostic);
         }
         Reported
     }
@@ -35,7 +35,7 @@ impl Report {
     }
 
     pub(super) fn finish(self) -> (Vec<Diagnostic>, Vec<Choice>) {
-        (self.diagnostics, self.choices)
+        (self.mistakes, self.choices)
     }
 }
 

@@ -1,24 +1,21 @@
 //! Spans: how starts and ends are paired, and what is saved between them.
 
-use super::access::{convert, retrust};
-use super::expr::{Env, Value};
+use super::access::retrust;
+use super::expr::Env;
 use super::hooks::{self, Point};
-use super::label::key_domain;
+use super::key::{SiteKey, hash_key, key_parts, same_types};
 use super::metric::Columns;
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Args, Role, Saved, Scope};
-use super::{Input, MAX_KEY_BYTES, MAX_SAVED, filter, measures, slow, stacks, syscalls, walk};
+use super::{Input, MAX_SAVED, filter, measures, slow, stacks, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
-use crate::program::{Edge, HookKind, Span};
+use crate::program::{Edge, HookKind, Span, Text};
 use crate::target::Ability;
 use crate::typed::{EndSite, Expr, Kind, Select, Shape, SpanKey, StartSite, Trust, Ty};
 
 /// Most elements of a dense key: a map of this many open spans is still small.
 pub(super) const MAX_DENSE: u64 = 65_536;
-
-/// A key's values at one site, with the number of possible values of each when small and known.
-type SiteKey = Vec<(Expr, Option<u32>)>;
 
 pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &mut Report) -> Checked<Shape> {
     check_saved_names(span, report);
@@ -31,7 +28,8 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
     let enters = start_points.iter().all(Point::is_syscall_enter);
 
     let key_scopes = end_points.iter().map(|p| Scope::new(Role::Key, p.args.clone()));
-    let end_keys: Vec<_> = key_scopes.map(|scope| site_key(input, span, &scope, by_task, report)).collect();
+    let by_end = if span.by_end.is_empty() { &span.by } else { &span.by_end };
+    let end_keys: Vec<_> = key_scopes.map(|scope| site_key(input, by_end, &scope, by_task, report)).collect();
     // The agent must see which stacks open spans still refer to, and only a hash can be listed.
     let keeps_stacks = !stacks::saved(input.program, Place::default()).is_empty()
         || starts.iter().flat_map(|s| s.values.iter().flatten()).any(stacks::is_stack);
@@ -149,7 +147,7 @@ fn starts(input: Input, span: &Span, points: &[Point], by_task: bool, report: &m
         let scope = Scope::new(Role::Start, point.args.clone());
         let filter = filter(input, &scope, &span.filter, report);
         let key_scope = Scope::new(Role::Key, point.args.clone());
-        let key = site_key(input, span, &key_scope, by_task, report);
+        let key = site_key(input, &span.by, &key_scope, by_task, report);
         let values: Vec<Checked<Expr>> = span
             .save
             .iter()
@@ -235,47 +233,22 @@ fn end_scope<'a>(input: Input<'a>, span: &Span, point: &Point<'a>, saved: &[Save
 }
 
 fn is_by_task(input: Input, span: &Span) -> bool {
-    match span.by.as_slice() {
+    let is_tid = |by: &[Text]| match by {
         [] => true,
         [one] => {
             matches!(input.exprs.0.get(&one.id).map(|e| &e.kind), Some(ExprKind::Name(name)) if name == "tid")
         }
         _ => false,
-    }
+    };
+    is_tid(&span.by) && is_tid(&span.by_end)
 }
 
-fn site_key(input: Input, span: &Span, scope: &Scope, by_task: bool, report: &mut Report) -> Checked<SiteKey> {
+fn site_key(input: Input, by: &[Text], scope: &Scope, by_task: bool, report: &mut Report) -> Checked<SiteKey> {
     if by_task {
-        let at = span.by.first().or(span.start.first().map(|h| &h.text)).map_or(Place::default(), whole);
+        let at = by.first().map_or(Place::default(), whole);
         return Ok(vec![(Expr { kind: Kind::Tid, ty: Ty::U32, duration: false, place: at }, None)]);
     }
-    let parts: Vec<_> = span
-        .by
-        .iter()
-        .map(|text| {
-            let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
-            let mut env = Env { target: input.target, scope, text, report };
-            let (value, domain) = match &ast.kind {
-                ExprKind::Call(name, args) if key_domain(&name.name).is_some() => {
-                    env.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
-                    let value = env.value(&args[0])?;
-                    (Value::Typed(env.integer(value)?), key_domain(&name.name))
-                }
-                ExprKind::Name(name) if name == "syscall" => (env.value(ast)?, key_domain(name)),
-                _ => (env.value(ast)?, None),
-            };
-            let expr = env.typed(value)?;
-            let domain = match (&expr.kind, expr.ty) {
-                (Kind::Cpu, _) => Some(input.target.cpus.max(1)),
-                (_, Ty::Bool) => Some(2),
-                _ => domain,
-            };
-            // An address is only a number to a key, however it was got.
-            let ty = if let Ty::Ptr { .. } = expr.ty { Ty::U64 } else { expr.ty };
-            Ok((convert(expr, ty), domain))
-        })
-        .collect();
-    parts.into_iter().collect()
+    key_parts(input, by, scope, report)
 }
 
 /// Decides how starts and ends find each other; the types must be the same at all sites.
@@ -291,28 +264,27 @@ fn key<'k>(
     if by_task && !keeps_stacks && abilities.task_storage.yes() && abilities.current_task_btf.yes() {
         return Ok(SpanKey::Task);
     }
-    let sites: Vec<&SiteKey> = sites.flatten().collect();
-    let Some(first) = sites.first() else { return Err(Reported) };
-    for (i, (expr, _)) in first.iter().enumerate() {
-        if let Some(other) = sites.iter().map(|s| &s[i].0).find(|e| e.ty != expr.ty) {
-            let name = |ty| super::expr::describe(input.target, ty);
-            let message = format!("the key is {} at one hook and {} at another", name(expr.ty), name(other.ty));
-            let at = span.by.get(i).map_or(expr.place, whole);
-            return Err(report.add(Diagnostic::user(at, message).hint("convert it to one type, as in `u64(x)`")));
-        }
+    if let (false, Some(last)) = (by_task || span.by_end.is_empty(), span.by_end.last())
+        && span.by_end.len() != span.by.len()
+    {
+        let message = format!("the key has {} at the start and {} at the end", parts(&span.by), parts(&span.by_end));
+        return Err(report.add(Diagnostic::user(whole(last), message).hint("both ends name the same things")));
     }
-    let domains: Option<Vec<u32>> = first.iter().map(|(_, domain)| *domain).collect();
+    let texts: Vec<&Text> = span.by.iter().chain(&span.by_end).collect();
+    let sites: Vec<&SiteKey> = sites.flatten().collect();
+    same_types(input, &texts, &sites, report)?;
+    let Some(first) = sites.first() else { return Err(Reported) };
+    // What one end says of its range holds for both: they are values of one thing.
+    let domain = |i: usize| sites.iter().filter_map(|site| site[i].1).max();
+    let domains: Option<Vec<u32>> = (0..first.len()).map(domain).collect();
     if let Some(domains) = domains.filter(|_| !keeps_stacks)
         && domains.iter().try_fold(1u64, |n, d| n.checked_mul(u64::from(*d))).is_some_and(|n| n <= MAX_DENSE)
     {
         return Ok(SpanKey::Dense(domains));
     }
-    let types: Vec<Ty> = first.iter().map(|(expr, _)| expr.ty).collect();
-    let bytes: u32 = types.iter().map(|ty| ty.bytes()).sum();
-    if bytes > MAX_KEY_BYTES {
-        let at = span.by.first().map_or(Place::default(), whole);
-        let message = format!("the key takes {bytes} bytes, at most {MAX_KEY_BYTES} are possible");
-        return Err(report.add(Diagnostic::limit(at, message)));
-    }
-    Ok(SpanKey::Hash(types))
+    hash_key(first, span.by.first(), report).map(SpanKey::Hash)
+}
+
+fn parts(by: &[Text]) -> String {
+    format!("{} part{}", by.len(), if by.len() == 1 { "" } else { "s" })
 }

@@ -302,6 +302,8 @@ pub enum Helper {
     MapPop,
     /// `() -> ns`: CLOCK_MONOTONIC.
     KtimeGetNs,
+    /// `() -> 32 random bits`
+    GetPrandomU32,
     /// `() -> tgid << 32 | tid`
     GetCurrentPidTgid,
     /// `() -> gid << 32 | uid`
@@ -380,6 +382,7 @@ impl Helper {
             Helper::MapPush => &[Map, SlotIn, Imm],
             Helper::MapPop => &[Map, SlotOut],
             Helper::KtimeGetNs
+            | Helper::GetPrandomU32
             | Helper::GetCurrentPidTgid
             | Helper::GetCurrentUidGid
             | Helper::GetCurrentCgroupId

@@ -229,6 +229,7 @@ impl fmt::Display for Helper {
             Helper::MapPush => "map_push",
             Helper::MapPop => "map_pop",
             Helper::KtimeGetNs => "ktime_get_ns",
+            Helper::GetPrandomU32 => "get_prandom_u32",
             Helper::GetCurrentPidTgid => "get_current_pid_tgid",
             Helper::GetCurrentUidGid => "get_current_uid_gid",
             Helper::GetCurrentComm => "get_current_comm",

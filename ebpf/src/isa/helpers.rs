@@ -18,6 +18,7 @@ const TABLE: &[Row] = &[
     row(Helper::MapUpdate, 2, "map_update_elem"),
     row(Helper::MapDelete, 3, "map_delete_elem"),
     row(Helper::KtimeGetNs, 5, "ktime_get_ns"),
+    row(Helper::GetPrandomU32, 7, "get_prandom_u32"),
     row(Helper::GetSmpProcessorId, 8, "get_smp_processor_id"),
     row(Helper::GetCurrentPidTgid, 14, "get_current_pid_tgid"),
     row(Helper::GetCurrentUidGid, 15, "get_current_uid_gid"),
@@ -53,6 +54,7 @@ pub fn only_gives_a_value(helper: Helper) -> bool {
         helper,
         Helper::MapLookup
             | Helper::KtimeGetNs
+            | Helper::GetPrandomU32
             | Helper::GetCurrentPidTgid
             | Helper::GetCurrentUidGid
             | Helper::GetCurrentCgroupId

@@ -31,10 +31,20 @@ pub fn parse_program(program: &Program) -> (Exprs, Vec<Diagnostic>) {
 
 fn expression_texts(program: &Program) -> Vec<&Text> {
     let mut texts: Vec<&Text> = program.filter.iter().collect();
-    if let Shape::Span(span) = &program.shape {
-        texts.extend(&span.by);
-        texts.extend(span.save.iter().map(|(_, value)| value));
-        texts.extend(&span.filter);
+    match &program.shape {
+        Shape::Span(span) => {
+            texts.extend(span.by.iter().chain(&span.by_end));
+            texts.extend(span.save.iter().map(|(_, value)| value));
+            texts.extend(&span.filter);
+        }
+        Shape::Steps(steps) => {
+            texts.extend(&steps.by);
+            for step in &steps.steps {
+                texts.extend(step.filter.iter().chain(&step.by));
+                texts.extend(step.set.iter().map(|(_, value)| value));
+            }
+        }
+        Shape::At(_) | Shape::Poll { .. } => {}
     }
     for Metric { value, filter, labels, .. } in &program.metrics {
         texts.extend(value);

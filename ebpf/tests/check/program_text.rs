@@ -1,8 +1,8 @@
 //! Programs from a few lines of text:
 //!
 //! ```text
-//! at: rawtracepoint:tcp_event            one hook or several, split by `;` (also `start:`, `end:`)
-//! by: cpu                                one part of the key a line
+//! at: rawtracepoint:tcp_event            one hook or several, split by `;` (also `start:`, `end:`); `A or B` is first_of
+//! by: cpu                                one part of the key a line (also `by.end:`)
 //! save fd: args.fd
 //! start.where: true
 //! where: true
@@ -35,7 +35,15 @@ impl Reader {
     }
 
     fn hooks(&mut self, list: &str) -> Vec<Hook> {
-        list.split(';').map(|hook| Hook { kind: hook_kind(hook.trim()), text: self.text(hook.trim()) }).collect()
+        let mut hook = |text: &str| match text.trim().split_once(" or ") {
+            None => Hook { kind: hook_kind(text.trim()), text: self.text(text.trim()) },
+            Some(_) => {
+                let alternatives =
+                    text.split(" or ").map(|one| Hook { kind: hook_kind(one.trim()), text: self.text(one.trim()) });
+                Hook { kind: HookKind::FirstOf(alternatives.collect()), text: self.text(text.trim()) }
+            }
+        };
+        list.split(';').map(&mut hook).collect()
     }
 }
 
@@ -122,6 +130,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "start" => span.start = r.hooks(value),
             "end" => span.end = r.hooks(value),
             "by" => span.by.push(r.text(value)),
+            "by.end" => span.by_end.push(r.text(value)),
             "keep" => span.keep = if value == "first" { Keep::First } else { Keep::Last },
             "start.where" => span.filter = Some(r.text(value)),
             "where" => program.filter = Some(r.text(value)),

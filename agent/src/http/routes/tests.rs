@@ -16,7 +16,7 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
         scrape: Box::new(|format| format!("{format:?}\n").into_bytes()),
         status: Box::new(move || Status { probes: probes.clone(), mistakes: vec![] }),
         stacks: Box::new(Vec::new),
-        profile: Box::new(|_| Err(ProfileError::NoSuch("no stacks here".into()))),
+        profile: Box::new(|_| Ok(vec![])),
         version: "1.2.3".into(),
     }
 }
@@ -116,6 +116,8 @@ fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached(
 #[test]
 fn probes_are_json() {
     let mut listed = probe("softirq", "");
+    listed.choices =
+        vec![ChoiceStatus { wanted: "tp_btf:a".into(), got: "raw_tp:a".into(), because: vec!["no BTF".into()] }];
     listed.hooks = vec![HookStatus { hook: "a".into(), kind: "tp_btf".into(), attached: true, reason: String::new() }];
     let (head, body) = Server::start(endpoints(vec![listed])).text("/api/v1/probes");
     assert!(head.contains("content-type: application/json"), "{head}");
@@ -123,6 +125,7 @@ fn probes_are_json() {
     let expected = serde_json::json!({"probes": [{
         "name": "softirq", "summary": "", "attached": true, "metrics": [],
         "hooks": [{"hook": "a", "kind": "tp_btf", "attached": true}],
+        "choices": [{"wanted": "tp_btf:a", "got": "raw_tp:a", "because": ["no BTF"]}],
     }]});
     assert_eq!(value, expected);
 }
@@ -211,4 +214,94 @@ fn cost_of_compressing_22_mb() {
     let start = Instant::now();
     let compressed = compress(text.as_bytes());
     println!("{} bytes to {} in {:?}", text.len(), compressed.len(), start.elapsed());
+}
+
+/// Slow profiles begun.
+static SLOW: AtomicUsize = AtomicUsize::new(0);
+
+fn profiles() -> Server {
+    let stacks = || {
+        let unit = "count";
+        vec![StacksStatus {
+            name: "cpu".into(),
+            probe: "profile_cpu".into(),
+            unit,
+            attached: true,
+            ..Default::default()
+        }]
+    };
+    let profile = |request: &ProfileRequest| match request.metric.as_str() {
+        "cpu" => Ok(format!("{} {}\n", request.format.name(), request.seconds).into_bytes()),
+        "off" => Err(ProfileError::NotAttached("no BTF".into())),
+        "slow" => {
+            SLOW.fetch_add(1, Ordering::SeqCst);
+            let before = Instant::now();
+            while !request.cancelled.load(Ordering::Relaxed) && before.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Ok(vec![])
+        }
+        other => Err(ProfileError::NoSuch(format!("there is no stacks metric `{other}`"))),
+    };
+    Server::start(Endpoints { stacks: Box::new(stacks), profile: Box::new(profile), ..endpoints(vec![]) })
+}
+
+#[test]
+fn profiles_in_every_form() {
+    let server = profiles();
+    let (_, list) = server.text("/api/v1/stacks");
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!((&list["stacks"][0]["name"], &list["stacks"][0]["unit"]), (&"cpu".into(), &"count".into()));
+    for (query, body, content_type) in [
+        ("", "folded 0\n", "text/plain; charset=utf-8"),
+        ("?seconds=5", "folded 5\n", "text/plain; charset=utf-8"),
+        ("?format=svg&seconds=600", "svg 600\n", "image/svg+xml"),
+        ("?format=pprof", "pprof 0\n", "application/octet-stream"),
+    ] {
+        let (head, found) = server.text(&format!("/api/v1/stacks/cpu{query}"));
+        assert!(head.starts_with("http/1.1 200") && head.contains(&format!("content-type: {content_type}")), "{head}");
+        assert_eq!(found, body);
+    }
+    assert!(server.text("/api/v1/stacks/cpu?format=pprof").0.contains("filename=\"cpu.pb.gz\""));
+    assert!(server.text("/api/v1/stacks/cpu?format=svg").0.contains("content-security-policy: default-src 'none'"));
+}
+
+#[test]
+fn wrong_requests_for_profiles_say_what_is_right() {
+    let server = profiles();
+    for (path, status, part) in [
+        ("cpu?format=png", 400, "there is no format `png`: it is folded, pprof, svg"),
+        ("cpu?seconds=601", 400, "a whole number up to 600"),
+        ("cpu?seconds=-1", 400, "a whole number"),
+        ("cpu?second=1", 400, "there is no option `second`"),
+        ("none", 404, "there is no stacks metric `none`"),
+        ("off", 503, "not attached: no BTF"),
+    ] {
+        let (head, body) = server.text(&format!("/api/v1/stacks/{path}"));
+        assert!(head.starts_with(&format!("http/1.1 {status}")), "{path}: {head}");
+        assert!(body.contains(part), "{path}: {body}");
+    }
+}
+
+#[test]
+fn few_profiles_at_once_and_none_for_clients_that_hung_up() {
+    let server = profiles();
+    let ask = || {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        write!(stream, "GET /api/v1/stacks/slow?seconds=20 HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream
+    };
+    let clients = [ask(), ask()];
+    let within_a_while = |what: &dyn Fn() -> bool| {
+        let before = Instant::now();
+        while !what() {
+            assert!(before.elapsed() < Duration::from_secs(10), "never");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    within_a_while(&|| SLOW.load(Ordering::SeqCst) == clients.len());
+    let status = || server.text("/api/v1/stacks/cpu").0;
+    assert!(status().starts_with("http/1.1 429"));
+    drop(clients);
+    within_a_while(&|| status().starts_with("http/1.1 200"));
 }

@@ -127,6 +127,17 @@ fn root_a_detached_probe_keeps_its_counts_and_comes_back() {
 
 #[test]
 #[ignore = "needs root"]
+fn root_statistics_of_an_empty_program_are_a_reading_of_the_clock() {
+    assert!(prog::enable_stats().is_ok());
+    let _stats = prog::enable_stats().unwrap();
+    let own = prog::empty_run_ns().expect("programs can be run by hand");
+    eprintln!("{own} ns");
+    // Emulated and paravirtual clocks are slow.
+    assert!((1..20_000).contains(&own), "{own} ns");
+}
+
+#[test]
+#[ignore = "needs root"]
 fn root_an_interval_runs_on_one_cpu_at_its_period() {
     let started = monotonic_ns();
     let loaded = load_counter("perf_event", count("counts", 0), Attach::Interval { period_ns: 10_000_000 }).unwrap();

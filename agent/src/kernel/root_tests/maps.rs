@@ -120,8 +120,7 @@ fn probe_maps(mmap: bool) -> ProbeMaps {
         }],
         spans: Some(SpanMap { map: MapId(3), stack_ids: vec![] }),
         losses: Some(LossMap { map: MapId(4), reasons: vec![Loss::NoStart, Loss::SpansFull] }),
-        events: None,
-        stacks: None,
+        ..Layout::default()
     };
     ProbeMaps::new(layout, probe_maps_raw(mmap)).unwrap()
 }

@@ -57,7 +57,7 @@ fn values_add_up_by_stack_process_and_label() {
     let mut m = machine(&module);
     m.environment.pid_tgid = (7 << 32) | 9;
     for (kernel, user, value, kind) in [(5, 6, 100, 1), (5, 6, 20, 1), (5, 8, 3, 1), (5, 6, 4, 2)] {
-        (m.environment.kernel_stack, m.environment.user_stack) = (kernel, user);
+        (m.environment.kernel_stack, m.environment.user_stack) = ([kernel, -1], [user, -1]);
         run(&mut m, &module, "ks_bytes_at", &[value, kind]);
     }
     m.environment.pid_tgid = 8 << 32;
@@ -67,17 +67,21 @@ fn values_add_up_by_stack_process_and_label() {
     assert_eq!(sums(&m, &module, 1), [(vec![5], 5)]);
     assert_eq!(lost(&m, &module, Loss::StackCollision), 0);
     let listing = crate::ir::print::module(&module);
-    assert_eq!(listing.matches("get_stackid").count(), 2, "each stack is taken once:\n{listing}");
+    assert_eq!(
+        listing.matches("get_stackid").count(),
+        4,
+        "each stack is taken once, and once more where that fails:\n{listing}"
+    );
 }
 
 #[test]
 fn a_stack_that_was_not_kept_is_counted_and_its_value_stays() {
     let module = compiled(probe(), &target(1));
     let mut m = machine(&module);
-    m.environment.kernel_stack = 5;
+    m.environment.kernel_stack = [5, -1];
     // EFAULT: a kernel thread; EEXIST: another stack has the id; ENOMEM: the map is full.
     for code in [-14, -17, -12] {
-        m.environment.user_stack = code;
+        m.environment.user_stack = [code; 2];
         run(&mut m, &module, "ks_bytes_at", &[10, 1]);
     }
     assert_eq!(sums(&m, &module, 0), [-17, -14, -12].map(|code| (vec![1, 5, code, 0], 10)));
@@ -85,18 +89,29 @@ fn a_stack_that_was_not_kept_is_counted_and_its_value_stays() {
 }
 
 #[test]
-fn one_map_as_deep_as_the_deepest_and_with_room_for_all() {
+fn the_second_map_takes_what_has_no_place_in_the_first() {
+    let module = compiled(probe(), &target(1));
+    let mut m = machine(&module);
+    m.environment.kernel_stack = [-17, 5];
+    m.environment.user_stack = [-12, -17];
+    run(&mut m, &module, "ks_bytes_at", &[10, 1]);
+    assert_eq!(sums(&m, &module, 0), [(vec![1, (1 << 30) + 5, -17, 0], 10)]);
+    assert_eq!(lost(&m, &module, Loss::StackCollision), 1);
+}
+
+#[test]
+fn maps_as_deep_as_the_deepest_and_with_room_for_all() {
     let module = compiled(probe(), &target(1));
     let stacks = module.layout.stacks.expect("a map of stacks");
     assert_eq!(stacks.depth, 127);
     let map = &module.layout.maps[stacks.map.0 as usize];
     assert_eq!((map.kind, map.key_bytes, map.value_bytes), (MapKind::StackTrace, 4, 8 * 127));
-    assert_eq!(map.entries, 257);
+    assert_eq!((map.entries, module.layout.maps[stacks.second.0 as usize].entries), (129, 129));
     let mut large = probe();
     large.metrics[0].max_series = 1000;
     let layout = compiled(large, &target(1)).layout;
-    // 1000 keys with two stacks, 8 with one: 2048 buckets would hold them, and 4096 hold them with fewer collisions.
-    assert_eq!(layout.maps[stacks.map.0 as usize].entries, 2049);
+    // 1000 keys with two stacks, 8 with one: 2048 places in two maps.
+    assert_eq!(layout.maps[stacks.map.0 as usize].entries, 1025);
     let table = &module.layout.tables[0];
     assert_eq!((table.cells[0].labels.as_slice(), table.key.len()), (&[0][..], 4), "stacks are no labels");
     assert_eq!(module.layout.tables[1].cells[0].labels, []);
@@ -139,12 +154,12 @@ fn stacks_of_a_start_are_found_in_open_spans() {
     assert_eq!(spans.stack_ids, [16]);
     let mut m = machine(&module);
     m.environment.now_ns = 1_000;
-    m.environment.kernel_stack = 42;
+    m.environment.kernel_stack = [42, -1];
     run(&mut m, &module, "ks_softirq_start", &[0]);
     let open: Vec<_> = m.hash(MapId(spans.map.0)).into_iter().collect();
     assert_eq!(open[0].1[16..20], 42i32.to_le_bytes());
     m.environment.now_ns = 9_000;
-    m.environment.kernel_stack = 1;
+    m.environment.kernel_stack = [1, -1];
     run(&mut m, &module, "ks_softirq_end", &[0]);
     assert_eq!(sums(&m, &module, 0), [(vec![42], 8_000)]);
 }

@@ -5,6 +5,7 @@ use super::frame::slot_arg;
 use super::maps::{EFAULT, EINVAL};
 use super::{CTX_BASE, Code, ELEMENT_SHIFT, Environment, MAP_SHIFT, Machine, Trap, VALUE_BASE};
 use crate::ir::{Arg, Call, Helper};
+use crate::layout::MapKind;
 
 impl Machine {
     pub(super) fn call(&mut self, code: &Code<'_>, call: &Call) -> Result<u64, Trap> {
@@ -18,6 +19,7 @@ impl Machine {
                 self.environment.now_ns = now.wrapping_add(self.environment.tick_ns);
                 now
             }
+            Helper::GetPrandomU32 => self.environment.random.into(),
             Helper::GetCurrentPidTgid => self.environment.pid_tgid,
             Helper::GetCurrentUidGid => self.environment.uid_gid,
             Helper::GetCurrentCgroupId => self.environment.cgroup_id,
@@ -44,7 +46,10 @@ impl Machine {
     fn stack_id(&self, call: &Call) -> Result<i64, Trap> {
         const USER_STACK: u64 = 1 << 8;
         let user = self.frame.scalar_arg(call, 2)? & USER_STACK != 0;
-        Ok(if user { self.environment.user_stack } else { self.environment.kernel_stack })
+        let stacks = if user { self.environment.user_stack } else { self.environment.kernel_stack };
+        let first = self.maps.iter().position(|map| map.def.kind == MapKind::StackTrace);
+        let is_first = matches!(call.args.get(1), Some(Arg::Map(id)) if Some(id.0 as usize) == first);
+        Ok(stacks[usize::from(!is_first)])
     }
 
     fn map_call(&mut self, call: &Call) -> Result<u64, Trap> {

@@ -9,6 +9,8 @@ pub struct Environment {
     pub now_ns: u64,
     /// Added to `now_ns` after each reading, so that two readings in one run can differ.
     pub tick_ns: u64,
+    /// What every random number is.
+    pub random: u32,
     /// `tgid << 32 | tid` of the current task.
     pub pid_tgid: u64,
     /// `gid << 32 | uid` of the current task.
@@ -21,10 +23,11 @@ pub struct Environment {
     pub cpu: u32,
     /// Address of the current `task_struct`.
     pub task: u64,
-    /// What `bpf_get_stackid` says of the kernel's stack: an id, or a negative error number.
-    pub kernel_stack: i64,
+    /// What `bpf_get_stackid` says of the kernel's stack, an id or a negative error number, in the first and in any further
+    /// map of stacks.
+    pub kernel_stack: [i64; 2],
     /// The same of the process's stack.
-    pub user_stack: i64,
+    pub user_stack: [i64; 2],
     /// Readable kernel memory.
     pub kernel: Memory,
     /// Readable memory of the current process.

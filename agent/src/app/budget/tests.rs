@@ -1,0 +1,163 @@
+use super::*;
+
+/// A probe of 2 % and the seconds that go by.
+struct Run {
+    budget: Budget,
+    second: u64,
+    orders: Vec<(u64, Order)>,
+}
+
+impl Run {
+    fn new(can_thin: bool) -> Run {
+        Run { budget: Budget::new(20_000, can_thin).unwrap(), second: 0, orders: vec![] }
+    }
+
+    /// So many seconds, with a window of 100 ms in each: `cost` says what the programs take of it, by the number of
+    /// events of which one is measured.
+    fn seconds(&mut self, count: u64, mut cost: impl FnMut(u64) -> (u64, u64)) -> &mut Run {
+        for _ in 0..count {
+            self.second += 1;
+            let now = Duration::from_secs(self.second);
+            let come_back = self.budget.comes_back(now);
+            let (run_ns, runs) = cost(self.budget.one_of());
+            let cost = Cost { window: Duration::from_millis(100), run: Duration::from_nanos(run_ns), runs };
+            let order = come_back.or_else(|| self.budget.look(now, &cost));
+            self.orders.extend(order.map(|order| (self.second, order)));
+        }
+        self
+    }
+}
+
+/// So many events a second, each costing so much when measured and 20 ns when not.
+fn events(per_second: u64, each_ns: u64) -> impl FnMut(u64) -> (u64, u64) {
+    move |one_of| {
+        let runs = per_second / 10;
+        (runs / one_of * each_ns + (runs - runs / one_of) * 20, runs)
+    }
+}
+
+#[test]
+fn a_probe_within_its_budget_is_left_alone() {
+    let mut run = Run::new(true);
+    // 1.9 % for an hour.
+    run.seconds(3600, events(63_000, 300));
+    assert_eq!((run.orders.len(), run.budget.text(), run.budget.throttled()), (0, String::new(), 0));
+    assert!(!run.budget.over() && !run.budget.suspects());
+}
+
+#[test]
+fn a_burst_of_one_window_is_forgiven() {
+    let mut run = Run::new(true);
+    for _ in 0..100 {
+        run.seconds(1, events(1_000_000, 300)).seconds(1, events(10, 300));
+    }
+    assert_eq!(run.orders, []);
+}
+
+#[test]
+fn events_are_thinned_out_until_the_budget_is_kept() {
+    let mut run = Run::new(true);
+    // 6 %: a quarter of the events is 1.5 % and what the others cost.
+    run.seconds(20, events(200_000, 300));
+    assert_eq!(run.orders, [(2, Order::Thin(2))]);
+    assert_eq!(run.budget.text(), "over its budget of 2 % of a CPU (6 % measured): one of 4 events is measured");
+    assert_eq!((run.budget.one_of(), run.budget.throttled(), run.budget.over()), (4, 1, true));
+    // It gets worse.
+    run.seconds(20, events(300_000, 300));
+    assert_eq!(run.orders[1..], [(22, Order::Thin(3))]);
+}
+
+#[test]
+fn when_it_gets_calm_more_and_more_is_measured_again() {
+    let mut run = Run::new(true);
+    run.seconds(10, events(200_000, 300));
+    assert_eq!(run.budget.one_of(), 4);
+    run.seconds(100, events(1_000, 300));
+    assert_eq!((run.budget.one_of(), run.budget.over(), run.budget.text()), (1, false, String::new()));
+    // Not so while twice the events would be too much.
+    let mut run = Run::new(true);
+    run.seconds(10, events(200_000, 300)).seconds(100, events(120_000, 300));
+    assert_eq!(run.budget.one_of(), 4);
+}
+
+#[test]
+fn a_flood_that_thinning_cannot_stem_is_detached_at_once_and_tried_again() {
+    let mut run = Run::new(true);
+    // Passed over alone, 3 million events a second cost 6 %.
+    run.seconds(400, events(3_000_000, 300));
+    let (attach, detach) = (Order::Attach(0), Order::Detach);
+    assert_eq!(
+        run.orders,
+        [(2, detach), (62, attach), (64, detach), (184, attach), (186, detach)],
+        "pauses of 60, 120, 240 s"
+    );
+    assert!(run.budget.text().contains("taken off its hooks for 240 s"), "{}", run.budget.text());
+    assert!(run.budget.away_until().is_some());
+}
+
+#[test]
+fn a_step_that_does_not_help_is_the_last() {
+    let mut run = Run::new(true);
+    // However few are measured, it stays at 5 %: another program of the probe costs that.
+    run.seconds(10, |_| (5_000_000, 100));
+    assert_eq!(run.orders, [(2, Order::Thin(2)), (3, Order::Detach)]);
+    // It comes down, but not as far as it must, and no further than this.
+    let mut run = Run::new(true);
+    run.seconds(20, |one_of| (3_000_000 + 30_000_000 / one_of, 100));
+    assert_eq!(run.orders, [(2, Order::Thin(5)), (3, Order::Thin(6)), (4, Order::Detach)]);
+    // It helps each time, but the events become more: enough is enough.
+    let (mut run, mut cost) = (Run::new(true), 30_000_000);
+    run.seconds(10, |_| {
+        cost = cost * 7 / 10;
+        (cost.max(2_100_000), 100)
+    });
+    assert_eq!(run.orders.last(), Some(&(6, Order::Detach)), "{:?}", run.orders);
+    assert_eq!(run.orders.len(), 5);
+}
+
+#[test]
+fn what_cannot_be_thinned_out_is_detached() {
+    let mut run = Run::new(false);
+    run.seconds(5, events(200_000, 300));
+    assert_eq!(run.orders, [(2, Order::Detach)]);
+}
+
+#[test]
+fn pauses_double_up_to_an_hour_and_are_forgiven() {
+    let mut run = Run::new(false);
+    run.seconds(40_000, events(1_000_000, 300));
+    let detached: Vec<u64> = run.orders.iter().filter(|(_, o)| *o == Order::Detach).map(|(s, _)| *s).collect();
+    let pauses: Vec<u64> = detached.windows(2).map(|w| w[1] - w[0] - 2).collect();
+    assert_eq!(pauses[..8], [60, 120, 240, 480, 960, 1920, 3600, 3600]);
+    // Comes back into peace; after ten minutes of that the next pause is short again.
+    run.seconds(3_600 + 700, events(10, 300));
+    run.orders.clear();
+    run.seconds(100, events(1_000_000, 300));
+    let seconds: Vec<u64> = run.orders.iter().map(|(s, _)| s + 100 - run.second).collect();
+    assert_eq!(seconds, [2, 62, 64]);
+}
+
+#[test]
+fn who_cannot_come_back_stays_away_for_another_pause() {
+    let mut run = Run::new(false);
+    run.seconds(2, events(1_000_000, 300));
+    let now = Duration::from_secs(62);
+    assert_eq!(run.budget.comes_back(now - Duration::from_millis(1)), None);
+    assert_eq!(run.budget.comes_back(now), Some(Order::Attach(0)));
+    run.budget.stays_away(now);
+    assert_eq!(run.budget.away_until(), Some(now + Duration::from_secs(120)));
+    assert_eq!(run.budget.look(now, &Cost::default()), None);
+}
+
+#[test]
+fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
+    assert_eq!(Budget::new(0, true), None);
+    let mut budget = Budget::new(1, true).unwrap();
+    let endless = Cost { window: Duration::from_nanos(1), run: Duration::MAX, runs: u64::MAX };
+    assert_eq!(Cost::default().ppm(), 0);
+    assert_eq!(endless.ppm(), u64::MAX);
+    assert_eq!(budget.look(Duration::ZERO, &endless), None);
+    assert_eq!(budget.look(Duration::ZERO, &endless), Some(Order::Detach));
+    assert_eq!([1, 2, 3, 4, 5, 1 << 40].map(|used| halvings(used, 1)), [1, 1, 2, 2, 3, 40]);
+    assert_eq!([20_000, 5, 73_210, 310_000, 1_000_000].map(percent), ["2 %", "0.0005 %", "7.3 %", "31 %", "100 %"]);
+}

@@ -1,0 +1,190 @@
+//! The overhead budget: a probe that floods is thinned out or taken off its hooks within seconds, says so everywhere, and
+//! the machine gets its time back.
+
+mod support;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::agent::Agent;
+use support::{emulated, load, wait_for};
+
+/// Calls per second of a thread's own CPU time, in one slice of the load: what others do on the machine does not matter.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    at: Duration,
+    per_cpu_second: f64,
+}
+
+fn cpu_seconds() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    (usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6
+}
+
+/// Calls getppid in a thread named `kst-flood` until told to stop, pausing after each burst; gives the throughput.
+fn flood(stop: &AtomicBool, burst: u32, pause: Duration) -> Vec<Slice> {
+    let begin = Instant::now();
+    let mut slices = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let (at, before) = (begin.elapsed(), cpu_seconds());
+        let mut calls = 0;
+        while begin.elapsed() < at + Duration::from_millis(250) {
+            load::getppid_calls(burst);
+            calls += burst;
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+        }
+        // The clock of CPU time counts scheduler ticks on some machines: shorter slices would be lumps.
+        slices.push(Slice { at, per_cpu_second: f64::from(calls) / (cpu_seconds() - before).max(1e-6) });
+    }
+    slices
+}
+
+/// Runs the load beside `work`; gives its slices and what the work gave.
+fn beside<T>(burst: u32, pause: Duration, work: impl FnOnce() -> T) -> (Vec<Slice>, T) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flood = || flood(&stop, burst, pause);
+        let thread = std::thread::Builder::new().name("kst-flood".to_owned()).spawn_scoped(scope, flood).unwrap();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Ordering::Relaxed);
+        let slices = thread.join().unwrap();
+        (slices, result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+fn median(slices: &[Slice]) -> f64 {
+    let mut all: Vec<f64> = slices.iter().map(|s| s.per_cpu_second).collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+const FLOODED: &str = "
+probe: flooded
+summary: Every call of the flood, by more than it needs.
+span: { start: 'syscall:*:enter', end: 'syscall:*:exit', where: comm == \"kst-flood\" }
+metrics:
+  flooded_seconds: { type: histogram, value: elapsed, labels: { comm: comm, uid: uid, cgroup: cgroup } }
+  flooded_work_seconds: { type: histogram, value: elapsed.on_cpu, labels: { comm: comm, uid: uid, cgroup: cgroup } }
+";
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
+    let (calm, ()) = beside(1000, Duration::ZERO, || std::thread::sleep(Duration::from_secs(1)));
+    let agent = Agent::start_with(&[], &[("flooded", FLOODED)]);
+    let before = agent.scrape();
+    assert_eq!(before.sum("kstrobe_probe_over_budget", &[("probe", "flooded")]), 0.0);
+    assert_eq!(before.sum("kstrobe_probe_sampling_ratio", &[("probe", "flooded")]), 1.0);
+    let limit = Duration::from_secs(if emulated() { 20 } else { 5 });
+    let (slices, (at, counted)) = beside(1000, Duration::ZERO, || {
+        let begin = Instant::now();
+        wait_for("the probe's end", limit, || {
+            let (_, text) = agent.get("/readyz")?;
+            text.contains("taken off its hooks").then_some(())
+        });
+        let at = begin.elapsed();
+        let counted = agent.scrape().sum("kstrobe_flooded_seconds_count", &[]);
+        std::thread::sleep(Duration::from_secs(2));
+        (at, counted)
+    });
+    let during: Vec<Slice> = slices.iter().copied().filter(|s| s.at < Duration::from_secs(1)).collect();
+    let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_millis(500)).collect();
+    let (calm, during, after) = (median(&calm), median(&during), median(&after));
+    assert!(during < 0.8 * calm, "{during:.0} calls a second with the probe, {calm:.0} without: it is no flood");
+    assert!(after > 0.85 * calm, "{after:.0} calls a second afterwards, {calm:.0} before ({during:.0} with the probe)");
+
+    let metrics = agent.scrape();
+    let probe = [("probe", "flooded")];
+    assert_eq!(metrics.sum("kstrobe_probe_over_budget", &probe), 1.0);
+    assert!(metrics.sum("kstrobe_probe_throttled_total", &probe) >= 1.0);
+    assert_eq!(metrics.sum("kstrobe_flooded_seconds_count", &[]), counted, "counts stay, and nothing is added");
+    for (labels, attached) in metrics.series("kstrobe_probe_attached", &probe) {
+        assert!(attached == 0.0 && labels["reason"].contains("over its budget of 2 % of a CPU"), "{labels:?}");
+    }
+    let (status, ready) = agent.get("/readyz").unwrap();
+    assert!(status == 200 && ready.contains("flooded: over its budget"), "{status} {ready}");
+    let (_, listed) = agent.get("/api/v1/probes").unwrap();
+    assert!(listed.contains(r#""throttled":"over its budget of 2 % of a CPU"#), "{listed}");
+    assert!(agent.log().contains("taken off its hooks"), "{}", agent.log());
+    agent.stop();
+}
+
+const BUSY: &str = "
+probe: busy_calls
+summary: Calls of the load.
+at: tracepoint:syscalls:sys_enter_getppid
+budget_cpu_percent: 1.5
+where: comm == \"kst-flood\"
+metrics:
+  busy_calls_total: { type: counter, labels: { comm: comm, uid: uid, cgroup: cgroup, netns: netns } }
+  busy_parents_total: { type: counter, labels: { comm: task.real_parent.comm, uid: uid, netns: netns } }
+  busy_leaders_total: { type: counter, labels: { comm: task.group_leader.comm, gid: gid, netns: netns } }
+  busy_names: { type: histogram, value: u64(task.tgid), labels: { comm: task.comm, gid: gid, name: task.parent.comm } }
+";
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_busy_probe_is_thinned_out_and_says_by_how_much() {
+    let agent = Agent::start_with(&[], &[("busy_calls", BUSY)]);
+    let probe = [("probe", "busy_calls")];
+    let limit = Duration::from_secs(if emulated() { 20 } else { 5 });
+    // Some 100,000 calls a second: more than the budget has room for, and few enough to be passed over within it.
+    beside(60, Duration::from_micros(500), || {
+        wait_for("the probe to be thinned out", limit, || {
+            let ratio = agent.scrape().sum("kstrobe_probe_sampling_ratio", &probe);
+            (ratio < 1.0).then_some(())
+        });
+        // It may need a second step.
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    let metrics = agent.scrape();
+    assert_eq!(metrics.sum("kstrobe_probe_over_budget", &probe), 1.0);
+    for (labels, attached) in metrics.series("kstrobe_probe_attached", &probe) {
+        assert!(attached == 1.0 && labels["reason"].is_empty(), "{labels:?}");
+    }
+    // Exactly what it says is counted: of a burst too short to change anything, that share.
+    let calls = 200_000;
+    let before = agent.scrape();
+    load::named("kst-flood", || load::getppid_calls(calls));
+    let after = agent.scrape();
+    let now = after.sum("kstrobe_probe_sampling_ratio", &probe);
+    assert!((1.0 / 1024.0..=0.5).contains(&now), "{now}");
+    let counted = after.sum("kstrobe_busy_calls_total", &[]) - before.sum("kstrobe_busy_calls_total", &[]);
+    assert_eq!(before.sum("kstrobe_probe_sampling_ratio", &probe), now, "the burst was short");
+    let expected = f64::from(calls) * now;
+    assert!(
+        (counted - expected).abs() < 6.0 * expected.sqrt() + 1.0,
+        "{counted} of {calls} counted at 1 of {}",
+        1.0 / now
+    );
+    let (status, ready) = agent.get("/readyz").unwrap();
+    assert!(status == 200 && ready.contains("busy_calls: over its budget of 1.5 % of a CPU"), "{status} {ready}");
+    assert!(ready.contains("events is measured"), "{ready}");
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
+    let agent = Agent::start(&support::agent::DEFAULT_PACKS);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(6) {
+        load::pselect_sleeps(20, Duration::from_micros(500));
+        load::datagrams(200);
+        load::getppid_calls(2_000);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let metrics = agent.scrape();
+    let throttled: Vec<_> = metrics.series("kstrobe_probe_throttled_total", &[]).collect();
+    assert!(throttled.len() >= 5, "{throttled:?}");
+    assert!(throttled.iter().all(|(_, times)| *times == 0.0), "{throttled:?}\n{}", agent.get("/readyz").unwrap().1);
+    // What is estimated of their cost is there, and within what they may use.
+    for probe in ["syscalls", "softirq"] {
+        let spent = metrics.sum("kstrobe_program_run_seconds_total", &[("probe", probe)]);
+        assert!(spent > 0.0 && spent < 0.02 * begin.elapsed().as_secs_f64(), "{probe}: {spent} s");
+    }
+    agent.stop();
+}

@@ -1,0 +1,61 @@
+//! What the agent tells a running program: which events to pass over, and which spans are too old to be true.
+
+use super::Room;
+use super::func::Writer;
+use crate::ir::{CmpOp, Helper, Op, Operand, Size, Space, Stmt, Var};
+use crate::layout::Loss;
+
+/// Byte offsets of the words; see [`crate::layout::ControlMap`].
+const MASK: i32 = 0;
+const SINCE: i32 = 8;
+/// Time of a start that was passed over: no clock that has run for a while shows it.
+const PASSED_OVER: i64 = 1;
+
+/// The first word of the control map, if the probe has one.
+fn words(room: &Room<'_>, w: &mut Writer) -> Option<Var> {
+    let control = room.memory.layout.control.as_ref()?;
+    Some(w.array_element(control.map, Operand::Imm(0)))
+}
+
+/// Runs `skip` for the events that are to be passed over.
+fn dice(w: &mut Writer, words: Var, skip: impl FnOnce(&mut Writer)) {
+    w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
+        let mask = w.load(words, MASK, Size::B8, Space::Value);
+        w.when(CmpOp::Ne, mask, Operand::Imm(0), |w| {
+            let random = w.call(Helper::GetPrandomU32, vec![]);
+            w.when(CmpOp::Test, random, Operand::Var(mask), skip);
+        });
+    });
+}
+
+/// Leaves the program at events that are to be passed over.
+pub(super) fn thin(room: &Room<'_>, w: &mut Writer) {
+    if let Some(words) = words(room, w) {
+        dice(w, words, |w| w.push(Stmt::Return));
+    }
+}
+
+/// The same where a span would begin: its end must find that it was passed over.
+pub(super) fn thin_start(room: &Room<'_>, w: &mut Writer, state: Var, start: i32) {
+    if let Some(words) = words(room, w) {
+        dice(w, words, |w| {
+            w.push(Stmt::Store { ptr: state, offset: start, size: Size::B8, value: Operand::Imm(PASSED_OVER) });
+            w.push(Stmt::Return);
+        });
+    }
+}
+
+/// Leaves the program at the end of a span that has no start, was passed over, or began before the probe came back.
+pub(super) fn unmatched(room: &Room<'_>, w: &mut Writer, state: Var, start: i32, started: Var) {
+    let since = w.imm(0);
+    if let Some(words) = words(room, w) {
+        w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
+            w.assign(since, Op::Load { ptr: words, offset: SINCE, size: Size::B8, space: Space::Value });
+        });
+    }
+    w.when(CmpOp::Le, started, Operand::Var(since), |w| {
+        w.when(CmpOp::Eq, started, Operand::Imm(0), |w| super::measure::lost(room, w, Loss::NoStart));
+        w.push(Stmt::Store { ptr: state, offset: start, size: Size::B8, value: Operand::Imm(0) });
+        w.push(Stmt::Return);
+    });
+}

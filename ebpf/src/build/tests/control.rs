@@ -1,0 +1,104 @@
+//! Probes that the agent thins out while they run.
+
+use super::*;
+
+fn steered(mut probe: Probe) -> Module {
+    probe.limits.steered = true;
+    compiled(probe, &target(1))
+}
+
+fn tell(m: &mut Machine, module: &Module, mask: u64, since: u64) {
+    let control = module.layout.control.as_ref().expect("control");
+    let words: Vec<u8> = [mask, since].iter().flat_map(|w| w.to_le_bytes()).collect();
+    m.array_mut(control.map).copy_from_slice(&words);
+}
+
+fn total(m: &Machine, module: &Module) -> u64 {
+    let bytes = m.array(module.layout.tables[0].values);
+    (0..bytes.len() / 8).map(|at| word(bytes, at)).sum()
+}
+
+#[test]
+fn events_are_passed_over_as_the_mask_says() {
+    let module = steered(counter(2));
+    let mut m = machine(&module);
+    let event = |m: &mut Machine, random: u32| {
+        m.environment.random = random;
+        run(m, &module, "ks_bytes_at", &[20, 1]);
+        total(m, &module)
+    };
+    assert_eq!([0, 1, u32::MAX].map(|random| event(&mut m, random)), [20, 40, 60], "without a mask all count");
+    tell(&mut m, &module, 7, 1);
+    assert_eq!([8, 1, 4, 7, 0x70].map(|random| event(&mut m, random)), [80, 80, 80, 80, 100]);
+    tell(&mut m, &module, 0, 1);
+    assert_eq!(event(&mut m, 7), 120);
+}
+
+#[test]
+fn a_probe_that_is_not_steered_has_no_control_map() {
+    assert_eq!(compiled(counter(2), &target(1)).layout.control, None);
+}
+
+/// Observations, and ends that found no start.
+fn spans(m: &Machine, module: &Module) -> (u64, u64) {
+    let table = &module.layout.tables[0];
+    let CellKind::Histogram(scheme) = &table.cells[0].kind else { panic!("histogram") };
+    let stride = 1 + scheme.buckets();
+    let words = m.array(table.values);
+    let counts = (0..words.len() / 8).filter(|at| at % stride != 0).map(|at| word(words, at)).sum();
+    (counts, lost(m, module, Loss::NoStart))
+}
+
+#[test]
+fn a_span_is_passed_over_whole() {
+    for keep in [Keep::Last, Keep::First] {
+        let module = steered(softirq(keep));
+        let mut m = machine(&module);
+        m.environment.now_ns = 1000;
+        tell(&mut m, &module, 1, 1);
+        let at = |m: &mut Machine, hook: &str, random: u32| {
+            m.environment.now_ns += 1000;
+            m.environment.random = random;
+            run(m, &module, &format!("ks_softirq_{hook}"), &[3]);
+            spans(m, &module)
+        };
+        at(&mut m, "start", 1);
+        assert_eq!(at(&mut m, "end", 0), (0, 0), "{keep:?}: passed over, which is no loss");
+        assert_eq!(at(&mut m, "end", 0), (0, 1), "{keep:?}: an end too many is one");
+        at(&mut m, "start", 0);
+        assert_eq!(at(&mut m, "end", 1), (1, 1), "{keep:?}: the start alone decides");
+        at(&mut m, "start", 0);
+        at(&mut m, "start", 1);
+        let expected = if keep == Keep::Last { 1 } else { 2 };
+        assert_eq!(at(&mut m, "end", 0).0, expected, "{keep:?}: what counts of two starts is the same as ever");
+        at(&mut m, "start", 1);
+        at(&mut m, "start", 0);
+        // The last is measured, or the first was not.
+        assert_eq!(at(&mut m, "end", 0).0, 2, "{keep:?}");
+    }
+}
+
+#[test]
+fn a_span_from_before_the_probe_came_back_is_not_measured() {
+    let module = steered(softirq(Keep::Last));
+    let mut m = machine(&module);
+    m.environment.now_ns = 5000;
+    run(&mut m, &module, "ks_softirq_start", &[3]);
+    tell(&mut m, &module, 0, 9000);
+    m.environment.now_ns = 10_000;
+    run(&mut m, &module, "ks_softirq_end", &[3]);
+    assert_eq!(spans(&m, &module), (0, 0));
+    run(&mut m, &module, "ks_softirq_start", &[3]);
+    run(&mut m, &module, "ks_softirq_end", &[3]);
+    assert_eq!(spans(&m, &module), (1, 0));
+}
+
+#[test]
+fn spans_in_a_hash_are_not_thinned_out() {
+    let mut probe = softirq(Keep::Last);
+    let Shape::Span { key, start, end, .. } = &mut probe.shape else { panic!("span") };
+    *key = SpanKey::Hash(vec![Ty::U32]);
+    start[0].by = vec![arg(0)];
+    end[0].by = vec![arg(0)];
+    assert_eq!(steered(probe).layout.control, None);
+}
