@@ -5,16 +5,10 @@ use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
 pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
-<<<<<<< HEAD
-    let mut all: Vec<_> = [check::PROBE, check::SPAN, check::POLL, metric::KEYS, buckets::KEYS, slow::KEYS]
-        .map(|k| (k.of, k.known.to_vec()))
-        .into();
-=======
     let mut all: Vec<_> =
-        [check::PROBE, check::SPAN, check::BY, check::POLL, hook::FIRST_OF, metric::KEYS, buckets::KEYS]
+        [check::PROBE, check::SPAN, check::BY, check::POLL, hook::FIRST_OF, metric::KEYS, buckets::KEYS, slow::KEYS]
             .map(|k| (k.of, k.known.to_vec()))
             .into();
->>>>>>> main
     all.push(("`type`", metric::KINDS.to_vec()));
     all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
     all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));

@@ -22,10 +22,6 @@ use std::collections::HashMap;
 
 pub(crate) const PROBE: Keys = Keys {
     of: "a probe",
-<<<<<<< HEAD
-    known: &["probe", "summary", "enabled", "at", "span", "poll", "where", "metrics", "slow", "max_map_bytes"],
-    later: &["state", "steps", "engine"],
-=======
     known: &[
         "probe",
         "summary",
@@ -35,11 +31,11 @@ pub(crate) const PROBE: Keys = Keys {
         "poll",
         "where",
         "metrics",
+        "slow",
         "max_map_bytes",
         "budget_cpu_percent",
     ],
-    later: &["slow", "state", "steps", "engine"],
->>>>>>> main
+    later: &["state", "steps", "engine"],
 };
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
