@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod app;
+pub mod binaries;
 pub mod cli;
 pub mod export;
 pub mod http;

@@ -1,9 +1,13 @@
 //! From files to compiled probes, for every command that needs them: one bad probe never stops the others.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use kstrobe_ebpf::target::usdt_name;
 use kstrobe_ebpf::{Artifact, Target};
 
+use crate::binaries;
+use crate::binaries::find::World;
 use crate::kernel::detect::{self, Wanted};
 use crate::plan::{Draft, Refusal};
 use crate::polls;
@@ -43,5 +47,25 @@ pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
     };
     let mut target = detect::detect(&wanted);
     target.polls = polls::row_types();
+    target.usdts = usdts(drafts);
     target
+}
+
+/// What the notes of static probe points say of their arguments. Points that are not found, yet, are absent.
+pub fn usdts(drafts: &[Draft]) -> BTreeMap<String, Vec<String>> {
+    let wanted: Vec<_> = drafts.iter().flat_map(Draft::usdts).collect();
+    if wanted.is_empty() {
+        return BTreeMap::new();
+    }
+    let world = World::look();
+    let mut found = BTreeMap::new();
+    for (binary, provider, name) in wanted {
+        let files = world.find(binary).unwrap_or_default();
+        let sites = files.iter().flat_map(|file| binaries::probes(file, provider, name).unwrap_or_default());
+        let ways: BTreeSet<String> = sites.map(|site| site.args).collect();
+        if !ways.is_empty() {
+            found.insert(usdt_name(binary, provider, name), ways.into_iter().collect());
+        }
+    }
+    found
 }

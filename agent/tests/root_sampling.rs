@@ -6,16 +6,16 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::time::{Duration, Instant};
 use support::agent::Agent;
-use support::load;
+use support::{emulated, load};
 
 const PROFILE: &str = "
-probe: cpu_samples
+probe: task_samples
 summary: What runs, 99 times a second on each CPU.
 at: profile:hz:99
 where: comm == \"kst-busy\"
 metrics:
-  cpu_samples_total: { type: counter, labels: { user: args.user_mode } }
-  cpu_sampled_seconds_total: { type: counter, value: args.sample_period * 1ns }
+  task_samples_total: { type: counter, labels: { user: args.user_mode } }
+  task_sampled_seconds_total: { type: counter, value: args.sample_period * 1ns }
 ";
 
 /// Computes for so long of its own CPU time, and says how long it was in user mode and in the kernel.
@@ -35,18 +35,20 @@ fn burn(user: Duration) -> (f64, f64) {
 #[test]
 #[ignore = "needs root"]
 fn root_a_profile_counts_cpu_time() {
-    let agent = Agent::start_with(&[], &[("cpu_samples", PROFILE)]);
+    let agent = Agent::start_with(&[], &[("task_samples", PROFILE)]);
     let mut spent = (0.0, 0.0);
     load::named("kst-busy", || spent = burn(Duration::from_secs(3)));
     let after = agent.scrape();
-    let samples = |user: &str| after.sum("kstrobe_cpu_samples_total", &[("user", user)]);
+    let samples = |user: &str| after.sum("kstrobe_task_samples_total", &[("user", user)]);
     let (user, system) = (samples("true"), samples("false"));
     // A sample stands for 10.1 ms: the ends of the load and each switch to another task may cost one.
-    let (expected, slack) = ((spent.0 + spent.1) * 99.0, 12.0);
+    // An emulated CPU that stood still makes up for its time, but not for the samples.
+    let (expected, slack, lost) = ((spent.0 + spent.1) * 99.0, 12.0, if emulated() { 0.4 } else { 0.05 });
     let all = user + system;
-    assert!((all - expected).abs() <= expected * 0.05 + slack, "{all} samples, {expected:.0} expected of {spent:?}");
+    let range = expected * (1.0 - lost) - slack..=expected * 1.05 + slack;
+    assert!(range.contains(&all), "{all} samples, {expected:.0} expected of {spent:?}");
     assert!(user >= 0.9 * all, "{user} of {all} samples in user mode, it does nothing else");
-    let seconds = after.sum("kstrobe_cpu_sampled_seconds_total", &[]);
+    let seconds = after.sum("kstrobe_task_sampled_seconds_total", &[]);
     assert!((seconds - all * 0.010_101_010).abs() < 1e-6, "{seconds} s of {all} samples");
     agent.stop();
 }

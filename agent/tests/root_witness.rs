@@ -89,13 +89,14 @@ fn root_receive_time_of_a_slow_peer_is_waiting_not_work() {
     for histogram in [&whole, &wait, &work] {
         assert_eq!(histogram.count, f64::from(requests), "{histogram:?}");
     }
-    // Seconds: bucket and mean of the waiting, bucket and mean of the work.
-    let (waited, mean_wait, worked, mean_work) =
-        if emulated() { (0.025, 0.025, 0.005, 0.003) } else { (0.01, 0.008, 0.000_25, 0.000_1) };
+    // Seconds: bucket and mean of the waiting, bucket and mean of the work; the share of the work in its bucket. An emulated
+    // CPU may stand still during a call, but work that held the waiting would never take less than that.
+    let (waited, mean_wait, worked, mean_work, share) =
+        if emulated() { (0.025, 0.025, 0.005, 0.004, 0.7) } else { (0.01, 0.008, 0.000_25, 0.000_1, 0.95) };
     let in_time = wait.at_most(waited) - wait.at_most(0.005);
     assert!(in_time >= 0.9 * wait.count, "wait: {wait:?}");
     assert!((0.006..mean_wait).contains(&wait.mean()), "mean wait {} s", wait.mean());
-    assert!(work.at_most(worked) >= 0.95 * work.count, "work: {work:?}");
+    assert!(work.at_most(worked) >= share * work.count, "work: {work:?}");
     assert!(work.mean() < mean_work, "mean work {} s", work.mean());
     // The parts make the whole, of the same calls.
     within("wait + work", wait.sum + work.sum, whole.sum, 0.001, 1e-6);
@@ -152,7 +153,9 @@ fn root_retransmitted_segments_agree_with_snmp() {
     }
     let (client, server) = Netns::pair();
     server.drop_arriving_tcp(5);
-    retransmits_agree(&client, &server, 64 << 20);
+    let (ours, theirs) = retransmits(&client, &server, 64 << 20);
+    // Others use the network of this machine too.
+    within("retransmitted segments", ours, theirs, 0.01, 2.0);
 }
 
 #[test]
@@ -171,11 +174,13 @@ fn root_retransmits_under_netem_loss_agree_with_snmp() {
     for end in [&client, &server] {
         end.ip(&["link", "set", "eth0", "gso_max_segs", "1"]);
     }
-    retransmits_agree(&client, &server, 2 << 20);
+    let (ours, theirs) = retransmits(&client, &server, 1 << 20);
+    assert_eq!(ours, theirs, "retransmitted segments: we say {ours}, the witness {theirs}");
 }
 
-/// Sends so many bytes over a link that loses some, and compares what the agent counted with what both ends' stacks did.
-fn retransmits_agree(client: &Netns, server: &Netns, bytes: u64) {
+/// Sends so many bytes over a link that loses some: how many segments were sent again as the agent counted, and as both ends'
+/// stacks did.
+fn retransmits(client: &Netns, server: &Netns, bytes: u64) -> (f64, f64) {
     let agent = Agent::start(&["tcp_retransmits"]);
     let segments = |metrics: &Metrics| {
         metrics.sum("kstrobe_tcp_retransmits_total", &[]) + metrics.sum("kstrobe_tcp_synack_retransmits_total", &[])
@@ -196,10 +201,10 @@ fn retransmits_agree(client: &Netns, server: &Netns, bytes: u64) {
     let ours = segments(&agent.scrape()) - segments(&before);
     let theirs = (client.nstat("TcpRetransSegs") + server.nstat("TcpRetransSegs")) as f64;
     assert!(theirs >= 20.0, "only {theirs} segments were lost of {sent} bytes: nothing to compare");
-    within("retransmitted segments", ours, theirs, 0.01, 2.0);
     let family = [("family", "ipv4")];
     assert!(agent.scrape().has("kstrobe_tcp_retransmits_total", &family), "no series for IPv4");
     agent.stop();
+    (ours, theirs)
 }
 
 #[test]

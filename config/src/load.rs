@@ -52,7 +52,9 @@ pub fn embedded() -> Vec<Arc<SourceFile>> {
 const EMBEDDED: &[(&str, &str)] = &[
     ("block.yaml", include_str!("../probes/block.yaml")),
     ("filesystem.yaml", include_str!("../probes/filesystem.yaml")),
+    ("name_resolution.yaml", include_str!("../probes/name_resolution.yaml")),
     ("offcpu.yaml", include_str!("../probes/offcpu.yaml")),
+    ("postgresql.yaml", include_str!("../probes/postgresql.yaml")),
     ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),

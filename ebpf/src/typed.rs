@@ -185,6 +185,8 @@ pub enum Attach {
         provider: String,
         /// Name.
         name: String,
+        /// Only the places whose note says this of the arguments; `None` where the program reads none of them.
+        args: Option<String>,
         /// uprobe_multi links rather than one perf event each.
         multi: bool,
     },
@@ -213,7 +215,10 @@ impl std::fmt::Display for Attach {
             Attach::Uprobe { binary, symbol, offset, .. } => {
                 write!(f, "{kind}:{}:{symbol}{}", binary.path, beyond(*offset))
             }
-            Attach::Usdt { binary, provider, name, .. } => write!(f, "{kind}:{}:{provider}:{name}", binary.path),
+            Attach::Usdt { binary, provider, name, args, .. } => {
+                let args = args.as_ref().map(|args| format!(" ({args})")).unwrap_or_default();
+                write!(f, "{kind}:{}:{provider}:{name}{args}", binary.path)
+            }
             Attach::Sample(Sampling { event, every }) => {
                 let event = match event {
                     PerfEvent::CpuClock => "",

@@ -1,6 +1,6 @@
 //! Programs of the distribution that serve as witnesses in tests and benchmarks: found, or installed.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,12 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("ip", &["iproute2"]),
     ("ss", &["iproute2"]),
     ("nstat", &["iproute2"]),
+    ("tc", &["iproute2"]),
+    ("losetup", &["mount"]),
+    ("setpriv", &["util-linux"]),
+    ("unshare", &["util-linux"]),
     ("nft", &["nftables"]),
+    ("postgres", &["postgresql"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
@@ -24,7 +29,12 @@ pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
     // Joining an absolute path gives that path.
-    folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
+    let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
+    // Debian keeps servers of several versions apart, outside the path.
+    found.or_else(|| {
+        let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+        versions.map(|v| v.path().join("bin").join(name)).find(|file| file.is_file())
+    })
 }
 
 /// Names of the programs that are not there.
@@ -47,11 +57,18 @@ pub fn cannot_install() -> Option<&'static str> {
 
 /// Installs what is missing with apt-get. Nothing happens, not even an index update, when all is there.
 pub fn install() -> Result<()> {
-    if missing().is_empty() {
-        return Ok(());
+    install_these(&missing())
+}
+
+/// The same for these alone.
+pub fn install_these(names: &[impl AsRef<str>]) -> Result<()> {
+    let lacking: Vec<&str> = names.iter().map(AsRef::as_ref).filter(|name| find(name).is_none()).collect();
+    if !lacking.is_empty() {
+        update();
     }
-    update();
-    for (name, packages) in NEEDED.iter().filter(|(name, _)| find(name).is_none()) {
+    for name in lacking {
+        let known = NEEDED.iter().find(|(program, _)| *program == name);
+        let (_, packages) = known.with_context(|| format!("it is not known which package has {name}"))?;
         println!("installing {}", packages[0]);
         let installed = packages.iter().any(|p| apt(&["install", "-y", "--no-install-recommends", p]).is_ok());
         if !installed || find(name).is_none() {

@@ -9,6 +9,8 @@ use kstrobe_ebpf::layout::Loss;
 
 use super::budget::Cost;
 use super::meter::{Meter, Reading};
+use super::user_hooks::{News, UserHooks};
+use crate::binaries::find::World;
 use crate::kernel::attach::Attacher;
 use crate::kernel::load::Loaded;
 use crate::kernel::sys::monotonic_ns;
@@ -27,6 +29,8 @@ const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 
 /// A running probe.
 pub(super) struct Attached {
+    // Let go of before the programs are.
+    user: Option<UserHooks>,
     pub(super) loaded: Loaded,
     pub(super) tables: Vec<TableSeries>,
     /// Spans swept because they never ended.
@@ -45,7 +49,7 @@ pub(super) struct Attached {
 
 impl Attached {
     /// `born` is a moment before the programs were attached.
-    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, born: Moment) -> Attached {
+    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, user: Option<UserHooks>, born: Moment) -> Attached {
         let tables = layout.tables.iter().map(|t| {
             let metrics = || t.cells.iter().map(|c| &outline.metrics[c.metric as usize]);
             // Metrics that share a table share their keys' fate: the longest wish wins, zero being for ever.
@@ -58,7 +62,14 @@ impl Attached {
         let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
         let meter = Meter::new(born.mono);
         let processes = Processes::default();
-        Attached { loaded, tables, abandoned: 0, processes, born, every, swept: born.mono, meter, since_ns: 1 }
+        Attached { user, loaded, tables, abandoned: 0, processes, born, every, swept: born.mono, meter, since_ns: 1 }
+    }
+
+    /// When something is due: a sweep, or a look for files to hook.
+    pub fn due(&self) -> Option<Instant> {
+        let sweep = self.sweep_due();
+        let look = self.user.as_ref().map(UserHooks::due);
+        sweep.into_iter().chain(look).min()
     }
 
     /// Whether its programs can pass events over.
@@ -74,6 +85,9 @@ impl Attached {
     /// Takes it off its hooks. Counts stay.
     pub fn detach(&mut self) {
         self.loaded.detach();
+        if let Some(user) = &mut self.user {
+            user.rest();
+        }
     }
 
     /// Puts it back on its hooks, to measure one of 2^`halvings` events.
@@ -83,7 +97,11 @@ impl Attached {
             self.loaded.maps().forget_open().map_err(|e| format!("old spans cannot be forgotten: {e}"))?;
         self.since_ns = monotonic_ns();
         self.thin(halvings)?;
-        self.loaded.attach(&mut Attacher::new()).map_err(|e| e.to_string())
+        self.loaded.attach(&mut Attacher::new()).map_err(|e| e.to_string())?;
+        if let Some(user) = &mut self.user {
+            user.wake(&self.loaded, &World::look());
+        }
+        Ok(())
     }
 
     /// A window begins in which the kernel counts what its programs cost.
@@ -105,8 +123,23 @@ impl Attached {
     }
 
     /// When the next sweep is due.
-    pub fn due(&self) -> Option<Instant> {
+    pub fn sweep_due(&self) -> Option<Instant> {
         Some(self.swept + self.every?)
+    }
+
+    /// Looks for files to hook, when that is due. Says what changed.
+    pub fn look(&mut self, world: &mut Option<World>) -> Vec<News> {
+        match &mut self.user {
+            Some(user) if user.due() <= Instant::now() => {
+                user.look(&self.loaded, world.get_or_insert_with(World::look))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Its hooks in files.
+    pub fn user(&self) -> Option<&UserHooks> {
+        self.user.as_ref()
     }
 
     /// All series now. A table that cannot be read is left out, and why is said.

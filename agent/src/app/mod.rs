@@ -7,6 +7,7 @@ mod poll;
 mod probe;
 mod stacks;
 mod upkeep;
+mod user_hooks;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -133,7 +134,7 @@ impl App {
         }
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
         let mut loader = Loader::new();
-        let probes = drafts.iter().map(|d| Mutex::new(Running::start(d, &target, &mut loader))).collect();
+        let probes = drafts.iter().map(|d| Mutex::new(Running::start(d, &target, &mut loader, btf))).collect();
         let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
         telemetry.configured(mistakes.len());
         App { probes, names: Mutex::new(Names::new()), telemetry, mistakes }

@@ -1,20 +1,26 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use kstrobe_ebpf::target::Ability;
+use kstrobe_ebpf::program::Binary;
+use kstrobe_ebpf::target::{Ability, usdt_name};
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
 use super::budget::{Budget, Order};
 use super::poll::Poll;
+use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
+use crate::binaries::find::World;
 use crate::cli::log;
 use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
+use crate::kernel::uprobe;
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::explain::{self, attach_point};
-use crate::plan::{Draft, Outline, PREFIX};
+use crate::plan::{Draft, Outline, PREFIX, Refusal};
+use crate::prepare;
 use crate::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
 
 /// A probe the agent was asked to run.
@@ -34,17 +40,29 @@ pub(super) struct Running {
 /// What became of it.
 enum Engine {
     /// Programs in the kernel.
-    Attached(Attached),
+    Attached(Box<Attached>),
     /// Rows read by the agent.
-    Poll(Poll),
+    Poll(Box<Poll>),
+    /// Nothing yet: what the compiler must know of a program's probe points is not there.
+    Waiting(Box<Waiting>),
     /// Nothing; why.
     Off(String),
 }
 
+/// A probe that is compiled once the program it hooks is there.
+struct Waiting {
+    draft: Draft,
+    /// `--btf`
+    btf: Option<PathBuf>,
+    reason: String,
+    looked: Instant,
+}
+
 impl Running {
     /// Starts a probe. What goes wrong is logged here, once, with all its detail, and kept as its reason.
-    pub fn start(draft: &Draft, target: &Target, loader: &mut Loader) -> Running {
+    pub fn start(draft: &Draft, target: &Target, loader: &mut Loader, btf: Option<&Path>) -> Running {
         match draft.compile(target) {
+            Err(refusal) if refusal.target && waits(draft, target) => wait(draft, &refusal, btf),
             Err(refusal) => {
                 log(&refusal.diagnostics);
                 tracing::error!(probe = draft.outline().name, reason = refusal.reason(), "not started");
@@ -89,7 +107,7 @@ impl Running {
                 observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0 });
                 p.families()
             }
-            Engine::Off(_) => vec![],
+            Engine::Waiting(_) | Engine::Off(_) => vec![],
         }
     }
 
@@ -98,16 +116,29 @@ impl Running {
         match &self.engine {
             Engine::Attached(a) => a.due(),
             Engine::Poll(p) => Some(p.due()),
+            Engine::Waiting(w) => Some(w.looked + LOOK_EVERY),
             Engine::Off(_) => None,
         }
     }
 
-    /// Does what is due: a poll reads its source, keys and spans whose time has come go.
-    pub fn attend(&mut self, names: &mut Names, told: &Telemetry) {
+    /// Does what is due: a poll reads its source, keys and spans whose time has come go, files that are new are hooked.
+    pub fn attend(&mut self, names: &mut Names, world: &mut Option<World>, told: &Telemetry) {
         match &mut self.engine {
             Engine::Attached(a) => {
-                let errors = a.sweep(names, Moment::now());
-                self.trouble(1, errors, told);
+                let news = a.look(world);
+                tell(&self.outline.name, &news);
+                if a.sweep_due().is_some_and(|due| due <= Instant::now()) {
+                    let errors = a.sweep(names, Moment::now());
+                    self.trouble(1, errors, told);
+                }
+            }
+            Engine::Waiting(w) => {
+                w.looked = Instant::now();
+                let found = prepare::usdts(std::slice::from_ref(&w.draft));
+                if !found.is_empty() {
+                    let target = prepare::look(std::slice::from_ref(&w.draft), w.btf.as_deref());
+                    *self = Running::start(&w.draft.clone(), &target, &mut Loader::new(), w.btf.clone().as_deref());
+                }
             }
             Engine::Poll(p) => {
                 let before = p.failure.take();
@@ -221,6 +252,7 @@ impl Running {
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
             hooks: self.hooks.iter().map(hook).collect(),
+            files: self.files(),
             choices: self.choices.iter().map(choice).collect(),
             metrics: names(false),
             stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
@@ -234,6 +266,7 @@ impl Running {
         match &mut self.engine {
             Engine::Attached(a) => Ok(a),
             Engine::Off(reason) => Err(reason.clone()),
+            Engine::Waiting(w) => Err(w.reason.clone()),
             Engine::Poll(_) => Err("it is a poll".into()),
         }
     }
@@ -242,10 +275,48 @@ impl Running {
         match &self.engine {
             Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
-            Engine::Attached(_) => {
-                let away = self.budget.as_ref().filter(|b| b.away_until().is_some());
-                away.map(Budget::text).unwrap_or_default()
-            }
+            Engine::Waiting(w) => w.reason.clone(),
+            Engine::Attached(a) => match self.budget.as_ref().filter(|b| b.away_until().is_some()) {
+                Some(away) => away.text(),
+                None => a.user().map(UserHooks::reason).unwrap_or_default(),
+            },
+        }
+    }
+
+    fn files(&self) -> Vec<String> {
+        match &self.engine {
+            Engine::Attached(a) => a.user().map(UserHooks::files).unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Whether the compiler lacks what only a program that is not there could tell.
+fn waits(draft: &Draft, target: &Target) -> bool {
+    let known =
+        |(binary, provider, name): (&Binary, &str, &str)| target.usdts.contains_key(&usdt_name(binary, provider, name));
+    !draft.usdts().into_iter().all(known)
+}
+
+fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Running {
+    let reason = format!("waiting: {}", refusal.reason());
+    tracing::info!(probe = draft.outline().name, reason, "not started yet");
+    let btf = btf.map(Path::to_path_buf);
+    running(
+        draft,
+        Vec::new(),
+        Vec::new(),
+        Engine::Waiting(Box::new(Waiting { draft: draft.clone(), btf, reason, looked: Instant::now() })),
+    )
+}
+
+/// What a look for files changed.
+fn tell(probe: &str, news: &[News]) {
+    for News { hook, file, change } in news {
+        match change {
+            Change::Attached(places) => tracing::info!(probe, hook, file, places, "attached"),
+            Change::Detached => tracing::info!(probe, hook, file, "detached: nothing runs it any more"),
+            Change::Refused(reason) => tracing::warn!(probe, hook, file, reason, "not attached"),
         }
     }
 }
@@ -254,7 +325,7 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     let outline = draft.outline().clone();
     let budget = match &engine {
         Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
-        Engine::Poll(_) | Engine::Off(_) => None,
+        Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
     };
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
     let hooks = outline.hooks.iter().cloned().zip(kinds).collect();
@@ -270,7 +341,7 @@ fn poll(draft: &Draft, artifact: Artifact) -> Running {
     match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
             tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            running(draft, vec!["poll"], Vec::new(), Engine::Poll(poll))
+            running(draft, vec!["poll"], Vec::new(), Engine::Poll(Box::new(poll)))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
@@ -320,10 +391,14 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
     let layout = &artifact.module.layout;
     let loaded = load::load(loader, &artifact.object, layout, &programs)?;
-    for p in &artifact.programs {
+    let mut user = UserHooks::new(&programs);
+    if let Some(user) = &mut user {
+        tell(&draft.outline().name, &user.look(&loaded, &World::look()));
+    }
+    for p in artifact.programs.iter().filter(|p| uprobe::way(&p.attach).is_none()) {
         let (hook, _) = attach_point(&p.attach);
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
-    let attached = Attached::new(draft.outline(), layout, loaded, born);
-    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(attached)))
+    let attached = Attached::new(draft.outline(), layout, loaded, user, born);
+    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), Engine::Attached(Box::new(attached))))
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::probe::Running;
 use super::{App, lock};
+use crate::binaries::find::World;
 use crate::kernel::sys::prog as sys;
 
 /// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see
@@ -66,17 +67,19 @@ fn run(app: &App, stopped: &Receiver<()>) {
 
 /// Attends to the probes that are due, and says when the next one is.
 fn attend_all(app: &App) -> Option<Instant> {
-    app.probes.iter().filter_map(|probe| attend(app, probe)).min()
+    // The processes that run now, looked at once for all probes that ask.
+    let mut world = None;
+    app.probes.iter().filter_map(|probe| attend(app, probe, &mut world)).min()
 }
 
-fn attend(app: &App, probe: &Mutex<Running>) -> Option<Instant> {
+fn attend(app: &App, probe: &Mutex<Running>, world: &mut Option<World>) -> Option<Instant> {
     let due = lock(probe).due()?;
     if Instant::now() < due {
         return Some(due);
     }
     let mut names = lock(&app.names);
     let mut running = lock(probe);
-    running.attend(&mut names, &app.telemetry);
+    running.attend(&mut names, world, &app.telemetry);
     running.due()
 }
 

@@ -5,17 +5,21 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::{Output, SourceArgs, complain, table};
-use crate::kernel::detect;
+use crate::binaries;
+use crate::kernel::tracefs::Tracefs;
+use crate::kernel::{detect, functions};
 use crate::metrics::snapshot::Kind;
 use crate::plan::{Draft, Outline, explain};
 use crate::{plan, prepare, sources};
-use kstrobe_ebpf::Target;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to list.
     #[arg(value_enum, default_value_t)]
     what: What,
+    /// Of `functions`: a pattern for those of the kernel, or a program or library; of `usdt`: a program or library. Both
+    /// mean a path (with a `/`) or a name such as `libc.so.6`.
+    of: Option<String>,
     #[command(flatten)]
     source: SourceArgs,
     /// Output format.
@@ -36,36 +40,23 @@ enum What {
     Syscalls,
     /// Sources of `poll:` and their fields.
     Polls,
+    /// Functions of this kernel, or of a program or library.
+    Functions,
+    /// Static probe points of a program or library.
+    Usdt,
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let (header, rows): (Vec<&str>, Vec<Vec<String>>) = match args.what {
-        What::Probes => (vec!["probe", "pack", "default", "hooks", "here", "summary"], probes(args)),
-        What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
-        What::Tracepoints => {
-            let target = prepare::look(&[], args.source.btf.as_deref());
-            let Some(btf) = &target.btf else {
-                let why = detect::without_btf(&target).unwrap_or_default();
-                eprintln!("error: tracepoints are listed from the kernel's BTF, and there is none: {why}");
-                return ExitCode::from(1);
-            };
-            let arguments = |event: &str| {
-                let args = btf.tracepoint_args(event).unwrap_or_default();
-                let args: Vec<_> = args.iter().map(|(name, ty)| format!("{} {name}", btf.describe(*ty))).collect();
-                args.join(", ")
-            };
-            let mut names: Vec<_> = btf.tracepoints().into_iter().map(|n| vec![n.to_string(), arguments(n)]).collect();
-            names.sort();
-            (vec!["tracepoint", "arguments"], names)
+    let rows = match (args.what, args.of.as_deref()) {
+        (What::Functions | What::Usdt, _) | (_, None) => rows(args),
+        (_, Some(of)) => Err(format!("`{of}` says nothing here: only `functions` and `usdt` are of something")),
+    };
+    let (header, rows) = match rows {
+        Ok(table) => table,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            return ExitCode::from(1);
         }
-        What::Syscalls => {
-            let target = prepare::look(&[], args.source.btf.as_deref());
-            (
-                vec!["syscall", "number"],
-                target.syscalls.iter().map(|(n, s)| vec![n.clone(), s.number.to_string()]).collect(),
-            )
-        }
-        What::Polls => (vec!["source", "fields", "summary"], polls()),
     };
     match args.output {
         Output::Text => table(&header, &rows),
@@ -79,6 +70,78 @@ pub fn run(args: &Args) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+type Table = (Vec<&'static str>, Vec<Vec<String>>);
+
+fn rows(args: &Args) -> Result<Table, String> {
+    Ok(match args.what {
+        What::Probes => (vec!["probe", "pack", "default", "hooks", "here", "summary"], probes(args)),
+        What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
+        What::Tracepoints => (vec!["tracepoint", "arguments"], tracepoints(args)?),
+        What::Syscalls => {
+            let target = prepare::look(&[], args.source.btf.as_deref());
+            let rows = target.syscalls.iter().map(|(name, call)| vec![name.clone(), call.number.to_string()]);
+            (vec!["syscall", "number"], rows.collect())
+        }
+        What::Polls => (vec!["source", "fields", "summary"], polls()),
+        What::Functions => match args.of.as_deref() {
+            Some(words) if words.contains('/') || words.contains(".so") => {
+                (vec!["function", "bytes", "file"], functions_of(words)?)
+            }
+            pattern => (vec!["function", "module", "hooks"], kernel_functions(pattern.unwrap_or("*"))),
+        },
+        What::Usdt => {
+            let words = args.of.as_deref().ok_or("name the program or library: `kstrobe list usdt FILE`")?;
+            (vec!["probe point", "arguments", "file"], probe_points(words)?)
+        }
+    })
+}
+
+fn tracepoints(args: &Args) -> Result<Vec<Vec<String>>, String> {
+    let target = prepare::look(&[], args.source.btf.as_deref());
+    let Some(btf) = &target.btf else {
+        let why = detect::without_btf(&target).unwrap_or_default();
+        return Err(format!("tracepoints are listed from the kernel's BTF, and there is none: {why}"));
+    };
+    let arguments = |event: &str| {
+        let args = btf.tracepoint_args(event).unwrap_or_default();
+        let args: Vec<_> = args.iter().map(|(name, ty)| format!("{} {name}", btf.describe(*ty))).collect();
+        args.join(", ")
+    };
+    let mut names: Vec<_> = btf.tracepoints().into_iter().map(|n| vec![n.to_string(), arguments(n)]).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn kernel_functions(pattern: &str) -> Vec<Vec<String>> {
+    let hooks = |traced: bool| if traced { "fentry, fexit, kprobe, kretprobe" } else { "kprobe, kretprobe" };
+    let all = functions::list(pattern, Tracefs::open().ok().as_ref());
+    let rows = all.into_iter().map(|f| vec![f.symbol, f.module.unwrap_or_default(), hooks(f.traceable).into()]);
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort();
+    rows
+}
+
+fn functions_of(words: &str) -> Result<Vec<Vec<String>>, String> {
+    let mut rows = Vec::new();
+    for file in binaries::named(words)? {
+        let all = binaries::all_functions(&file).map_err(|e| format!("{}: {e}", file.shown))?;
+        rows.extend(all.into_iter().map(|f| vec![f.readable(), f.size.to_string(), file.shown.clone()]));
+    }
+    rows.sort();
+    Ok(rows)
+}
+
+fn probe_points(words: &str) -> Result<Vec<Vec<String>>, String> {
+    let mut rows = Vec::new();
+    for file in binaries::named(words)? {
+        let all = binaries::all_probes(&file).map_err(|e| format!("{}: {e}", file.shown))?;
+        rows.extend(all.into_iter().map(|p| vec![format!("{}:{}", p.provider, p.name), p.args, file.shown.clone()]));
+    }
+    rows.sort();
+    rows.dedup();
+    Ok(rows)
 }
 
 fn outlines(args: &Args) -> Vec<Outline> {
@@ -95,28 +158,9 @@ fn probes(args: &Args) -> Vec<Vec<String>> {
     let row = |draft: &Draft| {
         let o = draft.outline().clone();
         let on = if o.enabled { "on" } else { "off" };
-        vec![o.name, o.pack, on.into(), o.hooks.join(" "), here(draft, &target), o.summary]
+        vec![o.name, o.pack, on.into(), o.hooks.join(" "), explain::here(draft, &target), o.summary]
     };
     drafts.iter().map(row).collect()
-}
-
-/// How this kernel runs a probe: the kinds of hook, and each choice that was not the best; or why it cannot.
-fn here(draft: &Draft, target: &Target) -> String {
-    let artifact = match draft.compile(target) {
-        Ok(artifact) => artifact,
-        Err(refusal) => {
-            let first = refusal.diagnostics.first();
-            return format!("cannot run: {}", first.map_or("it is wrong", |d| d.message.as_str()));
-        }
-    };
-    let mut kinds: Vec<&str> = artifact.programs.iter().map(|p| p.attach.kind()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    let kinds = if kinds.is_empty() { "poll".into() } else { kinds.join(",") };
-    let choices = explain::choices(&artifact);
-    let lesser = choices.iter().filter(|c| !c.because.is_empty());
-    let lesser: Vec<String> = lesser.map(|c| format!("{} for {}", c.got, c.wanted)).collect();
-    if lesser.is_empty() { kinds } else { format!("{kinds} ({})", lesser.join(", ")) }
 }
 
 fn metrics(args: &Args) -> Vec<Vec<String>> {

@@ -66,6 +66,9 @@ pub struct ProbeStatus {
     pub hooks: Vec<HookStatus>,
     /// What was chosen for it among several ways.
     pub choices: Vec<ChoiceStatus>,
+    /// Programs and libraries that it hooks, each with the number of places, and those it cannot, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// Full names of its metrics.
     pub metrics: Vec<String>,
     /// Names of its sums by stack, which are no metrics of Prometheus.

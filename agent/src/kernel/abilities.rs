@@ -12,6 +12,7 @@ use crate::kernel::sys::prog::{
 };
 use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, link, perf, prog};
 use crate::kernel::tracefs::Tracefs;
+use crate::kernel::uprobe;
 use kstrobe_ebpf::target::btf::Kind;
 use kstrobe_ebpf::target::btf_write::{Builder, IntKind};
 use kstrobe_ebpf::target::{Abilities, Ability, Btf};
@@ -55,8 +56,11 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         Ok(btf) => try_rdonly_cast(btf, tp_btf.yes()),
         Err(_) => tp_btf.clone(),
     };
+    let (uprobe, uprobe_multi) = uprobe::try_both();
     Abilities {
         tp_btf,
+        uprobe,
+        uprobe_multi,
         raw_tp: ability(load_raw_tp(&EMPTY)),
         tracepoint: try_tracepoint(tracefs, cpu),
         perf_event: try_perf_event(cpu),
@@ -347,6 +351,12 @@ pub fn report(a: &Abilities) -> Vec<Report> {
         of("raw tracepoints", &a.raw_tp, "`rawtracepoint:` and `syscall:` need these or the BTF-typed ones"),
         of("perf tracepoints", &a.tracepoint, "`tracepoint:` hooks cannot be used"),
         of("perf events", &a.perf_event, "`interval:` hooks cannot be used"),
+        of(
+            "uprobe_multi links",
+            &a.uprobe_multi,
+            "a perf event for each place in a program, which takes CAP_SYS_ADMIN",
+        ),
+        of("uprobes", &a.uprobe, "`uprobe:`, `uretprobe:` and `usdt:` need these or uprobe_multi links"),
         of("task storage", &a.task_storage, "a hash is used: slower, and bounded by `max_entries`"),
         of("current task as BTF", &a.current_task_btf, "as without task storage"),
         of("mmapable arrays", &a.mmapable, "scrapes copy values by system calls"),

@@ -25,7 +25,7 @@ pub struct Wanted {
 }
 
 /// Describes the kernel. Never fails: what cannot be found out is absent, and [`Target::abilities`] says why.
-/// [`Target::polls`] is left empty.
+/// [`Target::polls`] and [`Target::usdts`] are left empty.
 pub fn detect(wanted: &Wanted) -> Target {
     let btf = read_btf(wanted.btf.as_deref());
     let tracefs = Tracefs::open().map_err(|error| error.to_string());
@@ -47,6 +47,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         abilities,
         functions,
         modules,
+        usdts: BTreeMap::new(),
         polls: BTreeMap::new(),
     }
 }

@@ -6,6 +6,7 @@ use crate::kernel::function_hooks::{self, NotLoaded, Types};
 use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::{self, KernelMap, prog};
+use crate::kernel::uprobe::{self, Places};
 use crate::kernel::verifier_log;
 use aya::maps::{Map, MapError};
 use aya::programs::{Program, ProgramError};
@@ -140,6 +141,13 @@ impl Loaded {
         &self.maps
     }
 
+    /// Attaches a program to places of one file in user space, until what is returned is closed.
+    pub fn attach_user(&self, program: &str, places: &Places<'_>) -> Result<Vec<OwnedFd>, String> {
+        let found = self.programs.iter().find(|p| p.name == program).ok_or_else(|| format!("no program {program}"))?;
+        let way = uprobe::way(&found.attach).ok_or_else(|| format!("{program} is for another kind of hook"))?;
+        uprobe::attach(found.fd.as_fd(), way.multi, places)
+    }
+
     /// Runs a program at a raw tracepoint once, now, in this process, with these words as the tracepoint's arguments.
     pub fn test_run(&self, program: &str, args: &[u64]) -> io::Result<()> {
         let found = self.programs.iter().find(|p| p.name == program);
@@ -150,6 +158,10 @@ impl Loaded {
     /// Attaches all programs in their order. Where one fails, none is attached.
     pub fn attach(&mut self, attacher: &mut Attacher) -> Result<(), LoadError> {
         for LoadedProgram { name, attach, fd } in &self.programs {
+            // Those are left to `attach_user`: their places are found and found again while the probe runs.
+            if uprobe::way(attach).is_some() {
+                continue;
+            }
             let held = match function_hooks::is_function_hook(attach) {
                 true => attacher.attach_function(fd.as_fd(), name, attach),
                 false => find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach)),
@@ -237,8 +249,8 @@ fn load_programs(
     let maps = open_maps(&ebpf, layout)?;
     let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), maps };
     for (name, attach) in programs {
-        let fd = match function_hooks::is_function_hook(attach) {
-            true => load_function_hook(loader, &loaded, object, name, attach)?,
+        let fd = match function_hooks::is_function_hook(attach) || uprobe::way(attach).is_some() {
+            true => load_past_aya(loader, &loaded, object, name, attach)?,
             false => load_program(loader, &mut loaded.ebpf, name, attach)?,
         };
         loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
@@ -297,7 +309,8 @@ fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attac
     fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
 }
 
-fn load_function_hook(
+/// Kinds of programs that aya has no interface for.
+fn load_past_aya(
     loader: &mut Loader,
     loaded: &Loaded,
     object: &[u8],
@@ -314,6 +327,10 @@ fn load_function_hook(
             Some(loaded.maps.map(MapId(id as u32)).as_fd().as_raw_fd())
         }
     };
+    if let Some(way) = uprobe::way(attach) {
+        let loaded = raw_load::load(object, name, &way.purpose(), map);
+        return loaded.map_err(|refused| refusal(name, &refused.error, refused.log));
+    }
     function_hooks::load(&mut loader.types, object, name, attach, map).map_err(|why| match why {
         NotLoaded::Unavailable(reason) => LoadError::Attach { program: name.to_string(), reason },
         NotLoaded::Refused(refused) => refusal(name, &refused.error, refused.log),

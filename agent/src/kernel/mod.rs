@@ -21,6 +21,7 @@ pub mod stacks;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;
 pub mod tracefs;
+pub mod uprobe;
 pub mod verifier_log;
 
 #[cfg(test)]

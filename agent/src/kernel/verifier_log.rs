@@ -20,7 +20,7 @@ pub fn summary(log: &str) -> String {
     let meaningful: Vec<&str> = lines.iter().copied().filter(|line| !is_noise(line)).collect();
     let tail = &meaningful[meaningful.len().saturating_sub(TAIL_LINES)..];
     let Some((verdict, before)) = tail.split_last() else { return String::new() };
-    let mut text = verdict.trim().to_string();
+    let mut text = without_instruction(verdict.trim()).to_string();
     if let Some(source) = source_line(log) {
         text += &format!("\n  at {}:{}: {}", source.file, source.line, source.text);
     }
@@ -46,6 +46,14 @@ fn parse_annotation(line: &str) -> Option<SourceLine> {
     let (file, line) = place.rsplit_once(':')?;
     let line = line.trim_end().parse().ok()?;
     Some(SourceLine { text: text.trim().to_string(), file: file.to_string(), line })
+}
+
+/// The verdict on a whole program stands on the line of the instruction at which the verifier gave up.
+fn without_instruction(line: &str) -> &str {
+    match line.find("BPF program is too large") {
+        Some(at) if is_numbered(line) => &line[at..],
+        _ => line,
+    }
 }
 
 /// An instruction without the register states that the verifier appends to it.
@@ -149,6 +157,13 @@ processed 2 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_stat
         let want = "invalid func unknown#9999\n  0: (b7) r1 = 0\n  1: (85) call unknown#9999\n  (2 lines omitted)";
         assert_eq!(summary(log), want);
         assert_eq!(source_line(log), None);
+    }
+
+    #[test]
+    fn a_verdict_behind_an_instruction() {
+        let log =
+            "143: (bc) w2 = w2\n144: (15) if r2 == 0x0 goto pc+2 BPF program is too large. Processed 1000001 insn\n";
+        assert!(summary(log).starts_with("BPF program is too large. Processed 1000001 insn\n"), "{}", summary(log));
     }
 
     #[test]

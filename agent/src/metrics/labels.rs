@@ -44,6 +44,8 @@ impl Names {
         let named = match decoder {
             Decoder::Unsigned | Decoder::Ksym | Decoder::Usym | Decoder::Stack | Decoder::Disk => None,
             Decoder::Signed => return signed(bytes).to_string(),
+            Decoder::Duration => return (unsigned as f64 / 1e9).to_string(),
+            Decoder::Address => return format!("{unsigned:#x}"),
             Decoder::Bool => return if unsigned != 0 { "true" } else { "false" }.to_owned(),
             Decoder::Str => return string(bytes),
             Decoder::Ip => ip(bytes),

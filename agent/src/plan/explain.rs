@@ -153,6 +153,25 @@ fn budget(outline: &Outline, artifact: &Artifact) -> String {
     }
 }
 
+/// How this kernel runs a probe: the kinds of hook, and each choice that was not the best; or why it cannot.
+pub fn here(draft: &Draft, target: &kstrobe_ebpf::Target) -> String {
+    let artifact = match draft.compile(target) {
+        Ok(artifact) => artifact,
+        Err(refusal) => {
+            let first = refusal.diagnostics.first();
+            return format!("cannot run: {}", first.map_or("it is wrong", |d| d.message.as_str()));
+        }
+    };
+    let mut kinds: Vec<&str> = artifact.programs.iter().map(|p| p.attach.kind()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let kinds = if kinds.is_empty() { "poll".into() } else { kinds.join(",") };
+    let choices = choices(&artifact);
+    let lesser = choices.iter().filter(|c| !c.because.is_empty());
+    let lesser: Vec<String> = lesser.map(|c| format!("{} for {}", c.got, c.wanted)).collect();
+    if lesser.is_empty() { kinds } else { format!("{kinds} ({})", lesser.join(", ")) }
+}
+
 /// A hook in bpftrace's words, with why it was chosen.
 pub fn attach_point(a: &Attach) -> (String, &'static str) {
     let why = match a {

@@ -9,10 +9,11 @@ pub use outline::{Metric, Outline, PREFIX, Poll, Stacks};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
-use kstrobe_ebpf::program::{Hook, HookKind, Shape};
+use kstrobe_ebpf::program::{Binary, Hook, HookKind, Shape};
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
+#[derive(Clone)]
 pub struct Draft {
     outline: Outline,
     program: Program,
@@ -87,6 +88,16 @@ impl Draft {
                 _ => None,
             })
             .flatten()
+            .collect()
+    }
+
+    /// Static probe points whose notes the compiler needs: file, provider, name.
+    pub fn usdts(&self) -> Vec<(&Binary, &str, &str)> {
+        self.hooks()
+            .filter_map(|h| match h {
+                HookKind::Usdt { binary, provider, name } => Some((binary, provider.as_str(), name.as_str())),
+                _ => None,
+            })
             .collect()
     }
 

@@ -5,7 +5,7 @@ use kstrobe::plan::{self, Draft};
 use kstrobe::{polls, prepare};
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::Target;
-use kstrobe_ebpf::target::{Ability, dump};
+use kstrobe_ebpf::target::{Abilities, Ability, dump};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,9 @@ pub fn target() -> Target {
 pub fn edited(edit: impl FnOnce(String) -> String) -> Target {
     let text = edit(TEXT.to_owned());
     let parsed = dump::parse(&text).unwrap_or_else(|e| panic!("the recorded kernel: {e}"));
-    Target { polls: polls::row_types(), ..parsed }
+    // The recorded kernel was built without kprobes; what the page says of functions is compiled as if it had them.
+    let abilities = Abilities { kprobe: Ability::Yes, ..parsed.abilities };
+    Target { polls: polls::row_types(), abilities, ..parsed }
 }
 
 /// A text as if it were a file.

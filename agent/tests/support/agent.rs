@@ -29,6 +29,8 @@ pub struct Setup<'a> {
     pub arguments: &'a [&'a str],
     /// Words before the agent's own: a program that becomes it by exec.
     pub under: &'a [&'a str],
+    /// Whether the test is about the overhead budget, which an emulated processor has no room for.
+    pub budget: bool,
 }
 
 /// A running agent. Dropping it kills it; a test that fails shows its log.
@@ -51,6 +53,10 @@ impl Setup<'_> {
                 std::fs::write(own.join(format!("{name}.yaml")), text).unwrap();
             }
             config += &format!("  directory: {}\n", own.display());
+        }
+        if super::emulated() && !self.budget {
+            // Every program takes many times as long there: the defaults would be held back.
+            config += "limits: { budget_cpu_percent: 0 }\n";
         }
         let config = folder.write("kstrobe.yaml", &config);
         let log = std::fs::File::create(folder.0.join("log")).unwrap();

@@ -10,7 +10,7 @@ pub mod metrics;
 pub mod netns;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 /// the test; elsewhere (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
 pub fn witnesses(test: &str, programs: &[&str]) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
-    let there =
-        |name: &&&str| path.split(':').chain(["/usr/sbin"]).any(|folder| Path::new(folder).join(name).is_file());
+    let there = |name: &&&str| {
+        let mut folders = path.split(':').map(PathBuf::from).chain(["/usr/sbin".into()]).chain(postgresql());
+        folders.any(|folder| folder.join(name).is_file())
+    };
     let missing: Vec<&str> = programs.iter().filter(|name| !there(name)).copied().collect();
     if missing.is_empty() {
         return true;
@@ -30,6 +32,12 @@ pub fn witnesses(test: &str, programs: &[&str]) -> bool {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(list).unwrap();
     writeln!(file, "{reason}").unwrap();
     false
+}
+
+/// Folders of PostgreSQL's programs: Debian keeps those of each version apart.
+pub fn postgresql() -> Vec<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    versions.map(|version| version.path().join("bin")).collect()
 }
 
 /// Notes that a test is not run because this kernel lacks what it needs. The kernels of the lab have all that tests need, or

@@ -1,6 +1,6 @@
 //! Hook text (`syscall:[a, b]:exit`) to [`Hook`].
 
-use super::{function, sampling};
+use super::{function, sampling, user};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{Hook, Spanned};
@@ -10,11 +10,14 @@ use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 
 /// Hook kinds of this version with their shape.
-pub(crate) const KINDS: [(&str, &str); 13] = [
+pub(crate) const KINDS: [(&str, &str); 16] = [
     ("tracepoint", "tracepoint:SYSTEM:EVENT"),
     ("rawtracepoint", "rawtracepoint:EVENT"),
     ("syscall", "syscall:NAME:enter"),
     ("interval", "interval:s:1"),
+    ("uprobe", "uprobe:PATH:SYMBOL"),
+    ("uretprobe", "uretprobe:PATH:SYMBOL"),
+    ("usdt", "usdt:PATH:PROVIDER:NAME"),
     ("profile", "profile:hz:99"),
     ("software", "software:EVENT:PERIOD"),
     ("hardware", "hardware:EVENT:PERIOD"),
@@ -25,16 +28,17 @@ pub(crate) const KINDS: [(&str, &str); 13] = [
     ("kprobe", "kprobe:NAME"),
     ("kretprobe", "kretprobe:NAME"),
 ];
-/// Hook kinds of the language that this version cannot attach.
-const LATER: [&str; 3] = ["uprobe", "uretprobe", "usdt"];
 /// Names of other tools for our kinds.
-const HABITS: [(&str, &str); 15] = [
+const HABITS: [(&str, &str); 18] = [
     ("t", "tracepoint"),
     ("tp", "tracepoint"),
     ("rt", "rawtracepoint"),
     ("raw_tp", "rawtracepoint"),
     ("raw_tracepoint", "rawtracepoint"),
     ("tp_btf", "rawtracepoint"),
+    ("u", "uprobe"),
+    ("ur", "uretprobe"),
+    ("U", "usdt"),
     ("i", "interval"),
     ("timer", "interval"),
     ("sys", "syscall"),
@@ -75,6 +79,9 @@ fn first_of(node: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
 }
 
 fn hook(node: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
+    if user::is_of_process(node) {
+        return user::of_process(node, report);
+    }
     if let Kind::Mapping(entries) = &node.kind {
         let diagnostic = Diagnostic::error(&node.at, "a hook is text, found a mapping");
         report.push(match entries.first() {
@@ -112,6 +119,9 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
             "rawtracepoint" => raw_tracepoint(rest),
             "syscall" => syscall(rest),
             "interval" => interval(rest),
+            "uprobe" => user::function(rest, false),
+            "uretprobe" => user::function(rest, true),
+            "usdt" => user::usdt(rest),
             "profile" => sampling::profile(rest),
             "software" => sampling::software(rest),
             "hardware" => sampling::hardware(rest),
@@ -134,13 +144,8 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
 
 fn unknown_kind(kind: &str) -> Problem {
     let here = 0..kind.len();
-    if LATER.contains(&kind) {
-        return Problem::new(format!("`{kind}` hooks are not supported by this version"))
-            .at(here)
-            .hint(format!("this version has {}", one_of(&KINDS.map(|(_, shape)| shape)).replacen("one of ", "", 1)));
-    }
     let habit = HABITS.iter().find(|(habit, _)| *habit == kind).map(|(_, ours)| *ours);
-    let near = habit.or_else(|| did_you_mean(kind, KINDS.iter().map(|(name, _)| *name).chain(LATER)));
+    let near = habit.or_else(|| did_you_mean(kind, KINDS.iter().map(|(name, _)| *name)));
     let hint = match near {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("a hook is {}", one_of(&KINDS.map(|(_, shape)| shape))),
@@ -321,8 +326,5 @@ mod tests {
         assert_eq!(wrong("interval:us:10").0, "10");
         assert_eq!(wrong("interval:s:x").0, "x");
         assert_eq!(wrong("interval").1, "write `interval:s:1`");
-        for later in LATER {
-            assert!(parse(&format!("{later}:x")).unwrap_err().message.contains("not supported by this version"));
-        }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod metric;
 pub(crate) mod sampling;
 pub(crate) mod slow;
 pub(crate) mod stacks;
+mod user;
 
 pub(crate) use agent::agent;
 

@@ -11,8 +11,8 @@ use crate::report::Report;
 pub(crate) const KEYS: Keys = Keys { of: "`slow`", known: &["when", "fields", "max_per_second"], later: &[] };
 
 pub(crate) const DEFAULT_MAX_PER_SECOND: u64 = 10;
-/// A record is for a person to look at: nobody reads more, and each costs the agent a wakeup.
-pub(crate) const MAX_PER_SECOND: u64 = 10_000;
+/// More than a CPU can send.
+pub(crate) const MAX_PER_SECOND: u64 = 1_000_000;
 
 /// The block, with its defaults.
 pub(super) fn slow(entry: &Entry, shape: Option<&Shape>, report: &mut Report) -> Option<Slow> {

@@ -14,6 +14,7 @@ mod func;
 mod measure;
 mod memory;
 mod site;
+mod slow;
 mod span;
 mod stacks;
 mod strip;

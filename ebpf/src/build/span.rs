@@ -6,6 +6,7 @@ use super::expr::{Exprs, Inputs};
 use super::measure::{self, lost, write_key};
 use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
 use super::site::{begin, mark, name, select};
+use super::slow;
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::Loss;
@@ -220,20 +221,25 @@ fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
         mark(room, &mut s.w, room.marks[i].filter);
         match area {
             // A hash entry is deleted on every way out.
-            Some(_) => s.when(cond, |s| measure::measures(room, s, i, &site.measures)),
+            Some(_) => s.when(cond, |s| measure(room, s, i, site)),
             None => {
                 s.guard(cond);
-                measure::measures(room, &mut s, i, &site.measures);
+                measure(room, &mut s, i, site);
             }
         }
     } else {
-        measure::measures(room, &mut s, i, &site.measures);
+        measure(room, &mut s, i, site);
     }
     if let Some((map, key)) = area {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];
         s.w.push(Stmt::Call(Call { helper: Helper::MapDelete, args }));
     }
     s.w.finish(name, Some(site.attach.clone()))
+}
+
+fn measure(room: &Room<'_>, s: &mut Exprs<'_>, i: usize, site: &EndSite) {
+    measure::measures(room, s, i, &site.measures);
+    slow::send(room, s, site.slow.as_ref());
 }
 
 fn unmatched_if(room: &Room<'_>, s: &mut Exprs<'_>, v: Var) {

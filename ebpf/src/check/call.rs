@@ -235,7 +235,7 @@ impl Env<'_> {
                 return Ok(Value::Typed(Expr { place, ..memory.clone().address(to, trust, self) }));
             }
         }
-        let expr = self.typed(value)?;
+        let expr = super::user::as_pointer(&self.scope.args, self.typed(value)?);
         let pointer = match expr.ty {
             Ty::Ptr { to: from, .. } if from == to => expr,
             Ty::Ptr { trust, .. } => {
@@ -326,7 +326,7 @@ impl Env<'_> {
                 let trust = if let Ty::Ptr { trust, .. } = trust { trust } else { Trust::Probe };
                 m.address(ty, trust, self)
             }
-            value => self.typed(value)?,
+            value => super::user::as_pointer(&self.scope.args, self.typed(value)?),
         };
         if !matches!(pointer.ty, Ty::Ptr { .. }) {
             let message =

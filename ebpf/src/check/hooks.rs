@@ -6,6 +6,7 @@ use super::report::{Checked, Report, Reported, unknown, whole};
 use super::sampling;
 use super::scope::Args;
 use super::syscalls::{self, SyscallArgs};
+use super::user;
 use crate::diag::{Diagnostic, Place, did_you_mean};
 use crate::program::{Edge, Hook, HookKind};
 use crate::target::{Ability, Target};
@@ -43,7 +44,19 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
                 let wanted = Wanted { name, module, offset, edge: *edge, via: *via };
                 functions::function(hook, wanted, target, report)
             }
-            HookKind::User { .. } | HookKind::Usdt { .. } | HookKind::Iter { .. } | HookKind::FirstOf(_) => {
+            HookKind::User { binary, symbol, offset, edge } => {
+                user::function(hook, (binary, symbol, *offset), *edge, target, report)
+            }
+            HookKind::Usdt { binary, provider, name } => {
+                match user::usdt(hook, binary, (provider, name), target, report) {
+                    Ok(found) => {
+                        outcome = outcome.and(add(&mut points, hook, found, report));
+                        continue;
+                    }
+                    Err(reported) => Err(reported),
+                }
+            }
+            HookKind::Iter { .. } | HookKind::FirstOf(_) => {
                 let message = format!("`{}` is not supported by this version", hook.text.text);
                 Err(report.add(Diagnostic::target(whole(&hook.text), message)))
             }
@@ -54,15 +67,21 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
             },
         };
         match resolved {
-            Ok(point) if points.iter().any(|p| p.attach == point.attach) => {
-                let message = format!("two hooks of this list attach to the same place: `{}`", hook.text.text);
-                outcome = Err(report.add(Diagnostic::user(whole(&hook.text), message).hint("remove one of them")));
-            }
-            Ok(point) => points.push(point),
+            Ok(point) => outcome = outcome.and(add(&mut points, hook, vec![point], report)),
             Err(reported) => outcome = Err(reported),
         }
     }
     (points, outcome)
+}
+
+/// Adds what one hook became; no place twice.
+fn add<'a>(points: &mut Vec<Point<'a>>, hook: &Hook, found: Vec<Point<'a>>, report: &mut Report) -> Checked<()> {
+    if found.iter().any(|new| points.iter().any(|p| p.attach == new.attach)) {
+        let message = format!("two hooks of this list attach to the same place: `{}`", hook.text.text);
+        return Err(report.add(Diagnostic::user(whole(&hook.text), message).hint("remove one of them")));
+    }
+    points.extend(found);
+    Ok(())
 }
 
 fn is_edge(point: &Point, edge: Edge) -> bool {

@@ -5,6 +5,7 @@
 //! | `hooks` | where does a hook attach on this kernel, and what are its arguments? |
 //! | `functions` | which of the ways to hook these kernel functions is there, and why not a better one? |
 //! | `prototype` | what are a function's arguments and its result, and where do they lie? |
+//! | `user` | what do registers and notes say at a place in a program or library? |
 //! | `sampling` | can this perf event be had, and what does it show? |
 //! | `first_of` | which of several hooks does this kernel have? |
 //! | `key` | what finds a span or a state again? |
@@ -36,6 +37,7 @@ mod span;
 mod stacks;
 mod strings;
 mod syscalls;
+mod user;
 mod walk;
 
 pub use print::{print_expr, print_probe};
@@ -111,7 +113,8 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     };
     let (diagnostics, choices) = report.finish();
     match shape {
-        Ok(shape) if diagnostics.is_empty() => {
+        Ok(mut shape) if diagnostics.is_empty() => {
+            user::join(&mut shape, target.arch);
             let (metrics, slow) = columns.finish(program);
             let (name, limits) = (program.name.text.clone(), program.limits);
             Ok(typed::Probe { name, shape, metrics, slow, choices, limits })

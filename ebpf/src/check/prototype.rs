@@ -65,21 +65,9 @@ pub(super) struct Param {
 /// Argument registers of both architectures that programs may count on: x86 has six.
 const ARGUMENT_REGISTERS: u32 = 6;
 
-/// Byte offsets in `struct pt_regs` (x86) and `struct user_pt_regs` (arm64), which are UAPI.
+/// Where an argument register lies; there is none beyond the sixth.
 fn argument_register(arch: Arch, n: u32) -> u32 {
-    match arch {
-        // di, si, dx, cx, r8, r9
-        Arch::X86_64 => [112, 104, 96, 88, 72, 64][n.min(ARGUMENT_REGISTERS - 1) as usize],
-        Arch::Aarch64 => 8 * n,
-    }
-}
-
-fn result_register(arch: Arch) -> u32 {
-    match arch {
-        // ax
-        Arch::X86_64 => 80,
-        Arch::Aarch64 => 0,
-    }
+    arch.call_args()[n.min(ARGUMENT_REGISTERS - 1) as usize]
 }
 
 impl Prototype {
@@ -270,7 +258,7 @@ pub(super) fn result(env: &mut Env, f: &FunctionArgs, span: Span) -> Checked<Val
         }
         let (offset, trust) = match f.seen {
             Seen::Exit => (8 * prototype.words, Trust::Btf),
-            Seen::Return(arch) => (result_register(arch), Trust::Probe),
+            Seen::Return(arch) => (arch.call_result(), Trust::Probe),
             Seen::Entry | Seen::Registers(_) | Seen::Inside => {
                 let message = "a function has no result before it returns";
                 let hint = format!("hook `function:{}:return`", f.what.trim_matches('`'));

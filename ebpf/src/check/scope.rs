@@ -4,7 +4,8 @@ use super::expr::{Env, Value};
 use super::prototype::{self, FunctionArgs, REGISTERS};
 use super::report::{Checked, Reported, unknown};
 use super::syscalls::SyscallArgs;
-use super::{access, sampling, syscalls};
+use super::user::UserArgs;
+use super::{access, sampling, syscalls, user};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span, did_you_mean};
 use crate::target::btf::Kind as BtfKind;
@@ -54,6 +55,8 @@ pub(super) enum Args<'a> {
     Sample(Arch),
     /// One or several kernel functions.
     Function(FunctionArgs),
+    /// A place in a program or library.
+    User(UserArgs),
 }
 
 /// A value saved at the start of a span.
@@ -92,6 +95,7 @@ impl<'a> Scope<'a> {
             Args::Syscall(s) => s.arg_names(target),
             Args::Sample(_) => sampling::NAMES.to_vec(),
             Args::Function(f) => f.names(),
+            Args::User(user) => user.names(),
         }
     }
 }
@@ -112,6 +116,11 @@ const ADDRESS_FAMILIES: [(&str, i128); 5] =
 /// Names of the constants that are the same on every kernel.
 pub(super) fn constants() -> impl Iterator<Item = &'static str> {
     ADDRESS_FAMILIES.iter().map(|(name, _)| *name)
+}
+
+/// `arg0`, `arg1` and so on.
+fn is_register_arg(name: &str) -> bool {
+    name.strip_prefix("arg").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 impl Env<'_> {
@@ -143,6 +152,10 @@ impl Env<'_> {
             "task" | "netns" if self.scope.role == Role::Poll => Err(self.not_in_poll(name, span)),
             "task" => return self.task(span).map(|e| Some(Value::Typed(e))),
             "netns" => return self.netns(span).map(Some),
+            // bpftrace's names, where a hook has registers rather than named arguments.
+            _ if is_register_arg(name) && matches!(self.scope.args, Args::User(_)) => {
+                return self.arg(&Ident { name: name.into(), span }, span).map(Some);
+            }
             name if REGISTERS.contains(&name) => return self.register(name, span).map(Some),
             "func" => return self.func(span).map(Some),
             "args" => return Err(self.bare_args(span)),
@@ -274,6 +287,7 @@ impl Env<'_> {
             Args::Syscall(call) => syscalls::arg(self, call, field, span),
             Args::Function(f) => prototype::arg(self, f, field, span),
             Args::Sample(arch) => sampling::arg(self, *arch, field, span),
+            Args::User(user) => user::arg(self, user, field, span),
         }
     }
 

@@ -5,6 +5,7 @@ use super::expr::{Env, Value};
 use super::prototype;
 use super::report::{Checked, Reported};
 use super::scope::Args;
+use super::user::{self, UserArgs};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Place, Span, did_you_mean};
 use crate::program::Edge;
@@ -162,11 +163,12 @@ impl Env<'_> {
                 let kind = Kind::Arg { offset: 8 };
                 Ok(Value::Typed(Expr { kind, ty: Ty::S64, duration: false, place }))
             }
+            Args::User(UserArgs::Return(arch)) => Ok(user::retval(*arch, place)),
             Args::Function(f) => prototype::result(self, f, span),
             _ => Err(self.fail_hint(
                 span,
                 "`retval` is known only when a system call or a function returns",
-                "hook `syscall:NAME:exit` or `function:NAME:return`",
+                "hook `syscall:NAME:exit`, `function:NAME:return` or `uretprobe:PATH:SYMBOL`",
             )),
         }
     }

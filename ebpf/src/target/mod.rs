@@ -5,11 +5,15 @@
 pub mod btf;
 pub mod btf_write;
 pub mod dump;
+mod registers;
+pub mod usdt;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use btf::Btf;
+
+use crate::program::Binary;
 
 /// A description of one kernel.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +36,9 @@ pub struct Target {
     pub functions: BTreeMap<String, Vec<Function>>,
     /// Types of the modules that such functions lie in, by module, where the kernel publishes them. They continue `btf`.
     pub modules: BTreeMap<String, Btf>,
+    /// Static probe points some probe asked for, by [`usdt_name`]: the different ways in which their notes say where the
+    /// arguments are, sorted. Absent when no such point was found.
+    pub usdts: BTreeMap<String, Vec<String>>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
 }
@@ -105,6 +112,12 @@ pub struct Function {
 /// A function's name as its source has it, without what the C compiler appended.
 pub fn plain_name(symbol: &str) -> &str {
     symbol.split('.').next().unwrap_or(symbol)
+}
+
+/// The name under which [`Target::usdts`] has the probe points that a hook means.
+pub fn usdt_name(binary: &Binary, provider: &str, name: &str) -> String {
+    let process = binary.pid.map(|pid| format!("{pid}:")).unwrap_or_default();
+    format!("{process}{}:{provider}:{name}", binary.path)
 }
 
 /// One system call.

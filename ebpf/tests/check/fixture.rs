@@ -187,6 +187,8 @@ pub fn target(changes: &str) -> Target {
             task_storage: yes(),
             current_task_btf: yes(),
             probe_read_kernel: yes(),
+            uprobe: yes(),
+            uprobe_multi: yes(),
             ..Abilities::default()
         },
         ..Target::default()
@@ -216,6 +218,16 @@ pub fn target(changes: &str) -> Target {
     let rows =
         vec![field("cpu", 0, int(4, false)), field("dropped", 8, int(8, false)), field("name", 16, FieldType::Str(32))];
     target.polls.insert("softnet".into(), rows);
+    let usdt = |name: &str, places: &[&str]| (name.to_string(), places.iter().map(|p| p.to_string()).collect());
+    target.usdts = [
+        usdt("/usr/bin/db:db:query__start", &["8@%rdi -4@8(%rax,%rdx,4) 2@$7 8f@%xmm0"]),
+        usdt("/usr/bin/db:db:row", &["-4@%esi 8@%rdi", "-4@112(%rsp) 8@%rdi"]),
+        usdt("/usr/bin/db:db:odd", &["-4@%esi", "8@%rsi"]),
+        usdt("/usr/bin/db:db:constant", &["4@$1", "4@$2"]),
+        usdt("/usr/bin/db:db:query__done", &[""]),
+        usdt("/usr/bin/arm:a:b", &["-4@x1 8@[sp, 16]"]),
+    ]
+    .into();
     for change in changes.split_whitespace() {
         let no = || Ability::No("this test says so".into());
         match change {
@@ -224,6 +236,8 @@ pub fn target(changes: &str) -> Target {
             "no_raw_tp" => target.abilities.raw_tp = no(),
             "no_tracepoint" => target.abilities.tracepoint = no(),
             "no_perf_event" => target.abilities.perf_event = no(),
+            "no_uprobe_multi" => target.abilities.uprobe_multi = no(),
+            "no_uprobe" => target.abilities.uprobe = no(),
             "no_task_storage" => target.abilities.task_storage = no(),
             "aarch64" => target.arch = Arch::Aarch64,
             "rdonly_cast" => target.abilities.rdonly_cast = yes(),

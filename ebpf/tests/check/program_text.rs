@@ -58,6 +58,20 @@ fn hook_kind(text: &str) -> HookKind {
             let names = names.filter(|n| n != "*").collect();
             HookKind::Syscall { names, edge: if *edge == "exit" { Edge::Exit } else { Edge::Enter } }
         }
+        [kind @ ("uprobe" | "uretprobe"), path, symbol] => {
+            let (symbol, offset) = symbol.split_once('+').unwrap_or((symbol, "0"));
+            HookKind::User {
+                binary: Binary { path: path.to_string(), pid: None },
+                symbol: symbol.to_string(),
+                offset: offset.parse().expect("bytes"),
+                edge: if *kind == "uprobe" { Edge::Enter } else { Edge::Exit },
+            }
+        }
+        ["usdt", path, provider, name] => HookKind::Usdt {
+            binary: Binary { path: path.to_string(), pid: None },
+            provider: provider.to_string(),
+            name: name.to_string(),
+        },
         _ => panic!("no hook: {text}"),
     }
 }

@@ -86,7 +86,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// Builds the agent as it is shipped.
-fn build_agent(root: &Path) -> Result<PathBuf> {
+pub fn build_agent(root: &Path) -> Result<PathBuf> {
     let built =
         Command::new("cargo").args(["build", "--quiet", "--release", "-p", "kstrobe"]).current_dir(root).status()?;
     if !built.success() {

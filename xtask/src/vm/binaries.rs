@@ -14,7 +14,8 @@ pub struct Binaries {
 }
 
 /// Builds them and says where they are. All of the workspace, as `cargo test` does: a part of it would be built with other
-/// features, from the start. Test binaries without a test for root that fits one of the filters are left out.
+/// features, from the start. Test binaries without a test for root that fits one of the filters are left out;
+/// a filter that fits none is an error.
 pub fn build(root: &Path, filters: &[String]) -> Result<Binaries> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--no-run", "--quiet", "--workspace", "--locked", "--message-format=json-render-diagnostics"]);
@@ -32,11 +33,22 @@ pub fn build(root: &Path, filters: &[String]) -> Result<Binaries> {
             agent = Some(path);
         }
     }
-    tests.retain(|path| has_tests(path, filters));
+    let mut unused: Vec<&String> = filters.iter().collect();
+    tests.retain(|path| {
+        let names = root_tests(path);
+        let fits = |filter: &String| names.lines().any(|line| line.contains(filter));
+        unused.retain(|filter| !fits(filter));
+        filters.iter().any(fits)
+    });
+    // One that fits nothing is misspelt, or its test has another name now.
+    if !unused.is_empty() {
+        bail!("no test for root has {} in its name", unused.into_iter().cloned().collect::<Vec<_>>().join(" or "));
+    }
     Ok(Binaries { tests, agent: agent.context("cargo built no kstrobe")? })
 }
 
-fn has_tests(binary: &Path, filters: &[String]) -> bool {
-    let listed = Command::new(binary).args(["--ignored", "--list"]).args(filters).output();
-    listed.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(": test"))
+/// A line for each test that a plain run leaves out.
+fn root_tests(binary: &Path) -> String {
+    let listed = Command::new(binary).args(["--ignored", "--list"]).output();
+    listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }

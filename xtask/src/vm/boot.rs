@@ -13,6 +13,8 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// A disk of the guest that holds nothing; NVMe is built into all of the lab's kernels.
 pub const SPARE_DISK: &str = "nvme0n1";
 const SPARE_DISK_BYTES: u64 = 64 << 20;
+/// So that requests take a known time: 5 ms when they come one after another.
+pub const SPARE_DISK_IOPS: u32 = 200;
 
 /// What a guest left.
 pub struct Ended {
@@ -42,9 +44,11 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
         .arg(at("initrd"))
         .args(["-append", parameters]);
     File::create(at("disk"))?.set_len(SPARE_DISK_BYTES)?;
-    command
-        .args(["-drive", &format!("file={},format=raw,snapshot=on,if=none,id=spare", at("disk").display())])
-        .args(["-device", "nvme,drive=spare,serial=spare"]);
+    let disk = format!(
+        "file={},format=raw,snapshot=on,if=none,id=spare,throttling.iops-total={SPARE_DISK_IOPS}",
+        at("disk").display()
+    );
+    command.args(["-drive", &disk]).args(["-device", "nvme,drive=spare,serial=spare"]);
     for port in [format!("file:{}", at("console").display()), "stdio".into()] {
         command.args(["-serial", &port]);
     }

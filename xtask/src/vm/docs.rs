@@ -5,7 +5,7 @@ use super::boot::Ended;
 use crate::apt::finished;
 use anyhow::{Context, Result};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::Command;
 
@@ -17,16 +17,28 @@ pub struct Answers {
     probes: Value,
 }
 
-/// Names of all shipped probes, off by default or not.
-pub fn shipped(binaries: &Binaries) -> Result<Vec<String>> {
+/// A shipped probe.
+pub struct Shipped {
+    name: String,
+    /// Whether it runs when nothing is said.
+    on: bool,
+}
+
+/// All of them.
+pub fn shipped(binaries: &Binaries) -> Result<Vec<Shipped>> {
     let text = finished(Command::new(&binaries.agent).args(["list", "probes", "-o", "json"]))?;
     let list: Vec<Value> = serde_json::from_str(&text)?;
-    list.iter().map(|probe| Ok(probe["probe"].as_str().context("a probe without a name")?.to_owned())).collect()
+    let read = |probe: &Value| -> Result<Shipped> {
+        let name = probe["probe"].as_str().context("a probe without a name")?.to_owned();
+        Ok(Shipped { name, on: probe["default"] == "on" })
+    };
+    list.iter().map(read).collect()
 }
 
 /// Runs the agent with all of them and leaves what it says.
-pub fn script(binaries: &Binaries, shipped: &[String]) -> String {
-    let (agent, names) = (binaries.agent.display(), shipped.join(","));
+pub fn script(binaries: &Binaries, shipped: &[Shipped]) -> String {
+    let names: Vec<&str> = shipped.iter().map(|probe| probe.name.as_str()).collect();
+    let (agent, names) = (binaries.agent.display(), names.join(","));
     format!(
         "agent='{agent}'\n\"$agent\" doctor -o json >/out/doctor\n\
          \"$agent\" run --only {names} --web.listen-address 127.0.0.1:9779 >/tmp/log 2>&1 &\n\
@@ -62,7 +74,7 @@ impl Notes {
 }
 
 /// The page.
-pub fn page(all: &[Answers], shipped: &[String]) -> Result<String> {
+pub fn page(all: &[Answers], shipped: &[Shipped]) -> Result<String> {
     let mut notes = Notes::default();
     let mut page = String::from(
         "# Kernels\n\n\
@@ -72,13 +84,15 @@ pub fn page(all: &[Answers], shipped: &[String]) -> Result<String> {
     for answers in all {
         writeln!(page, "- **{}**: {}", answers.kernel.0, answers.kernel.1)?;
     }
-    page += "\n## Probes\n\nA cell names the kinds of hooks that were chosen, or why the probe cannot run there.\n\n";
-    let probe_row = |notes: &mut Notes, name: &str| -> Vec<String> {
-        all.iter().map(|answers| probe_cell(&answers.probes, name, notes)).collect()
-    };
-    header(&mut page, "probe", all)?;
-    for name in shipped {
-        writeln!(page, "| `{name}` | {} |", probe_row(&mut notes, name).join(" | "))?;
+    page += "\n## Probes\n\n\
+             A cell names the kinds of hooks that were chosen, with a note when there would be a better one, or why the probe\n\
+             cannot run there.\n\n";
+    header(&mut page, "probe | default", all)?;
+    for probe in shipped {
+        let cells: Vec<String> =
+            all.iter().map(|answers| probe_cell(&answers.probes, &probe.name, &mut notes)).collect();
+        let on = if probe.on { "on" } else { "off" };
+        writeln!(page, "| `{}` | {on} | {} |", probe.name, cells.join(" | "))?;
     }
     page +=
         "\n## Abilities\n\nEach was tried. What is missing costs what the note says; nothing depends on a version.\n\n";
@@ -98,36 +112,57 @@ pub fn page(all: &[Answers], shipped: &[String]) -> Result<String> {
 
 fn header(page: &mut String, first: &str, all: &[Answers]) -> Result<()> {
     let names: Vec<&str> = all.iter().map(|answers| answers.kernel.0.as_str()).collect();
-    writeln!(page, "| {first} | {} |", names.join(" | "))?;
-    writeln!(page, "|---|{}", "---|".repeat(all.len()))?;
+    let header = format!("| {first} | {} |", names.join(" | "));
+    let columns = header.matches('|').count() - 1;
+    writeln!(page, "{header}\n|{}", "---|".repeat(columns))?;
     Ok(())
 }
 
 fn probe_cell(probes: &Value, name: &str, notes: &mut Notes) -> String {
-    // A list, or an object that holds it.
-    let list = probes.as_array().or_else(|| probes["probes"].as_array());
-    let Some(probe) = list.and_then(|list| list.iter().find(|probe| probe["name"] == name)) else {
+    let Some(probe) = list(&probes["probes"]).iter().find(|probe| probe["name"] == name) else {
         return "unknown".into();
     };
-    let hooks = probe["hooks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if probe["attached"] == true {
-        let kinds: BTreeMap<&str, ()> = hooks.iter().filter_map(|hook| Some((hook["kind"].as_str()?, ()))).collect();
-        return kinds.into_keys().filter(|kind| !kind.is_empty()).collect::<Vec<_>>().join(", ");
+    let hooks = list(&probe["hooks"]);
+    if probe["attached"] != true {
+        let reasons = [probe].into_iter().chain(hooks).filter_map(|part| part["reason"].as_str());
+        let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or("no reason given");
+        return format!("no ({})", notes.number(reason));
     }
-    let reasons = [probe].into_iter().chain(hooks).filter_map(|part| part["reason"].as_str());
-    let reason = reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or("no reason given");
-    format!("no ({})", notes.number(reason))
+    let kinds: BTreeSet<&str> = hooks.iter().filter_map(|hook| hook["kind"].as_str()).collect();
+    let cell = kinds.into_iter().collect::<Vec<_>>().join(", ");
+    let mut second_best = BTreeSet::new();
+    for choice in list(&probe["choices"]) {
+        let reasons: Vec<&str> = list(&choice["because"]).iter().filter_map(Value::as_str).collect();
+        if !reasons.is_empty() {
+            let (wanted, got) = (choice["wanted"].as_str(), choice["got"].as_str());
+            let (wanted, got) = (wanted.unwrap_or_default(), got.unwrap_or_default());
+            second_best.insert(notes.number(&format!("`{got}` in place of `{wanted}`: {}", reasons.join("; "))));
+        }
+    }
+    match second_best.iter().map(ToString::to_string).collect::<Vec<_>>() {
+        numbers if numbers.is_empty() => cell,
+        numbers => format!("{cell} ({})", numbers.join(", ")),
+    }
 }
 
-/// What the doctor looked at, in its order.
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// What the doctors looked at besides the rights they had, in their order.
 fn abilities(all: &[Answers]) -> Vec<String> {
-    let findings = all.first().and_then(|answers| answers.doctor["findings"].as_array());
-    findings.into_iter().flatten().filter_map(|finding| finding["what"].as_str().map(str::to_owned)).collect()
+    let mut names = Vec::new();
+    for finding in all.iter().flat_map(|answers| list(&answers.doctor["findings"])) {
+        let what = finding["what"].as_str().unwrap_or_default();
+        if !what.starts_with("CAP_") && !names.iter().any(|name| name == what) {
+            names.push(what.to_owned());
+        }
+    }
+    names
 }
 
 fn ability_cell(doctor: &Value, what: &str, notes: &mut Notes) -> String {
-    let found = doctor["findings"].as_array().and_then(|list| list.iter().find(|finding| finding["what"] == what));
-    match found {
+    match list(&doctor["findings"]).iter().find(|finding| finding["what"] == what) {
         None => "unknown".into(),
         Some(finding) if finding["ok"] == true => "yes".into(),
         Some(finding) => format!("no ({})", notes.number(finding["detail"].as_str().unwrap_or("no reason given"))),
@@ -139,21 +174,36 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn a_page_has_hooks_and_each_reason_once() {
-        let answers = |attached: bool| Answers {
+    fn answers(hooks: Value, choices: Value, reason: &str) -> Answers {
+        let attached = reason.is_empty();
+        let probe = json!({ "name": "p", "attached": attached, "reason": reason, "hooks": hooks, "choices": choices });
+        let findings = json!([
+            { "what": "CAP_BPF", "ok": true, "detail": "held" },
+            { "what": "storage", "ok": false, "detail": "too old" },
+        ]);
+        Answers {
             kernel: ("6.1".into(), "6.1.0-1".into()),
-            doctor: json!({ "findings": [{ "what": "storage", "ok": false, "detail": "too old" }] }),
-            probes: json!({ "probes": [{
-                "name": "p", "attached": attached, "reason": if attached { "" } else { "no\n  event" },
-                "hooks": [{ "kind": "tp_btf" }, { "kind": "tp_btf" }],
-            }] }),
-        };
-        let shipped = ["p".to_owned(), "q".to_owned()];
-        let page = page(&[answers(true), answers(false)], &shipped).unwrap();
-        assert!(page.contains("| `p` | tp_btf | no (1) |"), "{page}");
-        assert!(page.contains("| `q` | unknown | unknown |"), "{page}");
-        assert!(page.contains("| storage | no (2) | no (2) |"), "{page}");
-        assert!(page.contains("1. no event\n2. too old\n"), "{page}");
+            doctor: json!({ "findings": findings }),
+            probes: json!({ "probes": [probe] }),
+        }
+    }
+
+    #[test]
+    fn a_page_has_kinds_of_hooks_and_each_reason_once() {
+        let best = answers(json!([{ "kind": "tp_btf" }, { "kind": "tp_btf" }]), json!([]), "");
+        let choices = json!([
+            { "wanted": "fentry", "got": "kprobe", "because": ["no\n  ftrace"] },
+            { "wanted": "function", "got": "fentry", "because": [] },
+        ]);
+        let second_best = answers(json!([{ "kind": "kprobe" }, { "kind": "tp_btf" }]), choices, "");
+        let refused = answers(json!([{ "kind": "", "reason": "no event" }]), json!([]), "no event");
+        let shipped = [("p", true), ("q", false)].map(|(name, on)| Shipped { name: name.into(), on });
+        let page = page(&[best, second_best, refused], &shipped).unwrap();
+        assert!(page.contains("| probe | default | 6.1 | 6.1 | 6.1 |\n|---|---|---|---|---|\n"), "{page}");
+        assert!(page.contains("| `p` | on | tp_btf | kprobe, tp_btf (1) | no (2) |"), "{page}");
+        assert!(page.contains("| `q` | off | unknown | unknown | unknown |"), "{page}");
+        assert!(page.contains("| storage | no (3) | no (3) | no (3) |"), "{page}");
+        assert!(page.contains("1. `kprobe` in place of `fentry`: no ftrace\n2. no event\n3. too old\n"), "{page}");
+        assert!(!page.contains("CAP_BPF"), "{page}");
     }
 }

@@ -10,23 +10,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What loads on demand in the guest, with all it depends on.
-const MODULES: &[&str] = &[
-    "veth",
-    "dummy",
-    "sch_netem",
-    "tcp_diag",
-    "udp_diag",
-    "inet_diag",
-    "unix_diag",
-    "netlink_diag",
-    "nf_tables",
-    "nft_numgen",
-    "loop",
-    "null_blk",
-    "mq_deadline",
-];
-
 const INIT: &str = include_str!("init.sh");
 const DIRECTORY: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
@@ -121,15 +104,23 @@ impl Image {
         Ok(())
     }
 
-    /// The kernel's modules that tests want, where modprobe finds them.
-    pub fn modules(&mut self, kernel: &Kernel, work: &Path) -> Result<()> {
+    /// These modules of the kernel, and those they depend on, where modprobe finds them.
+    pub fn modules(&mut self, kernel: &Kernel, names: &[String], work: &Path) -> Result<()> {
         let root = work.join("modules");
         let _ = fs::remove_dir_all(&root);
         let folder = root.join("lib/modules").join(&kernel.version);
         fs::create_dir_all(&folder)?;
         let mut files = BTreeMap::new();
         find_modules(&kernel.modules, &mut files)?;
-        let mut wanted: Vec<String> = MODULES.iter().map(|name| (*name).to_owned()).collect();
+        let mut wanted = names.to_vec();
+        let built_in = built_in(&kernel.modules)?;
+        let unknown = wanted.iter().find(|name| !files.contains_key(*name) && !built_in.contains(*name));
+        anyhow::ensure!(
+            unknown.is_none(),
+            "kernel {} has no module {}",
+            kernel.version,
+            unknown.unwrap_or(&String::new())
+        );
         let mut done = BTreeSet::new();
         while let Some(name) = wanted.pop() {
             // What is built in has no file.
@@ -191,6 +182,13 @@ fn find_modules(folder: &Path, found: &mut BTreeMap<String, PathBuf>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Names of the modules that are part of the kernel's image.
+fn built_in(folder: &Path) -> Result<BTreeSet<String>> {
+    let list = fs::read_to_string(folder.join("modules.builtin"))?;
+    let names = list.lines().filter_map(|path| path.rsplit('/').next()?.strip_suffix(".ko"));
+    Ok(names.map(|name| name.replace('-', "_")).collect())
 }
 
 /// A module's bytes; from 6.12 on Debian ships them compressed.

@@ -6,10 +6,12 @@
 mod binaries;
 mod boot;
 mod docs;
+mod guest;
 mod image;
 mod kernel;
 mod needs;
 
+use crate::programs;
 use anyhow::{Result, anyhow, bail};
 use binaries::Binaries;
 use clap::{Args, ValueEnum};
@@ -19,12 +21,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Programs that tests use and that are small enough for a guest, also where busybox has one of the name that can do less.
-/// Tests whose witnesses are not in there name themselves.
-const GUEST_PROGRAMS: &[&str] = &["bpftool", "ss", "nstat", "tc", "nft", "setpriv", "losetup", "unshare"];
 /// Tests of the short set: whether everything loads, attaches and counts.
-const SHORT: &[&str] =
-    &["root_detect", "root_raw_and_btf", "root_abilities", "root_default_probes", "root_a_bad_probe"];
+const SHORT: &[&str] = &[
+    "root_detect_describes_this_kernel",
+    "root_raw_and_btf_tracepoints_count_this_process",
+    "root_abilities_without_btf_say_so",
+    "root_default_probes_have_data_within_ten_seconds",
+    "root_every_shipped_probe_attaches_or_says_why",
+    "root_a_bad_probe_is_skipped_and_the_others_run",
+    "root_functions_are_counted_alike_in_every_way",
+    "root_retransmits_under_netem_loss_agree_with_snmp",
+];
 
 /// What to run where.
 #[derive(Args)]
@@ -41,6 +48,9 @@ pub struct Options {
     /// Run no tests: ask every kernel what it can do and write docs/kernels.md
     #[arg(long, conflicts_with_all = ["kernel", "set", "tests"])]
     write_docs: bool,
+    /// Run no tests but `cargo xtask bench --only hooks`: kinds of hooks that the host may lack
+    #[arg(long, conflicts_with_all = ["set", "tests", "write_docs"])]
+    bench: bool,
     /// Names of tests, or parts of them; those of the set when there are none
     #[arg(last = true)]
     tests: Vec<String>,
@@ -60,51 +70,109 @@ fn cache(root: &Path) -> PathBuf {
     root.join("target/vm")
 }
 
-/// Runs what was asked for in each kernel in turn.
+/// Runs what was asked for.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    needs::provide(&cache(root)).map_err(|why| anyhow!(why))?;
+    provide(root).map_err(|why| anyhow!(why))?;
     if options.write_docs {
         return write_docs(root, Duration::from_secs(options.timeout));
     }
-    let releases = if options.kernel.is_empty() { &Release::ALL[..] } else { &options.kernel };
+    if options.bench {
+        return bench(root, options);
+    }
+    run_tests(root, options).map(drop)
+}
+
+/// Measures the hooks in each kernel. Ratios are of an emulated processor's, which is slow at other things than a real one.
+fn bench(root: &Path, options: &Options) -> Result<()> {
+    let agent = crate::bench::build_agent(root)?;
+    let xtask = std::env::current_exe()?;
+    let script = format!(
+        "cd '{}' && '{}' bench --only hooks --rounds 3 --calls 20000 --agent '{}'\n",
+        root.display(),
+        xtask.display(),
+        agent.display()
+    );
+    let binaries = Binaries { tests: vec![xtask], agent };
+    for release in wanted(options) {
+        let ended = guest(root, *release, &binaries, &script, Duration::from_secs(options.timeout))?;
+        if ended.status != 0 {
+            bail!("the benchmark failed on kernel {} (status {})", release.name(), ended.status);
+        }
+    }
+    Ok(())
+}
+
+fn wanted(options: &Options) -> &[Release] {
+    if options.kernel.is_empty() { &Release::ALL } else { &options.kernel }
+}
+
+/// Runs tests in each kernel in turn; says which were not run there, and why.
+fn run_tests(root: &Path, options: &Options) -> Result<Vec<String>> {
+    let releases = wanted(options);
     let tests: Vec<String> = match options.set {
         _ if !options.tests.is_empty() => options.tests.clone(),
         Set::Short => SHORT.iter().map(|name| (*name).to_owned()).collect(),
         Set::Full => vec!["root_".to_owned()],
     };
     let binaries = binaries::build(root, &tests)?;
-    if binaries.tests.is_empty() {
-        bail!("no test for root has {} in its name", tests.join(" or "));
-    }
     let limit = Duration::from_secs(options.timeout);
-    let mut failed = Vec::new();
+    let (mut failed, mut not_run) = (Vec::new(), Vec::new());
     for release in releases {
         let begin = Instant::now();
         let outcome = run_in(root, *release, &binaries, &tests, limit);
         println!("== kernel {}: {:.1} s", release.name(), begin.elapsed().as_secs_f64());
-        if let Err(error) = outcome {
-            println!("kernel {}: {error:#}", release.name());
-            failed.push(release.name());
+        match outcome {
+            Ok(lines) => not_run.extend(lines.into_iter().map(|line| format!("{}: {line}", release.name()))),
+            Err(error) => {
+                println!("kernel {}: {error:#}", release.name());
+                failed.push(release.name());
+            }
         }
     }
-    if failed.is_empty() { Ok(()) } else { bail!("failed on kernel {}", failed.join(", ")) }
+    for line in &not_run {
+        println!("not run: {line}");
+    }
+    if failed.is_empty() { Ok(not_run) } else { bail!("failed on kernel {}", failed.join(", ")) }
 }
 
-/// Gets what the lab needs; the error is why there is no lab here.
+/// Gets what the lab needs, its kernels too; the error is why there is no lab here.
 pub fn prepare(root: &Path) -> Result<(), String> {
     if std::env::var_os("KSTROBE_SKIP_VM").is_some_and(|value| value == "1") {
         return Err("KSTROBE_SKIP_VM=1".into());
     }
-    needs::provide(&cache(root))
+    provide(root)?;
+    for release in Release::ALL {
+        kernel::fetch(&cache(root), release).map_err(|error| format!("{error:#}"))?;
+    }
+    Ok(())
 }
 
-/// The short set in every kernel, for a test of a change.
-pub fn short(root: &Path) -> Result<()> {
-    run(root, &Options { kernel: vec![], timeout: 120, set: Set::Short, write_docs: false, tests: vec![] })
+/// Gets what the lab runs, and what guests take from this machine as far as it can be had.
+fn provide(root: &Path) -> Result<(), String> {
+    needs::provide(&cache(root))?;
+    let programs = guest::needs(root).map_err(|error| format!("{error:#}"))?.programs;
+    if programs::cannot_install().is_none()
+        && let Err(error) = programs::install_these(&programs)
+    {
+        println!("{error:#}");
+    }
+    let missing: Vec<_> = programs.into_iter().filter(|name| programs::find(name).is_none()).collect();
+    if !missing.is_empty() {
+        println!("guests go without {}: not installed here", missing.join(", "));
+    }
+    Ok(())
+}
+
+/// The short set in every kernel, for a test of a change; says which tests were not run there, and why.
+pub fn short(root: &Path) -> Result<Vec<String>> {
+    run_tests(
+        root,
+        &Options { kernel: vec![], timeout: 120, set: Set::Short, write_docs: false, bench: false, tests: vec![] },
+    )
 }
 
 fn write_docs(root: &Path, limit: Duration) -> Result<()> {
-    let binaries = binaries::build(root, &["no tests".to_owned()])?;
+    let binaries = binaries::build(root, &[])?;
     let shipped = docs::shipped(&binaries)?;
     let mut all = Vec::new();
     for release in Release::ALL {
@@ -119,14 +187,23 @@ fn write_docs(root: &Path, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-fn run_in(root: &Path, release: Release, binaries: &Binaries, tests: &[String], limit: Duration) -> Result<()> {
+fn run_in(
+    root: &Path,
+    release: Release,
+    binaries: &Binaries,
+    tests: &[String],
+    limit: Duration,
+) -> Result<Vec<String>> {
     let ended = guest(root, release, binaries, &script(root, release, binaries, tests), limit)?;
-    for (name, bytes) in &ended.files {
-        if name == "not-run" {
-            print!("not run here:\n{}", String::from_utf8_lossy(bytes));
-        }
+    if ended.status != 0 {
+        bail!("tests failed (status {})", ended.status);
     }
-    if ended.status == 0 { Ok(()) } else { bail!("tests failed (status {})", ended.status) }
+    let lists = ended.files.iter().filter(|(name, _)| name == "not-run");
+    Ok(lists.flat_map(|(_, bytes)| lines(bytes)).collect())
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
 }
 
 /// Boots a kernel of the lab with the project's binaries and runs a script of shell.
@@ -137,9 +214,11 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
     fs::create_dir_all(&work)?;
     println!("\n== kernel {} ({})", release.name(), kernel.version);
     let mut image = Image::new()?;
-    image.modules(&kernel, &work)?;
-    for program in GUEST_PROGRAMS {
-        if let Some(path) = crate::programs::find(program) {
+    let needs = guest::needs(root)?;
+    image.modules(&kernel, &needs.modules, &work)?;
+    for program in &needs.programs {
+        // Tests whose witnesses are not there name themselves.
+        if let Some(path) = programs::find(program) {
             image.program(&path, &format!("/usr/sbin/{program}"))?;
         }
     }
@@ -147,9 +226,9 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
         image.stripped(binary)?;
     }
     // What tests read, where it was when they were built.
-    image.put(&root.join("config/probes"))?;
-    image.put(&root.join("docs/language.md"))?;
-    image.put(&root.join("README.md"))?;
+    for file in &needs.files {
+        image.put(&root.join(file))?;
+    }
     image.directory(&root.join("agent").to_string_lossy());
     image.write("/command", script.as_bytes().to_vec(), 0o644);
     boot::boot(&kernel, &image.archive(), &work, limit)
@@ -160,9 +239,13 @@ fn script(root: &Path, release: Release, binaries: &Binaries, tests: &[String]) 
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let filters: Vec<String> = tests.iter().map(|name| quote(name)).collect();
     let mut script = format!(
-        "cd {} || exit 1\nexport KSTROBE_NOT_RUN_FILE=/out/not-run KSTROBE_SPARE_DISK={disk} KSTROBE_LAB={release} {emulated} RUST_BACKTRACE=0\nstatus=0\n",
+        "cd {} || exit 1\n\
+         export KSTROBE_NOT_RUN_FILE=/out/not-run KSTROBE_LAB={release} {emulated} RUST_BACKTRACE=0\n\
+         export KSTROBE_SPARE_DISK={disk} KSTROBE_SPARE_DISK_IOPS={iops}\n\
+         status=0\n",
         quote(&root.join("agent").to_string_lossy()),
         disk = boot::SPARE_DISK,
+        iops = boot::SPARE_DISK_IOPS,
         release = release.name(),
         emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
     );

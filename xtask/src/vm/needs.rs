@@ -1,7 +1,7 @@
 //! What the lab needs from the distribution: found, installed, or said by name.
 
 use super::boot::QEMU;
-use crate::apt::{Apt, finished};
+use crate::apt::{self, Apt, finished};
 use crate::programs;
 use std::fs;
 use std::path::Path;
@@ -19,6 +19,8 @@ const NEEDED: &[(&str, &str)] = &[
     ("ldd", "libc-bin"),
     ("dpkg-deb", "dpkg"),
     ("apt-get", "apt"),
+    // Verifies what comes from Debian's archive, on Ubuntu too.
+    (apt::KEYRING, "debian-archive-keyring"),
 ];
 
 /// Installs what is missing where that can be done; the error says by name what is still missing and why.

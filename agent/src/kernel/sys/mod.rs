@@ -7,6 +7,7 @@ pub mod map;
 pub mod mount;
 pub mod perf;
 pub mod prog;
+pub mod uprobe;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

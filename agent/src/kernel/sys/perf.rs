@@ -47,17 +47,19 @@ pub enum Place<'a> {
 }
 
 fn open(kind: u32, config: u64, sample_period: u64, cpu: u32) -> io::Result<OwnedFd> {
-    open_attr(EventAttr { kind, config, sample_period, ..EventAttr::default() }, cpu)
+    open_attr(EventAttr { kind, config, sample_period, ..EventAttr::default() }, None, cpu)
 }
 
-fn open_attr(attr: EventAttr, cpu: u32) -> io::Result<OwnedFd> {
+fn open_attr(attr: EventAttr, process: Option<u32>, cpu: u32) -> io::Result<OwnedFd> {
     let size = size_of::<EventAttr>() as u32;
     let attr = EventAttr { size, flags: DISABLED, ..attr };
-    let (any_process, no_group) = (-1, -1);
+    // An event of one process is on whatever CPU that is.
+    let (process, cpu) = process.map_or((-1, cpu as i32), |pid| (pid as i32, -1));
+    let no_group = -1;
     // SAFETY: `attr` and the name it may point to outlive the call, and it says its own size; the result is a new descriptor.
     unsafe {
         let fd =
-            libc::syscall(libc::SYS_perf_event_open, &raw const attr, any_process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
+            libc::syscall(libc::SYS_perf_event_open, &raw const attr, process, cpu, no_group, PERF_FLAG_FD_CLOEXEC);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(owned(fd as i32)) }
     }
 }
@@ -93,8 +95,25 @@ pub fn attach_kprobe(prog: BorrowedFd<'_>, kind: u32, place: Place<'_>, ret: boo
         Place::Address(address) => (0, address),
     };
     let attr = EventAttr { kind, config: ret.into(), sample_period: 1, config1, config2, ..EventAttr::default() };
-    let event = open_attr(attr, cpu)?;
+    let event = open_attr(attr, None, cpu)?;
     // As with tracepoints the program hangs on the breakpoint itself, so that the event can stay disabled.
+    ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
+    Ok(event)
+}
+
+/// Runs a program at a place of a file (its path and bytes from its start), in all processes or one, on every CPU until the
+/// returned event is closed. `kind` is the type of the perf events that are uprobes, `config` has their flags.
+pub fn attach_uprobe(
+    prog: BorrowedFd<'_>,
+    kind: u32,
+    config: u64,
+    (path, offset): (&std::ffi::CStr, u64),
+    process: Option<u32>,
+    cpu: u32,
+) -> io::Result<OwnedFd> {
+    let (config1, config2) = (path.as_ptr() as u64, offset);
+    let attr = EventAttr { kind, config, sample_period: 1, config1, config2, ..EventAttr::default() };
+    let event = open_attr(attr, process, cpu)?;
     ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
     Ok(event)
 }

@@ -27,6 +27,10 @@ pub fn parse(text: &str) -> Result<Target, String> {
                 let (name, call) = p.after_keyword(Parser::syscall)?;
                 target.syscalls.insert(name, call);
             }
+            "usdt" => {
+                let (name, places) = p.after_keyword(Parser::usdt)?;
+                target.usdts.insert(name, places);
+            }
             "poll" => {
                 let (name, fields) = p.after_keyword(Parser::record)?;
                 target.polls.insert(name, fields);
@@ -41,7 +45,8 @@ pub fn parse(text: &str) -> Result<Target, String> {
                 target.modules.insert(name, types);
             }
             _ => {
-                return p.fail("release, arch, cpus, ability, tracepoint, syscall, poll, functions, btf or module");
+                return p
+                    .fail("release, arch, cpus, ability, tracepoint, syscall, usdt, poll, functions, btf or module");
             }
         }
     }
@@ -215,6 +220,14 @@ impl Parser {
         }
         self.expect(";")?;
         Ok((name, Syscall { number, args }))
+    }
+
+    fn usdt(&mut self) -> Result<(String, Vec<String>), String> {
+        let name = self.string()?;
+        self.expect("(")?;
+        let places = self.list(Parser::string)?;
+        self.expect(";")?;
+        Ok((name, places))
     }
 
     /// `a, b)`

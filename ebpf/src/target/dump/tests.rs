@@ -96,6 +96,7 @@ fn sample() -> Target {
     target.syscalls.insert("recvfrom".into(), Syscall { number: 45, args: Some(args) });
     target.syscalls.insert("getpid".into(), Syscall { number: 39, args: Some(vec![]) });
     target.syscalls.insert("read".into(), Syscall { number: 0, args: None });
+    target.usdts.insert("/bin/x:p:n".into(), vec!["".into(), "-4@%edi 8@$\"q\"".into()]);
     target.polls.insert("softnet".into(), vec![field("cpu", 0, FieldType::Int { size: 4, signed: false })]);
     let function = |symbol: &str, module: Option<&str>, traceable| Function {
         symbol: symbol.into(),
@@ -121,6 +122,7 @@ fn what_was_written_is_read_back() {
     assert_eq!(back.tracepoints, target.tracepoints);
     assert_eq!(back.syscalls, target.syscalls);
     assert_eq!(back.polls, target.polls);
+    assert_eq!(back.usdts, target.usdts);
     assert_eq!(back.abilities, target.abilities);
     assert_eq!(back.functions, target.functions);
     assert_eq!(dump(&back, &ROOTS), text, "writing it again gives the same text");

@@ -34,6 +34,10 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
         }
         out += ";\n";
     }
+    for (name, places) in &target.usdts {
+        let places: Vec<String> = places.iter().map(|p| quoted(p)).collect();
+        let _ = writeln!(out, "usdt {} ({});", quoted(name), places.join(", "));
+    }
     for (name, fields) in &target.polls {
         record(&mut out, "poll", name, fields);
     }

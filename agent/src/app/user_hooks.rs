@@ -1,0 +1,234 @@
+//! The hooks of one probe in programs and libraries: attached to the files there are, and to those that come later.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use kstrobe_ebpf::typed::Attach;
+
+use crate::binaries::find::{FileId, World};
+use crate::binaries::{self, File};
+use crate::kernel::load::Loaded;
+use crate::kernel::uprobe;
+
+/// Time between two looks for files: what starts is hooked within it.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// All of a probe's programs that are hooked into files.
+pub(super) struct UserHooks {
+    hooks: Vec<UserHook>,
+    looked: Instant,
+    /// Nothing is hooked until it is woken.
+    rests: bool,
+}
+
+/// One program.
+struct UserHook {
+    program: String,
+    attach: Attach,
+    files: Vec<Attached>,
+    /// Files that were found but not hooked: not tried again. With the reason, unless another program of the probe is for
+    /// them.
+    passed: Vec<(FileId, Option<String>)>,
+    /// Why no file was found at the last look.
+    none: Option<String>,
+}
+
+/// A file that is hooked.
+struct Attached {
+    id: FileId,
+    shown: String,
+    places: usize,
+    /// What keeps it so.
+    _links: Vec<OwnedFd>,
+}
+
+/// What a look changed, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct News {
+    /// The hook, with the mechanism chosen for it.
+    pub hook: String,
+    /// The file.
+    pub file: String,
+    /// What became of it.
+    pub change: Change,
+}
+
+/// See [`News`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It is hooked at so many places.
+    Attached(usize),
+    /// Nothing runs it any more.
+    Detached,
+    /// It cannot be hooked, and why.
+    Refused(String),
+}
+
+impl UserHooks {
+    /// Of a probe's programs those that are for files; `None` when there are none.
+    pub fn new(programs: &[(String, Attach)]) -> Option<UserHooks> {
+        let user = programs.iter().filter(|(_, attach)| uprobe::way(attach).is_some());
+        let hooks: Vec<UserHook> = user.map(|(program, attach)| UserHook::new(program, attach)).collect();
+        (!hooks.is_empty()).then(|| UserHooks { hooks, looked: Instant::now(), rests: false })
+    }
+
+    /// When to look again.
+    pub fn due(&self) -> Instant {
+        self.looked + LOOK_EVERY
+    }
+
+    /// Hooks files that are new and lets go of files that nothing runs any more.
+    pub fn look(&mut self, loaded: &Loaded, world: &World) -> Vec<News> {
+        self.looked = Instant::now();
+        if self.rests {
+            return Vec::new();
+        }
+        let attaches: Vec<Attach> = self.hooks.iter().map(|h| h.attach.clone()).collect();
+        self.hooks.iter_mut().flat_map(|hook| hook.look(loaded, world, &attaches)).collect()
+    }
+
+    /// Lets go of all files, until [`UserHooks::wake`].
+    pub fn rest(&mut self) {
+        self.rests = true;
+        for hook in &mut self.hooks {
+            hook.files.clear();
+            hook.passed.clear();
+        }
+    }
+
+    /// Hooks files again.
+    pub fn wake(&mut self, loaded: &Loaded, world: &World) -> Vec<News> {
+        self.rests = false;
+        self.look(loaded, world)
+    }
+
+    /// Why something of the probe is hooked nowhere; empty when all is.
+    pub fn reason(&self) -> String {
+        let mut reasons: Vec<String> = Vec::new();
+        for hook in self.hooks.iter().filter(|h| h.files.is_empty()) {
+            // Programs for the other ways in which a probe point's arguments may lie: one of them is enough.
+            let sibling = |other: &&UserHook| !other.files.is_empty() && is_same_point(&other.attach, &hook.attach);
+            if self.hooks.iter().find(sibling).is_none() {
+                let reason = hook.reason();
+                if !reasons.contains(&reason) {
+                    reasons.push(reason);
+                }
+            }
+        }
+        reasons.join("; ")
+    }
+
+    /// Each hooked file with the number of places, and each that cannot be hooked with the reason.
+    pub fn files(&self) -> Vec<String> {
+        let attached = self.hooks.iter().flat_map(|h| &h.files).map(|file| counted(&file.shown, file.places));
+        let refused = self.hooks.iter().flat_map(|h| &h.passed).filter_map(|(_, why)| why.clone());
+        let mut all: Vec<String> = attached.chain(refused).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+}
+
+fn counted(file: &str, places: usize) -> String {
+    format!("{file}: {places} {}", if places == 1 { "place" } else { "places" })
+}
+
+/// Whether two programs are for one probe point whose arguments lie in different ways.
+fn is_same_point(a: &Attach, b: &Attach) -> bool {
+    match (a, b) {
+        (
+            Attach::Usdt { binary: b1, provider: p1, name: n1, .. },
+            Attach::Usdt { binary: b2, provider: p2, name: n2, .. },
+        ) => (b1, p1, n1) == (b2, p2, n2),
+        _ => false,
+    }
+}
+
+impl UserHook {
+    fn new(program: &str, attach: &Attach) -> UserHook {
+        let (program, attach) = (program.to_string(), attach.clone());
+        UserHook { program, attach, files: Vec::new(), passed: Vec::new(), none: None }
+    }
+
+    fn reason(&self) -> String {
+        match (&self.none, self.passed.iter().find_map(|(_, why)| why.as_ref())) {
+            (Some(none), _) => format!("waiting: {none}"),
+            (None, Some(why)) => why.clone(),
+            (None, None) => "waiting for a file to hook".into(),
+        }
+    }
+
+    fn look(&mut self, loaded: &Loaded, world: &World, all: &[Attach]) -> Vec<News> {
+        let (Attach::Uprobe { binary, .. } | Attach::Usdt { binary, .. }) = &self.attach else { return Vec::new() };
+        let (found, none) = match world.find(binary) {
+            Ok(files) => (files, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
+        self.none = none;
+        let mut news = Vec::new();
+        let gone_with = binary.pid.filter(|pid| !world.has_process(*pid));
+        let is_there = |id: &FileId| found.iter().any(|file| file.id.same_file(id));
+        self.passed.retain(|(id, _)| is_there(id));
+        self.files.retain(|file| {
+            // A file that was replaced, or whose container is gone, is let go once nothing runs it: the hook keeps its inode.
+            let lives = is_there(&file.id) || (gone_with.is_none() && world.runs(&file.id));
+            if !lives {
+                let (hook, file) = (self.attach.to_string(), file.shown.clone());
+                news.push(News { hook, file, change: Change::Detached });
+            }
+            lives
+        });
+        for file in &found {
+            let known = self.files.iter().map(|f| &f.id).chain(self.passed.iter().map(|(id, _)| id));
+            if !known.clone().any(|id| id.same_file(&file.id)) {
+                news.extend(self.take(loaded, file, all));
+            }
+        }
+        news
+    }
+
+    /// Hooks a file that is new.
+    fn take(&mut self, loaded: &Loaded, file: &File, all: &[Attach]) -> Option<News> {
+        let change = match self.attach_to(loaded, file, all) {
+            Ok(None) => {
+                self.passed.push((file.id, None));
+                return None;
+            }
+            Ok(Some(attached)) => {
+                let places = attached.places;
+                self.files.push(attached);
+                Change::Attached(places)
+            }
+            Err(why) => {
+                self.passed.push((file.id, Some(format!("{}: {why}", file.shown))));
+                Change::Refused(why)
+            }
+        };
+        Some(News { hook: self.attach.to_string(), file: file.shown.clone(), change })
+    }
+
+    /// `None` when another program of this probe is for this file.
+    fn attach_to(&self, loaded: &Loaded, file: &File, all: &[Attach]) -> Result<Option<Attached>, String> {
+        let Some(places) = binaries::places(file, &self.attach)? else {
+            let for_it = |attach: &&Attach| matches!(binaries::places(file, attach), Ok(Some(_)));
+            return match all.iter().filter(|a| is_same_point(a, &self.attach)).find(for_it) {
+                Some(_) => Ok(None),
+                None => {
+                    Err("its arguments lie elsewhere than in the file the probe was compiled for: restart the agent \
+                             while this program runs"
+                        .into())
+                }
+            };
+        };
+        let (Attach::Uprobe { binary, .. } | Attach::Usdt { binary, .. }) = &self.attach else { return Ok(None) };
+        let path = CString::new(file.path()).map_err(|error| error.to_string())?;
+        let at_return = uprobe::way(&self.attach).is_some_and(|way| way.at_return);
+        let (offsets, semaphores) = (&places.offsets, &places.semaphores);
+        let links = loaded.attach_user(
+            &self.program,
+            &uprobe::Places { path: &path, offsets, semaphores, at_return, pid: binary.pid },
+        )?;
+        Ok(Some(Attached { id: file.id, shown: file.shown.clone(), places: offsets.len(), _links: links }))
+    }
+}

@@ -1,0 +1,150 @@
+//! From an open file to what can be hooked in it.
+
+use kstrobe_ebpf::typed::Attach;
+use object::{ReadCache, ReadRef};
+use std::fs;
+
+use super::elf::Image;
+use super::find::File;
+use super::symbols::{self, Function, Place};
+use super::usdt::{self, Site};
+
+/// Places that one hook may take in one file.
+pub const MOST_PLACES: usize = 512;
+/// Most bytes read in one piece: the largest symbol tables of browsers have half of it. Whoever writes a file that asks
+/// for more wants the agent's memory.
+const MOST_BYTES: u64 = 128 << 20;
+
+/// A file that is read as needed, never in pieces that are too large.
+#[derive(Clone, Copy)]
+struct Pieces<'a>(&'a ReadCache<&'a fs::File>);
+
+impl<'a> ReadRef<'a> for Pieces<'a> {
+    fn len(self) -> Result<u64, ()> {
+        self.0.len()
+    }
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        if size > MOST_BYTES { Err(()) } else { self.0.read_bytes_at(offset, size) }
+    }
+    fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        self.0.read_bytes_at_until(range, delimiter)
+    }
+}
+
+/// The places of the functions that a symbol or pattern means, `beyond` bytes into each.
+pub fn functions(file: &File, symbol: &str, beyond: u64) -> Result<Vec<Place>, String> {
+    let cache = ReadCache::new(&file.handle);
+    symbols::find(&Image::parse(Pieces(&cache))?, symbol, beyond, MOST_PLACES)
+}
+
+/// The places of the static probe points that fit.
+pub fn probes(file: &File, provider: &str, name: &str) -> Result<Vec<Site>, String> {
+    let cache = ReadCache::new(&file.handle);
+    usdt::find(&Image::parse(Pieces(&cache))?, provider, name, MOST_PLACES)
+}
+
+/// Where a program is to be hooked into one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Instructions, in bytes from the file's start, ascending.
+    pub offsets: Vec<u64>,
+    /// For each of them the semaphore, likewise, 0 for none; empty when none has one.
+    pub semaphores: Vec<u64>,
+}
+
+/// The places that a user-space hook means in a file. `None` when the file has the probe point, but its arguments lie
+/// elsewhere than where this program reads them.
+pub fn places(file: &File, attach: &Attach) -> Result<Option<Places>, String> {
+    match attach {
+        Attach::Uprobe { symbol, offset, .. } => {
+            let offsets = functions(file, symbol, *offset)?.into_iter().map(|place| place.offset).collect();
+            Ok(Some(Places { offsets, semaphores: Vec::new() }))
+        }
+        Attach::Usdt { provider, name, args, .. } => {
+            let sites = probes(file, provider, name)?;
+            Ok(places_of(sites.into_iter().filter(|site| args.as_ref().is_none_or(|args| site.args == *args))))
+        }
+        other => Err(format!("{other} is not a hook in a program or library")),
+    }
+}
+
+fn places_of(sites: impl Iterator<Item = Site>) -> Option<Places> {
+    let mut pairs: Vec<(u64, u64)> = sites.map(|site| (site.offset, site.semaphore.unwrap_or(0))).collect();
+    pairs.sort_unstable();
+    // Two probe points that a pattern means may stand at one instruction.
+    pairs.dedup();
+    let (offsets, semaphores): (Vec<u64>, Vec<u64>) = pairs.into_iter().unzip();
+    let none = semaphores.iter().all(|s| *s == 0);
+    let semaphores = if none { Vec::new() } else { semaphores };
+    (!offsets.is_empty()).then_some(Places { offsets, semaphores })
+}
+
+/// Every function that has a name.
+pub fn all_functions(file: &File) -> Result<Vec<Function>, String> {
+    let cache = ReadCache::new(&file.handle);
+    Ok(symbols::all(&Image::parse(Pieces(&cache))?))
+}
+
+/// Every static probe point.
+pub fn all_probes(file: &File) -> Result<Vec<Site>, String> {
+    let cache = ReadCache::new(&file.handle);
+    Ok(usdt::all(&Image::parse(Pieces(&cache))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::find::World;
+    use super::*;
+    use kstrobe_ebpf::program::Binary;
+
+    fn file(path: &str) -> File {
+        let world = World::default();
+        world.find(&Binary { path: path.into(), pid: None }).unwrap().remove(0)
+    }
+
+    #[test]
+    fn functions_of_the_test_itself_are_where_its_code_is() {
+        let own = file(std::env::current_exe().unwrap().to_str().unwrap());
+        let places = functions(&own, "kstrobe::binaries::open::tests::marked", 0).unwrap();
+        assert_eq!(places.len(), 1, "{places:?}");
+        // The code in memory is the code in the file at that place.
+        let mut code = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&own.handle, &mut code, places[0].offset).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let address = marked as fn() -> u64 as usize as u64;
+        let offset = maps.lines().find_map(|line| {
+            let mut fields = line.split_whitespace();
+            let (from, to) = fields.next()?.split_once('-')?;
+            let hex = |text| u64::from_str_radix(text, 16).ok();
+            let (from, to, at) = (hex(from)?, hex(to)?, hex(fields.nth(1)?)?);
+            (from..to).contains(&address).then_some(address - from + at)
+        });
+        assert_eq!(Some(places[0].offset), offset);
+        assert_ne!(code, [0; 8]);
+    }
+
+    #[test]
+    fn places_of_probe_points_keep_their_semaphores() {
+        let site =
+            |offset, semaphore| Site { provider: "p".into(), name: "n".into(), args: String::new(), offset, semaphore };
+        let of = |sites: &[Site]| places_of(sites.iter().cloned());
+        let two = of(&[site(8, None), site(4, Some(100)), site(4, Some(100))]).unwrap();
+        assert_eq!((two.offsets, two.semaphores), (vec![4, 8], vec![100, 0]));
+        assert_eq!(of(&[site(4, None)]), Some(Places { offsets: vec![4], semaphores: vec![] }));
+        assert_eq!(of(&[]), None);
+    }
+
+    #[inline(never)]
+    fn marked() -> u64 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn getaddrinfo_is_in_libc() {
+        let libc = World::look().find(&Binary { path: "libc".into(), pid: Some(std::process::id()) }).unwrap();
+        assert_eq!(libc.len(), 1, "{libc:?}");
+        assert_eq!(functions(&libc[0], "getaddrinfo", 0).unwrap().len(), 1);
+        let why = functions(&libc[0], "getaddrinf", 0).unwrap_err();
+        assert_eq!(why, "it has no function `getaddrinf`; did you mean `getaddrinfo`?");
+    }
+}

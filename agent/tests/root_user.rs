@@ -1,0 +1,188 @@
+//! Hooks in programs and libraries: functions of the C library against bpftrace, static probe points of a PostgreSQL server
+//! against its own log.
+
+mod support;
+
+use nix::unistd::{User, chown};
+use std::fs;
+use std::net::ToSocketAddrs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::agent::{Agent, Setup};
+use support::bpftrace::Bpftrace;
+use support::{Folder, emulated, load, output, postgresql, wait_for, witnesses};
+
+/// A call takes at least some 30 µs; each tool times the other's breakpoints too, some µs each.
+const TOOL_OVERHEAD_NS: u64 = 20_000;
+
+const GETADDRINFO_SCRIPT: &str = "
+    uprobe:/lib/x86_64-linux-gnu/libc.so.6:getaddrinfo /comm == \"kst-names\"/ { @start[tid] = nsecs; }
+    uretprobe:/lib/x86_64-linux-gnu/libc.so.6:getaddrinfo /@start[tid]/ {
+        @ns[1] = hist(nsecs - @start[tid]);
+        @calls[1] = count();
+        delete(@start[tid]);
+    }
+    END { clear(@start); }";
+
+#[test]
+#[ignore = "needs root"]
+fn root_time_of_getaddrinfo_agrees_with_bpftrace() {
+    const CALLS: u32 = 400;
+    if !witnesses("root_time_of_getaddrinfo_agrees_with_bpftrace", &["bpftrace"]) {
+        return;
+    }
+    let agent = Setup { arguments: &["--enable", "name_resolution"], ..Setup::default() }.start();
+    let bpftrace = Bpftrace::start(GETADDRINFO_SCRIPT);
+    load::named("kst-names", || {
+        for i in 0..CALLS {
+            // Neither needs a server: the one is in /etc/hosts, the other is no name.
+            let found = (if i % 4 == 0 { "no name:80" } else { "localhost:80" }).to_socket_addrs();
+            assert_eq!(found.is_err(), i % 4 == 0, "{found:?}");
+        }
+    });
+    let metrics = agent.scrape();
+    let maps = bpftrace.stop();
+    let of = |failed: &str| {
+        let labels = [("comm", "kst-names"), ("failed", failed)];
+        metrics.histogram("kstrobe_name_resolution_duration_seconds", &labels)
+    };
+    let (good, bad) = (of("false"), of("true"));
+    assert_eq!((good.count, bad.count), (f64::from(CALLS * 3 / 4), f64::from(CALLS / 4)));
+    assert_eq!(maps.number("@calls", "1"), u64::from(CALLS), "bpftrace counts them too");
+    let hist = maps.hist("@ns", "1");
+    let below = |ns: u64| hist.iter().filter(|(_, max, _)| *max < ns).map(|(_, _, n)| *n).sum::<u64>() as f64;
+    let slack = f64::from(CALLS) * if emulated() { 0.2 } else { 0.05 };
+    for ((le, a), (_, b)) in good.buckets.iter().zip(&bad.buckets) {
+        let ns = if le.is_finite() { (le * 1e9).round() as u64 } else { u64::MAX / 4 };
+        let least = below(1 << ns.saturating_sub(TOOL_OVERHEAD_NS).max(1).ilog2());
+        let most = below((ns + TOOL_OVERHEAD_NS).next_power_of_two() + 1);
+        assert!((least - slack..=most + slack).contains(&(a + b)), "le={le}: {a} + {b}, bpftrace {hist:?}");
+    }
+    agent.stop();
+}
+
+/// A server of the test's own, on a socket in a folder of its own. Dropping it stops it.
+struct Server {
+    process: Child,
+    folder: Folder,
+    programs: PathBuf,
+}
+
+impl Server {
+    fn start() -> Server {
+        let programs = postgresql().into_iter().filter(|bin| bin.join("initdb").is_file()).max().expect("the package");
+        // The server refuses to run as root.
+        let user = User::from_name("postgres").unwrap().expect("the package brings its user");
+        let folder = Folder::new();
+        chown(&folder.0, Some(user.uid), Some(user.gid)).unwrap();
+        fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let as_user = |program: &str| {
+            let mut command = Command::new(programs.join(program));
+            command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).current_dir(&folder.0).env("LC_ALL", "C");
+            command
+        };
+        let data = folder.0.join("data");
+        output(as_user("initdb").args(["--auth=trust", "--no-sync", "--pgdata"]).arg(&data));
+        let log = fs::File::create(folder.0.join("log")).unwrap();
+        let process = as_user("postgres")
+            .arg("-D")
+            .arg(&data)
+            .args(["-c", "listen_addresses=", "-c", "log_min_duration_statement=0", "-k"])
+            .arg(&folder.0)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let server = Server { process, folder, programs };
+        wait_for("the server's socket", Duration::from_secs(60), || {
+            server.folder.0.join(".s.PGSQL.5432").exists().then_some(())
+        });
+        wait_for("the server's answer", Duration::from_secs(60), || server.ask("select 1").then_some(()));
+        server
+    }
+
+    fn binary(&self) -> PathBuf {
+        self.programs.join("postgres")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.0.join("log")
+    }
+
+    /// Sends statements over one connection, each as a query of its own.
+    fn ask(&self, statements: &str) -> bool {
+        let mut psql = Command::new(self.programs.join("psql"));
+        psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--username", "postgres", "--dbname", "postgres"]);
+        psql.arg("--host").arg(&self.folder.0).stdout(Stdio::null()).stderr(Stdio::null());
+        let file = self.folder.write("statements.sql", statements);
+        psql.arg("--file").arg(file).status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let id = nix::unistd::Pid::from_raw(self.process.id().cast_signed());
+        let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT);
+        let _ = self.process.wait();
+    }
+}
+
+/// Seconds of each statement, as the server's log says from a byte on.
+fn logged(log: &Path, from: usize) -> Vec<f64> {
+    let text = fs::read_to_string(log).unwrap();
+    let lines = text[from..].lines().filter_map(|line| line.split_once("duration: ")?.1.split_once(" ms"));
+    lines.map(|(ms, _)| ms.parse::<f64>().unwrap() / 1e3).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_queries_of_a_postgresql_server_take_as_long_as_its_log_says() {
+    if !witnesses("root_queries_of_a_postgresql_server_take_as_long_as_its_log_says", &["postgres", "initdb", "psql"]) {
+        return;
+    }
+    // Before the server runs: it is found by its path's pattern, and by its name once it runs.
+    let agent = Setup { arguments: &["--enable", "postgresql"], ..Setup::default() }.start();
+    let server = Server::start();
+    wait_for("the probes to be attached", Duration::from_secs(30), || {
+        attached(&agent, "postgresql", &server.binary()).then_some(())
+    });
+    let histogram = |name: &str| agent.scrape().histogram(name, &[]);
+    let (before, from) =
+        (histogram("kstrobe_postgresql_query_duration_seconds"), fs::read(server.log()).unwrap().len());
+    let mut statements = String::new();
+    for _ in 0..40 {
+        statements += "select 1;\nselect count(*) from generate_series(1, 20000);\n";
+    }
+    for _ in 0..10 {
+        statements += "select pg_sleep(0.03);\n";
+    }
+    assert!(server.ask(&statements));
+    let theirs = logged(&server.log(), from);
+    assert_eq!(theirs.len(), 90);
+    let ours = histogram("kstrobe_postgresql_query_duration_seconds").since(&before);
+    assert_eq!(ours.count, 90.0);
+    let sum: f64 = theirs.iter().sum();
+    // The log's time begins a little earlier and ends before the answer is sent.
+    assert!((ours.sum / sum - 1.0).abs() < 0.1, "{} s, the log says {sum} s", ours.sum);
+    for le in [1e-3, 1e-2, 2.5e-2] {
+        let at_most = |seconds: f64| theirs.iter().filter(|s| **s <= seconds).count() as f64;
+        let (low, high) = (at_most(le * 0.7) - 2.0, at_most(le * 1.3) + 2.0);
+        assert!((low..=high).contains(&ours.at_most(le)), "le={le}: {ours:?}, the log says {theirs:?}");
+    }
+    let wait = histogram("kstrobe_postgresql_query_wait_seconds");
+    assert!((0.3..ours.sum).contains(&wait.sum), "10 sleeps of 30 ms: {wait:?}");
+    assert!(histogram("kstrobe_postgresql_plan_duration_seconds").count >= 90.0);
+    agent.stop();
+}
+
+/// Whether a probe says that it hooks a file.
+fn attached(agent: &Agent, probe: &str, file: &Path) -> bool {
+    let Some((200, text)) = agent.get("/api/v1/probes") else { return false };
+    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let probe = all["probes"].as_array().unwrap().iter().find(|p| p["name"] == probe).expect("the probe");
+    let files = probe["files"].as_array().into_iter().flatten().filter_map(|f| f.as_str()?.strip_suffix(": 1 place"));
+    // It may be known by a link.
+    files.into_iter().any(|f| fs::canonicalize(f).is_ok_and(|f| f == file))
+}
