@@ -13,6 +13,9 @@
 //! value: args.n
 //! metric.where: true
 //! label port: args.sk.sk_num
+//! slow: elapsed > 1s                     begins `slow:`
+//! slow.most: 10                          records a second, 1 when there is none
+//! field fd: start.fd
 //! high: yes                              allow_high_cardinality for labels that follow
 //! ```
 
@@ -107,6 +110,10 @@ fn empty_span() -> Span {
     }
 }
 
+fn slow(program: &mut Program) -> &mut Slow {
+    program.slow.as_mut().expect("`slow` before its keys")
+}
+
 /// The program and all its texts by id.
 pub fn read(case: &str) -> (Program, Vec<Text>) {
     let mut r = Reader::default();
@@ -155,12 +162,12 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             }
             "high" => r.high = true,
             "target" => {}
-            _ => match key.strip_prefix("save ") {
-                Some(name) => {
-                    let (name, value) = (r.text(name), r.text(value));
-                    span.save.push((name, value));
-                }
-                None => panic!("unknown key `{key}`"),
+            "slow" => program.slow = Some(Slow { when: r.text(value), fields: Vec::new(), max_per_second: 1 }),
+            "slow.most" => slow(&mut program).max_per_second = value.parse().expect("a number"),
+            _ => match key.split_once(' ') {
+                Some(("save", name)) => span.save.push((r.text(name), r.text(value))),
+                Some(("field", name)) => slow(&mut program).fields.push((r.text(name), r.text(value))),
+                _ => panic!("unknown key `{key}`"),
             },
         }
     }
