@@ -1,6 +1,8 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use kstrobe_ebpf::program::Binary;
@@ -9,6 +11,7 @@ use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
 use super::budget::{Budget, Order};
+use super::events::Unread;
 use super::poll::Poll;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
 use crate::binaries::find::World;
@@ -155,6 +158,14 @@ impl Running {
                 }
             }
             Engine::Off(_) => {}
+        }
+    }
+
+    /// What to wait for, and the single events that have come since it was last asked.
+    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
+        match &mut self.engine {
+            Engine::Attached(a) => a.events(names),
+            Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => Default::default(),
         }
     }
 

@@ -42,7 +42,7 @@ impl Names {
     pub fn text(&mut self, decoder: &Decoder, ty: Ty, bytes: &[u8], now: Instant) -> String {
         let unsigned = unsigned(bytes);
         let named = match decoder {
-            Decoder::Unsigned | Decoder::Ksym | Decoder::Usym | Decoder::Stack | Decoder::Disk => None,
+            Decoder::Unsigned | Decoder::Ksym | Decoder::Usym | Decoder::KernelStack | Decoder::UserStack | Decoder::Disk => None,
             Decoder::Signed => return signed(bytes).to_string(),
             Decoder::Duration => return (unsigned as f64 / 1e9).to_string(),
             Decoder::Address => return format!("{unsigned:#x}"),

@@ -11,7 +11,8 @@ use crate::program::{Program, Slow, Text};
 use crate::typed::{self, Decoder, Expr, Kind, Label, SlowMeasure, Ty};
 
 /// Fields that exist nowhere else in the language.
-const STACKS: [(&str, Kind); 2] = [("kstack", Kind::KernelStack), ("ustack", Kind::UserStack)];
+const STACKS: [(&str, Kind, Decoder); 2] =
+    [("kstack", Kind::KernelStack, Decoder::KernelStack), ("ustack", Kind::UserStack, Decoder::UserStack)];
 
 /// What is the same at all sites, learnt at the first.
 #[derive(Clone, Default)]
@@ -84,10 +85,10 @@ impl Env<'_> {
     /// A field: what a label may be, and what labels are too many for.
     fn field(&mut self, ast: &ast::Expr) -> Checked<LabelValue> {
         if let ExprKind::Name(name) = &ast.kind
-            && let Some((_, kind)) = STACKS.iter().find(|(stack, _)| stack == name)
+            && let Some((_, kind, decoder)) = STACKS.iter().find(|(stack, ..)| stack == name)
         {
             let expr = Expr { kind: kind.clone(), ty: Ty::S32, duration: false, place: self.place(ast.span) };
-            return Ok(LabelValue { expr, decoder: Decoder::Stack, domain: None });
+            return Ok(LabelValue { expr, decoder: decoder.clone(), domain: None });
         }
         let LabelValue { expr, decoder, .. } = self.label_value(ast)?;
         let plain = matches!(decoder, Decoder::Unsigned | Decoder::Signed);

@@ -51,7 +51,7 @@ fn expression_texts(program: &Program) -> Vec<&Text> {
         texts.extend(filter);
         texts.extend(labels.iter().map(|l| &l.value));
     }
-    for slow in &program.slow {
+    if let Some(slow) = &program.slow {
         texts.push(&slow.when);
         texts.extend(slow.fields.iter().map(|(_, value)| value));
     }
