@@ -57,6 +57,8 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("postgresql.yaml", include_str!("../probes/postgresql.yaml")),
     ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
+    ("slow_block_io.yaml", include_str!("../probes/slow_block_io.yaml")),
+    ("slow_syscalls.yaml", include_str!("../probes/slow_syscalls.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),
     ("tcp_backlog.yaml", include_str!("../probes/tcp_backlog.yaml")),

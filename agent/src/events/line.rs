@@ -51,7 +51,7 @@ impl Serialize for InOrder<'_> {
 /// The wall clock's time of an instant of `CLOCK_MONOTONIC`, both clocks being read now.
 pub fn wall_time(at_ns: u64, now_ns: u64, now: SystemTime) -> SystemTime {
     let ago = Duration::from_nanos(now_ns.saturating_sub(at_ns));
-    now.checked_sub(ago).unwrap_or(UNIX_EPOCH)
+    now.checked_sub(ago).filter(|at| *at > UNIX_EPOCH).unwrap_or(UNIX_EPOCH)
 }
 
 /// `2026-02-28T23:59:59.000001Z`: UTC, to the microsecond, which is about what two clocks can be compared to.
