@@ -4,6 +4,7 @@
 pub mod app;
 pub mod binaries;
 pub mod cli;
+pub mod events;
 pub mod export;
 pub mod http;
 pub mod kernel;

@@ -33,6 +33,8 @@ pub struct Observed {
     pub losses: Vec<Lost>,
     /// One per probe.
     pub series: Vec<SeriesUse>,
+    /// One per attached probe that sends single events.
+    pub events: Vec<EventCount>,
     /// One per probe that has a budget.
     pub budgets: Vec<BudgetUse>,
     /// One per probe at iterators.
@@ -104,6 +106,15 @@ pub struct Lost {
     pub events: u64,
 }
 
+/// Single events that came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventCount {
+    /// Probe.
+    pub probe: String,
+    /// How many.
+    pub events: u64,
+}
+
 /// Label sets that did not stay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeriesUse {
@@ -153,6 +164,7 @@ pub struct Telemetry {
     scrape_duration: Histogram,
     poll_errors: Family<Labels, Counter>,
     read_errors: Family<Labels, Counter>,
+    events_unwritten: Counter,
     config_errors: Gauge,
 }
 
@@ -165,7 +177,7 @@ impl Telemetry {
         let buckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
         let scrape_duration = Histogram::new(buckets);
         let (poll_errors, read_errors) = (Family::default(), Family::default());
-        let config_errors = Gauge::default();
+        let (config_errors, events_unwritten) = (Gauge::default(), Counter::default());
 
         // The registry ends every help text with a full stop.
         let own = registry.sub_registry_with_prefix("kstrobe");
@@ -178,11 +190,13 @@ impl Telemetry {
         own.register("poll_errors", "Poll sources that could not be read, by source", poll_errors.clone());
         let help = "Tables and counters in the kernel that could not be read, by probe";
         own.register("read_errors", help, read_errors.clone());
+        let help = "Single events that could not be written to where `events` says";
+        own.register("events_unwritten", help, events_unwritten.clone());
         let help = "Mistakes in configuration and probe files: what they ask for does not run";
         own.register("config_errors", help, config_errors.clone());
         own.register_collector(Box::new(ObservedCollector(observed.clone())));
         registry.register_collector(Box::new(process::ProcessCollector::new()));
-        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, config_errors }
+        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, events_unwritten, config_errors }
     }
 
     /// An exposition was written.
@@ -199,6 +213,11 @@ impl Telemetry {
     /// Something of a probe could not be read from the kernel.
     pub fn read_failed(&self, probe: &str) {
         self.read_errors.get_or_create(&vec![("probe", probe.to_owned())]).inc();
+    }
+
+    /// A single event could not be written out.
+    pub fn event_unwritten(&self) {
+        self.events_unwritten.inc();
     }
 
     /// Files were read, with so many mistakes.
@@ -248,6 +267,8 @@ impl Collector for ObservedCollector {
         family(out, "series_overflow", help, None, overflow)?;
         let evicted = observed.series.iter().map(|series| (labels(series), ConstCounter::new(series.evicted)));
         family(out, "series_evicted", "Label sets given back after their time to live.", None, evicted)?;
+        let events = observed.events.iter().map(|e| ([("probe", e.probe.clone())], ConstCounter::new(e.events)));
+        family(out, "slow_events", "Single events that came, by probe.", None, events)?;
         encode_iterations(out, &observed.iterations)?;
         encode_budgets(out, &observed.budgets)
     }
@@ -365,6 +386,7 @@ mod tests {
             maps: vec![MapUse { probe: probe(), map: "keys".into(), entries: 3, capacity: 64 }],
             losses: vec![Lost { probe: probe(), reason: "no_start", events: 2 }],
             series: vec![SeriesUse { probe: probe(), overflowed: 5, evicted: 6 }],
+            events: vec![EventCount { probe: probe(), events: 9 }],
             budgets: vec![BudgetUse { probe: probe(), one_of: 8, over: true, throttled: 2 }],
             iterations: vec![IterationUse { probe: probe(), took: Duration::from_millis(250), late: 3 }],
         }
@@ -377,6 +399,7 @@ mod tests {
         telemetry.poll_failed("softnet");
         telemetry.read_failed("softirq");
         telemetry.configured(3);
+        telemetry.event_unwritten();
         telemetry.observe(observed());
         let open = telemetry.encode();
         let text = to_text_0_0_4(&open);
@@ -398,6 +421,8 @@ mod tests {
                 r#"kstrobe_lost_total{probe="softirq",reason="no_start"} 2"#,
                 r#"kstrobe_series_overflow_total{probe="softirq"} 5"#,
                 r#"kstrobe_series_evicted_total{probe="softirq"} 6"#,
+                r#"kstrobe_slow_events_total{probe="softirq"} 9"#,
+                "kstrobe_events_unwritten_total 1",
                 r#"kstrobe_probe_sampling_ratio{probe="softirq"} 0.125"#,
                 r#"kstrobe_probe_over_budget{probe="softirq"} 1"#,
                 r#"kstrobe_probe_throttled_total{probe="softirq"} 2"#,

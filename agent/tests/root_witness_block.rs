@@ -72,3 +72,42 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
     assert!((1.0..=(moved[0] + moved[2]) as f64).contains(&queued.count), "{queued:?}");
     agent.stop();
 }
+
+#[test]
+#[ignore = "needs root"]
+fn root_each_slow_block_request_is_a_record() {
+    let disk = Disk::new();
+    // As shipped, but every request is slow.
+    let shipped = include_str!("../../config/probes/slow_block_io.yaml");
+    let text = shipped.replace("elapsed > 100ms", "elapsed > 0ns").replace("enabled: false", "enabled: true");
+    let text = text.replace("\nslow:\n", "\nslow:\n  max_per_second: 10000\n");
+    let agent = Setup { probes: &[("slow_block_io", &text)], ..Setup::default() }.start();
+    let before = counters(&disk);
+    use_it(&disk, 40, 30);
+    let records = |operation: &str| -> Vec<serde_json::Value> {
+        let (_, body) = agent.get("/api/v1/events?probe=slow_block_io").expect("/api/v1/events answers");
+        let document: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        let events = document["events"].as_array().expect("events").clone();
+        let ours = |fields: &serde_json::Value| fields["disk"] == *disk.name && fields["operation"] == operation;
+        events.into_iter().map(|event| event["fields"].clone()).filter(ours).collect()
+    };
+    let reads =
+        wait_for("all requests", Duration::from_secs(10), || Some(records("read")).filter(|reads| reads.len() >= 30));
+    let (now, writes) = (counters(&disk), records("write"));
+    for (records, requests, sectors) in
+        [(&reads, now[0] - before[0], now[1] - before[1]), (&writes, now[2] - before[2], now[3] - before[3])]
+    {
+        assert_eq!(records.len() as u64, requests, "{records:#?}");
+        let bytes: u64 = records.iter().filter_map(|fields| fields["bytes"].as_u64()).sum();
+        assert_eq!(bytes, sectors * 512, "{records:#?}");
+        for fields in records {
+            assert!((0.0..5.0).contains(&fields["seconds"].as_f64().expect("seconds")), "{fields:#}");
+            assert!(fields["comm"].as_str().is_some_and(|comm| !comm.is_empty()), "{fields:#}");
+        }
+    }
+    let mut sectors: Vec<_> = writes.iter().filter_map(|fields| fields["sector"].as_u64()).collect();
+    sectors.sort_unstable();
+    let block = BLOCK_BYTES as u64 / 512;
+    assert_eq!(sectors, (0..40).map(|i| i * block).collect::<Vec<_>>(), "one block after the other");
+    agent.stop();
+}

@@ -9,7 +9,7 @@ use crate::report::{Problem, Report};
 use std::ops::RangeInclusive;
 
 /// Keys that people bring along from other tools, and ours.
-const HABITS: [(&str, &str); 20] = [
+const HABITS: [(&str, &str); 25] = [
     ("on", "at"),
     // `on:` after a YAML 1.1 tool (Helm, kubectl) has read it.
     ("true", "at"),
@@ -22,6 +22,11 @@ const HABITS: [(&str, &str); 20] = [
     ("filter", "where"),
     ("if", "where"),
     ("when", "where"),
+    ("filter", "when"),
+    ("where", "when"),
+    ("if", "when"),
+    ("rate", "max_per_second"),
+    ("limit", "max_per_second"),
     ("begin", "start"),
     ("from", "start"),
     ("stop", "end"),

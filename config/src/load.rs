@@ -66,6 +66,8 @@ const EMBEDDED: &[(&str, &str)] = &[
     ("profile_cpu.yaml", include_str!("../probes/profile_cpu.yaml")),
     ("recvfrom.yaml", include_str!("../probes/recvfrom.yaml")),
     ("runqueue.yaml", include_str!("../probes/runqueue.yaml")),
+    ("slow_block_io.yaml", include_str!("../probes/slow_block_io.yaml")),
+    ("slow_syscalls.yaml", include_str!("../probes/slow_syscalls.yaml")),
     ("sockets.yaml", include_str!("../probes/sockets.yaml")),
     ("softirq.yaml", include_str!("../probes/softirq.yaml")),
     ("syscalls.yaml", include_str!("../probes/syscalls.yaml")),

@@ -329,6 +329,8 @@ pub struct Agent {
     pub probes_directory: Option<Spanned<String>>,
     /// `limits.budget_cpu_percent:` of each probe, in millionths of one CPU's time, default 2 %; 0 for none.
     pub budget_ppm: u64,
+    /// `events:` where lines of single events are written: `stderr`, `none` (the default) or the path of a file.
+    pub events: String,
     /// `log.level:` default `info`.
     pub log_level: String,
     /// `log.format:` `logfmt` or `json`.

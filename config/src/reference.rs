@@ -1,6 +1,6 @@
 //! What the language page lists: taken from the code, so that the page can be compared with it.
 
-use crate::check::{self, buckets, hook, metric, sampling, stacks, steps};
+use crate::check::{self, buckets, hook, metric, sampling, slow, stacks, steps};
 use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
@@ -15,6 +15,7 @@ pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
         hook::FIRST_OF,
         metric::KEYS,
         buckets::KEYS,
+        slow::KEYS,
     ]
     .map(|k| (k.of, k.known.to_vec()))
     .into();
@@ -80,6 +81,10 @@ pub fn limits() -> Vec<(&'static str, String)> {
         ("`depth`", format!("1 to {0}, {0} by default", stacks::MAX_DEPTH)),
         ("`ttl`", format!("at least {} or 0, {} by default", ns(metric::SECOND_NS), ns(metric::DEFAULT_TTL_NS))),
         ("`buckets.schema`", format!("0 to {}, {} by default", buckets::MAX_SCHEMA, buckets::DEFAULT_SCHEMA)),
+        (
+            "`slow.max_per_second`",
+            format!("1 to {}, {} by default", slow::MAX_PER_SECOND, slow::DEFAULT_MAX_PER_SECOND),
+        ),
         ("`buckets.classic` bounds", at_most(buckets::MAX_CLASSIC)),
     ]
 }

@@ -80,6 +80,8 @@ pub struct EventMap {
     pub limit: MapId,
     /// Bytes of a record.
     pub bytes: u32,
+    /// Bytes of the ring buffer, or of each CPU's perf buffer: a power of two.
+    pub buffer_bytes: u32,
     /// The fields; [`KeyField::names`] has one name.
     pub fields: Vec<KeyField>,
 }
@@ -339,8 +341,10 @@ impl Layout {
     pub fn map(&self, id: MapId) -> &MapDef {
         &self.maps[id.0 as usize]
     }
-    /// Bytes of all maps.
+    /// Bytes of all maps, and of the buffers of perf events.
     pub fn bytes(&self) -> u64 {
-        self.maps.iter().map(MapDef::bytes).sum()
+        let perf = |e: &&EventMap| self.map(e.map).kind == MapKind::PerfEvents;
+        let buffers = self.events.iter().find(perf).map_or(0, |e| u64::from(e.buffer_bytes) * u64::from(self.cpus));
+        buffers + self.maps.iter().map(MapDef::bytes).sum::<u64>()
     }
 }

@@ -447,12 +447,18 @@ pub enum Decoder {
     IfName,
     /// Signal number to `SIGKILL`.
     Signal,
+    /// Nanoseconds to seconds; only in events.
+    Duration,
+    /// Address in hexadecimal; only in events.
+    Address,
     /// Kernel address to `symbol`.
     Ksym,
     /// Address in the process of the same record to `symbol`.
     Usym,
-    /// Stack id to frames, outermost last; only in events.
-    Stack,
+    /// Id of a kernel's stack to frames, outermost last; only in events.
+    KernelStack,
+    /// The same of a stack of the process that the record is of.
+    UserStack,
     /// Device number to `sda`.
     Disk,
     /// Named values; others in decimal.

@@ -2,12 +2,15 @@
 //! time.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::Layout;
 use kstrobe_ebpf::layout::Loss;
 
 use super::budget::Cost;
+use super::events::Unread;
 use super::meter::{Meter, Reading};
 use super::user_hooks::{News, UserHooks};
 use crate::binaries::find::World;
@@ -19,7 +22,7 @@ use crate::metrics::series::TableSeries;
 use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::Outline;
 use crate::stacks::processes::Processes;
-use crate::telemetry::{Lost, MapUse, Observed, ProgramUse, SeriesUse};
+use crate::telemetry::{EventCount, Lost, MapUse, Observed, ProgramUse, SeriesUse};
 
 /// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is
 /// needed.
@@ -37,6 +40,8 @@ pub(super) struct Attached {
     abandoned: u64,
     /// Processes that stacks are of.
     pub(super) processes: Processes,
+    /// Single events that were taken from the kernel.
+    unread: Unread,
     /// Before the first event.
     pub(super) born: Moment,
     /// Time between two sweeps; `None` when nothing of this probe ever goes.
@@ -62,7 +67,8 @@ impl Attached {
         let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
         let meter = Meter::new(born.mono);
         let processes = Processes::default();
-        Attached { user, loaded, tables, abandoned: 0, processes, born, every, swept: born.mono, meter, since_ns: 1 }
+        let (unread, swept) = (Unread::default(), born.mono);
+        Attached { user, loaded, tables, abandoned: 0, processes, unread, born, every, swept, meter, since_ns: 1 }
     }
 
     /// When something is due: a sweep, or a look for files to hook.
@@ -180,10 +186,20 @@ impl Attached {
             Err(e) => errors.push(format!("cannot sweep open spans: {e}")),
         }
         // After keys and spans, so that what only they referred to goes at once.
-        if let Err(e) = self.loaded.maps().sweep_stacks().and_then(|_| super::stacks::learn(self)) {
+        let (unread, (maps, events)) = (&mut self.unread, self.loaded.maps_and_events());
+        let swept = maps.sweep_stacks(|| _ = events.map(|events| unread.take(maps, events, names)));
+        if let Err(e) = swept.and_then(|_| super::stacks::learn(self)) {
             errors.push(format!("cannot sweep call stacks: {e}"));
         }
         errors
+    }
+
+    /// What to wait for, and the single events that have come since it was last asked.
+    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
+        let (maps, events) = self.loaded.maps_and_events();
+        let Some(events) = events else { return Default::default() };
+        self.unread.take(maps, events, names);
+        (events.ready().to_vec(), self.unread.hand_over())
     }
 
     /// Adds what the kernel says of it to the agent's own metrics. What cannot be read is left out, and why is said.
@@ -201,6 +217,9 @@ impl Attached {
                 }
             })),
             Err(e) => errors.push(format!("cannot read what its programs cost: {e}")),
+        }
+        if self.loaded.maps().layout().events.is_some() {
+            all.events.push(EventCount { probe: probe.to_string(), events: self.unread.total() });
         }
         match self.loaded.maps().fill() {
             Ok(maps) => all.maps.extend(maps.into_iter().map(|f| MapUse {

@@ -2,6 +2,7 @@
 
 mod attached;
 mod budget;
+mod events;
 mod iterate;
 mod meter;
 mod poll;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::cli::{SourceArgs, complain, log};
+use crate::events::tail::Tail;
 use crate::export::{self, Format};
 use crate::http::{self, Endpoints, Status};
 use crate::kernel::load::Loader;
@@ -26,6 +28,7 @@ use crate::plan::{self, Draft};
 use crate::sources::{self, Choice};
 use crate::telemetry::{Observed, Telemetry};
 use crate::{logging, prepare};
+use events::Sink;
 use probe::Running;
 pub use stacks::{Recording, record};
 
@@ -40,6 +43,8 @@ pub struct Options {
     pub choice: Choice,
     /// `--web.listen-address`
     pub listen: Vec<String>,
+    /// `--events`
+    pub events: Option<String>,
     /// `--log.level`
     pub log_level: Option<String>,
     /// `--log.format json`
@@ -82,7 +87,14 @@ pub fn run(options: Options) -> ExitCode {
     let mistakes = diagnostics.iter().filter(|d| d.is_error()).map(|d| d.one_line()).collect();
     let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
     let listen = if options.listen.is_empty() { &agent.listen } else { &options.listen };
-    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes) {
+    let sink = match Sink::open(options.events.as_deref().unwrap_or(&agent.events)) {
+        Ok(sink) => sink,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return ExitCode::from(1);
+        }
+    };
+    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -97,6 +109,7 @@ fn serve(
     drafts: &[Draft],
     btf: Option<&Path>,
     mistakes: Vec<String>,
+    sink: Sink,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // The addresses first: nothing is attached for an agent that nobody could ask.
     let listeners = http::bind(listen)?;
@@ -106,6 +119,15 @@ fn serve(
     let stop = runtime.block_on(async { stop_signal() })?;
     let app = Arc::new(App::start(drafts, btf, mistakes));
     let upkeep = upkeep::start(app.clone())?;
+    let tail =
+        Arc::new(Tail::new(drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone()).collect()));
+    let reader = events::start(app.clone(), tail.clone(), sink)?;
+    let (ended, follow) = (tail.clone(), tail);
+    let stop = async move {
+        stop.await;
+        // Whoever follows events would keep the server waiting.
+        ended.close();
+    };
     let walker = iterate::start(&app)?;
     let (scraped, listed, profiled, stacks) = (app.clone(), app.clone(), app.clone(), app);
     let endpoints = Endpoints {
@@ -113,6 +135,7 @@ fn serve(
         status: Box::new(move || listed.status()),
         stacks: Box::new(move || stacks.stacks()),
         profile: Box::new(move |request| profiled.profile_as(request)),
+        events: follow,
         version: env!("CARGO_PKG_VERSION").into(),
     };
     for l in &listeners {
@@ -120,6 +143,7 @@ fn serve(
     }
     let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
     upkeep.stop();
+    reader.stop();
     if let Some(walker) = walker {
         walker.stop();
     }

@@ -1,6 +1,7 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +13,7 @@ use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
 use super::budget::{Budget, Order};
+use super::events::Unread;
 use super::iterate::Iterated;
 use super::poll::Poll;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
@@ -166,6 +168,14 @@ impl Running {
                 }
             }
             Engine::Iterated(_) | Engine::Off(_) => {}
+        }
+    }
+
+    /// What to wait for, and the single events that have come since it was last asked.
+    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
+        match &mut self.engine {
+            Engine::Attached(a) => a.events(names),
+            Engine::Iterated(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => Default::default(),
         }
     }
 

@@ -94,6 +94,9 @@ struct RunArgs {
     /// Address to serve on; may be given several times [default: 127.0.0.1:9779].
     #[arg(long = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
+    /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
+    #[arg(long, value_name = "stderr|none|FILE")]
+    events: Option<String>,
     /// Least severe messages to log: error, warn, info, debug, trace.
     #[arg(long = "log.level", value_name = "LEVEL")]
     log_level: Option<String>,
@@ -138,6 +141,7 @@ fn run(args: RunArgs) -> ExitCode {
         source: args.source,
         choice: Choice { enable: args.enable, disable: args.disable, only: args.only },
         listen: args.listen,
+        events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),
     })

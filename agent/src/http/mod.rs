@@ -2,6 +2,7 @@
 //!
 //! It knows nothing of probes or kernels: [`Endpoints`] gives it functions to call.
 
+mod events;
 mod negotiate;
 mod pages;
 mod routes;

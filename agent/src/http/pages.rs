@@ -8,6 +8,7 @@ pub fn landing(version: &str) -> String {
         ("/metrics", "metrics"),
         ("/api/v1/probes", "probes, their hooks and whether they are attached"),
         ("/api/v1/stacks", "sums by call stack, as folded text, pprof or flame graph"),
+        ("/api/v1/events", "the last slow events"),
         ("/readyz", "readiness"),
         ("/healthz", "health"),
     ];

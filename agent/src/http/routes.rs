@@ -1,7 +1,8 @@
 //! The routes, and the one scrape that may run at a time.
 
 use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
-use super::{negotiate, pages};
+use super::{events, negotiate, pages};
+use crate::events::tail::Tail;
 use crate::export::Format;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -31,6 +32,8 @@ pub struct Endpoints {
     pub stacks: Box<dyn Fn() -> Vec<StacksStatus> + Send + Sync>,
     /// A profile, written in the form asked for.
     pub profile: Box<Profile>,
+    /// The last single events.
+    pub events: Arc<Tail>,
     /// Of the agent.
     pub version: String,
 }
@@ -104,6 +107,7 @@ pub struct ChoiceStatus {
 pub(super) struct Shared {
     pub endpoints: Endpoints,
     pub profiles: Arc<Semaphore>,
+    pub followers: Arc<Semaphore>,
     last: Arc<Mutex<Option<Exposition>>>,
 }
 
@@ -118,7 +122,8 @@ struct Exposition {
 /// All routes.
 pub fn router(endpoints: Endpoints) -> Router {
     let profiles = Arc::new(Semaphore::new(stacks::MOST_AT_ONCE));
-    let shared = Arc::new(Shared { endpoints, profiles, last: Arc::default() });
+    let followers = Arc::new(Semaphore::new(events::MOST_FOLLOWERS));
+    let shared = Arc::new(Shared { endpoints, profiles, followers, last: Arc::default() });
     Router::new()
         .route("/", get(landing))
         .route("/metrics", get(metrics))
@@ -129,6 +134,7 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/api/v1/probes", get(probes))
         .route("/api/v1/stacks", get(stacks::list))
         .route("/api/v1/stacks/{metric}", get(stacks::profile))
+        .route("/api/v1/events", get(events::events))
         .with_state(shared)
 }
 

@@ -67,6 +67,7 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         task_storage: ability(try_task_storage()),
         mmapable: ability(try_mmapable()),
         batch: ability(try_batch()),
+        ringbuf: ability(try_ringbuf()),
         probe_read_kernel: ability(load_raw_tp(&probe_read_kernel())),
         current_task_btf: ability(try_current_task_btf()),
         rdonly_cast,
@@ -81,7 +82,6 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
             Ok(btf) => ability(try_iterator(btf)),
             Err(reason) => Ability::No(reason.into()),
         },
-        ..Abilities::default()
     }
 }
 
@@ -282,6 +282,18 @@ fn try_batch() -> Result<(), String> {
     if entries.len() == 1 { Ok(()) } else { Err("a batch read did not return what was written".into()) }
 }
 
+fn try_ringbuf() -> Result<(), String> {
+    // The largest page of any machine: the kernel takes only whole ones.
+    let spec = MapSpec { kind: map_kind::RINGBUF, entries: 64 << 10, name: "kstrobe_try", ..MapSpec::default() };
+    match KernelMap::create(&spec) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Err("this kernel has no ring buffers (Linux 5.8 has)".into())
+        }
+        Err(error) => Err(explain(&error)),
+    }
+}
+
 /// What a person can do about an error of bpf(2).
 pub fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
@@ -373,6 +385,7 @@ pub fn report(a: &Abilities) -> Vec<Report> {
         of("current task as BTF", &a.current_task_btf, "as without task storage"),
         of("mmapable arrays", &a.mmapable, "scrapes copy values by system calls"),
         of("batch reads", &a.batch, "scrapes read hashes key by key"),
+        of("ring buffers", &a.ringbuf, "slow events come through perf buffers: one for each CPU"),
         of("bpf_probe_read_kernel", &a.probe_read_kernel, "fields cannot be read at raw tracepoints"),
         of("bpf_rdonly_cast", &a.rdonly_cast, "casts and descriptors cost a helper call per field"),
         of("fentry", &a.fentry, "`function:` uses kprobes: slower, and no arguments at the return"),

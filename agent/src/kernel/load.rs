@@ -1,7 +1,9 @@
-//! Loading one probe's object. With [`attach`](super::attach) the only file that names aya.
+//! Loading one probe's object. With [`attach`](super::attach) and [`events`](super::events) one of the three files that
+//! name aya.
 
 use crate::kernel::abilities::explain;
 use crate::kernel::attach::{Attacher, Held};
+use crate::kernel::events::Buffers;
 use crate::kernel::function_hooks::{self, NotLoaded, Types};
 use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
@@ -98,6 +100,7 @@ pub struct Loaded {
     held: Vec<Held>,
     ebpf: Ebpf,
     programs: Vec<LoadedProgram>,
+    events: Option<Buffers>,
     maps: ProbeMaps,
 }
 
@@ -139,6 +142,11 @@ impl Loaded {
     /// The probe's maps.
     pub fn maps(&self) -> &ProbeMaps {
         &self.maps
+    }
+
+    /// The probe's maps, and where its records of single events come out, if it sends any.
+    pub fn maps_and_events(&mut self) -> (&ProbeMaps, Option<&mut Buffers>) {
+        (&self.maps, self.events.as_mut())
     }
 
     /// Attaches a program to places of one file in user space, until what is returned is closed.
@@ -252,7 +260,7 @@ fn load_programs(
 ) -> Result<Loaded, LoadError> {
     let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
     let maps = open_maps(&ebpf, layout)?;
-    let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), maps };
+    let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), events: None, maps };
     for (name, attach) in programs {
         let fd = match function_hooks::is_function_hook(attach) || uprobe::way(attach).is_some() {
             true => load_past_aya(loader, &loaded, object, name, attach)?,
@@ -260,6 +268,8 @@ fn load_programs(
         };
         loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
     }
+    // Only now: until its programs are loaded, they name the map by the number of the descriptor that is taken here.
+    loaded.events = open_events(&mut loaded.ebpf, layout)?;
     loaded
         .maps
         .fill_free_slots()
@@ -277,6 +287,8 @@ fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
         | Map::LruHashMap(data)
         | Map::Stack(data)
         | Map::StackTraceMap(data)
+        | Map::RingBuf(data)
+        | Map::PerfEventArray(data)
         | Map::Unsupported(data)) = map
         else {
             return Err(LoadError::Object(format!("map {name} is of a kind that no layout has")));
@@ -287,6 +299,14 @@ fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
     };
     let maps = layout.maps.iter().map(|def| def.name.as_str()).map(open).collect::<Result<Vec<_>, _>>()?;
     ProbeMaps::new(layout.clone(), maps).map_err(LoadError::Object)
+}
+
+fn open_events(ebpf: &mut Ebpf, layout: &Layout) -> Result<Option<Buffers>, LoadError> {
+    let Some(events) = &layout.events else { return Ok(None) };
+    let name = &layout.map(events.map).name;
+    let map = ebpf.take_map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
+    let opened = Buffers::open(map, events.buffer_bytes);
+    opened.map(Some).map_err(|reason| LoadError::Map { map: name.clone(), reason })
 }
 
 fn find<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Program, LoadError> {
@@ -416,7 +436,7 @@ pub(super) fn program_error(name: &str, attach: &Attach, error: ProgramError) ->
 }
 
 /// An error with its causes, those left out that repeat what was said.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -19,12 +19,13 @@ impl ProbeMaps {
         Ok(Some(words.take_while(|address| *address != 0).collect()))
     }
 
-    /// Deletes stacks that no key and no open span refers to, and says how many.
+    /// Deletes stacks that no key and no open span refers to, and says how many. `before` runs just before: what else keeps
+    /// ids must have resolved them by its end.
     ///
     /// A program that got an id before it was found unused has stored it by the time that keys are read, as all that were
     /// running have ended in between. One that gets the id of such an old stack in the moments after that keeps an id
     /// without frames, which is shown as missed, until the same stack comes again.
-    pub fn sweep_stacks(&self) -> io::Result<u64> {
+    pub fn sweep_stacks(&self, before: impl FnOnce()) -> io::Result<u64> {
         let mut unused = self.stack_ids()?;
         self.forget_used(&mut unused)?;
         if unused.is_empty() {
@@ -32,6 +33,7 @@ impl ProbeMaps {
         }
         sys::wait_for_running_programs();
         self.forget_used(&mut unused)?;
+        before();
         let mut deleted = 0;
         for id in unused {
             let gone = self.stack_map(id).map(|map| map.delete(&in_its_map(id))).transpose()?;

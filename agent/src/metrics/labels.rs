@@ -45,9 +45,11 @@ impl Names {
     pub fn text(&mut self, decoder: &Decoder, ty: Ty, bytes: &[u8], now: Instant) -> String {
         let unsigned = unsigned(bytes);
         let named = match decoder {
-            Decoder::Unsigned | Decoder::Usym | Decoder::Stack | Decoder::Disk => None,
+            Decoder::Unsigned | Decoder::Usym | Decoder::KernelStack | Decoder::UserStack | Decoder::Disk => None,
             Decoder::Ksym => return self.functions.name(unsigned, now),
             Decoder::Signed => return signed(bytes).to_string(),
+            Decoder::Duration => return (unsigned as f64 / 1e9).to_string(),
+            Decoder::Address => return format!("{unsigned:#x}"),
             Decoder::Bool => return if unsigned != 0 { "true" } else { "false" }.to_owned(),
             Decoder::Str => return string(bytes),
             Decoder::Ip => ip(bytes),

@@ -25,6 +25,8 @@ pub struct Outline {
     pub hooks: Vec<String>,
     /// Its metrics, in the order of the file.
     pub metrics: Vec<Metric>,
+    /// Whether it sends single events.
+    pub slow: bool,
     /// Set when its events are rows that the agent reads.
     pub poll: Option<Poll>,
     /// Most time its programs may take, in millionths of one CPU's; 0 for no limit.
@@ -74,6 +76,7 @@ pub(super) fn outline(probe: &model::Probe, hooks: Vec<String>) -> Outline {
         enabled: probe.enabled,
         hooks,
         metrics: probe.metrics.iter().map(|m| metric(probe, m)).collect(),
+        slow: probe.slow.is_some(),
         poll,
         budget_ppm: super::program::budget_ppm(probe),
     }

@@ -16,19 +16,40 @@ use std::sync::Arc;
 /// What pprof and perf call the kernel's own code.
 const KERNEL_MODULE: &str = "[kernel.kallsyms]";
 
+/// Symbols of the kernel and of files, once they were read. Files that are replaced and processes that take the id of
+/// another make them untrue after a while.
+pub struct Symbols(Symbolizer);
+
+impl Symbols {
+    /// None are read yet.
+    pub fn new() -> Symbols {
+        Symbols(Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build())
+    }
+}
+
+impl Default for Symbols {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Names for every address of a profile.
 ///
 /// `processes` are those seen while it was taken; they are looked at once more. Reads all of kallsyms (some 10 MB) and the
 /// symbol tables of all files that occur: call it where blocking is allowed.
-pub fn resolve(profile: Profile, mut processes: Processes) -> Resolved {
-    let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
+pub fn resolve(profile: Profile, processes: Processes) -> Resolved {
+    resolve_by(&Symbols::new(), profile, processes)
+}
+
+/// The same with symbols that may have been read already.
+pub fn resolve_by(Symbols(symbolizer): &Symbols, profile: Profile, mut processes: Processes) -> Resolved {
     let mut frames = Frames::default();
     let wanted = Wanted::of(&profile);
-    kernel_frames(&symbolizer, &wanted.kernel, &mut frames);
+    kernel_frames(symbolizer, &wanted.kernel, &mut frames);
     let mut files = HashMap::new();
     for (&pid, addresses) in &wanted.user {
         processes.refresh(pid);
-        user_frames(&symbolizer, pid, &processes, addresses, &mut files, &mut frames);
+        user_frames(symbolizer, pid, &processes, addresses, &mut files, &mut frames);
     }
     let samples = profile.samples.into_iter().map(|sample| {
         let mut named = Vec::new();

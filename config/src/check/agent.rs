@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 const AGENT: Keys = Keys {
     of: "the configuration",
-    known: &["listen", "probes", "limits", "log"],
+    known: &["listen", "probes", "limits", "events", "log"],
     later: &["exporters", "otlp", "rules", "captures"],
 };
 const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory"], later: &[] };
@@ -25,6 +25,7 @@ impl Default for Agent {
             disable: Vec::new(),
             probes_directory: None,
             budget_ppm: super::DEFAULT_BUDGET_PPM,
+            events: "none".to_owned(),
             log_level: "info".to_owned(),
             log_json: false,
         }
@@ -57,6 +58,9 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
         && let Some(ppm) = fields.get("budget_cpu_percent").and_then(|node| super::budget(node, report))
     {
         agent.budget_ppm = ppm;
+    }
+    if let Some(to) = fields.get("events").and_then(|node| fields::text(node, "`stderr`, `none` or a path", report)) {
+        agent.events = to.value;
     }
     if let Some(entry) = fields.entry("log")
         && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LOG, report)

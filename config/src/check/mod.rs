@@ -6,6 +6,7 @@ mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
 pub(crate) mod sampling;
+pub(crate) mod slow;
 pub(crate) mod stacks;
 pub(crate) mod steps;
 mod user;
@@ -34,10 +35,11 @@ pub(crate) const PROBE: Keys = Keys {
         "poll",
         "where",
         "metrics",
+        "slow",
         "max_map_bytes",
         "budget_cpu_percent",
     ],
-    later: &["slow", "engine"],
+    later: &["engine"],
 };
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
@@ -125,6 +127,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
             steps::check_observed(steps, &metrics, report);
         }
     }
+    let slow = fields.entry("slow").and_then(|entry| slow::slow(entry, shape.as_ref(), report));
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
     let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
     let probe = Probe {
@@ -135,7 +138,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         shape: shape?,
         filter,
         metrics,
-        slow: None,
+        slow,
         max_map_bytes: max_map_bytes?,
         budget_ppm: budget_ppm.flatten(),
     };

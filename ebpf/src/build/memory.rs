@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::stacks;
+use super::{slow, stacks};
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::layout::{
@@ -74,6 +74,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     if !errors.is_empty() {
         return Err(errors);
     }
+    layout.events = slow::plan(probe, target, &mut layout);
     losses(probe, &mut layout);
     control(probe, &mut layout);
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
@@ -144,7 +145,7 @@ fn is_gauge(m: &Metric) -> bool {
     matches!(m.kind, MetricKind::Gauge { .. })
 }
 
-fn add_map(layout: &mut Layout, name: String, kind: MapKind, key: u32, value: u32, entries: u32) -> MapId {
+pub(super) fn add_map(layout: &mut Layout, name: String, kind: MapKind, key: u32, value: u32, entries: u32) -> MapId {
     layout.maps.push(MapDef { name, kind, key_bytes: key, value_bytes: value, entries });
     MapId(layout.maps.len() as u32 - 1)
 }
@@ -281,6 +282,9 @@ fn losses(probe: &Probe, layout: &mut Layout) {
     }
     if layout.stacks.is_some() {
         reasons.push(Loss::StackCollision);
+    }
+    if layout.events.is_some() {
+        reasons.extend([Loss::EventsLimited, Loss::EventsFull]);
     }
     if let Shape::Span { key, filtered, start, .. } = &probe.shape {
         if !filtered {

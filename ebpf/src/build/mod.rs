@@ -14,6 +14,7 @@ mod func;
 mod measure;
 mod memory;
 mod site;
+mod slow;
 mod span;
 mod stacks;
 mod steps;
@@ -65,7 +66,7 @@ fn too_much_stack(func: &Func, place: Place) -> Option<Diagnostic> {
     (bytes > STACK_BYTES).then(|| {
         let message = format!("program `{}` needs {bytes} bytes of stack, the kernel allows {STACK_BYTES}", func.name);
         Diagnostic::limit(place, message)
-            .hint("use fewer or shorter strings in labels, keys, conditions and saved values")
+            .hint("use fewer or shorter strings in labels, keys, conditions, saved values and fields of `slow`")
     })
 }
 

@@ -5,7 +5,7 @@ use super::condition::search;
 use super::control;
 use super::expr::{Exprs, Inputs};
 use super::func::Writer;
-use super::measure;
+use super::{measure, slow};
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{CmpOp, Func, Operand, Stmt};
 use crate::typed::{Expr, Measure, Select, Site};
@@ -17,6 +17,7 @@ pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnosti
         select(&mut s, &site.select);
         control::thin(room, &mut s.w);
         body(room, &mut s, i, site.filter.as_ref(), &site.measures);
+        slow::send(room, &mut s, site.slow.as_ref());
         funcs.push(s.w.finish(name(room, "at", i, sites.len()), Some(site.attach.clone())));
     }
     Ok(funcs)

@@ -6,12 +6,13 @@ use super::expr::{Exprs, Inputs};
 use super::measure::{self, lost, write_key};
 use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
 use super::site::{begin, mark, name, select};
+use super::slow;
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::Loss;
 use crate::program::Keep;
 use crate::target::btf;
-use crate::typed::{Attach, EndSite, Expr, Shape, SpanKey, StartSite, Ty};
+use crate::typed::{Attach, EndSite, Expr, Measure, Shape, SpanKey, StartSite, Ty};
 
 /// `BPF_LOCAL_STORAGE_GET_F_CREATE`
 const CREATE: i64 = 1;
@@ -221,20 +222,25 @@ fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
         mark(room, &mut s.w, room.marks[i].filter);
         match area {
             // A hash entry is deleted on every way out.
-            Some(_) => s.when(cond, |s| measure::measures(room, s, i, &measured)),
+            Some(_) => s.when(cond, |s| measure(room, s, i, &measured, site)),
             None => {
                 s.guard(cond);
-                measure::measures(room, &mut s, i, &measured);
+                measure(room, &mut s, i, &measured, site);
             }
         }
     } else {
-        measure::measures(room, &mut s, i, &measured);
+        measure(room, &mut s, i, &measured, site);
     }
     if let Some((map, key)) = area {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];
         s.w.push(Stmt::Call(Call { helper: Helper::MapDelete, args }));
     }
     s.w.finish(name, Some(site.attach.clone()))
+}
+
+fn measure(room: &Room<'_>, s: &mut Exprs<'_>, i: usize, measured: &[Option<&Measure>], site: &EndSite) {
+    measure::measures(room, s, i, measured);
+    slow::send(room, s, site.slow.as_ref());
 }
 
 fn unmatched_if(room: &Room<'_>, s: &mut Exprs<'_>, v: Var) {

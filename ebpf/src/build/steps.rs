@@ -9,6 +9,7 @@ use super::expr::Exprs;
 use super::measure::{self, lost, write_key};
 use super::memory::{StateMemory, key_layout, types};
 use super::site::{begin, mark, name};
+use super::slow;
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{Arg, CmpOp, Cond, Func, Helper, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::Loss;
@@ -95,6 +96,7 @@ fn act(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, i: usize, site:
             .collect();
         measure::measures(room, s, i, &all);
     }
+    slow::send(room, s, site.slow.as_ref());
     mark(room, &mut s.w, site.place);
     if site.delete {
         let args = vec![Arg::Map(memory.map), Arg::Slot(found.key, 0)];

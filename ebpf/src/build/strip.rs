@@ -1,7 +1,7 @@
 //! Forgets where expressions were written, so that equal ones compare equal and are computed once.
 
 use crate::diag::Place;
-use crate::typed::{Expr, Kind, Measure, Metric, Probe, Select, Shape, StepSite};
+use crate::typed::{Expr, Kind, Measure, Metric, Probe, Select, Shape, SlowMeasure, StepSite};
 
 /// Places of what a site's measurements are written from, by metric: kept for the kernel's line info.
 pub(super) struct Marks {
@@ -48,6 +48,7 @@ pub(super) fn probe(mut probe: Probe) -> Probe {
                 select(&mut s.select);
                 s.filter.iter_mut().for_each(expr);
                 s.measures.iter_mut().for_each(measure);
+                s.slow.iter_mut().for_each(slow);
             }
         }
         Shape::Span { start, end, .. } => {
@@ -62,6 +63,7 @@ pub(super) fn probe(mut probe: Probe) -> Probe {
                 s.filter.iter_mut().for_each(expr);
                 s.by.iter_mut().for_each(expr);
                 s.measures.iter_mut().for_each(measure);
+                s.slow.iter_mut().for_each(slow);
             }
         }
         Shape::Poll { filter, measures, .. } => {
@@ -74,6 +76,7 @@ pub(super) fn probe(mut probe: Probe) -> Probe {
                 s.filter.iter_mut().chain(&mut s.state_filter).chain(&mut s.by).for_each(expr);
                 s.set.iter_mut().for_each(|(_, e)| expr(e));
                 s.observe.iter_mut().for_each(|(_, m)| measure(m));
+                s.slow.iter_mut().for_each(slow);
             }
         }
     }
@@ -84,6 +87,11 @@ fn select(s: &mut Select) {
     if let Select::OneOf(e, _) | Select::NotNull(e) = s {
         expr(e);
     }
+}
+
+fn slow(s: &mut SlowMeasure) {
+    expr(&mut s.when);
+    s.fields.iter_mut().for_each(expr);
 }
 
 fn measure(m: &mut Measure) {

@@ -10,6 +10,7 @@ use crate::program::{Keep, Limits};
 use crate::target::{Ability, Target};
 use crate::typed::*;
 
+mod slow;
 mod stacks;
 mod steps;
 

@@ -42,24 +42,18 @@ pub(super) fn key_domain(decoder: &str) -> Option<u32> {
     }
 }
 
+/// The value as it lies in a key or a record: an address is a number there.
+pub(super) fn stored(expr: Expr) -> Expr {
+    match expr.ty {
+        Ty::Ptr { .. } => access::convert(expr, Ty::U64),
+        _ => expr,
+    }
+}
+
 impl Env<'_> {
     /// The value and decoder of a label.
     pub(super) fn label(&mut self, ast: &ast::Expr, allow_high_cardinality: bool) -> Checked<LabelValue> {
-        let label = match &ast.kind {
-            // Decoders may stand in the sides of a choice that the kernel decides.
-            ExprKind::Cond(condition, yes, no) => match self.decided(condition) {
-                Some(true) => return self.label(yes, allow_high_cardinality),
-                Some(false) => return self.label(no, allow_high_cardinality),
-                None => self.plain_label(ast)?,
-            },
-            ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span)?,
-            ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span)?,
-            ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {
-                self.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
-                self.decoded(&name.name, &args[0])?
-            }
-            _ => self.plain_label(ast)?,
-        };
+        let label = self.label_value(ast)?;
         let identity = match label.decoder {
             // Addresses in code are few, and those of one function read the same.
             Decoder::Ksym => None,
@@ -70,11 +64,26 @@ impl Env<'_> {
             let hint = "use `comm`, `cgroup` or a coarser value, or set `allow_high_cardinality: true`";
             return Err(self.fail_hint(ast.span, message, hint));
         }
-        let expr = match label.expr.ty {
-            Ty::Ptr { .. } => access::convert(label.expr, Ty::U64),
-            _ => label.expr,
-        };
-        Ok(LabelValue { expr, ..label })
+        Ok(LabelValue { expr: stored(label.expr), ..label })
+    }
+
+    /// The same, however many values it may have; a pointer is still one.
+    pub(super) fn label_value(&mut self, ast: &ast::Expr) -> Checked<LabelValue> {
+        match &ast.kind {
+            // Decoders may stand in the sides of a choice that the kernel decides.
+            ExprKind::Cond(condition, yes, no) => match self.decided(condition) {
+                Some(true) => self.label_value(yes),
+                Some(false) => self.label_value(no),
+                None => self.plain_label(ast),
+            },
+            ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span),
+            ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span),
+            ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {
+                self.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
+                self.decoded(&name.name, &args[0])
+            }
+            _ => self.plain_label(ast),
+        }
     }
 
     /// The value of a constant condition. What is wrong with one is told by whoever checks it as a value.

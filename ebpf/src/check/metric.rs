@@ -3,7 +3,7 @@
 use super::expr::{Env, Value, describe};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Scope};
-use super::{Input, MAX_KEY_BYTES, MAX_LABELS, MAX_METRICS, access, filter, stacks};
+use super::{Input, MAX_KEY_BYTES, MAX_LABELS, MAX_METRICS, access, filter, slow, stacks};
 use crate::diag::Diagnostic;
 use crate::program::{Metric, MetricKind, Program, Text};
 use crate::typed::{self, Expr, Kind, Measure, Ty};
@@ -15,18 +15,21 @@ struct Column {
     signed: Option<bool>,
 }
 
-/// One column per metric.
-pub(super) struct Columns(Vec<Column>);
+/// One column per metric, and one of the records.
+pub(super) struct Columns {
+    metrics: Vec<Column>,
+    pub(super) slow: slow::Column,
+}
 
 impl Columns {
     pub(super) fn new(program: &Program) -> Self {
-        Self(vec![Column::default(); program.metrics.len()])
+        Self { metrics: vec![Column::default(); program.metrics.len()], slow: slow::Column::default() }
     }
 
-    /// The metrics, once every site was checked without a mistake.
-    pub(super) fn finish(self, program: &Program) -> Vec<typed::Metric> {
-        let with_column = program.metrics.iter().zip(self.0);
-        with_column
+    /// The metrics and the records, once every site was checked without a mistake.
+    pub(super) fn finish(self, program: &Program) -> (Vec<typed::Metric>, Option<typed::Slow>) {
+        let with_column = program.metrics.iter().zip(self.metrics);
+        let metrics = with_column
             .map(|(metric, column)| typed::Metric {
                 name: metric.name.text.clone(),
                 place: whole(&metric.name),
@@ -39,7 +42,8 @@ impl Columns {
                 labels: column.labels.unwrap_or_default(),
                 max_series: metric.max_series,
             })
-            .collect()
+            .collect();
+        (metrics, self.slow.finish(program))
     }
 }
 
@@ -74,8 +78,8 @@ pub(super) fn measure(
 ) -> Checked<Measure> {
     let metric = &input.program.metrics[index];
     let condition = filter(input, scope, &metric.filter, report);
-    let value = value(input, scope, metric, &mut columns.0[index], report);
-    let labels = labels(input, scope, metric, &mut columns.0[index], report);
+    let value = value(input, scope, metric, &mut columns.metrics[index], report);
+    let labels = labels(input, scope, metric, &mut columns.metrics[index], report);
     Ok(Measure { filter: condition?, value: value?, labels: labels? })
 }
 

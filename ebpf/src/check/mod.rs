@@ -34,6 +34,7 @@ mod prototype;
 mod report;
 mod sampling;
 mod scope;
+mod slow;
 mod span;
 mod stacks;
 mod steps;
@@ -58,6 +59,8 @@ use scope::{Args, Role, Scope};
 const MAX_METRICS: usize = 16;
 /// Most labels of a metric.
 const MAX_LABELS: usize = 8;
+/// Most fields of a record.
+const MAX_FIELDS: usize = 16;
 /// Most saved values of a span.
 const MAX_SAVED: usize = 8;
 /// Most bytes of a key: what fits the program's stack beside everything else.
@@ -72,6 +75,7 @@ pub fn limits() -> Vec<(&'static str, u64)> {
     vec![
         ("metrics of a probe", MAX_METRICS as u64),
         ("labels of a metric", MAX_LABELS as u64),
+        ("fields of `slow`", MAX_FIELDS as u64),
         ("saved values of a span, or fields of a state", MAX_SAVED as u64),
         ("bytes of a state, each field taking whole words of 8", steps::MAX_STATE_BYTES.into()),
         ("bytes of a metric's labels, or of a span's key", MAX_KEY_BYTES.into()),
@@ -102,6 +106,7 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     let input = Input { program, exprs, target };
     let mut report = Report::default();
     metric::check_limits(program, &mut report);
+    slow::check_limits(program, &mut report);
     let mut columns = Columns::new(program);
     let shape = match &program.shape {
         Shape::At(hooks) => at(input, hooks, &mut columns, &mut report),
@@ -113,14 +118,9 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     match shape {
         Ok(mut shape) if diagnostics.is_empty() => {
             user::join(&mut shape, target.arch);
-            Ok(typed::Probe {
-                name: program.name.text.clone(),
-                shape,
-                metrics: columns.finish(program),
-                slow: None,
-                choices,
-                limits: program.limits,
-            })
+            let (metrics, slow) = columns.finish(program);
+            let (name, limits) = (program.name.text.clone(), program.limits);
+            Ok(typed::Probe { name, shape, metrics, slow, choices, limits })
         }
         // A text that did not parse stops the probe without a word here: its mistake is reported already.
         _ => Err(diagnostics),
@@ -144,19 +144,15 @@ fn at<'a>(
     for point in points {
         let role = if point.is_object() { Role::Object } else { Role::At };
         let scope = Scope::new(role, point.args);
-        match (filter(input, &scope, &input.program.filter, report), measures(input, &scope, columns, report)) {
-            (Ok(filter), Ok(measures)) => {
-                sites.push(typed::Site {
-                    attach: point.attach,
-                    place: point.place,
-                    select: point.select,
-                    filter,
-                    measures,
-                    slow: None,
-                });
-            }
-            _ => outcome = Err(Reported),
-        }
+        let filter = filter(input, &scope, &input.program.filter, report);
+        let measures = measures(input, &scope, columns, report);
+        let slow = slow::measure(input, &scope, &mut columns.slow, report);
+        let (Ok(filter), Ok(measures), Ok(slow)) = (filter, measures, slow) else {
+            outcome = Err(Reported);
+            continue;
+        };
+        let (attach, place, select) = (point.attach, point.place, point.select);
+        sites.push(typed::Site { attach, place, select, filter, measures, slow });
     }
     outcome.map(|()| typed::Shape::At(sites))
 }

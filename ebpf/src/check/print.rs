@@ -19,6 +19,7 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
             for s in sites {
                 line(&mut out, format!("at {}{}", attach(&s.attach), select(&s.select, btf)));
                 body(&mut out, &s.filter, &[], &s.measures, probe, btf);
+                slow(&mut out, &s.slow, probe, btf);
             }
         }
         Shape::Span { start, end, key, save, keep, max_open, off_cpu, filtered } => {
@@ -42,6 +43,7 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
             for s in end {
                 line(&mut out, format!("end {}{}", attach(&s.attach), select(&s.select, btf)));
                 body(&mut out, &s.filter, &s.by, &s.measures, probe, btf);
+                slow(&mut out, &s.slow, probe, btf);
             }
         }
         Shape::Steps { key, fields, max_entries, sites } => {
@@ -66,6 +68,7 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
                 if s.delete {
                     line(&mut out, "  delete".into());
                 }
+                slow(&mut out, &s.slow, probe, btf);
             }
         }
         Shape::Poll { source, every_ns, filter, measures } => {
@@ -98,6 +101,14 @@ fn body(out: &mut String, filter: &Option<Expr>, by: &[Expr], measures: &[Measur
                 print_expr(expr, btf)
             ));
         }
+    }
+}
+
+fn slow(out: &mut String, measure: &Option<SlowMeasure>, probe: &Probe, btf: Option<&Btf>) {
+    let (Some(slow), Some(measure)) = (&probe.slow, measure) else { return };
+    out.push_str(&format!("  slow when {}, {} a second\n", print_expr(&measure.when, btf), slow.max_per_second));
+    for (field, expr) in slow.fields.iter().zip(&measure.fields) {
+        out.push_str(&format!("    {}: {} = {}\n", field.name, decoder(&field.decoder), print_expr(expr, btf)));
     }
 }
 

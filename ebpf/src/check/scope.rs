@@ -415,6 +415,10 @@ impl Env<'_> {
         if self.scope.saved.iter().any(|s| s.name == name) {
             return self.fail_hint(span, format!("unknown name `{name}`"), &format!("did you mean `start.{name}`?"));
         }
+        if matches!(name, "kstack" | "ustack") {
+            let hint = "a stack is a field of `slow` by itself, or summed by a metric of `type: stacks`";
+            return self.fail_hint(span, format!("`{name}` is no value to compute with"), hint);
+        }
         let calls: Vec<String> = match name.starts_with("SYS_") {
             true => self.target.syscalls.keys().map(|call| format!("SYS_{call}")).collect(),
             false => Vec::new(),

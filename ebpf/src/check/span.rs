@@ -7,7 +7,7 @@ use super::key::{SiteKey, hash_key, key_parts, same_types};
 use super::metric::Columns;
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Args, Role, Saved, Scope};
-use super::{Input, MAX_SAVED, filter, measures, objects, stacks, syscalls, walk};
+use super::{Input, MAX_SAVED, filter, measures, objects, slow, stacks, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
 use crate::program::{Edge, HookKind, Span, Text};
@@ -44,7 +44,8 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
         let scope = end_scope(input, span, &point, &saved, by_task);
         let (filter, measures) =
             (filter(input, &scope, &input.program.filter, report), measures(input, &scope, columns, report));
-        let (Ok(filter), Ok(measures), Ok(by), Ok(key)) = (filter, measures, site_key, &key) else {
+        let slow = slow::measure(input, &scope, &mut columns.slow, report);
+        let (Ok(filter), Ok(measures), Ok(slow), Ok(by), Ok(key)) = (filter, measures, slow, site_key, &key) else {
             outcome = Err(Reported);
             continue;
         };
@@ -52,7 +53,7 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
         let implied = *key == SpanKey::Task && enters && covers(&point, &selected);
         let select = if implied { Select::All } else { point.select };
         let by = key_values(by, key);
-        ends.push(EndSite { attach: point.attach, place: point.place, select, filter, by, measures, slow: None });
+        ends.push(EndSite { attach: point.attach, place: point.place, select, filter, by, measures, slow });
     }
     outcome?;
     finish(input, span, start_points, starts, ends, saved, key?)
@@ -118,9 +119,11 @@ fn hidden_name(save: &[(String, Ty)]) -> String {
 
 fn any_in(ends: &[EndSite], test: &dyn Fn(&Kind) -> bool) -> bool {
     let measured = ends.iter().flat_map(|e| &e.measures);
+    let sent = ends.iter().flat_map(|e| &e.slow).flat_map(|s| s.fields.iter().chain([&s.when]));
     let mut exprs = ends
         .iter()
         .filter_map(|e| e.filter.as_ref())
+        .chain(sent)
         .chain(measured.flat_map(|m| m.filter.iter().chain([&m.value]).chain(&m.labels)));
     exprs.any(|e| walk::any(e, test))
 }

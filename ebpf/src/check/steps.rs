@@ -7,7 +7,7 @@ use super::key::{SiteKey, hash_key, key_parts, same_types};
 use super::metric::{self, Columns};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Saved, Scope};
-use super::{Input, MAX_SAVED, MAX_TEXT, filter, walk};
+use super::{Input, MAX_SAVED, MAX_TEXT, filter, slow, walk};
 use crate::diag::Diagnostic;
 use crate::program::{Step, Steps, Text};
 use crate::typed::{Expr, Kind, Measure, Shape, StepSite, Ty};
@@ -154,13 +154,18 @@ fn site(
         step.set.iter().map(|(name, text)| assignment(input, &scope, name, text, report)).collect();
     let observe: Vec<Checked<(u32, Measure)>> =
         step.observe.iter().map(|i| Ok((*i, metric::measure(input, &scope, *i as usize, columns, report)?))).collect();
+    // Where nothing is measured, there is nothing that could be slow.
+    let slow = match step.observe.is_empty() {
+        true => Ok(None),
+        false => slow::measure(input, &scope, &mut columns.slow, report),
+    };
     let (key, (filter, state_filter)) = (key?, split([probes_own?, own?]));
     let set = set.into_iter().collect::<Checked<_>>()?;
     let observe = observe.into_iter().collect::<Checked<_>>()?;
     let by = key.iter().map(|(expr, _)| expr.clone()).collect();
     let Point { attach, place, select, .. } = point;
     Ok((
-        StepSite { attach, place, select, by, filter, state_filter, set, observe, delete: step.delete, slow: None },
+        StepSite { attach, place, select, by, filter, state_filter, set, observe, delete: step.delete, slow: slow? },
         key,
     ))
 }

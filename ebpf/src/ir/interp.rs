@@ -133,6 +133,11 @@ impl Machine {
         self.maps.get_mut(map.0 as usize).is_some_and(|map| map.delete(key) == 0)
     }
 
+    /// Takes the records that were sent to a buffer, oldest first. Empty for other kinds of map.
+    pub fn take_records(&mut self, map: MapId) -> Vec<Vec<u8>> {
+        self.maps.get_mut(map.0 as usize).map(Map::take_records).unwrap_or_default()
+    }
+
     /// Frees the storage of a task in all maps, as its exit does.
     pub fn forget_task(&mut self, task: u64) {
         self.maps.iter_mut().for_each(|map| map.forget_task(task));

@@ -51,5 +51,9 @@ fn expression_texts(program: &Program) -> Vec<&Text> {
         texts.extend(filter);
         texts.extend(labels.iter().map(|l| &l.value));
     }
+    if let Some(slow) = &program.slow {
+        texts.push(&slow.when);
+        texts.extend(slow.fields.iter().map(|(_, value)| value));
+    }
     texts
 }

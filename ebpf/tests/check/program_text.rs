@@ -20,6 +20,9 @@
 //! value: args.n
 //! metric.where: true
 //! label port: args.sk.sk_num
+//! slow: elapsed > 1s                     begins `slow:`
+//! slow.most: 10                          records a second, 1 when there is none
+//! show fd: start.fd
 //! high: yes                              allow_high_cardinality for labels that follow
 //! ```
 
@@ -115,6 +118,10 @@ fn empty_span() -> Span {
     }
 }
 
+fn slow(program: &mut Program) -> &mut Slow {
+    program.slow.as_mut().expect("`slow` before its keys")
+}
+
 /// The program and all its texts by id.
 pub fn read(case: &str) -> (Program, Vec<Text>) {
     let mut r = Reader::default();
@@ -177,11 +184,14 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "observe" => steps.steps.last_mut().expect("a step").observe.push(value.parse().expect("a number")),
             "delete" => steps.steps.last_mut().expect("a step").delete = true,
             "target" => {}
+            "slow" => program.slow = Some(Slow { when: r.text(value), fields: Vec::new(), max_per_second: 1 }),
+            "slow.most" => slow(&mut program).max_per_second = value.parse().expect("a number"),
             _ => {
                 let (what, name) = key.split_once(' ').unwrap_or_else(|| panic!("unknown key `{key}`"));
                 let pair = (r.text(name), r.text(value));
                 match what {
                     "save" => span.save.push(pair),
+                    "show" => slow(&mut program).fields.push(pair),
                     "field" => steps.fields.push(pair),
                     "set" => steps.steps.last_mut().expect("a step").set.push(pair),
                     _ => panic!("unknown key `{key}`"),

@@ -61,6 +61,7 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
         ("perf_event", &a.perf_event, (4, 9)),
         ("mmapable", &a.mmapable, (5, 5)),
         ("batch", &a.batch, (5, 6)),
+        ("ringbuf", &a.ringbuf, (5, 8)),
         ("probe_read_kernel", &a.probe_read_kernel, (5, 5)),
         ("current_task_btf", &a.current_task_btf, (5, 11)),
         ("task_storage", &a.task_storage, (5, 12)),

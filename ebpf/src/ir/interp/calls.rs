@@ -27,9 +27,8 @@ impl Machine {
             Helper::GetCurrentTask | Helper::GetCurrentTaskBtf => self.environment.task,
             Helper::RdonlyCast => self.frame.scalar_arg(call, 0)?,
             Helper::GetStackId => self.stack_id(call)? as u64,
-            Helper::RingbufOutput | Helper::PerfEventOutput => {
-                return Err(Trap::new(format!("{} is not interpreted", call.helper)));
-            }
+            Helper::RingbufOutput => self.output(call, [0, 1, 2])? as u64,
+            Helper::PerfEventOutput => self.output(call, [1, 3, 4])? as u64,
             Helper::GetCurrentComm => self.current_comm(call)? as u64,
             Helper::ProbeReadKernel | Helper::ProbeReadUser => self.probe_read(code, call)? as u64,
             Helper::ProbeReadKernelStr | Helper::ProbeReadUserStr => self.probe_read_str(code, call)? as u64,
@@ -50,6 +49,20 @@ impl Machine {
         let first = self.maps.iter().position(|map| map.def.kind == MapKind::StackTrace);
         let is_first = matches!(call.args.get(1), Some(Arg::Map(id)) if Some(id.0 as usize) == first);
         Ok(stacks[usize::from(!is_first)])
+    }
+
+    /// `at`: places of the map, the record and its length among the arguments.
+    fn output(&mut self, call: &Call, at: [usize; 3]) -> Result<i64, Trap> {
+        let Some(Arg::Map(id)) = call.args.get(at[0]) else {
+            return Err(Trap::new(format!("{:?} wants a map", call.helper)));
+        };
+        let bytes = self.frame.scalar_arg(call, at[2])?;
+        let bytes = u32::try_from(bytes).map_err(|_| Trap::new(format!("a record of {bytes} bytes")))?;
+        let record = self.frame.read_arg(call, at[1], bytes)?;
+        match self.maps.get_mut(id.0 as usize) {
+            Some(map) if call.helper.takes(map.def.kind) => Ok(map.output(record)),
+            _ => Err(Trap::new(format!("{:?} does not take map {}", call.helper, id.0))),
+        }
     }
 
     fn map_call(&mut self, call: &Call) -> Result<u64, Trap> {

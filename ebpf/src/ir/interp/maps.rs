@@ -7,6 +7,7 @@ use std::collections::HashMap;
 /// `-errno` values of map operations.
 pub(super) const ENOENT: i64 = -2;
 pub(super) const E2BIG: i64 = -7;
+pub(super) const EAGAIN: i64 = -11;
 pub(super) const EFAULT: i64 = -14;
 pub(super) const EEXIST: i64 = -17;
 pub(super) const EINVAL: i64 = -22;
@@ -37,6 +38,8 @@ enum Keys {
     Task(Named<u64>),
     /// The values are the stack, its top last.
     Stack,
+    /// What was sent, oldest first, and the bytes that are left for more; `None` for no bound.
+    Buffer(Vec<Vec<u8>>, Option<u64>),
 }
 
 /// Keys with the element each one owns.
@@ -55,7 +58,7 @@ impl<K> Named<K> {
 impl Map {
     pub fn new(def: &MapDef) -> Result<Map, Trap> {
         let stride = u64::from(def.value_bytes).next_multiple_of(8);
-        if stride == 0 {
+        if stride == 0 && def.kind != MapKind::RingBuf {
             return Err(Trap::new(format!("map {} has values of 0 bytes", def.name)));
         }
         let mut values = Vec::new();
@@ -72,9 +75,9 @@ impl Map {
             MapKind::TaskStorage => Keys::Task(Named::new()),
             // No program reads a call stack: there are only their ids.
             MapKind::Stack | MapKind::StackTrace => Keys::Stack,
-            MapKind::RingBuf | MapKind::PerfEvents => {
-                return Err(Trap::new(format!("map {} is of a kind that is not interpreted", def.name)));
-            }
+            MapKind::RingBuf => Keys::Buffer(Vec::new(), Some(def.entries.into())),
+            // Their size is that of perf events, which are no part of a layout.
+            MapKind::PerfEvents => Keys::Buffer(Vec::new(), None),
         };
         Ok(Map { def: def.clone(), stride: stride as usize, values, kind })
     }
@@ -87,7 +90,7 @@ impl Map {
                 (index < self.def.entries).then_some(index)
             }
             Keys::Hash(named) => named.elements.get(key).copied(),
-            Keys::Task(_) | Keys::Stack => None,
+            Keys::Task(_) | Keys::Stack | Keys::Buffer(..) => None,
         }
     }
 
@@ -109,7 +112,7 @@ impl Map {
                 named.elements.insert(key.into(), element);
                 element
             }
-            (Keys::Task(_) | Keys::Stack, _) => return EINVAL,
+            (Keys::Task(_) | Keys::Stack | Keys::Buffer(..), _) => return EINVAL,
         };
         let at = element as usize * self.stride;
         let length = value.len().min(self.def.value_bytes as usize);
@@ -126,7 +129,7 @@ impl Map {
                 }
                 None => ENOENT,
             },
-            Keys::Array | Keys::Task(_) | Keys::Stack => EINVAL,
+            Keys::Array | Keys::Task(_) | Keys::Stack | Keys::Buffer(..) => EINVAL,
         }
     }
 
@@ -181,6 +184,28 @@ impl Map {
         out[..length].copy_from_slice(&self.values[top..top + length]);
         self.values.truncate(top);
         0
+    }
+
+    /// Appends a record, if there is room for it and the header of 8 bytes that the kernel puts before it.
+    pub fn output(&mut self, record: &[u8]) -> i64 {
+        let Keys::Buffer(records, room) = &mut self.kind else { return EINVAL };
+        if let Some(room) = room {
+            match room.checked_sub((record.len() as u64 + 8).next_multiple_of(8)) {
+                Some(left) => *room = left,
+                None => return EAGAIN,
+            }
+        }
+        records.push(record.to_vec());
+        0
+    }
+
+    /// Takes all records, as a reader would.
+    pub fn take_records(&mut self) -> Vec<Vec<u8>> {
+        let Keys::Buffer(records, room) = &mut self.kind else { return Vec::new() };
+        if let Some(room) = room {
+            *room = self.def.entries.into();
+        }
+        std::mem::take(records)
     }
 
     /// Value bytes of one element; `None` past the end.

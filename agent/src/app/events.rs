@@ -1,0 +1,256 @@
+//! Single events on their way: out of the kernel's buffers, given names, written to where the user wants them, and kept for
+//! whoever asks. One thread reads the buffers of all probes.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+
+use super::{App, lock};
+use crate::events::line::{Event, wall_time};
+use crate::events::record::{self, Field, Record};
+use crate::events::tail::Tail;
+use crate::kernel::events::{Buffers, wait};
+use crate::kernel::read::ProbeMaps;
+use crate::kernel::sys::monotonic_ns;
+use crate::metrics::labels::Names;
+use crate::stacks::processes::Processes;
+use crate::stacks::symbols::{Symbols, resolve_by};
+use crate::stacks::{Addresses, Profile, Sample};
+
+/// How long events are gathered, so that a flood wakes us ten times a second at most.
+const GATHER: Duration = Duration::from_millis(100);
+/// How often probes are looked at that were not attached before.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long what was read of symbols is believed.
+const SYMBOLS_LIFE: Duration = Duration::from_secs(10);
+/// How long the last events may take to be written at the end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Events of a probe that wait for their reader; beyond, they stay in the kernel's buffer and it counts what it refuses.
+const MOST_UNREAD: usize = 1 << 16;
+
+/// Events of one probe that were taken from the kernel, and what is needed to show them.
+#[derive(Debug, Default)]
+pub(super) struct Unread {
+    records: Vec<Record>,
+    /// Addresses of their stacks, in the order of the fields that are one.
+    stacks: Vec<Addresses>,
+    /// Names of the fields.
+    names: Vec<String>,
+    /// Processes that stacks are of, as they were then.
+    processes: Processes,
+    total: u64,
+}
+
+impl Unread {
+    /// Takes what is there, with the addresses of its stacks: their ids mean something only for now.
+    pub fn take(&mut self, maps: &ProbeMaps, buffers: &mut Buffers, names: &mut Names) {
+        let Some(layout) = maps.layout().events.as_ref().filter(|_| self.records.len() < MOST_UNREAD) else { return };
+        if self.names.is_empty() {
+            self.names = layout.fields.iter().flat_map(|f| f.names.first().cloned()).collect();
+        }
+        let (now, from) = (Instant::now(), self.records.len());
+        // A record that is not what its layout says would be a fault of the compiler.
+        buffers.drain(|bytes| self.records.extend(record::read(bytes, layout, names, now)));
+        self.total += (self.records.len() - from) as u64;
+        for record in &self.records[from..] {
+            for field in &record.fields {
+                if let Field::Stack { id, user } = field {
+                    self.stacks.push(addresses(maps, *id));
+                    if *user {
+                        self.processes.learn([record.pid]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives away what was taken.
+    pub fn hand_over(&mut self) -> Unread {
+        let (names, total) = (self.names.clone(), self.total);
+        let taken = std::mem::take(self);
+        (self.names, self.total) = (names, total);
+        taken
+    }
+
+    /// Events so far.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+/// An id below 0 is an error number: there was no stack, as of a kernel thread, or no room for it.
+fn addresses(maps: &ProbeMaps, id: i32) -> Addresses {
+    match u32::try_from(id) {
+        Ok(id) => maps.stack(id).ok().flatten().map_or(Addresses::Missed, Addresses::Known),
+        Err(_) if id == crate::metrics::stacks::NO_FRAMES => Addresses::default(),
+        Err(_) => Addresses::Missed,
+    }
+}
+
+/// Where lines are written.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// Nowhere.
+    None,
+    /// Beside the log.
+    Stderr,
+    /// At the end of a file.
+    File(File),
+}
+
+impl Sink {
+    /// `stderr`, `none`, or the path of a file, which is made when it is not there.
+    pub fn open(to: &str) -> Result<Sink, String> {
+        match to {
+            "none" => Ok(Sink::None),
+            "stderr" => Ok(Sink::Stderr),
+            path => {
+                let file = OpenOptions::new().append(true).create(true).open(path);
+                file.map(Sink::File).map_err(|error| format!("events cannot be written to `{path}`: {error}"))
+            }
+        }
+    }
+
+    /// One write a line: lines of others never stand inside it.
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        let line = format!("{line}\n");
+        match self {
+            Sink::None => Ok(()),
+            Sink::Stderr => io::stderr().lock().write_all(line.as_bytes()),
+            Sink::File(file) => file.write_all(line.as_bytes()),
+        }
+    }
+}
+
+/// The thread that reads.
+pub(super) struct Reader {
+    /// Closed to end it.
+    stop: PipeWriter,
+    ended: Receiver<()>,
+}
+
+impl Reader {
+    /// Ends it, once the last events are written. A file or terminal that takes none is not waited for for long.
+    pub fn stop(self) {
+        drop(self.stop);
+        // Disconnected means ended as well.
+        let _ = self.ended.recv_timeout(LAST_WORDS);
+    }
+}
+
+/// Starts to read, if any probe has events.
+pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Reader> {
+    let (stopped, stop) = io::pipe()?;
+    let (end, ended) = channel();
+    if !tail.probes().is_empty() {
+        std::thread::Builder::new().name("events".into()).spawn(move || run(&app, &tail, sink, &stopped, end))?;
+    }
+    Ok(Reader { stop, ended })
+}
+
+fn run(app: &App, tail: &Tail, sink: Sink, stopped: &PipeReader, _end: Sender<()>) {
+    let mut out = Out { app, tail, sink, failed: false, ending: false, symbols: None };
+    let mut names = Names::new();
+    loop {
+        let mut ready = Vec::new();
+        out.symbols = out.symbols.take().filter(|(_, since)| since.elapsed() < SYMBOLS_LIFE);
+        for probe in &app.probes {
+            let (probe, files, unread) = {
+                let mut running = lock(probe);
+                let (files, unread) = running.events(&mut names);
+                (Arc::from(running.outline.name.as_str()), files, unread)
+            };
+            ready.extend(files);
+            out.publish(&probe, unread);
+        }
+        let pause = |files: &[BorrowedFd<'_>], time| {
+            let files = [&[stopped.as_fd()], files].concat();
+            wait(&files, time).unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot wait for events");
+                std::thread::sleep(LOOK_EVERY);
+                vec![false]
+            })
+        };
+        let files: Vec<_> = ready.iter().map(|file| file.as_fd()).collect();
+        // Not again at once: a buffer is ready when it has one record.
+        let ends = |found: Vec<bool>| found.first() == Some(&true);
+        if out.ending || ends(pause(&files, LOOK_EVERY)) || ends(pause(&[], GATHER)) {
+            if out.ending {
+                return;
+            }
+            out.ending = true;
+        }
+    }
+}
+
+/// Where events go.
+struct Out<'a> {
+    app: &'a App,
+    tail: &'a Tail,
+    sink: Sink,
+    /// The last line could not be written.
+    failed: bool,
+    /// One more look, and no more.
+    ending: bool,
+    symbols: Option<(Symbols, Instant)>,
+}
+
+impl Out<'_> {
+    fn publish(&mut self, probe: &Arc<str>, unread: Unread) {
+        if unread.records.is_empty() {
+            return;
+        }
+        let Unread { records, stacks, names, processes, .. } = unread;
+        let mut stacks = self.named(&records, stacks, processes).into_iter();
+        let (now_ns, now) = (monotonic_ns(), SystemTime::now());
+        for record in records {
+            let values = record.fields.into_iter().map(|field| match field {
+                Field::Value(value) => value,
+                Field::Stack { .. } => stacks.next().unwrap_or_default(),
+            });
+            let fields = names.iter().cloned().zip(values).collect();
+            let at = wall_time(record.at_ns, now_ns, now);
+            let line = Event { at, probe: probe.clone(), pid: record.pid, tid: record.tid, fields }.line();
+            self.tail.add(probe, &line);
+            self.write(&line);
+        }
+    }
+
+    /// Stacks as arrays of names, from the leaf to the root.
+    fn named(&mut self, records: &[Record], stacks: Vec<Addresses>, processes: Processes) -> Vec<Value> {
+        if stacks.is_empty() {
+            return Vec::new();
+        }
+        let sides = records.iter().flat_map(|r| r.fields.iter().map(move |field| (r.pid, field)));
+        let sides = sides.filter_map(|(pid, field)| match field {
+            Field::Stack { user, .. } => Some((pid, *user)),
+            Field::Value(_) => None,
+        });
+        let samples = sides.zip(stacks).map(|((pid, user), addresses)| match user {
+            true => Sample { pid, user: addresses, ..Sample::default() },
+            false => Sample { kernel: addresses, ..Sample::default() },
+        });
+        let profile = Profile { samples: samples.collect(), ..Profile::default() };
+        let (symbols, _) = self.symbols.get_or_insert_with(|| (Symbols::new(), Instant::now()));
+        let resolved = resolve_by(symbols, profile, processes);
+        let name = |frame: &u32| Value::from(&*resolved.frames[*frame as usize].name);
+        resolved.samples.iter().map(|sample| sample.frames.iter().map(name).collect()).collect()
+    }
+
+    fn write(&mut self, line: &str) {
+        match self.sink.write(line) {
+            Ok(()) => self.failed = false,
+            Err(error) => {
+                self.app.telemetry.event_unwritten();
+                if !std::mem::replace(&mut self.failed, true) {
+                    tracing::error!(%error, "events cannot be written");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `slow:` which events are sent one by one, and what of them.
+
+use super::expr::{Env, describe};
+use super::label::LabelValue;
+use super::report::{Checked, Report, Reported, whole};
+use super::scope::{Role, Scope};
+use super::{Input, MAX_FIELDS};
+use crate::ast::{self, ExprKind};
+use crate::diag::Diagnostic;
+use crate::program::{Program, Slow, Text};
+use crate::typed::{self, Decoder, Expr, Kind, Label, SlowMeasure, Ty};
+
+/// Fields that exist nowhere else in the language.
+const STACKS: [(&str, Kind, Decoder); 2] =
+    [("kstack", Kind::KernelStack, Decoder::KernelStack), ("ustack", Kind::UserStack, Decoder::UserStack)];
+
+/// What is the same at all sites, learnt at the first.
+#[derive(Clone, Default)]
+pub(super) struct Column(Option<Vec<Label>>);
+
+impl Column {
+    /// The block, once every site was checked without a mistake.
+    pub(super) fn finish(self, program: &Program) -> Option<typed::Slow> {
+        let slow = program.slow.as_ref()?;
+        let fields = self.0.unwrap_or_default();
+        Some(typed::Slow { place: whole(&slow.when), fields, max_per_second: slow.max_per_second })
+    }
+}
+
+/// Counts, which need no types.
+pub(super) fn check_limits(program: &Program, report: &mut Report) {
+    if let Some((name, _)) = program.slow.as_ref().and_then(|slow| slow.fields.get(MAX_FIELDS)) {
+        let message = format!("a record has at most {MAX_FIELDS} fields");
+        report.add(Diagnostic::limit(whole(name), message));
+    }
+}
+
+/// What a record reads at one site; `None` when the probe sends none.
+pub(super) fn measure(
+    input: Input,
+    scope: &Scope,
+    column: &mut Column,
+    report: &mut Report,
+) -> Checked<Option<SlowMeasure>> {
+    let Some(slow) = &input.program.slow else { return Ok(None) };
+    if scope.role == Role::Object {
+        let diagnostic = Diagnostic::user(whole(&slow.when), "objects are no events: `slow` has no meaning at `iter:`");
+        return Err(report.add(diagnostic.hint("events are where the kernel runs")));
+    }
+    let when = condition(input, scope, &slow.when, report);
+    let fields = fields(input, scope, slow, column, report);
+    Ok(Some(SlowMeasure { when: when?, fields: fields? }))
+}
+
+fn condition(input: Input, scope: &Scope, text: &Text, report: &mut Report) -> Checked<Expr> {
+    let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
+    let mut env = Env { target: input.target, scope, text, report };
+    let value = env.value(ast)?;
+    env.truth(value)
+}
+
+fn fields(input: Input, scope: &Scope, slow: &Slow, column: &mut Column, report: &mut Report) -> Checked<Vec<Expr>> {
+    let read = |(_, text): &(Text, Text)| {
+        let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
+        Env { target: input.target, scope, text, report }.field(ast)
+    };
+    let read: Vec<_> = slow.fields.iter().map(read).collect();
+    let read = read.into_iter().collect::<Checked<Vec<_>>>()?;
+    let (mut labels, mut exprs) = (Vec::new(), Vec::new());
+    for ((name, _), LabelValue { expr, decoder, .. }) in slow.fields.iter().zip(read) {
+        labels.push(Label { name: name.text.clone(), ty: expr.ty, decoder, domain: None });
+        exprs.push(expr);
+    }
+    let Some(before) = &column.0 else {
+        column.0 = Some(labels);
+        return Ok(exprs);
+    };
+    let Some(differ) = before.iter().zip(&labels).position(|(a, b)| a != b) else { return Ok(exprs) };
+    let (a, b) = (describe(input.target, before[differ].ty), describe(input.target, labels[differ].ty));
+    let (name, value) = &slow.fields[differ];
+    let message = match a == b {
+        true => format!("field `{}` is shown in different ways at two hooks", name.text),
+        false => format!("field `{}` is {a} at one hook and {b} at another", name.text),
+    };
+    Err(report.add(Diagnostic::user(whole(value), message).hint("convert it to one type")))
+}
+
+impl Env<'_> {
+    /// A field: what a label may be, and what labels are too many for.
+    fn field(&mut self, ast: &ast::Expr) -> Checked<LabelValue> {
+        if let ExprKind::Name(name) = &ast.kind
+            && let Some((_, kind, decoder)) = STACKS.iter().find(|(stack, ..)| stack == name)
+        {
+            let expr = Expr { kind: kind.clone(), ty: Ty::S32, duration: false, place: self.place(ast.span) };
+            return Ok(LabelValue { expr, decoder: decoder.clone(), domain: None });
+        }
+        let LabelValue { expr, decoder, .. } = self.label_value(ast)?;
+        let plain = matches!(decoder, Decoder::Unsigned | Decoder::Signed);
+        let decoder = match expr.ty {
+            Ty::Ptr { .. } if plain => Decoder::Address,
+            _ if plain && expr.duration => Decoder::Duration,
+            _ => decoder,
+        };
+        Ok(LabelValue { expr: super::label::stored(expr), decoder, domain: None })
+    }
+}
