@@ -221,11 +221,13 @@ impl ProbeMaps {
     pub fn forget_open(&self) -> io::Result<u64> {
         for (def, map) in self.layout.maps.iter().zip(&self.maps) {
             if def.kind == MapKind::LruHash {
-                let mut gone = 0;
                 for (key, _) in map.entries()?.iter() {
-                    gone += u64::from(map.delete(key)?);
+                    // Before it goes: what is neither there nor counted looks evicted.
+                    self.forgotten.fetch_add(1, Ordering::Relaxed);
+                    if !map.delete(key)? {
+                        self.forgotten.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
-                self.forgotten.fetch_add(gone, Ordering::Relaxed);
             }
         }
         self.sweep_spans(0)

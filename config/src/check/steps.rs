@@ -47,6 +47,15 @@ fn step(node: &Node, report: &mut Report) -> Option<Step> {
     });
     let delete = fields.get("delete").map_or(Some(false), |node| fields::boolean(node, report));
     let (observe, delete) = (observe.unwrap_or_default(), delete?);
+    if delete && let Some(entry) = fields.entry("set") {
+        let diagnostic = Diagnostic::error(&entry.key.at, "what is set here is deleted at once");
+        report.push(diagnostic.hint("leave out `set`, or `delete`"));
+    }
+    for (i, name) in observe.iter().enumerate() {
+        if observe[..i].iter().any(|before| before.value == name.value) {
+            report.push(Diagnostic::error(&name.at, format!("`{}` is in the list twice", name.value)));
+        }
+    }
     if set.is_empty() && observe.is_empty() && !delete && fields.get("set").is_none() {
         let diagnostic = Diagnostic::error(&node.at, "this step does nothing");
         report.push(diagnostic.hint("give it `set`, `observe` or `delete: true`"));

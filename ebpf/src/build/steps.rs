@@ -6,6 +6,7 @@
 
 use super::Room;
 use super::expr::Exprs;
+use super::func::Writer;
 use super::measure::{self, lost, write_key};
 use super::memory::{StateMemory, key_layout, types};
 use super::site::{begin, mark, name};
@@ -14,6 +15,9 @@ use crate::diag::{Diagnostic, Place};
 use crate::ir::{Arg, CmpOp, Cond, Func, Helper, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::Loss;
 use crate::typed::{Attach, Expr, Kind, Measure, Select, Shape, StepSite, Ty};
+
+/// `BPF_NOEXIST`
+const NO_EXIST: i64 = 1;
 
 pub(super) fn steps<'a>(room: &'a Room<'a>) -> Result<Vec<Func>, Diagnostic> {
     let (Shape::Steps { sites, .. }, Some(memory)) = (&room.probe.shape, &room.memory.state) else { return Ok(vec![]) };
@@ -99,9 +103,11 @@ fn act(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, i: usize, site:
     slow::send(room, s, site.slow.as_ref());
     mark(room, &mut s.w, site.place);
     if site.delete {
+        // Before it goes: what is neither there nor counted looks evicted.
+        count(&mut s.w, memory, DELETED, 1);
         let args = vec![Arg::Map(memory.map), Arg::Slot(found.key, 0)];
         let failed = s.w.call(Helper::MapDelete, args);
-        s.w.when(CmpOp::Eq, failed, Operand::Imm(0), |w| count(w, memory, DELETED));
+        s.w.when(CmpOp::Ne, failed, Operand::Imm(0), |w| count(w, memory, DELETED, -1));
     } else if !site.set.is_empty() {
         set(room, s, memory, site, found);
     }
@@ -133,22 +139,7 @@ fn set(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, site: &StepSite
     }
     let present = (memory.present, New::Number(Operand::Imm(1), Size::B1));
     values.push(present);
-    let known = s.w.block(|w| {
-        for (at, new) in &values {
-            match new {
-                New::Number(value, size) => {
-                    w.push(Stmt::Store { ptr: found.state, offset: *at as i32, size: *size, value: *value });
-                }
-                New::Text(area, bytes) => {
-                    for word in (0..*bytes).step_by(8) {
-                        let value = Operand::Var(w.load_slot(*area, word, Size::B8));
-                        let offset = (*at + word) as i32;
-                        w.push(Stmt::Store { ptr: found.state, offset, size: Size::B8, value });
-                    }
-                }
-            }
-        }
-    });
+    let known = s.w.block(|w| store(w, found.state, &values));
     let new = s.w.block(|w| {
         for (at, new) in &values {
             match new {
@@ -161,18 +152,46 @@ fn set(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, site: &StepSite
                 }
             }
         }
-        let args = vec![Arg::Map(memory.map), Arg::Slot(found.key, 0), Arg::Slot(found.copy, 0), Arg::Imm(0)];
+        let args = vec![Arg::Map(memory.map), Arg::Slot(found.key, 0), Arg::Slot(found.copy, 0), Arg::Imm(NO_EXIST)];
         let failed = w.call(Helper::MapUpdate, args);
         w.either(
             CmpOp::Eq,
             failed,
             Operand::Imm(0),
-            |w| count(w, memory, INSERTED),
-            |w| lost(room, w, Loss::StateEvicted),
+            |w| count(w, memory, INSERTED, 1),
+            |w| {
+                // Another CPU was faster, or there is no memory.
+                let again = w.call(Helper::MapLookup, vec![Arg::Map(memory.map), Arg::Slot(found.key, 0)]);
+                w.either(
+                    CmpOp::Ne,
+                    again,
+                    Operand::Imm(0),
+                    |w| store(w, again, &values),
+                    |w| lost(room, w, Loss::StateEvicted),
+                );
+            },
         );
     });
     let cond = Cond { op: CmpOp::Ne, a: found.state, b: Operand::Imm(0) };
     s.w.push(Stmt::If { cond, then: known, otherwise: new });
+}
+
+/// Writes values into a state where it lies.
+fn store(w: &mut Writer, state: Var, values: &[(u32, New)]) {
+    for (at, new) in values {
+        match new {
+            New::Number(value, size) => {
+                w.push(Stmt::Store { ptr: state, offset: *at as i32, size: *size, value: *value });
+            }
+            New::Text(area, bytes) => {
+                for word in (0..*bytes).step_by(8) {
+                    let value = Operand::Var(w.load_slot(*area, word, Size::B8));
+                    let offset = (*at + word) as i32;
+                    w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value });
+                }
+            }
+        }
+    }
 }
 
 /// Words of a CPU's counts.
@@ -180,10 +199,10 @@ const INSERTED: i32 = 0;
 const DELETED: i32 = 8;
 
 /// The kernel does not say what it evicts: the agent tells from how many states came, went and are there.
-fn count(w: &mut super::func::Writer, memory: &StateMemory, word: i32) {
+fn count(w: &mut Writer, memory: &StateMemory, word: i32, by: i64) {
     let cpu = w.call(Helper::GetSmpProcessorId, vec![]);
     let counts = w.array_element(memory.counts, Operand::Var(cpu));
     w.when(CmpOp::Ne, counts, Operand::Imm(0), |w| {
-        w.push(Stmt::Add { ptr: counts, offset: word, value: Operand::Imm(1), atomic: true });
+        w.push(Stmt::Add { ptr: counts, offset: word, value: Operand::Imm(by), atomic: true });
     });
 }

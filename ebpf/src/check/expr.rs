@@ -212,10 +212,9 @@ impl<'a> Env<'a> {
         let quote = self.quote(span);
         match expr.ty {
             Ty::Bool => Ok(expr),
-            Ty::Ptr { .. } => {
-                let place = expr.place;
-                Ok(Expr { kind: Kind::Convert(Box::new(expr)), ty: Ty::Bool, duration: false, place })
-            }
+            Ty::Ptr { .. } => Ok(not_zero(expr)),
+            // Unset is 0: a field is asked for as a pointer is.
+            Ty::Int { .. } if matches!(expr.kind, Kind::State(_)) => Ok(not_zero(expr)),
             Ty::Int { .. } => {
                 let message = format!("`{quote}` is {} where a bool is needed", self.describe(expr.ty));
                 Err(self.fail_hint(span, message, &format!("compare it: `{quote} != 0`")))
@@ -236,4 +235,9 @@ impl<'a> Env<'a> {
         let message = format!("`{}` is {}, not a number", self.quote(expr.place.span), self.describe(expr.ty));
         Err(self.report.add(Diagnostic::user(expr.place, message)))
     }
+}
+
+fn not_zero(expr: Expr) -> Expr {
+    let place = expr.place;
+    Expr { kind: Kind::Convert(Box::new(expr)), ty: Ty::Bool, duration: false, place }
 }

@@ -211,11 +211,22 @@ fn assignment(input: Input, scope: &Scope, name: &Text, text: &Text, report: &mu
     let mut env = Env { target: input.target, scope, text, report };
     let expr = match env.value(ast)? {
         Value::Literal(literal) => env.adapt(literal, ty)?,
+        Value::Text(text, span) if matches!(ty, Ty::Str(_)) => {
+            let place = env.place(span);
+            if text.len() as u32 >= ty.bytes() {
+                let message =
+                    format!("this text and its end take {} bytes, the field has {}", text.len() + 1, ty.bytes());
+                return Err(env.fail(span, message));
+            }
+            Expr { kind: Kind::Str(text.into()), ty, duration: false, place }
+        }
         value => env.typed(value)?,
     };
     let fits = match (expr.ty, ty) {
         (from, to) if from == to => true,
-        (Ty::Int { bits: from, signed: a }, Ty::Int { bits: to, signed: b }) => a == b && from <= to,
+        (Ty::Int { bits: from, signed: a }, Ty::Int { bits: to, signed: b }) => {
+            (a == b && from <= to) || (!a && b && from < to)
+        }
         (Ty::Ptr { .. }, Ty::Int { bits: 64, signed: false }) => true,
         (Ty::Str(from), Ty::Str(to)) => from <= to,
         _ => false,
