@@ -3,7 +3,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
@@ -154,38 +155,36 @@ pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Re
 }
 
 fn run(app: &App, tail: &Tail, sink: Sink, stopped: &PipeReader, _end: Sender<()>) {
-    let mut out = Out { app, tail, sink, failed: false, ending: false, symbols: None };
+    let mut out = Out { app, tail, sink, failed: false, symbols: None };
     let mut names = Names::new();
+    let mut ending = false;
     loop {
-        let mut ready = Vec::new();
-        out.symbols = out.symbols.take().filter(|(_, since)| since.elapsed() < SYMBOLS_LIFE);
-        for probe in &app.probes {
-            let (probe, files, unread) = {
-                let mut running = lock(probe);
-                let (files, unread) = running.events(&mut names);
-                (Arc::from(running.outline.name.as_str()), files, unread)
-            };
-            ready.extend(files);
-            out.publish(&probe, unread);
+        // A reader that silently ends would let all events to come be refused.
+        let turn = catch_unwind(AssertUnwindSafe(|| out.turn(&mut names)));
+        let files = turn.unwrap_or_else(|_| {
+            tracing::error!(
+                "reading events failed: this is an error in kstrobe, please report it with the lines above"
+            );
+            Vec::new()
+        });
+        if ending {
+            return;
         }
-        let pause = |files: &[BorrowedFd<'_>], time| {
-            let files = [&[stopped.as_fd()], files].concat();
-            wait(&files, time).unwrap_or_else(|error| {
-                tracing::error!(%error, "cannot wait for events");
-                std::thread::sleep(LOOK_EVERY);
-                vec![false]
-            })
-        };
-        let files: Vec<_> = ready.iter().map(|file| file.as_fd()).collect();
-        // Not again at once: a buffer is ready when it has one record.
-        let ends = |found: Vec<bool>| found.first() == Some(&true);
-        if out.ending || ends(pause(&files, LOOK_EVERY)) || ends(pause(&[], GATHER)) {
-            if out.ending {
-                return;
-            }
-            out.ending = true;
-        }
+        let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+        // Not again at once: a buffer is ready when it has one record. At the end there is one more turn.
+        ending = pause(stopped, &files, LOOK_EVERY) || pause(stopped, &[], GATHER);
     }
+}
+
+/// Waits until one of the files is ready or time is up. Whether that is the end.
+fn pause(stopped: &PipeReader, files: &[BorrowedFd<'_>], time: Duration) -> bool {
+    let files = [&[stopped.as_fd()], files].concat();
+    let ready = wait(&files, time).unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot wait for events");
+        std::thread::sleep(LOOK_EVERY);
+        Vec::new()
+    });
+    ready.first() == Some(&true)
 }
 
 /// Where events go.
@@ -195,12 +194,26 @@ struct Out<'a> {
     sink: Sink,
     /// The last line could not be written.
     failed: bool,
-    /// One more look, and no more.
-    ending: bool,
     symbols: Option<(Symbols, Instant)>,
 }
 
 impl Out<'_> {
+    /// Publishes what has come of all probes, and gives what to wait for.
+    fn turn(&mut self, names: &mut Names) -> Vec<Arc<OwnedFd>> {
+        self.symbols = self.symbols.take().filter(|(_, since)| since.elapsed() < SYMBOLS_LIFE);
+        let mut ready = Vec::new();
+        for probe in &self.app.probes {
+            let (probe, files, unread) = {
+                let mut running = lock(probe);
+                let (files, unread) = running.events(names);
+                (Arc::from(running.outline.name.as_str()), files, unread)
+            };
+            ready.extend(files);
+            self.publish(&probe, unread);
+        }
+        ready
+    }
+
     fn publish(&mut self, probe: &Arc<str>, unread: Unread) {
         if unread.records.is_empty() {
             return;

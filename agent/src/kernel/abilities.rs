@@ -285,7 +285,15 @@ fn try_batch() -> Result<(), String> {
 fn try_ringbuf() -> Result<(), String> {
     // The largest page of any machine: the kernel takes only whole ones.
     let spec = MapSpec { kind: map_kind::RINGBUF, entries: 64 << 10, name: "kstrobe_try", ..MapSpec::default() };
-    match KernelMap::create(&spec) {
+    let made = KernelMap::create(&spec).or_else(|error| match error.raw_os_error() {
+        // Kernels before 5.11 count it against RLIMIT_MEMLOCK, of which it alone takes more than all that is usual.
+        Some(libc::EPERM) => {
+            sys::raise_memlock();
+            KernelMap::create(&spec)
+        }
+        _ => Err(error),
+    });
+    match made {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Err("this kernel has no ring buffers (Linux 5.8 has)".into())
