@@ -131,6 +131,10 @@ fn attempt(multi: bool) -> Result<(), String> {
         Err(reason) if multi && reason.contains("(os error 95)") => {
             Err("this kernel was built without uprobes (CONFIG_UPROBES)".into())
         }
+        // A program loads as one for such links where the kernel does not look at what it is for.
+        Err(reason) if multi && reason.contains("(os error 22)") => {
+            Err("this kernel has no uprobe_multi links (Linux 6.6 has them)".into())
+        }
         Err(reason) => Err(reason),
     }
 }
