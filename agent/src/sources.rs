@@ -115,7 +115,7 @@ fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
     Ok(paths)
 }
 
-/// As [`file`], but of files alone: nobody asked for this one by name, and opening a pipe would wait for ever.
+/// As [`file()`], but of files alone: nobody asked for this one by name, and opening a pipe would wait for ever.
 fn regular_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
     match std::fs::metadata(path) {
         Ok(m) if !m.is_file() => Err(problem(format!("cannot read {}: it is not a regular file", path.display()))),

@@ -1,7 +1,7 @@
 //! Single events, as `slow:` asks for them: records of the kernel to lines of JSON, and the last of them kept for whoever
 //! asks.
 //!
-//! Pure but for its locks: [`record`] reads bytes by their layout, [`line`] writes text, [`tail`] keeps it.
+//! Pure but for its locks: [`record`] reads bytes by their layout, [`mod@line`] writes text, [`tail`] keeps it.
 
 pub mod line;
 pub mod record;

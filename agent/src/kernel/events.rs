@@ -1,4 +1,4 @@
-//! Records of single events: ring buffers and perf buffers. With [`load`](super::load) and [`attach`](super::attach) one
+//! Records of single events: ring buffers and perf buffers. With [`load`](mod@super::load) and [`attach`](super::attach) one
 //! of the three files that name aya.
 
 use crate::kernel::detect::online_cpus;
