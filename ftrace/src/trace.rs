@@ -1,0 +1,278 @@
+//! What a recorder took out of the kernel.
+
+use crate::format::{EventFormat, Formats, PageFormat};
+use crate::page::{self, Lost, PageError, Records};
+use crate::symbols::Symbols;
+use crate::value::{Value, unsigned};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// A recorded trace: pages of the ring buffer, and what is needed to read them.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Where things stand in a page.
+    pub page: PageFormat,
+    /// The text of `events/header_event`.
+    pub header_event: String,
+    /// Formats of all events that may occur.
+    pub formats: Formats,
+    /// The kernel's functions.
+    pub symbols: Symbols,
+    /// Texts that records refer to by address (`printk_formats`).
+    pub printk: BTreeMap<u64, String>,
+    /// Names of threads (`saved_cmdlines`).
+    pub comms: BTreeMap<i32, String>,
+    /// Process of threads (`saved_tgids`).
+    pub tgids: BTreeMap<i32, i32>,
+    /// What was recorded: the top buffer first, named by an empty text, when it was used.
+    pub buffers: Vec<Buffer>,
+    /// Where and how it was recorded.
+    pub about: About,
+}
+
+/// One buffer: that of the tracefs root or of an instance.
+#[derive(Clone, Debug, Default)]
+pub struct Buffer {
+    /// The instance's name.
+    pub name: String,
+    /// Its clock, e.g. `local` or `mono`.
+    pub clock: String,
+    /// What each CPU wrote.
+    pub cpus: Vec<CpuPages>,
+}
+
+/// What one CPU wrote.
+#[derive(Clone, Debug, Default)]
+pub struct CpuPages {
+    /// Its number.
+    pub cpu: u32,
+    /// Whole pages, side by side.
+    pub pages: Vec<u8>,
+    /// Its `stats` file at the end, when it was read.
+    pub stats: Option<CpuStats>,
+}
+
+/// The kernel's own count of what one CPU wrote (`per_cpu/cpuN/stats`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuStats {
+    /// Records still in the buffer.
+    pub entries: u64,
+    /// Records overwritten before they were read.
+    pub overrun: u64,
+    /// Records not written as an interrupt filled the buffer.
+    pub commit_overrun: u64,
+    /// Bytes in the buffer.
+    pub bytes: u64,
+    /// Records not written as the buffer was full and not to be overwritten.
+    pub dropped_events: u64,
+    /// Records that were read.
+    pub read_events: u64,
+}
+
+impl CpuStats {
+    /// Reads the text of a `stats` file; what is missing is zero.
+    pub fn parse(text: &str) -> CpuStats {
+        let number = |key: &str| {
+            let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(':'));
+            line.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+        };
+        CpuStats {
+            entries: number("entries"),
+            overrun: number("overrun"),
+            commit_overrun: number("commit overrun"),
+            bytes: number("bytes"),
+            dropped_events: number("dropped events"),
+            read_events: number("read events"),
+        }
+    }
+
+    /// Records that were written nowhere or overwritten before they were read.
+    pub fn lost(&self) -> u64 {
+        self.overrun + self.commit_overrun + self.dropped_events
+    }
+}
+
+/// Where and how a trace was recorded. What is not known is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Of the machine.
+    pub hostname: String,
+    /// `uname -srvm`, as trace-cmd writes it.
+    pub uname: String,
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// Nanoseconds to add to the trace's clock for those since the Unix epoch.
+    pub epoch_offset_ns: Option<i64>,
+    /// An id that tells recordings of one machine apart.
+    pub trace_id: u64,
+    /// Version of the recorder.
+    pub recorder: String,
+}
+
+/// One event of a trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    /// Which of [`Trace::buffers`] it is from.
+    pub buffer: usize,
+    /// Where it happened.
+    pub cpu: u32,
+    /// When, in units of the buffer's clock.
+    pub time: u64,
+    /// What is missing before it on this CPU.
+    pub lost: Lost,
+    /// Its bytes.
+    pub data: &'a [u8],
+    /// Its format; `None` when the trace does not have it.
+    pub format: Option<&'a EventFormat>,
+}
+
+impl<'a> Event<'a> {
+    /// The thread it happened in (`common_pid`).
+    pub fn pid(&self) -> i32 {
+        self.data.get(4..8).map_or(-1, |bytes| unsigned(bytes) as i32)
+    }
+
+    /// `common_flags`: 1 interrupts off, 4 needs to be scheduled, 8 in an interrupt, 16 in a softirq.
+    pub fn flags(&self) -> u8 {
+        self.data.get(2).copied().unwrap_or_default()
+    }
+
+    /// `common_preempt_count`.
+    pub fn preempt_count(&self) -> u8 {
+        self.data.get(3).copied().unwrap_or_default()
+    }
+
+    /// The value of a field.
+    pub fn value(&self, field: &str) -> Option<Value<'a>> {
+        self.format?.field(field)?.value(self.data)
+    }
+
+    /// The number in a field.
+    pub fn number(&self, field: &str) -> Option<u64> {
+        self.value(field)?.bits()
+    }
+
+    /// Whether it is the event of a subsystem and name.
+    pub fn is(&self, system: &str, name: &str) -> bool {
+        self.format.is_some_and(|format| format.name == name && format.system == system)
+    }
+}
+
+/// A place in a trace that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which of [`Trace::buffers`].
+    pub buffer: usize,
+    /// On which CPU.
+    pub cpu: u32,
+    /// Which page of it.
+    pub page: usize,
+    /// What is wrong there.
+    pub error: PageError,
+}
+
+impl Trace {
+    /// All events by time; those of one CPU in the order in which they were written.
+    pub fn events(&self) -> Events<'_> {
+        let mut streams: Vec<Stream<'_>> = Vec::new();
+        for (buffer, source) in self.buffers.iter().enumerate() {
+            streams.extend(source.cpus.iter().map(|cpu| Stream::new(buffer, cpu, &self.page)));
+        }
+        let mut events = Events { trace: self, streams, next: BinaryHeap::new(), unreadable: Vec::new() };
+        (0..events.streams.len()).for_each(|stream| events.advance(stream));
+        events
+    }
+}
+
+/// Events by time; see [`Trace::events`].
+#[derive(Clone, Debug)]
+pub struct Events<'a> {
+    trace: &'a Trace,
+    streams: Vec<Stream<'a>>,
+    next: BinaryHeap<Reverse<(u64, usize)>>,
+    unreadable: Vec<Unreadable>,
+}
+
+impl<'a> Events<'a> {
+    /// Pages that could not be read to their end, so far.
+    pub fn unreadable(&self) -> &[Unreadable] {
+        &self.unreadable
+    }
+
+    fn advance(&mut self, stream: usize) {
+        if let Some(time) = self.streams[stream].advance(&mut self.unreadable) {
+            self.next.push(Reverse((time, stream)));
+        }
+    }
+}
+
+impl<'a> Iterator for Events<'a> {
+    type Item = Event<'a>;
+
+    fn next(&mut self) -> Option<Event<'a>> {
+        let Reverse((time, at)) = self.next.pop()?;
+        let stream = &mut self.streams[at];
+        let (data, lost) = (stream.data, std::mem::take(&mut stream.lost));
+        let (buffer, cpu) = (stream.buffer, stream.cpu);
+        self.advance(at);
+        let id = data.get(..2).map_or(0, |bytes| unsigned(bytes) as u16);
+        Some(Event { buffer, cpu, time, lost, data, format: self.trace.formats.by_id(id) })
+    }
+}
+
+/// The records of one CPU, one ahead.
+#[derive(Clone, Debug)]
+struct Stream<'a> {
+    buffer: usize,
+    cpu: u32,
+    format: &'a PageFormat,
+    pages: std::iter::Enumerate<std::slice::Chunks<'a, u8>>,
+    page: usize,
+    records: Option<Records<'a>>,
+    data: &'a [u8],
+    lost: Lost,
+}
+
+impl<'a> Stream<'a> {
+    fn new(buffer: usize, source: &'a CpuPages, format: &'a PageFormat) -> Stream<'a> {
+        let pages = source.pages.chunks(format.page_bytes()).enumerate();
+        Stream { buffer, cpu: source.cpu, format, pages, page: 0, records: None, data: &[], lost: Lost::Nothing }
+    }
+
+    /// Goes to the next record and returns its time.
+    fn advance(&mut self, unreadable: &mut Vec<Unreadable>) -> Option<u64> {
+        loop {
+            let error = match self.records.as_mut().and_then(Iterator::next) {
+                Some(Ok(record)) => {
+                    self.data = record.data;
+                    return Some(record.time);
+                }
+                Some(Err(error)) => error,
+                None => {
+                    let (number, bytes) = self.pages.next()?;
+                    self.page = number;
+                    match page::page(bytes, self.format) {
+                        Ok(page) => {
+                            self.lost = add(self.lost, page.lost);
+                            self.records = Some(page.records);
+                            continue;
+                        }
+                        Err(error) => error,
+                    }
+                }
+            };
+            // What was on the rest of the page is lost, and nobody knows how much.
+            self.lost = Lost::Unknown;
+            self.records = None;
+            unreadable.push(Unreadable { buffer: self.buffer, cpu: self.cpu, page: self.page, error });
+        }
+    }
+}
+
+fn add(before: Lost, now: Lost) -> Lost {
+    match (before, now) {
+        (Lost::Nothing, other) | (other, Lost::Nothing) => other,
+        (Lost::Count(one), Lost::Count(two)) => Lost::Count(one.saturating_add(two)),
+        _ => Lost::Unknown,
+    }
+}

@@ -1,0 +1,100 @@
+//! Values of fields in the bytes of a record.
+
+use crate::format::{Contents, Field, Shape};
+use std::borrow::Cow;
+
+/// What a field holds. Bytes are little endian, as on every machine that the agent runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// An unsigned integer, a pointer or a boolean.
+    Unsigned(u64),
+    /// A signed integer.
+    Signed(i64),
+    /// Characters without their NUL.
+    Text(&'a [u8]),
+    /// Numbers side by side.
+    Array {
+        /// Bytes of each.
+        element: usize,
+        /// Whether they are signed.
+        signed: bool,
+        /// Their bytes.
+        bytes: &'a [u8],
+    },
+    /// Anything else.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    /// The number, when it is one; signed numbers as their 64 bits.
+    pub fn bits(self) -> Option<u64> {
+        match self {
+            Value::Unsigned(number) => Some(number),
+            Value::Signed(number) => Some(number as u64),
+            _ => None,
+        }
+    }
+
+    /// The text, when it is one.
+    pub fn text(self) -> Option<Cow<'a, str>> {
+        match self {
+            Value::Text(bytes) => Some(String::from_utf8_lossy(bytes)),
+            _ => None,
+        }
+    }
+
+    /// The numbers of an array.
+    pub fn elements(self) -> impl Iterator<Item = u64> + 'a {
+        let (element, bytes) = match self {
+            Value::Array { element, bytes, .. } => (element, bytes),
+            _ => (8, &[][..]),
+        };
+        bytes.chunks_exact(element.max(1)).map(unsigned)
+    }
+}
+
+impl Field {
+    /// Its value in a record; `None` when the record is too short for it.
+    pub fn value<'a>(&self, record: &'a [u8]) -> Option<Value<'a>> {
+        let end = if self.size == 0 { record.len() } else { self.offset.checked_add(self.size)? };
+        // Stacks and texts at the end of a record may be shorter or longer than their format says.
+        let last = matches!(self.shape, Shape::Text | Shape::Array(_));
+        let bytes = match record.get(self.offset..end) {
+            Some(bytes) => bytes,
+            None if last => record.get(self.offset..)?,
+            None => return None,
+        };
+        let of = |contents: Contents, base: usize| {
+            let word = unsigned(bytes);
+            let (start, length) = ((word & 0xffff) as usize + base, (word >> 16 & 0xffff) as usize);
+            let bytes = record.get(start..start.checked_add(length)?)?;
+            Some(match contents {
+                Contents::Text => Value::Text(until_nul(bytes)),
+                Contents::Array(element) => Value::Array { element, signed: self.signed, bytes },
+            })
+        };
+        match self.shape {
+            Shape::Integer if self.signed => Some(Value::Signed(signed(bytes))),
+            Shape::Integer => Some(Value::Unsigned(unsigned(bytes))),
+            Shape::Text => Some(Value::Text(until_nul(bytes))),
+            Shape::Array(element) => Some(Value::Array { element, signed: self.signed, bytes }),
+            Shape::Bytes => Some(Value::Bytes(bytes)),
+            Shape::Located(contents) => of(contents, 0),
+            Shape::RelativelyLocated(contents) => of(contents, self.offset + self.size),
+        }
+    }
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Up to eight bytes as a number.
+pub(crate) fn unsigned(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn signed(bytes: &[u8]) -> i64 {
+    let unused = 64 - 8 * bytes.len().clamp(1, 8) as u32;
+    (unsigned(bytes) << unused) as i64 >> unused
+}
