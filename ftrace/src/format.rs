@@ -155,8 +155,8 @@ fn shape(c_type: &str, array: Option<&str>, size: usize) -> Shape {
     match array {
         Some(_) if matches!(c_type, "char" | "const char") => Shape::Text,
         Some(count) => {
-            let known = count.trim().parse().ok().filter(|count| *count > 0 && size % count == 0);
-            match known.map(|count: usize| size / count).or_else(|| bytes_of(c_type)) {
+            let known = count.trim().parse().ok().filter(|count: &usize| *count > 0 && size.is_multiple_of(*count));
+            match known.map(|count| size / count).or_else(|| bytes_of(c_type)) {
                 Some(element @ (1 | 2 | 4 | 8)) => Shape::Array(element),
                 _ => Shape::Bytes,
             }
