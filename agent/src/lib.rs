@@ -3,6 +3,7 @@
 
 pub mod app;
 pub mod binaries;
+pub mod capture;
 pub mod cli;
 pub mod events;
 pub mod export;

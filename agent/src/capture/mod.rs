@@ -1,0 +1,3 @@
+//! Bounded recordings of the kernel's traces: what is asked for, how it runs, where its files lie.
+
+pub mod request;
