@@ -1,8 +1,10 @@
 //! tracefs, wherever it is: mounted, or mounted here so that nobody else sees it.
 
 use crate::kernel::sys::mount::{detached_mount, file_system_magic, open_below};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::Mode;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -75,6 +77,36 @@ impl Tracefs {
         let mut text = String::new();
         open_below(self.root.as_fd(), inside(path)?)?.read_to_string(&mut text)?;
         Ok(text)
+    }
+
+    /// Opens a file or directory below the root. Flags say how; a path that leads outside is refused.
+    pub fn open_at(&self, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
+        Ok(nix::fcntl::openat(&self.root, inside(path)?, flags | OFlag::O_CLOEXEC, Mode::empty())?)
+    }
+
+    /// Replaces what a file below the root says.
+    pub fn write(&self, path: &str, text: &str) -> io::Result<()> {
+        File::from(self.open_at(path, OFlag::O_WRONLY | OFlag::O_TRUNC)?).write_all(text.as_bytes())
+    }
+
+    /// Adds to what a file below the root says.
+    pub fn append(&self, path: &str, text: &str) -> io::Result<()> {
+        File::from(self.open_at(path, OFlag::O_WRONLY | OFlag::O_APPEND)?).write_all(text.as_bytes())
+    }
+
+    /// Whether there is a file or directory of that path.
+    pub fn exists(&self, path: &str) -> bool {
+        inside(path).is_ok_and(|path| nix::sys::stat::fstatat(&self.root, path, AtFlags::empty()).is_ok())
+    }
+
+    /// Makes a directory: an instance, when it is below `instances`.
+    pub fn make_directory(&self, path: &str) -> io::Result<()> {
+        Ok(nix::sys::stat::mkdirat(&self.root, inside(path)?, Mode::from_bits_truncate(0o700))?)
+    }
+
+    /// Removes a directory.
+    pub fn remove_directory(&self, path: &str) -> io::Result<()> {
+        Ok(nix::unistd::unlinkat(&self.root, inside(path)?, nix::unistd::UnlinkatFlags::RemoveDir)?)
     }
 
     /// Names in a directory below the root, sorted.
