@@ -58,6 +58,20 @@ pub struct Probe {
     pub max_map_bytes: u64,
     /// `budget_cpu_percent:` in millionths of one CPU's time, 0 for none; absent means the agent's own.
     pub budget_ppm: Option<u64>,
+    /// `engine:`, default [`Engine::Auto`].
+    pub engine: Engine,
+}
+
+/// What runs a probe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Programs in the kernel; where it refuses them, an ftrace session.
+    #[default]
+    Auto,
+    /// Programs in the kernel.
+    Bpf,
+    /// An ftrace session, whose records the agent reads.
+    Ftrace,
 }
 
 /// `slow:` records of single events.

@@ -8,6 +8,7 @@ mod meter;
 mod poll;
 mod probe;
 mod stacks;
+mod traced;
 mod upkeep;
 mod user_hooks;
 

@@ -74,7 +74,8 @@ impl Tracefs {
 
     /// The text of a file below the root, e.g. `events/sched/sched_switch/format`.
     pub fn read(&self, path: &str) -> io::Result<String> {
-        let mut text = String::new();
+        // Some files (`events/header_page`) give nothing more after the first read, however little that asked for.
+        let mut text = String::with_capacity(16 << 10);
         open_below(self.root.as_fd(), inside(path)?)?.read_to_string(&mut text)?;
         Ok(text)
     }
