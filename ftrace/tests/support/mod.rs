@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod made;
+
 use flate2::read::GzDecoder;
 use kstrobe_ftrace::format::{EventFormat, Formats, PageFormat};
 use kstrobe_ftrace::symbols::Symbols;
