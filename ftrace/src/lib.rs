@@ -16,5 +16,6 @@ pub mod calls;
 pub mod format;
 pub mod page;
 pub mod symbols;
+pub mod text;
 pub mod trace;
 pub mod value;
