@@ -40,6 +40,8 @@ struct Builder {
     recent: Vec<usize>,
     /// A switch names the stack of the line that follows.
     switched: bool,
+    /// Calls of tasks that nothing names and that wait, the last to wait at the end; only so many.
+    waiting: Vec<Vec<Frame>>,
 }
 
 /// Whose a stack is.
@@ -79,8 +81,12 @@ struct Frame {
 
 /// More stacks than that are not looked at for a line that does not say whose it is.
 const RECENT: usize = 32;
+/// More tasks without a name than that are not remembered.
+const WAITING: usize = 64;
 /// By how much a call may seem to be shorter than what it called: the kernel leaves digits of long durations out.
 const ROUNDING_NS: u64 = 1000;
+/// By how much at least the record of a call's end may come late.
+const LATE_NS: u64 = 100_000;
 /// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
 const LEVELS: usize = 512;
 
@@ -127,7 +133,9 @@ impl Builder {
             return self.stack(Lane::task(task, record.cpu), Some(task));
         }
         if let Some(cpu) = record.cpu {
-            return self.stack(Lane::Cpu(cpu), None);
+            let stack = self.stack(Lane::Cpu(cpu), None);
+            self.change_tasks(stack, record);
+            return stack;
         }
         let current = match self.current {
             Some(current) => current,
@@ -137,20 +145,32 @@ impl Builder {
             return current;
         }
         let mut others = self.recent.iter().copied().filter(|stack| self.stacks[*stack].runs);
-        others.find(|stack| self.fits(*stack, record)).unwrap_or(current)
+        if let Some(other) = others.find(|stack| self.fits(*stack, record)) {
+            return other;
+        }
+        if self.stacks[current].task.is_none() {
+            self.change_tasks(current, record);
+        }
+        current
     }
 
     /// A record continues a stack as the indentation has it.
     fn fits(&self, stack: usize, record: &Record) -> bool {
         let stack = &self.stacks[stack];
-        let Some(top) = stack.frames.last() else {
-            // Where no call is open, one begins that nobody made. Idle threads make no system calls.
-            let What::Entry { function: Some(function), .. } = record.what else {
-                return matches!(record.what, What::Event { .. });
-            };
-            let idle = stack.task.is_some_and(|task| task.pid == 0);
-            return record.depth == Some(0) && !(idle && self.calls.names[function].contains("sys_"));
+        if !stack.frames.is_empty() {
+            return self.continues(&stack.frames, record);
+        }
+        // Where no call is open, one begins that nobody made. Idle threads make no system calls.
+        let What::Entry { function: Some(function), .. } = record.what else {
+            return matches!(record.what, What::Event { .. });
         };
+        let idle = stack.task.is_some_and(|task| task.pid == 0);
+        record.depth == Some(0) && !(idle && self.calls.names[function].contains("sys_"))
+    }
+
+    /// A record may be the next of a task whose calls these are.
+    fn continues(&self, frames: &[Frame], record: &Record) -> bool {
+        let Some(top) = frames.last() else { return false };
         let (Some(depth), Some(top_depth)) = (record.depth, top.depth) else { return true };
         match record.what {
             What::Entry { .. } => depth == top_depth.saturating_add(1),
@@ -160,6 +180,46 @@ impl Builder {
             // The kernel indents events by its CPU, whoever runs there.
             _ => true,
         }
+    }
+
+    /// On a stack that is not known to be one task's: a record that does not fit may be that of a task that waited, on this CPU or on
+    /// another, and one that begins anew below a call that waits is another task's.
+    fn change_tasks(&mut self, stack: usize, record: &Record) {
+        if record.depth.is_none() || self.fits(stack, record) {
+            return;
+        }
+        let waited = self.waiting.iter().rposition(|frames| self.continues(frames, record));
+        let elsewhere = || {
+            let others =
+                self.recent.iter().copied().filter(|other| *other != stack && self.stacks[*other].task.is_none());
+            others.into_iter().find(|other| {
+                let frames = &self.stacks[*other].frames;
+                self.waits(frames) && self.continues(frames, record)
+            })
+        };
+        let next = if let Some(waited) = waited {
+            self.waiting.remove(waited)
+        } else if let Some(other) = elsewhere() {
+            std::mem::take(&mut self.stacks[other].frames)
+        } else if self.waits(&self.stacks[stack].frames) && record.depth <= self.stacks[stack].frames[0].depth {
+            Vec::new()
+        } else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.stacks[stack].frames, next);
+        if before.is_empty() {
+            return;
+        }
+        self.waiting.push(before);
+        if self.waiting.len() > WAITING {
+            self.calls.damage.no_exit += self.waiting.remove(0).len() as u64;
+        }
+    }
+
+    /// The innermost call is one of those in which a task leaves its CPU.
+    fn waits(&self, frames: &[Frame]) -> bool {
+        let name = frames.last().and_then(|frame| self.calls[frame.call].function).map(|name| &self.calls.names[name]);
+        name.is_some_and(|name| ["schedule", "wait", "sleep"].iter().any(|word| name.contains(word)))
     }
 
     /// An open call is of that name, as far as both are known.
@@ -265,7 +325,7 @@ impl Builder {
             returned,
         };
         if inside.is_empty() {
-            inside = self.deeper(stack, record.depth);
+            inside = self.deeper(stack, record.depth, call.start_ns.zip(call.duration_ns));
         }
         self.gap(stack);
         let call = self.add(stack, call, record.depth);
@@ -300,17 +360,25 @@ impl Builder {
         }
     }
 
-    /// Takes the last calls of a stack's open call that lie deeper than that: they were made by the call that ends now.
-    fn deeper(&mut self, stack: usize, depth: Option<u32>) -> Vec<CallId> {
+    /// Takes the last calls of a stack's open call that lie deeper than that and did not begin long before: they were made by the call
+    /// that ends now, of which the beginning and the duration are given where they are known.
+    fn deeper(&mut self, stack: usize, depth: Option<u32>, took: Option<(u64, u64)>) -> Vec<CallId> {
         let Some(depth) = depth else { return Vec::new() };
+        // An interrupt between the end of a call and the record of it moves what seems to be its beginning.
+        let after_ns = took.map_or(0, |(start, duration)| start.saturating_sub(duration / 8 + LATE_NS));
         let siblings = match self.stacks[stack].frames.last() {
-            Some(frame) => &mut self.calls.calls[frame.call.0 as usize].children,
-            None => &mut self.stacks[stack].roots,
+            Some(frame) => &self.calls.calls[frame.call.0 as usize].children,
+            None => &self.stacks[stack].roots,
         };
-        let depths = &self.depths;
-        let deeper =
-            siblings.iter().rev().take_while(|call| depths[call.0 as usize].is_some_and(|other| other > depth)).count();
-        siblings.split_off(siblings.len() - deeper)
+        let inside = |call: &&CallId| {
+            let late = self.calls[**call].start_ns.is_none_or(|start| start >= after_ns);
+            late && self.depths[call.0 as usize].is_some_and(|other| other > depth)
+        };
+        let rest = siblings.len() - siblings.iter().rev().take_while(inside).count();
+        match self.stacks[stack].frames.last() {
+            Some(frame) => self.calls.calls[frame.call.0 as usize].children.split_off(rest),
+            None => self.stacks[stack].roots.split_off(rest),
+        }
     }
 
     /// Adds a call below the innermost open one.
@@ -343,7 +411,8 @@ impl Builder {
     }
 
     fn finish(mut self) -> Calls {
-        self.calls.damage.open = self.stacks.iter().map(|stack| stack.frames.len() as u64).sum();
+        let frames = self.stacks.iter().map(|stack| &stack.frames).chain(&self.waiting);
+        self.calls.damage.open = frames.map(|frames| frames.len() as u64).sum();
         let ids = (0..self.calls.calls.len()).map(|id| CallId(id as u32));
         self.calls.roots = ids.filter(|id| self.calls[*id].parent.is_none()).collect();
         self.calls
