@@ -94,11 +94,10 @@ fn entries() {
             let text = fixture(&format!("{kernel}-recvfrom-{columns}"));
             let spans = spans(&text);
             for every in EVERY {
-                // Calls of interrupts have the depth of what they interrupt even where that is not recorded: without times, those before
-                // a root seem to be of it when its entry is missing.
+                // Calls of interrupts have the depth of what they interrupt even where that is not recorded: those just
+                // before a root seem to be of it when its entry is missing.
                 let root = |call: usize| !spans.outline[call].starts_with(' ');
-                let calls = spans
-                    .some(|call| !spans.leaf(call) && !(root(call) && columns == "trace" && kernel == "sid"), every);
+                let calls = spans.some(|call| !spans.leaf(call) && !(root(call) && kernel == "sid"), every);
                 let damaged = spans.without(&text, &calls.iter().map(|call| spans.lines[*call].0).collect::<Vec<_>>());
                 let is = text::parse(&damaged);
                 let unnamed = (columns == "trace").then_some("?");

@@ -85,8 +85,8 @@ const RECENT: usize = 32;
 const WAITING: usize = 64;
 /// By how much a call may seem to be shorter than what it called: the kernel leaves digits of long durations out.
 const ROUNDING_NS: u64 = 1000;
-/// By how much at least the record of a call's end may come late.
-const LATE_NS: u64 = 100_000;
+/// By how much at least the record of a call's end may come late: interrupts take so long.
+const LATE_NS: u64 = 10_000_000;
 /// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
 const LEVELS: usize = 512;
 
