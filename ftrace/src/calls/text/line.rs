@@ -29,6 +29,8 @@ pub struct Record {
     pub cpu: Option<u32>,
     pub task: Option<Task>,
     pub duration_ns: Option<u64>,
+    /// It was in a hard interrupt, if that is said.
+    pub hard: Option<bool>,
     /// Callers above it, by the indentation.
     pub depth: Option<u32>,
     pub what: What,
@@ -201,7 +203,15 @@ impl<'a> Reader<'a> {
             },
         };
         let task = columns.task.map(|task| self.task(task));
-        Record { time_ns: columns.time_ns, cpu: columns.cpu, task, duration_ns, depth: depth(columns), what }
+        Record {
+            time_ns: columns.time_ns,
+            cpu: columns.cpu,
+            task,
+            duration_ns,
+            hard: columns.hard,
+            depth: depth(columns),
+            what,
+        }
     }
 }
 

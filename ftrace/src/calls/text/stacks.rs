@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::interrupts;
 use super::line::{Line, Record, What};
 use crate::calls::{Call, CallId, Calls, Ends, Mark, NameId, Names, Task};
 
@@ -30,6 +31,8 @@ struct Builder {
     calls: Calls,
     /// Callers above each call by the text's indentation, beside `calls.calls`.
     depths: Vec<Option<u32>>,
+    /// Whether it ran in a hard interrupt, if that is said, beside `calls.calls`.
+    hard: Vec<Option<bool>>,
     stacks: Vec<Stack>,
     by_lane: HashMap<Lane, usize>,
     /// Who runs on which CPU.
@@ -271,7 +274,7 @@ impl Builder {
             self.gap(stack);
         }
         let depth = record.depth.or(below);
-        let call = self.add(stack, call, depth);
+        let call = self.add(stack, call, depth, record.hard);
         if !leaf {
             self.stacks[stack].frames.push(Frame { call, depth, inside_ns: 0, gap: None });
         }
@@ -328,7 +331,7 @@ impl Builder {
             inside = self.deeper(stack, record.depth, call.start_ns.zip(call.duration_ns));
         }
         self.gap(stack);
-        let call = self.add(stack, call, record.depth);
+        let call = self.add(stack, call, record.depth, record.hard);
         for child in &inside {
             self.calls.calls[child.0 as usize].parent = Some(call);
         }
@@ -382,7 +385,7 @@ impl Builder {
     }
 
     /// Adds a call below the innermost open one.
-    fn add(&mut self, stack: usize, mut call: Call, depth: Option<u32>) -> CallId {
+    fn add(&mut self, stack: usize, mut call: Call, depth: Option<u32>, hard: Option<bool>) -> CallId {
         // A text of four thousand million lines does not come here.
         let id = CallId(self.calls.calls.len() as u32);
         match self.stacks[stack].frames.last() {
@@ -395,6 +398,7 @@ impl Builder {
         self.took(stack, call.duration_ns);
         self.calls.calls.push(call);
         self.depths.push(depth);
+        self.hard.push(hard);
         id
     }
 
@@ -414,6 +418,7 @@ impl Builder {
         let frames = self.stacks.iter().map(|stack| &stack.frames).chain(&self.waiting);
         self.calls.damage.open = frames.map(|frames| frames.len() as u64).sum();
         let ids = (0..self.calls.calls.len()).map(|id| CallId(id as u32));
+        interrupts::mark(&mut self.calls, &self.hard);
         self.calls.roots = ids.filter(|id| self.calls[*id].parent.is_none()).collect();
         self.calls
     }
