@@ -6,7 +6,9 @@ pub mod build;
 pub mod functions;
 mod marks;
 mod naming;
+pub mod outline;
 mod pair;
+pub mod text;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,0 +1,438 @@
+//! Stacks of open calls, one for each task: what is called by what.
+
+use std::collections::HashMap;
+
+use super::interrupts;
+use super::line::{Line, Record, What};
+use crate::calls::{Call, CallId, Calls, Ends, Mark, NameId, Names, Task};
+
+/// Puts lines together.
+pub fn build(lines: Vec<Line>, names: Names) -> Calls {
+    let mut builder = Builder { calls: Calls { names, ..Calls::default() }, ..Builder::default() };
+    // The first switch on a CPU says who ran there before it.
+    for line in &lines {
+        if let Line::Switch { cpu, from, .. } = line
+            && !builder.on_cpu.contains_key(cpu)
+        {
+            builder.on_cpu.insert(*cpu, *from);
+            let stack = builder.stack(Lane::task(*from, Some(*cpu)), Some(*from));
+            builder.stacks[stack].runs = true;
+            builder.use_stack(stack);
+        }
+    }
+    for line in lines {
+        builder.line(line);
+    }
+    builder.finish()
+}
+
+#[derive(Default)]
+struct Builder {
+    calls: Calls,
+    /// Callers above each call by the text's indentation, beside `calls.calls`.
+    depths: Vec<Option<u32>>,
+    /// Whether it ran in a hard interrupt, if that is said, beside `calls.calls`.
+    hard: Vec<Option<bool>>,
+    stacks: Vec<Stack>,
+    by_lane: HashMap<Lane, usize>,
+    /// Who runs on which CPU.
+    on_cpu: HashMap<u32, Task>,
+    /// The stack of the last line: that of the next, if this does not say whose it is.
+    current: Option<usize>,
+    /// Stacks that lines without CPU and task may belong to, the last used first; only so many.
+    recent: Vec<usize>,
+    /// A switch names the stack of the line that follows.
+    switched: bool,
+    /// Calls of tasks that nothing names and that wait, the last to wait at the end; only so many.
+    waiting: Vec<Vec<Frame>>,
+}
+
+/// Whose a stack is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Lane {
+    /// A thread; of the idle threads, which all have the id zero, that of a CPU.
+    Task(i32, Option<u32>),
+    /// Whoever runs on a CPU.
+    Cpu(u32),
+    /// There is no telling.
+    Any,
+}
+
+/// Calls that are open, outermost first.
+#[derive(Default)]
+struct Stack {
+    task: Option<Task>,
+    frames: Vec<Frame>,
+    /// Calls that no call on this stack made.
+    roots: Vec<CallId>,
+    /// An interrupt began, its first call did not come yet.
+    interrupt: bool,
+    /// Its task is on a CPU.
+    runs: bool,
+}
+
+/// A call that is open.
+#[derive(Clone, Copy)]
+struct Frame {
+    call: CallId,
+    depth: Option<u32>,
+    /// What the calls took that it made itself.
+    inside_ns: u64,
+    /// Lines are missing before this one of its children: it may have ended there, and another call have begun.
+    gap: Option<usize>,
+}
+
+/// More stacks than that are not looked at for a line that does not say whose it is.
+const RECENT: usize = 32;
+/// More tasks without a name than that are not remembered.
+const WAITING: usize = 64;
+/// By how much a call may seem to be shorter than what it called: the kernel leaves digits of long durations out.
+const ROUNDING_NS: u64 = 1000;
+/// By how much at least the record of a call's end may come late: interrupts take so long.
+const LATE_NS: u64 = 10_000_000;
+/// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
+const LEVELS: usize = 512;
+
+impl Builder {
+    fn line(&mut self, line: Line) {
+        match line {
+            Line::Nothing | Line::Unknown => {}
+            Line::Lost { cpu: _, count } => self.calls.damage.lost = self.calls.damage.lost.saturating_add(count),
+            Line::Switch { cpu, from, to } => {
+                self.on_cpu.insert(cpu, to);
+                let stack = self.stack(Lane::task(from, Some(cpu)), Some(from));
+                self.stacks[stack].runs = false;
+                let stack = self.stack(Lane::task(to, Some(cpu)), Some(to));
+                self.stacks[stack].runs = true;
+                self.use_stack(stack);
+                self.switched = true;
+            }
+            Line::Record(record) => {
+                let stack = self.whose(&record);
+                self.use_stack(stack);
+                self.switched = false;
+                self.record(stack, record);
+            }
+        }
+    }
+
+    fn record(&mut self, stack: usize, record: Record) {
+        match record.what {
+            What::Entry { .. } => self.entry(stack, record),
+            What::Exit { .. } => self.exit(stack, record),
+            What::Event { name, text } => {
+                let call = self.stacks[stack].frames.last().map(|frame| frame.call);
+                self.calls.marks.push(Mark { call, time_ns: record.time_ns, cpu: record.cpu, event: name, text });
+            }
+            What::InterruptBegins => self.stacks[stack].interrupt = true,
+            What::InterruptEnds => self.stacks[stack].interrupt = false,
+        }
+    }
+
+    /// The stack that a record belongs to.
+    fn whose(&mut self, record: &Record) -> usize {
+        let task = record.task.or_else(|| self.on_cpu.get(&record.cpu?).copied());
+        if let Some(task) = task {
+            return self.stack(Lane::task(task, record.cpu), Some(task));
+        }
+        if let Some(cpu) = record.cpu {
+            let stack = self.stack(Lane::Cpu(cpu), None);
+            self.change_tasks(stack, record);
+            return stack;
+        }
+        let current = match self.current {
+            Some(current) => current,
+            None => self.stack(Lane::Any, None),
+        };
+        if self.switched || self.fits(current, record) {
+            return current;
+        }
+        let mut others = self.recent.iter().copied().filter(|stack| self.stacks[*stack].runs);
+        if let Some(other) = others.find(|stack| self.fits(*stack, record)) {
+            return other;
+        }
+        if self.stacks[current].task.is_none() {
+            self.change_tasks(current, record);
+        }
+        current
+    }
+
+    /// A record continues a stack as the indentation has it.
+    fn fits(&self, stack: usize, record: &Record) -> bool {
+        let stack = &self.stacks[stack];
+        if !stack.frames.is_empty() {
+            return self.continues(&stack.frames, record);
+        }
+        // Where no call is open, one begins that nobody made. Idle threads make no system calls.
+        let What::Entry { function: Some(function), .. } = record.what else {
+            return matches!(record.what, What::Event { .. });
+        };
+        let idle = stack.task.is_some_and(|task| task.pid == 0);
+        record.depth == Some(0) && !(idle && self.calls.names[function].contains("sys_"))
+    }
+
+    /// A record may be the next of a task whose calls these are.
+    fn continues(&self, frames: &[Frame], record: &Record) -> bool {
+        let Some(top) = frames.last() else { return false };
+        let (Some(depth), Some(top_depth)) = (record.depth, top.depth) else { return true };
+        match record.what {
+            What::Entry { .. } => depth == top_depth.saturating_add(1),
+            What::Exit { function, .. } => {
+                depth == top_depth && self.named(top, function) && top.may_take(record.duration_ns)
+            }
+            // The kernel indents events by its CPU, whoever runs there.
+            _ => true,
+        }
+    }
+
+    /// On a stack that is not known to be one task's: a record that does not fit may be that of a task that waited, on this CPU or on
+    /// another, and one that begins anew below a call that waits is another task's.
+    fn change_tasks(&mut self, stack: usize, record: &Record) {
+        if record.depth.is_none() || self.fits(stack, record) {
+            return;
+        }
+        let waited = self.waiting.iter().rposition(|frames| self.continues(frames, record));
+        let elsewhere = || {
+            let others =
+                self.recent.iter().copied().filter(|other| *other != stack && self.stacks[*other].task.is_none());
+            others.into_iter().find(|other| {
+                let frames = &self.stacks[*other].frames;
+                self.waits(frames) && self.continues(frames, record)
+            })
+        };
+        let next = if let Some(waited) = waited {
+            self.waiting.remove(waited)
+        } else if let Some(other) = elsewhere() {
+            std::mem::take(&mut self.stacks[other].frames)
+        } else if self.waits(&self.stacks[stack].frames) && record.depth <= self.stacks[stack].frames[0].depth {
+            Vec::new()
+        } else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.stacks[stack].frames, next);
+        if before.is_empty() {
+            return;
+        }
+        self.waiting.push(before);
+        if self.waiting.len() > WAITING {
+            self.calls.damage.no_exit += self.waiting.remove(0).len() as u64;
+        }
+    }
+
+    /// The innermost call is one of those in which a task leaves its CPU.
+    fn waits(&self, frames: &[Frame]) -> bool {
+        let name = frames.last().and_then(|frame| self.calls[frame.call].function).map(|name| &self.calls.names[name]);
+        name.is_some_and(|name| ["schedule", "wait", "sleep"].iter().any(|word| name.contains(word)))
+    }
+
+    /// An open call is of that name, as far as both are known.
+    fn named(&self, frame: &Frame, function: Option<NameId>) -> bool {
+        let open = self.calls[frame.call].function;
+        function.is_none() || open.is_none() || open == function
+    }
+
+    fn stack(&mut self, lane: Lane, task: Option<Task>) -> usize {
+        let stacks = &mut self.stacks;
+        *self.by_lane.entry(lane).or_insert_with(|| {
+            stacks.push(Stack { task, ..Stack::default() });
+            stacks.len() - 1
+        })
+    }
+
+    fn use_stack(&mut self, stack: usize) {
+        if self.current == Some(stack) {
+            return;
+        }
+        self.current = Some(stack);
+        self.recent.retain(|other| *other != stack);
+        self.recent.insert(0, stack);
+        self.recent.truncate(RECENT);
+    }
+
+    fn entry(&mut self, stack: usize, record: Record) {
+        if let Some(depth) = record.depth {
+            self.over(stack, |frame| frame.depth.is_some_and(|other| other >= depth));
+        }
+        let What::Entry { function, module, arguments, returned, leaf } = record.what else { return };
+        let ends = if leaf { Ends::Both } else { Ends::Entry };
+        let call = Call {
+            function,
+            module,
+            task: record.task.or(self.stacks[stack].task),
+            cpu: record.cpu,
+            start_ns: record.time_ns,
+            duration_ns: record.duration_ns,
+            parent: None,
+            children: Vec::new(),
+            ends,
+            interrupt: std::mem::take(&mut self.stacks[stack].interrupt),
+            arguments,
+            returned,
+        };
+        let below = self.stacks[stack].frames.last().and_then(|frame| frame.depth?.checked_add(1));
+        if record.depth > below {
+            self.gap(stack);
+        }
+        let depth = record.depth.or(below);
+        let call = self.add(stack, call, depth, record.hard);
+        if !leaf {
+            self.stacks[stack].frames.push(Frame { call, depth, inside_ns: 0, gap: None });
+        }
+    }
+
+    fn exit(&mut self, stack: usize, record: Record) {
+        let What::Exit { function, module, returned } = record.what else { return };
+        self.stacks[stack].interrupt = false;
+        match record.depth {
+            Some(depth) => self.over(stack, |frame| frame.depth.is_some_and(|other| other > depth)),
+            None => self.over_above(stack, function),
+        }
+        let open = self.stacks[stack].frames.last().copied();
+        let open = open.filter(|frame| record.depth.is_none() || frame.depth.is_none() || frame.depth == record.depth);
+        let mut inside = Vec::new();
+        if let Some(frame) = open {
+            if self.named(&frame, function) {
+                self.stacks[stack].frames.pop();
+                let call = &mut self.calls.calls[frame.call.0 as usize];
+                call.ends = Ends::Both;
+                // Without a duration column, times tell it.
+                call.duration_ns = record.duration_ns.or_else(|| record.time_ns?.checked_sub(call.start_ns?));
+                call.function = call.function.or(function);
+                call.module = call.module.or(module);
+                call.returned = returned;
+                self.took(stack, record.duration_ns);
+                return;
+            }
+            if record.depth.is_some() {
+                // Another call's exit at the same level: this one ended in a gap, and that one began there.
+                if let Some(gap) = frame.gap {
+                    inside = self.calls.calls[frame.call.0 as usize].children.split_off(gap);
+                }
+                let mut first = true;
+                self.over(stack, |_| std::mem::take(&mut first));
+            }
+        }
+        self.calls.damage.no_entry += 1;
+        let call = Call {
+            function,
+            module,
+            task: record.task.or(self.stacks[stack].task),
+            cpu: record.cpu,
+            start_ns: record.time_ns.and_then(|end| end.checked_sub(record.duration_ns?)),
+            duration_ns: record.duration_ns,
+            parent: None,
+            children: Vec::new(),
+            ends: Ends::Exit,
+            interrupt: false,
+            arguments: None,
+            returned,
+        };
+        if inside.is_empty() {
+            inside = self.deeper(stack, record.depth, call.start_ns.zip(call.duration_ns));
+        }
+        self.gap(stack);
+        let call = self.add(stack, call, record.depth, record.hard);
+        for child in &inside {
+            self.calls.calls[child.0 as usize].parent = Some(call);
+        }
+        self.calls.calls[call.0 as usize].children = inside;
+    }
+
+    /// Without indentation: an exit ends the innermost call of its name, and those inside of it are over.
+    fn over_above(&mut self, stack: usize, function: Option<NameId>) {
+        let frames = &self.stacks[stack].frames;
+        let inside = frames.iter().rev().take(LEVELS).take_while(|frame| !self.named(frame, function)).count();
+        if inside < frames.len().min(LEVELS) {
+            let mut left = inside;
+            self.over(stack, |_| left.checked_sub(1).map(|less| left = less).is_some());
+        }
+    }
+
+    /// Lines are missing between the last child of a stack's open call and the next.
+    fn gap(&mut self, stack: usize) {
+        if let Some(frame) = self.stacks[stack].frames.last_mut() {
+            let children = self.calls.calls[frame.call.0 as usize].children.len();
+            frame.gap = Some(frame.gap.map_or(children, |gap| gap.min(children)));
+        }
+    }
+
+    /// Something took so long inside of a stack's open call.
+    fn took(&mut self, stack: usize, duration_ns: Option<u64>) {
+        if let Some(frame) = self.stacks[stack].frames.last_mut() {
+            frame.inside_ns = frame.inside_ns.saturating_add(duration_ns.unwrap_or(0));
+        }
+    }
+
+    /// Takes the last calls of a stack's open call that lie deeper than that and did not begin long before: they were made by the call
+    /// that ends now, of which the beginning and the duration are given where they are known.
+    fn deeper(&mut self, stack: usize, depth: Option<u32>, took: Option<(u64, u64)>) -> Vec<CallId> {
+        let Some(depth) = depth else { return Vec::new() };
+        // An interrupt between the end of a call and the record of it moves what seems to be its beginning.
+        let after_ns = took.map_or(0, |(start, duration)| start.saturating_sub(duration / 8 + LATE_NS));
+        let siblings = match self.stacks[stack].frames.last() {
+            Some(frame) => &self.calls.calls[frame.call.0 as usize].children,
+            None => &self.stacks[stack].roots,
+        };
+        let inside = |call: &&CallId| {
+            let late = self.calls[**call].start_ns.is_none_or(|start| start >= after_ns);
+            late && self.depths[call.0 as usize].is_some_and(|other| other > depth)
+        };
+        let rest = siblings.len() - siblings.iter().rev().take_while(inside).count();
+        match self.stacks[stack].frames.last() {
+            Some(frame) => self.calls.calls[frame.call.0 as usize].children.split_off(rest),
+            None => self.stacks[stack].roots.split_off(rest),
+        }
+    }
+
+    /// Adds a call below the innermost open one.
+    fn add(&mut self, stack: usize, mut call: Call, depth: Option<u32>, hard: Option<bool>) -> CallId {
+        // A text of four thousand million lines does not come here.
+        let id = CallId(self.calls.calls.len() as u32);
+        match self.stacks[stack].frames.last() {
+            Some(frame) => {
+                call.parent = Some(frame.call);
+                self.calls.calls[frame.call.0 as usize].children.push(id);
+            }
+            None => self.stacks[stack].roots.push(id),
+        }
+        self.took(stack, call.duration_ns);
+        self.calls.calls.push(call);
+        self.depths.push(depth);
+        self.hard.push(hard);
+        id
+    }
+
+    /// Takes the innermost calls for which it holds off a stack: they are over, and nothing said when.
+    fn over(&mut self, stack: usize, mut is: impl FnMut(&Frame) -> bool) {
+        let frames = &mut self.stacks[stack].frames;
+        let before = frames.len();
+        while frames.pop_if(|frame| is(frame)).is_some() {}
+        let over = before - frames.len();
+        self.calls.damage.no_exit += over as u64;
+        if over > 0 {
+            self.gap(stack);
+        }
+    }
+
+    fn finish(mut self) -> Calls {
+        let frames = self.stacks.iter().map(|stack| &stack.frames).chain(&self.waiting);
+        self.calls.damage.open = frames.map(|frames| frames.len() as u64).sum();
+        let ids = (0..self.calls.calls.len()).map(|id| CallId(id as u32));
+        interrupts::mark(&mut self.calls, &self.hard);
+        self.calls.roots = ids.filter(|id| self.calls[*id].parent.is_none()).collect();
+        self.calls
+    }
+}
+
+impl Lane {
+    fn task(task: Task, cpu: Option<u32>) -> Lane {
+        Lane::Task(task.pid, cpu.filter(|_| task.pid == 0))
+    }
+}
+
+impl Frame {
+    /// A call takes as long as what it called, but for interrupts between its end and the record of it, which seem to lie inside.
+    fn may_take(&self, duration_ns: Option<u64>) -> bool {
+        duration_ns.is_none_or(|ns| ns.saturating_add(ROUNDING_NS) >= self.inside_ns)
+    }
+}
