@@ -17,5 +17,6 @@ pub mod format;
 pub mod page;
 pub mod print;
 pub mod symbols;
+pub mod text;
 pub mod trace;
 pub mod value;

@@ -1,0 +1,105 @@
+//! Events as text: what the kernels wrote of the same records.
+
+mod support;
+
+use kstrobe_ftrace::text::Options;
+use kstrobe_ftrace::text::events::Lines;
+use kstrobe_ftrace::trace::Trace;
+use std::collections::BTreeMap;
+use support::{EVENTS, KERNELS, text, trace};
+
+/// Kernels since 5.12 write a hash of an address for `%p` (`hash-ptr`); the record has the address. One address has one hash.
+#[derive(Default)]
+struct Hashes {
+    of: BTreeMap<String, String>,
+    by: BTreeMap<String, String>,
+}
+
+impl Hashes {
+    /// Whether a line is the kernel's, but for hashed addresses.
+    fn equal(&mut self, ours: &str, kernels: &str) -> bool {
+        let words = |line: &'_ str| -> Vec<String> { line.split_inclusive([' ', '=']).map(str::to_owned).collect() };
+        let (ours, kernels) = (words(ours), words(kernels));
+        ours.len() == kernels.len()
+            && ours.iter().zip(&kernels).all(|(ours, kernels)| ours == kernels || self.same(ours, kernels))
+    }
+
+    fn same(&mut self, ours: &str, kernels: &str) -> bool {
+        // `%pS` adds the size of the function, which a trace does not have.
+        let sized = kernels.rsplit_once("/0x").is_some_and(|(place, _)| place == ours && ours.contains("+0x"));
+        sized || self.hashed(ours, kernels)
+    }
+
+    fn hashed(&mut self, address: &str, hash: &str) -> bool {
+        let (address, hash) = (address.trim_end(), hash.trim_end());
+        let hexadecimal = |word: &str| word.len() == 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !hexadecimal(address) || !hexadecimal(hash) || !address.starts_with("ff") || !hash.starts_with("00000000") {
+            return false;
+        }
+        let of = self.of.entry(address.to_owned()).or_insert_with(|| hash.to_owned());
+        let by = self.by.entry(hash.to_owned()).or_insert_with(|| address.to_owned());
+        of == hash && by == address
+    }
+}
+
+fn everything(trace: &Trace, options: Options) -> String {
+    let mut lines = Lines::new(trace, options);
+    let mut out = String::new();
+    lines.header(&mut out);
+    for event in trace.events() {
+        lines.event(&event, &mut out);
+    }
+    assert_eq!(lines.printer().not_understood(), [""; 0]);
+    assert_eq!(lines.printer().incomplete(), 0);
+    out
+}
+
+#[test]
+fn events_are_what_the_kernel_wrote() {
+    let mut hashed = BTreeMap::new();
+    for kernel in KERNELS {
+        let mut hashes = Hashes::default();
+        for scenario in EVENTS {
+            let ours = everything(&trace(kernel, scenario), Options::default());
+            let kernels = text(kernel, scenario, "trace.txt");
+            // The first four lines name the tracer and count entries, which only a whole text does.
+            let kernels: Vec<&str> = kernels.lines().skip(4).collect();
+            assert_eq!(ours.lines().count(), kernels.len(), "lines of {scenario} on {kernel}");
+            for (number, (ours, kernels)) in ours.lines().zip(kernels).enumerate() {
+                let same = ours == kernels || hashes.equal(ours, kernels);
+                assert!(same, "{scenario} on {kernel}, line {}:\n{ours}\n{kernels}", number + 5);
+                *hashed.entry((kernel, scenario)).or_insert(0) += usize::from(ours != kernels);
+            }
+        }
+    }
+    hashed.retain(|_, lines| *lines > 0);
+    // The only lines that differ, and all of them in a hashed address (and `consume_skb` in the size behind `location=`).
+    let expected = [
+        (("6.1", "events"), 43),
+        (("6.1", "stacks"), 5),
+        (("6.12", "events"), 48),
+        (("6.12", "stacks"), 5),
+        (("sid", "events"), 55),
+        (("sid", "stacks"), 5),
+    ];
+    assert_eq!(hashed, BTreeMap::from(expected));
+}
+
+#[test]
+fn events_between_calls_are_what_the_kernel_wrote() {
+    for kernel in KERNELS {
+        let trace = trace(kernel, "sched");
+        let mut lines = Lines::new(&trace, Options::default());
+        let mut ours = Vec::new();
+        for event in trace.events().filter(|event| event.format.is_some_and(|format| format.system != "ftrace")) {
+            let mut out = String::new();
+            lines.text(&event, &mut out);
+            ours.push(out);
+        }
+        let kernels = text(kernel, "sched", "trace.txt");
+        let comment = |line: &'_ str| Some(line.split_once("/* sched_")?.1.strip_suffix(" */")?.to_owned());
+        let kernels: Vec<String> = kernels.lines().filter_map(comment).map(|text| format!("sched_{text}")).collect();
+        assert!(kernels.len() > 50, "{kernel}: {} events", kernels.len());
+        assert_eq!(ours, kernels, "{kernel}");
+    }
+}
