@@ -48,6 +48,15 @@ pub(super) fn call(parser: &mut Parser<'_>, name: &str) -> Result<Id, Refused> {
             let [array, count, element] = arguments(parser)?;
             Ok(parser.program.add(Node::Array(array, count, element))?)
         }
+        "__print_dynamic_array" => {
+            let field = located(parser)?;
+            parser.expect(",")?;
+            let element = parser.expression()?;
+            let array = parser.program.add(Node::Contents(field))?;
+            let length = parser.program.add(Node::Length(field))?;
+            let count = parser.program.add(Node::Binary(Operator::Divide, length, element))?;
+            Ok(parser.program.add(Node::Array(array, count, element))?)
+        }
         "__print_hex_dump" => hex_dump(parser),
         "__print_ns_to_secs" | "__print_ns_without_secs" => {
             let value = parser.expression()?;

@@ -1,9 +1,9 @@
 //! Events as lines like those of the kernel's `trace` file.
 
-use super::Options;
+use super::{Options, system_calls};
 use crate::print::Printer;
 use crate::symbols::Symbols;
-use crate::trace::{Event, Trace};
+use crate::trace::{About, Event, Trace};
 use crate::value::unsigned;
 use std::fmt::Write;
 
@@ -15,6 +15,8 @@ pub struct Lines<'a> {
     printer: Printer<'a>,
     /// The kernel shows how often migration is disabled (since 5.15).
     migrate: bool,
+    /// The kernel writes the arguments of system calls without `0x` (before 6.18).
+    bare: bool,
 }
 
 /// Time a function spends in hardware or software interrupts and whether it can be preempted: `common_flags` of the kernel.
@@ -37,7 +39,13 @@ const LONGEST_FUNCTION_BYTES: u64 = 1 << 20;
 impl<'a> Lines<'a> {
     /// For the events of a trace.
     pub fn new(trace: &'a Trace, options: Options) -> Lines<'a> {
-        Lines { trace, options, printer: Printer::new(trace), migrate: migrate(trace) }
+        Lines {
+            trace,
+            options,
+            printer: Printer::new(trace),
+            migrate: migrate(trace),
+            bare: release(&trace.about).is_some_and(|release| release < (6, 18)),
+        }
     }
 
     /// What printed the events.
@@ -185,7 +193,7 @@ impl<'a> Lines<'a> {
         }
         let done = match format.system.as_str() {
             "ftrace" => self.internal(event, &format.name, out),
-            "syscalls" => system_call(event, &format.name, out),
+            "syscalls" => system_calls::line(event, self.bare, out),
             _ => false,
         };
         if !done {
@@ -292,6 +300,12 @@ fn migrate(trace: &Trace) -> bool {
     ["timerlat", "osnoise", "func_repeats"].iter().any(|name| formats.named("ftrace", name).is_some())
 }
 
+/// The first two numbers of a kernel's release: no format tells how it writes system calls.
+fn release(about: &About) -> Option<(u32, u32)> {
+    let mut numbers = about.uname.split_ascii_whitespace().nth(1)?.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// Appends the name of the function at an address.
 pub(super) fn function(symbols: &Symbols, address: u64, out: &mut String) {
     // Trampolines stand in the list, but the kernel does not find them by address.
@@ -305,32 +319,4 @@ pub(super) fn function(symbols: &Symbols, address: u64, out: &mut String) {
             let _ = write!(out, "{address:#x}");
         }
     }
-}
-
-/// `sys_NAME(argument: value, ...)` and `sys_NAME -> value`, without the event's name.
-fn system_call(event: &Event<'_>, name: &str, out: &mut String) -> bool {
-    let Some(format) = event.format else { return false };
-    if let Some(name) = name.strip_prefix("sys_exit_") {
-        let Some(value) = event.number("ret") else { return false };
-        let _ = write!(out, "sys_{name} -> {value:#x}");
-        return true;
-    }
-    let Some(name) = name.strip_prefix("sys_enter_") else { return false };
-    let _ = write!(out, "sys_{name}(");
-    let own = format.fields.iter().filter(|field| !field.name.starts_with("common_"));
-    let arguments = own.filter(|field| !matches!(field.name.as_str(), "__syscall_nr" | "nr"));
-    for (place, field) in arguments.enumerate() {
-        let comma = if place > 0 { ", " } else { "" };
-        // A place of eight bytes each, whatever the type.
-        match field.bytes(event.data).map(unsigned) {
-            Some(value) => {
-                let _ = write!(out, "{comma}{}: {value:x}", field.name);
-            }
-            None => {
-                let _ = write!(out, "{comma}{}: ?", field.name);
-            }
-        }
-    }
-    out.push(')');
-    true
 }

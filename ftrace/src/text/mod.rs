@@ -1,6 +1,7 @@
 //! Traces as text, like the kernel's own `trace` file.
 
 pub mod events;
+mod system_calls;
 
 /// How a trace is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
