@@ -93,39 +93,39 @@ fn located(parser: &mut Parser<'_>) -> Result<usize, Refused> {
     }
 }
 
-/// `, { VALUE, "NAME" }` up to the closing bracket.
+/// `, { VALUE, "NAME" }` up to the closing bracket. Rows of an unknown value are left out: their number is shown instead.
 fn rows(parser: &mut Parser<'_>) -> Result<Box<[Named]>, Refused> {
     let mut rows = Vec::new();
+    let mut ended = false;
     while parser.take(",") {
-        if parser.take("{") {
-            // `{ }` ends the rows of some formats.
-            if parser.take("}") {
-                continue;
-            }
-            let value = parser.expression()?;
-            let value = constant(&parser.program, value).ok_or("a row whose value is not known before")?;
-            parser.expect(",")?;
-            let name = match parser.next() {
-                Some(Token::Text(mut name)) => {
-                    while let Some(Token::Text(more)) = parser.peek() {
-                        name.extend_from_slice(more);
-                        parser.next();
-                    }
-                    name.into()
-                }
-                // `{ -1, NULL }` ends them.
-                Some(Token::Name("NULL")) => {
-                    parser.expect("}")?;
-                    continue;
-                }
-                _ => return Err("a row without its name".into()),
-            };
-            parser.take(",");
-            parser.expect("}")?;
-            rows.push(Named { value, name });
-        } else {
+        if !parser.take("{") {
             return Err("rows that are not in the format".into());
         }
+        // `{ }` ends the rows of some formats.
+        if parser.take("}") {
+            ended = true;
+            continue;
+        }
+        let value = match parser.attempt() {
+            Some(value) => Some(constant(&parser.program, value).ok_or("a row whose value is not known before")?),
+            None => None,
+        };
+        parser.expect(",")?;
+        if matches!(parser.peek(), Some(Token::Text(_))) {
+            let name = parser.literal()?.into();
+            if let (Some(value), false) = (value, ended) {
+                rows.push(Named { value, name });
+            }
+        } else {
+            // `{ -1, NULL }` ends them.
+            let end = parser.expression()?;
+            if constant(&parser.program, end) != Some(0) {
+                return Err("a row without its name".into());
+            }
+            ended = true;
+        }
+        parser.take(",");
+        parser.expect("}")?;
     }
     Ok(rows.into())
 }

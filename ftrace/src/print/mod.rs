@@ -82,7 +82,8 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Events whose print format could not be understood, with the reason: they are written as `name=value`.
+    /// Events whose print format was not understood, with the reason. They are written as `name=value`; when it says `left out`, only
+    /// that is missing: numbers stand for their names, and `?` for addresses.
     pub fn not_understood(&self) -> &[String] {
         &self.not_understood
     }
@@ -93,12 +94,26 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Whether the print format of an event is understood; `Err` has the reason.
+/// Whether the print format of an event is understood; `Err` has the reason when something in it is not.
 pub fn understood(format: &EventFormat) -> Result<(), String> {
-    parse::compile(format).map(drop)
+    match parse::compile(format)?.unknown.first() {
+        Some(why) => Err(format!("{why}: left out")),
+        None => Ok(()),
+    }
 }
 
 fn compile(format: &EventFormat, refused: &mut Vec<String>) -> Option<Program> {
-    let program = parse::compile(format);
-    program.map_err(|why| refused.push(format!("{}:{}: {why}", format.system, format.name))).ok()
+    let mut refuse = |why: &str| refused.push(format!("{}:{}: {why}", format.system, format.name));
+    match parse::compile(format) {
+        Ok(program) => {
+            if let Some(why) = program.unknown.first() {
+                refuse(&format!("{why}: left out"));
+            }
+            Some(program)
+        }
+        Err(why) => {
+            refuse(&why);
+            None
+        }
+    }
 }

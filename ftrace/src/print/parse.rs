@@ -1,7 +1,7 @@
 //! From the text of a `print fmt` to a [`Program`].
 
 use super::lexer::{Token, tokens};
-use super::program::{Id, Integer, Node, Number, Operator, Program, Type, Width};
+use super::program::{Conversion, Id, Integer, Node, Number, Operator, Piece, Program, Type, Width};
 use super::{calls, conversion};
 use crate::format::{EventFormat, Shape};
 use std::collections::HashMap;
@@ -16,21 +16,30 @@ const MAX_NESTING: u32 = 100;
 pub(super) fn compile(format: &EventFormat) -> Result<Program, Refused> {
     let tokens = tokens(&format.print)?;
     let mut parser = Parser { tokens, at: 0, format, program: Program::default(), locals: HashMap::new(), nesting: 0 };
-    let text = parser.literal()?;
+    let pieces = conversion::pieces(&parser.literal()?)?;
+    let mut wanted = pieces.iter().flat_map(Piece::arguments);
     while parser.take(",") {
-        let argument = parser.expression()?;
+        let argument = match wanted.next() {
+            // An address by itself says the least of all: the rest stands without it.
+            Some(Some(conversion)) if conversion.letter == b'p' && conversion.extension.is_empty() => {
+                match parser.attempt() {
+                    Some(argument) => argument,
+                    None => parser.program.add(Node::Text(Box::from(*b"?")))?,
+                }
+            }
+            _ => parser.expression()?,
+        };
         parser.program.arguments.push(argument);
     }
     if parser.at < parser.tokens.len() {
         return Err("something behind the last argument".into());
     }
-    let mut program = parser.program;
-    program.pieces = conversion::pieces(&text)?;
-    let wanted: usize = program.pieces.iter().map(|piece| piece.arguments()).sum();
-    if wanted > program.arguments.len() {
+    if wanted.next().is_some() {
         return Err("more conversions than arguments".into());
     }
-    Ok(program)
+    drop(wanted);
+    parser.program.pieces = pieces;
+    Ok(parser.program)
 }
 
 pub(super) struct Parser<'a> {
@@ -44,6 +53,36 @@ pub(super) struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
+    /// Goes on, from a place, to the next mark outside of brackets, or to what closes them.
+    pub(super) fn skip(&mut self, from: usize, mark: &str) {
+        self.at = from;
+        let mut open = 0;
+        while let Some(token) = self.tokens.get(self.at) {
+            match token {
+                Token::Mark(found) if open == 0 && *found == mark => return,
+                Token::Mark("(" | "[" | "{") => open += 1,
+                Token::Mark(")" | "]" | "}") if open == 0 => return,
+                Token::Mark(")" | "]" | "}") => open -= 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+    }
+
+    /// An expression that may not be understood: then what it says is unknown, and nothing else.
+    pub(super) fn attempt(&mut self) -> Option<Id> {
+        let (start, nesting) = (self.at, self.nesting);
+        match self.expression() {
+            Ok(id) => Some(id),
+            Err(why) => {
+                self.nesting = nesting;
+                self.skip(start, ",");
+                self.program.unknown.push(why);
+                None
+            }
+        }
+    }
+
     /// Literals side by side are one.
     pub(super) fn literal(&mut self) -> Result<Vec<u8>, Refused> {
         let mut text = match self.next() {
@@ -238,6 +277,9 @@ impl<'a> Parser<'a> {
             self.expect(")")?;
             return Ok(result);
         }
+        if let Some(value) = fixed(name) {
+            return self.number(Integer::INT.of(value));
+        }
         Err(format!("the name `{name}`, whose value the format does not tell"))
     }
 
@@ -414,7 +456,9 @@ fn integer(words: &[&str]) -> Option<Integer> {
             "s16" | "__s16" | "int16_t" => return typedef(2, true),
             "u32" | "__u32" | "uint32_t" | "__be32" | "__le32" | "uint" | "dev_t" | "gfp_t" | "uid_t" | "gid_t"
             | "blk_opf_t" | "fmode_t" | "qid_t" => return typedef(4, false),
-            "s32" | "__s32" | "int32_t" | "pid_t" | "clockid_t" => return typedef(4, true),
+            "s32" | "__s32" | "int32_t" | "pid_t" | "clockid_t" | "__kernel_rwf_t" | "rwf_t" => {
+                return typedef(4, true);
+            }
             "u64" | "__u64" | "uint64_t" | "__be64" | "__le64" | "size_t" | "ulong" | "sector_t" | "dma_addr_t"
             | "phys_addr_t" | "resource_size_t" | "ino_t" | "uintptr_t" | "blkcnt_t" => return typedef(8, false),
             "s64" | "__s64" | "int64_t" | "ssize_t" | "loff_t" | "off_t" | "time64_t" | "ktime_t" => {
@@ -438,20 +482,41 @@ fn integer(words: &[&str]) -> Option<Integer> {
     Some(Integer { bytes, signed: count("unsigned") == 0 })
 }
 
-impl Width {
-    fn arguments(self) -> usize {
-        usize::from(self == Width::Argument)
+/// Enumerators that programs see too (`linux/tcp.h`, `linux/ioprio.h`): they are the same for ever.
+fn fixed(name: &str) -> Option<u64> {
+    const TCP: [&str; 13] = [
+        "TCP_ESTABLISHED",
+        "TCP_SYN_SENT",
+        "TCP_SYN_RECV",
+        "TCP_FIN_WAIT1",
+        "TCP_FIN_WAIT2",
+        "TCP_TIME_WAIT",
+        "TCP_CLOSE",
+        "TCP_CLOSE_WAIT",
+        "TCP_LAST_ACK",
+        "TCP_LISTEN",
+        "TCP_CLOSING",
+        "TCP_NEW_SYN_RECV",
+        "TCP_BOUND_INACTIVE",
+    ];
+    const IOPRIO: [&str; 4] = ["IOPRIO_CLASS_NONE", "IOPRIO_CLASS_RT", "IOPRIO_CLASS_BE", "IOPRIO_CLASS_IDLE"];
+    if name == "IOPRIO_CLASS_INVALID" {
+        return Some(7);
     }
+    let place = |names: &[&str]| names.iter().position(|known| *known == name);
+    let place = place(&TCP).map(|place| place + 1).or_else(|| place(&IOPRIO));
+    place.map(|place| place as u64)
 }
 
-impl super::program::Piece {
-    /// How many arguments it takes.
-    fn arguments(&self) -> usize {
-        match self {
-            super::program::Piece::Text(_) => 0,
-            super::program::Piece::Conversion(conversion) => {
-                1 + conversion.width.arguments() + conversion.precision.arguments()
-            }
-        }
+impl Piece {
+    /// The arguments it takes: `None` for a width or a precision.
+    fn arguments(&self) -> impl Iterator<Item = Option<&Conversion>> {
+        let conversion = match self {
+            Piece::Text(_) => None,
+            Piece::Conversion(conversion) => Some(conversion),
+        };
+        let stars = conversion
+            .map_or(0, |it| usize::from(it.width == Width::Argument) + usize::from(it.precision == Width::Argument));
+        std::iter::repeat_n(None, stars).chain(conversion.map(Some))
     }
 }

@@ -15,6 +15,8 @@ pub(super) struct Program {
     pub pieces: Vec<Piece>,
     /// What the conversions show, in order.
     pub arguments: Vec<Id>,
+    /// What was not understood, and left out: names of numbers, and addresses.
+    pub unknown: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
