@@ -2,11 +2,11 @@
 
 mod support;
 
-use kstrobe_ftrace::text::Options;
 use kstrobe_ftrace::text::events::Lines;
+use kstrobe_ftrace::text::{self, Options, Written};
 use kstrobe_ftrace::trace::Trace;
 use std::collections::BTreeMap;
-use support::{EVENTS, KERNELS, text, trace};
+use support::{EVENTS, KERNELS, trace};
 
 /// Kernels since 5.12 write a hash of an address for `%p` (`hash-ptr`); the record has the address. One address has one hash.
 #[derive(Default)]
@@ -42,16 +42,11 @@ impl Hashes {
     }
 }
 
-fn everything(trace: &Trace, options: Options) -> String {
-    let mut lines = Lines::new(trace, options);
-    let mut out = String::new();
-    lines.header(&mut out);
-    for event in trace.events() {
-        lines.event(&event, &mut out);
-    }
-    assert_eq!(lines.printer().not_understood(), [""; 0]);
-    assert_eq!(lines.printer().incomplete(), 0);
-    out
+fn whole(trace: &Trace, options: Options) -> String {
+    let mut out = Vec::new();
+    let written = text::write(trace, options, &mut out).unwrap();
+    assert_eq!(written, Written { events: written.events, ..Written::default() });
+    String::from_utf8(out).unwrap()
 }
 
 #[test]
@@ -60,14 +55,12 @@ fn events_are_what_the_kernel_wrote() {
     for kernel in KERNELS {
         let mut hashes = Hashes::default();
         for scenario in EVENTS {
-            let ours = everything(&trace(kernel, scenario), Options::default());
-            let kernels = text(kernel, scenario, "trace.txt");
-            // The first four lines name the tracer and count entries, which only a whole text does.
-            let kernels: Vec<&str> = kernels.lines().skip(4).collect();
-            assert_eq!(ours.lines().count(), kernels.len(), "lines of {scenario} on {kernel}");
-            for (number, (ours, kernels)) in ours.lines().zip(kernels).enumerate() {
+            let ours = whole(&trace(kernel, scenario), Options::default());
+            let kernels = support::text(kernel, scenario, "trace.txt");
+            assert_eq!(ours.lines().count(), kernels.lines().count(), "lines of {scenario} on {kernel}");
+            for (number, (ours, kernels)) in ours.lines().zip(kernels.lines()).enumerate() {
                 let same = ours == kernels || hashes.equal(ours, kernels);
-                assert!(same, "{scenario} on {kernel}, line {}:\n{ours}\n{kernels}", number + 5);
+                assert!(same, "{scenario} on {kernel}, line {}:\n{ours}\n{kernels}", number + 1);
                 *hashed.entry((kernel, scenario)).or_insert(0) += usize::from(ours != kernels);
             }
         }
@@ -96,7 +89,7 @@ fn events_between_calls_are_what_the_kernel_wrote() {
             lines.text(&event, &mut out);
             ours.push(out);
         }
-        let kernels = text(kernel, "sched", "trace.txt");
+        let kernels = support::text(kernel, "sched", "trace.txt");
         let comment = |line: &'_ str| Some(line.split_once("/* sched_")?.1.strip_suffix(" */")?.to_owned());
         let kernels: Vec<String> = kernels.lines().filter_map(comment).map(|text| format!("sched_{text}")).collect();
         assert!(kernels.len() > 50, "{kernel}: {} events", kernels.len());
