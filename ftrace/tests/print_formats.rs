@@ -1,23 +1,16 @@
 //! Print formats of all events there are: how many are understood, and that no record makes them fail.
 
+mod print_fixtures;
 mod support;
 
-use flate2::read::GzDecoder;
-use kstrobe_ftrace::format::{EventFormat, Formats, PageFormat};
+use kstrobe_ftrace::format::EventFormat;
 use kstrobe_ftrace::page::Lost;
 use kstrobe_ftrace::print::{Printer, understood};
-use kstrobe_ftrace::symbols::Symbols;
-use kstrobe_ftrace::trace::{About, Event, Trace};
+use kstrobe_ftrace::trace::Event;
+use print_fixtures::empty;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::PathBuf;
 use std::sync::LazyLock;
 use support::{KERNELS, formats};
-
-fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/print").join(name)
-}
 
 /// All formats, those of the recorded kernels first, with where they are from.
 static ALL: LazyLock<Vec<(String, EventFormat)>> = LazyLock::new(|| {
@@ -25,31 +18,9 @@ static ALL: LazyLock<Vec<(String, EventFormat)>> = LazyLock::new(|| {
     for kernel in KERNELS {
         all.extend(formats(kernel).all().iter().map(|format| (kernel.to_owned(), format.clone())));
     }
-    for part in 1..=2 {
-        let packed = std::fs::read(fixture(&format!("formats-6.18-{part}.gz"))).unwrap();
-        let mut text = String::new();
-        GzDecoder::new(&packed[..]).read_to_string(&mut text).unwrap();
-        for part in format!("\n{text}").split("\nsystem: ").skip(1) {
-            let (system, text) = part.split_once('\n').unwrap();
-            all.push(("6.18".to_owned(), EventFormat::parse(system, text).unwrap()));
-        }
-    }
+    all.extend(print_fixtures::formats().into_iter().map(|format| ("6.18".to_owned(), format)));
     all
 });
-
-fn empty() -> Trace {
-    Trace {
-        page: PageFormat { commit_bytes: 8, data_offset: 16, data_bytes: 4080, text: String::new() },
-        header_event: String::new(),
-        formats: Formats::default(),
-        symbols: Symbols::default(),
-        printk: BTreeMap::new(),
-        comms: BTreeMap::new(),
-        tgids: BTreeMap::new(),
-        buffers: Vec::new(),
-        about: About::default(),
-    }
-}
 
 fn event<'a>(format: &'a EventFormat, data: &'a [u8]) -> Event<'a> {
     Event { buffer: 0, cpu: 0, time: 0, lost: Lost::Nothing, data, format: Some(format) }
@@ -66,7 +37,7 @@ fn nearly_all_print_formats_are_understood() {
         }
     }
     list.push_str(&format!("{} of {}\n", refused, ALL.len()));
-    let path = fixture("not-understood.txt");
+    let path = print_fixtures::path("not-understood.txt");
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, &list).unwrap();
     }
