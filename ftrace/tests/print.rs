@@ -3,11 +3,10 @@
 mod print_fixtures;
 mod support;
 
-use kstrobe_ftrace::text::events::Lines;
 use kstrobe_ftrace::text::{self, Options, Written};
 use kstrobe_ftrace::trace::Trace;
 use std::collections::BTreeMap;
-use support::{EVENTS, KERNELS, trace};
+use support::{EVENTS, GRAPHS, KERNELS, trace};
 
 /// Kernels since 5.12 write a hash of an address for `%p` (`hash-ptr`); the record has the address. One address has one hash.
 #[derive(Default)]
@@ -80,21 +79,19 @@ fn events_are_what_the_kernel_wrote() {
 }
 
 #[test]
-fn events_between_calls_are_what_the_kernel_wrote() {
+fn calls_and_events_between_them_are_what_the_kernel_wrote() {
     for kernel in KERNELS {
-        let trace = trace(kernel, "sched");
-        let mut lines = Lines::new(&trace, Options::default());
-        let mut ours = Vec::new();
-        for event in trace.events().filter(|event| event.format.is_some_and(|format| format.system != "ftrace")) {
-            let mut out = String::new();
-            lines.text(&event, &mut out);
-            ours.push(out);
+        for scenario in GRAPHS {
+            let trace = trace(kernel, scenario);
+            for (file, graph) in [("trace.txt", Default::default()), ("full.txt", text::graph::Options::full())] {
+                let ours = whole(&trace, Options { graph, ..Options::default() });
+                let kernels = support::text(kernel, scenario, file);
+                for (number, (ours, kernels)) in ours.lines().zip(kernels.lines()).enumerate() {
+                    assert_eq!(ours, kernels, "{scenario}/{file} on {kernel}, line {}", number + 1);
+                }
+                assert_eq!(ours.len(), kernels.len());
+            }
         }
-        let kernels = support::text(kernel, "sched", "trace.txt");
-        let comment = |line: &'_ str| Some(line.split_once("/* sched_")?.1.strip_suffix(" */")?.to_owned());
-        let kernels: Vec<String> = kernels.lines().filter_map(comment).map(|text| format!("sched_{text}")).collect();
-        assert!(kernels.len() > 50, "{kernel}: {} events", kernels.len());
-        assert_eq!(ours, kernels, "{kernel}");
     }
 }
 

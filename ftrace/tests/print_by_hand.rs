@@ -90,7 +90,7 @@ fn damaged_records_show_what_they_have() {
     // A function without its caller is shown by its fields, as far as they go.
     assert_eq!(
         said(|_| {}, "ftrace", "function", &[&WORK.to_le_bytes()]),
-        "function: ip=0xffffffff81000010 parent_ip=?"
+        "function: ip=0xffffffff81000010 parent_ip=? args=?"
     );
     assert_eq!(said(|_| {}, "ftrace", "kernel_stack", &[]), "kernel_stack: size=? caller=?");
     assert_eq!(said(|_| {}, "sched", "sched_wakeup", &[b"comm"]), "sched_wakeup: comm=comm pid=? prio=? target_cpu=?");

@@ -2,6 +2,10 @@
 //!
 //! A trace may begin and end anywhere and may have lost records in between: what is not known is `None`, never zero.
 
+pub mod build;
+mod marks;
+mod pair;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -180,6 +180,16 @@ impl<'a> Lines<'a> {
         };
     }
 
+    /// Appends what stands between calls: the same, but what was written into the trace without the function that wrote it.
+    pub fn comment(&mut self, event: &Event<'_>, out: &mut String) {
+        let start = out.len();
+        self.text(event, out);
+        let written = ["print", "bprint", "bputs"].iter().any(|name| event.is("ftrace", name));
+        if let Some(end) = out[start..].find(": ").filter(|_| written && !self.options.raw) {
+            out.replace_range(start..start + end + 2, "");
+        }
+    }
+
     /// Appends what stands behind the time: name and text of an event, `func <-parent`, or a stack with its lines.
     pub fn text(&mut self, event: &Event<'_>, out: &mut String) {
         let Some(format) = event.format else {
@@ -294,10 +304,12 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Whether the kernel shows how often migration is disabled: those that do also have the events of these tracers.
+/// Whether the kernel shows how often migration is disabled: those that do also have the events of these tracers. Without any formats
+/// of tracers it is a new kernel.
 fn migrate(trace: &Trace) -> bool {
     let formats = &trace.formats;
     ["timerlat", "osnoise", "func_repeats"].iter().any(|name| formats.named("ftrace", name).is_some())
+        || formats.named("ftrace", "function").is_none()
 }
 
 /// The first two numbers of a kernel's release: no format tells how it writes system calls.
