@@ -15,6 +15,7 @@
 pub mod calls;
 pub mod format;
 pub mod page;
+pub mod print;
 pub mod symbols;
 pub mod text;
 pub mod trace;
