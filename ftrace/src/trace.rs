@@ -108,6 +108,8 @@ pub struct About {
     pub trace_id: u64,
     /// Version of the recorder.
     pub recorder: String,
+    /// Options of a trace.dat that nothing here needs, by id (`HOOK`, `PROCMAPS`, `TIME_SHIFT`, `GUEST`, ...), with their contents.
+    pub other_options: Vec<(u16, Vec<u8>)>,
 }
 
 /// One event of a trace.
