@@ -270,7 +270,10 @@ impl<'a> Reading<'a> {
         if self.buffers.len() > 1 && self.buffers[0].name.is_empty() && unused(&self.buffers[0]) {
             self.buffers.remove(0);
         }
-        self.about.hostname = self.about.uname.split(' ').nth(1).unwrap_or_default().to_owned();
+        // System, node, release, machine.
+        if let [_, node, _, _] = self.about.uname.split(' ').collect::<Vec<_>>()[..] {
+            self.about.hostname = node.to_owned();
+        }
         match (self.date_us, self.offset_ns) {
             (Some(us), offset) => {
                 let ns = offset.map_or(0, |(_, ns)| ns);

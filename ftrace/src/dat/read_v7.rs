@@ -176,12 +176,15 @@ impl<'a> Sections<'a> {
             let cpu = option.u32("CPU of a buffer")?;
             let offset = option.u64("offset of a CPU's pages")?;
             let size = option.u64("size of a CPU's pages")?;
-            let input = self.input_at(offset, at, "pages")?.take(size, "pages of a CPU")?;
-            let pages = match head.compressed && size > 0 {
-                true => self.chunks(Input::new(input, offset))?,
-                false => {
+            let mut input = self.input_at(offset, at, "pages")?;
+            let pages = match (size, head.compressed) {
+                (0, _) => Vec::new(),
+                // Pieces say themselves how long they are; trace-cmd does not count their number into the size.
+                (_, true) => self.chunks(input)?,
+                (_, false) => {
+                    let pages = input.take(size, "pages of a CPU")?;
                     self.file.count_pages(offset, size)?;
-                    input.to_vec()
+                    pages.to_vec()
                 }
             };
             cpus.push(CpuPages { cpu, pages, stats: None });

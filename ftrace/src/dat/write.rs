@@ -3,6 +3,7 @@
 use super::{Options, Version, id, texts, write_v6, write_v7};
 use crate::format::EventFormat;
 use crate::trace::{Buffer, CpuPages, Trace};
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Seek, SeekFrom, Write};
 
 /// Writes a trace as a file. Pages are written as they are, one piece at a time: nothing of them is held twice.
@@ -103,7 +104,7 @@ pub(super) fn text_section(trace: &Trace, section: u16) -> io::Result<Vec<u8>> {
         id::EVENT_FORMATS => {
             // The order of systems, and of the events of one, is that of the trace.
             let mut systems: Vec<(&str, Vec<&EventFormat>)> = Vec::new();
-            let mut place = std::collections::HashMap::new();
+            let mut place = HashMap::new();
             for format in trace.formats.all().iter().filter(|format| format.system != "ftrace") {
                 let at = *place.entry(&*format.system).or_insert(systems.len());
                 if at == systems.len() {
@@ -156,7 +157,7 @@ pub(super) fn option(options: &mut Vec<u8>, id: u16, contents: &[u8]) {
     options.extend(contents);
 }
 
-fn text_option(options: &mut Vec<u8>, id: u16, text: &str) {
+pub(super) fn text_option(options: &mut Vec<u8>, id: u16, text: &str) {
     let mut contents = Vec::new();
     c_text(&mut contents, text);
     option(options, id, &contents);
@@ -168,7 +169,7 @@ pub(super) fn common_options(trace: &Trace, options: &Options) -> Vec<u8> {
     let about = &trace.about;
     if let Some(offset_ns) = about.epoch_offset_ns.filter(|_| options.wall_clock) {
         // Readers add microseconds of the one and nanoseconds of the other.
-        text_option(&mut all, id::DATE, &format!("0x{:x}", offset_ns.div_euclid(1000)));
+        text_option(&mut all, id::DATE, &offset_ns.div_euclid(1000).to_string());
         text_option(&mut all, id::OFFSET, &offset_ns.rem_euclid(1000).to_string());
     }
     for buffer in &trace.buffers {
@@ -196,8 +197,12 @@ pub(super) fn common_options(trace: &Trace, options: &Options) -> Vec<u8> {
 
 /// The buffers, the top one first.
 pub(super) fn buffers(trace: &Trace) -> io::Result<Vec<BufferRef<'_>>> {
+    let mut names = HashSet::new();
     for buffer in &trace.buffers {
-        let mut seen = std::collections::HashSet::new();
+        if !names.insert(&buffer.name) {
+            return Err(invalid(format!("two buffers are named `{}`", buffer.name)));
+        }
+        let mut seen = HashSet::new();
         if let Some(twice) = buffer.cpus.iter().find(|cpu| !seen.insert(cpu.cpu)) {
             return Err(invalid(format!("buffer `{}` has CPU {} twice", buffer.name, twice.cpu)));
         }

@@ -25,8 +25,8 @@ pub(super) fn write(trace: &Trace, options: &Options, out: &mut Sink<impl Write 
     out.put(OPTIONS_V6)?;
 
     let mut all = write::common_options(trace, options);
-    // It has no contents, and says that the clock stands behind each table.
-    write::option(&mut all, id::TRACECLOCK, &[]);
+    // It says above all that the clock stands behind each table, too.
+    write::text_option(&mut all, id::TRACECLOCK, &format!("[{}]", buffers[0].clock));
     // All sizes are known, and so the places of instances before they are written.
     let option_bytes = |buffer: &BufferRef<'_>| 2 + 4 + 8 + buffer.name.len() + 1;
     let mut at = out.at + (all.len() + buffers[1..].iter().map(option_bytes).sum::<usize>() + 2) as u64;

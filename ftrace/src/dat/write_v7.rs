@@ -31,9 +31,7 @@ pub(super) fn write(trace: &Trace, options: &Options, out: &mut Sink<impl Write 
         let contents = buffer_section(out, &buffer, description, compression, page_bytes, alignment)?;
         write::option(&mut all, id::BUFFER, &contents);
         if buffer.name.is_empty() {
-            let mut clock = Vec::new();
-            write::c_text(&mut clock, &format!("[{}]", buffer.clock));
-            write::option(&mut all, id::TRACECLOCK, &clock);
+            write::text_option(&mut all, id::TRACECLOCK, &format!("[{}]", buffer.clock));
         }
     }
     if trace.about.cpus != 0 {
@@ -45,7 +43,8 @@ pub(super) fn write(trace: &Trace, options: &Options, out: &mut Sink<impl Write 
     // Offset of more options: there are none.
     write::option(&mut all, id::DONE, &0_u64.to_le_bytes());
     out.put_at(first_options, out.at)?;
-    text_section(out, id::DONE, description, compression, &all)
+    // `trace-cmd dump` cannot find the end of compressed options.
+    text_section(out, id::DONE, description, Compression::None, &all)
 }
 
 /// Adds a section's description to the file's strings and says where it stands among them.
@@ -104,37 +103,36 @@ fn buffer_section(
     option.extend((buffer.cpus.len() as u32).to_le_bytes());
     for cpu in buffer.cpus {
         out.fill_up_to(out.at.next_multiple_of(alignment))?;
-        let at = out.at;
-        match compressed {
+        option.extend(cpu.cpu.to_le_bytes());
+        option.extend(out.at.to_le_bytes());
+        let size = match compressed && !cpu.pages.is_empty() {
             true => chunks(out, &cpu.pages, compression, page_bytes)?,
             false => {
+                let at = out.at;
                 out.put(&cpu.pages)?;
                 // A last page that was cut off.
                 out.put(&vec![0; missing(&cpu.pages, page_bytes)])?;
+                out.at - at
             }
-        }
-        option.extend(cpu.cpu.to_le_bytes());
-        option.extend(at.to_le_bytes());
-        option.extend((out.at - at).to_le_bytes());
+        };
+        option.extend(size.to_le_bytes());
     }
     out.put_at(start + 8, out.at - start - super::SECTION_HEAD_BYTES)?;
     Ok(option)
 }
 
-/// The number of pieces, and the pieces.
-fn chunks(out: &mut Sink<impl Write + Seek>, pages: &[u8], compression: Compression, page_bytes: u64) -> io::Result<()> {
-    if pages.is_empty() {
-        return Ok(());
-    }
+/// Writes the number of pieces, and the pieces, and returns their size: as with trace-cmd, without that of the number.
+fn chunks(out: &mut Sink<impl Write + Seek>, pages: &[u8], compression: Compression, page_bytes: u64) -> io::Result<u64> {
     let chunk_bytes = (CHUNK_BYTES / page_bytes).max(1) * page_bytes;
     let pieces = pages.chunks(chunk_bytes as usize);
     let count = u32::try_from(pieces.len()).map_err(|_| invalid(format!("{} bytes of one CPU are too many", pages.len())))?;
     out.put(&count.to_le_bytes())?;
+    let start = out.at;
     for chunk in pieces {
         match missing(chunk, page_bytes) {
             0 => out.put(&packed(compression, chunk)?)?,
             missing => out.put(&packed(compression, &[chunk, &vec![0; missing]].concat())?)?,
         }
     }
-    Ok(())
+    Ok(out.at - start)
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod dat;
 pub mod made;
 
 use flate2::read::GzDecoder;
