@@ -1,7 +1,7 @@
 //! What both versions are read alike.
 
 use super::input::{DatError, Input};
-use super::{Compression, MAGIC, Version, id, read_v6, read_v7, texts};
+use super::{Compression, MAGIC, MAX_PAGE_BYTES, Version, id, read_v6, read_v7, texts};
 use crate::format::{EventFormat, Formats, PageFormat};
 use crate::symbols::Symbols;
 use crate::trace::{About, Buffer, CpuPages, CpuStats, Trace};
@@ -139,6 +139,10 @@ impl<'a> Reading<'a> {
                 let before = *input;
                 let text = long_text(input, "header_page")?;
                 let page = match PageFormat::parse(&text) {
+                    Ok(page) if page.page_bytes() > MAX_PAGE_BYTES => {
+                        return before
+                            .error(format!("header_page: no ring buffer has pages of {} bytes", page.page_bytes()));
+                    }
                     Ok(page) if page.commit_bytes == 8 => page,
                     Ok(_) => return before.error("from a 32-bit kernel; only files of 64-bit kernels are read"),
                     Err(error) => return before.error(format!("header_page: {error}")),

@@ -3,7 +3,7 @@
 use super::compress::Unpacker;
 use super::input::{DatError, Input};
 use super::read::{Dat, Reading};
-use super::{COMPRESSED, Compression, SECTION_HEAD_BYTES, Version, id};
+use super::{COMPRESSED, Compression, MAX_PAGE_BYTES, SECTION_HEAD_BYTES, Version, id};
 use crate::trace::{Buffer, CpuPages};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -180,7 +180,7 @@ impl<'a> Sections<'a> {
         }
         let page = self.file.page()?;
         if page_bytes != page.page_bytes() && rows > 0 {
-            if page_bytes <= page.data_offset || self.file.has_pages() {
+            if page_bytes <= page.data_offset || page_bytes > MAX_PAGE_BYTES || self.file.has_pages() {
                 let what = format!("buffer `{name}`, whose pages have {page_bytes} bytes, not {}", page.page_bytes());
                 self.file.skip(at, what);
                 return Ok(());

@@ -1,6 +1,6 @@
 //! What both versions write alike.
 
-use super::{Options, Version, id, texts, write_v6, write_v7};
+use super::{MAX_PAGE_BYTES, Options, Version, id, texts, write_v6, write_v7};
 use crate::format::EventFormat;
 use crate::trace::{Buffer, CpuPages, Trace};
 use std::collections::{HashMap, HashSet};
@@ -70,10 +70,10 @@ pub(super) fn head(version: &str, page_bytes: u64) -> Vec<u8> {
 /// Bytes of a page. Readers map pages into memory: their place in the file is a multiple of a machine's page.
 pub(super) fn page_and_alignment(trace: &Trace) -> io::Result<(u64, u64)> {
     let page_bytes = trace.page.page_bytes();
-    match u32::try_from(page_bytes) {
-        Ok(page) if page > 0 => Ok((u64::from(page), u64::from(page).next_power_of_two().max(4096))),
-        _ => Err(invalid(format!("pages of {page_bytes} bytes have no place in trace.dat"))),
+    if page_bytes == 0 || page_bytes > MAX_PAGE_BYTES {
+        return Err(invalid(format!("no ring buffer has pages of {page_bytes} bytes")));
     }
+    Ok((page_bytes as u64, page_bytes.next_power_of_two().max(4096) as u64))
 }
 
 pub(super) fn invalid(what: String) -> io::Error {
