@@ -98,7 +98,7 @@ impl CpuStats {
 pub struct About {
     /// Of the machine.
     pub hostname: String,
-    /// `uname -srvm`, as trace-cmd writes it.
+    /// `uname -snrm`, as trace-cmd writes it: system, node, release, machine.
     pub uname: String,
     /// CPUs of the machine.
     pub cpus: u32,

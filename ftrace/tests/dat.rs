@@ -1,10 +1,14 @@
 //! trace.dat: what is written is read again, and damaged files are refused in words.
 
+mod dat_files;
 mod support;
 
+use dat_files::*;
 use kstrobe_ftrace::dat::{self, Compression, Options, Version};
-use kstrobe_ftrace::trace::{Buffer, Trace};
-use support::{EVENTS, GRAPHS, KERNELS, dat::*};
+use kstrobe_ftrace::trace::{About, Buffer, Trace};
+use std::fmt::Write;
+use std::path::PathBuf;
+use support::{EVENTS, GRAPHS, KERNELS};
 
 const FORMS: [(Version, Compression); 4] = [
     (Version::V6, Compression::None),
@@ -115,4 +119,70 @@ fn what_has_no_place_in_a_file_is_refused_in_words() {
     assert_eq!(refused(&name, Version::V7), "a buffer cannot be named \"a\\0b\"");
     let tops = |trace: &mut Trace| trace.buffers.push(Buffer::default());
     assert_eq!(refused(&tops, Version::V7), "two buffers are named ``");
+}
+
+#[test]
+fn files_of_trace_cmd_have_the_events_that_it_reports() {
+    for name in THEIRS {
+        let found = dat::read(&fixture(&format!("{name}.dat"))).unwrap();
+        let mut lines = decoded(&found.trace);
+        // trace-cmd shows times with what the file says has to be added.
+        let added = match name {
+            "date" => found.trace.about.epoch_offset_ns.unwrap(),
+            "tsoffset" => 5000,
+            _ => 0,
+        };
+        lines.iter_mut().for_each(|line| line.time = line.time.wrapping_add_signed(added));
+        let text = String::from_utf8(fixture(&format!("{name}.txt"))).unwrap();
+        assert_lines(&lines, &reported(&text), name);
+    }
+}
+
+#[test]
+fn files_of_trace_cmd_are_written_again_without_loss() {
+    for name in THEIRS {
+        let trace = dat::read(&fixture(&format!("{name}.dat"))).unwrap().trace;
+        for (version, compression) in FORMS {
+            let mut out = std::io::Cursor::new(Vec::new());
+            dat::write(&trace, &Options { version, compression, wall_clock: true }, &mut out).unwrap();
+            assert_same(
+                &dat::read(out.get_ref()).unwrap().trace,
+                &trace,
+                &format!("{name} {version:?} {compression:?}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_read_in_files_of_trace_cmd() {
+    let mut found = String::new();
+    for name in THEIRS {
+        let dat::Dat { trace, version, compression, skipped } = dat::read(&fixture(&format!("{name}.dat"))).unwrap();
+        writeln!(found, "{name}: {version:?} {compression:?}, skipped {skipped:?}").unwrap();
+        let about = About { other_options: Vec::new(), ..trace.about.clone() };
+        writeln!(found, "  {about:?}").unwrap();
+        for (id, contents) in &trace.about.other_options {
+            writeln!(found, "  option {id}: {}", contents.escape_ascii()).unwrap();
+        }
+        let (formats, symbols) = (trace.formats.all().len(), trace.symbols.all().len());
+        writeln!(
+            found,
+            "  {formats} formats, {symbols} symbols, {} texts, {} threads",
+            trace.printk.len(),
+            trace.comms.len()
+        )
+        .unwrap();
+        for buffer in &trace.buffers {
+            writeln!(found, "  buffer `{}`, clock {}", buffer.name, buffer.clock).unwrap();
+            for cpu in &buffer.cpus {
+                writeln!(found, "    CPU {}: {} bytes, {:?}", cpu.cpu, cpu.pages.len(), cpu.stats).unwrap();
+            }
+        }
+    }
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dat/expected.txt");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&file, &found).unwrap();
+    }
+    assert_eq!(found, std::fs::read_to_string(file).unwrap());
 }

@@ -1,7 +1,9 @@
 //! Damaged and made-up trace.dat files: errors in words, no panic, little memory.
 
+mod dat_files;
 mod support;
 
+use dat_files::{everything, written};
 use kstrobe_ftrace::dat::{self, Compression, Version};
 use kstrobe_ftrace::format::Formats;
 use kstrobe_ftrace::symbols::Symbols;
@@ -9,7 +11,6 @@ use kstrobe_ftrace::trace::Trace;
 use proptest::prelude::*;
 use std::io::Write;
 use std::process::Command;
-use support::dat::{everything, written};
 
 const FORMS: [(Version, Compression); 4] = [
     (Version::V6, Compression::None),

@@ -89,7 +89,8 @@ pub(super) struct Reading<'a> {
     stats: Vec<(u64, String, u32, CpuStats)>,
     stats_of: String,
     date_us: Option<i64>,
-    offset_ns: Option<(Vec<u8>, i64)>,
+    /// Where the option is, its contents, nanoseconds.
+    offset_ns: Option<(u64, Vec<u8>, i64)>,
     skipped: Vec<Skipped>,
 }
 
@@ -199,7 +200,7 @@ impl<'a> Reading<'a> {
         let number = |bytes: usize| contents.get(..bytes).map(crate::value::unsigned);
         let understood = match id {
             id::DATE => texts::number(&text()).map(|us| self.date_us = Some(us)).is_some(),
-            id::OFFSET => texts::number(&text()).map(|ns| self.offset_ns = Some((contents.to_vec(), ns))).is_some(),
+            id::OFFSET => texts::number(&text()).map(|ns| self.offset_ns = Some((at, contents.to_vec(), ns))).is_some(),
             id::CPUSTAT => self.cpu_stats(at, &text()),
             id::TRACECLOCK => {
                 self.top_clock = clock(contents);
@@ -289,10 +290,13 @@ impl<'a> Reading<'a> {
         }
         match (self.date_us, self.offset_ns) {
             (Some(us), offset) => {
-                let ns = offset.map_or(0, |(_, ns)| ns);
+                let ns = offset.map_or(0, |(.., ns)| ns);
                 self.about.epoch_offset_ns = Some(us.saturating_mul(1000).saturating_add(ns));
             }
-            (None, Some((contents, _))) => self.about.other_options.push((id::OFFSET, contents)),
+            (None, Some((at, contents, _))) => {
+                self.about.other_options.push((id::OFFSET, contents));
+                self.skipped.push(left_alone(at, id::OFFSET));
+            }
             (None, None) => {}
         }
         let trace = Trace {
@@ -334,6 +338,12 @@ impl<'a> Reading<'a> {
         }
         self.buffers.iter_mut().for_each(|buffer| buffer.cpus.sort_by_key(|cpu| cpu.cpu));
     }
+}
+
+/// An option that says how times are to be changed.
+fn left_alone(at: u64, id: u16) -> Skipped {
+    let name = id::name(id).unwrap_or_default();
+    Skipped { at, what: format!("option {name}: times are left as they were recorded") }
 }
 
 fn count(left: &mut u64, at: u64, bytes: u64, of: &str) -> Result<(), DatError> {

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
-pub mod dat;
 pub mod made;
 
 use flate2::read::GzDecoder;
