@@ -90,6 +90,23 @@ fn an_instance_alone_has_no_top_buffer_beside_it() {
 }
 
 #[test]
+fn pages_may_have_another_size_than_those_of_the_machine() {
+    let trace = with_long_pages("6.12", "events");
+    let events = decoded(&support::trace("6.12", "events"));
+    assert_lines(&decoded(&trace), &events, "made");
+    for (version, compression) in FORMS {
+        let found = dat::read(&written(&trace, version, compression)).unwrap().trace;
+        assert_same(&found, &trace, "long pages");
+        assert_lines(&decoded(&found), &events, "read");
+    }
+    // `header_page` tells of the top buffer at some time: what counts is what stands with the pages.
+    let mut outdated = trace.clone();
+    outdated.page.text = outdated.page.text.replace("size:8176", "size:4080");
+    let found = dat::read(&written(&outdated, Version::V7, Compression::Zstd)).unwrap().trace;
+    assert_lines(&decoded(&found), &events, "outdated header_page");
+}
+
+#[test]
 fn pages_that_were_cut_off_are_filled_up() {
     let mut trace = support::trace("6.12", "stacks");
     trace.buffers[0].cpus[0].pages.truncate(4000);

@@ -166,6 +166,18 @@ fn oracle_instances_are_reported() {
 
 #[test]
 #[ignore = "needs trace-cmd"]
+fn oracle_long_pages_are_reported() {
+    let folder = Folder::new("dat-long");
+    let trace = with_long_pages("6.12", "events");
+    for (name, version, compression) in FORMS {
+        let file = folder.file("trace.dat");
+        std::fs::write(&file, written(&trace, version, compression)).unwrap();
+        assert_lines(&report(&file), &decoded(&trace), name);
+    }
+}
+
+#[test]
+#[ignore = "needs trace-cmd"]
 fn oracle_wall_clock_is_added() {
     let folder = Folder::new("dat-clock");
     let mut trace = support::trace("6.12", "events");

@@ -153,3 +153,14 @@ pub fn everything() -> Trace {
     trace.about.other_options.push((10, b"2a 1 /bin/sh\n1000 2000 /bin/sh\n\0".to_vec()));
     trace
 }
+
+/// A recording as it were with pages of twice the size (`buffer_subbuf_size_kb`), half of each empty.
+pub fn with_long_pages(kernel: &str, scenario: &str) -> Trace {
+    let mut trace = crate::support::trace(kernel, scenario);
+    trace.page.text = trace.page.text.replace("size:4080", "size:8176");
+    trace.page.data_bytes = 8176;
+    for cpu in &mut trace.buffers[0].cpus {
+        cpu.pages = cpu.pages.chunks(4096).flat_map(|page| [page, &[0; 4096]].concat()).collect();
+    }
+    trace
+}
