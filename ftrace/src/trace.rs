@@ -98,7 +98,7 @@ impl CpuStats {
 pub struct About {
     /// Of the machine.
     pub hostname: String,
-    /// `uname -srvm`, as trace-cmd writes it.
+    /// `uname -snrm`, as trace-cmd writes it: system, node, release, machine.
     pub uname: String,
     /// CPUs of the machine.
     pub cpus: u32,
@@ -108,6 +108,8 @@ pub struct About {
     pub trace_id: u64,
     /// Version of the recorder.
     pub recorder: String,
+    /// Options of a trace.dat that nothing here needs, by id (`HOOK`, `PROCMAPS`, `TIME_SHIFT`, `GUEST`, ...), with their contents.
+    pub other_options: Vec<(u16, Vec<u8>)>,
 }
 
 /// One event of a trace.
