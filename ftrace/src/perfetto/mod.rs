@@ -20,7 +20,8 @@ use crate::page::Lost;
 use crate::trace::{Event, Trace};
 use events::{Generic, Kind, Reader};
 use fields::{Fields, Interned};
-use proto::{Bundle, FtraceClock, InternedData, NEEDS_STATE, Packet, STATE_CLEARED};
+use prost::Message;
+use proto::{Bundle, File, FtraceClock, InternedData, NEEDS_STATE, Packet, STATE_CLEARED};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -63,8 +64,7 @@ impl Summary {
 
 /// Writes a trace as Perfetto protobuf.
 pub fn write(trace: &Trace, out: &mut impl Write) -> io::Result<Summary> {
-    let mut events = trace.events().peekable();
-    let start = events.peek().map_or(0, |event| event.time);
+    let start = trace.events().next().map_or(0, |event| event.time);
     let mut writer = Writer::new(trace, start, out);
     for packet in preamble::packets(trace, start) {
         writer.packet(packet)?;
@@ -206,8 +206,7 @@ impl<'a, W: Write> Writer<'a, W> {
 
     fn packet(&mut self, packet: Packet) -> io::Result<()> {
         self.bytes.clear();
-        // Cannot fail: a vector has room. The field's number and length come before each packet.
-        prost::encoding::message::encode(1, &packet, &mut self.bytes);
+        File { packet: vec![packet] }.encode(&mut self.bytes).map_err(io::Error::other)?;
         self.summary.bytes += self.bytes.len() as u64;
         self.out.write_all(&self.bytes)
     }

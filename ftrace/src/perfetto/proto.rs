@@ -12,7 +12,6 @@ pub(super) const NEEDS_STATE: u32 = 2;
 pub(super) const END_OF_TRACE: i32 = 2;
 
 /// A whole file, or a part of one: files may be joined end to end.
-#[cfg(test)]
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct File {
     #[prost(message, repeated, tag = "1")]
