@@ -17,5 +17,6 @@ pub mod format;
 pub mod page;
 pub mod perfetto;
 pub mod symbols;
+pub mod timeline;
 pub mod trace;
 pub mod value;
