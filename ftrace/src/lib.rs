@@ -15,6 +15,7 @@
 pub mod calls;
 pub mod format;
 pub mod page;
+pub mod report;
 pub mod symbols;
 pub mod trace;
 pub mod value;
