@@ -2,6 +2,9 @@
 //!
 //! A trace may begin and end anywhere and may have lost records in between: what is not known is `None`, never zero.
 
+pub mod outline;
+pub mod text;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,0 +1,299 @@
+//! Stacks of open calls, one for each task: what is called by what.
+
+use std::collections::HashMap;
+
+use super::line::{Line, Record, What};
+use crate::calls::{Call, CallId, Calls, Ends, Mark, Names, Task};
+
+/// Puts lines together.
+pub fn build(lines: Vec<Line>, names: Names) -> Calls {
+    let mut builder = Builder { calls: Calls { names, ..Calls::default() }, ..Builder::default() };
+    // The first switch on a CPU says who ran there before it.
+    for line in &lines {
+        if let Line::Switch { cpu, from, .. } = line {
+            builder.on_cpu.entry(*cpu).or_insert(*from);
+        }
+    }
+    for line in lines {
+        builder.line(line);
+    }
+    builder.finish()
+}
+
+#[derive(Default)]
+struct Builder {
+    calls: Calls,
+    /// Callers above each call by the text's indentation, beside `calls.calls`.
+    depths: Vec<Option<u32>>,
+    stacks: Vec<Stack>,
+    by_lane: HashMap<Lane, usize>,
+    /// Who runs on which CPU.
+    on_cpu: HashMap<u32, Task>,
+    /// The stack of the last line: that of the next, if this does not say whose it is.
+    current: Option<usize>,
+    /// Stacks that lines without CPU and task may belong to, the last used first.
+    recent: Vec<usize>,
+    /// A switch names the stack of the line that follows.
+    switched: bool,
+}
+
+/// Whose a stack is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Lane {
+    /// A thread; of the idle threads, which all have the id zero, that of a CPU.
+    Task(i32, Option<u32>),
+    /// Whoever runs on a CPU.
+    Cpu(u32),
+    /// There is no telling.
+    Any,
+}
+
+/// Calls that are open, outermost first.
+#[derive(Default)]
+struct Stack {
+    task: Option<Task>,
+    frames: Vec<Frame>,
+    /// Calls that no call on this stack made.
+    roots: Vec<CallId>,
+    /// An interrupt began, its first call did not come yet.
+    interrupt: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Frame {
+    call: CallId,
+    depth: Option<u32>,
+}
+
+/// More stacks than that are not looked at for a line that does not say whose it is.
+const RECENT: usize = 32;
+/// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
+const LEVELS: usize = 512;
+
+impl Builder {
+    fn line(&mut self, line: Line) {
+        match line {
+            Line::Nothing | Line::Unknown => {}
+            Line::Lost { cpu: _, count } => self.calls.damage.lost = self.calls.damage.lost.saturating_add(count),
+            Line::Switch { cpu, to, .. } => {
+                self.on_cpu.insert(cpu, to);
+                let stack = self.stack(Lane::task(to, Some(cpu)), Some(to));
+                self.use_stack(stack);
+                self.switched = true;
+            }
+            Line::Record(record) => {
+                let stack = self.whose(&record);
+                self.use_stack(stack);
+                self.switched = false;
+                self.record(stack, record);
+            }
+        }
+    }
+
+    fn record(&mut self, stack: usize, record: Record) {
+        match record.what {
+            What::Entry { .. } => self.entry(stack, record),
+            What::Exit { .. } => self.exit(stack, record),
+            What::Event { name, text } => {
+                let call = self.stacks[stack].frames.last().map(|frame| frame.call);
+                self.calls.marks.push(Mark { call, time_ns: record.time_ns, cpu: record.cpu, event: name, text });
+            }
+            What::InterruptBegins => self.stacks[stack].interrupt = true,
+            What::InterruptEnds => self.stacks[stack].interrupt = false,
+        }
+    }
+
+    /// The stack that a record belongs to.
+    fn whose(&mut self, record: &Record) -> usize {
+        let task = record.task.or_else(|| self.on_cpu.get(&record.cpu?).copied());
+        if let Some(task) = task {
+            return self.stack(Lane::task(task, record.cpu), Some(task));
+        }
+        if let Some(cpu) = record.cpu {
+            return self.stack(Lane::Cpu(cpu), None);
+        }
+        let current = match self.current {
+            Some(current) => current,
+            None => self.stack(Lane::Any, None),
+        };
+        if self.switched || self.stacks[current].fits(record) {
+            return current;
+        }
+        self.recent.iter().copied().find(|stack| self.stacks[*stack].fits(record)).unwrap_or(current)
+    }
+
+    fn stack(&mut self, lane: Lane, task: Option<Task>) -> usize {
+        let stacks = &mut self.stacks;
+        *self.by_lane.entry(lane).or_insert_with(|| {
+            stacks.push(Stack { task, ..Stack::default() });
+            stacks.len() - 1
+        })
+    }
+
+    fn use_stack(&mut self, stack: usize) {
+        if self.current == Some(stack) {
+            return;
+        }
+        self.current = Some(stack);
+        self.recent.retain(|other| *other != stack);
+        self.recent.insert(0, stack);
+        self.recent.truncate(RECENT);
+    }
+
+    fn entry(&mut self, stack: usize, record: Record) {
+        if let Some(depth) = record.depth {
+            self.over(stack, |frame| frame.depth.is_some_and(|other| other >= depth));
+        }
+        let What::Entry { function, module, arguments, returned, leaf } = record.what else { return };
+        let ends = if leaf { Ends::Both } else { Ends::Entry };
+        let call = Call {
+            function,
+            module,
+            task: record.task.or(self.stacks[stack].task),
+            cpu: record.cpu,
+            start_ns: record.time_ns,
+            duration_ns: record.duration_ns,
+            parent: None,
+            children: Vec::new(),
+            ends,
+            interrupt: std::mem::take(&mut self.stacks[stack].interrupt),
+            arguments,
+            returned,
+        };
+        let depth = record.depth.or_else(|| Some(self.stacks[stack].frames.last()?.depth? + 1));
+        let call = self.add(stack, call, depth);
+        if !leaf {
+            self.stacks[stack].frames.push(Frame { call, depth });
+        }
+    }
+
+    fn exit(&mut self, stack: usize, record: Record) {
+        let What::Exit { function, module, returned } = record.what else { return };
+        self.stacks[stack].interrupt = false;
+        let same = |call: &Call| function.is_none() || call.function.is_none() || call.function == function;
+        match record.depth {
+            Some(depth) => self.over(stack, |frame| frame.depth.is_some_and(|other| other > depth)),
+            // Without indentation, the innermost call of that name.
+            None => {
+                let frames = &self.stacks[stack].frames;
+                let above = frames.iter().rev().take(LEVELS).take_while(|frame| !same(&self.calls[frame.call])).count();
+                if above < frames.len().min(LEVELS) {
+                    let keep = frames.len() - above;
+                    let mut at = frames.len();
+                    self.over(stack, |_| {
+                        at -= 1;
+                        at >= keep
+                    });
+                }
+            }
+        }
+        let open = self.stacks[stack].frames.last().copied();
+        if let Some(frame) =
+            open.filter(|frame| record.depth.is_none() || frame.depth.is_none() || frame.depth == record.depth)
+        {
+            if same(&self.calls[frame.call]) {
+                self.stacks[stack].frames.pop();
+                let call = &mut self.calls.calls[frame.call.0 as usize];
+                call.ends = Ends::Both;
+                // Without a duration column, times tell it.
+                call.duration_ns = record.duration_ns.or_else(|| record.time_ns?.checked_sub(call.start_ns?));
+                call.function = call.function.or(function);
+                call.module = call.module.or(module);
+                call.returned = returned;
+                return;
+            }
+            if record.depth.is_some() {
+                // Another call's exit at the same level: this one is over, and that one's entry is missing.
+                let mut first = true;
+                self.over(stack, |_| std::mem::take(&mut first));
+            }
+        }
+        self.calls.damage.no_entry += 1;
+        let call = Call {
+            function,
+            module,
+            task: record.task.or(self.stacks[stack].task),
+            cpu: record.cpu,
+            start_ns: record.time_ns.and_then(|end| end.checked_sub(record.duration_ns?)),
+            duration_ns: record.duration_ns,
+            parent: None,
+            children: Vec::new(),
+            ends: Ends::Exit,
+            interrupt: false,
+            arguments: None,
+            returned,
+        };
+        let inside = self.deeper(stack, record.depth);
+        let call = self.add(stack, call, record.depth);
+        for child in &inside {
+            self.calls.calls[child.0 as usize].parent = Some(call);
+        }
+        self.calls.calls[call.0 as usize].children = inside;
+    }
+
+    /// Takes the last calls of a stack's open call that lie deeper than that: they were made by the call that ends now.
+    fn deeper(&mut self, stack: usize, depth: Option<u32>) -> Vec<CallId> {
+        let Some(depth) = depth else { return Vec::new() };
+        let siblings = match self.stacks[stack].frames.last() {
+            Some(frame) => &mut self.calls.calls[frame.call.0 as usize].children,
+            None => &mut self.stacks[stack].roots,
+        };
+        let depths = &self.depths;
+        let deeper =
+            siblings.iter().rev().take_while(|call| depths[call.0 as usize].is_some_and(|other| other > depth)).count();
+        siblings.split_off(siblings.len() - deeper)
+    }
+
+    /// Adds a call below the innermost open one.
+    fn add(&mut self, stack: usize, mut call: Call, depth: Option<u32>) -> CallId {
+        // A text of four thousand million lines does not come here.
+        let id = CallId(self.calls.calls.len() as u32);
+        match self.stacks[stack].frames.last() {
+            Some(frame) => {
+                call.parent = Some(frame.call);
+                self.calls.calls[frame.call.0 as usize].children.push(id);
+            }
+            None => self.stacks[stack].roots.push(id),
+        }
+        self.calls.calls.push(call);
+        self.depths.push(depth);
+        id
+    }
+
+    /// Takes the innermost calls for which it holds off a stack: they are over, and nothing said when.
+    fn over(&mut self, stack: usize, mut is: impl FnMut(&Frame) -> bool) {
+        let frames = &mut self.stacks[stack].frames;
+        while frames.pop_if(|frame| is(frame)).is_some() {
+            self.calls.damage.no_exit += 1;
+        }
+    }
+
+    fn finish(mut self) -> Calls {
+        self.calls.damage.open = self.stacks.iter().map(|stack| stack.frames.len() as u64).sum();
+        let ids = (0..self.calls.calls.len()).map(|id| CallId(id as u32));
+        self.calls.roots = ids.filter(|id| self.calls[*id].parent.is_none()).collect();
+        self.calls
+    }
+}
+
+impl Lane {
+    fn task(task: Task, cpu: Option<u32>) -> Lane {
+        Lane::Task(task.pid, cpu.filter(|_| task.pid == 0))
+    }
+}
+
+impl Stack {
+    /// A record continues this stack as the indentation has it.
+    fn fits(&self, record: &Record) -> bool {
+        let (Some(depth), Some(top)) = (record.depth, self.frames.last().and_then(|frame| frame.depth)) else {
+            // An empty stack is where a call begins that nobody made.
+            return self.frames.is_empty() && record.depth == Some(0) && !matches!(record.what, What::Exit { .. });
+        };
+        match record.what {
+            What::Entry { .. } => depth == top.saturating_add(1),
+            What::Exit { .. } => depth == top,
+            // The kernel indents events by its CPU, whoever runs there.
+            _ => true,
+        }
+    }
+}
