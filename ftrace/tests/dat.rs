@@ -44,8 +44,8 @@ fn every_part_comes_back() {
 #[test]
 fn compression_makes_files_smaller() {
     let trace = support::trace("6.12", "events");
-    let [plain, zlib, zstd] =
-        [Compression::None, Compression::Zlib, Compression::Zstd].map(|compression| written(&trace, Version::V7, compression).len());
+    let [plain, zlib, zstd] = [Compression::None, Compression::Zlib, Compression::Zstd]
+        .map(|compression| written(&trace, Version::V7, compression).len());
     assert!(zlib * 3 < plain && zstd * 3 < plain, "{plain} {zlib} {zstd}");
 }
 

@@ -191,15 +191,25 @@ fn other_files_are_refused_in_words() {
         file[at] = to;
         error(&file)
     };
-    assert_eq!(error(b""), "trace.dat, byte 0: what trace.dat files begin with (17 08 44 `tracing`): 10 bytes are needed, 0 are there");
-    assert_eq!(error(b"PERFILE2 and more"), "trace.dat, byte 0: what trace.dat files begin with (17 08 44 `tracing`) is missing");
+    assert_eq!(
+        error(b""),
+        "trace.dat, byte 0: what trace.dat files begin with (17 08 44 `tracing`): 10 bytes are needed, 0 are there"
+    );
+    assert_eq!(
+        error(b"PERFILE2 and more"),
+        "trace.dat, byte 0: what trace.dat files begin with (17 08 44 `tracing`) is missing"
+    );
     assert_eq!(changed(10, b'5'), "trace.dat, byte 10: version `5`; only 6 and 7 are known");
     assert_eq!(changed(12, 1), "trace.dat, byte 12: from a big-endian machine; only little-endian files are read");
     assert_eq!(changed(13, 4), "trace.dat, byte 13: from a 32-bit system; only files of 64-bit systems are read");
     assert_eq!(changed(18, b'H'), "trace.dat, byte 18: `header_page` is missing");
 
     let mut old = small();
-    old.page.text = old.page.text.replace("commit;\toffset:8;\tsize:8", "commit;\toffset:8;\tsize:4").replace("data;\toffset:16", "data;\toffset:12");
+    old.page.text = old
+        .page
+        .text
+        .replace("commit;\toffset:8;\tsize:8", "commit;\toffset:8;\tsize:4")
+        .replace("data;\toffset:16", "data;\toffset:12");
     let old = written(&old, Version::V6, Compression::None);
     assert_eq!(error(&old), "trace.dat, byte 30: from a 32-bit kernel; only files of 64-bit kernels are read");
 
@@ -235,7 +245,10 @@ fn options_that_lead_nowhere() {
     let file = |next| [head("none"), options(&[], next)].concat();
     let first = head("none").len() as u64;
     assert_eq!(error(&file(first)), format!("trace.dat, byte {}: options at {first} a second time", first + 16));
-    assert_eq!(error(&file(9999)), format!("trace.dat, byte {}: options: DONE at 9999, behind the end of the file", first + 16));
+    assert_eq!(
+        error(&file(9999)),
+        format!("trace.dat, byte {}: options: DONE at 9999, behind the end of the file", first + 16)
+    );
     assert_eq!(error(&file(0)), "trace.dat, byte 0: no `header_page` says how pages are read");
 }
 
@@ -247,7 +260,14 @@ fn unknown_parts_are_listed() {
     let first = u64::from_le_bytes(good[at..at + 8].try_into().unwrap());
     let mut file = good.clone();
     file[at..at + 8].copy_from_slice(&(good.len() as u64).to_le_bytes());
-    let more = [option(99, b"abc"), option(12, &[0; 16]), option(6, b"hook\0"), option(8, b"x"), option(22, &[0; 10]), option(2, b"nonsense\0")];
+    let more = [
+        option(99, b"abc"),
+        option(12, &[0; 16]),
+        option(6, b"hook\0"),
+        option(8, b"x"),
+        option(22, &[0; 10]),
+        option(2, b"nonsense\0"),
+    ];
     file.extend(options(&more, first));
     file.extend(section(77, 0, b"contents"));
     let found = read(&file).unwrap();
@@ -285,7 +305,8 @@ fn zlib(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn what_unpacks_to_too_much_is_refused() {
     let packed = zlib(&vec![b'x'; 64 << 20]);
-    let piece = |says: u32, packed: &[u8]| [&(packed.len() as u32).to_le_bytes()[..], &says.to_le_bytes(), packed].concat();
+    let piece =
+        |says: u32, packed: &[u8]| [&(packed.len() as u32).to_le_bytes()[..], &says.to_le_bytes(), packed].concat();
     // It says what it is,
     let file = with_section("zlib", 19, section(19, 1, &piece(64 << 20, &packed)));
     let too_much = error(&file);
@@ -311,7 +332,8 @@ fn many_options_for_the_same_pages_do_not_multiply_them() {
     let section_at = (0..good.len() as u64).find(|at| good[*at as usize..].starts_with(&[3, 0, 0, 0])).unwrap();
     let whole = (good.len() as u64).to_le_bytes();
     let row = [&0_u32.to_le_bytes()[..], &0_u64.to_le_bytes(), &whole].concat();
-    let buffer = [&section_at.to_le_bytes()[..], b"name\0local\0", &4096_u32.to_le_bytes(), &1_u32.to_le_bytes(), &row].concat();
+    let buffer =
+        [&section_at.to_le_bytes()[..], b"name\0local\0", &4096_u32.to_le_bytes(), &1_u32.to_le_bytes(), &row].concat();
     let mut file = good.clone();
     file[at..at + 8].copy_from_slice(&(good.len() as u64).to_le_bytes());
     file.extend(options(&vec![option(3, &buffer); 2000], first));

@@ -12,8 +12,11 @@ use std::process::Command;
 use support::{EVENTS, GRAPHS, KERNELS, dat::*};
 
 /// The forms that Debian's trace-cmd reads: it is built without zlib.
-const FORMS: [(&str, Version, Compression); 3] =
-    [("v6", Version::V6, Compression::None), ("none", Version::V7, Compression::None), ("zstd", Version::V7, Compression::Zstd)];
+const FORMS: [(&str, Version, Compression); 3] = [
+    ("v6", Version::V6, Compression::None),
+    ("none", Version::V7, Compression::None),
+    ("zstd", Version::V7, Compression::Zstd),
+];
 
 /// A folder for the files of one test, which goes away with it.
 struct Folder(PathBuf);
@@ -58,7 +61,9 @@ fn line(line: &str) -> Option<Line> {
     let (task, rest) = line.split_once(" [")?;
     let (cpu, rest) = rest.split_once("] ")?;
     let (time, rest) = rest.trim_start().split_once(": ")?;
-    let time = time.split_once('.').map_or(Some(time.to_owned()), |(s, ns)| s.parse::<u64>().ok().map(|s| format!("{s}{ns}")))?;
+    let time = time
+        .split_once('.')
+        .map_or(Some(time.to_owned()), |(s, ns)| s.parse::<u64>().ok().map(|s| format!("{s}{ns}")))?;
     Some(Line {
         cpu: cpu.parse().ok()?,
         time: time.parse().ok()?,
@@ -135,7 +140,12 @@ fn kernels_lines(text: &str) -> Vec<Line> {
             event => event.split([':', '(', ' ']).next().unwrap(),
         };
         let cpu = cpu.parse().unwrap();
-        Line { cpu, time: time.replace('.', "").parse().unwrap(), task: task.trim().to_owned(), event: event.to_owned() }
+        Line {
+            cpu,
+            time: time.replace('.', "").parse().unwrap(),
+            task: task.trim().to_owned(),
+            event: event.to_owned(),
+        }
     };
     let mut lines: Vec<Line> = text.lines().filter(known).map(one).collect();
     lines.sort_by_key(|line| line.cpu);
@@ -175,7 +185,9 @@ fn oracle_trace_cmd_dumps_every_part() {
         let summary = trace_cmd(&["dump", "--summary"], &file);
         assert!(summary.contains("[Ftrace format, 18 events]"), "{name} {summary}");
         let dump = trace_cmd(&["dump", "--all"], &file);
-        for part in ["Linux node1 6.12.1 x86_64", "kstrobe 0.1", "irq-off", "entries: 1004", "__sys_recvfrom", "packet %d\\n"] {
+        for part in
+            ["Linux node1 6.12.1 x86_64", "kstrobe 0.1", "irq-off", "entries: 1004", "__sys_recvfrom", "packet %d\\n"]
+        {
             assert!(dump.contains(part), "{name}: no {part} in {dump}");
         }
     }
@@ -189,7 +201,14 @@ fn oracle_instances_are_reported() {
     trace.buffers[0].name = "other".to_owned();
     trace.buffers[0].clock = "mono".to_owned();
     let only_instance = trace.clone();
-    trace.buffers.insert(0, Buffer { name: String::new(), clock: "local".to_owned(), ..support::trace("6.12", "stacks").buffers[0].clone() });
+    trace.buffers.insert(
+        0,
+        Buffer {
+            name: String::new(),
+            clock: "local".to_owned(),
+            ..support::trace("6.12", "stacks").buffers[0].clone()
+        },
+    );
     for (name, version, compression) in FORMS {
         for (trace, top) in [(&trace, true), (&only_instance, false)] {
             let file = folder.file("trace.dat");
@@ -204,7 +223,8 @@ fn oracle_instances_are_reported() {
                 });
                 lines.filter_map(line).count()
             };
-            let expected = |buffer: &str| trace.events().filter(|event| trace.buffers[event.buffer].name == buffer).count();
+            let expected =
+                |buffer: &str| trace.events().filter(|event| trace.buffers[event.buffer].name == buffer).count();
             assert_eq!((of(true), of(false)), (expected("other"), expected("")), "{name} {top}");
         }
     }
@@ -242,11 +262,19 @@ fn oracle_what_trace_cmd_converts_is_read() {
             for (file_version, compression) in [("6", "none"), ("7", "none"), ("7", "zstd")] {
                 let theirs = folder.file("theirs.dat");
                 let mut convert = Command::new("trace-cmd");
-                convert.args(["convert", "--file-version", file_version, "--compression", compression, "-i"]).arg(&ours).arg("-o").arg(&theirs);
+                convert
+                    .args(["convert", "--file-version", file_version, "--compression", compression, "-i"])
+                    .arg(&ours)
+                    .arg("-o")
+                    .arg(&theirs);
                 assert!(convert.output().expect("trace-cmd is needed").status.success());
                 let found = dat::read(&std::fs::read(&theirs).unwrap()).unwrap();
                 assert_eq!(found.skipped, []);
-                assert_same(&found.trace, &trace, &format!("{kernel} {scenario} {name} to {file_version} {compression}"));
+                assert_same(
+                    &found.trace,
+                    &trace,
+                    &format!("{kernel} {scenario} {name} to {file_version} {compression}"),
+                );
             }
         }
     });

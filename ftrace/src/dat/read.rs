@@ -190,7 +190,8 @@ impl<'a> Reading<'a> {
 
     /// Takes an option that both versions have alike.
     pub(super) fn option(&mut self, id: u16, at: u64, contents: &[u8]) {
-        let text = || String::from_utf8_lossy(contents.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+        let text =
+            || String::from_utf8_lossy(contents.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
         let number = |bytes: usize| contents.get(..bytes).map(crate::value::unsigned);
         let understood = match id {
             id::DATE => texts::number(&text()).map(|us| self.date_us = Some(us)).is_some(),
@@ -216,7 +217,10 @@ impl<'a> Reading<'a> {
             }
             id::TIME_SHIFT | id::TSC2NSEC => {
                 self.about.other_options.push((id, contents.to_vec()));
-                self.skip(at, format!("option {}: times are left as they were recorded", id::name(id).unwrap_or_default()));
+                self.skip(
+                    at,
+                    format!("option {}: times are left as they were recorded", id::name(id).unwrap_or_default()),
+                );
                 true
             }
             _ => {
@@ -226,7 +230,10 @@ impl<'a> Reading<'a> {
         };
         if !understood {
             let name = id::name(id).unwrap_or_default();
-            self.skip(at, format!("option {name}: `{}` is not understood", contents[..contents.len().min(40)].escape_ascii()));
+            self.skip(
+                at,
+                format!("option {name}: `{}` is not understood", contents[..contents.len().min(40)].escape_ascii()),
+            );
         }
     }
 
@@ -243,7 +250,9 @@ impl<'a> Reading<'a> {
 
     /// Bytes of a page, once the format of pages is known.
     pub(super) fn page(&self) -> Result<&PageFormat, DatError> {
-        self.page.as_ref().ok_or_else(|| DatError { at: 0, what: "no `header_page` says how pages are read".to_owned() })
+        self.page
+            .as_ref()
+            .ok_or_else(|| DatError { at: 0, what: "no `header_page` says how pages are read".to_owned() })
     }
 
     /// Pages are longer or shorter than `header_page` says, which is about another buffer.
@@ -326,7 +335,9 @@ impl<'a> Reading<'a> {
 fn count(left: &mut u64, at: u64, bytes: u64, of: &str) -> Result<(), DatError> {
     match left.checked_sub(bytes) {
         Some(rest) => *left = rest,
-        None => return Err(DatError { at, what: format!("{bytes} bytes of {of}: more than a file of this size can hold") }),
+        None => {
+            return Err(DatError { at, what: format!("{bytes} bytes of {of}: more than a file of this size can hold") });
+        }
     }
     Ok(())
 }

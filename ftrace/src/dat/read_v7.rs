@@ -16,7 +16,13 @@ pub(super) fn read(file: Reading<'_>, mut input: Input<'_>) -> Result<Dat, DatEr
     };
     input.text("version of the compression")?;
     let first_options = input.u64("offset of the options")?;
-    let mut sections = Sections { bytes: file.bytes, file, unpacker: Unpacker::new(compression), pointers: Vec::new(), buffers: Vec::new() };
+    let mut sections = Sections {
+        bytes: file.bytes,
+        file,
+        unpacker: Unpacker::new(compression),
+        pointers: Vec::new(),
+        buffers: Vec::new(),
+    };
     sections.skip_unknown(input)?;
     sections.options(first_options)?;
     let mut seen = HashSet::new();
@@ -94,7 +100,10 @@ impl<'a> Sections<'a> {
         let mut input = self.input_at(offset, named_at, name)?;
         let head = Self::head(&mut input)?;
         if head.id != section {
-            return Err(DatError { at: offset, what: format!("section {} where {name} ({section}) should be", head.id) });
+            return Err(DatError {
+                at: offset,
+                what: format!("section {} where {name} ({section}) should be", head.id),
+            });
         }
         let start = input.at();
         if !head.compressed {
@@ -108,7 +117,9 @@ impl<'a> Sections<'a> {
         // What is not unpacked at all has to be looked at, too.
         self.file.count_text(start, u64::from(bytes.max(packed_bytes)))?;
         let mut contents = Vec::new();
-        self.unpacker.unpack(packed, bytes as usize, &mut contents).map_err(|what| DatError { at: start, what: format!("{name}: {what}") })?;
+        self.unpacker
+            .unpack(packed, bytes as usize, &mut contents)
+            .map_err(|what| DatError { at: start, what: format!("{name}: {what}") })?;
         Ok((Cow::Owned(contents), start))
     }
 
@@ -120,7 +131,9 @@ impl<'a> Sections<'a> {
             if !seen.insert(offset) {
                 return Err(DatError { at: named_at, what: format!("options at {offset} a second time") });
             }
-            let (contents, start) = self.contents(id::DONE, offset, named_at).map_err(|error| DatError { what: format!("options: {}", error.what), ..error })?;
+            let (contents, start) = self
+                .contents(id::DONE, offset, named_at)
+                .map_err(|error| DatError { what: format!("options: {}", error.what), ..error })?;
             let mut input = match contents {
                 Cow::Borrowed(bytes) => Input::new(bytes, start),
                 Cow::Owned(ref bytes) => Input::unpacked(bytes, start),
@@ -160,7 +173,10 @@ impl<'a> Sections<'a> {
         let mut head_at = self.input_at(offset, at, "buffer")?;
         let head = Self::head(&mut head_at)?;
         if head.id != id::BUFFER {
-            return Err(DatError { at: offset, what: format!("section {} where a buffer ({}) should be", head.id, id::BUFFER) });
+            return Err(DatError {
+                at: offset,
+                what: format!("section {} where a buffer ({}) should be", head.id, id::BUFFER),
+            });
         }
         let page = self.file.page()?;
         if page_bytes != page.page_bytes() && rows > 0 {

@@ -139,7 +139,15 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_c_does() {
-        let cases = [("0x10", Some(16)), ("-3", Some(-3)), ("-0x3", Some(-3)), ("0xffffffffffffffff", Some(-1)), ("+5 ", Some(5)), ("", None), ("x", None)];
+        let cases = [
+            ("0x10", Some(16)),
+            ("-3", Some(-3)),
+            ("-0x3", Some(-3)),
+            ("0xffffffffffffffff", Some(-1)),
+            ("+5 ", Some(5)),
+            ("", None),
+            ("x", None),
+        ];
         for (text, expected) in cases {
             assert_eq!(number(text), expected, "{text:?}");
         }

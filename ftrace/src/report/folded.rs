@@ -7,6 +7,9 @@ use crate::calls::{Calls, NameId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Functions of a stack: what is deeper counts for the last of them. The kernel records 50, or some more with interrupts.
+const MAX_DEPTH: usize = 512;
+
 /// Stacks of the calls below the root asked for, the outermost function first, and the self time in nanoseconds of each; in the
 /// order in which they were first seen.
 pub fn folded(calls: &Calls, activity: &Activity, asked: &Asked) -> Vec<(Vec<Arc<str>>, u64)> {
@@ -18,12 +21,16 @@ pub fn folded(calls: &Calls, activity: &Activity, asked: &Asked) -> Vec<(Vec<Arc
     for root in roots(calls, activity, asked) {
         for (id, depth) in calls.tree(root) {
             path.truncate(depth);
+            let self_ns = lengths[id.0 as usize].ns.saturating_sub(functions::below_ns(calls, &lengths, id));
             let (above, function) = (path.last().copied(), calls[id].function);
+            if let Some(above) = above.filter(|_| depth >= MAX_DEPTH) {
+                nodes[above].2 = nodes[above].2.saturating_add(self_ns);
+                continue;
+            }
             let at = *known.entry((above, function)).or_insert_with(|| {
                 nodes.push((above, work::function_name(calls, function).into(), 0));
                 nodes.len() - 1
             });
-            let self_ns = lengths[id.0 as usize].ns.saturating_sub(functions::below_ns(calls, &lengths, id));
             nodes[at].2 = nodes[at].2.saturating_add(self_ns);
             path.push(at);
         }

@@ -124,6 +124,9 @@ pub struct CauseRow {
     pub woken_by: BTreeMap<String, u64>,
 }
 
+/// Callers of the scheduler that are named, of the innermost: the kernel records about 50.
+const MAX_CALLERS: usize = 64;
+
 /// Wait against work of the calls asked for.
 pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
     let end_ns = last_ns(calls).max(activity.end_ns);
@@ -419,7 +422,7 @@ impl Split {
     fn cause(&self, calls: &Calls, at: usize) -> String {
         let mut callers = Vec::new();
         let mut at = at;
-        while at != 0 {
+        while at != 0 && callers.len() < MAX_CALLERS {
             let node = &self.nodes[at];
             callers.push(work::function_name(calls, calls[node.id].function));
             at = node.parent;

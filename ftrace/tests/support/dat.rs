@@ -13,7 +13,8 @@ pub fn written(trace: &Trace, version: Version, compression: Compression) -> Vec
 /// Fails unless both hold the same. Formats may stand in another order.
 pub fn assert_same(found: &Trace, expected: &Trace, what: &str) {
     let formats = |trace: &Trace| {
-        let mut all: Vec<_> = trace.formats.all().iter().map(|format| (format.system.clone(), format.text.clone())).collect();
+        let mut all: Vec<_> =
+            trace.formats.all().iter().map(|format| (format.system.clone(), format.text.clone())).collect();
         all.sort();
         all
     };
@@ -24,9 +25,12 @@ pub fn assert_same(found: &Trace, expected: &Trace, what: &str) {
     assert_eq!(found.printk, expected.printk, "{what}");
     assert_eq!(found.comms, expected.comms, "{what}");
     assert_eq!(found.about, expected.about, "{what}");
-    let names = |trace: &Trace| trace.buffers.iter().map(|buffer| (buffer.name.clone(), buffer.clock.clone())).collect::<Vec<_>>();
+    let names = |trace: &Trace| {
+        trace.buffers.iter().map(|buffer| (buffer.name.clone(), buffer.clock.clone())).collect::<Vec<_>>()
+    };
     assert_eq!(names(found), names(expected), "{what}");
-    let cpus = |buffer: &Buffer| buffer.cpus.iter().map(|cpu| (cpu.cpu, cpu.pages.len(), cpu.stats)).collect::<Vec<_>>();
+    let cpus =
+        |buffer: &Buffer| buffer.cpus.iter().map(|cpu| (cpu.cpu, cpu.pages.len(), cpu.stats)).collect::<Vec<_>>();
     for (found, expected) in found.buffers.iter().zip(&expected.buffers) {
         assert_eq!(cpus(found), cpus(expected), "{what}");
         let pages = |buffer: &Buffer| buffer.cpus.iter().flat_map(|cpu| cpu.pages.clone()).collect::<Vec<_>>();
@@ -37,7 +41,10 @@ pub fn assert_same(found: &Trace, expected: &Trace, what: &str) {
 /// A trace that has something in every place.
 pub fn everything() -> Trace {
     let mut trace = super::trace("6.12", "recvfrom");
-    trace.printk.extend([(0xffff_ffff_8123_4560, "packet %d\n".to_owned()), (0xffff_ffff_8123_4568, "a \"quoted\"\ttext".to_owned())]);
+    trace.printk.extend([
+        (0xffff_ffff_8123_4560, "packet %d\n".to_owned()),
+        (0xffff_ffff_8123_4568, "a \"quoted\"\ttext".to_owned()),
+    ]);
     trace.comms.extend([(77, " two  blanks ".to_owned()), (78, String::new())]);
     let mut instance = super::trace("6.12", "sched").buffers.remove(0);
     (instance.name, instance.clock) = ("irq-off".to_owned(), "mono".to_owned());
