@@ -71,7 +71,11 @@ const TERMINAL_COLUMNS: usize = 80;
 
 impl<'a> Reader<'a> {
     pub fn new(text: &'a str) -> Reader<'a> {
-        let columns = text.lines().any(|line| columns::split(&undress(line)).base.is_some());
+        let columns = text.lines().any(|line| {
+            let line = undress(line);
+            let columns = columns::split(&line);
+            columns.base.is_some() && (columns.duration.is_some() || body::parse(columns.rest).is_some())
+        });
         Reader { lines: text.lines().peekable(), names: Names::default(), bare: !columns }
     }
 

@@ -3,15 +3,20 @@
 use std::collections::HashMap;
 
 use super::line::{Line, Record, What};
-use crate::calls::{Call, CallId, Calls, Ends, Mark, Names, Task};
+use crate::calls::{Call, CallId, Calls, Ends, Mark, NameId, Names, Task};
 
 /// Puts lines together.
 pub fn build(lines: Vec<Line>, names: Names) -> Calls {
     let mut builder = Builder { calls: Calls { names, ..Calls::default() }, ..Builder::default() };
     // The first switch on a CPU says who ran there before it.
     for line in &lines {
-        if let Line::Switch { cpu, from, .. } = line {
-            builder.on_cpu.entry(*cpu).or_insert(*from);
+        if let Line::Switch { cpu, from, .. } = line
+            && !builder.on_cpu.contains_key(cpu)
+        {
+            builder.on_cpu.insert(*cpu, *from);
+            let stack = builder.stack(Lane::task(*from, Some(*cpu)), Some(*from));
+            builder.stacks[stack].runs = true;
+            builder.use_stack(stack);
         }
     }
     for line in lines {
@@ -31,7 +36,7 @@ struct Builder {
     on_cpu: HashMap<u32, Task>,
     /// The stack of the last line: that of the next, if this does not say whose it is.
     current: Option<usize>,
-    /// Stacks that lines without CPU and task may belong to, the last used first.
+    /// Stacks that lines without CPU and task may belong to, the last used first; only so many.
     recent: Vec<usize>,
     /// A switch names the stack of the line that follows.
     switched: bool,
@@ -57,16 +62,25 @@ struct Stack {
     roots: Vec<CallId>,
     /// An interrupt began, its first call did not come yet.
     interrupt: bool,
+    /// Its task is on a CPU.
+    runs: bool,
 }
 
+/// A call that is open.
 #[derive(Clone, Copy)]
 struct Frame {
     call: CallId,
     depth: Option<u32>,
+    /// What the calls took that it made itself.
+    inside_ns: u64,
+    /// Lines are missing before this one of its children: it may have ended there, and another call have begun.
+    gap: Option<usize>,
 }
 
 /// More stacks than that are not looked at for a line that does not say whose it is.
 const RECENT: usize = 32;
+/// By how much a call may seem to be shorter than what it called: the kernel leaves digits of long durations out.
+const ROUNDING_NS: u64 = 1000;
 /// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
 const LEVELS: usize = 512;
 
@@ -75,9 +89,12 @@ impl Builder {
         match line {
             Line::Nothing | Line::Unknown => {}
             Line::Lost { cpu: _, count } => self.calls.damage.lost = self.calls.damage.lost.saturating_add(count),
-            Line::Switch { cpu, to, .. } => {
+            Line::Switch { cpu, from, to } => {
                 self.on_cpu.insert(cpu, to);
+                let stack = self.stack(Lane::task(from, Some(cpu)), Some(from));
+                self.stacks[stack].runs = false;
                 let stack = self.stack(Lane::task(to, Some(cpu)), Some(to));
+                self.stacks[stack].runs = true;
                 self.use_stack(stack);
                 self.switched = true;
             }
@@ -116,10 +133,39 @@ impl Builder {
             Some(current) => current,
             None => self.stack(Lane::Any, None),
         };
-        if self.switched || self.stacks[current].fits(record) {
+        if self.switched || self.fits(current, record) {
             return current;
         }
-        self.recent.iter().copied().find(|stack| self.stacks[*stack].fits(record)).unwrap_or(current)
+        let mut others = self.recent.iter().copied().filter(|stack| self.stacks[*stack].runs);
+        others.find(|stack| self.fits(*stack, record)).unwrap_or(current)
+    }
+
+    /// A record continues a stack as the indentation has it.
+    fn fits(&self, stack: usize, record: &Record) -> bool {
+        let stack = &self.stacks[stack];
+        let Some(top) = stack.frames.last() else {
+            // Where no call is open, one begins that nobody made. Idle threads make no system calls.
+            let What::Entry { function: Some(function), .. } = record.what else {
+                return matches!(record.what, What::Event { .. });
+            };
+            let idle = stack.task.is_some_and(|task| task.pid == 0);
+            return record.depth == Some(0) && !(idle && self.calls.names[function].contains("sys_"));
+        };
+        let (Some(depth), Some(top_depth)) = (record.depth, top.depth) else { return true };
+        match record.what {
+            What::Entry { .. } => depth == top_depth.saturating_add(1),
+            What::Exit { function, .. } => {
+                depth == top_depth && self.named(top, function) && top.may_take(record.duration_ns)
+            }
+            // The kernel indents events by its CPU, whoever runs there.
+            _ => true,
+        }
+    }
+
+    /// An open call is of that name, as far as both are known.
+    fn named(&self, frame: &Frame, function: Option<NameId>) -> bool {
+        let open = self.calls[frame.call].function;
+        function.is_none() || open.is_none() || open == function
     }
 
     fn stack(&mut self, lane: Lane, task: Option<Task>) -> usize {
@@ -160,38 +206,29 @@ impl Builder {
             arguments,
             returned,
         };
-        let depth = record.depth.or_else(|| Some(self.stacks[stack].frames.last()?.depth? + 1));
+        let below = self.stacks[stack].frames.last().and_then(|frame| frame.depth?.checked_add(1));
+        if record.depth > below {
+            self.gap(stack);
+        }
+        let depth = record.depth.or(below);
         let call = self.add(stack, call, depth);
         if !leaf {
-            self.stacks[stack].frames.push(Frame { call, depth });
+            self.stacks[stack].frames.push(Frame { call, depth, inside_ns: 0, gap: None });
         }
     }
 
     fn exit(&mut self, stack: usize, record: Record) {
         let What::Exit { function, module, returned } = record.what else { return };
         self.stacks[stack].interrupt = false;
-        let same = |call: &Call| function.is_none() || call.function.is_none() || call.function == function;
         match record.depth {
             Some(depth) => self.over(stack, |frame| frame.depth.is_some_and(|other| other > depth)),
-            // Without indentation, the innermost call of that name.
-            None => {
-                let frames = &self.stacks[stack].frames;
-                let above = frames.iter().rev().take(LEVELS).take_while(|frame| !same(&self.calls[frame.call])).count();
-                if above < frames.len().min(LEVELS) {
-                    let keep = frames.len() - above;
-                    let mut at = frames.len();
-                    self.over(stack, |_| {
-                        at -= 1;
-                        at >= keep
-                    });
-                }
-            }
+            None => self.over_above(stack, function),
         }
         let open = self.stacks[stack].frames.last().copied();
-        if let Some(frame) =
-            open.filter(|frame| record.depth.is_none() || frame.depth.is_none() || frame.depth == record.depth)
-        {
-            if same(&self.calls[frame.call]) {
+        let open = open.filter(|frame| record.depth.is_none() || frame.depth.is_none() || frame.depth == record.depth);
+        let mut inside = Vec::new();
+        if let Some(frame) = open {
+            if self.named(&frame, function) {
                 self.stacks[stack].frames.pop();
                 let call = &mut self.calls.calls[frame.call.0 as usize];
                 call.ends = Ends::Both;
@@ -200,10 +237,14 @@ impl Builder {
                 call.function = call.function.or(function);
                 call.module = call.module.or(module);
                 call.returned = returned;
+                self.took(stack, record.duration_ns);
                 return;
             }
             if record.depth.is_some() {
-                // Another call's exit at the same level: this one is over, and that one's entry is missing.
+                // Another call's exit at the same level: this one ended in a gap, and that one began there.
+                if let Some(gap) = frame.gap {
+                    inside = self.calls.calls[frame.call.0 as usize].children.split_off(gap);
+                }
                 let mut first = true;
                 self.over(stack, |_| std::mem::take(&mut first));
             }
@@ -223,12 +264,40 @@ impl Builder {
             arguments: None,
             returned,
         };
-        let inside = self.deeper(stack, record.depth);
+        if inside.is_empty() {
+            inside = self.deeper(stack, record.depth);
+        }
+        self.gap(stack);
         let call = self.add(stack, call, record.depth);
         for child in &inside {
             self.calls.calls[child.0 as usize].parent = Some(call);
         }
         self.calls.calls[call.0 as usize].children = inside;
+    }
+
+    /// Without indentation: an exit ends the innermost call of its name, and those inside of it are over.
+    fn over_above(&mut self, stack: usize, function: Option<NameId>) {
+        let frames = &self.stacks[stack].frames;
+        let inside = frames.iter().rev().take(LEVELS).take_while(|frame| !self.named(frame, function)).count();
+        if inside < frames.len().min(LEVELS) {
+            let mut left = inside;
+            self.over(stack, |_| left.checked_sub(1).map(|less| left = less).is_some());
+        }
+    }
+
+    /// Lines are missing between the last child of a stack's open call and the next.
+    fn gap(&mut self, stack: usize) {
+        if let Some(frame) = self.stacks[stack].frames.last_mut() {
+            let children = self.calls.calls[frame.call.0 as usize].children.len();
+            frame.gap = Some(frame.gap.map_or(children, |gap| gap.min(children)));
+        }
+    }
+
+    /// Something took so long inside of a stack's open call.
+    fn took(&mut self, stack: usize, duration_ns: Option<u64>) {
+        if let Some(frame) = self.stacks[stack].frames.last_mut() {
+            frame.inside_ns = frame.inside_ns.saturating_add(duration_ns.unwrap_or(0));
+        }
     }
 
     /// Takes the last calls of a stack's open call that lie deeper than that: they were made by the call that ends now.
@@ -255,6 +324,7 @@ impl Builder {
             }
             None => self.stacks[stack].roots.push(id),
         }
+        self.took(stack, call.duration_ns);
         self.calls.calls.push(call);
         self.depths.push(depth);
         id
@@ -263,8 +333,12 @@ impl Builder {
     /// Takes the innermost calls for which it holds off a stack: they are over, and nothing said when.
     fn over(&mut self, stack: usize, mut is: impl FnMut(&Frame) -> bool) {
         let frames = &mut self.stacks[stack].frames;
-        while frames.pop_if(|frame| is(frame)).is_some() {
-            self.calls.damage.no_exit += 1;
+        let before = frames.len();
+        while frames.pop_if(|frame| is(frame)).is_some() {}
+        let over = before - frames.len();
+        self.calls.damage.no_exit += over as u64;
+        if over > 0 {
+            self.gap(stack);
         }
     }
 
@@ -282,18 +356,9 @@ impl Lane {
     }
 }
 
-impl Stack {
-    /// A record continues this stack as the indentation has it.
-    fn fits(&self, record: &Record) -> bool {
-        let (Some(depth), Some(top)) = (record.depth, self.frames.last().and_then(|frame| frame.depth)) else {
-            // An empty stack is where a call begins that nobody made.
-            return self.frames.is_empty() && record.depth == Some(0) && !matches!(record.what, What::Exit { .. });
-        };
-        match record.what {
-            What::Entry { .. } => depth == top.saturating_add(1),
-            What::Exit { .. } => depth == top,
-            // The kernel indents events by its CPU, whoever runs there.
-            _ => true,
-        }
+impl Frame {
+    /// A call takes as long as what it called, but for interrupts between its end and the record of it, which seem to lie inside.
+    fn may_take(&self, duration_ns: Option<u64>) -> bool {
+        duration_ns.is_none_or(|ns| ns.saturating_add(ROUNDING_NS) >= self.inside_ns)
     }
 }
