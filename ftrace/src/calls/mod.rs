@@ -2,7 +2,10 @@
 //!
 //! A trace may begin and end anywhere and may have lost records in between: what is not known is `None`, never zero.
 
+pub mod build;
+mod marks;
 pub mod outline;
+mod pair;
 pub mod text;
 
 use std::collections::HashMap;
