@@ -18,6 +18,7 @@ pub mod format;
 pub mod page;
 pub mod perfetto;
 pub mod print;
+pub mod report;
 pub mod symbols;
 pub mod text;
 pub mod timeline;

@@ -4,6 +4,7 @@
 
 pub mod graph;
 pub mod made;
+pub mod tree;
 
 use flate2::read::GzDecoder;
 use kstrobe_ftrace::format::{EventFormat, Formats, PageFormat};
