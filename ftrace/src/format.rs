@@ -1,7 +1,5 @@
 //! Formats of events and pages, from the text of tracefs' `format` and `header_page` files.
 
-use std::collections::HashMap;
-
 /// The format of one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventFormat {
@@ -182,19 +180,23 @@ fn bytes_of(c_type: &str) -> Option<usize> {
 #[derive(Clone, Debug, Default)]
 pub struct Formats {
     all: Vec<EventFormat>,
-    by_id: HashMap<u16, usize>,
+    /// By id: one more than the place in `all`, 0 where there is none. Every event of a trace looks here.
+    by_id: Vec<u32>,
 }
 
 impl Formats {
     /// Adds one; of two with the same id the later counts.
     pub fn add(&mut self, format: EventFormat) {
-        self.by_id.insert(format.id, self.all.len());
+        let id = usize::from(format.id);
+        self.by_id.resize(self.by_id.len().max(id + 1), 0);
         self.all.push(format);
+        self.by_id[id] = self.all.len() as u32;
     }
 
     /// The format of records that begin with an id.
     pub fn by_id(&self, id: u16) -> Option<&EventFormat> {
-        self.by_id.get(&id).map(|at| &self.all[*at])
+        let after = *self.by_id.get(usize::from(id))?;
+        self.all.get((after as usize).wrapping_sub(1))
     }
 
     /// The event of a subsystem and name.
@@ -229,8 +231,10 @@ impl PageFormat {
         let commit = field("commit").ok_or(FormatError { what: "no field `commit`" })?;
         let data = field("data").ok_or(FormatError { what: "no field `data`" })?;
         let stamp = field("timestamp").ok_or(FormatError { what: "no field `timestamp`" })?;
-        let usual = stamp.offset == 0 && stamp.size == 8 && commit.offset == 8 && data.offset == 8 + commit.size;
-        if !usual || !matches!(commit.size, 4 | 8) || data.size == 0 {
+        let head = stamp.offset == 0 && stamp.size == 8 && commit.offset == 8;
+        let usual = head && matches!(commit.size, 4 | 8) && data.offset == 8 + commit.size;
+        // A page's own word counts up to 2^27 bytes.
+        if !usual || !(1..1 << 27).contains(&data.size) {
             return Err(FormatError { what: "fields are not where the kernel has them" });
         }
         let (commit_bytes, data_offset) = (commit.size, data.offset);

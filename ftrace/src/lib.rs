@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calls;
+pub mod dat;
 pub mod format;
 pub mod page;
 pub mod symbols;

@@ -127,6 +127,8 @@ impl<'a> Iterator for Records<'a> {
             match kind {
                 TIME_EXTEND => self.time = self.time.wrapping_add(self.long(at, delta)),
                 TIME_STAMP => self.time = absolute(self.long(at, delta), self.time),
+                // Discarding sets a zero to one, as a zero would end the page.
+                PADDING if delta == 1 => {}
                 _ => self.time = self.time.wrapping_add(delta),
             }
             if !matches!(kind, PADDING | TIME_EXTEND | TIME_STAMP) {

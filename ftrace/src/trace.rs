@@ -5,6 +5,7 @@ use crate::page::{self, Lost, PageError, Records};
 use crate::symbols::Symbols;
 use crate::value::{Value, unsigned};
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// A recorded trace: pages of the ring buffer, and what is needed to read them.
@@ -107,6 +108,8 @@ pub struct About {
     pub trace_id: u64,
     /// Version of the recorder.
     pub recorder: String,
+    /// Options of a trace.dat that nothing here needs, by id (`HOOK`, `PROCMAPS`, `TIME_SHIFT`, `GUEST`, ...), with their contents.
+    pub other_options: Vec<(u16, Vec<u8>)>,
 }
 
 /// One event of a trace.
@@ -179,7 +182,9 @@ impl Trace {
             streams.extend(source.cpus.iter().map(|cpu| Stream::new(buffer, cpu, &self.page)));
         }
         let mut events = Events { trace: self, streams, next: BinaryHeap::new(), unreadable: Vec::new() };
-        (0..events.streams.len()).for_each(|stream| events.advance(stream));
+        for (at, stream) in events.streams.iter_mut().enumerate() {
+            events.next.extend(stream.advance(&mut events.unreadable).map(|time| Reverse((time, at))));
+        }
         events
     }
 }
@@ -198,23 +203,21 @@ impl<'a> Events<'a> {
     pub fn unreadable(&self) -> &[Unreadable] {
         &self.unreadable
     }
-
-    fn advance(&mut self, stream: usize) {
-        if let Some(time) = self.streams[stream].advance(&mut self.unreadable) {
-            self.next.push(Reverse((time, stream)));
-        }
-    }
 }
 
 impl<'a> Iterator for Events<'a> {
     type Item = Event<'a>;
 
     fn next(&mut self) -> Option<Event<'a>> {
-        let Reverse((time, at)) = self.next.pop()?;
+        let mut next = self.next.peek_mut()?;
+        let Reverse((time, at)) = *next;
         let stream = &mut self.streams[at];
         let (data, lost) = (stream.data, std::mem::take(&mut stream.lost));
         let (buffer, cpu) = (stream.buffer, stream.cpu);
-        self.advance(at);
+        match stream.advance(&mut self.unreadable) {
+            Some(time) => *next = Reverse((time, at)),
+            None => drop(PeekMut::pop(next)),
+        }
         let id = data.get(..2).map_or(0, |bytes| unsigned(bytes) as u16);
         Some(Event { buffer, cpu, time, lost, data, format: self.trace.formats.by_id(id) })
     }
