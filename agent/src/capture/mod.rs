@@ -1,3 +1,21 @@
 //! Bounded recordings of the kernel's traces: what is asked for, how it runs, where its files lie.
+//!
+//! ```text
+//!  Request ── choose ──▶ events ── settings ──▶ Instance ── spool ──▶ files of pages ── collect ──▶ Trace
+//!                                     ▲
+//!                                   scope: threads by name, process, control group
+//! ```
+//!
+//! [`run::run`] strings them together. Everything it sets it takes back, however it ends.
 
+pub mod choose;
+mod collect;
+pub mod error;
 pub mod request;
+pub mod run;
+mod scope;
+mod settings;
+mod spool;
+
+pub use error::Error;
+pub use run::{Ended, Places, Progress, Recorded, Stop, run};

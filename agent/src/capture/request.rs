@@ -54,7 +54,7 @@ pub struct EventRequest {
 /// Whose work is recorded. Several kinds are added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Threads.
+    /// Threads; the first thread of a process (its number) stands for all of them.
     pub pids: Vec<i32>,
     /// Threads of these names, globs allowed.
     pub comms: Vec<String>,
@@ -64,6 +64,8 @@ pub struct Scope {
     pub pods: Vec<String>,
     /// A command to start, and to stop with.
     pub command: Vec<String>,
+    /// Restricts to the command: without this it only says how long.
+    pub only_command: bool,
     /// Children of these threads as well.
     pub children: bool,
 }

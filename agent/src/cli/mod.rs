@@ -1,6 +1,7 @@
 //! The command line: what can be asked, and what each answer looks like. Exit codes: 0 fine, 1 a fault was found, 2 wrong
 //! usage.
 
+mod capture;
 mod check;
 mod compile;
 mod doctor;
@@ -51,6 +52,8 @@ enum Command {
     List(list::Args),
     /// Run a probe for a while and write its sums by call stack: folded text, pprof or a flame graph.
     Stacks(stacks::Args),
+    /// Record a trace of the kernel: events, functions and calls, of everybody or of some.
+    Capture(Box<capture::Args>),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
     /// Describe this kernel to people elsewhere.
@@ -125,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Compile(args) => compile::run(&args),
         Command::List(args) => list::run(&args),
         Command::Stacks(args) => stacks::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),

@@ -116,7 +116,7 @@ fn format(args: &Args) -> Format {
 }
 
 /// A number with a unit; a bare number is seconds, as in bcc's `profile 10`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let milliseconds = match unit {

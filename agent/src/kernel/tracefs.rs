@@ -74,10 +74,23 @@ impl Tracefs {
 
     /// The text of a file below the root, e.g. `events/sched/sched_switch/format`.
     pub fn read(&self, path: &str) -> io::Result<String> {
-        // Some files (`events/header_page`) give nothing more after the first read, however little that asked for.
-        let mut text = String::with_capacity(16 << 10);
-        open_below(self.root.as_fd(), inside(path)?)?.read_to_string(&mut text)?;
-        Ok(text)
+        /// Some files are whole in the first read only (`events/header_page`), others are made anew for each (`stats`).
+        const PIECE_BYTES: usize = 64 << 10;
+        let mut file = open_below(self.root.as_fd(), inside(path)?)?;
+        let mut text = Vec::new();
+        loop {
+            let before = text.len();
+            text.resize(before + PIECE_BYTES, 0);
+            let read = match file.read(&mut text[before..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Ok(0) => {
+                    text.truncate(before);
+                    return String::from_utf8(text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
+                }
+                read => read?,
+            };
+            text.truncate(before + read);
+        }
     }
 
     /// Opens a file or directory below the root. Flags say how; a path that leads outside is refused.

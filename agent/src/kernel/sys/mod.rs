@@ -2,6 +2,7 @@
 //! end: the kernel takes a shorter one as if the rest were zero.
 
 pub mod btf;
+pub mod launch;
 pub mod link;
 pub mod map;
 pub mod mount;
@@ -85,10 +86,33 @@ fn object_name(name: &str) -> [u8; 16] {
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the clock of `bpf_ktime_get_ns`.
 pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC) as u64
+}
+
+/// Nanoseconds to add to times of one of tracefs' clocks for those since the Unix epoch; `None` for clocks that user programs
+/// cannot read.
+pub fn epoch_offset_ns(trace_clock: &str) -> Option<i64> {
+    let clock = match trace_clock {
+        "mono" => libc::CLOCK_MONOTONIC,
+        "mono_raw" => libc::CLOCK_MONOTONIC_RAW,
+        "boot" => libc::CLOCK_BOOTTIME,
+        "tai" => libc::CLOCK_TAI,
+        _ => return None,
+    };
+    /// The reading with the least time between is the best.
+    const READINGS: u32 = 10;
+    let read = |_| {
+        let (before, wall, after) = (clock_ns(clock), clock_ns(libc::CLOCK_REALTIME), clock_ns(clock));
+        (after - before, wall - before - (after - before) / 2)
+    };
+    (0..READINGS).map(read).min().map(|(_, offset)| offset)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for writing; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    // SAFETY: `now` is valid for writing; the clocks that are asked for always exist.
+    unsafe { libc::clock_gettime(clock, &mut now) };
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 /// Lifts the soft limit of open files to the hard one: each probe holds a dozen descriptors, and 1024 is a usual limit.

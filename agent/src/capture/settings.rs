@@ -1,0 +1,366 @@
+//! Makes a ring buffer ready for a request: everything is set, and nothing is recorded yet.
+
+use super::choose::{Chosen, choose};
+use super::{Error, request::Request};
+use crate::kernel::instance::Instance;
+use crate::kernel::instance::global::{Global, Part};
+use crate::kernel::tracefs::Tracefs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Ring buffers of all CPUs together, when nothing is said.
+const DEFAULT_BUFFERS_KIB: u64 = 64 << 10;
+/// Of one CPU at least: readers need some time.
+const LEAST_BUFFER_KIB: u64 = 64;
+/// The clock when nothing is said: user programs can read it too, and it is the same on all CPUs.
+const DEFAULT_CLOCK: &str = "mono";
+const FUNCTION_TRACERS: [&str; 2] = ["function", "function_graph"];
+
+/// A ring buffer that is ready.
+#[derive(Debug)]
+pub struct Ready {
+    /// It.
+    pub instance: Arc<Instance>,
+    /// Roots and depth, where they are settings of all.
+    _graph: Option<Global>,
+    /// The events it records.
+    pub events: Vec<Chosen>,
+    /// Its clock.
+    pub clock: String,
+    /// Whether functions are recorded.
+    functions: bool,
+    /// Sees the events after which a flight recorder goes on for a while.
+    pub watch: Option<Instance>,
+    /// What was decided for whoever asked.
+    pub notes: Vec<String>,
+}
+
+/// Makes it ready.
+pub fn prepare(tracefs: &Arc<Tracefs>, request: &Request) -> Result<Ready, Error> {
+    check(request)?;
+    let tracer = request.tracer.as_deref().unwrap_or("nop");
+    let mut notes = Vec::new();
+    let instance = place(tracefs, tracer, &mut notes)?;
+    let there = instance.events()?;
+    let events = choose(&request.events, &there)?;
+    let clock = set_clock(&instance, request, &mut notes)?;
+    set_buffers(&instance, request)?;
+    if !request.cpus.is_empty() {
+        let mask = cpu_mask(&request.cpus, &instance.cpus()?)?;
+        instance.write("tracing_cpumask", &mask)?;
+    }
+    let graph = set_tracer(&instance, tracer, request)?;
+    let graph_functions = FUNCTION_TRACERS.contains(&tracer);
+    if request.stacks {
+        instance.write("options/stacktrace", "1")?;
+    }
+    // Without it the trace does not say which threads are of one process; recordings are of use without.
+    let _ = instance.write("options/record-tgid", "1");
+    let ready = Ready {
+        instance: Arc::new(instance),
+        _graph: graph,
+        clock,
+        functions: graph_functions,
+        watch: None,
+        notes,
+        events: Vec::new(),
+    };
+    ready.set_events(&events, &there)?;
+    let watch = ready.set_stops(request, &there)?;
+    Ok(Ready { watch, events, ..ready })
+}
+
+/// What is wrong whatever the kernel.
+fn check(request: &Request) -> Result<(), Error> {
+    let wrong = |what: &str| Err(Error::Wrong(what.into()));
+    let tracer = request.tracer.as_deref().unwrap_or("nop");
+    if tracer == "nop" && request.events.is_empty() {
+        return wrong("nothing to record: say which events (-e) or which tracer (-p)");
+    }
+    if tracer != "function_graph" && (!request.graph_roots.is_empty() || request.max_graph_depth.is_some()) {
+        return wrong("roots and depth of call graphs need `-p function_graph`");
+    }
+    let functions = !request.functions.is_empty() || !request.not_functions.is_empty();
+    if functions && !FUNCTION_TRACERS.contains(&tracer) {
+        return wrong("functions can be chosen with `-p function` or `-p function_graph` only");
+    }
+    if request.function_stacks && (tracer != "function" || request.functions.is_empty()) {
+        return wrong(
+            "a stack with each function needs `-p function`, and functions that are chosen with -l: \
+             with all functions it would bring the machine to a halt",
+        );
+    }
+    let commands = request.functions.iter().chain(&request.not_functions).chain(&request.graph_roots);
+    for function in commands {
+        let plain = function.replacen(":mod:", "", 1);
+        if plain.is_empty() || plain.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
+            return Err(Error::Wrong(format!("`{function}` is no name of a function, nor a pattern of names")));
+        }
+    }
+    request.scope.check()
+}
+
+/// An instance, or the global buffer where the tracer runs nowhere else.
+fn place(tracefs: &Arc<Tracefs>, tracer: &str, notes: &mut Vec<String>) -> Result<Instance, Error> {
+    let instance = Instance::create(tracefs)?;
+    if instance.has_tracer(tracer)? {
+        return Ok(instance);
+    }
+    drop(instance);
+    let there = tracefs.read("available_tracers")?;
+    if !there.split_whitespace().any(|name| name == tracer) {
+        return Err(Error::Wrong(format!("this kernel has no tracer `{tracer}`; it has {}", there.trim())));
+    }
+    notes.push(format!("`{tracer}` runs in the global buffer only on this kernel: it is put back afterwards"));
+    Ok(Instance::global(tracefs)?)
+}
+
+fn set_clock(instance: &Instance, request: &Request, notes: &mut Vec<String>) -> Result<String, Error> {
+    let there = instance.read("trace_clock")?.replace(['[', ']'], "");
+    let has = |clock: &str| there.split_whitespace().any(|name| name == clock);
+    match &request.clock {
+        Some(clock) if !has(clock) => {
+            return Err(Error::Wrong(format!("this kernel has no clock `{clock}`; it has {}", there.trim())));
+        }
+        None if !has(DEFAULT_CLOCK) => {
+            let clock = instance.clock()?;
+            notes.push(format!("this kernel has no clock `{DEFAULT_CLOCK}`: times are of `{clock}`"));
+            return Ok(clock);
+        }
+        clock => instance.set_clock(clock.as_deref().unwrap_or(DEFAULT_CLOCK))?,
+    }
+    Ok(instance.clock()?)
+}
+
+fn set_buffers(instance: &Instance, request: &Request) -> Result<(), Error> {
+    let cpus = instance.cpus()?.len().max(1) as u64;
+    let default = (DEFAULT_BUFFERS_KIB / cpus).max(LEAST_BUFFER_KIB);
+    let kib = request.buffer_kib.unwrap_or(default);
+    let free = std::fs::read_to_string("/proc/meminfo")?;
+    let free = free.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
+    // The kernel takes what it is told to, and then ends processes.
+    let most = free.map_or(u64::MAX, |free: u64| free / 2 / cpus);
+    match request.buffer_kib {
+        Some(0) => return Err(Error::Wrong("a buffer of no size".into())),
+        Some(kib) if kib > most => {
+            let what = format!("{kib} KiB for each of {cpus} CPUs is more than half of the free memory: at most {most}");
+            return Err(Error::Wrong(what));
+        }
+        _ => instance.set_buffer_kib(kib.min(most))?,
+    }
+    if instance.has("buffer_percent") {
+        // Readers are woken early enough to be done before the rest is full.
+        instance.write("buffer_percent", "25")?;
+    }
+    Ok(())
+}
+
+/// Sets functions, roots and depth, then the tracer.
+fn set_tracer(instance: &Instance, tracer: &str, request: &Request) -> Result<Option<Global>, Error> {
+    let lists = [("set_ftrace_filter", &request.functions), ("set_ftrace_notrace", &request.not_functions)];
+    for (file, functions) in lists {
+        add_functions(functions, |text| instance.append(file, text))?;
+    }
+    let mut graph = None;
+    if tracer == "function_graph" {
+        let depth = request.max_graph_depth.unwrap_or(0).to_string();
+        let asked = !request.graph_roots.is_empty() || request.max_graph_depth.is_some();
+        if instance.is_global() || instance.has("set_graph_function") {
+            add_functions(&request.graph_roots, |text| instance.append("set_graph_function", text))?;
+            instance.write("max_graph_depth", &depth)?;
+        } else {
+            // Roots and depth hold for all buffers: even without any of ours there must be none of others.
+            let taken = Global::take(instance.tracefs(), Part::Graph)?;
+            if asked {
+                let tracefs = instance.tracefs();
+                add_functions(&request.graph_roots, |text| tracefs.append("set_graph_function", text))?;
+                tracefs.write("max_graph_depth", &depth)?;
+            }
+            graph = Some(taken);
+        }
+    }
+    if request.function_stacks {
+        // The option is there from when the tracer is; functions are chosen already.
+        instance.write("current_tracer", tracer)?;
+        instance.write("options/func_stack_trace", "1")?;
+    } else if tracer != "nop" {
+        instance.write("current_tracer", tracer)?;
+    }
+    Ok(graph)
+}
+
+/// The kernel takes a name when white space follows, and says so then.
+fn add_functions(functions: &[String], write: impl Fn(&str) -> std::io::Result<()>) -> Result<(), Error> {
+    for function in functions {
+        write(&format!("{function}\n")).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidInput => {
+                Error::Wrong(format!("no function that can be traced is `{function}` (see available_filter_functions)"))
+            }
+            _ => error.into(),
+        })?;
+    }
+    Ok(())
+}
+
+/// Numbers as the kernel's mask: hexadecimal, 32 bits between commas.
+fn cpu_mask(cpus: &[u32], there: &[u32]) -> Result<String, Error> {
+    if let Some(cpu) = cpus.iter().find(|cpu| !there.contains(cpu)) {
+        return Err(Error::Wrong(format!("there is no CPU {cpu}")));
+    }
+    let mut words = vec![0u32; cpus.iter().max().map_or(0, |most| *most as usize / 32) + 1];
+    cpus.iter().for_each(|cpu| words[*cpu as usize / 32] |= 1 << (cpu % 32));
+    Ok(words.iter().rev().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(","))
+}
+
+impl Ready {
+    /// Sets filters and triggers, then switches the events on; with tracing off none is recorded yet.
+    fn set_events(&self, events: &[Chosen], there: &[(String, String)]) -> Result<(), Error> {
+        let mut systems: BTreeMap<&str, Vec<&Chosen>> = BTreeMap::new();
+        for event in events {
+            set_event(&self.instance, event)?;
+            systems.entry(&event.system).or_default().push(event);
+        }
+        for (system, chosen) in systems {
+            let all = there.iter().filter(|(of, _)| of == system).count() == chosen.len();
+            if all && self.instance.write(&format!("events/{system}/enable"), "1").is_ok() {
+                continue;
+            }
+            for event in chosen {
+                self.instance.write(&format!("events/{system}/{}/enable", event.event), "1")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what ends a flight recorder: at once by the kernel itself, later by whoever watches.
+    fn set_stops(&self, request: &Request, there: &[(String, String)]) -> Result<Option<Instance>, Error> {
+        let Some(flight) = &request.flight else { return Ok(None) };
+        let mut stops = Vec::new();
+        for (pattern, filter) in &flight.stop_on {
+            let pattern = pattern.clone();
+            let asked = super::request::EventRequest { pattern, filter: filter.clone(), ..Default::default() };
+            stops.extend(choose(&[asked], there)?);
+        }
+        if stops.is_empty() {
+            return Ok(None);
+        }
+        if flight.after.is_zero() {
+            for stop in stops {
+                let condition = stop.filter.as_ref().map_or(String::new(), |filter| format!(" if {filter}"));
+                set_event(&self.instance, &Chosen { filter: None, triggers: vec![format!("traceoff{condition}")], ..stop })?;
+            }
+            return Ok(None);
+        }
+        let watch = Instance::create(self.instance.tracefs())?;
+        watch.set_buffer_kib(LEAST_BUFFER_KIB)?;
+        for stop in &stops {
+            set_event(&watch, stop)?;
+            watch.write(&format!("events/{}/{}/enable", stop.system, stop.event), "1")?;
+        }
+        Ok(Some(watch))
+    }
+
+    /// Leaves our own threads out, and all others but these when only some are meant.
+    pub fn set_threads(&self, threads: Option<&BTreeSet<i32>>, own: &BTreeSet<i32>, children: bool) -> Result<(), Error> {
+        for (not, only, fork) in self.thread_files() {
+            // 5.7; without it our own work is recorded.
+            if self.instance.has(not) {
+                self.instance.write(not, &lines(own))?;
+            }
+            let Some(threads) = threads else { continue };
+            if children {
+                self.instance.write(fork, "1")?;
+            }
+            // An empty list means everybody: our own threads, which are left out, stand for nobody.
+            self.instance.write(only, &lines(if threads.is_empty() { own } else { threads }))?;
+        }
+        Ok(())
+    }
+
+    /// The same for threads that began since.
+    pub fn add_threads(&self, threads: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Result<(), Error> {
+        for (not, only, _) in self.thread_files() {
+            if !own.is_empty() && self.instance.has(not) {
+                self.instance.append(not, &lines(own))?;
+            }
+            if !threads.is_empty() {
+                self.instance.append(only, &lines(threads))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files for threads to leave out and to record, and the option that does it to their children.
+    fn thread_files(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+        let events = ("set_event_notrace_pid", "set_event_pid", "options/event-fork");
+        let functions = ("set_ftrace_notrace_pid", "set_ftrace_pid", "options/function-fork");
+        [Some(events), self.functions.then_some(functions)].into_iter().flatten()
+    }
+}
+
+fn lines(numbers: &BTreeSet<i32>) -> String {
+    numbers.iter().map(|number| format!("{number}\n")).collect()
+}
+
+/// Sets filter and triggers of one event.
+fn set_event(instance: &Instance, event: &Chosen) -> Result<(), Error> {
+    let Chosen { system, event: name, filter, triggers } = event;
+    instance.touch_event(system, name, triggers)?;
+    let folder = format!("events/{system}/{name}");
+    // What others wrote wrong before us is no answer to us.
+    let _ = instance.write("error_log", "");
+    if let Some(filter) = filter {
+        let set = instance.write(&format!("{folder}/filter"), filter);
+        set.map_err(|error| refused(instance, event, &format!("filter `{filter}`"), &error))?;
+    }
+    for trigger in triggers {
+        let set = instance.append(&format!("{folder}/trigger"), &format!("{trigger}\n"));
+        set.map_err(|error| refused(instance, event, &format!("trigger `{trigger}`"), &error))?;
+    }
+    Ok(())
+}
+
+/// The kernel's own words for what is wrong with a filter or trigger, with its caret.
+fn refused(instance: &Instance, event: &Chosen, what: &str, error: &std::io::Error) -> Error {
+    if error.kind() != std::io::ErrorKind::InvalidInput {
+        return Error::Failed(format!("{}: {what} is refused: {error}", event.name()));
+    }
+    let mut text = format!("{} does not take the {what}", event.name());
+    let log = instance.read("error_log").unwrap_or_default();
+    for line in log.lines() {
+        // `[ 12.34] event filter parse error: error: Field not found`
+        let line = line.split_once("error: ").map_or(line, |(_, line)| line);
+        text += &format!("\n  {}", line.strip_prefix("error: ").unwrap_or(line));
+    }
+    let fields = instance.read(&format!("events/{}/{}/format", event.system, event.event)).unwrap_or_default();
+    let fields = kstrobe_ftrace::format::fields(&fields);
+    let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).filter(|name| *name != "common_type").collect();
+    Error::Wrong(format!("{text}\n  its fields are {}", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_of_cpus() {
+        let there: Vec<u32> = (0..100).collect();
+        assert_eq!(cpu_mask(&[0, 3], &there).unwrap(), "00000009");
+        assert_eq!(cpu_mask(&[33, 64], &there).unwrap(), "00000001,00000002,00000000");
+        assert_eq!(cpu_mask(&[100], &there).unwrap_err().to_string(), "there is no CPU 100");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said_before_anything_is_set() {
+        let said = |request: Request| check(&request).unwrap_err().to_string();
+        assert!(said(Request::default()).starts_with("nothing to record"));
+        let tracer = |name: &str| Request { tracer: Some(name.into()), ..Request::default() };
+        assert!(said(Request { graph_roots: vec!["x".into()], ..tracer("function") }).contains("function_graph"));
+        assert!(said(Request { function_stacks: true, ..tracer("function") }).contains("-l"));
+        for bad in ["schedule:traceoff", "a b", "", "x\ny"] {
+            let request = Request { functions: vec![bad.into()], ..tracer("function") };
+            assert!(said(request).contains("no name of a function"), "{bad:?}");
+        }
+        assert!(check(&Request { functions: vec!["tcp_*:mod:x".into()], ..tracer("function") }).is_ok());
+    }
+}

@@ -1,0 +1,190 @@
+//! Pages of the ring buffer into files, a thread for each CPU.
+
+use crate::kernel::instance::{Instance, PageReader};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a reader sleeps when it was woken and no page is full yet: kernels before 6.1 wake it for any record.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Longest time until a reader looks whether it is to end.
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
+
+/// Files that pages go to.
+#[derive(Debug)]
+pub struct Spool {
+    readers: Vec<(u32, JoinHandle<(File, io::Result<()>)>)>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    instance: Arc<Instance>,
+    page_bytes: usize,
+    most_bytes: u64,
+    /// Bytes that there is still room for.
+    room: AtomicU64,
+    /// Bytes so far.
+    bytes: AtomicU64,
+    full: AtomicBool,
+    failed: AtomicBool,
+    /// Nothing more is recorded: what is left is taken, and that is all.
+    end: AtomicBool,
+}
+
+/// What a CPU's reader took.
+pub struct Taken {
+    /// The CPU.
+    pub cpu: u32,
+    /// Whole pages.
+    pub pages: Vec<u8>,
+    /// Why it is not all.
+    pub fault: Option<String>,
+}
+
+impl Spool {
+    /// Readies a reader for each CPU. When the bytes are there, tracing is switched off.
+    pub fn start(instance: &Arc<Instance>, page_bytes: usize, folder: &Path, most_bytes: u64) -> io::Result<Spool> {
+        let shared = Arc::new(Shared {
+            instance: instance.clone(),
+            page_bytes,
+            most_bytes,
+            room: most_bytes.into(),
+            bytes: 0.into(),
+            full: false.into(),
+            failed: false.into(),
+            end: false.into(),
+        });
+        let mut spool = Spool { readers: Vec::new(), shared };
+        for cpu in instance.cpus()? {
+            let file = unnamed_file(folder)?;
+            let reader = instance.reader(cpu, page_bytes)?;
+            let shared = spool.shared.clone();
+            let work = move || {
+                let result = shared.pump(reader, &file);
+                shared.failed.fetch_or(result.is_err(), Relaxed);
+                (file, result)
+            };
+            let thread = std::thread::Builder::new().name(format!("pages-{cpu}")).spawn(work)?;
+            spool.readers.push((cpu, thread));
+        }
+        Ok(spool)
+    }
+
+    /// Bytes of pages so far.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes()
+    }
+
+    /// Whether all bytes that it may take are there.
+    pub fn is_full(&self) -> bool {
+        self.shared.is_full()
+    }
+
+    /// Whether a reader could not go on.
+    pub fn has_failed(&self) -> bool {
+        self.shared.failed.load(Relaxed)
+    }
+
+    /// Takes what is left, after tracing was switched off, and gives it all.
+    pub fn finish(mut self) -> io::Result<Vec<Taken>> {
+        self.shared.end.store(true, Relaxed);
+        let mut all = Vec::new();
+        for (cpu, reader) in std::mem::take(&mut self.readers) {
+            let (mut file, result) = reader.join().map_err(|_| io::Error::other("a reader of pages panicked"))?;
+            let mut pages = Vec::new();
+            file.rewind()?;
+            file.read_to_end(&mut pages)?;
+            // A file system that was full has taken a part of a page.
+            pages.truncate(pages.len() - pages.len() % self.shared.page_bytes);
+            all.push(Taken { cpu, pages, fault: result.err().map(|error| error.to_string()) });
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Spool {
+    /// Readers end soon; the files are gone with them.
+    fn drop(&mut self) {
+        self.shared.full.store(true, Relaxed);
+        self.shared.end.store(true, Relaxed);
+        for (_, reader) in std::mem::take(&mut self.readers) {
+            let _ = reader.join();
+        }
+    }
+}
+
+impl Shared {
+    fn pump(&self, mut reader: PageReader, mut file: &File) -> io::Result<()> {
+        let mut page = vec![0; self.page_bytes];
+        loop {
+            let last = self.end.load(Relaxed);
+            while self.take(|most| reader.splice_pages(file, most))? {}
+            if last {
+                // The page that is written to right now is never spliced.
+                let mut read = |_| Ok(if reader.read_page(&mut page)? { file.write_all(&page).map(|()| page.len())? } else { 0 });
+                while self.take(&mut read)? {}
+                return Ok(());
+            }
+            if self.is_full() {
+                return Ok(());
+            }
+            if reader.wait(LONGEST_WAIT)? {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Relaxed)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Moves at most as many pages as there is room for; false when there was nothing to move, or no room.
+    fn take(&self, mut moved: impl FnMut(usize) -> io::Result<usize>) -> io::Result<bool> {
+        /// Pages that a reader keeps room for at a time.
+        const AT_ONCE: u64 = 16;
+        let page = self.page_bytes as u64;
+        let mut wanted = 0;
+        while wanted == 0 {
+            let _ = self.room.fetch_update(Relaxed, Relaxed, |room| {
+                wanted = (room / page).min(AT_ONCE) * page;
+                Some(room - wanted)
+            });
+            if wanted == 0 && self.bytes() + page > self.most_bytes {
+                if !self.full.swap(true, Relaxed) {
+                    self.instance.set_on(false)?;
+                }
+                return Ok(false);
+            }
+            if wanted == 0 {
+                // Other readers keep it, and give back what they do not need.
+                std::thread::yield_now();
+            }
+        }
+        let result = moved((wanted / page) as usize);
+        let bytes = result.as_ref().map_or(0, |bytes| *bytes as u64);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.room.fetch_add(wanted.saturating_sub(bytes), Relaxed);
+        result.map(|bytes| bytes > 0)
+    }
+}
+
+/// A file that nobody else sees and that is gone when it is closed.
+fn unnamed_file(folder: &Path) -> io::Result<File> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Relaxed);
+    let path = folder.join(format!(".kstrobe-pages-{}-{number}", std::process::id()));
+    let opened = File::options().read(true).write(true).create_new(true).open(&path);
+    let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let file = opened.map_err(said)?;
+    std::fs::remove_file(&path).map_err(said)?;
+    Ok(file)
+}

@@ -1,0 +1,99 @@
+//! Where a recording goes, and in which form.
+
+use crate::capture::Error;
+use clap::ValueEnum;
+use kstrobe_ftrace::dat::{self, texts};
+use kstrobe_ftrace::trace::Trace;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+
+/// How it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// trace.dat, version 7: trace-cmd and KernelShark open it.
+    Dat,
+    /// A folder with raw pages, and the files of tracefs that are needed to read them.
+    Pages,
+}
+
+impl Format {
+    fn of(path: &Path) -> Format {
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("pages") => Format::Pages,
+            _ => Format::Dat,
+        }
+    }
+}
+
+/// Where it goes. Until all is written it has another name, which is given up when something fails.
+#[derive(Debug)]
+pub struct Target {
+    format: Format,
+    path: PathBuf,
+    part: PathBuf,
+    file: Option<File>,
+}
+
+impl Target {
+    /// Fails before anything is recorded when nothing can be written there.
+    pub fn open(path: &Path, format: Option<Format>) -> Result<Target, Error> {
+        let format = format.unwrap_or_else(|| Format::of(path));
+        let mut part = path.as_os_str().to_owned();
+        part.push(format!(".part-{}", std::process::id()));
+        let part = PathBuf::from(part);
+        let file = match format {
+            Format::Pages => std::fs::create_dir(&part).map(|()| None),
+            _ => File::create(&part).map(Some),
+        };
+        let file = file.map_err(|e| Error::Failed(format!("nothing can be written to {}: {e}", path.display())))?;
+        Ok(Target { format, path: path.to_owned(), part, file })
+    }
+
+    /// Writes it.
+    pub fn write(mut self, trace: &Trace) -> io::Result<()> {
+        match (self.format, self.file.take()) {
+            (Format::Dat, Some(file)) => {
+                let mut out = BufWriter::new(file);
+                dat::write(trace, &dat::Options::default(), &mut out)?;
+                out.into_inner().map_err(io::IntoInnerError::into_error)?;
+            }
+            _ => pages(trace, &self.part)?,
+        }
+        std::fs::rename(&self.part, &self.path)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // When it was written, there is nothing of that name.
+        let _ = match self.format {
+            Format::Pages => std::fs::remove_dir_all(&self.part),
+            _ => std::fs::remove_file(&self.part),
+        };
+    }
+}
+
+fn pages(trace: &Trace, folder: &Path) -> io::Result<()> {
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.join(name), bytes);
+    write("header_page", trace.page.text.as_bytes())?;
+    write("header_event", trace.header_event.as_bytes())?;
+    write("kallsyms", texts::kallsyms(&trace.symbols).as_bytes())?;
+    write("printk_formats", texts::printk_formats(&trace.printk).as_bytes())?;
+    write("saved_cmdlines", texts::cmdlines(&trace.comms).as_bytes())?;
+    write("uname", trace.about.uname.as_bytes())?;
+    std::fs::create_dir(folder.join("formats"))?;
+    for format in trace.formats.all() {
+        write(&format!("formats/{}.{}", format.system, format.name), format.text.as_bytes())?;
+    }
+    for buffer in &trace.buffers {
+        write("trace_clock", buffer.clock.as_bytes())?;
+        for cpu in &buffer.cpus {
+            write(&format!("cpu{}.raw", cpu.cpu), &cpu.pages)?;
+            if let Some(stats) = &cpu.stats {
+                write(&format!("cpu{}.stats", cpu.cpu), texts::cpu_stats(stats).as_bytes())?;
+            }
+        }
+    }
+    Ok(())
+}
