@@ -60,7 +60,8 @@ impl<'a> Parser<'a> {
         let threshold = self.quantity()?;
         let for_ns = if self.take_word("for") { self.duration(0, MAX_FOR_NS)? } else { 0 };
         self.end()?;
-        Ok(When { measure, metric, matchers, over_ns, compare, threshold, for_ns })
+        let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        Ok(When { text, measure, metric, matchers, over_ns, compare, threshold, for_ns })
     }
 
     fn metric(&mut self) -> Result<Spanned<String>, Problem> {

@@ -110,6 +110,8 @@ pub struct Rule {
 /// `when:`, parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct When {
+    /// As it was written, on one line.
+    pub text: String,
     /// What is computed.
     pub measure: Measure,
     /// Without the `kstrobe_` prefix.
