@@ -1,5 +1,8 @@
 //! Checked definitions. Fields are public and there are no setters: a value of these types is already valid.
 
+mod capture;
+
+pub use capture::*;
 use std::sync::Arc;
 
 /// A YAML file: its name as shown to people and its text.
@@ -345,6 +348,10 @@ pub struct Agent {
     pub budget_ppm: u64,
     /// `events:` where lines of single events are written: `stderr`, `none` (the default) or the path of a file.
     pub events: String,
+    /// `captures:`; without it there are none.
+    pub captures: Option<Captures>,
+    /// `rules:` in file order.
+    pub rules: Vec<Rule>,
     /// `log.level:` default `info`.
     pub log_level: String,
     /// `log.format:` `logfmt` or `json`.

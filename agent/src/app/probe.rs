@@ -138,6 +138,11 @@ impl Running {
         }
     }
 
+    /// Full names of its metrics.
+    pub fn metrics(&self) -> impl Iterator<Item = &str> {
+        self.outline.metrics.iter().map(|metric| metric.about.name.as_str())
+    }
+
     /// When it wants to be attended to, if ever.
     pub fn due(&self) -> Option<Instant> {
         match &self.engine {

@@ -2,6 +2,8 @@
 
 mod agent;
 pub(crate) mod buckets;
+mod capture;
+mod captures;
 mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
@@ -12,6 +14,8 @@ pub(crate) mod steps;
 mod user;
 
 pub(crate) use agent::agent;
+pub(crate) use capture::capture;
+pub(crate) use captures::beyond;
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
