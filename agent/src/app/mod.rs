@@ -19,7 +19,6 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::capture::service::Engine;
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::tail::Tail;
 use crate::export::{self, Format};
@@ -189,7 +188,7 @@ impl Capturing {
     fn configured(agent: &sources::AgentConfig, drafts: &[Draft]) -> Capturing {
         let metrics = || drafts.iter().flat_map(|draft| draft.outline().metrics.iter());
         let known = |name: &str| metrics().any(|metric| metric.about.name == name);
-        let engine = Engine::absent("this version cannot record");
+        let engine = crate::capture::engine::kernel();
         let desk = match configured::desk(agent, engine, known) {
             Ok(desk) => desk.ok_or_else(Denied::off),
             Err(reason) => {

@@ -11,6 +11,7 @@
 pub mod asked;
 pub mod choose;
 mod collect;
+pub mod engine;
 pub mod error;
 pub mod form;
 pub mod request;
@@ -20,6 +21,7 @@ pub mod service;
 mod settings;
 mod spool;
 pub mod store;
+pub mod write;
 
 pub use error::Error;
 pub use run::{Ended, Places, Progress, Recorded, Stop, run};

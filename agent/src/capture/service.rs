@@ -3,36 +3,15 @@
 use super::asked;
 use super::form::Form;
 use super::request::Request;
+use super::run::Stop;
 use super::store::{Capture, Evicted, Id, Limits, Recorded, State, Store, StoreError, Trigger};
 use kstrobe_config::model::Captures;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-
-/// Tells a recorder to stop before its time.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Says so.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether it was said.
-    pub fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// The same as what others take.
-    pub fn flag(&self) -> &Arc<AtomicBool> {
-        &self.0
-    }
-}
 
 /// Records what is asked for into a folder, with the names that [`Form::file`] gives, until it has what it wants or is
 /// told to stop; what was recorded until then is of use. It keeps the duration and the bytes of the request itself.
