@@ -59,23 +59,23 @@ fn told(text: &str) -> BTreeMap<Who, Vec<Told>> {
             calls[open.pop().unwrap()].duration_ns = duration(span);
             continue;
         }
+        let mut from = calls.len();
         if is_exit && open.last().is_some_and(|call| calls[*call].depth == depth) {
-            open.pop();
+            // Another call than the one that is open: its are those since the first whose entry is missing as well.
+            let other = open.pop();
+            from = calls.iter().position(|call| call.parent == other && call.entry.is_none()).unwrap_or(from);
+            calls[from..]
+                .iter_mut()
+                .filter(|call| call.parent == other)
+                .for_each(|call| call.parent = open.last().copied());
+        } else if is_exit {
+            from -= calls.iter().rev().take_while(|call| call.depth > depth).count();
         }
         let parent = open.last().copied();
         let entry = (!is_exit).then_some((time_us, cpu));
         if is_exit {
-            for call in calls.iter_mut().rev().take_while(|call| call.depth > depth) {
-                if call.parent == parent {
-                    call.parent = Some(usize::MAX);
-                }
-            }
             let at = calls.len();
-            calls
-                .iter_mut()
-                .rev()
-                .filter(|call| call.parent == Some(usize::MAX))
-                .for_each(|call| call.parent = Some(at));
+            calls[from..].iter_mut().filter(|call| call.parent == parent).for_each(|call| call.parent = Some(at));
         } else if what.ends_with("() {") {
             open.push(calls.len());
         }

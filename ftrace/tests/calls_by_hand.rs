@@ -113,6 +113,31 @@ fn after_a_loss_only_the_kernels_times_pair_an_exit() {
 }
 
 #[test]
+fn what_came_after_a_loss_is_not_in_calls_that_ended_there() {
+    // `c` is in the call of `v`, of which only the end was recorded; times or the place of the loss tell.
+    let expected = ["a { 100 ?", "  b 110 10", "veth_xmit } 200 200", "  c 300 10"];
+    let mut made = Made::new();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').exit(0, 120, 7, 1, 'b', (110, 120)).lose(0, None);
+    made.enter(0, 300, 7, 1, 'c').exit(0, 310, 7, 1, 'c', (300, 310)).exit(0, 400, 7, 0, 'v', (200, 400));
+    assert_eq!(outline(&built(&made)), expected);
+    let mut made = Made::new_kernel();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').new_exit(0, 120, 7, 1, 'b', 0).lose(0, None);
+    made.enter(0, 300, 7, 1, 'c').new_exit(0, 310, 7, 1, 'c', 0).new_exit(0, 400, 7, 0, 'v', 0);
+    assert_eq!(outline(&built(&made)), [expected[0], expected[1], "veth_xmit } ? ?", expected[3]]);
+    // Two open calls that ended there; nobody knows who called `c`.
+    let mut made = Made::new();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').lose(0, None);
+    made.enter(0, 300, 7, 2, 'c').exit(0, 310, 7, 2, 'c', (300, 310));
+    made.enter(0, 400, 7, 0, 'a').exit(0, 410, 7, 0, 'a', (400, 410));
+    assert_eq!(outline(&built(&made)), ["a { 100 ?", "  b { 110 ?", "c 300 10", "a 400 10"]);
+    // A call that is seen to have been open all the time vouches for its callers.
+    let mut made = Made::new();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').lose(0, None).enter(0, 300, 7, 2, 'c');
+    made.exit(0, 310, 7, 2, 'c', (300, 310)).exit(0, 400, 7, 1, 'b', (110, 400)).exit(0, 500, 7, 0, 'a', (100, 500));
+    assert_eq!(outline(&built(&made)), ["a 100 400", "  b 110 290", "    c 300 10"]);
+}
+
+#[test]
 fn a_loss_on_another_cpu_is_one_when_the_task_was_there() {
     let mut made = Made::new_kernel();
     // CPU 1 lost records while the task stayed on CPU 0.
