@@ -330,3 +330,29 @@ fn a_table_of_more_cpus_than_there_are_bytes_is_refused() {
     let refused = error(&file);
     assert!(refused.ends_with("68719476720 bytes of texts: more than a file of this size can hold"), "{refused}");
 }
+
+#[test]
+fn long_names_are_not_held_many_times() {
+    if !in_little_memory("long_names_are_not_held_many_times") {
+        return;
+    }
+    let long = vec![b'x'; 1 << 20];
+    let text = b"name:a\nID:1\n";
+    let format = [&(text.len() as u64).to_le_bytes()[..], text].concat();
+    let count = 30_000_u32;
+    let formats =
+        [&1_u32.to_le_bytes()[..], &long, b"\0", &count.to_le_bytes(), &format.repeat(count as usize)].concat();
+    let refused = error(&with_section("none", 18, section(18, 0, &formats)));
+    assert!(refused.ends_with("1048576 bytes of texts: more than a file of this size can hold"), "{refused}");
+
+    let mut all = vec![option(2, &[b"Buffer: ", &long[..], b"\0"].concat())];
+    all.extend(vec![option(2, b"CPU: 1\n\0"); count as usize]);
+    let good = written(&small(), Version::V7, Compression::None);
+    let at = 18 + b"none\0\0".len();
+    let first = u64::from_le_bytes(good[at..at + 8].try_into().unwrap());
+    let mut file = good.clone();
+    file[at..at + 8].copy_from_slice(&(good.len() as u64).to_le_bytes());
+    file.extend(options(&all, first));
+    let skipped = read(&file).unwrap().skipped;
+    assert!(skipped[0].what.starts_with("30002 options CPUSTAT of a buffer that the file does not have: `xxx"));
+}

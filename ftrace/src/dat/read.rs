@@ -85,13 +85,19 @@ pub(super) struct Reading<'a> {
     pub(super) about: About,
     pub(super) top_clock: String,
     buffers: Vec<Buffer>,
-    /// Of the CPUs of buffers, in the order of the file.
-    stats: Vec<(u64, String, u32, CpuStats)>,
-    stats_of: String,
+    stats: Vec<StatsOf>,
     date_us: Option<i64>,
     /// Where the option is, its contents, nanoseconds.
     offset_ns: Option<(u64, Vec<u8>, i64)>,
     skipped: Vec<Skipped>,
+}
+
+/// What options tell of the CPUs of one buffer.
+#[derive(Default)]
+struct StatsOf {
+    buffer: String,
+    /// Where the option is, the CPU, and its counts.
+    cpus: Vec<(u64, u32, CpuStats)>,
 }
 
 impl<'a> Reading<'a> {
@@ -110,8 +116,7 @@ impl<'a> Reading<'a> {
             about: About::default(),
             top_clock: String::new(),
             buffers: Vec::new(),
-            stats: Vec::new(),
-            stats_of: String::new(),
+            stats: vec![StatsOf::default()],
             date_us: None,
             offset_ns: None,
             skipped: Vec::new(),
@@ -185,6 +190,8 @@ impl<'a> Reading<'a> {
     fn formats_of(&mut self, system: &str, input: &mut Input<'_>) -> Result<(), DatError> {
         for _ in 0..input.u32("number of event formats")? {
             let at = input.at();
+            // Each holds the name.
+            self.count_text(at, system.len() as u64)?;
             match EventFormat::parse(system, &long_text(input, "event format")?) {
                 Ok(format) => self.formats.add(format),
                 Err(error) => self.skip(at, format!("a format of `{system}`: {error}")),
@@ -246,11 +253,13 @@ impl<'a> Reading<'a> {
     fn cpu_stats(&mut self, at: u64, text: &str) -> bool {
         let text = text.trim_start();
         if let Some(name) = text.strip_prefix("Buffer:") {
-            self.stats_of = name.trim().to_owned();
+            self.stats.push(StatsOf { buffer: name.trim().to_owned(), cpus: Vec::new() });
             return true;
         }
         let cpu = text.lines().next().and_then(|line| line.strip_prefix("CPU:")?.trim().parse().ok());
-        cpu.map(|cpu| self.stats.push((at, self.stats_of.clone(), cpu, CpuStats::parse(text)))).is_some()
+        let (Some(cpu), Some(of)) = (cpu, self.stats.last_mut()) else { return false };
+        of.cpus.push((at, cpu, CpuStats::parse(text)));
+        true
     }
 
     /// Bytes of a page, once the format of pages is known.
@@ -323,18 +332,26 @@ impl<'a> Reading<'a> {
                 cpus.insert((at, cpu.cpu), row);
             });
         }
-        let found: Vec<_> = self.stats.iter().map(|(_, name, ..)| buffers.get(&**name).copied()).collect();
-        for ((at, name, cpu, stats), buffer) in std::mem::take(&mut self.stats).into_iter().zip(found) {
+        let found: Vec<_> = self.stats.iter().map(|of| buffers.get(&*of.buffer).copied()).collect();
+        for (of, buffer) in std::mem::take(&mut self.stats).into_iter().zip(found) {
             let Some(buffer) = buffer else {
-                self.skip(at, format!("option CPUSTAT of a buffer `{name}` that the file does not have"));
+                if let Some((at, ..)) = of.cpus.first() {
+                    let number = of.cpus.len();
+                    self.skip(
+                        *at,
+                        format!("{number} options CPUSTAT of a buffer that the file does not have: `{}`", of.buffer),
+                    );
+                }
                 continue;
             };
             let rows = &mut self.buffers[buffer].cpus;
-            let row = *cpus.entry((buffer, cpu)).or_insert(rows.len());
-            if row == rows.len() {
-                rows.push(CpuPages { cpu, ..CpuPages::default() });
+            for (_, cpu, stats) in of.cpus {
+                let row = *cpus.entry((buffer, cpu)).or_insert(rows.len());
+                if row == rows.len() {
+                    rows.push(CpuPages { cpu, ..CpuPages::default() });
+                }
+                rows[row].stats = Some(stats);
             }
-            rows[row].stats = Some(stats);
         }
         self.buffers.iter_mut().for_each(|buffer| buffer.cpus.sort_by_key(|cpu| cpu.cpu));
     }
