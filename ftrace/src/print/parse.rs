@@ -29,7 +29,7 @@ pub(super) fn compile(format: &EventFormat) -> Result<Program, Refused> {
             }
             _ => parser.expression()?,
         };
-        parser.program.arguments.push(argument);
+        parser.program.argument(argument)?;
     }
     if parser.at < parser.tokens.len() {
         return Err("something behind the last argument".into());
