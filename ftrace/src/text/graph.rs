@@ -27,23 +27,12 @@ pub struct Options {
     pub proc: bool,
     /// Names at all closing braces, not only where the opening one is missing.
     pub tail: bool,
-    /// Arrows where interrupts begin and end.
-    pub irqs: bool,
 }
 
 impl Default for Options {
     /// The kernel's.
     fn default() -> Options {
-        Options {
-            buffer: 0,
-            cpu: true,
-            duration: true,
-            overhead: true,
-            abstime: false,
-            proc: false,
-            tail: false,
-            irqs: true,
-        }
+        Options { buffer: 0, cpu: true, duration: true, overhead: true, abstime: false, proc: false, tail: false }
     }
 }
 
@@ -173,7 +162,7 @@ impl<'a> Writer<'a> {
             cpus: HashMap::new(),
             entered: HashMap::new(),
             cpu_digits: last_cpu.to_string().len(),
-            interrupts: interrupts.map(|(from, to)| from..to).filter(|_| options.irqs),
+            interrupts: interrupts.map(|(from, to)| from..to),
         }
     }
 

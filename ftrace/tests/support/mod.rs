@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub mod graph;
 pub mod made;
 
 use flate2::read::GzDecoder;
