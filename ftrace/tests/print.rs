@@ -98,7 +98,7 @@ fn calls_and_events_between_them_are_what_the_kernel_wrote() {
 /// Many kinds of events, and stacks of programs and what programs wrote, from a kernel that was told not to hash addresses.
 #[test]
 fn many_kinds_of_events_are_what_the_kernel_wrote() {
-    for (scenario, names) in [("mix", 45), ("user", 10)] {
+    for (scenario, names) in [("mix", 40), ("user", 10)] {
         let trace = print_fixtures::trace(scenario);
         let mut out = Vec::new();
         let written = text::write(&trace, Options::default(), &mut out).unwrap();

@@ -7,6 +7,7 @@ use kstrobe_ftrace::format::EventFormat;
 use kstrobe_ftrace::symbols::Symbols;
 use kstrobe_ftrace::text::{self, Options};
 use kstrobe_ftrace::trace::{Buffer, CpuPages, Trace};
+use proptest::prelude::*;
 use support::made::{Page, page_format};
 
 /// One CPU with these pages, formats of kernel 6.18.
@@ -194,4 +195,29 @@ fn system_calls_show_what_they_were_given() {
     assert_eq!(line(&trace), "sys_openat(dfd: 0xffffff9c, filename: 9 \"/etc\")");
     trace.about.uname = "Linux 6.12.1 x86_64".to_owned();
     assert_eq!(line(&trace), "sys_openat(dfd: ffffff9c, filename: 9 \"/etc\")");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Recordings with bytes of their pages changed.
+    #[test]
+    fn no_page_makes_the_text_fail(
+        kernel in proptest::sample::select(&support::KERNELS[..]),
+        scenario in proptest::sample::select(vec!["events", "stacks", "funcstack", "sched", "recvfrom"]),
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..200),
+        raw in any::<bool>(),
+    ) {
+        let mut trace = support::trace(kernel, scenario);
+        for cpu in &mut trace.buffers[0].cpus {
+            let length = cpu.pages.len();
+            for (place, byte) in changes.iter().filter(|_| length > 0) {
+                cpu.pages[place.index(length)] = *byte;
+            }
+        }
+        let mut out = Vec::new();
+        text::write(&trace, Options { raw, ..Options::default() }, &mut out).unwrap();
+        prop_assert!(out.len() < 16 << 20);
+        prop_assert!(std::str::from_utf8(&out).is_ok());
+    }
 }

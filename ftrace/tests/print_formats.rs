@@ -107,4 +107,20 @@ fn deep_and_long_expressions_are_refused() {
         assert!(understood(&with(case.clone())).is_err(), "{}", &case[..60]);
     }
     assert_eq!(understood(&with("((((1))))".to_owned())), Ok(()));
+    let many = "__print_hex(REC->prev_comm, 16) || ".repeat(100);
+    assert!(understood(&with(format!("{many}1"))).is_err());
+    assert!(understood(&with(vec!["REC->next_pid"; 30_000].join(", "))).is_err());
+
+    // Texts have an end, whatever their format and fields say.
+    let wide = EventFormat { print: format!("\"{}\"{}", "%4096d".repeat(5000), ", 1".repeat(5000)), ..format.clone() };
+    let field = |number| format!("\tfield:__data_loc char[] f{number};\toffset:8;\tsize:4;\tsigned:0;\n");
+    let many: String = (0..5000).map(field).collect();
+    let many = EventFormat::parse("x", &format!("name: x\nID: 1\nformat:\n{many}\nprint fmt: ?\n")).unwrap();
+    let mut data = vec![b'a'; 4000];
+    data[8..12].copy_from_slice(&(12u32 | 3000 << 16).to_le_bytes());
+    for format in [wide, many] {
+        let mut out = String::new();
+        Printer::new(&empty()).print(&event(&format, &data), &mut out);
+        assert!((60..80_000).contains(&out.len()), "{}", out.len());
+    }
 }

@@ -1,14 +1,21 @@
 //! Records as `name=value`, for those whose print format says nothing.
 
 use super::pointer::hex;
+use super::show::MAX_TEXT_BYTES;
 use crate::format::EventFormat;
 use crate::value::Value;
 use std::fmt::Write;
 
 /// All fields but the common ones.
 pub(super) fn all(format: &EventFormat, data: &[u8], out: &mut String) {
+    let start = out.len();
     let own = format.fields.iter().filter(|field| !field.name.starts_with("common_"));
     for (number, field) in own.enumerate() {
+        // Many fields may lead to the same bytes.
+        if out.len() - start > MAX_TEXT_BYTES {
+            out.push_str(" ...");
+            return;
+        }
         let space = if number > 0 { " " } else { "" };
         let _ = write!(out, "{space}{}=", field.name);
         match field.value(data) {

@@ -12,6 +12,7 @@ mod parse;
 mod pointer;
 mod program;
 mod show;
+mod types;
 
 use crate::format::EventFormat;
 use crate::trace::{Event, Trace};

@@ -11,6 +11,8 @@ pub(super) struct Program {
     pub nodes: Vec<Node>,
     /// How deep each goes and how many steps it takes.
     costs: Vec<Cost>,
+    /// Those of all arguments.
+    steps: u32,
     /// The text in order.
     pub pieces: Vec<Piece>,
     /// What the conversions show, in order.
@@ -27,7 +29,7 @@ struct Cost {
 
 /// An expression may be this deep: evaluation goes as deep on the stack.
 const MAX_DEPTH: u32 = 200;
-/// Steps of one argument; those of the kernel take some hundreds.
+/// Steps of all arguments together; those of the kernel take some hundreds.
 const MAX_STEPS: u32 = 20_000;
 
 impl Program {
@@ -39,16 +41,28 @@ impl Program {
             cost.depth = cost.depth.max(part.depth);
             cost.steps = cost.steps.saturating_add(part.steps);
         });
-        cost = Cost { depth: cost.depth + 1, steps: cost.steps.saturating_add(1) };
+        cost = Cost { depth: cost.depth + 1, steps: cost.steps.saturating_add(node.steps()) };
         if cost.depth > MAX_DEPTH || cost.steps > MAX_STEPS {
-            return Err("an expression that is too big");
+            return Err(TOO_BIG);
         }
         self.nodes.push(node);
         self.costs.push(cost);
         // A format of four thousand million expressions does not fit in memory.
         Ok(Id(self.nodes.len() as u32 - 1))
     }
+
+    /// Adds an argument.
+    pub fn argument(&mut self, id: Id) -> Result<(), &'static str> {
+        self.steps = self.steps.saturating_add(self.costs[id.0 as usize].steps);
+        if self.steps > MAX_STEPS {
+            return Err(TOO_BIG);
+        }
+        self.arguments.push(id);
+        Ok(())
+    }
 }
+
+const TOO_BIG: &str = "an expression that is too big";
 
 /// One expression.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,6 +135,16 @@ pub(super) struct Dump {
 }
 
 impl Node {
+    /// What it takes by itself.
+    fn steps(&self) -> u32 {
+        match self {
+            Node::Flags(_, _, rows) | Node::Symbolic(_, rows) => rows.len() as u32 + 1,
+            // As long as a record.
+            Node::Hex { .. } | Node::Array(..) | Node::Dump(_) | Node::Bitmask(_) => 500,
+            _ => 1,
+        }
+    }
+
     /// The expressions it is made of.
     fn uses(&self, of: &mut dyn FnMut(Id)) {
         match self {

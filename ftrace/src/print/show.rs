@@ -14,6 +14,9 @@ pub(super) trait Arguments<'a> {
     fn argument(&mut self, conversion: &Conversion) -> Result<Value<'a>, Missing>;
 }
 
+/// An event says no more than this, and one conversion: the kernel stops at 8 KiB.
+pub(super) const MAX_TEXT_BYTES: usize = 1 << 16;
+
 /// Writes a format with its arguments; after an error the text has what came before it.
 pub(super) fn show<'a>(
     pieces: &[Piece],
@@ -21,7 +24,11 @@ pub(super) fn show<'a>(
     trace: &Trace,
     out: &mut String,
 ) -> Result<(), Missing> {
+    let start = out.len();
     for piece in pieces {
+        if out.len() - start > MAX_TEXT_BYTES {
+            return Err("a text that is too long");
+        }
         match piece {
             Piece::Text(text) => out.push_str(&String::from_utf8_lossy(text)),
             Piece::Conversion(conversion) => {

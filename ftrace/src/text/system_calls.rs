@@ -15,7 +15,8 @@ pub(super) fn line(event: &Event<'_>, bare: bool, out: &mut String) -> bool {
     }
     let Some(name) = format.name.strip_prefix("sys_enter_") else { return false };
     let _ = write!(out, "sys_{name}(");
-    for (place, field) in arguments(format).enumerate() {
+    // No system call has more than six; a format may say anything.
+    for (place, field) in arguments(format).take(6).enumerate() {
         let _ = write!(out, "{}{}: ", if place > 0 { ", " } else { "" }, field.name);
         // Eight bytes each, whatever the type.
         let _ = match field.bytes(event.data).map(unsigned) {
