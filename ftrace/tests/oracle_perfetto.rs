@@ -169,6 +169,9 @@ fn events(trace: &Trace, said: Vec<Json>, recording: &Path) {
                 let own = format.fields.iter().filter(|field| !field.name.starts_with("common_"));
                 assert_eq!(own.count(), fields.len(), "{recording:?} {their}");
             }
+            for name in their["absent"].as_array().unwrap() {
+                assert!(format.field(name.as_str().unwrap()).is_none(), "{recording:?} no {name} in {their}");
+            }
             for (name, value) in fields {
                 assert_eq!(&expected_value(trace, our, name), value, "{recording:?} {name} of {their}");
             }

@@ -44,6 +44,11 @@ macro_rules! events {
             })
         }
 
+        /// Events made by the table: their names, their numbers, and of each field its name, type and number.
+        #[cfg(test)]
+        pub(super) const TABLE: &[(&str, u32, &[(&str, &str, u32)])] =
+            &[$(($event, $tag, &[$((stringify!($field), stringify!($kind), $number),)*]),)*];
+
         #[cfg(test)]
         pub(super) const TAGS: &[u32] = &[$($tag,)* $($hand_tag,)*];
     };

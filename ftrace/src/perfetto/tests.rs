@@ -1,4 +1,4 @@
-use super::events::{GenericValue, Kind, TAGS};
+use super::events::{GenericValue, Kind, TABLE, TAGS};
 use super::proto::{self, File, Packet};
 use super::{BUNDLE_EVENTS, Summary, write};
 use crate::format::{EventFormat, Formats, PageFormat};
@@ -281,4 +281,21 @@ fn damaged_pages_are_counted_and_what_follows_is_written() {
     let (summary, packets) = written(&trace("local", vec![(0, [broken, page(9, 0, &[entry(1, 0)])].concat())]));
     assert_eq!((summary.unreadable_pages, summary.typed, summary.lost), (1, 1, 1));
     assert_eq!(bundles(&packets)[0].ftrace_events.as_ref().unwrap().lost_events, Some(true));
+}
+
+#[test]
+#[ignore = "needs python3-perfetto"]
+fn oracle_numbers_and_types_are_those_of_perfetto() {
+    let python = std::env::var("KSTROBE_PYTHON").unwrap_or_else(|_| "python3".into());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/perfetto_numbers.py");
+    let names = TABLE.iter().map(|(event, ..)| *event);
+    let output = std::process::Command::new(python).arg(script).args(names).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let theirs: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (event, tag, fields) in TABLE {
+        assert_eq!(theirs[event]["number"], *tag, "{event}");
+        for (field, kind, number) in *fields {
+            assert_eq!(theirs[event]["fields"][field], serde_json::json!([number, kind]), "{event}.{field}");
+        }
+    }
 }

@@ -80,6 +80,9 @@ struct Data<'a> {
     shown: usize,
     left_out: usize,
     longest_left_out_ns: u64,
+    /// Records that the kernel lost, and lines or records that nobody understood.
+    lost: u64,
+    not_understood: u64,
 }
 
 #[derive(Serialize)]
@@ -103,7 +106,8 @@ const END_UNKNOWN: u8 = 8;
 /// Writes calls as an HTML page.
 pub fn write(calls: &Calls, options: &Options<'_>, out: &mut impl Write) -> io::Result<Summary> {
     let data = data(calls, options);
-    let mut out = Counted { out, bytes: 0 };
+    let mut counted = Counted { out, bytes: 0 };
+    let mut out = io::BufWriter::new(&mut counted);
     let title = escaped(options.title);
     out.write_all(b"<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n")?;
     // Whatever a name says: the page loads nothing and sends nothing.
@@ -114,8 +118,10 @@ pub fn write(calls: &Calls, options: &Options<'_>, out: &mut impl Write) -> io::
     out.write_all(b"<script type=\"application/json\" id=\"data\">")?;
     serde_json::to_writer(InScript(&mut out), &data).map_err(io::Error::other)?;
     write!(out, "</script>\n<script>\n{}</script>\n</body>\n</html>\n", include_str!("page.js"))?;
+    out.flush()?;
+    drop(out);
     let Data { shown, left_out, longest_left_out_ns, .. } = data;
-    Ok(Summary { shown, left_out, longest_left_out_ns, bytes: out.bytes })
+    Ok(Summary { shown, left_out, longest_left_out_ns, bytes: counted.bytes })
 }
 
 fn data<'a>(calls: &'a Calls, options: &Options<'_>) -> Data<'a> {
@@ -167,6 +173,8 @@ fn data<'a>(calls: &'a Calls, options: &Options<'_>) -> Data<'a> {
         shown,
         left_out,
         longest_left_out_ns,
+        lost: calls.damage.lost,
+        not_understood: calls.damage.not_understood,
     }
 }
 

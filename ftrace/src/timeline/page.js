@@ -150,8 +150,11 @@ document.getElementById("find").addEventListener("input", (event) => { wanted = 
 document.getElementById("whole").addEventListener("click", () => { view = { ...whole, top: 0 }; ask(); });
 window.addEventListener("resize", ask);
 
-const left = data.left_out ? `, ${data.left_out} left out (none above ${time(data.longest_left_out_ns)})` : "";
-document.getElementById("said").textContent = `${data.shown} calls${left}; ${time(data.end_ns)} from ${data.origin_ns} ns on`;
+const said = [`${data.shown} calls, ${time(data.end_ns)} from ${data.origin_ns} ns on`];
+if (data.left_out) said.push(`${data.left_out} calls left out, none above ${time(data.longest_left_out_ns)}`);
+if (data.lost) said.push(`${data.lost} records lost by the kernel`);
+if (data.not_understood) said.push(`${data.not_understood} lines or records not understood`);
+document.getElementById("said").textContent = said.join("; ");
 const spent = new Array(data.groups.length).fill(0);
 for (const row of data.rows) for (const call of row.calls) if (!(call[FLAGS] & WAIT)) spent[call[GROUP]] += call[OWN];
 const legend = document.getElementById("legend");

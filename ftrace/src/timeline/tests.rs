@@ -197,7 +197,9 @@ fn the_page_is_well_formed_and_needs_nothing_else() {
 #[test]
 #[ignore = "needs node"]
 fn oracle_the_script_draws_and_tells_what_is_under_the_mouse() {
-    let (_, page) = page(&two_threads(), 100);
+    let mut calls = two_threads();
+    calls.damage.lost = 3;
+    let (_, page) = page(&calls, 7);
     let file = std::env::temp_dir().join(format!("kstrobe-timeline-{}.html", std::process::id()));
     std::fs::write(&file, page).unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/timeline.js");
@@ -224,6 +226,9 @@ fn oracle_the_script_draws_and_tells_what_is_under_the_mouse() {
     assert!(!texts("zoomed").contains(&"tick".to_owned()), "the call that was clicked fills the picture");
     assert_eq!((texts("out"), texts("again")), (first.clone(), first), "no way out of the whole trace");
     assert!(texts("closest").contains(&"schedule".to_owned()));
-    assert_eq!(shown["said"], "8 calls; 500 ns from 1000000 ns on");
+    assert_eq!(
+        shown["said"],
+        "7 calls, 500 ns from 1000000 ns on; 1 calls left out, none above 2 ns; 3 records lost by the kernel"
+    );
     assert_eq!(shown["legend"][0], "tcp 180 ns");
 }

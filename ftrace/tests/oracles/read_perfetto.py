@@ -6,6 +6,7 @@ Usage: read_perfetto.py FILE. Needs the Python packages `perfetto` and `protobuf
 import json
 import sys
 
+from google.protobuf.unknown_fields import UnknownFieldSet
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 NAMES = {"funcgraph_entry", "funcgraph_exit"}
@@ -13,6 +14,15 @@ NAMES = {"funcgraph_entry", "funcgraph_exit"}
 
 def say(what, **more):
     print(json.dumps({"what": what, **more}))
+
+
+def assert_known(message):
+    """Nothing has a number or a type that Perfetto does not know."""
+    assert not len(UnknownFieldSet(message)), (message.DESCRIPTOR.name, [field.field_number for field in UnknownFieldSet(message)])
+    for field, value in message.ListFields():
+        if field.message_type:
+            for part in value if field.is_repeated else [value]:
+                assert_known(part)
 
 
 def whole(packet):
@@ -53,13 +63,15 @@ def main():
     trace = pb.Trace()
     with open(sys.argv[1], "rb") as file:
         trace.ParseFromString(file.read())
-    symbols, flags, calls = {}, {}, []
+    assert_known(trace)
+    symbols, calls = {}, []
     for number, packet in enumerate(trace.packet):
         sequence = packet.trusted_packet_sequence_id
         whole(packet)
         if packet.sequence_flags & pb.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED:
             symbols[sequence] = {}
         for symbol in packet.interned_data.kernel_symbols:
+            assert symbol.iid and symbol.iid not in symbols[sequence], (number, symbol)
             symbols[sequence][symbol.iid] = symbol.str.decode()
         if not packet.HasField("ftrace_events"):
             continue
@@ -73,13 +85,15 @@ def main():
             typed = name != "generic"
             if typed:
                 values = typed_fields(message)
+                absent = [field for field in message.DESCRIPTOR.fields_by_name if field not in values]
                 if name in NAMES:
                     values["func"] = symbols[sequence][message.func]
                     calls.append((event.timestamp, bundle.cpu, len(calls), event.pid, name, values))
             else:
+                absent = []
                 name, values = generic(message)
             say("event", cpu=bundle.cpu, time=event.timestamp, pid=event.pid, flags=event.common_flags, typed=typed, name=name,
-                lost=bundle.lost_events and at == 0, clock=pb.FtraceClock.Name(bundle.ftrace_clock), fields=values)
+                lost=bundle.lost_events and at == 0, clock=pb.FtraceClock.Name(bundle.ftrace_clock), fields=values, absent=absent)
     slices(calls)
 
 
