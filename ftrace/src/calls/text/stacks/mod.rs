@@ -79,6 +79,8 @@ struct Frame {
 const ROUNDING_NS: u64 = 1000;
 /// By how much at least the record of a call's end may come late: interrupts take so long.
 const LATE_NS: u64 = 10_000_000;
+/// Calls of interrupts that are looked at for being late: each makes three or four.
+const LATE: usize = 16;
 /// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
 const LEVELS: usize = 512;
 
@@ -149,9 +151,12 @@ impl Builder {
             self.gap(stack);
         }
         let depth = record.depth.or(below);
+        let early = self.early(stack, record.depth, record.duration_ns);
         let call = self.add(stack, call, depth, record.hard);
+        let inside_ns = self.interrupted(&early, Some(call));
+        self.calls.calls[call.0 as usize].children = early;
         if !leaf {
-            self.stacks[stack].frames.push(Frame { call, depth, inside_ns: 0, gap: None });
+            self.stacks[stack].frames.push(Frame { call, depth, inside_ns, gap: None });
         }
     }
 
@@ -176,6 +181,7 @@ impl Builder {
                 call.module = call.module.or(module);
                 call.returned = returned;
                 self.took(stack, record.duration_ns);
+                self.late(stack, frame, record.duration_ns);
                 return;
             }
             if record.depth.is_some() {
@@ -204,6 +210,7 @@ impl Builder {
         };
         if inside.is_empty() {
             inside = self.deeper(stack, record.depth, call.start_ns.zip(call.duration_ns));
+            self.give_back(stack, &inside);
         }
         self.gap(stack);
         let call = self.add(stack, call, record.depth, record.hard);
@@ -253,9 +260,77 @@ impl Builder {
             late && self.depths[call.0 as usize].is_some_and(|other| other > depth)
         };
         let rest = siblings.len() - siblings.iter().rev().take_while(inside).count();
+        self.siblings(stack).split_off(rest)
+    }
+
+    /// An interrupt may come after a function was entered and before that is recorded: its calls, and no others, stand before the entry,
+    /// a level deeper.
+    fn early(&mut self, stack: usize, depth: Option<u32>, duration_ns: Option<u64>) -> Vec<CallId> {
+        let run = self.deeper(stack, depth, None);
+        let inside_ns = run.iter().filter_map(|call| self.calls[*call].duration_ns).fold(0, u64::saturating_add);
+        let long_enough = duration_ns.is_none_or(|ns| ns.saturating_add(ROUNDING_NS) >= inside_ns);
+        if !long_enough || !run.iter().all(|call| self.begins_interrupt(*call)) {
+            self.siblings(stack).extend(run);
+            return Vec::new();
+        }
+        self.give_back(stack, &run);
+        run
+    }
+
+    /// Calls that seemed to be made by a stack's open call itself were made by another inside of it.
+    fn give_back(&mut self, stack: usize, run: &[CallId]) {
+        let ns = run.iter().filter_map(|call| self.calls[*call].duration_ns).fold(0, u64::saturating_add);
+        if let Some(frame) = self.stacks[stack].frames.last_mut() {
+            frame.inside_ns = frame.inside_ns.saturating_sub(ns);
+        }
+    }
+
+    /// Or after it was left and before that is recorded: its calls stand in it, and it is shorter than what seems to be in it.
+    fn late(&mut self, stack: usize, frame: Frame, duration_ns: Option<u64>) {
+        if frame.may_take(duration_ns) {
+            return;
+        }
+        let children = &self.calls[frame.call].children;
+        let (mut inside_ns, mut from) = (frame.inside_ns, children.len());
+        let first = children.len().saturating_sub(LATE);
+        while from > first && !(Frame { inside_ns, ..frame }).may_take(duration_ns) {
+            from -= 1;
+            inside_ns = inside_ns.saturating_sub(self.calls[children[from]].duration_ns.unwrap_or(0));
+        }
+        // Back to where the interrupt began.
+        let begins = |at: usize| children.get(at).is_some_and(|call| self.begins_interrupt(*call));
+        while from > first && (!begins(from) || begins(from - 1)) {
+            from -= 1;
+        }
+        if (Frame { inside_ns, ..frame }).may_take(duration_ns) && begins(from) {
+            let run = self.calls.calls[frame.call.0 as usize].children.split_off(from);
+            let parent = self.stacks[stack].frames.last().map(|frame| frame.call);
+            let ns = self.interrupted(&run, parent);
+            self.took(stack, Some(ns));
+            self.siblings(stack).extend(run);
+        }
+    }
+
+    fn begins_interrupt(&self, call: CallId) -> bool {
+        self.calls[call].function.is_some_and(|name| interrupts::begins(&self.calls.names[name]))
+    }
+
+    /// Calls of an interrupt have another parent than they seemed to have; how long they took.
+    fn interrupted(&mut self, run: &[CallId], parent: Option<CallId>) -> u64 {
+        let mut ns: u64 = 0;
+        for call in run {
+            let call = &mut self.calls.calls[call.0 as usize];
+            (call.parent, call.interrupt) = (parent, true);
+            ns = ns.saturating_add(call.duration_ns.unwrap_or(0));
+        }
+        ns
+    }
+
+    /// The calls of a stack's open call, or those that no call made.
+    fn siblings(&mut self, stack: usize) -> &mut Vec<CallId> {
         match self.stacks[stack].frames.last() {
-            Some(frame) => self.calls.calls[frame.call.0 as usize].children.split_off(rest),
-            None => self.stacks[stack].roots.split_off(rest),
+            Some(frame) => &mut self.calls.calls[frame.call.0 as usize].children,
+            None => &mut self.stacks[stack].roots,
         }
     }
 
