@@ -107,8 +107,10 @@ fn without_the_cpu_where_two_are_at_work() {
 #[test]
 fn without_indentation() {
     let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    keeps_all(undamaged(), |text| lines(text, |_, line| squeezed(line)));
-    keeps_all(of_one_task(), |text| lines(text, |_, line| squeezed(without_cpu(line))));
+    // In one of them an interrupt came before its first entry was recorded, which only the indentation says.
+    let braces = |(name, _): &(String, String)| name != "sid-recvfrom";
+    keeps_all(undamaged().filter(braces), |text| lines(text, |_, line| squeezed(line)));
+    keeps_all(of_one_task().filter(braces), |text| lines(text, |_, line| squeezed(without_cpu(line))));
 }
 
 /// Then nothing says that another task's calls follow, but that they begin anew below a call that waits.

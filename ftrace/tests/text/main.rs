@@ -135,10 +135,38 @@ fn callers_are_what_the_indentation_says() {
                 .calls
                 .iter()
                 .map(|call| (call.start_ns.unwrap(), named(call), call.parent.map(|id| named(&calls[id]))));
-            let lines = |rows: Vec<_>| rows.iter().map(|row| format!("{row:?}\n")).collect::<String>();
+            // Where an interrupt came while a record was made, the depth is not the caller's: see `calls_of_interrupts`.
+            let lines = |rows: Vec<_>| {
+                let rows = rows.iter().zip(&calls.calls).filter(|(_, call)| !call.interrupt);
+                rows.map(|(row, _)| format!("{row:?}\n")).collect::<String>()
+            };
             same(&lines(is.collect()), &lines(expected), &name);
         }
     }
+}
+
+/// Interrupts that come when a function was entered, or left, and that was not recorded yet.
+#[test]
+fn calls_of_interrupts() {
+    let calls = whole(&fixture("sid-recvfrom-trace"));
+    let root = &calls[calls.roots[0]];
+    let first = &calls[root.children[0]];
+    assert_eq!(
+        (calls.name_of(root), calls.name_of(first), first.interrupt),
+        ("__x64_sys_recvfrom", "irq_enter_rcu", true)
+    );
+    assert!(first.duration_ns < root.duration_ns);
+    // 29.535 us are too short for what stands in it.
+    let calls = whole(&fixture("6.12-sched-trace"));
+    let release = calls
+        .calls
+        .iter()
+        .position(|call| calls.name_of(call) == "release_sock" && call.duration_ns == Some(29_535))
+        .unwrap();
+    let release = CallId(release as u32);
+    let parent = &calls[calls[release].parent.unwrap()];
+    let after = parent.children[parent.children.iter().position(|child| *child == release).unwrap() + 1];
+    assert_eq!((calls.name_of(&calls[after]), calls[after].interrupt), ("irq_enter_rcu", true));
 }
 
 #[test]

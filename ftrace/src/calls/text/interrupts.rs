@@ -12,8 +12,7 @@ pub fn mark(calls: &mut Calls, hard: &[Option<bool>]) {
     let begun = |at: usize| {
         let caller = calls.calls[at].parent.map(|parent| parent.0 as usize);
         let caller_in_one = caller.is_some_and(|caller| in_one[caller]);
-        in_one[at] && !caller_in_one
-            || AROUND.contains(&name(at)) && !caller.is_some_and(|caller| is_handler(name(caller)))
+        in_one[at] && !caller_in_one || AROUND.contains(&name(at)) && !caller.is_some_and(|caller| begins(name(caller)))
     };
     let begun: Vec<bool> = (0..hard.len()).map(begun).collect();
     for (call, begun) in calls.calls.iter_mut().zip(begun) {
@@ -21,8 +20,13 @@ pub fn mark(calls: &mut Calls, hard: &[Option<bool>]) {
     }
 }
 
+/// A call that code of an interrupt makes on what it interrupts, by the name.
+pub fn begins(name: &str) -> bool {
+    AROUND.contains(&name) || is_handler(name)
+}
+
 /// What the kernel calls before and after a handler, from code that is not traced either.
-const AROUND: [&str; 7] = [
+const AROUND: [&str; 8] = [
     "irq_enter",
     "irq_enter_rcu",
     "irq_exit",
@@ -30,6 +34,7 @@ const AROUND: [&str; 7] = [
     "irqentry_exit_cond_resched",
     "raw_irqentry_exit_cond_resched",
     "preempt_schedule_irq",
+    "__hrtimer_rearm_deferred",
 ];
 
 /// Handlers by name: of x86 (`__sysvec_apic_timer_interrupt`, `smp_apic_timer_interrupt` before 5.8, `__common_interrupt`), of arm

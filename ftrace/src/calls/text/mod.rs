@@ -5,7 +5,12 @@
 //!
 //! - an exit whose entry is missing is a call with its duration, and with the calls before it that lie deeper;
 //! - an entry whose exit is missing is a call without a duration, which is over when a line of its depth or of less follows on its task;
-//! - where entries of callers are missing altogether, the nearest caller that is known has the call.
+//! - where entries of callers are missing altogether, the nearest caller that is known has the call;
+//! - calls of an interrupt that came between a function's entry or exit and the record of it are where they belong by names and durations.
+//!
+//! What a text does not say is not made up, so some texts give less: two CPUs at work at once without a column that tells them apart; tasks
+//! that take turns where neither tasks nor the lines between them are left and no call in which a task waits; repeated blocks in which no
+//! durations are, or too few.
 
 mod body;
 mod columns;

@@ -1,6 +1,10 @@
 //! Stacks of open calls, one for each task: what is called by what.
 
+mod tasks;
+
 use std::collections::HashMap;
+
+use tasks::Lane;
 
 use super::interrupts;
 use super::line::{Line, Record, What};
@@ -47,17 +51,6 @@ struct Builder {
     waiting: Vec<Vec<Frame>>,
 }
 
-/// Whose a stack is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Lane {
-    /// A thread; of the idle threads, which all have the id zero, that of a CPU.
-    Task(i32, Option<u32>),
-    /// Whoever runs on a CPU.
-    Cpu(u32),
-    /// There is no telling.
-    Any,
-}
-
 /// Calls that are open, outermost first.
 #[derive(Default)]
 struct Stack {
@@ -82,14 +75,12 @@ struct Frame {
     gap: Option<usize>,
 }
 
-/// More stacks than that are not looked at for a line that does not say whose it is.
-const RECENT: usize = 32;
-/// More tasks without a name than that are not remembered.
-const WAITING: usize = 64;
 /// By how much a call may seem to be shorter than what it called: the kernel leaves digits of long durations out.
 const ROUNDING_NS: u64 = 1000;
 /// By how much at least the record of a call's end may come late: interrupts take so long.
 const LATE_NS: u64 = 10_000_000;
+/// Calls of interrupts that are looked at for being late: each makes three or four.
+const LATE: usize = 16;
 /// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
 const LEVELS: usize = 512;
 
@@ -129,124 +120,10 @@ impl Builder {
         }
     }
 
-    /// The stack that a record belongs to.
-    fn whose(&mut self, record: &Record) -> usize {
-        let task = record.task.or_else(|| self.on_cpu.get(&record.cpu?).copied());
-        if let Some(task) = task {
-            return self.stack(Lane::task(task, record.cpu), Some(task));
-        }
-        if let Some(cpu) = record.cpu {
-            let stack = self.stack(Lane::Cpu(cpu), None);
-            self.change_tasks(stack, record);
-            return stack;
-        }
-        let current = match self.current {
-            Some(current) => current,
-            None => self.stack(Lane::Any, None),
-        };
-        if self.switched || self.fits(current, record) {
-            return current;
-        }
-        let mut others = self.recent.iter().copied().filter(|stack| self.stacks[*stack].runs);
-        if let Some(other) = others.find(|stack| self.fits(*stack, record)) {
-            return other;
-        }
-        if self.stacks[current].task.is_none() {
-            self.change_tasks(current, record);
-        }
-        current
-    }
-
-    /// A record continues a stack as the indentation has it.
-    fn fits(&self, stack: usize, record: &Record) -> bool {
-        let stack = &self.stacks[stack];
-        if !stack.frames.is_empty() {
-            return self.continues(&stack.frames, record);
-        }
-        // Where no call is open, one begins that nobody made. Idle threads make no system calls.
-        let What::Entry { function: Some(function), .. } = record.what else {
-            return matches!(record.what, What::Event { .. });
-        };
-        let idle = stack.task.is_some_and(|task| task.pid == 0);
-        record.depth == Some(0) && !(idle && self.calls.names[function].contains("sys_"))
-    }
-
-    /// A record may be the next of a task whose calls these are.
-    fn continues(&self, frames: &[Frame], record: &Record) -> bool {
-        let Some(top) = frames.last() else { return false };
-        let (Some(depth), Some(top_depth)) = (record.depth, top.depth) else { return true };
-        match record.what {
-            What::Entry { .. } => depth == top_depth.saturating_add(1),
-            What::Exit { function, .. } => {
-                depth == top_depth && self.named(top, function) && top.may_take(record.duration_ns)
-            }
-            // The kernel indents events by its CPU, whoever runs there.
-            _ => true,
-        }
-    }
-
-    /// On a stack that is not known to be one task's: a record that does not fit may be that of a task that waited, on this CPU or on
-    /// another, and one that begins anew below a call that waits is another task's.
-    fn change_tasks(&mut self, stack: usize, record: &Record) {
-        if record.depth.is_none() || self.fits(stack, record) {
-            return;
-        }
-        let waited = self.waiting.iter().rposition(|frames| self.continues(frames, record));
-        let elsewhere = || {
-            let others =
-                self.recent.iter().copied().filter(|other| *other != stack && self.stacks[*other].task.is_none());
-            others.into_iter().find(|other| {
-                let frames = &self.stacks[*other].frames;
-                self.waits(frames) && self.continues(frames, record)
-            })
-        };
-        let next = if let Some(waited) = waited {
-            self.waiting.remove(waited)
-        } else if let Some(other) = elsewhere() {
-            std::mem::take(&mut self.stacks[other].frames)
-        } else if self.waits(&self.stacks[stack].frames) && record.depth <= self.stacks[stack].frames[0].depth {
-            Vec::new()
-        } else {
-            return;
-        };
-        let before = std::mem::replace(&mut self.stacks[stack].frames, next);
-        if before.is_empty() {
-            return;
-        }
-        self.waiting.push(before);
-        if self.waiting.len() > WAITING {
-            self.calls.damage.no_exit += self.waiting.remove(0).len() as u64;
-        }
-    }
-
-    /// The innermost call is one of those in which a task leaves its CPU.
-    fn waits(&self, frames: &[Frame]) -> bool {
-        let name = frames.last().and_then(|frame| self.calls[frame.call].function).map(|name| &self.calls.names[name]);
-        name.is_some_and(|name| ["schedule", "wait", "sleep"].iter().any(|word| name.contains(word)))
-    }
-
     /// An open call is of that name, as far as both are known.
     fn named(&self, frame: &Frame, function: Option<NameId>) -> bool {
         let open = self.calls[frame.call].function;
         function.is_none() || open.is_none() || open == function
-    }
-
-    fn stack(&mut self, lane: Lane, task: Option<Task>) -> usize {
-        let stacks = &mut self.stacks;
-        *self.by_lane.entry(lane).or_insert_with(|| {
-            stacks.push(Stack { task, ..Stack::default() });
-            stacks.len() - 1
-        })
-    }
-
-    fn use_stack(&mut self, stack: usize) {
-        if self.current == Some(stack) {
-            return;
-        }
-        self.current = Some(stack);
-        self.recent.retain(|other| *other != stack);
-        self.recent.insert(0, stack);
-        self.recent.truncate(RECENT);
     }
 
     fn entry(&mut self, stack: usize, record: Record) {
@@ -274,9 +151,12 @@ impl Builder {
             self.gap(stack);
         }
         let depth = record.depth.or(below);
+        let early = self.early(stack, record.depth, record.duration_ns);
         let call = self.add(stack, call, depth, record.hard);
+        let inside_ns = self.interrupted(&early, Some(call));
+        self.calls.calls[call.0 as usize].children = early;
         if !leaf {
-            self.stacks[stack].frames.push(Frame { call, depth, inside_ns: 0, gap: None });
+            self.stacks[stack].frames.push(Frame { call, depth, inside_ns, gap: None });
         }
     }
 
@@ -301,6 +181,7 @@ impl Builder {
                 call.module = call.module.or(module);
                 call.returned = returned;
                 self.took(stack, record.duration_ns);
+                self.late(stack, frame, record.duration_ns);
                 return;
             }
             if record.depth.is_some() {
@@ -329,6 +210,7 @@ impl Builder {
         };
         if inside.is_empty() {
             inside = self.deeper(stack, record.depth, call.start_ns.zip(call.duration_ns));
+            self.give_back(stack, &inside);
         }
         self.gap(stack);
         let call = self.add(stack, call, record.depth, record.hard);
@@ -378,9 +260,77 @@ impl Builder {
             late && self.depths[call.0 as usize].is_some_and(|other| other > depth)
         };
         let rest = siblings.len() - siblings.iter().rev().take_while(inside).count();
+        self.siblings(stack).split_off(rest)
+    }
+
+    /// An interrupt may come after a function was entered and before that is recorded: its calls, and no others, stand before the entry,
+    /// a level deeper.
+    fn early(&mut self, stack: usize, depth: Option<u32>, duration_ns: Option<u64>) -> Vec<CallId> {
+        let run = self.deeper(stack, depth, None);
+        let inside_ns = run.iter().filter_map(|call| self.calls[*call].duration_ns).fold(0, u64::saturating_add);
+        let long_enough = duration_ns.is_none_or(|ns| ns.saturating_add(ROUNDING_NS) >= inside_ns);
+        if !long_enough || !run.iter().all(|call| self.begins_interrupt(*call)) {
+            self.siblings(stack).extend(run);
+            return Vec::new();
+        }
+        self.give_back(stack, &run);
+        run
+    }
+
+    /// Calls that seemed to be made by a stack's open call itself were made by another inside of it.
+    fn give_back(&mut self, stack: usize, run: &[CallId]) {
+        let ns = run.iter().filter_map(|call| self.calls[*call].duration_ns).fold(0, u64::saturating_add);
+        if let Some(frame) = self.stacks[stack].frames.last_mut() {
+            frame.inside_ns = frame.inside_ns.saturating_sub(ns);
+        }
+    }
+
+    /// Or after it was left and before that is recorded: its calls stand in it, and it is shorter than what seems to be in it.
+    fn late(&mut self, stack: usize, frame: Frame, duration_ns: Option<u64>) {
+        if frame.may_take(duration_ns) {
+            return;
+        }
+        let children = &self.calls[frame.call].children;
+        let (mut inside_ns, mut from) = (frame.inside_ns, children.len());
+        let first = children.len().saturating_sub(LATE);
+        while from > first && !(Frame { inside_ns, ..frame }).may_take(duration_ns) {
+            from -= 1;
+            inside_ns = inside_ns.saturating_sub(self.calls[children[from]].duration_ns.unwrap_or(0));
+        }
+        // Back to where the interrupt began.
+        let begins = |at: usize| children.get(at).is_some_and(|call| self.begins_interrupt(*call));
+        while from > first && (!begins(from) || begins(from - 1)) {
+            from -= 1;
+        }
+        if (Frame { inside_ns, ..frame }).may_take(duration_ns) && begins(from) {
+            let run = self.calls.calls[frame.call.0 as usize].children.split_off(from);
+            let parent = self.stacks[stack].frames.last().map(|frame| frame.call);
+            let ns = self.interrupted(&run, parent);
+            self.took(stack, Some(ns));
+            self.siblings(stack).extend(run);
+        }
+    }
+
+    fn begins_interrupt(&self, call: CallId) -> bool {
+        self.calls[call].function.is_some_and(|name| interrupts::begins(&self.calls.names[name]))
+    }
+
+    /// Calls of an interrupt have another parent than they seemed to have; how long they took.
+    fn interrupted(&mut self, run: &[CallId], parent: Option<CallId>) -> u64 {
+        let mut ns: u64 = 0;
+        for call in run {
+            let call = &mut self.calls.calls[call.0 as usize];
+            (call.parent, call.interrupt) = (parent, true);
+            ns = ns.saturating_add(call.duration_ns.unwrap_or(0));
+        }
+        ns
+    }
+
+    /// The calls of a stack's open call, or those that no call made.
+    fn siblings(&mut self, stack: usize) -> &mut Vec<CallId> {
         match self.stacks[stack].frames.last() {
-            Some(frame) => self.calls.calls[frame.call.0 as usize].children.split_off(rest),
-            None => self.stacks[stack].roots.split_off(rest),
+            Some(frame) => &mut self.calls.calls[frame.call.0 as usize].children,
+            None => &mut self.stacks[stack].roots,
         }
     }
 
@@ -421,12 +371,6 @@ impl Builder {
         interrupts::mark(&mut self.calls, &self.hard);
         self.calls.roots = ids.filter(|id| self.calls[*id].parent.is_none()).collect();
         self.calls
-    }
-}
-
-impl Lane {
-    fn task(task: Task, cpu: Option<u32>) -> Lane {
-        Lane::Task(task.pid, cpu.filter(|_| task.pid == 0))
     }
 }
 
