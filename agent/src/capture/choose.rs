@@ -42,7 +42,11 @@ pub fn choose(requests: &[EventRequest], there: &[(String, String)]) -> Result<V
             triggers.extend_from_slice(&request.triggers);
         }
         if !any {
-            return Err(Error::Wrong(format!("no event of this kernel is `{}`{}", request.pattern, like(request, there))));
+            return Err(Error::Wrong(format!(
+                "no event of this kernel is `{}`{}",
+                request.pattern,
+                like(request, there)
+            )));
         }
     }
     if chosen.is_empty() && !requests.is_empty() {

@@ -74,7 +74,9 @@ fn formats(instance: &Instance, events: &[Chosen]) -> io::Result<Formats> {
         let Ok(text) = tracefs.read(&format!("events/{system}/{name}/format")) else { continue };
         match EventFormat::parse(&system, &text) {
             Ok(format) => formats.add(format),
-            Err(error) => tracing::warn!(event = format!("{system}:{name}"), reason = %error, "an event cannot be read"),
+            Err(error) => {
+                tracing::warn!(event = format!("{system}:{name}"), reason = %error, "an event cannot be read")
+            }
         }
     }
     Ok(formats)

@@ -38,9 +38,7 @@ impl From<TakeError> for Error {
     fn from(error: TakeError) -> Error {
         match error {
             TakeError::Io(error) => error.into(),
-            in_use => {
-                Error::InUse(format!("{in_use}. Stop that first; nothing of it was changed"))
-            }
+            in_use => Error::InUse(format!("{in_use}. Stop that first; nothing of it was changed")),
         }
     }
 }

@@ -60,7 +60,8 @@ impl Scope {
             let processes = procs(&group).unwrap_or_default();
             found.extend(processes.lines().filter_map(|line| line.parse().ok()).flat_map(threads_of));
             let inner = std::fs::read_dir(&group).into_iter().flatten().flatten();
-            let folders = inner.filter(|entry| level < MOST_LEVELS && entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            let folders =
+                inner.filter(|entry| level < MOST_LEVELS && entry.file_type().is_ok_and(|kind| kind.is_dir()));
             groups.extend(folders.map(|folder| (folder.path(), level + 1)));
         }
         found
@@ -116,7 +117,10 @@ mod tests {
     #[test]
     fn nobody_is_an_error_in_words() {
         let said = |scope: Scope| scope.check().unwrap_err().to_string();
-        assert_eq!(said(Scope { pids: vec![i32::MAX], ..Scope::default() }), "there is no process or thread 2147483647");
+        assert_eq!(
+            said(Scope { pids: vec![i32::MAX], ..Scope::default() }),
+            "there is no process or thread 2147483647"
+        );
         let no_group = Scope { cgroups: vec!["/proc/self".into()], ..Scope::default() };
         assert_eq!(said(no_group), "`/proc/self` is no control group: it has no cgroup.procs");
         assert!(said(Scope { pods: vec!["a/b".into()], ..Scope::default() }).contains("needs kubernetes"));

@@ -137,13 +137,15 @@ fn set_buffers(instance: &Instance, request: &Request) -> Result<(), Error> {
     let default = (DEFAULT_BUFFERS_KIB / cpus).max(LEAST_BUFFER_KIB);
     let kib = request.buffer_kib.unwrap_or(default);
     let free = std::fs::read_to_string("/proc/meminfo")?;
-    let free = free.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let free =
+        free.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
     // The kernel takes what it is told to, and then ends processes.
     let most = free.map_or(u64::MAX, |free: u64| free / 2 / cpus);
     match request.buffer_kib {
         Some(0) => return Err(Error::Wrong("a buffer of no size".into())),
         Some(kib) if kib > most => {
-            let what = format!("{kib} KiB for each of {cpus} CPUs is more than half of the free memory: at most {most}");
+            let what =
+                format!("{kib} KiB for each of {cpus} CPUs is more than half of the free memory: at most {most}");
             return Err(Error::Wrong(what));
         }
         _ => instance.set_buffer_kib(kib.min(most))?,
@@ -247,7 +249,10 @@ impl Ready {
         if flight.after.is_zero() {
             for stop in stops {
                 let condition = stop.filter.as_ref().map_or(String::new(), |filter| format!(" if {filter}"));
-                set_event(&self.instance, &Chosen { filter: None, triggers: vec![format!("traceoff{condition}")], ..stop })?;
+                set_event(
+                    &self.instance,
+                    &Chosen { filter: None, triggers: vec![format!("traceoff{condition}")], ..stop },
+                )?;
             }
             return Ok(None);
         }
@@ -261,7 +266,12 @@ impl Ready {
     }
 
     /// Leaves our own threads out, and all others but these when only some are meant.
-    pub fn set_threads(&self, threads: Option<&BTreeSet<i32>>, own: &BTreeSet<i32>, children: bool) -> Result<(), Error> {
+    pub fn set_threads(
+        &self,
+        threads: Option<&BTreeSet<i32>>,
+        own: &BTreeSet<i32>,
+        children: bool,
+    ) -> Result<(), Error> {
         for (not, only, fork) in self.thread_files() {
             // 5.7; without it our own work is recorded.
             if self.instance.has(not) {
@@ -334,7 +344,8 @@ fn refused(instance: &Instance, event: &Chosen, what: &str, error: &std::io::Err
     }
     let fields = instance.read(&format!("events/{}/{}/format", event.system, event.event)).unwrap_or_default();
     let fields = kstrobe_ftrace::format::fields(&fields);
-    let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).filter(|name| *name != "common_type").collect();
+    let names: Vec<&str> =
+        fields.iter().map(|field| field.name.as_str()).filter(|name| *name != "common_type").collect();
     Error::Wrong(format!("{text}\n  its fields are {}", names.join(", ")))
 }
 

@@ -126,7 +126,8 @@ impl Shared {
             while self.take(|most| reader.splice_pages(file, most))? {}
             if last {
                 // The page that is written to right now is never spliced.
-                let mut read = |_| Ok(if reader.read_page(&mut page)? { file.write_all(&page).map(|()| page.len())? } else { 0 });
+                let mut read =
+                    |_| Ok(if reader.read_page(&mut page)? { file.write_all(&page).map(|()| page.len())? } else { 0 });
                 while self.take(&mut read)? {}
                 return Ok(());
             }

@@ -88,7 +88,8 @@ mod tests {
 
     #[test]
     fn what_follows_an_event_belongs_to_it() {
-        let requests = parsed("-e sched -f a==1 -R traceoff -R stacktrace -e irq -v -e sched_waking -e irq:x -f b").unwrap();
+        let requests =
+            parsed("-e sched -f a==1 -R traceoff -R stacktrace -e irq -v -e sched_waking -e irq:x -f b").unwrap();
         let shown: Vec<String> = requests
             .iter()
             .map(|r| format!("{}{} {:?} {:?}", if r.exclude { "!" } else { "" }, r.pattern, r.filter, r.triggers))
