@@ -8,9 +8,10 @@ use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use support::agent::command;
 use support::load::{ask, delayed_echo, getpgid_calls, getppid_calls, named};
 use support::{Done, Folder, done, wait_for};
 
@@ -27,9 +28,9 @@ impl Capture {
     fn start(folder: &Folder, arguments: &[&str]) -> Capture {
         let file = folder.0.join("trace.dat");
         let before = instances();
-        let mut command = support::command(&["capture", "-o"]);
+        let mut starting = command(&["capture", "-o"]);
         let said = std::fs::File::create(folder.0.join("said")).unwrap();
-        let child = command.arg(&file).args(arguments).stdin(Stdio::null()).stderr(said).spawn().unwrap();
+        let child = starting.arg(&file).args(arguments).stdin(Stdio::null()).stderr(said).spawn().unwrap();
         let mut capture = Capture { child, file };
         let own = format!("kstrobe-{}-", capture.child.id());
         wait_for("a recording's begin", LIMIT, || {
@@ -38,7 +39,9 @@ impl Capture {
             }
             let on = |name: &String| {
                 let tracefs = Mounted::new();
-                tracefs.read(&format!("instances/{name}/tracing_on")).is_some_and(|on| on == "1")
+                let says = |file: &str| tracefs.read(&format!("instances/{name}/{file}")).unwrap_or_default();
+                // A new instance is on, too, and has another clock.
+                says("tracing_on") == "1" && says("trace_clock").contains("[mono]")
             };
             let mut new = instances().into_iter().filter(|name| !before.contains(name) && name.starts_with(&own));
             (new.any(|name| on(&name)) || global_records()).then_some(())
@@ -73,7 +76,7 @@ impl Drop for Capture {
 /// Runs one to its end.
 fn capture(folder: &Folder, arguments: &[&str]) -> (Trace, Done) {
     let file = folder.0.join("trace.dat");
-    let done = done(support::command(&["capture", "-o"]).arg(&file).args(arguments));
+    let done = done(command(&["capture", "-o"]).arg(&file).args(arguments));
     assert_eq!(done.code, Some(0), "{}", done.err);
     (trace(&file), done)
 }
@@ -81,7 +84,7 @@ fn capture(folder: &Folder, arguments: &[&str]) -> (Trace, Done) {
 /// What one says that fails.
 fn refused(arguments: &[&str]) -> String {
     let folder = Folder::new();
-    let done = done(support::command(&["capture", "-o"]).arg(folder.0.join("x.dat")).args(arguments));
+    let done = done(command(&["capture", "-o"]).arg(folder.0.join("x.dat")).args(arguments));
     assert_ne!(done.code, Some(0), "{}", done.err);
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "a refused recording leaves no file");
     done.err
