@@ -390,7 +390,7 @@ fn root_capture_follows_the_calls_of_a_thread_that_waits() {
 #[ignore = "needs root"]
 fn root_capture_puts_global_settings_back_after_a_kill_and_leaves_those_in_use() {
     let test = "root_capture_puts_global_settings_back_after_a_kill_and_leaves_those_in_use";
-    let Some(root) = graph_root(test, "getppid") else { return };
+    let Some(root) = graph_root(test, "getpgid") else { return };
     let tracefs = Mounted::new();
     for (file, text) in
         [("buffer_size_kb", "256"), ("trace_clock", "boot"), ("set_event_pid", "1\n"), ("tracing_on", "1")]
