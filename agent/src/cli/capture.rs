@@ -208,9 +208,11 @@ fn stop_by_signals() -> Stop {
             stopping.stop();
         }
     };
-    // Without the thread signals do what they did: they end the process, and the next start puts things right.
-    if std::thread::Builder::new().name("signals".into()).spawn(wait).is_ok() {
-        let _ = signals.thread_block();
+    // Threads inherit it. A signal that is not blocked everywhere does what it always does.
+    let blocked = signals.thread_block().is_ok();
+    if blocked && std::thread::Builder::new().name("signals".into()).spawn(wait).is_err() {
+        // It ends the process then, and the next start puts things right.
+        let _ = signals.thread_unblock();
     }
     stop
 }
