@@ -229,3 +229,25 @@ fn a_desk_says_when_it_wants_to_look() {
     let (next, due) = desk.due(now);
     assert_eq!((next, due), (Some(now + Duration::from_secs(1)), vec![]));
 }
+
+/// What the agent says of these rules: whether it starts, and the lines it tells.
+fn configured_with(rules: &str) -> (bool, Vec<String>) {
+    let folder = Folder::new();
+    let agent = agent(&folder, "", &format!("rules:\n{rules}"));
+    let (probes, told) = kstrobe::sources::chosen(&agent, None, &kstrobe::sources::Choice::default());
+    (probes.is_some(), told.iter().map(|d| d.one_line()).collect())
+}
+
+#[test]
+fn a_rule_of_what_is_not_there_keeps_the_agent_from_starting() {
+    let rule =
+        |when: &str| configured_with(&format!("  - {{ name: r, when: {when}, capture: {{ events: sched }} }}\n"));
+    assert_eq!(rule("p99(recv_wait_seconds) > 50ms"), (true, vec![]));
+    let (starts, told) = rule("p99(recv_wait_second) > 50ms");
+    assert!(!starts && told.len() == 1, "{told:?}");
+    let place = "kstrobe.yaml:3:26: no probe has a metric `recv_wait_second` (did you mean `recv_wait_seconds`?)";
+    assert_eq!(told[0], place);
+    // A probe that does not run is no mistake: it may be that somebody wants it so for a while.
+    let (starts, told) = rule("p99(futex_wait_duration_seconds) > 50ms");
+    assert!(starts && told.len() == 1 && told[0].contains("which does not run"), "{told:?}");
+}
