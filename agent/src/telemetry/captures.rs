@@ -1,7 +1,7 @@
 //! Metrics of captures and rules.
 
 use super::{Observed, family};
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
@@ -17,13 +17,15 @@ pub(super) fn encode(out: &mut DescriptorEncoder, observed: &Observed) -> fmt::R
         ([("trigger", trigger.clone()), ("result", (*result).to_owned())], ConstCounter::new(*n))
     });
     family(out, "captures", "Captures that ended or were refused, by who asked for them.", None, ended)?;
-    let none: [(&str, &str); 0] = [];
-    let running = std::iter::once((none, ConstGauge::new(used.running)));
-    family(out, "captures_running", "Captures that run.", None, running)?;
-    let bytes = std::iter::once((none, ConstGauge::new(used.stored_bytes)));
-    // Spelled out: the crate would put a unit behind the name.
-    family(out, "captures_stored_bytes", "Bytes of all captures that are stored.", None, bytes)?;
+    gauge(out, "captures_running", "Captures that run.", used.running)?;
+    // Its unit is within the name, where the crate would not have it.
+    gauge(out, "captures_stored_bytes", "Bytes of all captures that are stored.", used.stored_bytes)?;
     let evicted = [("ttl", used.evicted.ttl), ("quota", used.evicted.quota)];
     let evicted = evicted.into_iter().map(|(reason, n)| ([("reason", reason)], ConstCounter::new(n)));
     family(out, "captures_evicted", "Captures removed to keep the limits.", None, evicted)
+}
+
+fn gauge(out: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
+    let gauge = ConstGauge::new(value);
+    gauge.encode(out.encode_descriptor(name, help, None, gauge.metric_type())?)
 }
