@@ -1,8 +1,9 @@
 //! Snapshots, rules and captures made by hand.
 
+use kstrobe::capture::Stop;
 use kstrobe::capture::form::Form;
 use kstrobe::capture::request::Request;
-use kstrobe::capture::service::{Engine, Stop};
+use kstrobe::capture::service::Engine;
 use kstrobe::capture::store::Recorded;
 use kstrobe::metrics::snapshot::{Descriptor, Family, Histograms, Kind, Number, Series, Values};
 use kstrobe_config::model::{Agent, SourceFile};
