@@ -188,9 +188,9 @@ impl Service {
         store.list().rev().cloned().collect()
     }
 
-    /// Whether there is a capture of this id.
+    /// Whether there is a capture of this id that has, or will have, something in it.
     pub fn has(&self, id: &Id) -> bool {
-        lock(&self.store).get(id).is_some()
+        lock(&self.store).get(id).is_some_and(|capture| capture.state != State::Failed)
     }
 
     /// A file of a capture and its size in bytes; made now when it is of a form that was not recorded.

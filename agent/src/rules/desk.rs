@@ -246,7 +246,7 @@ impl Desk {
         self.state().counts.iter().map(|((rule, result), n)| (rule.clone(), *result, *n)).collect()
     }
 
-    /// Which captures belong to which series: those that are still there.
+    /// Which captures belong to which series: those that are there and did not fail.
     pub fn exemplars(&self) -> Vec<Exemplar> {
         let mut state = self.state();
         state.links.retain(|(id, _)| self.service.has(id));

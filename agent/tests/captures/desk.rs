@@ -129,6 +129,19 @@ fn the_capture_is_an_exemplar_of_the_bucket_it_was_seen_in() {
     assert_eq!(desk.exemplars(), []);
 }
 
+#[test]
+fn a_capture_that_failed_is_linked_to_nothing() {
+    let folder = Folder::new();
+    let agent = agent(&folder, "", &RULES.replace("quick", "wrong"));
+    let desk = configured::desk(&agent, engine(), |_| true).unwrap().unwrap();
+    let mut clock = Clock { begun: Instant::now() + Duration::from_secs(1), second: 0, calls: vec![] };
+    clock.tick(&desk, false);
+    clock.tick(&desk, true);
+    idle(desk.service());
+    assert_eq!((count(&desk, "slow_recv", "started"), desk.service().list()[0].state), (1, State::Failed));
+    assert_eq!(desk.exemplars(), []);
+}
+
 /// A notification as Alertmanager 0.33 posts it.
 fn notification(alerts: serde_json::Value) -> Notification {
     let body = json!({
