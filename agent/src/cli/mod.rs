@@ -6,6 +6,7 @@ mod compile;
 mod doctor;
 mod explain;
 mod list;
+mod report;
 mod stacks;
 mod target;
 mod version;
@@ -51,6 +52,8 @@ enum Command {
     List(list::Args),
     /// Run a probe for a while and write its sums by call stack: folded text, pprof or a flame graph.
     Stacks(stacks::Args),
+    /// Say what a capture tells: waits and work, functions, wakeups, interrupts, packets, block requests.
+    Report(report::Args),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
     /// Describe this kernel to people elsewhere.
@@ -125,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Compile(args) => compile::run(&args),
         Command::List(args) => list::run(&args),
         Command::Stacks(args) => stacks::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),

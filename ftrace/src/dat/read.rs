@@ -336,7 +336,10 @@ fn count(left: &mut u64, at: u64, bytes: u64, of: &str) -> Result<(), DatError> 
     match left.checked_sub(bytes) {
         Some(rest) => *left = rest,
         None => {
-            return Err(DatError { at, what: format!("{bytes} bytes of {of}: more than a file of this size can hold") });
+            return Err(DatError {
+                at,
+                what: format!("{bytes} bytes of {of}: more than a file of this size can hold"),
+            });
         }
     }
     Ok(())
