@@ -49,4 +49,4 @@ impl Calls {
 }
 
 /// Levels that are indented.
-const DEPTH_SHOWN: usize = 256;
+const DEPTH_SHOWN: usize = 128;

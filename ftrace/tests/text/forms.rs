@@ -6,11 +6,9 @@ use crate::{fixture, same, whole};
 
 /// The trees without durations.
 fn shape(calls: &Calls) -> String {
-    calls
-        .outline()
-        .lines()
-        .map(|line| line.rsplit_once(' ').map_or(line, |(name, _)| name).to_string() + "\n")
-        .collect()
+    let without =
+        |line: &str| line.trim_end_matches(" !").rsplit_once(' ').map_or(line, |(name, _)| name).to_string() + "\n";
+    calls.outline().lines().map(without).collect()
 }
 
 #[test]

@@ -12,10 +12,20 @@ pub enum Body<'a> {
         returned: Option<&'a str>,
         shape: Shape,
     },
-    /// A function returned.
-    Exit { name: Option<&'a str>, module: Option<&'a str>, returned: Option<&'a str> },
+    /// A function returned; `cut` when the line ends inside of its comment.
+    Exit { name: Option<&'a str>, module: Option<&'a str>, returned: Option<&'a str>, cut: bool },
     /// An event between them; `cut` when its end is missing.
     Comment { text: &'a str, cut: bool },
+}
+
+impl Body<'_> {
+    /// The line ends before all was said.
+    pub fn cut(&self) -> bool {
+        matches!(
+            self,
+            Body::Call { shape: Shape::Cut, .. } | Body::Exit { cut: true, .. } | Body::Comment { cut: true, .. }
+        )
+    }
 }
 
 /// How a call ends in its line.
@@ -46,15 +56,16 @@ pub fn parse(text: &str) -> Option<Body<'_>> {
 
 fn exit(tail: &str) -> Option<Body<'_>> {
     let tail = tail.trim();
-    let nothing = Body::Exit { name: None, module: None, returned: None };
+    let nothing = |cut| Body::Exit { name: None, module: None, returned: None, cut };
     let Some(comment) = tail.strip_prefix("/*") else {
         // trace-cmd can add the depth or the returned value in parentheses.
-        return (tail.is_empty() || tail == ";" || tail == "/" || tail.starts_with('(')).then_some(nothing);
+        return (tail.is_empty() || tail == ";" || tail == "/" || tail.starts_with('('))
+            .then_some(nothing(tail == "/"));
     };
     // Cut inside of the comment: its name may not be whole.
-    let Some((comment, _)) = comment.split_once("*/") else { return Some(nothing) };
+    let Some((comment, _)) = comment.split_once("*/") else { return Some(nothing(true)) };
     let said = Said::of(comment);
-    Some(Body::Exit { name: said.name, module: said.module, returned: said.returned })
+    Some(Body::Exit { name: said.name, module: said.module, returned: said.returned, cut: false })
 }
 
 fn call(text: &str) -> Option<Body<'_>> {
@@ -83,11 +94,14 @@ fn call(text: &str) -> Option<Body<'_>> {
 fn function(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let end = text.find(|letter: char| !in_name(letter)).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
-    if name.is_empty() || name.starts_with(['+', '/', '@', ':']) {
+    // No symbol begins with a digit, but addresses without a symbol do.
+    let begins = name.starts_with(|letter: char| letter.is_ascii_alphabetic() || matches!(letter, '_' | '.' | '$'));
+    if !begins && !name.starts_with("0x") {
         return None;
     }
     let Some(module) = rest.trim_start().strip_prefix('[') else { return Some((name, None, rest)) };
-    let (module, rest) = module.split_once(']')?;
+    // Cut inside of the module.
+    let Some((module, rest)) = module.split_once(']') else { return Some((name, None, "(")) };
     // With build ids: `[veth 0123abcd]`.
     let module = module.split_whitespace().next()?;
     module.chars().all(|letter| in_name(letter) || letter == '-').then_some((name, Some(module), rest))
@@ -163,7 +177,9 @@ mod tests {
             ("0xffffffffc0123456();", call(Some("0xffffffffc0123456"), None, None, None, Shape::Leaf)),
             ("fget()", call(Some("fget"), None, None, None, Shape::Cut)),
             ("fget(fd=", call(Some("fget"), None, None, None, Shape::Cut)),
+            ("fget [ve", call(Some("fget"), None, None, None, Shape::Cut)),
             ("fge", call(None, None, None, None, Shape::Cut)),
+            ("1.09", None),
             ("some words", None),
             ("fget() or so", None),
             ("fget(); and more", None),
@@ -176,7 +192,8 @@ mod tests {
 
     #[test]
     fn exits() {
-        let exit = |name, module, returned| Some(Body::Exit { name, module, returned });
+        let exit = |name, module, returned| Some(Body::Exit { name, module, returned, cut: false });
+        let cut = Some(Body::Exit { name: None, module: None, returned: None, cut: true });
         for (text, expected) in [
             ("}", exit(None, None, None)),
             ("} /* fget */", exit(Some("fget"), None, None)),
@@ -186,8 +203,8 @@ mod tests {
             ("} /* = 0 */", exit(None, None, Some("0"))),
             ("} /* ret=0x1 */", exit(None, None, Some("0x1"))),
             ("} (2)", exit(None, None, None)),
-            ("} /* fge", exit(None, None, None)),
-            ("} /", exit(None, None, None)),
+            ("} /* fge", cut),
+            ("} /", cut),
             ("} else {", None),
         ] {
             assert_eq!(parse(text), expected, "{text}");

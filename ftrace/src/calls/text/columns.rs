@@ -7,6 +7,8 @@ pub struct Columns<'a> {
     pub cpu: Option<u32>,
     /// Name and thread id.
     pub task: Option<(&'a str, i32)>,
+    /// The flags say that it was in a hard interrupt, or that it was not.
+    pub hard: Option<bool>,
     /// What the duration column holds; `None` when there is no such column.
     pub duration: Option<Took>,
     /// The name of the event, where the line has one (`trace-cmd report`).
@@ -43,8 +45,8 @@ pub fn split(line: &str) -> Columns<'_> {
     if let Some((task, rest)) = task_column(columns.rest) {
         (columns.task, columns.rest, columns.base) = (Some(task), rest, Some(1));
     }
-    if let Some(rest) = flags_column(columns.rest) {
-        (columns.rest, columns.base) = (rest, Some(1));
+    if let Some((hard, rest)) = flags_column(columns.rest) {
+        (columns.hard, columns.rest, columns.base) = (Some(hard), rest, Some(1));
     }
     took(&mut columns);
     columns
@@ -61,7 +63,7 @@ fn report(line: &str) -> Option<Columns<'_>> {
     let (before, time) = before.rsplit_once(' ')?;
     let time_ns = decimal(time, 1_000_000_000);
     let mut before = before.trim();
-    let mut cpu = None;
+    let (mut cpu, mut hard) = (None, None);
     // Flags, then the CPU, from the right.
     for _ in 0..2 {
         let (rest, word) = before.rsplit_once(' ')?;
@@ -71,9 +73,7 @@ fn report(line: &str) -> Option<Columns<'_>> {
             break;
         }
         let digits = word.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(word.len());
-        if !are_flags(&word[digits..]) && !are_flags(word) {
-            return None;
-        }
+        hard = Some(flags(&word[digits..]).or_else(|| flags(word))?);
         before = rest.trim_end();
         // `1d..2.`: the CPU before the flags; `d..2.` alone has its CPU in brackets before it.
         if !before.ends_with(']') {
@@ -87,7 +87,8 @@ fn report(line: &str) -> Option<Columns<'_>> {
     if event.is_empty() || event.contains(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_') {
         return None;
     }
-    let mut columns = Columns { time_ns, cpu, task, event: Some(event), base: Some(2), rest: text, duration: None };
+    let mut columns =
+        Columns { time_ns, cpu, task, hard, event: Some(event), base: Some(2), rest: text, duration: None };
     if matches!(event, "funcgraph_entry" | "funcgraph_exit") {
         took(&mut columns);
     }
@@ -128,15 +129,16 @@ pub fn task(text: &str) -> Option<(&str, i32)> {
 }
 
 /// `d..2. |`
-fn flags_column(text: &str) -> Option<&str> {
+fn flags_column(text: &str) -> Option<(bool, &str)> {
     let (before, rest) = text.split_once('|')?;
-    are_flags(before.trim()).then_some(rest)
+    Some((flags(before.trim())?, rest))
 }
 
-/// Interrupts off, need to reschedule, in an interrupt, preemption depth, migration depth: four or five letters, more with lazy preemption.
-fn are_flags(text: &str) -> bool {
-    (4..=8).contains(&text.len())
-        && text.bytes().all(|letter| b".dDbBXnNpPlLhHsSzZ#".contains(&letter) || letter.is_ascii_hexdigit())
+/// Interrupts off, need to reschedule, in an interrupt, preemption depth, migration depth: four or five letters, more with lazy
+/// preemption. Whether it was in a hard interrupt, or in one that cannot be masked.
+fn flags(text: &str) -> Option<bool> {
+    let known = |letter: u8| b".dDbBXnNpPlLhHsSzZ#".contains(&letter) || letter.is_ascii_hexdigit();
+    ((4..=8).contains(&text.len()) && text.bytes().all(known)).then(|| text[2..3].contains(['h', 'H', 'z', 'Z']))
 }
 
 /// Takes the duration column off, where there is one: `+ 10.123 us   |`, blanks and a bar, an arrow and a bar.

@@ -29,6 +29,8 @@ pub struct Record {
     pub cpu: Option<u32>,
     pub task: Option<Task>,
     pub duration_ns: Option<u64>,
+    /// It was in a hard interrupt, if that is said.
+    pub hard: Option<bool>,
     /// Callers above it, by the indentation.
     pub depth: Option<u32>,
     pub what: What,
@@ -74,7 +76,8 @@ impl<'a> Reader<'a> {
         let columns = text.lines().any(|line| {
             let line = undress(line);
             let columns = columns::split(&line);
-            columns.base.is_some() && (columns.duration.is_some() || body::parse(columns.rest).is_some())
+            let whole = || body::parse(columns.rest).is_some_and(|body| !body.cut());
+            columns.base.is_some() && (columns.duration.is_some() || whole())
         });
         Reader { lines: text.lines().peekable(), names: Names::default(), bare: !columns }
     }
@@ -100,7 +103,7 @@ impl<'a> Reader<'a> {
         for taken in 1..WRAPPED_LINES {
             let Some(next) = ahead.next() else { break };
             let next = undress(next);
-            if next.trim().is_empty() || self.other(&next).is_some() || columns::split(&next).base.is_some() {
+            if next.trim().is_empty() || self.other(&next).is_some() || self.parts(&next).is_some() {
                 break;
             }
             blank.push(' ');
@@ -171,9 +174,9 @@ impl<'a> Reader<'a> {
             }
             _ => Said::Body(body::parse(columns.rest)?),
         };
-        // Words without columns are functions only when they are whole.
+        // Behind no bar, words are functions only when they are whole.
         let parts = Parts { columns, said };
-        (columns.base.is_some() || !parts.cut()).then_some(parts)
+        (columns.duration.is_some() || columns.task.is_some() || !parts.cut()).then_some(parts)
     }
 
     fn record(&mut self, parts: &Parts) -> Record {
@@ -188,7 +191,7 @@ impl<'a> Reader<'a> {
             Said::Interrupt { begins: false } => What::InterruptEnds,
             Said::Event { name, text } => What::Event { name: name.into(), text: text.into() },
             Said::Body(Body::Comment { text, .. }) => event(text),
-            Said::Body(Body::Exit { name: function, module, returned }) => {
+            Said::Body(Body::Exit { name: function, module, returned, .. }) => {
                 What::Exit { function: name(function), module: name(module), returned: returned.map(Into::into) }
             }
             Said::Body(Body::Call { name: function, module, arguments, returned, shape }) => What::Entry {
@@ -200,7 +203,15 @@ impl<'a> Reader<'a> {
             },
         };
         let task = columns.task.map(|task| self.task(task));
-        Record { time_ns: columns.time_ns, cpu: columns.cpu, task, duration_ns, depth: depth(columns), what }
+        Record {
+            time_ns: columns.time_ns,
+            cpu: columns.cpu,
+            task,
+            duration_ns,
+            hard: columns.hard,
+            depth: depth(columns),
+            what,
+        }
     }
 }
 
@@ -219,7 +230,12 @@ enum Said<'a> {
 impl Parts<'_> {
     /// The line ends before all was said.
     fn cut(&self) -> bool {
-        matches!(self.said, Said::Body(Body::Call { shape: Shape::Cut, .. } | Body::Comment { cut: true, .. }))
+        matches!(
+            self.said,
+            Said::Body(
+                Body::Call { shape: Shape::Cut, .. } | Body::Exit { cut: true, .. } | Body::Comment { cut: true, .. }
+            )
+        )
     }
 }
 

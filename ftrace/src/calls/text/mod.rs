@@ -1,7 +1,6 @@
 //! Calls from the text of the function_graph tracer, as people paste it.
 //!
-//! Three passes, each linear in the text: lines to [`line::Line`]s, blocks that stand there twice ([`repeat`]), stacks of open calls
-//! ([`stacks`]). What a line says is taken as it is: columns that are missing are not known, and the indentation (two blanks a level, the
+//! Three passes, each linear in the text: lines to what they say, blocks that stand there twice, stacks of open calls. What a line says is taken as it is: columns that are missing are not known, and the indentation (two blanks a level, the
 //! depth that the kernel recorded) tells where a call belongs when the lines around it are missing:
 //!
 //! - an exit whose entry is missing is a call with its duration, and with the calls before it that lie deeper;
@@ -10,6 +9,7 @@
 
 mod body;
 mod columns;
+mod interrupts;
 mod line;
 mod repeat;
 mod stacks;

@@ -1,7 +1,12 @@
 //! Stacks of open calls, one for each task: what is called by what.
 
+mod tasks;
+
 use std::collections::HashMap;
 
+use tasks::Lane;
+
+use super::interrupts;
 use super::line::{Line, Record, What};
 use crate::calls::{Call, CallId, Calls, Ends, Mark, NameId, Names, Task};
 
@@ -30,6 +35,8 @@ struct Builder {
     calls: Calls,
     /// Callers above each call by the text's indentation, beside `calls.calls`.
     depths: Vec<Option<u32>>,
+    /// Whether it ran in a hard interrupt, if that is said, beside `calls.calls`.
+    hard: Vec<Option<bool>>,
     stacks: Vec<Stack>,
     by_lane: HashMap<Lane, usize>,
     /// Who runs on which CPU.
@@ -40,17 +47,8 @@ struct Builder {
     recent: Vec<usize>,
     /// A switch names the stack of the line that follows.
     switched: bool,
-}
-
-/// Whose a stack is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Lane {
-    /// A thread; of the idle threads, which all have the id zero, that of a CPU.
-    Task(i32, Option<u32>),
-    /// Whoever runs on a CPU.
-    Cpu(u32),
-    /// There is no telling.
-    Any,
+    /// Calls of tasks that nothing names and that wait, the last to wait at the end; only so many.
+    waiting: Vec<Vec<Frame>>,
 }
 
 /// Calls that are open, outermost first.
@@ -77,10 +75,10 @@ struct Frame {
     gap: Option<usize>,
 }
 
-/// More stacks than that are not looked at for a line that does not say whose it is.
-const RECENT: usize = 32;
 /// By how much a call may seem to be shorter than what it called: the kernel leaves digits of long durations out.
 const ROUNDING_NS: u64 = 1000;
+/// By how much at least the record of a call's end may come late: interrupts take so long.
+const LATE_NS: u64 = 10_000_000;
 /// Levels in which the entry of an exit is looked for when there is no indentation to tell it.
 const LEVELS: usize = 512;
 
@@ -120,70 +118,10 @@ impl Builder {
         }
     }
 
-    /// The stack that a record belongs to.
-    fn whose(&mut self, record: &Record) -> usize {
-        let task = record.task.or_else(|| self.on_cpu.get(&record.cpu?).copied());
-        if let Some(task) = task {
-            return self.stack(Lane::task(task, record.cpu), Some(task));
-        }
-        if let Some(cpu) = record.cpu {
-            return self.stack(Lane::Cpu(cpu), None);
-        }
-        let current = match self.current {
-            Some(current) => current,
-            None => self.stack(Lane::Any, None),
-        };
-        if self.switched || self.fits(current, record) {
-            return current;
-        }
-        let mut others = self.recent.iter().copied().filter(|stack| self.stacks[*stack].runs);
-        others.find(|stack| self.fits(*stack, record)).unwrap_or(current)
-    }
-
-    /// A record continues a stack as the indentation has it.
-    fn fits(&self, stack: usize, record: &Record) -> bool {
-        let stack = &self.stacks[stack];
-        let Some(top) = stack.frames.last() else {
-            // Where no call is open, one begins that nobody made. Idle threads make no system calls.
-            let What::Entry { function: Some(function), .. } = record.what else {
-                return matches!(record.what, What::Event { .. });
-            };
-            let idle = stack.task.is_some_and(|task| task.pid == 0);
-            return record.depth == Some(0) && !(idle && self.calls.names[function].contains("sys_"));
-        };
-        let (Some(depth), Some(top_depth)) = (record.depth, top.depth) else { return true };
-        match record.what {
-            What::Entry { .. } => depth == top_depth.saturating_add(1),
-            What::Exit { function, .. } => {
-                depth == top_depth && self.named(top, function) && top.may_take(record.duration_ns)
-            }
-            // The kernel indents events by its CPU, whoever runs there.
-            _ => true,
-        }
-    }
-
     /// An open call is of that name, as far as both are known.
     fn named(&self, frame: &Frame, function: Option<NameId>) -> bool {
         let open = self.calls[frame.call].function;
         function.is_none() || open.is_none() || open == function
-    }
-
-    fn stack(&mut self, lane: Lane, task: Option<Task>) -> usize {
-        let stacks = &mut self.stacks;
-        *self.by_lane.entry(lane).or_insert_with(|| {
-            stacks.push(Stack { task, ..Stack::default() });
-            stacks.len() - 1
-        })
-    }
-
-    fn use_stack(&mut self, stack: usize) {
-        if self.current == Some(stack) {
-            return;
-        }
-        self.current = Some(stack);
-        self.recent.retain(|other| *other != stack);
-        self.recent.insert(0, stack);
-        self.recent.truncate(RECENT);
     }
 
     fn entry(&mut self, stack: usize, record: Record) {
@@ -211,7 +149,7 @@ impl Builder {
             self.gap(stack);
         }
         let depth = record.depth.or(below);
-        let call = self.add(stack, call, depth);
+        let call = self.add(stack, call, depth, record.hard);
         if !leaf {
             self.stacks[stack].frames.push(Frame { call, depth, inside_ns: 0, gap: None });
         }
@@ -265,10 +203,10 @@ impl Builder {
             returned,
         };
         if inside.is_empty() {
-            inside = self.deeper(stack, record.depth);
+            inside = self.deeper(stack, record.depth, call.start_ns.zip(call.duration_ns));
         }
         self.gap(stack);
-        let call = self.add(stack, call, record.depth);
+        let call = self.add(stack, call, record.depth, record.hard);
         for child in &inside {
             self.calls.calls[child.0 as usize].parent = Some(call);
         }
@@ -300,21 +238,29 @@ impl Builder {
         }
     }
 
-    /// Takes the last calls of a stack's open call that lie deeper than that: they were made by the call that ends now.
-    fn deeper(&mut self, stack: usize, depth: Option<u32>) -> Vec<CallId> {
+    /// Takes the last calls of a stack's open call that lie deeper than that and did not begin long before: they were made by the call
+    /// that ends now, of which the beginning and the duration are given where they are known.
+    fn deeper(&mut self, stack: usize, depth: Option<u32>, took: Option<(u64, u64)>) -> Vec<CallId> {
         let Some(depth) = depth else { return Vec::new() };
+        // An interrupt between the end of a call and the record of it moves what seems to be its beginning.
+        let after_ns = took.map_or(0, |(start, duration)| start.saturating_sub(duration / 8 + LATE_NS));
         let siblings = match self.stacks[stack].frames.last() {
-            Some(frame) => &mut self.calls.calls[frame.call.0 as usize].children,
-            None => &mut self.stacks[stack].roots,
+            Some(frame) => &self.calls.calls[frame.call.0 as usize].children,
+            None => &self.stacks[stack].roots,
         };
-        let depths = &self.depths;
-        let deeper =
-            siblings.iter().rev().take_while(|call| depths[call.0 as usize].is_some_and(|other| other > depth)).count();
-        siblings.split_off(siblings.len() - deeper)
+        let inside = |call: &&CallId| {
+            let late = self.calls[**call].start_ns.is_none_or(|start| start >= after_ns);
+            late && self.depths[call.0 as usize].is_some_and(|other| other > depth)
+        };
+        let rest = siblings.len() - siblings.iter().rev().take_while(inside).count();
+        match self.stacks[stack].frames.last() {
+            Some(frame) => self.calls.calls[frame.call.0 as usize].children.split_off(rest),
+            None => self.stacks[stack].roots.split_off(rest),
+        }
     }
 
     /// Adds a call below the innermost open one.
-    fn add(&mut self, stack: usize, mut call: Call, depth: Option<u32>) -> CallId {
+    fn add(&mut self, stack: usize, mut call: Call, depth: Option<u32>, hard: Option<bool>) -> CallId {
         // A text of four thousand million lines does not come here.
         let id = CallId(self.calls.calls.len() as u32);
         match self.stacks[stack].frames.last() {
@@ -327,6 +273,7 @@ impl Builder {
         self.took(stack, call.duration_ns);
         self.calls.calls.push(call);
         self.depths.push(depth);
+        self.hard.push(hard);
         id
     }
 
@@ -343,16 +290,12 @@ impl Builder {
     }
 
     fn finish(mut self) -> Calls {
-        self.calls.damage.open = self.stacks.iter().map(|stack| stack.frames.len() as u64).sum();
+        let frames = self.stacks.iter().map(|stack| &stack.frames).chain(&self.waiting);
+        self.calls.damage.open = frames.map(|frames| frames.len() as u64).sum();
         let ids = (0..self.calls.calls.len()).map(|id| CallId(id as u32));
+        interrupts::mark(&mut self.calls, &self.hard);
         self.calls.roots = ids.filter(|id| self.calls[*id].parent.is_none()).collect();
         self.calls
-    }
-}
-
-impl Lane {
-    fn task(task: Task, cpu: Option<u32>) -> Lane {
-        Lane::Task(task.pid, cpu.filter(|_| task.pid == 0))
     }
 }
 
