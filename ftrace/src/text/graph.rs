@@ -5,10 +5,12 @@
 
 use crate::format::{EventFormat, Field};
 use crate::page::Lost;
+use crate::symbols::Symbol;
 use crate::trace::{Event, Trace, Unreadable};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 /// Columns and their contents, by the names of the tracer's options (`funcgraph-cpu` and so on).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,8 @@ struct Writer<'a> {
     /// By event id.
     sides: HashMap<u16, Fields<'a>>,
     cpus: HashMap<u32, Cpu>,
+    /// Names with their modules, by address.
+    functions: HashMap<u64, Arc<str>>,
     /// When calls were entered, by task, CPU of idle tasks and depth: for kernels whose exits do not say how long the call lasted.
     entered: HashMap<(i32, u32, i64), u64>,
     cpu_digits: usize,
@@ -160,6 +164,7 @@ impl<'a> Writer<'a> {
             options,
             sides: sides.collect(),
             cpus: HashMap::new(),
+            functions: HashMap::new(),
             entered: HashMap::new(),
             cpu_digits: last_cpu.to_string().len(),
             interrupts: interrupts.map(|(from, to)| from..to),
@@ -371,15 +376,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn function(&self, address: u64, out: &mut String) {
-        let Some(symbol) = self.trace.symbols.find(address) else {
-            let _ = write!(out, "0x{address:x}");
-            return;
-        };
-        out.push_str(&symbol.name);
-        if let Some(module) = &symbol.module {
-            let _ = write!(out, " [{module}]");
-        }
+    fn function(&mut self, address: u64, out: &mut String) {
+        let name = self.functions.entry(address).or_insert_with(|| match self.trace.symbols.find(address) {
+            Some(Symbol { name, module: Some(module), .. }) => format!("{name} [{module}]").into(),
+            Some(symbol) => symbol.name.clone(),
+            None => format!("0x{address:x}").into(),
+        });
+        out.push_str(name);
     }
 }
 
