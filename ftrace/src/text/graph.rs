@@ -108,13 +108,6 @@ impl Default for Cpu {
     }
 }
 
-/// What stands in the column of durations.
-#[derive(Clone, Copy)]
-enum Column {
-    Empty,
-    Duration(u64),
-}
-
 struct Writer<'a> {
     trace: &'a Trace,
     options: Options,
@@ -217,7 +210,7 @@ impl<'a> Writer<'a> {
             Some(side) => self.exit(event, side, out),
             None => {
                 self.prologue(event, out);
-                self.duration(Column::Empty, out);
+                self.duration(None, out);
                 let depth = self.cpu(event).depth;
                 if depth > 0 {
                     indent(depth + 1, out);
@@ -242,10 +235,10 @@ impl<'a> Writer<'a> {
             *open = if leaf { 0 } else { side.function };
         }
         let column = match &exit {
-            Some((exit, last)) => Column::Duration(exit.duration_ns.unwrap_or(last.time.saturating_sub(event.time))),
+            Some((exit, last)) => Some(exit.duration_ns.unwrap_or(last.time.saturating_sub(event.time))),
             None => {
                 self.entered.insert(place(event, side.depth), event.time);
-                Column::Empty
+                None
             }
         };
         self.duration(column, out);
@@ -258,7 +251,7 @@ impl<'a> Writer<'a> {
         self.prologue(event, out);
         let entered = self.entered.remove(&place(event, side.depth));
         let duration_ns = side.duration_ns.or_else(|| event.time.checked_sub(entered?));
-        self.duration(duration_ns.map_or(Column::Empty, Column::Duration), out);
+        self.duration(duration_ns, out);
         indent(side.depth, out);
         let cpu = self.cpu(event);
         cpu.depth = side.depth - 1;
@@ -340,13 +333,14 @@ impl<'a> Writer<'a> {
         let _ = write!(out, "{:^14}", format!("{comm}-{pid}"));
     }
 
-    fn duration(&self, column: Column, out: &mut String) {
+    /// The column of durations, which may be empty.
+    fn duration(&self, column: Option<u64>, out: &mut String) {
         if !self.options.duration {
             return;
         }
         match column {
-            Column::Empty => out.push_str("              |  "),
-            Column::Duration(ns) => {
+            None => out.push_str("              |  "),
+            Some(ns) => {
                 out.push(if self.options.overhead { mark(ns) } else { ' ' });
                 out.push(' ');
                 let before = out.len();
