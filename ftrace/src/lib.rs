@@ -18,5 +18,6 @@ pub mod format;
 pub mod page;
 pub mod report;
 pub mod symbols;
+pub mod text;
 pub mod trace;
 pub mod value;

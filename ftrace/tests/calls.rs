@@ -3,6 +3,7 @@
 mod support;
 
 use kstrobe_ftrace::calls::build::{Options, build};
+use kstrobe_ftrace::calls::functions::nest;
 use kstrobe_ftrace::calls::{Call, CallId, Calls, Damage, Ends, Mark};
 use std::collections::BTreeMap;
 use support::{GRAPHS, KERNELS, text, trace};
@@ -58,23 +59,23 @@ fn told(text: &str) -> BTreeMap<Who, Vec<Told>> {
             calls[open.pop().unwrap()].duration_ns = duration(span);
             continue;
         }
+        let mut from = calls.len();
         if is_exit && open.last().is_some_and(|call| calls[*call].depth == depth) {
-            open.pop();
+            // Another call than the one that is open: its are those since the first whose entry is missing as well.
+            let other = open.pop();
+            from = calls.iter().position(|call| call.parent == other && call.entry.is_none()).unwrap_or(from);
+            calls[from..]
+                .iter_mut()
+                .filter(|call| call.parent == other)
+                .for_each(|call| call.parent = open.last().copied());
+        } else if is_exit {
+            from -= calls.iter().rev().take_while(|call| call.depth > depth).count();
         }
         let parent = open.last().copied();
         let entry = (!is_exit).then_some((time_us, cpu));
         if is_exit {
-            for call in calls.iter_mut().rev().take_while(|call| call.depth > depth) {
-                if call.parent == parent {
-                    call.parent = Some(usize::MAX);
-                }
-            }
             let at = calls.len();
-            calls
-                .iter_mut()
-                .rev()
-                .filter(|call| call.parent == Some(usize::MAX))
-                .for_each(|call| call.parent = Some(at));
+            calls[from..].iter_mut().filter(|call| call.parent == parent).for_each(|call| call.parent = Some(at));
         } else if what.ends_with("() {") {
             open.push(calls.len());
         }
@@ -192,5 +193,37 @@ fn marks_stand_in_their_calls() {
         assert!(waits.len() >= 3, "{kernel}: {}", waits.len());
         assert!(waits[0].text.contains(" prev_prio=120 prev_state="), "{kernel}: {}", waits[0].text);
         assert_eq!(build(&trace, Options { marks: false }).marks, []);
+    }
+}
+
+#[test]
+fn functions_nest_by_their_callers() {
+    for kernel in KERNELS {
+        for scenario in ["function", "funcstack"] {
+            let calls = nest(&trace(kernel, scenario));
+            let text = text(kernel, scenario, "trace.txt");
+            // `ping-436     [001] .....    73.096464: tcp_init_sock <-tcp_v4_init_sock`
+            let told = text.lines().filter(|line| line.contains(" <-")).map(|line| {
+                let (function, caller) = line.rsplit_once(": ").unwrap().1.split_once(" <-").unwrap();
+                (function.to_owned(), caller.to_owned())
+            });
+            let told: Vec<_> = told.collect();
+            assert_eq!(calls.damage, Damage::default(), "{kernel} {scenario}");
+            assert_eq!(calls.calls.len(), told.len(), "{kernel} {scenario}");
+            let mut nested = 0;
+            for (call, (function, caller)) in calls.calls.iter().zip(told) {
+                assert_eq!((name(&calls, call), call.ends), (function, Ends::Entry), "{kernel} {scenario}");
+                if let Some(parent) = call.parent {
+                    assert_eq!(name(&calls, &calls[parent]), caller, "{kernel} {scenario}");
+                    assert_eq!(calls[parent].task, call.task, "{kernel} {scenario}");
+                    nested += 1;
+                }
+            }
+            assert!(
+                scenario == "funcstack" || nested * 3 > calls.calls.len(),
+                "{kernel}: {nested} of {}",
+                calls.calls.len()
+            );
+        }
     }
 }

@@ -4,154 +4,11 @@ mod support;
 
 use kstrobe_ftrace::calls::build::{Options, build};
 use kstrobe_ftrace::calls::{Calls, Damage, Ends};
-use kstrobe_ftrace::format::{EventFormat, Formats, PageFormat};
-use kstrobe_ftrace::symbols::Symbols;
-use kstrobe_ftrace::trace::{About, Buffer, CpuPages, CpuStats, Trace};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-use support::made::{Page, page_format};
+use support::graph::{Made, VETH, address, record};
 
-const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-     \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-     \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
-     \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
-     \tfield:unsigned long func;\toffset:8;\tsize:8;\tsigned:0;\n";
-const ENTRY: &str = "\tfield:unsigned long depth;\toffset:16;\tsize:8;\tsigned:0;\n\
-     \tfield:unsigned long args[];\toffset:24;\tsize:0;\tsigned:0;\n";
-const RETADDR: &str = "\tfield:unsigned long depth;\toffset:16;\tsize:8;\tsigned:0;\n\
-     \tfield:unsigned long retaddr;\toffset:24;\tsize:8;\tsigned:0;\n";
-const EXIT: &str = "\tfield:int depth;\toffset:16;\tsize:4;\tsigned:1;\n\
-     \tfield:unsigned int overrun;\toffset:20;\tsize:4;\tsigned:0;\n\
-     \tfield:unsigned long long calltime;\toffset:24;\tsize:8;\tsigned:0;\n\
-     \tfield:unsigned long long rettime;\toffset:32;\tsize:8;\tsigned:0;\n";
-/// Without the times, with the result.
-const NEW_EXIT: &str = "\tfield:int depth;\toffset:16;\tsize:4;\tsigned:1;\n\
-     \tfield:unsigned int overrun;\toffset:20;\tsize:4;\tsigned:0;\n\
-     \tfield:unsigned long retval;\toffset:24;\tsize:8;\tsigned:0;\n";
-const SWITCH: &str =
-    "\tfield:char next[16];\toffset:16;\tsize:16;\tsigned:0;\n\tfield:int to;\toffset:32;\tsize:4;\tsigned:1;\n";
-const PRINT: &str = "\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n";
-
-const EVENTS: [(&str, &str, u16, &str); 6] = [
-    ("ftrace", "funcgraph_entry", 11, ENTRY),
-    ("ftrace", "funcgraph_exit", 10, EXIT),
-    ("ftrace", "fgraph_retaddr_entry", 20, RETADDR),
-    ("sched", "sched_switch", 300, SWITCH),
-    ("ftrace", "print", 5, PRINT),
-    ("ftrace", "user_stack", 12, ""),
-];
-
-/// Functions by the first letter of their name.
-const SYMBOLS: &str = "1000 t a\n2000 t b\n3000 t c\n4000 t irq_enter_rcu\n5000 t veth_xmit\t[veth]\n";
-const VETH: u64 = 0x5000;
-
-fn address(name: char) -> u64 {
-    match name {
-        'a' => 0x1000,
-        'b' => 0x2000,
-        'c' => 0x3000,
-        'i' => 0x4000,
-        _ => VETH,
-    }
-}
-
-/// A record of the common fields, the function and more.
-fn record(id: u16, flags: u8, pid: i32, function: u64, more: &[u8]) -> Vec<u8> {
-    let mut bytes = id.to_le_bytes().to_vec();
-    bytes.extend([flags, 0]);
-    bytes.extend(pid.to_le_bytes());
-    bytes.extend(function.to_le_bytes());
-    bytes.extend(more);
-    bytes
-}
-
-/// Two CPUs that are being recorded.
-struct Made {
-    clock: &'static str,
-    exit: &'static str,
-    stats: [CpuStats; 2],
-    pages: [Vec<u8>; 2],
-    open: [Page; 2],
-    time: [u64; 2],
-    format: PageFormat,
-}
-
-impl Made {
-    fn new() -> Made {
-        Made {
-            clock: "local",
-            exit: EXIT,
-            stats: Default::default(),
-            pages: Default::default(),
-            open: [Page::at(0), Page::at(0)],
-            time: [0, 0],
-            format: page_format(4080),
-        }
-    }
-
-    /// A kernel whose exits have no times.
-    fn new_kernel() -> Made {
-        Made { exit: NEW_EXIT, ..Made::new() }
-    }
-
-    fn put(&mut self, cpu: usize, time: u64, bytes: &[u8]) -> &mut Made {
-        let delta = time - self.time[cpu];
-        self.time[cpu] = time;
-        self.open[cpu] = std::mem::take(&mut self.open[cpu]).extend(delta).record(0, bytes);
-        self
-    }
-
-    fn lose(&mut self, cpu: usize, count: Option<u64>) -> &mut Made {
-        let next = Page::at(self.time[cpu]).lost(count);
-        let page = std::mem::replace(&mut self.open[cpu], next);
-        self.pages[cpu].extend(page.whole(&self.format));
-        self
-    }
-
-    fn enter(&mut self, cpu: usize, time: u64, pid: i32, depth: u64, name: char) -> &mut Made {
-        self.put(cpu, time, &record(11, 0, pid, address(name), &depth.to_le_bytes()))
-    }
-
-    /// An exit with the times that the kernel kept.
-    fn exit(&mut self, cpu: usize, time: u64, pid: i32, depth: u32, name: char, span: (u64, u64)) -> &mut Made {
-        let times = [depth.to_le_bytes(), [0; 4]].concat();
-        let times = [times, span.0.to_le_bytes().to_vec(), span.1.to_le_bytes().to_vec()].concat();
-        self.put(cpu, time, &record(10, 0, pid, address(name), &times))
-    }
-
-    fn new_exit(&mut self, cpu: usize, time: u64, pid: i32, depth: u32, name: char, returned: u64) -> &mut Made {
-        let more = [depth.to_le_bytes().to_vec(), vec![0; 4], returned.to_le_bytes().to_vec()].concat();
-        self.put(cpu, time, &record(10, 0, pid, address(name), &more))
-    }
-
-    fn trace(&self) -> Trace {
-        let mut formats = Formats::default();
-        for (system, name, id, fields) in EVENTS {
-            let fields = if id == 10 { self.exit } else { fields };
-            let text = format!("name: {name}\nID: {id}\nformat:\n{COMMON}{fields}\nprint fmt: \"\"\n");
-            formats.add(EventFormat::parse(system, &text).unwrap());
-        }
-        let cpu = |cpu: usize| CpuPages {
-            cpu: cpu as u32,
-            pages: [self.pages[cpu].clone(), self.open[cpu].whole(&self.format)].concat(),
-            stats: Some(self.stats[cpu]),
-        };
-        Trace {
-            page: self.format.clone(),
-            header_event: String::new(),
-            formats,
-            symbols: Symbols::parse(SYMBOLS),
-            printk: BTreeMap::new(),
-            comms: BTreeMap::from([(7, "seven".to_owned())]),
-            tgids: BTreeMap::new(),
-            buffers: vec![Buffer { name: String::new(), clock: self.clock.to_owned(), cpus: vec![cpu(0), cpu(1)] }],
-            about: About::default(),
-        }
-    }
-
-    fn calls(&self) -> Calls {
-        build(&self.trace(), Options::default())
-    }
+fn built(made: &Made) -> Calls {
+    build(&made.trace(), Options::default())
 }
 
 /// A line per call: indent, name, `{` without an exit, `}` without an entry, `!` of an interrupt, start, duration.
@@ -178,7 +35,7 @@ fn calls_nest_by_task_not_by_cpu() {
     // Another task on the same CPU, then the first on the other CPU.
     made.enter(0, 120, 8, 0, 'a').exit(0, 130, 8, 0, 'a', (119, 129));
     made.exit(1, 140, 7, 1, 'b', (109, 139)).exit(1, 150, 7, 0, 'a', (99, 149));
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["a 99 50", "  b 109 30", "a 119 10"]);
     assert_eq!(calls.damage, Damage::default());
     let comms: Vec<_> =
@@ -192,7 +49,7 @@ fn idle_tasks_are_one_for_each_cpu() {
     let mut made = Made::new();
     made.enter(0, 100, 0, 0, 'a').enter(1, 110, 0, 0, 'b');
     made.exit(0, 120, 0, 0, 'a', (100, 120)).exit(1, 130, 0, 0, 'b', (110, 130));
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["a 100 20", "b 110 20"]);
     assert_eq!(calls.damage, Damage::default());
     assert_eq!(&*calls.names[calls.calls[1].task.unwrap().comm.unwrap()], "<idle>");
@@ -206,7 +63,7 @@ fn exits_without_entries_have_what_lies_deeper_before_them() {
     made.enter(0, 130, 7, 4, 'b').exit(0, 140, 7, 4, 'b', (130, 140));
     made.exit(0, 150, 7, 3, 'a', (80, 150));
     made.enter(0, 160, 7, 3, 'b').exit(0, 170, 7, 3, 'b', (160, 170));
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["a } 80 70", "  c } 90 30", "    b 100 10", "  b 130 10", "b 160 10"]);
     assert_eq!(calls.damage, Damage { no_entry: 2, ..Damage::default() });
 }
@@ -219,7 +76,7 @@ fn entries_without_exits_end_where_the_next_call_shows_it() {
     made.enter(0, 130, 7, 1, 'c').exit(0, 140, 7, 1, 'c', (130, 140));
     // Another function's exit at a depth where `b` is open.
     made.enter(0, 150, 7, 1, 'b').exit(0, 160, 7, 1, 'c', (155, 160));
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(
         outline(&calls),
         ["a { 100 ?", "  b { 110 ?", "    c { 120 ?", "  c 130 10", "  b { 150 ?", "  c } 155 5"]
@@ -232,7 +89,7 @@ fn callers_that_are_missing_leave_the_call_to_the_nearest() {
     let mut made = Made::new();
     made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 3, 'c').exit(0, 120, 7, 3, 'c', (110, 120));
     made.exit(0, 130, 7, 0, 'a', (100, 130));
-    assert_eq!(outline(&made.calls()), ["a 100 30", "  c 110 10"]);
+    assert_eq!(outline(&built(&made)), ["a 100 30", "  c 110 10"]);
 }
 
 #[test]
@@ -240,19 +97,44 @@ fn after_a_loss_only_the_kernels_times_pair_an_exit() {
     // The exit is of the very call, as it began before the entry was recorded.
     let mut made = Made::new();
     made.enter(0, 100, 7, 0, 'a').lose(0, Some(9)).exit(0, 500, 7, 0, 'a', (99, 499));
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["a 99 400"]);
     assert_eq!(calls.damage, Damage { lost: 9, ..Damage::default() });
     // The exit is of another call of the same function.
     let mut made = Made::new();
     made.enter(0, 100, 7, 0, 'a').lose(0, None).exit(0, 500, 7, 0, 'a', (450, 499));
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["a { 100 ?", "a } 450 49"]);
     assert_eq!(calls.damage, Damage { lost: 1, no_exit: 1, no_entry: 1, ..Damage::default() });
     // Nobody can tell.
     let mut made = Made::new_kernel();
     made.enter(0, 100, 7, 0, 'a').lose(0, None).new_exit(0, 500, 7, 0, 'a', 0);
-    assert_eq!(outline(&made.calls()), ["a { 100 ?", "a } ? ?"]);
+    assert_eq!(outline(&built(&made)), ["a { 100 ?", "a } ? ?"]);
+}
+
+#[test]
+fn what_came_after_a_loss_is_not_in_calls_that_ended_there() {
+    // `c` is in the call of `v`, of which only the end was recorded; times or the place of the loss tell.
+    let expected = ["a { 100 ?", "  b 110 10", "veth_xmit } 200 200", "  c 300 10"];
+    let mut made = Made::new();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').exit(0, 120, 7, 1, 'b', (110, 120)).lose(0, None);
+    made.enter(0, 300, 7, 1, 'c').exit(0, 310, 7, 1, 'c', (300, 310)).exit(0, 400, 7, 0, 'v', (200, 400));
+    assert_eq!(outline(&built(&made)), expected);
+    let mut made = Made::new_kernel();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').new_exit(0, 120, 7, 1, 'b', 0).lose(0, None);
+    made.enter(0, 300, 7, 1, 'c').new_exit(0, 310, 7, 1, 'c', 0).new_exit(0, 400, 7, 0, 'v', 0);
+    assert_eq!(outline(&built(&made)), [expected[0], expected[1], "veth_xmit } ? ?", expected[3]]);
+    // Two open calls that ended there; nobody knows who called `c`.
+    let mut made = Made::new();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').lose(0, None);
+    made.enter(0, 300, 7, 2, 'c').exit(0, 310, 7, 2, 'c', (300, 310));
+    made.enter(0, 400, 7, 0, 'a').exit(0, 410, 7, 0, 'a', (400, 410));
+    assert_eq!(outline(&built(&made)), ["a { 100 ?", "  b { 110 ?", "c 300 10", "a 400 10"]);
+    // A call that is seen to have been open all the time vouches for its callers.
+    let mut made = Made::new();
+    made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').lose(0, None).enter(0, 300, 7, 2, 'c');
+    made.exit(0, 310, 7, 2, 'c', (300, 310)).exit(0, 400, 7, 1, 'b', (110, 400)).exit(0, 500, 7, 0, 'a', (100, 500));
+    assert_eq!(outline(&built(&made)), ["a 100 400", "  b 110 290", "    c 300 10"]);
 }
 
 #[test]
@@ -261,17 +143,17 @@ fn a_loss_on_another_cpu_is_one_when_the_task_was_there() {
     // CPU 1 lost records while the task stayed on CPU 0.
     made.enter(0, 100, 7, 0, 'a').lose(1, Some(5)).enter(1, 200, 8, 0, 'b').new_exit(1, 210, 8, 0, 'b', 0);
     made.new_exit(0, 300, 7, 0, 'a', 0);
-    assert_eq!(outline(&made.calls()), ["a 100 200", "b 200 10"]);
+    assert_eq!(outline(&built(&made)), ["a 100 200", "b 200 10"]);
     // It came to CPU 1 after that.
     let mut made = Made::new_kernel();
     made.enter(0, 100, 7, 0, 'a').lose(1, Some(5)).enter(1, 200, 8, 0, 'b').new_exit(1, 210, 8, 0, 'b', 0);
     made.new_exit(1, 300, 7, 0, 'a', 0);
-    assert_eq!(outline(&made.calls()), ["a { 100 ?", "b 200 10", "a } ? ?"]);
+    assert_eq!(outline(&built(&made)), ["a { 100 ?", "b 200 10", "a } ? ?"]);
     // CPU 1 overwrote what was before its first record.
     let mut made = Made::new_kernel();
     made.stats[1].overrun = 40;
     made.enter(0, 100, 7, 0, 'a').new_exit(1, 300, 7, 0, 'a', 0);
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["a { 100 ?", "a } ? ?"]);
     assert_eq!(calls.damage.lost, 40);
 }
@@ -287,7 +169,7 @@ fn interrupts_are_called_by_what_they_interrupt() {
     made.put(0, 130, &hard(11, 1, &[])).put(0, 140, &hard(11, 2, &[]));
     made.put(0, 150, &hard(10, 2, &[140, 150])).put(0, 160, &hard(10, 1, &[130, 160]));
     made.exit(0, 170, 7, 0, 'a', (100, 170));
-    assert_eq!(outline(&made.calls()), ["a 100 70", "  irq_enter_rcu ! 110 10", "  b ! 130 30", "    c 140 10"]);
+    assert_eq!(outline(&built(&made)), ["a 100 70", "  irq_enter_rcu ! 110 10", "  b ! 130 30", "    c 140 10"]);
 }
 
 #[test]
@@ -296,14 +178,14 @@ fn interrupts_at_the_edge_of_a_call_are_where_their_times_say() {
     let mut made = Made::new();
     made.enter(0, 100, 7, 0, 'a').enter(0, 120, 7, 2, 'c').exit(0, 130, 7, 2, 'c', (120, 130));
     made.enter(0, 140, 7, 1, 'b').exit(0, 150, 7, 1, 'b', (110, 150)).exit(0, 160, 7, 0, 'a', (100, 160));
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["a 100 60", "  b 110 40", "    c ! 120 10"]);
     assert_eq!(calls.damage, Damage::default());
     // Recorded before the exit of a call that was over.
     let mut made = Made::new();
     made.enter(0, 100, 7, 0, 'a').enter(0, 110, 7, 1, 'b').enter(0, 130, 7, 2, 'c').exit(0, 140, 7, 2, 'c', (130, 140));
     made.exit(0, 150, 7, 1, 'b', (110, 120)).exit(0, 160, 7, 0, 'a', (100, 160));
-    assert_eq!(outline(&made.calls()), ["a 100 60", "  b 110 10", "  c ! 130 10"]);
+    assert_eq!(outline(&built(&made)), ["a 100 60", "  b 110 10", "  c ! 130 10"]);
 }
 
 #[test]
@@ -313,7 +195,7 @@ fn new_kernels_have_arguments_and_results_but_no_times() {
     made.put(0, 100, &record(11, 0, 7, VETH, &words(&[0, 1, 0xffff_8880_0000_0000])));
     made.put(0, 110, &record(20, 0, 7, address('b'), &words(&[1, 0x1234])));
     made.new_exit(0, 120, 7, 1, 'b', 0xffff_fff5).new_exit(0, 140, 7, 0, 'v', 0x1f);
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(outline(&calls), ["veth_xmit 100 40", "  b 110 10"]);
     assert_eq!(calls.calls[0].arguments.as_deref(), Some("0x1, 0xffff888000000000"));
     assert_eq!(calls.calls[0].module.map(|module| &*calls.names[module]), Some("veth"));
@@ -329,7 +211,7 @@ fn other_clocks_pair_as_well() {
     // The kernel's times are those of the local clock, far from this one.
     made.enter(0, 5_000_100, 7, 0, 'a').enter(0, 5_000_110, 7, 1, 'b');
     made.exit(0, 5_000_140, 7, 1, 'b', (109, 139)).exit(0, 5_000_150, 7, 0, 'a', (99, 149));
-    assert_eq!(outline(&made.calls()), ["a 5000100 50", "  b 5000110 30"]);
+    assert_eq!(outline(&built(&made)), ["a 5000100 50", "  b 5000110 30"]);
 }
 
 #[test]
@@ -338,7 +220,7 @@ fn marks_stand_in_the_innermost_call_of_their_task() {
     let switch = record(300, 0, 7, 1, &[b"next task\0\0\0\0\0\0\0".as_slice(), &8i32.to_le_bytes()].concat());
     made.enter(0, 100, 7, 0, 'a').put(0, 110, &switch).put(0, 120, &record(5, 0, 8, 0, b"hello\n\0"));
     made.exit(0, 130, 7, 0, 'a', (100, 130)).put(0, 140, &switch);
-    let calls = made.calls();
+    let calls = built(&made);
     let marks: Vec<_> = calls.marks.iter().map(|mark| (mark.call, &*mark.event, &*mark.text)).collect();
     let text = "func=1 next=next task to=8";
     assert_eq!(
@@ -353,12 +235,12 @@ fn what_cannot_be_understood_is_counted() {
     let mut made = Made::new();
     // A short entry, an unknown event.
     made.put(0, 100, &record(11, 0, 7, 1, &[])).put(0, 110, &record(9999, 0, 7, 1, &[])).enter(0, 120, 7, 0, 'a');
-    let calls = made.calls();
+    let calls = built(&made);
     assert_eq!(calls.damage, Damage { not_understood: 2, open: 1, ..Damage::default() });
     // An address where no symbol is.
     let mut made = Made::new();
     made.put(0, 100, &record(11, 0, 7, 0x10, &0u64.to_le_bytes()));
-    assert_eq!(outline(&made.calls()), ["0x10 { 100 ?"]);
+    assert_eq!(outline(&built(&made)), ["0x10 { 100 ?"]);
 }
 
 /// Steps of two tasks on two CPUs: entries and exits with and without sense, losses.
@@ -380,7 +262,7 @@ proptest! {
                 _ => { made.exit(cpu, time, pid, depth, name, (time - u64::from(kind) * 7, time - 3)); exits += 1; }
             }
         }
-        let calls = made.calls();
+        let calls = built(&made);
         let count = |wanted: Ends| calls.calls.iter().filter(|call| call.ends == wanted).count() as u64;
         // Every record is in one call, every call in one tree.
         prop_assert_eq!(count(Ends::Both) + count(Ends::Entry), entries);

@@ -1,7 +1,7 @@
 //! Calls from the records of the function_graph tracer.
 
 use super::pair::{Match, Span, Stack};
-use super::{Call, CallId, Calls, Ends, Mark, NameId, Task, marks};
+use super::{Call, CallId, Calls, Ends, Mark, NameId, marks};
 use crate::format::{EventFormat, Field};
 use crate::page::Lost;
 use crate::trace::{Event, Trace};
@@ -244,16 +244,10 @@ impl<'a> Builder<'a> {
 
     /// What all calls have.
     fn call(&mut self, event: &Event<'a>, function: NameId, module: Option<NameId>) -> Call {
-        let pid = event.pid();
-        let comm = match pid {
-            // As the kernel's own text calls it.
-            0 => Some("<idle>"),
-            _ => self.trace.comms.get(&pid).map(String::as_str),
-        };
         Call {
             function: Some(function),
             module,
-            task: Some(Task { pid, comm: comm.map(|comm| self.calls.names.id(comm)) }),
+            task: Some(self.calls.names.task(self.trace, event.pid())),
             cpu: Some(event.cpu),
             start_ns: None,
             duration_ns: None,
@@ -266,18 +260,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Name and module of the function at an address; the address in hexadecimal where no symbol is known.
+    /// Name and module of the function at an address.
     fn function(&mut self, address: u64) -> (NameId, Option<NameId>) {
-        match self.functions.entry(address) {
-            Place::Occupied(known) => *known.get(),
-            Place::Vacant(place) => {
-                let names = &mut self.calls.names;
-                *place.insert(match self.trace.symbols.find(address) {
-                    Some(symbol) => (names.id(&symbol.name), symbol.module.as_ref().map(|module| names.id(module))),
-                    None => (names.id(&format!("0x{address:x}")), None),
-                })
-            }
-        }
+        let names = &mut self.calls.names;
+        *self.functions.entry(address).or_insert_with(|| names.function(&self.trace.symbols, address))
     }
 
     /// The task that an event is of, which doubts its open calls when its records may have been lost since it was seen last.

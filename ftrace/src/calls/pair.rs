@@ -6,6 +6,7 @@
 //! - An entry at a depth ends what is open there or deeper: those exits are missing.
 //! - An exit ends what is open deeper, and at its depth what is not its own call. When its own call is not open, it becomes a call that has
 //!   what came before it and lies deeper, back to the call that is open around it.
+//! - Where records were lost, open calls are in doubt. Those that are not seen to end ended there: what came later is not in them.
 //! - A call whose callers are missing belongs to the nearest one that is known.
 //! - An interrupt may come after a function was entered and before that is recorded: then its calls stand before the entry of the function
 //!   that has them. Or after the function was left and before that is recorded: then they are not in it, though they stand in front of its
@@ -22,6 +23,8 @@ pub(super) struct Stack {
     over: Vec<Over>,
     /// So many of `open` may have ended where records were lost.
     doubtful: usize,
+    /// How long `over` was then.
+    doubted_at: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +68,7 @@ impl Stack {
     /// Records of this task may be missing here.
     pub(super) fn doubt(&mut self) {
         self.doubtful = self.open.len();
+        self.doubted_at = self.over.len();
     }
 
     /// A call begins.
@@ -86,21 +90,25 @@ impl Stack {
     ) -> (CallId, Ends) {
         self.end_from(depth + 1, calls);
         if let Some(open) = self.open.last().filter(|open| open.depth == depth) {
-            let certain = self.doubtful < self.open.len();
             let is_this = match same(&calls[open.call]) {
                 Match::Certain => true,
-                Match::Likely => certain,
+                Match::Likely => self.doubtful < self.open.len(),
                 Match::No => false,
             };
             if is_this {
-                return (self.close(span, calls), Ends::Both);
+                if self.doubtful == self.open.len() {
+                    // It was open all the time, and so was what called it.
+                    self.doubtful = 0;
+                }
+                return (self.close(self.over.len(), span, calls), Ends::Both);
             }
-            self.end_from(depth, calls);
+            let to = if span.ended_ns.is_some() { self.deeper_since(depth, span, calls) } else { self.seen() };
+            self.miss(to, calls);
         }
         calls.damage.no_entry += 1;
         let call = add(unknown, calls);
-        let deeper = self.deeper(self.over.len(), depth, |_| true);
-        self.adopt(Over { call, depth }, deeper, span, calls);
+        let from = self.deeper_since(depth, span, calls);
+        self.adopt(Over { call, depth }, from, self.over.len(), span, calls);
         (call, Ends::Exit)
     }
 
@@ -108,7 +116,7 @@ impl Stack {
     pub(super) fn end(&mut self, calls: &mut Calls) {
         calls.damage.open += self.open.len() as u64;
         while !self.open.is_empty() {
-            self.close(Span::default(), calls);
+            self.close(self.over.len(), Span::default(), calls);
         }
         self.over.clear();
     }
@@ -116,20 +124,35 @@ impl Stack {
     /// Calls at a depth or deeper are over without having been seen to end.
     fn end_from(&mut self, depth: i64, calls: &mut Calls) {
         while self.open.last().is_some_and(|open| open.depth >= depth) {
-            calls.damage.no_exit += 1;
-            self.close(Span::default(), calls);
+            self.miss(self.seen(), calls);
         }
     }
 
-    /// The innermost open call is over.
-    fn close(&mut self, span: Span, calls: &mut Calls) -> CallId {
+    /// Up to where the innermost open call has what is over, when it is not seen to end.
+    fn seen(&self) -> usize {
+        if self.doubtful == self.open.len() { self.doubted_at } else { self.over.len() }
+    }
+
+    /// The innermost open call was over before what is over from a place on.
+    fn miss(&mut self, to: usize, calls: &mut Calls) {
+        calls.damage.no_exit += 1;
+        let in_doubt = self.doubtful == self.open.len();
+        self.close(to, Span::default(), calls);
+        if in_doubt {
+            // It is itself among what was over then.
+            self.doubted_at += 1;
+        }
+    }
+
+    /// The innermost open call is over, and has what is over up to a place.
+    fn close(&mut self, to: usize, span: Span, calls: &mut Calls) -> CallId {
         // Callers make sure that one is open.
         let Some(Open { call, depth, over }) = self.open.pop() else { return CallId(0) };
         self.doubtful = self.doubtful.min(self.open.len());
         let inside = |over: &Over| span.began_ns.is_some_and(|began| calls[over.call].start_ns >= Some(began));
         let from = self.deeper(over, depth, inside);
         interrupts(&self.over[from..over], calls);
-        self.adopt(Over { call, depth }, from, span, calls);
+        self.adopt(Over { call, depth }, from, to.max(over), span, calls);
         call
     }
 
@@ -140,17 +163,27 @@ impl Stack {
         end - before.take_while(|over| over.depth > depth && wanted(over)).count()
     }
 
-    /// A call is over: gives it what is over since a place and began before it ended.
-    fn adopt(&mut self, parent: Over, from: usize, span: Span, calls: &mut Calls) {
+    /// The same at the end, for a call that is over: where the kernel's own times are known, what began before it is not in it.
+    fn deeper_since(&self, depth: i64, span: Span, calls: &Calls) -> usize {
+        let exact = span.began_ns.filter(|_| span.ended_ns.is_some());
+        self.deeper(self.over.len(), depth, |over| match (exact, calls[over.call].start_ns) {
+            (Some(began), Some(start)) => start >= began,
+            _ => true,
+        })
+    }
+
+    /// A call is over: gives it what is over between two places and began before it ended.
+    fn adopt(&mut self, parent: Over, from: usize, to: usize, span: Span, calls: &mut Calls) {
         let late = |over: &&Over| span.ended_ns.is_some_and(|ended| calls[over.call].start_ns >= Some(ended));
-        let late = self.over[from..].iter().rev().take(LATE).take_while(late).count();
-        let to = self.over.len() - late;
-        interrupts(&self.over[to..], calls);
-        for over in &self.over[from..to] {
+        let late = self.over[from..to].iter().rev().take(LATE).take_while(late).count();
+        let inside = to - late;
+        interrupts(&self.over[inside..to], calls);
+        for over in &self.over[from..inside] {
             calls.calls[over.call.0 as usize].parent = Some(parent.call);
             calls.calls[parent.call.0 as usize].children.push(over.call);
         }
-        self.over.splice(from..to, [parent]);
+        self.over.splice(from..inside, [parent]);
+        self.doubted_at = self.doubted_at.min(from);
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod dat;
+pub mod graph;
 pub mod made;
 pub mod tree;
 

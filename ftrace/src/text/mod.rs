@@ -1,0 +1,3 @@
+//! Traces as text, like the kernel's own `trace` file.
+
+pub mod graph;
