@@ -4,7 +4,8 @@ mod support;
 
 use kstrobe_ftrace::text::graph::{Options, write};
 use kstrobe_ftrace::trace::{Event, Trace};
-use support::graph::Made;
+use proptest::prelude::*;
+use support::graph::{Made, record};
 use support::{GRAPHS, KERNELS, text, trace};
 
 /// The text of the scheduler's events that occur.
@@ -161,4 +162,21 @@ fn kernels_without_times_in_exits_have_those_of_the_records() {
         " 1)               |        } /* b */",
     ];
     assert_eq!(lines(&made, Options::default()), expected);
+}
+
+proptest! {
+    #[test]
+    fn any_records_are_written(records in proptest::collection::vec((0..25u16, 0..3i32, 0..7u64, proptest::collection::vec(any::<u8>(), 0..48)), 0..40)) {
+        let mut made = Made::new();
+        for (at, (id, pid, function, more)) in records.iter().enumerate() {
+            made.put(at % 2, at as u64, &record(*id, 0, *pid, function << 12, more));
+        }
+        let mut out = Vec::new();
+        let mut comment = |_: &Event<'_>, out: &mut String| out.push_str("comment\n\n");
+        write(&made.trace(), Options::full(), &mut comment, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        // Every record has a line, two of a leaf one.
+        let lines = text.lines().filter(|line| line.contains("/* ") || line.ends_with('{') || line.ends_with(");")).count();
+        prop_assert!(lines <= records.len() && 2 * lines >= records.len(), "{text}");
+    }
 }

@@ -24,7 +24,8 @@ use crate::events::tail::Tail;
 use crate::export::{self, Format};
 use crate::http::{self, Access, Denied, Endpoints, Status};
 use crate::kernel::load::Loader;
-use crate::kernel::{detect, sys};
+use crate::kernel::tracefs::Tracefs;
+use crate::kernel::{detect, instance, sys};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Moment, Snapshot};
 use crate::plan::{self, Draft};
@@ -208,6 +209,7 @@ impl Capturing {
 impl App {
     fn start(drafts: &[Draft], btf: Option<&Path>, mistakes: Vec<String>, desk: Option<Arc<Desk>>) -> App {
         sys::raise_open_files();
+        sweep();
         if drafts.is_empty() {
             tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
         }
@@ -253,6 +255,17 @@ impl App {
 
     fn status(&self) -> Status {
         Status { probes: self.probes.iter().map(|p| lock(p).status()).collect(), mistakes: self.mistakes.clone() }
+    }
+}
+
+/// Puts right what a killed agent left in tracefs. Where there is no tracefs there is nothing.
+fn sweep() {
+    let swept = Tracefs::open().and_then(|tracefs| instance::sweep(&Arc::new(tracefs)));
+    for swept in swept.into_iter().flatten() {
+        match swept.result {
+            Ok(()) => tracing::warn!(what = swept.what, "removed what a killed agent left"),
+            Err(error) => tracing::error!(what = swept.what, %error, "what a killed agent left cannot be put right"),
+        }
     }
 }
 

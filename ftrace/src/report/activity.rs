@@ -192,7 +192,8 @@ impl Follow {
         self.named(event, next, "next_comm");
         // Pid 0 is another thread on each CPU, and never waits.
         if prev != 0 {
-            let state = match event.text("prev_state") {
+            // The kernel's text has the letters, records have the bits.
+            let state = match event.text("prev_state").filter(|text| text.starts_with(char::is_alphabetic)) {
                 Some(letters) => Arc::from(&*letters),
                 None => {
                     let states = self.states.get_or_insert_with(|| States::of(event.print()));

@@ -96,7 +96,9 @@ pub fn blocks<'a>(events: impl Iterator<Item = Happening<'a>>, asked: &Asked) ->
             report.not_understood += 1;
             continue;
         };
-        let key = (device, sector);
+        // A flush alone has no sector: 0 when it is issued, the last there is when it completes.
+        let flush = sectors == 0 && event.text("rwbs").is_some_and(|letters| letters.starts_with('F'));
+        let key = (device, if flush { u64::MAX } else { sector });
         match name {
             "block_rq_insert" => {
                 inserted.insert(key, event.time_ns);

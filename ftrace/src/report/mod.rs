@@ -14,6 +14,7 @@ mod lengths;
 pub mod names;
 mod packets;
 mod slowest;
+mod split;
 mod spread;
 mod summary;
 mod switches;

@@ -143,6 +143,8 @@ struct Task {
 #[derive(Default)]
 struct Packet {
     way: Receive,
+    /// It went up the stack (`netif_receive_skb`).
+    on_stack: bool,
     /// Whom it woke, and when.
     woke: Vec<(i32, u64)>,
 }
@@ -206,7 +208,7 @@ impl Stitch {
             "netif_rx" => {
                 if let Some(address) = event.number("skbaddr") {
                     let way = Receive { queued_ns: Some(time_ns), ..Receive::default() };
-                    self.packets.insert(address, Packet { way, woke: Vec::new() });
+                    self.packets.insert(address, Packet { way, woke: Vec::new(), on_stack: false });
                 }
             }
             "napi_gro_receive_entry" | "netif_receive_skb_entry" | "netif_receive_skb" => self.received(event),
@@ -237,9 +239,17 @@ impl Stitch {
     fn received(&mut self, event: &Happening<'_>) {
         let Some(address) = event.number("skbaddr") else { return };
         let cpu = self.cpus.entry(event.cpu).or_default();
-        let again = cpu.packet == Some(address);
         cpu.packet = Some(address);
-        if again {
+        let softirq_ns = cpu.softirq.as_ref().map(|(ns, _)| *ns);
+        let on_stack = event.name() == "netif_receive_skb";
+        // Packets are gathered before they go up the stack: each is told twice, and may be told of in between others.
+        if let Some(packet) = self.packets.get_mut(&address)
+            && on_stack
+            && !packet.on_stack
+            && packet.way.received_ns.is_some()
+            && packet.way.softirq_ns == softirq_ns
+        {
+            packet.on_stack = true;
             return;
         }
         let old = self.packets.remove(&address);
@@ -258,7 +268,7 @@ impl Stitch {
                 }
             }
         }
-        self.packets.insert(address, Packet { way, woke: Vec::new() });
+        self.packets.insert(address, Packet { way, woke: Vec::new(), on_stack });
     }
 
     fn waking(&mut self, event: &Happening<'_>) {

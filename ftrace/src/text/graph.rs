@@ -5,10 +5,12 @@
 
 use crate::format::{EventFormat, Field};
 use crate::page::Lost;
+use crate::symbols::Symbol;
 use crate::trace::{Event, Trace, Unreadable};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 /// Columns and their contents, by the names of the tracer's options (`funcgraph-cpu` and so on).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,19 +108,14 @@ impl Default for Cpu {
     }
 }
 
-/// What stands in the column of durations.
-#[derive(Clone, Copy)]
-enum Column {
-    Empty,
-    Duration(u64),
-}
-
 struct Writer<'a> {
     trace: &'a Trace,
     options: Options,
     /// By event id.
     sides: HashMap<u16, Fields<'a>>,
     cpus: HashMap<u32, Cpu>,
+    /// Names with their modules, by address.
+    functions: HashMap<u64, Arc<str>>,
     /// When calls were entered, by task, CPU of idle tasks and depth: for kernels whose exits do not say how long the call lasted.
     entered: HashMap<(i32, u32, i64), u64>,
     cpu_digits: usize,
@@ -160,6 +157,7 @@ impl<'a> Writer<'a> {
             options,
             sides: sides.collect(),
             cpus: HashMap::new(),
+            functions: HashMap::new(),
             entered: HashMap::new(),
             cpu_digits: last_cpu.to_string().len(),
             interrupts: interrupts.map(|(from, to)| from..to),
@@ -212,7 +210,7 @@ impl<'a> Writer<'a> {
             Some(side) => self.exit(event, side, out),
             None => {
                 self.prologue(event, out);
-                self.duration(Column::Empty, out);
+                self.duration(None, out);
                 let depth = self.cpu(event).depth;
                 if depth > 0 {
                     indent(depth + 1, out);
@@ -237,10 +235,10 @@ impl<'a> Writer<'a> {
             *open = if leaf { 0 } else { side.function };
         }
         let column = match &exit {
-            Some((exit, last)) => Column::Duration(exit.duration_ns.unwrap_or(last.time.saturating_sub(event.time))),
+            Some((exit, last)) => Some(exit.duration_ns.unwrap_or(last.time.saturating_sub(event.time))),
             None => {
                 self.entered.insert(place(event, side.depth), event.time);
-                Column::Empty
+                None
             }
         };
         self.duration(column, out);
@@ -253,7 +251,7 @@ impl<'a> Writer<'a> {
         self.prologue(event, out);
         let entered = self.entered.remove(&place(event, side.depth));
         let duration_ns = side.duration_ns.or_else(|| event.time.checked_sub(entered?));
-        self.duration(duration_ns.map_or(Column::Empty, Column::Duration), out);
+        self.duration(duration_ns, out);
         indent(side.depth, out);
         let cpu = self.cpu(event);
         cpu.depth = side.depth - 1;
@@ -335,13 +333,14 @@ impl<'a> Writer<'a> {
         let _ = write!(out, "{:^14}", format!("{comm}-{pid}"));
     }
 
-    fn duration(&self, column: Column, out: &mut String) {
+    /// The column of durations, which may be empty.
+    fn duration(&self, column: Option<u64>, out: &mut String) {
         if !self.options.duration {
             return;
         }
         match column {
-            Column::Empty => out.push_str("              |  "),
-            Column::Duration(ns) => {
+            None => out.push_str("              |  "),
+            Some(ns) => {
                 out.push(if self.options.overhead { mark(ns) } else { ' ' });
                 out.push(' ');
                 let before = out.len();
@@ -371,15 +370,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn function(&self, address: u64, out: &mut String) {
-        let Some(symbol) = self.trace.symbols.find(address) else {
-            let _ = write!(out, "0x{address:x}");
-            return;
-        };
-        out.push_str(&symbol.name);
-        if let Some(module) = &symbol.module {
-            let _ = write!(out, " [{module}]");
-        }
+    fn function(&mut self, address: u64, out: &mut String) {
+        let name = self.functions.entry(address).or_insert_with(|| match self.trace.symbols.find(address) {
+            Some(Symbol { name, module: Some(module), .. }) => format!("{name} [{module}]").into(),
+            Some(symbol) => symbol.name.clone(),
+            None => format!("0x{address:x}").into(),
+        });
+        out.push_str(name);
     }
 }
 
