@@ -2,76 +2,17 @@
 
 mod support;
 
-use kstrobe_ftrace::dat;
 use kstrobe_ftrace::trace::{CpuStats, Trace};
-use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::agent::command;
+use support::capture::{Capture, instances, trace};
 use support::load::{ask, delayed_echo, getpgid_calls, getppid_calls, named};
+use support::tracing::{Mounted, graph_root};
 use support::{Done, Folder, done, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A recording that goes on until it is told to end, or its command does.
-struct Capture {
-    child: Child,
-    file: PathBuf,
-}
-
-impl Capture {
-    /// Starts it and waits until it records.
-    fn start(folder: &Folder, arguments: &[&str]) -> Capture {
-        let file = folder.0.join("trace.dat");
-        let before = instances();
-        let mut starting = command(&["capture", "-o"]);
-        let said = std::fs::File::create(folder.0.join("said")).unwrap();
-        let child = starting.arg(&file).args(arguments).stdin(Stdio::null()).stderr(said).spawn().unwrap();
-        let mut capture = Capture { child, file };
-        let own = format!("kstrobe-{}-", capture.child.id());
-        wait_for("a recording's begin", LIMIT, || {
-            if let Some(status) = capture.child.try_wait().unwrap() {
-                panic!("it ended with {status}: {}", capture.said());
-            }
-            let on = |name: &String| {
-                let tracefs = Mounted::new();
-                let says = |file: &str| tracefs.read(&format!("instances/{name}/{file}")).unwrap_or_default();
-                // A new instance is on, too, and has another clock.
-                says("tracing_on") == "1" && says("trace_clock").contains("[mono]")
-            };
-            let mut new = instances().into_iter().filter(|name| !before.contains(name) && name.starts_with(&own));
-            (new.any(|name| on(&name)) || global_records()).then_some(())
-        });
-        capture
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
-    }
-
-    fn said(&self) -> String {
-        std::fs::read_to_string(self.file.with_file_name("said")).unwrap_or_default()
-    }
-
-    /// Ends it by Ctrl-C and reads what it wrote.
-    fn end(mut self) -> (Trace, String) {
-        kill(self.pid(), Signal::SIGINT).unwrap();
-        let status = wait_for("a recording's end", LIMIT, || self.child.try_wait().unwrap());
-        assert!(status.success(), "{status}: {}", self.said());
-        (trace(&self.file), self.said())
-    }
-}
-
-impl Drop for Capture {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Runs one to its end.
 fn capture(folder: &Folder, arguments: &[&str]) -> (Trace, Done) {
@@ -88,47 +29,6 @@ fn refused(arguments: &[&str]) -> String {
     assert_ne!(done.code, Some(0), "{}", done.err);
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "a refused recording leaves no file");
     done.err
-}
-
-fn trace(file: &Path) -> Trace {
-    dat::read(&std::fs::read(file).unwrap()).unwrap().trace
-}
-
-/// tracefs at a place of the test's own.
-struct Mounted(Folder);
-
-impl Mounted {
-    fn new() -> Mounted {
-        let folder = Folder::new();
-        mount(Some("tracefs"), &folder.0, Some("tracefs"), MsFlags::empty(), None::<&str>).unwrap();
-        Mounted(folder)
-    }
-
-    fn read(&self, file: &str) -> Option<String> {
-        std::fs::read_to_string(self.0.0.join(file)).ok().map(|text| text.trim().to_owned())
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.0.0.join(file), text).unwrap_or_else(|e| panic!("{file}: {e}"));
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = umount(&self.0.0);
-    }
-}
-
-fn instances() -> Vec<String> {
-    let tracefs = Mounted::new();
-    let names = std::fs::read_dir(tracefs.0.0.join("instances")).unwrap();
-    names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect()
-}
-
-/// Whether somebody records calls into the global buffer.
-fn global_records() -> bool {
-    let tracefs = Mounted::new();
-    tracefs.read("current_tracer").unwrap() != "nop" && tracefs.read("tracing_on").unwrap() == "1"
 }
 
 fn count(trace: &Trace, name: &str) -> usize {
@@ -337,25 +237,9 @@ fn global_settings() -> Vec<(String, String)> {
         .split_whitespace()
         .map(str::to_owned)
         .collect();
-    let cpus = std::fs::read_dir(tracefs.0.0.join("per_cpu")).unwrap();
-    let cpus = cpus.map(|cpu| cpu.unwrap().file_name().into_string().unwrap());
-    files.extend(cpus.map(|cpu| format!("per_cpu/{cpu}/buffer_size_kb")));
+    files.extend(tracefs.list("per_cpu").into_iter().map(|cpu| format!("per_cpu/{cpu}/buffer_size_kb")));
     files.sort();
     files.into_iter().filter_map(|file| Some((tracefs.read(&file)?, file))).map(|(text, file)| (file, text)).collect()
-}
-
-/// The name of the kernel's function behind a system call; `None`, and noted, where function_graph does not run.
-fn graph_root(test: &str, call: &str) -> Option<String> {
-    let tracefs = Mounted::new();
-    let there = tracefs.read("available_tracers").unwrap();
-    let functions = tracefs.read("available_filter_functions").unwrap_or_default();
-    let arch = ["__x64_sys_", "__arm64_sys_"].map(|prefix| format!("{prefix}{call}"));
-    let root = arch.into_iter().find(|name| functions.lines().any(|line| line == name));
-    if !there.split_whitespace().any(|name| name == "function_graph") || root.is_none() {
-        support::not_run(test, "no function_graph");
-        return None;
-    }
-    root
 }
 
 #[test]

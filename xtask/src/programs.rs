@@ -20,6 +20,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("unshare", &["util-linux"]),
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
+    ("trace-cmd", &["trace-cmd"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];

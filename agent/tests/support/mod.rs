@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod bpftrace;
+pub mod capture;
 pub mod disk;
 pub mod frames;
 pub mod kernel_objects;
@@ -12,6 +13,7 @@ pub mod memory_group;
 pub mod metrics;
 pub mod netns;
 pub mod trace_instance;
+pub mod tracing;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -147,20 +149,15 @@ impl Drop for Folder {
 
 /// How often the kernel's function tracer sees a function while something is done, on all CPUs.
 pub fn calls_of(function: &str, work: impl FnOnce()) -> usize {
-    use nix::mount::{MntFlags, MsFlags, mount, umount2};
-    let folder = Folder::new();
-    mount(Some("tracefs"), &folder.0, Some("tracefs"), MsFlags::empty(), None::<&str>).unwrap();
-    let tracing = folder.0.join(format!("instances/kst-test-{}", std::process::id()));
-    std::fs::create_dir(&tracing).unwrap();
-    let write =
-        |file: &str, text: &str| std::fs::write(tracing.join(file), text).unwrap_or_else(|e| panic!("{file}: {e}"));
-    write("set_ftrace_filter", function);
-    write("current_tracer", "function");
+    let tracefs = tracing::Mounted::new();
+    let instance = format!("instances/kst-test-{}", std::process::id());
+    tracefs.make(&instance);
+    tracefs.write(&format!("{instance}/set_ftrace_filter"), function);
+    tracefs.write(&format!("{instance}/current_tracer"), "function");
     work();
-    write("tracing_on", "0");
-    let text = std::fs::read_to_string(tracing.join("trace")).unwrap();
-    write("current_tracer", "nop");
-    std::fs::remove_dir(&tracing).unwrap();
-    umount2(&folder.0, MntFlags::MNT_DETACH).unwrap();
+    tracefs.write(&format!("{instance}/tracing_on"), "0");
+    let text = tracefs.read(&format!("{instance}/trace")).unwrap();
+    tracefs.write(&format!("{instance}/current_tracer"), "nop");
+    tracefs.remove(&instance);
     text.lines().filter(|line| line.contains(&format!(": {function} <-"))).count()
 }

@@ -58,9 +58,17 @@ impl Netns {
 
     /// Drops this share of what leaves it, at random, by netem; why it cannot, where the kernel has no netem.
     pub fn lose_leaving(&self, percent: u32) -> Result<(), String> {
-        let loss = format!("{percent}%");
-        let qdisc = ["qdisc", "add", "dev", "eth0", "root", "netem", "loss", &loss];
-        let done = Command::new("tc").args(["-n", &self.name]).args(qdisc).output().unwrap();
+        self.netem(&["loss", &format!("{percent}%")])
+    }
+
+    /// Holds back what leaves it for so many milliseconds, by netem; why it cannot, where the kernel has no netem.
+    pub fn delay_leaving(&self, ms: u32) -> Result<(), String> {
+        self.netem(&["delay", &format!("{ms}ms")])
+    }
+
+    fn netem(&self, what: &[&str]) -> Result<(), String> {
+        let qdisc = ["qdisc", "add", "dev", "eth0", "root", "netem"];
+        let done = Command::new("tc").args(["-n", &self.name]).args(qdisc).args(what).output().unwrap();
         if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()) }
     }
 
