@@ -138,7 +138,8 @@ fn capture(bytes: &[u8]) -> Result<Capture, String> {
     // The first three bytes of trace.dat are no text of any tracer.
     if bytes.starts_with(b"\x17\x08\x44") {
         let dat = dat::read(bytes).map_err(|e| e.to_string())?;
-        let skipped = dat.skipped.iter().map(|skipped| format!("byte {}: not used: {}", skipped.at, skipped.what)).collect();
+        let skipped =
+            dat.skipped.iter().map(|skipped| format!("byte {}: not used: {}", skipped.at, skipped.what)).collect();
         // Other events are read from the records themselves.
         let calls = build::build(&dat.trace, build::Options { marks: false });
         let activity = report::activity(report::of_trace(&dat.trace));
@@ -162,7 +163,10 @@ impl Capture {
 
     fn syscalls(&self, asked: &Asked) -> Syscalls {
         // Numbers are those of the machine that reads, which need not be the one that recorded.
-        let native = self.trace.as_ref().is_none_or(|trace| trace.about.uname.is_empty() || trace.about.uname.contains(std::env::consts::ARCH));
+        let native = self
+            .trace
+            .as_ref()
+            .is_none_or(|trace| trace.about.uname.is_empty() || trace.about.uname.contains(std::env::consts::ARCH));
         let name = |number: u64| {
             let number = usize::try_from(number).ok().filter(|_| native)?;
             syscalls::Sysno::new(number).map(|call| call.name())
@@ -315,7 +319,12 @@ fn profile(stacks: &[(Vec<Arc<str>>, u64)], duration_ns: Option<u64>) -> Resolve
             *known.entry(name.clone()).or_insert_with(|| {
                 // The place among the frames stands for the address, which captures of text do not have.
                 let at = profile.frames.len() as u32;
-                profile.frames.push(Frame { name: name.clone(), module: None, address: u64::from(at) + 1, kernel: true });
+                profile.frames.push(Frame {
+                    name: name.clone(),
+                    module: None,
+                    address: u64::from(at) + 1,
+                    kernel: true,
+                });
                 at
             })
         };
