@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod plan;
 pub mod polls;
 pub mod prepare;
+pub mod rules;
 pub mod sources;
 pub mod stacks;
 pub mod telemetry;

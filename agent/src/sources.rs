@@ -10,6 +10,9 @@ use kstrobe_config::model::{Agent, Location, Probe, SourceFile, Spanned};
 /// A file of probes has some kilobytes; whoever names a larger one did not mean it.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
+/// `kstrobe.yaml`, checked.
+pub type AgentConfig = Agent;
+
 /// What the command line asks for on top of the configuration file.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
@@ -86,15 +89,20 @@ fn probes_in(directory: Option<(&Path, Option<&Location>)>) -> (Vec<Probe>, Vec<
 }
 
 /// The probes an agent should run, from its configuration and the command line. Mistakes in probe files cost only the
-/// probe they are in; a name that fits nothing is a mistake of whoever starts the agent, and then there are none (unless
-/// it may be the name of a probe that was left out for its mistakes).
+/// probe they are in; a name that fits nothing, of a probe or in a rule, is a mistake of whoever starts the agent, and then
+/// there are none (unless it may be the name of something that was left out for its mistakes).
 pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
     let configured = agent.probes_directory.as_ref().map(|d| (Path::new(&d.value), Some(&d.at)));
     let (mut all, mut diagnostics) = probes_in(directory.map(|d| (d, None)).or(configured));
     for probe in &mut all {
         probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
     }
-    let (chosen, mut unknown) = choose(all, agent, choice);
+    let (chosen, mut unknown) = choose(all.clone(), agent, choice);
+    let runs = |probe: &Probe| chosen.iter().any(|chosen| chosen.name.value == probe.name.value);
+    let (mut wrong, mut doubtful): (Vec<_>, Vec<_>) =
+        kstrobe_config::check_rules(&agent.rules, &all, runs).into_iter().partition(Diagnostic::is_error);
+    unknown.append(&mut wrong);
+    diagnostics.append(&mut doubtful);
     let known = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
     diagnostics.append(&mut unknown);
     (known.then_some(chosen), diagnostics)

@@ -4,6 +4,7 @@
 //! the kernel counts for us is replaced as a whole before each exposition ([`Telemetry::observe`]), so that a probe
 //! that is gone leaves no series behind.
 
+mod captures;
 mod process;
 
 use prometheus_client::collector::Collector;
@@ -39,6 +40,10 @@ pub struct Observed {
     pub budgets: Vec<BudgetUse>,
     /// One per probe at iterators.
     pub iterations: Vec<IterationUse>,
+    /// When there are captures.
+    pub captures: Option<crate::capture::service::Use>,
+    /// How often rules asked for a capture: rule, what came of it, number.
+    pub rules: Vec<(String, &'static str, u64)>,
 }
 
 /// Whether a hook is attached.
@@ -270,7 +275,8 @@ impl Collector for ObservedCollector {
         let events = observed.events.iter().map(|e| ([("probe", e.probe.clone())], ConstCounter::new(e.events)));
         family(out, "slow_events", "Single events that came, by probe.", None, events)?;
         encode_iterations(out, &observed.iterations)?;
-        encode_budgets(out, &observed.budgets)
+        encode_budgets(out, &observed.budgets)?;
+        captures::encode(out, &observed)
     }
 }
 
@@ -389,6 +395,13 @@ mod tests {
             events: vec![EventCount { probe: probe(), events: 9 }],
             budgets: vec![BudgetUse { probe: probe(), one_of: 8, over: true, throttled: 2 }],
             iterations: vec![IterationUse { probe: probe(), took: Duration::from_millis(250), late: 3 }],
+            captures: Some(crate::capture::service::Use {
+                running: 1,
+                stored_bytes: 4096,
+                evicted: crate::capture::store::Evicted { ttl: 2, quota: 3 },
+                ended: vec![("api".into(), "done", 4)],
+            }),
+            rules: vec![("slow_recv".into(), "cooldown", 5)],
         }
     }
 
@@ -428,6 +441,12 @@ mod tests {
                 r#"kstrobe_probe_throttled_total{probe="softirq"} 2"#,
                 r#"kstrobe_iteration_seconds{probe="softirq"} 0.25"#,
                 r#"kstrobe_iterations_late_total{probe="softirq"} 3"#,
+                r#"kstrobe_captures_total{trigger="api",result="done"} 4"#,
+                "kstrobe_captures_running 1",
+                "kstrobe_captures_stored_bytes 4096",
+                r#"kstrobe_captures_evicted_total{reason="ttl"} 2"#,
+                r#"kstrobe_captures_evicted_total{reason="quota"} 3"#,
+                r#"kstrobe_rule_captures_total{rule="slow_recv",result="cooldown"} 5"#,
             ] {
                 assert_eq!(line(text, expected), expected);
             }

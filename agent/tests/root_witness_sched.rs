@@ -260,7 +260,8 @@ fn root_futex_waits_for_another_thread_end_by_its_wake() {
     assert!((f64::from(ROUNDS) * 0.97..=f64::from(ROUNDS)).contains(&whole.count), "{whole:?}");
     assert!(whole.sum >= whole.count * HELD.as_secs_f64() * 0.9, "{whole:?}");
     let of = |comm| metrics.sum("kstrobe_futex_wait_duration_seconds_count", &[("comm", comm)]);
-    assert_eq!(of("kst-waker"), 0.0, "to wake is not to wait");
+    // The start of a thread may wait once for a lock.
+    assert!(of("kst-waker") <= 1.0, "to wake is not to wait");
     if let Some(maps) = bpftrace.map(Bpftrace::stop) {
         assert_eq!(of("kst-waiter"), maps.number("@waits", "kst-waiter") as f64);
         assert!(maps.number("@wakes", "kst-waker") as f64 >= whole.count, "the waker called futex(2)");

@@ -2,7 +2,7 @@
 
 use crate::check::{self, Seen};
 use crate::diag::Diagnostic;
-use crate::model::{Agent, Location, Probe, SourceFile};
+use crate::model::{Agent, Capture, Captures, Location, Probe, SourceFile};
 use crate::raw::{self, Kind};
 use crate::report::Report;
 use std::sync::Arc;
@@ -39,6 +39,26 @@ pub fn agent(file: &Arc<SourceFile>) -> (Option<Agent>, Vec<Diagnostic>) {
         report.push(diagnostic.hint("remove the line `---`; probes belong in files of their own"));
     }
     ((report.errors() == 0).then_some(agent), report.finish())
+}
+
+/// What to record, as the API is sent it: the block `capture:` of a rule as a document of its own, within the limits of
+/// `captures`. `None` when there is an error in it.
+pub fn capture(file: &Arc<SourceFile>, captures: &Captures) -> (Option<Capture>, Vec<Diagnostic>) {
+    let mut report = Report::default();
+    let documents = raw::documents(file, &mut report);
+    let here = Location::new(file, 0..0);
+    let capture = match documents.as_slice() {
+        [only] => check::capture(&only.node, &only.node.at, &mut report),
+        [] if report.errors() > 0 => None,
+        _ => {
+            report.push(Diagnostic::error(&here, "a capture is one document"));
+            None
+        }
+    };
+    for diagnostic in capture.iter().flat_map(|capture| check::beyond(capture, captures)) {
+        report.push(diagnostic);
+    }
+    (capture.filter(|_| report.errors() == 0), report.finish())
 }
 
 /// The probes that are built in.

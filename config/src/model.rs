@@ -1,5 +1,8 @@
 //! Checked definitions. Fields are public and there are no setters: a value of these types is already valid.
 
+mod capture;
+
+pub use capture::*;
 use std::sync::Arc;
 
 /// A YAML file: its name as shown to people and its text.
@@ -58,6 +61,20 @@ pub struct Probe {
     pub max_map_bytes: u64,
     /// `budget_cpu_percent:` in millionths of one CPU's time, 0 for none; absent means the agent's own.
     pub budget_ppm: Option<u64>,
+    /// `engine:`, default [`Engine::Auto`].
+    pub engine: Engine,
+}
+
+/// What runs a probe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Programs in the kernel; where it refuses them, an ftrace session.
+    #[default]
+    Auto,
+    /// Programs in the kernel.
+    Bpf,
+    /// An ftrace session, whose records the agent reads.
+    Ftrace,
 }
 
 /// `slow:` records of single events.
@@ -331,6 +348,10 @@ pub struct Agent {
     pub budget_ppm: u64,
     /// `events:` where lines of single events are written: `stderr`, `none` (the default) or the path of a file.
     pub events: String,
+    /// `captures:`; without it there are none.
+    pub captures: Option<Captures>,
+    /// `rules:` in file order.
+    pub rules: Vec<Rule>,
     /// `log.level:` default `info`.
     pub log_level: String,
     /// `log.format:` `logfmt` or `json`.

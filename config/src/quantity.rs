@@ -1,5 +1,6 @@
 //! Numbers with and without units: whole numbers, durations, sizes and exact decimals.
 
+use crate::model::Quantity;
 use crate::names::one_of;
 use crate::report::Problem;
 use std::cmp::Ordering;
@@ -114,6 +115,44 @@ fn unknown_unit(text: &str, number: &str, unit: &str, table: &[(&str, u64)], wha
         .hint(hint)
 }
 
+/// `50ms`, `4KiB`, `5%` or `0.5`.
+pub(crate) fn measured(text: &str) -> Result<Quantity, Problem> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let found = if text.is_empty() { "nothing".to_owned() } else { format!("`{text}`") };
+    let value = Decimal::parse(number)
+        .map_err(|_| Problem::new(format!("expected a number such as `50ms`, `4KiB`, `5%` or `0.5`, found {found}")))?
+        .to_f64();
+    if unit.is_empty() {
+        return Ok(Quantity::Number(value));
+    }
+    if unit == "%" {
+        return Ok(Quantity::Percent(value / 100.0));
+    }
+    if let Some((_, ns)) = DURATIONS.iter().find(|(name, _)| *name == unit) {
+        return Ok(Quantity::Seconds(value * (*ns as f64) / 1e9));
+    }
+    if let Some((_, bytes)) = SIZES.iter().find(|(name, _)| *name == unit) {
+        return Ok(Quantity::Bytes(value * (*bytes as f64)));
+    }
+    let at = digits..text.len();
+    if matches!(unit, "/s" | "/sec") {
+        let problem = Problem::new("rates are already per second").at(at);
+        return Err(problem.hint(format!("write `{number}`")));
+    }
+    let meant = LONG_UNITS.iter().find(|(long, _)| *long == unit).map(|(_, short)| *short);
+    let first = unit.chars().next().unwrap_or_default().to_ascii_uppercase();
+    let size = SIZES[1..].iter().map(|(name, _)| *name).find(|name| name.starts_with(first));
+    let hint = match meant.or(size) {
+        Some(near) => format!("did you mean `{number}{near}`?"),
+        None => {
+            let names: Vec<&str> = DURATIONS.iter().chain(&SIZES).map(|(name, _)| *name).collect();
+            format!("units are `{}` and `%`", names.join("`, `"))
+        }
+    };
+    Err(Problem::new(format!("`{unit}` is no unit")).at(at).hint(hint))
+}
+
 /// An exact decimal (`0.0025`): no sign, no exponent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decimal {
@@ -153,6 +192,11 @@ impl Decimal {
     pub fn times(self, factor: u64) -> Option<u64> {
         let value = u128::from(self.whole) * 1_000_000_000 + u128::from(self.nano);
         u64::try_from(value * u128::from(factor) / 1_000_000_000).ok()
+    }
+
+    /// The nearest number.
+    pub fn to_f64(self) -> f64 {
+        self.whole as f64 + f64::from(self.nano) / 1e9
     }
 
     /// Whether it is 0.

@@ -1,9 +1,9 @@
 //! Each `tests/cases/NAME.yaml` is loaded and its diagnostics compared with `NAME.stderr`; `BLESS=1` rewrites those.
 //!
-//! Files that begin with `agent_` are read as `kstrobe.yaml`, all others as probes.
+//! Files that begin with `agent_` are read as `kstrobe.yaml`, their rules against the built-in probes, all others as probes.
 
 use kstrobe_config::model::SourceFile;
-use kstrobe_config::{agent, probes, render};
+use kstrobe_config::{agent, check_rules, embedded, probes, render};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +22,10 @@ fn outcome(path: &Path) -> String {
     let is_agent = name.starts_with("agent_");
     let file = Arc::new(SourceFile { name, text });
     let (loaded, diagnostics) = if is_agent {
-        let (agent, diagnostics) = agent(&file);
+        let (agent, mut diagnostics) = agent(&file);
+        if let Some(agent) = &agent {
+            diagnostics.extend(check_rules(&agent.rules, &probes(&embedded()).0, |probe| probe.enabled));
+        }
         (if agent.is_some() { "the configuration".to_owned() } else { "nothing".to_owned() }, diagnostics)
     } else {
         let (probes, diagnostics) = probes(&[file]);

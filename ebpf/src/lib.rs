@@ -17,6 +17,7 @@ pub mod check;
 mod choices;
 pub mod diag;
 pub mod elf;
+mod filters;
 pub mod ir;
 pub mod isa;
 pub mod lang;
@@ -49,6 +50,8 @@ pub struct Artifact {
     pub choices: Vec<typed::Choice>,
     /// Where hooks attach, by their texts. System calls of one edge share the place of the first hook.
     pub places: Vec<(diag::TextId, Attach)>,
+    /// Of an ftrace session: events of these places that do not match can be left out by the kernel's own filter.
+    pub filters: Vec<(Attach, String)>,
 }
 
 /// One program of an object.
@@ -68,15 +71,16 @@ pub struct ProgramInfo {
 
 /// Compiles a probe for a kernel, or says all that is wrong with it.
 pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagnostic>> {
-    let target = &*with_module(program, target);
+    let target = &*seen_by(program, target);
     let mut probe = check(program, target)?;
     let mut choices = std::mem::take(&mut probe.choices);
     choices.extend(choices::of_shape(&probe.shape, target));
     let places = places(&probe.shape);
+    let filters = if target.session { filters::filters(&probe.shape) } else { Vec::new() };
     let (module, missed_casts) = build::build(probe, target, &lines(program))?;
     choices.extend(choices::of_module(&module, missed_casts, target));
     let mut artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
-    (artifact.choices, artifact.places) = (choices, places);
+    (artifact.choices, artifact.places, artifact.filters) = (choices, places, filters);
     match too_much(&artifact, program) {
         None => Ok(artifact),
         Some(error) => Err(vec![error]),
@@ -101,7 +105,7 @@ fn too_much(artifact: &Artifact, program: &Program) -> Option<Diagnostic> {
 /// The front half alone: parses and checks. All mistakes are found in one run; they come in the order of their places.
 pub fn check(program: &Program, target: &Target) -> Result<typed::Probe, Vec<Diagnostic>> {
     let (exprs, mut diagnostics) = lang::parse_program(program);
-    match check::check(program, &exprs, &with_module(program, target)) {
+    match check::check(program, &exprs, &seen_by(program, target)) {
         Ok(probe) if diagnostics.is_empty() => return Ok(probe),
         Ok(_) => {}
         Err(more) => diagnostics.extend(more),
@@ -135,7 +139,7 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
         true => Vec::new(),
         false => elf::object(&module, &codes, &source).map_err(|e| vec![e])?,
     };
-    Ok(Artifact { module, object, programs, choices: Vec::new(), places: Vec::new() })
+    Ok(Artifact { module, object, programs, choices: Vec::new(), places: Vec::new(), filters: Vec::new() })
 }
 
 fn places(shape: &typed::Shape) -> Vec<(diag::TextId, Attach)> {
@@ -151,8 +155,11 @@ fn places(shape: &typed::Shape) -> Vec<(diag::TextId, Attach)> {
     }
 }
 
-/// The kernel with the types of the module that the program's functions lie in.
-fn with_module<'t>(program: &Program, target: &'t Target) -> Cow<'t, Target> {
+/// The kernel as the program's engine sees it, with the types of the module that its functions lie in.
+fn seen_by<'t>(program: &Program, target: &'t Target) -> Cow<'t, Target> {
+    if program.engine == program::Engine::Ftrace {
+        return Cow::Owned(target.as_session());
+    }
     let patterns: Vec<String> = program.hooks().iter().filter_map(|hook| hook.kind.functions()).collect();
     target.with_module_of(patterns.iter().map(String::as_str))
 }

@@ -27,6 +27,8 @@ pub struct Program {
     pub file: String,
     /// The whole YAML text, for line info.
     pub source: String,
+    /// What runs it.
+    pub engine: Engine,
     /// Where it runs.
     pub shape: Shape,
     /// `where`: events (for a span: ends) for which this is false are ignored.
@@ -54,6 +56,16 @@ impl Program {
         };
         hooks.into_iter().flat_map(each).collect()
     }
+}
+
+/// What runs a probe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Programs in the kernel.
+    #[default]
+    Bpf,
+    /// The agent, over the records of an ftrace session: events and nothing but what stands in them.
+    Ftrace,
 }
 
 /// Records of single events, sent through a buffer and never more than so many a second.

@@ -98,7 +98,7 @@ impl CpuStats {
 pub struct About {
     /// Of the machine.
     pub hostname: String,
-    /// `uname -srvm`, as trace-cmd writes it.
+    /// `uname -snrm`, as trace-cmd writes it: system, node, release, machine.
     pub uname: String,
     /// CPUs of the machine.
     pub cpus: u32,
@@ -181,9 +181,10 @@ impl Trace {
         for (buffer, source) in self.buffers.iter().enumerate() {
             streams.extend(source.cpus.iter().map(|cpu| Stream::new(buffer, cpu, &self.page)));
         }
-        let mut events = Events { trace: self, streams, next: BinaryHeap::new(), unreadable: Vec::new() };
+        let mut events = Events { trace: self, streams, next: BinaryHeap::new(), last: 0, unreadable: Vec::new() };
         for (at, stream) in events.streams.iter_mut().enumerate() {
-            events.next.extend(stream.advance(&mut events.unreadable).map(|time| Reverse((time, at))));
+            stream.advance(&mut events.unreadable);
+            events.next.extend(stream.time.map(|time| Reverse((time, at))));
         }
         events
     }
@@ -195,6 +196,8 @@ pub struct Events<'a> {
     trace: &'a Trace,
     streams: Vec<Stream<'a>>,
     next: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The stream of the last event.
+    last: usize,
     unreadable: Vec<Unreadable>,
 }
 
@@ -202,6 +205,12 @@ impl<'a> Events<'a> {
     /// Pages that could not be read to their end, so far.
     pub fn unreadable(&self) -> &[Unreadable] {
         &self.unreadable
+    }
+
+    /// The event that follows the last one on its CPU.
+    pub fn next_on_cpu(&self) -> Option<Event<'a>> {
+        let stream = self.streams.get(self.last)?;
+        Some(stream.event(stream.time?, stream.lost, self.trace))
     }
 }
 
@@ -211,15 +220,16 @@ impl<'a> Iterator for Events<'a> {
     fn next(&mut self) -> Option<Event<'a>> {
         let mut next = self.next.peek_mut()?;
         let Reverse((time, at)) = *next;
+        self.last = at;
         let stream = &mut self.streams[at];
-        let (data, lost) = (stream.data, std::mem::take(&mut stream.lost));
-        let (buffer, cpu) = (stream.buffer, stream.cpu);
-        match stream.advance(&mut self.unreadable) {
+        let lost = std::mem::take(&mut stream.lost);
+        let event = stream.event(time, lost, self.trace);
+        stream.advance(&mut self.unreadable);
+        match stream.time {
             Some(time) => *next = Reverse((time, at)),
             None => drop(PeekMut::pop(next)),
         }
-        let id = data.get(..2).map_or(0, |bytes| unsigned(bytes) as u16);
-        Some(Event { buffer, cpu, time, lost, data, format: self.trace.formats.by_id(id) })
+        Some(event)
     }
 }
 
@@ -232,27 +242,40 @@ struct Stream<'a> {
     pages: std::iter::Enumerate<std::slice::Chunks<'a, u8>>,
     page: usize,
     records: Option<Records<'a>>,
+    /// The next record.
     data: &'a [u8],
+    /// When it was; `None` when there is none.
+    time: Option<u64>,
     lost: Lost,
 }
 
 impl<'a> Stream<'a> {
     fn new(buffer: usize, source: &'a CpuPages, format: &'a PageFormat) -> Stream<'a> {
         let pages = source.pages.chunks(format.page_bytes()).enumerate();
-        Stream { buffer, cpu: source.cpu, format, pages, page: 0, records: None, data: &[], lost: Lost::Nothing }
+        let cpu = source.cpu;
+        Stream { buffer, cpu, format, pages, page: 0, records: None, data: &[], time: None, lost: Lost::Nothing }
     }
 
-    /// Goes to the next record and returns its time.
-    fn advance(&mut self, unreadable: &mut Vec<Unreadable>) -> Option<u64> {
+    /// The next record as an event.
+    #[inline]
+    fn event(&self, time: u64, lost: Lost, trace: &'a Trace) -> Event<'a> {
+        let id = self.data.get(..2).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+        let format = trace.formats.by_id(id);
+        Event { buffer: self.buffer, cpu: self.cpu, time, lost, data: self.data, format }
+    }
+
+    /// Goes to the next record.
+    fn advance(&mut self, unreadable: &mut Vec<Unreadable>) {
+        self.time = None;
         loop {
             let error = match self.records.as_mut().and_then(Iterator::next) {
                 Some(Ok(record)) => {
-                    self.data = record.data;
-                    return Some(record.time);
+                    (self.data, self.time) = (record.data, Some(record.time));
+                    return;
                 }
                 Some(Err(error)) => error,
                 None => {
-                    let (number, bytes) = self.pages.next()?;
+                    let Some((number, bytes)) = self.pages.next() else { return };
                     self.page = number;
                     match page::page(bytes, self.format) {
                         Ok(page) => {

@@ -56,32 +56,44 @@ impl<'a> Value<'a> {
 impl Field {
     /// Its value in a record; `None` when the record is too short for it.
     pub fn value<'a>(&self, record: &'a [u8]) -> Option<Value<'a>> {
+        let bytes = self.contents(record)?;
+        let array = |element: usize| Value::Array { element, signed: self.signed, bytes };
+        Some(match self.shape {
+            Shape::Integer if self.signed => Value::Signed(signed(bytes)),
+            Shape::Integer => Value::Unsigned(unsigned(bytes)),
+            Shape::Text => Value::Text(until_nul(bytes)),
+            Shape::Array(element) => array(element),
+            Shape::Bytes => Value::Bytes(bytes),
+            Shape::Located(Contents::Text) | Shape::RelativelyLocated(Contents::Text) => Value::Text(until_nul(bytes)),
+            Shape::Located(Contents::Array(element)) | Shape::RelativelyLocated(Contents::Array(element)) => {
+                array(element)
+            }
+        })
+    }
+
+    /// Its own bytes in a record: of a located field those that say where its contents are.
+    pub fn bytes<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         let end = if self.size == 0 { record.len() } else { self.offset.checked_add(self.size)? };
         // Stacks and texts at the end of a record may be shorter or longer than their format says.
         let last = matches!(self.shape, Shape::Text | Shape::Array(_));
-        let bytes = match record.get(self.offset..end) {
-            Some(bytes) => bytes,
-            None if last => record.get(self.offset..)?,
-            None => return None,
-        };
-        let of = |contents: Contents, base: usize| {
-            let word = unsigned(bytes);
-            let (start, length) = ((word & 0xffff) as usize + base, (word >> 16 & 0xffff) as usize);
-            let bytes = record.get(start..start.checked_add(length)?)?;
-            Some(match contents {
-                Contents::Text => Value::Text(until_nul(bytes)),
-                Contents::Array(element) => Value::Array { element, signed: self.signed, bytes },
-            })
-        };
-        match self.shape {
-            Shape::Integer if self.signed => Some(Value::Signed(signed(bytes))),
-            Shape::Integer => Some(Value::Unsigned(unsigned(bytes))),
-            Shape::Text => Some(Value::Text(until_nul(bytes))),
-            Shape::Array(element) => Some(Value::Array { element, signed: self.signed, bytes }),
-            Shape::Bytes => Some(Value::Bytes(bytes)),
-            Shape::Located(contents) => of(contents, 0),
-            Shape::RelativelyLocated(contents) => of(contents, self.offset + self.size),
+        match record.get(self.offset..end) {
+            Some(bytes) => Some(bytes),
+            None if last => record.get(self.offset..),
+            None => None,
         }
+    }
+
+    /// The bytes it holds: of a located field those that it leads to.
+    pub fn contents<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
+        let bytes = self.bytes(record)?;
+        let base = match self.shape {
+            Shape::Located(_) => 0,
+            Shape::RelativelyLocated(_) => self.offset.checked_add(self.size)?,
+            _ => return Some(bytes),
+        };
+        let word = unsigned(bytes);
+        let (start, length) = ((word & 0xffff) as usize + base, (word >> 16 & 0xffff) as usize);
+        record.get(start..start.checked_add(length)?)
     }
 }
 

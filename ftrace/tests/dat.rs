@@ -1,10 +1,14 @@
 //! trace.dat: what is written is read again, and damaged files are refused in words.
 
+mod dat_files;
 mod support;
 
+use dat_files::*;
 use kstrobe_ftrace::dat::{self, Compression, Options, Version};
-use kstrobe_ftrace::trace::{Buffer, Trace};
-use support::{EVENTS, GRAPHS, KERNELS, dat::*};
+use kstrobe_ftrace::trace::{About, Buffer, Trace};
+use std::fmt::Write;
+use std::path::PathBuf;
+use support::{EVENTS, GRAPHS, KERNELS};
 
 const FORMS: [(Version, Compression); 4] = [
     (Version::V6, Compression::None),
@@ -44,8 +48,8 @@ fn every_part_comes_back() {
 #[test]
 fn compression_makes_files_smaller() {
     let trace = support::trace("6.12", "events");
-    let [plain, zlib, zstd] =
-        [Compression::None, Compression::Zlib, Compression::Zstd].map(|compression| written(&trace, Version::V7, compression).len());
+    let [plain, zlib, zstd] = [Compression::None, Compression::Zlib, Compression::Zstd]
+        .map(|compression| written(&trace, Version::V7, compression).len());
     assert!(zlib * 3 < plain && zstd * 3 < plain, "{plain} {zlib} {zstd}");
 }
 
@@ -86,6 +90,23 @@ fn an_instance_alone_has_no_top_buffer_beside_it() {
 }
 
 #[test]
+fn pages_may_have_another_size_than_those_of_the_machine() {
+    let trace = with_long_pages("6.12", "events");
+    let events = decoded(&support::trace("6.12", "events"));
+    assert_lines(&decoded(&trace), &events, "made");
+    for (version, compression) in FORMS {
+        let found = dat::read(&written(&trace, version, compression)).unwrap().trace;
+        assert_same(&found, &trace, "long pages");
+        assert_lines(&decoded(&found), &events, "read");
+    }
+    // `header_page` tells of the top buffer at some time: what counts is what stands with the pages.
+    let mut outdated = trace.clone();
+    outdated.page.text = outdated.page.text.replace("size:8176", "size:4080");
+    let found = dat::read(&written(&outdated, Version::V7, Compression::Zstd)).unwrap().trace;
+    assert_lines(&decoded(&found), &events, "outdated header_page");
+}
+
+#[test]
 fn pages_that_were_cut_off_are_filled_up() {
     let mut trace = support::trace("6.12", "stacks");
     trace.buffers[0].cpus[0].pages.truncate(4000);
@@ -115,4 +136,70 @@ fn what_has_no_place_in_a_file_is_refused_in_words() {
     assert_eq!(refused(&name, Version::V7), "a buffer cannot be named \"a\\0b\"");
     let tops = |trace: &mut Trace| trace.buffers.push(Buffer::default());
     assert_eq!(refused(&tops, Version::V7), "two buffers are named ``");
+}
+
+#[test]
+fn files_of_trace_cmd_have_the_events_that_it_reports() {
+    for name in THEIRS {
+        let found = dat::read(&fixture(&format!("{name}.dat"))).unwrap();
+        let mut lines = decoded(&found.trace);
+        // trace-cmd shows times with what the file says has to be added.
+        let added = match name {
+            "date" => found.trace.about.epoch_offset_ns.unwrap(),
+            "tsoffset" => 5000,
+            _ => 0,
+        };
+        lines.iter_mut().for_each(|line| line.time = line.time.wrapping_add_signed(added));
+        let text = String::from_utf8(fixture(&format!("{name}.txt"))).unwrap();
+        assert_lines(&lines, &reported(&text), name);
+    }
+}
+
+#[test]
+fn files_of_trace_cmd_are_written_again_without_loss() {
+    for name in THEIRS {
+        let trace = dat::read(&fixture(&format!("{name}.dat"))).unwrap().trace;
+        for (version, compression) in FORMS {
+            let mut out = std::io::Cursor::new(Vec::new());
+            dat::write(&trace, &Options { version, compression, wall_clock: true }, &mut out).unwrap();
+            assert_same(
+                &dat::read(out.get_ref()).unwrap().trace,
+                &trace,
+                &format!("{name} {version:?} {compression:?}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_read_in_files_of_trace_cmd() {
+    let mut found = String::new();
+    for name in THEIRS {
+        let dat::Dat { trace, version, compression, skipped } = dat::read(&fixture(&format!("{name}.dat"))).unwrap();
+        writeln!(found, "{name}: {version:?} {compression:?}, skipped {skipped:?}").unwrap();
+        let about = About { other_options: Vec::new(), ..trace.about.clone() };
+        writeln!(found, "  {about:?}").unwrap();
+        for (id, contents) in &trace.about.other_options {
+            writeln!(found, "  option {id}: {}", contents.escape_ascii()).unwrap();
+        }
+        let (formats, symbols) = (trace.formats.all().len(), trace.symbols.all().len());
+        writeln!(
+            found,
+            "  {formats} formats, {symbols} symbols, {} texts, {} threads",
+            trace.printk.len(),
+            trace.comms.len()
+        )
+        .unwrap();
+        for buffer in &trace.buffers {
+            writeln!(found, "  buffer `{}`, clock {}", buffer.name, buffer.clock).unwrap();
+            for cpu in &buffer.cpus {
+                writeln!(found, "    CPU {}: {} bytes, {:?}", cpu.cpu, cpu.pages.len(), cpu.stats).unwrap();
+            }
+        }
+    }
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dat/expected.txt");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&file, &found).unwrap();
+    }
+    assert_eq!(found, std::fs::read_to_string(file).unwrap());
 }

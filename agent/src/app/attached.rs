@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::Layout;
-use kstrobe_ebpf::layout::Loss;
+use kstrobe_ebpf::layout::{Loss, Table};
 
 use super::budget::Cost;
 use super::events::Unread;
@@ -55,14 +55,7 @@ pub(super) struct Attached {
 impl Attached {
     /// `born` is a moment before the programs were attached.
     pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, user: Option<UserHooks>, born: Moment) -> Attached {
-        let tables = layout.tables.iter().map(|t| {
-            let metrics = || t.cells.iter().map(|c| &outline.metrics[c.metric as usize]);
-            // Metrics that share a table share their keys' fate: the longest wish wins, zero being for ever.
-            let for_ever = metrics().any(|m| m.ttl.is_zero());
-            let ttl = metrics().map(|m| m.ttl).max().filter(|_| !for_ever).unwrap_or_default();
-            TableSeries::new(t.clone(), metrics().map(|m| m.about.clone()).collect(), ttl, born)
-        });
-        let tables: Vec<TableSeries> = tables.collect();
+        let tables: Vec<TableSeries> = layout.tables.iter().map(|t| series_of(outline, t, born)).collect();
         let others = layout.spans.is_some() || layout.stacks.is_some();
         let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
         let meter = Meter::new(born.mono);
@@ -263,6 +256,15 @@ fn read(
     let view = loaded.maps().table(i).map_err(|e| format!("cannot read table {i}: {e}"))?;
     let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
     table.read(view.values, index, names, now).map_err(|e| format!("cannot read table {i}: {e}"))
+}
+
+/// The series of a table of a probe's. `born` is a moment before the first event.
+pub(super) fn series_of(outline: &Outline, table: &Table, born: Moment) -> TableSeries {
+    let metrics = || table.cells.iter().map(|c| &outline.metrics[c.metric as usize]);
+    // Metrics that share a table share their keys' fate: the longest wish wins, zero being for ever.
+    let for_ever = metrics().any(|m| m.ttl.is_zero());
+    let ttl = metrics().map(|m| m.ttl).max().filter(|_| !for_ever).unwrap_or_default();
+    TableSeries::new(table.clone(), metrics().map(|m| m.about.clone()).collect(), ttl, born)
 }
 
 /// Often enough that a key goes soon after its time has come.

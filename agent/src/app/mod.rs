@@ -7,24 +7,29 @@ mod iterate;
 mod meter;
 mod poll;
 mod probe;
+mod rules;
 mod stacks;
+mod traced;
 mod upkeep;
 mod user_hooks;
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::tail::Tail;
 use crate::export::{self, Format};
-use crate::http::{self, Endpoints, Status};
+use crate::http::{self, Access, Denied, Endpoints, Status};
 use crate::kernel::load::Loader;
-use crate::kernel::{detect, sys};
+use crate::kernel::tracefs::Tracefs;
+use crate::kernel::{detect, instance, sys};
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Moment, Snapshot};
 use crate::plan::{self, Draft};
+use crate::rules::{configured, desk::Desk};
 use crate::sources::{self, Choice};
 use crate::telemetry::{Observed, Telemetry};
 use crate::{logging, prepare};
@@ -51,6 +56,9 @@ pub struct Options {
     pub log_json: Option<bool>,
 }
 
+/// How long captures that run may take to put down what they have once the agent stops.
+const CAPTURES_END: Duration = Duration::from_secs(10);
+
 /// Everything that runs.
 struct App {
     probes: Vec<Mutex<Running>>,
@@ -61,6 +69,14 @@ struct App {
     demand: iterate::Demand,
     /// Mistakes in files: what they ask for does not run, and has no probe to say so.
     mistakes: Vec<String>,
+    /// Rules and captures.
+    desk: Option<Arc<Desk>>,
+}
+
+/// What the agent needs to take captures.
+struct Capturing {
+    desk: Result<Arc<Desk>, Denied>,
+    token_file: Option<PathBuf>,
 }
 
 /// A panic in one reader must not silence the agent: what it left is data that the next read replaces.
@@ -94,7 +110,8 @@ pub fn run(options: Options) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink) {
+    let capturing = Capturing::configured(&agent, &drafts);
+    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink, capturing) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -110,6 +127,7 @@ fn serve(
     btf: Option<&Path>,
     mistakes: Vec<String>,
     sink: Sink,
+    capturing: Capturing,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // The addresses first: nothing is attached for an agent that nobody could ask.
     let listeners = http::bind(listen)?;
@@ -117,7 +135,8 @@ fn serve(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // From here on a signal ends the agent in good order, also one that comes while probes are being attached.
     let stop = runtime.block_on(async { stop_signal() })?;
-    let app = Arc::new(App::start(drafts, btf, mistakes));
+    let Capturing { desk, token_file } = capturing;
+    let app = Arc::new(App::start(drafts, btf, mistakes, desk.as_ref().ok().cloned()));
     let upkeep = upkeep::start(app.clone())?;
     let tail =
         Arc::new(Tail::new(drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone()).collect()));
@@ -129,6 +148,12 @@ fn serve(
         ended.close();
     };
     let walker = iterate::start(&app)?;
+    let rules = rules::start(&app)?;
+    let addresses: Vec<_> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    let captures = http::Captures { access: Access::new(&addresses, token_file), desk: desk.clone() };
+    if let (Access::Nobody(reason), Ok(_)) = (&captures.access, &desk) {
+        tracing::warn!(reason, "the API of captures");
+    }
     let (scraped, listed, profiled, stacks) = (app.clone(), app.clone(), app.clone(), app);
     let endpoints = Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
@@ -136,12 +161,19 @@ fn serve(
         stacks: Box::new(move || stacks.stacks()),
         profile: Box::new(move |request| profiled.profile_as(request)),
         events: follow,
+        captures,
         version: env!("CARGO_PKG_VERSION").into(),
     };
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, "listening");
     }
     let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
+    if let Some(rules) = rules {
+        rules.stop();
+    }
+    if let Ok(desk) = &desk {
+        desk.service().close(CAPTURES_END);
+    }
     upkeep.stop();
     reader.stop();
     if let Some(walker) = walker {
@@ -152,9 +184,32 @@ fn serve(
     Ok(served?)
 }
 
+impl Capturing {
+    /// As the configuration says. An agent that cannot store captures still measures.
+    fn configured(agent: &sources::AgentConfig, drafts: &[Draft]) -> Capturing {
+        let metrics = || drafts.iter().flat_map(|draft| draft.outline().metrics.iter());
+        let known = |name: &str| metrics().any(|metric| metric.about.name == name);
+        let engine = crate::capture::engine::kernel();
+        let desk = match configured::desk(agent, engine, known) {
+            Ok(desk) => desk.ok_or_else(Denied::off),
+            Err(reason) => {
+                tracing::error!(%reason, "captures cannot be stored: there will be none");
+                Err(Denied::broken(&reason))
+            }
+        };
+        let token_file = agent.captures.as_ref().and_then(|captures| captures.token_file.as_ref());
+        let token_file = token_file.map(|file| PathBuf::from(&file.value));
+        if let Some(Err(reason)) = token_file.as_deref().map(http::token) {
+            tracing::error!(reason, "the token of captures cannot be read");
+        }
+        Capturing { desk, token_file }
+    }
+}
+
 impl App {
-    fn start(drafts: &[Draft], btf: Option<&Path>, mistakes: Vec<String>) -> App {
+    fn start(drafts: &[Draft], btf: Option<&Path>, mistakes: Vec<String>, desk: Option<Arc<Desk>>) -> App {
         sys::raise_open_files();
+        sweep();
         if drafts.is_empty() {
             tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
         }
@@ -168,7 +223,8 @@ impl App {
         let probes = drafts.iter().map(|d| Mutex::new(Running::start(d, &target, &mut loader, btf))).collect();
         let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
         telemetry.configured(mistakes.len());
-        App { probes, names: Mutex::new(Names::new()), telemetry, demand: iterate::Demand::default(), mistakes }
+        let names = Mutex::new(Names::new());
+        App { probes, names, telemetry, demand: iterate::Demand::default(), mistakes, desk }
     }
 
     /// Reads everything and writes an exposition.
@@ -184,15 +240,32 @@ impl App {
                 families.append(&mut lock(probe).scrape(&mut names, now, &mut observed, &self.telemetry));
             }
         }
+        let mut exemplars = Vec::new();
+        if let Some(desk) = &self.desk {
+            observed.captures = Some(desk.service().usage());
+            observed.rules = desk.counts();
+            exemplars = desk.exemplars();
+        }
         self.telemetry.observe(observed);
         let snapshot = Snapshot { at: now.wall, families };
-        let body = export::exposition(&snapshot, &self.telemetry.encode(), format);
+        let body = export::exposition(&snapshot, &exemplars, &self.telemetry.encode(), format);
         self.telemetry.scraped(begun.elapsed());
         body
     }
 
     fn status(&self) -> Status {
         Status { probes: self.probes.iter().map(|p| lock(p).status()).collect(), mistakes: self.mistakes.clone() }
+    }
+}
+
+/// Puts right what a killed agent left in tracefs. Where there is no tracefs there is nothing.
+fn sweep() {
+    let swept = Tracefs::open().and_then(|tracefs| instance::sweep(&Arc::new(tracefs)));
+    for swept in swept.into_iter().flatten() {
+        match swept.result {
+            Ok(()) => tracing::warn!(what = swept.what, "removed what a killed agent left"),
+            Err(error) => tracing::error!(what = swept.what, %error, "what a killed agent left cannot be put right"),
+        }
     }
 }
 

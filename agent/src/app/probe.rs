@@ -16,6 +16,7 @@ use super::budget::{Budget, Order};
 use super::events::Unread;
 use super::iterate::Iterated;
 use super::poll::Poll;
+use super::traced::Traced;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
 use crate::binaries::find::World;
 use crate::cli::log;
@@ -25,7 +26,7 @@ use crate::kernel::uprobe;
 use crate::metrics::labels::Names;
 use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::explain::{self, attach_point};
-use crate::plan::{Draft, Outline, PREFIX, Refusal};
+use crate::plan::{self, Draft, Outline, PREFIX, Refusal};
 use crate::prepare;
 use crate::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
 
@@ -51,6 +52,8 @@ enum Engine {
     Iterated(Arc<Iterated>),
     /// Rows read by the agent.
     Poll(Box<Poll>),
+    /// Records of an ftrace session, read by the agent.
+    Traced(Box<Traced>),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
     Waiting(Box<Waiting>),
     /// Nothing; why.
@@ -72,11 +75,16 @@ impl Running {
         match draft.compile(target) {
             Err(refusal) if refusal.target && waits(draft, target) => wait(draft, &refusal, btf),
             Err(refusal) => {
+                let reason = refusal.reason();
+                if let Some(running) = refusal.target.then(|| fall_back(draft, target, &reason)).flatten() {
+                    return running;
+                }
                 log(&refusal.diagnostics);
-                tracing::error!(probe = draft.outline().name, reason = refusal.reason(), "not started");
-                off(draft, refusal.reason())
+                tracing::error!(probe = draft.outline().name, reason, "not started");
+                off(draft, reason)
             }
             Ok(artifact) if draft.outline().poll.is_some() => poll(draft, artifact),
+            Ok(artifact) if draft.outline().engine == plan::Engine::Ftrace => trace(draft, artifact),
             Ok(artifact) => attach(draft, artifact, target, loader),
         }
     }
@@ -116,6 +124,12 @@ impl Running {
                 self.trouble(0, errors, told);
                 families
             }
+            Engine::Traced(t) => {
+                let (families, mut errors) = t.families(names, now);
+                errors.append(&mut t.observe(&name, observed));
+                self.trouble(0, errors, told);
+                families
+            }
             Engine::Poll(p) => {
                 observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0 });
                 p.families()
@@ -124,11 +138,17 @@ impl Running {
         }
     }
 
+    /// Full names of its metrics.
+    pub fn metrics(&self) -> impl Iterator<Item = &str> {
+        self.outline.metrics.iter().map(|metric| metric.about.name.as_str())
+    }
+
     /// When it wants to be attended to, if ever.
     pub fn due(&self) -> Option<Instant> {
         match &self.engine {
             Engine::Attached(a) => a.due(),
             Engine::Poll(p) => Some(p.due()),
+            Engine::Traced(t) => Some(t.due()),
             Engine::Waiting(w) => Some(w.looked + LOOK_EVERY),
             Engine::Iterated(_) | Engine::Off(_) => None,
         }
@@ -167,6 +187,7 @@ impl Running {
                     _ => {}
                 }
             }
+            Engine::Traced(t) => t.attend(names),
             Engine::Iterated(_) | Engine::Off(_) => {}
         }
     }
@@ -175,7 +196,7 @@ impl Running {
     pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
         match &mut self.engine {
             Engine::Attached(a) => a.events(names),
-            Engine::Iterated(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => Default::default(),
+            _ => Default::default(),
         }
     }
 
@@ -290,6 +311,7 @@ impl Running {
             Engine::Off(reason) => Err(reason.clone()),
             Engine::Waiting(w) => Err(w.reason.clone()),
             Engine::Poll(_) => Err("it is a poll".into()),
+            Engine::Traced(_) => Err("an ftrace session measures it".into()),
         }
     }
 
@@ -306,6 +328,7 @@ impl Running {
             Engine::Iterated(i) => i.failure(),
             Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
+            Engine::Traced(t) => t.failure(),
             Engine::Waiting(w) => w.reason.clone(),
             Engine::Attached(a) => match self.budget.as_ref().filter(|b| b.away_until().is_some()) {
                 Some(away) => away.text(),
@@ -356,7 +379,7 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     let outline = draft.outline().clone();
     let budget = match &engine {
         Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
-        Engine::Iterated(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => None,
+        _ => None,
     };
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
     let mut hooks: Vec<(String, &'static str)> = outline.hooks.iter().cloned().zip(kinds).collect();
@@ -381,6 +404,44 @@ fn poll(draft: &Draft, artifact: Artifact) -> Running {
     }
 }
 
+/// Records its events and runs it over them.
+fn trace(draft: &Draft, artifact: Artifact) -> Running {
+    let choices = explain::choices(&artifact);
+    match traced(draft, artifact, choices) {
+        Ok(running) => running,
+        Err(reason) => {
+            tracing::error!(probe = draft.outline().name, reason, "not started");
+            off(draft, reason)
+        }
+    }
+}
+
+fn traced(draft: &Draft, artifact: Artifact, choices: Vec<explain::Choice>) -> Result<Running, String> {
+    let outline = draft.outline();
+    let traced = Traced::start(outline, artifact)?;
+    tracing::info!(probe = outline.name, "recording its events in an ftrace session");
+    let kinds = vec!["ftrace"; outline.hooks.len()];
+    Ok(running(draft, kinds, choices, Engine::Traced(Box::new(traced))))
+}
+
+/// The probe over an ftrace session, where programs are refused and the user leaves the choice to us; `None` when that is no
+/// way either.
+fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
+    if draft.outline().engine != plan::Engine::Auto || draft.outline().poll.is_some() {
+        return None;
+    }
+    let artifact = draft.for_session().compile(target).ok()?;
+    let because = vec![refused.to_owned()];
+    let chosen = explain::Choice { wanted: "engine bpf".into(), got: "engine ftrace".into(), because };
+    let running = traced(draft, artifact, vec![chosen]).ok()?;
+    tracing::warn!(
+        probe = draft.outline().name,
+        reason = refused,
+        "an ftrace session measures it: programs are refused"
+    );
+    Some(running)
+}
+
 /// Loads and attaches; when BTF-typed tracepoints are refused, once more with raw ones.
 fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Running {
     let name = &draft.outline().name;
@@ -395,10 +456,10 @@ fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loade
                     tracing::warn!(probe = name, reason = %first, "attached at raw tracepoints instead of BTF-typed ones");
                     running
                 }
-                Err(_) => refused(draft, &first),
+                Err(_) => refused(draft, target, &first),
             }
         }
-        Err(error) => refused(draft, &error),
+        Err(error) => refused(draft, target, &error),
     }
 }
 
@@ -412,7 +473,10 @@ fn raw_may_do(error: &load::LoadError) -> bool {
     }
 }
 
-fn refused(draft: &Draft, error: &load::LoadError) -> Running {
+fn refused(draft: &Draft, target: &Target, error: &load::LoadError) -> Running {
+    if let Some(running) = fall_back(draft, target, &error.to_string()) {
+        return running;
+    }
     tracing::error!(probe = draft.outline().name, reason = %error, "not attached");
     if let load::LoadError::Verifier { program, log, .. } = error {
         tracing::debug!(program, log, "all the verifier says");

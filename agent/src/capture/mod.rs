@@ -8,14 +8,20 @@
 //!
 //! [`run::run`] strings them together. Everything it sets it takes back, however it ends.
 
+pub mod asked;
 pub mod choose;
 mod collect;
+pub mod engine;
 pub mod error;
+pub mod form;
 pub mod request;
 pub mod run;
 mod scope;
+pub mod service;
 mod settings;
 mod spool;
+pub mod store;
+pub mod write;
 
 pub use error::Error;
 pub use run::{Ended, Places, Progress, Recorded, Stop, run};

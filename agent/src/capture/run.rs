@@ -39,6 +39,11 @@ impl Stop {
         self.0.1.notify_all();
     }
 
+    /// Whether it was ended.
+    pub fn is_stopped(&self) -> bool {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until it is stopped, or so long. Says whether it is.
     fn wait(&self, limit: Duration) -> bool {
         let stopped = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ mod compile;
 mod doctor;
 mod explain;
 mod list;
+mod report;
 mod stacks;
 mod target;
 mod version;
@@ -54,6 +55,8 @@ enum Command {
     Stacks(stacks::Args),
     /// Record a trace of the kernel: events, functions and calls, of everybody or of some.
     Capture(Box<capture::Args>),
+    /// Say what a capture tells: waits and work, functions, wakeups, interrupts, packets, block requests.
+    Report(report::Args),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
     /// Describe this kernel to people elsewhere.
@@ -129,6 +132,7 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::run(&args),
         Command::Stacks(args) => stacks::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),

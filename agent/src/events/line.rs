@@ -55,7 +55,7 @@ pub fn wall_time(at_ns: u64, now_ns: u64, now: SystemTime) -> SystemTime {
 }
 
 /// `2026-02-28T23:59:59.000001Z`: UTC, to the microsecond, which is about what two clocks can be compared to.
-fn rfc3339(at: SystemTime) -> String {
+pub(crate) fn rfc3339(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, micros) = (since.as_secs(), since.subsec_micros());
     let (year, month, day) = date(seconds / 86_400);

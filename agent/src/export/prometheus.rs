@@ -5,7 +5,7 @@
 
 use super::number::{bound_text, decimal, float};
 use super::transcode::to_text_0_0_4;
-use crate::metrics::snapshot::{Family, Histograms, Kind, Number, Series, Snapshot, Values};
+use crate::metrics::snapshot::{Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Text formats.
@@ -29,14 +29,14 @@ impl Format {
 
 /// A whole exposition of the snapshot alone.
 pub fn write(snapshot: &Snapshot, format: Format) -> Vec<u8> {
-    exposition(snapshot, "", format)
+    exposition(snapshot, &[], "", format)
 }
 
-/// A whole exposition: the snapshot, then the agent's own metrics given as OpenMetrics text.
-pub fn exposition(snapshot: &Snapshot, own_openmetrics: &str, format: Format) -> Vec<u8> {
+/// A whole exposition: the snapshot, then the agent's own metrics given as OpenMetrics text. Only OpenMetrics has exemplars.
+pub fn exposition(snapshot: &Snapshot, exemplars: &[Exemplar], own_openmetrics: &str, format: Format) -> Vec<u8> {
     let mut out = Vec::with_capacity(snapshot.families.iter().map(estimate).sum::<usize>() + own_openmetrics.len());
     for family in snapshot.families.iter().filter(|family| !family.is_empty()) {
-        write_family(&mut out, family, format);
+        write_family(&mut out, family, exemplars, format);
     }
     match format {
         Format::Text004 => out.extend_from_slice(to_text_0_0_4(own_openmetrics).as_bytes()),
@@ -60,7 +60,7 @@ fn estimate(family: &Family) -> usize {
     family.len() * lines * (family.about.name.len() + labels + 28) + 1024
 }
 
-fn write_family(out: &mut Vec<u8>, family: &Family, format: Format) {
+fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], format: Format) {
     let base = family.about.name.strip_suffix("_total").filter(|_| family.about.kind == Kind::Counter);
     let base = base.unwrap_or(&family.about.name);
     write_metadata(out, family, base, format);
@@ -83,7 +83,12 @@ fn write_family(out: &mut Vec<u8>, family: &Family, format: Format) {
                 out.push(b'\n');
             }
         }
-        Values::Histograms(histograms) => write_histograms(out, family, histograms, &mut line),
+        Values::Histograms(histograms) => {
+            let open = format == Format::OpenMetrics100;
+            let exemplars: Vec<&Exemplar> =
+                exemplars.iter().filter(|exemplar| open && exemplar.family == family.about.name).collect();
+            write_histograms(out, family, histograms, &exemplars, &mut line);
+        }
     }
 }
 
@@ -159,8 +164,17 @@ fn millis(time: SystemTime) -> Option<u64> {
     u64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 
-fn write_histograms(out: &mut Vec<u8>, family: &Family, histograms: &Histograms, line: &mut Line) {
+fn write_histograms(
+    out: &mut Vec<u8>,
+    family: &Family,
+    histograms: &Histograms,
+    exemplars: &[&Exemplar],
+    line: &mut Line,
+) {
     let ends = classic_ends(histograms);
+    let bounds = &histograms.scheme.classic().bounds;
+    // The classic bucket that an observation lies in: the last is `+Inf`.
+    let bucket_of = |value: f64| bounds.partition_point(|(_, bound)| *bound < value);
     let mut head = Vec::new();
     let mut number = itoa::Buffer::new();
     for (position, series) in family.series.iter().enumerate() {
@@ -171,7 +185,7 @@ fn write_histograms(out: &mut Vec<u8>, family: &Family, histograms: &Histograms,
         }
         let counts = histograms.counts_of(position);
         let (mut cumulative, mut from) = (0u64, 0);
-        for (end, tail) in &ends {
+        for (bucket, (end, tail)) in ends.iter().enumerate() {
             for count in counts.get(from..*end).unwrap_or(&[]) {
                 cumulative = cumulative.wrapping_add(*count);
             }
@@ -179,6 +193,11 @@ fn write_histograms(out: &mut Vec<u8>, family: &Family, histograms: &Histograms,
             out.extend_from_slice(&head);
             out.extend_from_slice(tail);
             out.extend_from_slice(number.format(cumulative).as_bytes());
+            // The newest is the last.
+            let here = |e: &&&Exemplar| e.labels == series.labels && bucket_of(e.value) == bucket;
+            if let Some(exemplar) = exemplars.iter().rev().find(here) {
+                write_exemplar(out, exemplar);
+            }
             out.push(b'\n');
         }
         line.start(out, "_sum");
@@ -188,6 +207,18 @@ fn write_histograms(out: &mut Vec<u8>, family: &Family, histograms: &Histograms,
         out.extend_from_slice(number.format(cumulative).as_bytes());
         out.push(b'\n');
         line.created(out, series);
+    }
+}
+
+/// ` # {capture_id="20231114T221320000Z-0a1b2c"} 0.0531 1700000000.25`
+fn write_exemplar(out: &mut Vec<u8>, exemplar: &Exemplar) {
+    out.extend_from_slice(b" # {capture_id=\"");
+    escape(out, exemplar.capture.as_bytes(), true);
+    out.extend_from_slice(b"\"} ");
+    float(out, exemplar.value);
+    if let Some(at) = millis(exemplar.at) {
+        out.push(b' ');
+        decimal(out, at, 1000);
     }
 }
 

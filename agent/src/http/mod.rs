@@ -2,6 +2,8 @@
 //!
 //! It knows nothing of probes or kernels: [`Endpoints`] gives it functions to call.
 
+mod access;
+mod captures;
 mod events;
 mod negotiate;
 mod pages;
@@ -9,7 +11,9 @@ mod routes;
 mod serve;
 mod stacks;
 
+pub use access::{Access, Denied, token};
+pub use captures::Captures;
 pub use negotiate::{accepts_gzip, format};
 pub use routes::{ChoiceStatus, DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
-pub use serve::{BindError, bind, serve};
+pub use serve::{BindError, Peer, bind, serve};
 pub use stacks::{MOST_SECONDS, ProfileError, ProfileRequest, StacksStatus};

@@ -9,6 +9,7 @@ pub fn landing(version: &str) -> String {
         ("/api/v1/probes", "probes, their hooks and whether they are attached"),
         ("/api/v1/stacks", "sums by call stack, as folded text, pprof or flame graph"),
         ("/api/v1/events", "the last slow events"),
+        ("/api/v1/captures", "captures of the kernel's traces"),
         ("/readyz", "readiness"),
         ("/healthz", "health"),
     ];

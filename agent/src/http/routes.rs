@@ -1,7 +1,7 @@
 //! The routes, and the one scrape that may run at a time.
 
 use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
-use super::{events, negotiate, pages};
+use super::{captures, events, negotiate, pages};
 use crate::events::tail::Tail;
 use crate::export::Format;
 use axum::body::Bytes;
@@ -34,6 +34,8 @@ pub struct Endpoints {
     pub profile: Box<Profile>,
     /// The last single events.
     pub events: Arc<Tail>,
+    /// Captures, and who may ask for them.
+    pub captures: captures::Captures,
     /// Of the agent.
     pub version: String,
 }
@@ -108,6 +110,7 @@ pub(super) struct Shared {
     pub endpoints: Endpoints,
     pub profiles: Arc<Semaphore>,
     pub followers: Arc<Semaphore>,
+    pub downloads: Arc<Semaphore>,
     last: Arc<Mutex<Option<Exposition>>>,
 }
 
@@ -123,7 +126,8 @@ struct Exposition {
 pub fn router(endpoints: Endpoints) -> Router {
     let profiles = Arc::new(Semaphore::new(stacks::MOST_AT_ONCE));
     let followers = Arc::new(Semaphore::new(events::MOST_FOLLOWERS));
-    let shared = Arc::new(Shared { endpoints, profiles, followers, last: Arc::default() });
+    let downloads = Arc::new(Semaphore::new(captures::MOST_DOWNLOADS));
+    let shared = Arc::new(Shared { endpoints, profiles, followers, downloads, last: Arc::default() });
     Router::new()
         .route("/", get(landing))
         .route("/metrics", get(metrics))
@@ -135,6 +139,7 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/api/v1/stacks", get(stacks::list))
         .route("/api/v1/stacks/{metric}", get(stacks::profile))
         .route("/api/v1/events", get(events::events))
+        .merge(captures::routes(shared.clone()))
         .with_state(shared)
 }
 

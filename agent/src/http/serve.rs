@@ -1,7 +1,10 @@
 //! Sockets: binding with errors a person can act on, and connections with limits.
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::io;
@@ -112,8 +115,8 @@ async fn accept(
             () = asked(stopped.clone()) => break,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let connection = serve_connection(stream, router.clone(), stopped.clone());
+            Ok((stream, peer)) => {
+                let connection = serve_connection(stream, Peer(peer), router.clone(), stopped.clone());
                 connections.spawn(async move {
                     let _slot = slot;
                     connection.await;
@@ -131,14 +134,23 @@ async fn accept(
     while connections.join_next().await.is_some() {}
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, stopped: watch::Receiver<bool>) {
+/// Address of the client, among the extensions of each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+async fn serve_connection(stream: TcpStream, peer: Peer, router: Router, stopped: watch::Receiver<bool>) {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_headers(MOST_HEADERS)
         .max_buf_size(READ_BUFFER_BYTES);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        router.call(request)
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

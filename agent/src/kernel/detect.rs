@@ -38,6 +38,7 @@ pub fn detect(wanted: &Wanted) -> Target {
     let functions = functions::find(&wanted.functions, tracefs.as_ref());
     let modules = functions::module_types(&functions, btf.as_ref());
     Target {
+        session: false,
         release: release(),
         arch: if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 },
         cpus: possible_cpus(),

@@ -6,6 +6,7 @@
 pub mod abilities;
 pub mod attach;
 pub mod detect;
+pub mod event_stream;
 pub mod events;
 pub mod formats;
 pub mod function_hooks;

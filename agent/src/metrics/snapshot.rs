@@ -16,6 +16,21 @@ pub struct Snapshot {
     pub families: Vec<Family>,
 }
 
+/// A capture that belongs to an observation of a histogram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exemplar {
+    /// Full name of the metric.
+    pub family: String,
+    /// Labels of the series, as [`Series::labels`].
+    pub labels: LabelTexts,
+    /// Id of the capture.
+    pub capture: String,
+    /// The observation, in the exported unit.
+    pub value: f64,
+    /// When it was seen.
+    pub at: SystemTime,
+}
+
 /// The two clocks of one instant, read together by the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {

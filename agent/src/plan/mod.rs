@@ -5,7 +5,7 @@ mod outline;
 mod program;
 mod report;
 
-pub use outline::{Metric, Outline, PREFIX, Poll, Stacks};
+pub use outline::{Engine, Metric, Outline, PREFIX, Poll, Stacks};
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
@@ -138,6 +138,15 @@ impl Draft {
             place.or(artifact.places.last()).map_or("", |(_, attach)| attach.kind())
         };
         self.written_hooks().into_iter().map(kind).collect()
+    }
+
+    /// The same probe over the records of an ftrace session.
+    pub fn for_session(&self) -> Draft {
+        let mut draft = self.clone();
+        draft.program.engine = kstrobe_ebpf::program::Engine::Ftrace;
+        // Nothing runs in the kernel that could be thinned out.
+        draft.program.limits.steered = false;
+        draft
     }
 
     /// What the agent needs to know of it besides its programs.

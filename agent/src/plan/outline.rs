@@ -29,8 +29,21 @@ pub struct Outline {
     pub slow: bool,
     /// Set when its events are rows that the agent reads.
     pub poll: Option<Poll>,
+    /// What runs it.
+    pub engine: Engine,
     /// Most time its programs may take, in millionths of one CPU's; 0 for no limit.
     pub budget_ppm: u64,
+}
+
+/// What the user wants to run a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Programs in the kernel; where it refuses them, an ftrace session.
+    Auto,
+    /// Programs in the kernel.
+    Bpf,
+    /// An ftrace session.
+    Ftrace,
 }
 
 /// A metric as the agent exports it.
@@ -78,6 +91,11 @@ pub(super) fn outline(probe: &model::Probe, hooks: Vec<String>) -> Outline {
         metrics: probe.metrics.iter().map(|m| metric(probe, m)).collect(),
         slow: probe.slow.is_some(),
         poll,
+        engine: match probe.engine {
+            model::Engine::Auto => Engine::Auto,
+            model::Engine::Bpf => Engine::Bpf,
+            model::Engine::Ftrace => Engine::Ftrace,
+        },
         budget_ppm: super::program::budget_ppm(probe),
     }
 }

@@ -6,8 +6,8 @@ use kstrobe_config::model::{self, Location, Spanned};
 use kstrobe_ebpf::buckets::BucketSpec;
 use kstrobe_ebpf::diag::TextId;
 use kstrobe_ebpf::program::{
-    Binary, Edge, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, PerfEvent, Program, Sampling, Shape,
-    Slow, Span, StackSpec, Step, Steps, Text, Via,
+    Binary, Edge, Engine, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, PerfEvent, Program, Sampling,
+    Shape, Slow, Span, StackSpec, Step, Steps, Text, Via,
 };
 
 /// Where each text stands, and the text as the compiler saw it.
@@ -61,6 +61,10 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
         name: texts.text(&probe.name),
         file: file.name.clone(),
         source: file.text.clone(),
+        engine: match probe.engine {
+            model::Engine::Auto | model::Engine::Bpf => Engine::Bpf,
+            model::Engine::Ftrace => Engine::Ftrace,
+        },
         shape: shape(&probe.shape, &probe.metrics, &mut texts),
         filter: probe.filter.as_ref().map(|f| texts.text(f)),
         metrics: probe.metrics.iter().map(|m| metric(m, &mut texts)).collect(),
@@ -69,7 +73,11 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
             fields: texts.pairs(&s.fields),
             max_per_second: s.max_per_second,
         }),
-        limits: Limits { map_bytes: probe.max_map_bytes, steered: budget_ppm(probe) > 0, ..Limits::default() },
+        limits: Limits {
+            map_bytes: probe.max_map_bytes,
+            steered: budget_ppm(probe) > 0 && probe.engine != model::Engine::Ftrace,
+            ..Limits::default()
+        },
     };
     (program, texts.0)
 }

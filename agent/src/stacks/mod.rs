@@ -3,6 +3,7 @@
 //! The writers are functions of their arguments. [`processes`] reads `/proc/PID/maps`; [`symbols`] reads `/proc/kallsyms` and
 //! ELF files, through the `blazesym` crate.
 
+pub mod calls;
 pub mod flame;
 pub mod folded;
 pub mod maps;

@@ -144,3 +144,23 @@ impl Drop for Folder {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+/// How often the kernel's function tracer sees a function while something is done, on all CPUs.
+pub fn calls_of(function: &str, work: impl FnOnce()) -> usize {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    let folder = Folder::new();
+    mount(Some("tracefs"), &folder.0, Some("tracefs"), MsFlags::empty(), None::<&str>).unwrap();
+    let tracing = folder.0.join(format!("instances/kst-test-{}", std::process::id()));
+    std::fs::create_dir(&tracing).unwrap();
+    let write =
+        |file: &str, text: &str| std::fs::write(tracing.join(file), text).unwrap_or_else(|e| panic!("{file}: {e}"));
+    write("set_ftrace_filter", function);
+    write("current_tracer", "function");
+    work();
+    write("tracing_on", "0");
+    let text = std::fs::read_to_string(tracing.join("trace")).unwrap();
+    write("current_tracer", "nop");
+    std::fs::remove_dir(&tracing).unwrap();
+    umount2(&folder.0, MntFlags::MNT_DETACH).unwrap();
+    text.lines().filter(|line| line.contains(&format!(": {function} <-"))).count()
+}

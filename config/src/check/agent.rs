@@ -1,5 +1,6 @@
 //! `kstrobe.yaml`.
 
+use super::captures;
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{Agent, Spanned};
@@ -9,8 +10,8 @@ use std::net::SocketAddr;
 
 const AGENT: Keys = Keys {
     of: "the configuration",
-    known: &["listen", "probes", "limits", "events", "log"],
-    later: &["exporters", "otlp", "rules", "captures"],
+    known: &["listen", "probes", "limits", "events", "captures", "rules", "log"],
+    later: &["exporters", "otlp"],
 };
 const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory"], later: &[] };
 const LOG: Keys = Keys { of: "`log`", known: &["level", "format"], later: &[] };
@@ -26,6 +27,8 @@ impl Default for Agent {
             probes_directory: None,
             budget_ppm: super::DEFAULT_BUDGET_PPM,
             events: "none".to_owned(),
+            captures: None,
+            rules: Vec::new(),
             log_level: "info".to_owned(),
             log_json: false,
         }
@@ -61,6 +64,12 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
     }
     if let Some(to) = fields.get("events").and_then(|node| fields::text(node, "`stderr`, `none` or a path", report)) {
         agent.events = to.value;
+    }
+    agent.captures = fields.entry("captures").map(|entry| captures::captures(entry, report));
+    if let Some(node) = fields.get("rules") {
+        // Rules need a place for what they record.
+        let captures = agent.captures.get_or_insert_default();
+        agent.rules = captures::rules(node, captures, report);
     }
     if let Some(entry) = fields.entry("log")
         && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LOG, report)

@@ -2,6 +2,8 @@
 
 mod agent;
 pub(crate) mod buckets;
+mod capture;
+mod captures;
 mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
@@ -12,10 +14,12 @@ pub(crate) mod steps;
 mod user;
 
 pub(crate) use agent::agent;
+pub(crate) use capture::capture;
+pub(crate) use captures::beyond;
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Probe, Shape, Span, Spanned};
+use crate::model::{Engine, Probe, Shape, Span, Spanned};
 use crate::names;
 use crate::quantity;
 use crate::raw::{Entry, Kind, Node};
@@ -38,8 +42,9 @@ pub(crate) const PROBE: Keys = Keys {
         "slow",
         "max_map_bytes",
         "budget_cpu_percent",
+        "engine",
     ],
-    later: &["engine"],
+    later: &[],
 };
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
@@ -130,6 +135,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let slow = fields.entry("slow").and_then(|entry| slow::slow(entry, shape.as_ref(), report));
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
     let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
+    let engine = fields.get("engine").map_or(Some(Engine::Auto), |node| engine(node, report));
     let probe = Probe {
         name: name?,
         pack: pack.to_owned(),
@@ -141,8 +147,18 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         slow,
         max_map_bytes: max_map_bytes?,
         budget_ppm: budget_ppm.flatten(),
+        engine: engine?,
     };
     (report.errors() == before).then_some(probe)
+}
+
+fn engine(node: &Node, report: &mut Report) -> Option<Engine> {
+    let name = fields::choice(node, "`auto`, `bpf` or `ftrace`", &["auto", "bpf", "ftrace"], &[], report)?;
+    Some(match name {
+        "bpf" => Engine::Bpf,
+        "ftrace" => Engine::Ftrace,
+        _ => Engine::Auto,
+    })
 }
 
 fn shape(fields: &Fields<'_>, report: &mut Report) -> Option<Shape> {

@@ -6,7 +6,7 @@ use super::objects;
 use super::report::{Checked, Report, Reported, unknown, whole};
 use super::sampling;
 use super::scope::Args;
-use super::syscalls::{self, SyscallArgs};
+use super::syscalls::{self, CallSource, SyscallArgs};
 use super::user;
 use crate::diag::{Diagnostic, Place, did_you_mean};
 use crate::program::{Edge, Hook, HookKind};
@@ -128,6 +128,11 @@ pub(super) fn without_btf(target: &Target) -> String {
 
 fn raw<'a>(hook: &'a Hook, event: &'a str, target: &'a Target, report: &mut Report) -> Checked<Point<'a>> {
     let place = whole(&hook.text);
+    if target.session {
+        let message = format!("`{}` has no records", hook.text.text);
+        let hint = "an ftrace session has `tracepoint:SYSTEM:EVENT` and `syscall:NAME:enter` or `exit`";
+        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+    }
     let Some(btf) = &target.btf else {
         let message = format!("the arguments of `{event}` need the kernel's BTF, and there is none");
         return Err(report.add(Diagnostic::target(place, message).hint(without_btf(target))));
@@ -217,7 +222,16 @@ fn syscall_point<'a>(
         Edge::Enter => "sys_enter",
         Edge::Exit => "sys_exit",
     };
-    let (attach, trust) = attach_raw(first, event, target, report)?;
+    let (attach, source) = match target.session {
+        true => {
+            let attach = Attach::Tracepoint { system: "raw_syscalls".into(), event: event.into() };
+            (attach, CallSource::Record)
+        }
+        false => {
+            let (attach, trust) = attach_raw(first, event, target, report)?;
+            (attach, CallSource::Registers(trust))
+        }
+    };
     let place = whole(&first.text);
     numbers.sort_unstable();
     let (select, numbers) = match all {
@@ -226,14 +240,14 @@ fn syscall_point<'a>(
             (Select::All, None)
         }
         false => {
-            let Some(number) = syscalls::number(target, edge, trust, place) else {
+            let Some(number) = syscalls::number(target, edge, source, place) else {
                 let message = "which call returns is known only through the kernel's BTF (`struct pt_regs`)";
                 return Err(report.add(Diagnostic::target(place, message).hint(without_btf(target))));
             };
             (Select::OneOf(number, numbers.clone()), Some(numbers))
         }
     };
-    Ok(Point { attach, place, select, numbers, args: Args::Syscall(SyscallArgs { edge, names, trust }) })
+    Ok(Point { attach, place, select, numbers, args: Args::Syscall(SyscallArgs { edge, names, source }) })
 }
 
 fn call_number(hook: &Hook, name: &str, target: &Target, report: &mut Report) -> Result<u64, Reported> {

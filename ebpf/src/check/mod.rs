@@ -11,6 +11,7 @@
 //! | `key` | what finds a span or a state again? |
 //! | `steps` | what does an event do with the state of its key? |
 //! | `span` | how are starts and ends paired, and what is saved? |
+//! | `records` | what of it can an ftrace session not know? |
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
@@ -31,6 +32,7 @@ mod objects;
 mod ops;
 mod print;
 mod prototype;
+mod records;
 mod report;
 mod sampling;
 mod scope;
@@ -120,7 +122,11 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
             user::join(&mut shape, target.arch);
             let (metrics, slow) = columns.finish(program);
             let (name, limits) = (program.name.text.clone(), program.limits);
-            Ok(typed::Probe { name, shape, metrics, slow, choices, limits })
+            let probe = typed::Probe { name, shape, metrics, slow, choices, limits };
+            match target.session.then(|| records::beyond(&probe)).filter(|beyond| !beyond.is_empty()) {
+                Some(beyond) => Err(beyond),
+                None => Ok(probe),
+            }
         }
         // A text that did not parse stops the probe without a word here: its mistake is reported already.
         _ => Err(diagnostics),

@@ -96,7 +96,7 @@ fn finish(
             }
         }
         if uses_syscall && let Args::Syscall(call) = &point.args {
-            values.push(syscalls::number(input.target, call.edge, call.trust, point.place).ok_or(Reported)?);
+            values.push(syscalls::number(input.target, call.edge, call.source, point.place).ok_or(Reported)?);
         }
         let Point { attach, place, select, .. } = point;
         let by = key_values(start.key?, &key);

@@ -20,9 +20,24 @@ pub(super) struct SyscallArgs<'a> {
     pub(super) edge: Edge,
     /// Names; empty for all calls.
     pub(super) names: Vec<&'a str>,
-    /// How `struct pt_regs *` may be read.
-    pub(super) trust: Trust,
+    /// Where its numbers and arguments lie.
+    pub(super) source: CallSource,
 }
+
+/// Where the number, the arguments and the result of a call are found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CallSource {
+    /// In `struct pt_regs`, which may be read in this way.
+    Registers(Trust),
+    /// In the records of `raw_syscalls:sys_enter` and `sys_exit`: `long id` at byte 8, then the arguments or the result, of
+    /// 8 bytes each, since Linux 2.6.32.
+    Record,
+}
+
+/// `long id` of a record.
+const RECORD_NUMBER: u32 = 8;
+/// `unsigned long args[6]`, or `long ret`.
+const RECORD_WORDS: u32 = 16;
 
 impl<'a> SyscallArgs<'a> {
     /// Names that every call of the set has.
@@ -49,7 +64,10 @@ fn register(btf: &Btf, trust: Trust, path: &str, ty: Ty, place: Place) -> Option
 }
 
 /// The number of the call that enters or returns; `None` when only the kernel's types could tell.
-pub(super) fn number(target: &Target, edge: Edge, trust: Trust, place: Place) -> Option<Expr> {
+pub(super) fn number(target: &Target, edge: Edge, source: CallSource, place: Place) -> Option<Expr> {
+    let CallSource::Registers(trust) = source else {
+        return Some(Expr { kind: Kind::Field { offset: RECORD_NUMBER }, ty: Ty::U32, duration: false, place });
+    };
     match edge {
         Edge::Enter => Some(Expr { kind: Kind::Arg { offset: 8 }, ty: Ty::U32, duration: false, place }),
         // The low half of the register: numbers have 32 bits, and both architectures are little-endian.
@@ -82,10 +100,14 @@ pub(super) fn arg(env: &mut Env, call: &SyscallArgs, field: &Ident, span: Span) 
         }
     }
     let (index, ty, _) = position.ok_or(Reported)?;
-    let btf = env.btf(span)?;
     let place = env.place(span);
+    let CallSource::Registers(trust) = call.source else {
+        let kind = Kind::Field { offset: RECORD_WORDS + 8 * index as u32 };
+        return Ok(Value::Typed(Expr { kind, ty, duration: false, place }));
+    };
+    let btf = env.btf(span)?;
     let path = env.target.arch.syscall_args().get(index).copied();
-    match path.and_then(|path| register(btf, call.trust, path, ty, place)) {
+    match path.and_then(|path| register(btf, trust, path, ty, place)) {
         Some(expr) => Ok(Value::Typed(expr)),
         None => {
             let message = format!("this kernel's `struct pt_regs` does not show where argument {} lies", index + 1);
@@ -159,8 +181,11 @@ impl Env<'_> {
     pub(super) fn retval(&mut self, span: Span) -> Checked<Value> {
         let (place, scope) = (self.place(span), self.scope);
         match &scope.args {
-            Args::Syscall(SyscallArgs { edge: Edge::Exit, .. }) => {
-                let kind = Kind::Arg { offset: 8 };
+            Args::Syscall(SyscallArgs { edge: Edge::Exit, source, .. }) => {
+                let kind = match source {
+                    CallSource::Registers(_) => Kind::Arg { offset: 8 },
+                    CallSource::Record => Kind::Field { offset: RECORD_WORDS },
+                };
                 Ok(Value::Typed(Expr { kind, ty: Ty::S64, duration: false, place }))
             }
             Args::User(UserArgs::Return(arch)) => Ok(user::retval(*arch, place)),
@@ -180,11 +205,11 @@ impl Env<'_> {
             let kind = Kind::Saved(index);
             return Ok(Value::Typed(Expr { kind, ty: Ty::U32, duration: false, place }));
         }
-        let Args::Syscall(SyscallArgs { edge, trust, .. }) = &self.scope.args else {
+        let Args::Syscall(SyscallArgs { edge, source, .. }) = &self.scope.args else {
             let message = "`syscall` is known only at system call hooks and at the end of spans that began at one";
             return Err(self.fail_hint(span, message, "hook `syscall:NAME:enter` or `syscall:NAME:exit`"));
         };
-        match number(self.target, *edge, *trust, place) {
+        match number(self.target, *edge, *source, place) {
             Some(expr) => Ok(Value::Typed(expr)),
             None => {
                 self.btf(span)?;

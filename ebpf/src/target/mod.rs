@@ -41,9 +41,38 @@ pub struct Target {
     pub usdts: BTreeMap<String, Vec<String>>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
+    /// Events come as records from an ftrace session, see [`Target::as_session`].
+    pub session: bool,
 }
 
 impl Target {
+    /// The same kernel as an ftrace session sees it: events are records, and what does not stand in them cannot be read.
+    pub fn as_session(&self) -> Target {
+        let no = Ability::No("an ftrace session records events, and nothing else".into());
+        let abilities = Abilities {
+            tracepoint: Ability::Yes,
+            tp_btf: no.clone(),
+            raw_tp: no.clone(),
+            perf_event: no.clone(),
+            task_storage: no.clone(),
+            current_task_btf: no.clone(),
+            rdonly_cast: no.clone(),
+            fentry: no.clone(),
+            kprobe: no.clone(),
+            kprobe_multi: no.clone(),
+            uprobe: no.clone(),
+            uprobe_multi: no.clone(),
+            iter: no,
+            // What maps can do is up to the interpreter, which has them all.
+            mmapable: Ability::Yes,
+            batch: Ability::Yes,
+            ringbuf: Ability::Yes,
+            probe_read_kernel: Ability::Yes,
+            module_btf: Ability::Yes,
+        };
+        Target { abilities, session: true, ..self.clone() }
+    }
+
     /// The same with the types of the module, if it is one alone, that the functions of these patterns lie in: types of two
     /// modules have the same ids, so that a probe can have only one of them.
     pub fn with_module_of<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> Cow<'_, Target> {

@@ -23,6 +23,7 @@
 //! slow: elapsed > 1s                     begins `slow:`
 //! slow.most: 10                          records a second, 1 when there is none
 //! show fd: start.fd
+//! engine: ftrace
 //! high: yes                              allow_high_cardinality for labels that follow
 //! ```
 
@@ -129,6 +130,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
         name: r.text("test"),
         file: "test.yaml".into(),
         source: String::new(),
+        engine: Engine::Bpf,
         shape: Shape::At(Vec::new()),
         filter: None,
         metrics: Vec::new(),
@@ -170,6 +172,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
                 program.metrics.push(m);
             }
             "high" => r.high = true,
+            "engine" => program.engine = Engine::Ftrace,
             "state" => steps.by.push(r.text(value)),
             "step" => steps.steps.push(Step {
                 hooks: r.hooks(value),

@@ -173,6 +173,7 @@ fn program(lines: &[(&str, &str)]) -> Program {
         name,
         file: "case".into(),
         source: String::new(),
+        engine: Default::default(),
         shape,
         filter: None,
         metrics: vec![metric],

@@ -2,6 +2,14 @@
 //!
 //! A trace may begin and end anywhere and may have lost records in between: what is not known is `None`, never zero.
 
+pub mod build;
+pub mod functions;
+mod marks;
+mod naming;
+pub mod outline;
+mod pair;
+pub mod text;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 

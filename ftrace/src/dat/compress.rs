@@ -78,7 +78,10 @@ impl Unpacker {
             }
             Compression::Zstd => {
                 into.resize(start + size, 0);
-                let found = self.zstd.decode_all(packed, &mut into[start..]).map_err(|error| format!("no zstd data: {error}"))?;
+                let found = self
+                    .zstd
+                    .decode_all(packed, &mut into[start..])
+                    .map_err(|error| format!("no zstd data: {error}"))?;
                 into.truncate(start + found);
             }
         }

@@ -60,6 +60,8 @@ const FLYRECORD_V6: &[u8; 10] = b"flyrecord\0";
 const LATENCY_V6: &[u8; 10] = b"latency  \0";
 /// Flag of a section: its contents are compressed.
 const COMPRESSED: u16 = 1;
+/// No page of a ring buffer is longer: the kernel counts what is written to one in twenty bits (`RB_WRITE_MASK`).
+const MAX_PAGE_BYTES: usize = 1 << 20;
 /// Bytes of a section's head: id, flags, description, size.
 const SECTION_HEAD_BYTES: u64 = 16;
 

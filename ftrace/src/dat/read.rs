@@ -1,7 +1,7 @@
 //! What both versions are read alike.
 
 use super::input::{DatError, Input};
-use super::{Compression, MAGIC, Version, id, read_v6, read_v7, texts};
+use super::{Compression, MAGIC, MAX_PAGE_BYTES, Version, id, read_v6, read_v7, texts};
 use crate::format::{EventFormat, Formats, PageFormat};
 use crate::symbols::Symbols;
 use crate::trace::{About, Buffer, CpuPages, CpuStats, Trace};
@@ -85,12 +85,19 @@ pub(super) struct Reading<'a> {
     pub(super) about: About,
     pub(super) top_clock: String,
     buffers: Vec<Buffer>,
-    /// Of the CPUs of buffers, in the order of the file.
-    stats: Vec<(u64, String, u32, CpuStats)>,
-    stats_of: String,
+    stats: Vec<StatsOf>,
     date_us: Option<i64>,
-    offset_ns: Option<(Vec<u8>, i64)>,
+    /// Where the option is, its contents, nanoseconds.
+    offset_ns: Option<(u64, Vec<u8>, i64)>,
     skipped: Vec<Skipped>,
+}
+
+/// What options tell of the CPUs of one buffer.
+#[derive(Default)]
+struct StatsOf {
+    buffer: String,
+    /// Where the option is, the CPU, and its counts.
+    cpus: Vec<(u64, u32, CpuStats)>,
 }
 
 impl<'a> Reading<'a> {
@@ -109,8 +116,7 @@ impl<'a> Reading<'a> {
             about: About::default(),
             top_clock: String::new(),
             buffers: Vec::new(),
-            stats: Vec::new(),
-            stats_of: String::new(),
+            stats: vec![StatsOf::default()],
             date_us: None,
             offset_ns: None,
             skipped: Vec::new(),
@@ -139,6 +145,10 @@ impl<'a> Reading<'a> {
                 let before = *input;
                 let text = long_text(input, "header_page")?;
                 let page = match PageFormat::parse(&text) {
+                    Ok(page) if page.page_bytes() > MAX_PAGE_BYTES => {
+                        return before
+                            .error(format!("header_page: no ring buffer has pages of {} bytes", page.page_bytes()));
+                    }
                     Ok(page) if page.commit_bytes == 8 => page,
                     Ok(_) => return before.error("from a 32-bit kernel; only files of 64-bit kernels are read"),
                     Err(error) => return before.error(format!("header_page: {error}")),
@@ -180,6 +190,8 @@ impl<'a> Reading<'a> {
     fn formats_of(&mut self, system: &str, input: &mut Input<'_>) -> Result<(), DatError> {
         for _ in 0..input.u32("number of event formats")? {
             let at = input.at();
+            // Each holds the name.
+            self.count_text(at, system.len() as u64)?;
             match EventFormat::parse(system, &long_text(input, "event format")?) {
                 Ok(format) => self.formats.add(format),
                 Err(error) => self.skip(at, format!("a format of `{system}`: {error}")),
@@ -190,11 +202,12 @@ impl<'a> Reading<'a> {
 
     /// Takes an option that both versions have alike.
     pub(super) fn option(&mut self, id: u16, at: u64, contents: &[u8]) {
-        let text = || String::from_utf8_lossy(contents.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+        let text =
+            || String::from_utf8_lossy(contents.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
         let number = |bytes: usize| contents.get(..bytes).map(crate::value::unsigned);
         let understood = match id {
             id::DATE => texts::number(&text()).map(|us| self.date_us = Some(us)).is_some(),
-            id::OFFSET => texts::number(&text()).map(|ns| self.offset_ns = Some((contents.to_vec(), ns))).is_some(),
+            id::OFFSET => texts::number(&text()).map(|ns| self.offset_ns = Some((at, contents.to_vec(), ns))).is_some(),
             id::CPUSTAT => self.cpu_stats(at, &text()),
             id::TRACECLOCK => {
                 self.top_clock = clock(contents);
@@ -216,7 +229,10 @@ impl<'a> Reading<'a> {
             }
             id::TIME_SHIFT | id::TSC2NSEC => {
                 self.about.other_options.push((id, contents.to_vec()));
-                self.skip(at, format!("option {}: times are left as they were recorded", id::name(id).unwrap_or_default()));
+                self.skip(
+                    at,
+                    format!("option {}: times are left as they were recorded", id::name(id).unwrap_or_default()),
+                );
                 true
             }
             _ => {
@@ -226,7 +242,10 @@ impl<'a> Reading<'a> {
         };
         if !understood {
             let name = id::name(id).unwrap_or_default();
-            self.skip(at, format!("option {name}: `{}` is not understood", contents[..contents.len().min(40)].escape_ascii()));
+            self.skip(
+                at,
+                format!("option {name}: `{}` is not understood", contents[..contents.len().min(40)].escape_ascii()),
+            );
         }
     }
 
@@ -234,16 +253,20 @@ impl<'a> Reading<'a> {
     fn cpu_stats(&mut self, at: u64, text: &str) -> bool {
         let text = text.trim_start();
         if let Some(name) = text.strip_prefix("Buffer:") {
-            self.stats_of = name.trim().to_owned();
+            self.stats.push(StatsOf { buffer: name.trim().to_owned(), cpus: Vec::new() });
             return true;
         }
         let cpu = text.lines().next().and_then(|line| line.strip_prefix("CPU:")?.trim().parse().ok());
-        cpu.map(|cpu| self.stats.push((at, self.stats_of.clone(), cpu, CpuStats::parse(text)))).is_some()
+        let (Some(cpu), Some(of)) = (cpu, self.stats.last_mut()) else { return false };
+        of.cpus.push((at, cpu, CpuStats::parse(text)));
+        true
     }
 
     /// Bytes of a page, once the format of pages is known.
     pub(super) fn page(&self) -> Result<&PageFormat, DatError> {
-        self.page.as_ref().ok_or_else(|| DatError { at: 0, what: "no `header_page` says how pages are read".to_owned() })
+        self.page
+            .as_ref()
+            .ok_or_else(|| DatError { at: 0, what: "no `header_page` says how pages are read".to_owned() })
     }
 
     /// Pages are longer or shorter than `header_page` says, which is about another buffer.
@@ -276,10 +299,13 @@ impl<'a> Reading<'a> {
         }
         match (self.date_us, self.offset_ns) {
             (Some(us), offset) => {
-                let ns = offset.map_or(0, |(_, ns)| ns);
+                let ns = offset.map_or(0, |(.., ns)| ns);
                 self.about.epoch_offset_ns = Some(us.saturating_mul(1000).saturating_add(ns));
             }
-            (None, Some((contents, _))) => self.about.other_options.push((id::OFFSET, contents)),
+            (None, Some((at, contents, _))) => {
+                self.about.other_options.push((id::OFFSET, contents));
+                self.skipped.push(left_alone(at, id::OFFSET));
+            }
             (None, None) => {}
         }
         let trace = Trace {
@@ -306,27 +332,46 @@ impl<'a> Reading<'a> {
                 cpus.insert((at, cpu.cpu), row);
             });
         }
-        let found: Vec<_> = self.stats.iter().map(|(_, name, ..)| buffers.get(&**name).copied()).collect();
-        for ((at, name, cpu, stats), buffer) in std::mem::take(&mut self.stats).into_iter().zip(found) {
+        let found: Vec<_> = self.stats.iter().map(|of| buffers.get(&*of.buffer).copied()).collect();
+        for (of, buffer) in std::mem::take(&mut self.stats).into_iter().zip(found) {
             let Some(buffer) = buffer else {
-                self.skip(at, format!("option CPUSTAT of a buffer `{name}` that the file does not have"));
+                if let Some((at, ..)) = of.cpus.first() {
+                    let number = of.cpus.len();
+                    self.skip(
+                        *at,
+                        format!("{number} options CPUSTAT of a buffer that the file does not have: `{}`", of.buffer),
+                    );
+                }
                 continue;
             };
             let rows = &mut self.buffers[buffer].cpus;
-            let row = *cpus.entry((buffer, cpu)).or_insert(rows.len());
-            if row == rows.len() {
-                rows.push(CpuPages { cpu, ..CpuPages::default() });
+            for (_, cpu, stats) in of.cpus {
+                let row = *cpus.entry((buffer, cpu)).or_insert(rows.len());
+                if row == rows.len() {
+                    rows.push(CpuPages { cpu, ..CpuPages::default() });
+                }
+                rows[row].stats = Some(stats);
             }
-            rows[row].stats = Some(stats);
         }
         self.buffers.iter_mut().for_each(|buffer| buffer.cpus.sort_by_key(|cpu| cpu.cpu));
     }
 }
 
+/// An option that says how times are to be changed.
+fn left_alone(at: u64, id: u16) -> Skipped {
+    let name = id::name(id).unwrap_or_default();
+    Skipped { at, what: format!("option {name}: times are left as they were recorded") }
+}
+
 fn count(left: &mut u64, at: u64, bytes: u64, of: &str) -> Result<(), DatError> {
     match left.checked_sub(bytes) {
         Some(rest) => *left = rest,
-        None => return Err(DatError { at, what: format!("{bytes} bytes of {of}: more than a file of this size can hold") }),
+        None => {
+            return Err(DatError {
+                at,
+                what: format!("{bytes} bytes of {of}: more than a file of this size can hold"),
+            });
+        }
     }
     Ok(())
 }

@@ -29,7 +29,11 @@ pub(super) fn read(mut file: Reading<'_>, mut input: Input<'_>) -> Result<Dat, D
 }
 
 /// Reads options where there are any. Returns whether a clock stands behind the table of CPUs.
-fn options<'a>(file: &mut Reading<'_>, input: &mut Input<'a>, mut instances: Option<&mut Vec<(u64, &'a [u8])>>) -> Result<bool, DatError> {
+fn options<'a>(
+    file: &mut Reading<'_>,
+    input: &mut Input<'a>,
+    mut instances: Option<&mut Vec<(u64, &'a [u8])>>,
+) -> Result<bool, DatError> {
     let start = *input;
     if input.expect(OPTIONS_V6, "options").is_err() {
         *input = start;

@@ -3,7 +3,7 @@
 use super::compress::Unpacker;
 use super::input::{DatError, Input};
 use super::read::{Dat, Reading};
-use super::{COMPRESSED, Compression, SECTION_HEAD_BYTES, Version, id};
+use super::{COMPRESSED, Compression, MAX_PAGE_BYTES, SECTION_HEAD_BYTES, Version, id};
 use crate::trace::{Buffer, CpuPages};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -15,10 +15,17 @@ pub(super) fn read(file: Reading<'_>, mut input: Input<'_>) -> Result<Dat, DatEr
         return before.error(format!("compressed with `{}`; only none, zlib and zstd are known", name.escape_ascii()));
     };
     input.text("version of the compression")?;
+    let options_at = input.at();
     let first_options = input.u64("offset of the options")?;
-    let mut sections = Sections { bytes: file.bytes, file, unpacker: Unpacker::new(compression), pointers: Vec::new(), buffers: Vec::new() };
+    let mut sections = Sections {
+        bytes: file.bytes,
+        file,
+        unpacker: Unpacker::new(compression),
+        pointers: Vec::new(),
+        buffers: Vec::new(),
+    };
     sections.skip_unknown(input)?;
-    sections.options(first_options)?;
+    sections.options(first_options, options_at)?;
     let mut seen = HashSet::new();
     // Pages come last: they need `header_page`.
     for (section, at, offset) in std::mem::take(&mut sections.pointers) {
@@ -94,7 +101,10 @@ impl<'a> Sections<'a> {
         let mut input = self.input_at(offset, named_at, name)?;
         let head = Self::head(&mut input)?;
         if head.id != section {
-            return Err(DatError { at: offset, what: format!("section {} where {name} ({section}) should be", head.id) });
+            return Err(DatError {
+                at: offset,
+                what: format!("section {} where {name} ({section}) should be", head.id),
+            });
         }
         let start = input.at();
         if !head.compressed {
@@ -108,19 +118,22 @@ impl<'a> Sections<'a> {
         // What is not unpacked at all has to be looked at, too.
         self.file.count_text(start, u64::from(bytes.max(packed_bytes)))?;
         let mut contents = Vec::new();
-        self.unpacker.unpack(packed, bytes as usize, &mut contents).map_err(|what| DatError { at: start, what: format!("{name}: {what}") })?;
+        self.unpacker
+            .unpack(packed, bytes as usize, &mut contents)
+            .map_err(|what| DatError { at: start, what: format!("{name}: {what}") })?;
         Ok((Cow::Owned(contents), start))
     }
 
     /// Reads the sections of options, each of which names the next.
-    fn options(&mut self, first: u64) -> Result<(), DatError> {
+    fn options(&mut self, mut offset: u64, mut named_at: u64) -> Result<(), DatError> {
         let mut seen = HashSet::new();
-        let (mut offset, mut named_at) = (first, 0);
         loop {
             if !seen.insert(offset) {
                 return Err(DatError { at: named_at, what: format!("options at {offset} a second time") });
             }
-            let (contents, start) = self.contents(id::DONE, offset, named_at).map_err(|error| DatError { what: format!("options: {}", error.what), ..error })?;
+            let (contents, start) = self
+                .contents(id::DONE, offset, named_at)
+                .map_err(|error| DatError { what: format!("options: {}", error.what), ..error })?;
             let mut input = match contents {
                 Cow::Borrowed(bytes) => Input::new(bytes, start),
                 Cow::Owned(ref bytes) => Input::unpacked(bytes, start),
@@ -160,11 +173,14 @@ impl<'a> Sections<'a> {
         let mut head_at = self.input_at(offset, at, "buffer")?;
         let head = Self::head(&mut head_at)?;
         if head.id != id::BUFFER {
-            return Err(DatError { at: offset, what: format!("section {} where a buffer ({}) should be", head.id, id::BUFFER) });
+            return Err(DatError {
+                at: offset,
+                what: format!("section {} where a buffer ({}) should be", head.id, id::BUFFER),
+            });
         }
         let page = self.file.page()?;
         if page_bytes != page.page_bytes() && rows > 0 {
-            if page_bytes <= page.data_offset || self.file.has_pages() {
+            if page_bytes <= page.data_offset || page_bytes > MAX_PAGE_BYTES || self.file.has_pages() {
                 let what = format!("buffer `{name}`, whose pages have {page_bytes} bytes, not {}", page.page_bytes());
                 self.file.skip(at, what);
                 return Ok(());

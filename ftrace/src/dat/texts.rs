@@ -19,11 +19,11 @@ pub fn kallsyms(symbols: &Symbols) -> String {
     text
 }
 
-/// The text of `saved_cmdlines`: thread ids and names.
+/// The text of `saved_cmdlines`: thread ids and names. Line breaks in a name become question marks.
 pub fn cmdlines(comms: &BTreeMap<i32, String>) -> String {
     let mut text = String::new();
     for (pid, comm) in comms {
-        let _ = writeln!(text, "{pid} {comm}");
+        let _ = writeln!(text, "{pid} {}", comm.replace('\n', "?"));
     }
     text
 }
@@ -134,12 +134,21 @@ mod tests {
     fn names_of_threads_keep_their_blanks() {
         let comms = BTreeMap::from([(1, "systemd".to_owned()), (7, " a  b ".to_owned()), (-1, String::new())]);
         assert_eq!(parse_cmdlines(&cmdlines(&comms)), (comms, 0));
+        assert_eq!(cmdlines(&BTreeMap::from([(1, "a\n2 b".to_owned())])), "1 a?2 b\n");
         assert_eq!(parse_cmdlines("x y\n\n12 z\n"), (BTreeMap::from([(12, "z".to_owned())]), 1));
     }
 
     #[test]
     fn numbers_are_read_as_c_does() {
-        let cases = [("0x10", Some(16)), ("-3", Some(-3)), ("-0x3", Some(-3)), ("0xffffffffffffffff", Some(-1)), ("+5 ", Some(5)), ("", None), ("x", None)];
+        let cases = [
+            ("0x10", Some(16)),
+            ("-3", Some(-3)),
+            ("-0x3", Some(-3)),
+            ("0xffffffffffffffff", Some(-1)),
+            ("+5 ", Some(5)),
+            ("", None),
+            ("x", None),
+        ];
         for (text, expected) in cases {
             assert_eq!(number(text), expected, "{text:?}");
         }

@@ -1,6 +1,6 @@
 //! What both versions write alike.
 
-use super::{Options, Version, id, texts, write_v6, write_v7};
+use super::{MAX_PAGE_BYTES, Options, Version, id, texts, write_v6, write_v7};
 use crate::format::EventFormat;
 use crate::trace::{Buffer, CpuPages, Trace};
 use std::collections::{HashMap, HashSet};
@@ -70,10 +70,10 @@ pub(super) fn head(version: &str, page_bytes: u64) -> Vec<u8> {
 /// Bytes of a page. Readers map pages into memory: their place in the file is a multiple of a machine's page.
 pub(super) fn page_and_alignment(trace: &Trace) -> io::Result<(u64, u64)> {
     let page_bytes = trace.page.page_bytes();
-    match u32::try_from(page_bytes) {
-        Ok(page) if page > 0 => Ok((u64::from(page), u64::from(page).next_power_of_two().max(4096))),
-        _ => Err(invalid(format!("pages of {page_bytes} bytes have no place in trace.dat"))),
+    if page_bytes == 0 || page_bytes > MAX_PAGE_BYTES {
+        return Err(invalid(format!("no ring buffer has pages of {page_bytes} bytes")));
     }
+    Ok((page_bytes as u64, page_bytes.next_power_of_two().max(4096) as u64))
 }
 
 pub(super) fn invalid(what: String) -> io::Error {
@@ -100,7 +100,9 @@ pub(super) fn text_section(trace: &Trace, section: u16) -> io::Result<Vec<u8>> {
             contents.extend(b"header_event\0");
             long_text(&mut contents, &trace.header_event);
         }
-        id::FTRACE_EVENTS => formats(&mut contents, trace.formats.all().iter().filter(|format| format.system == "ftrace")),
+        id::FTRACE_EVENTS => {
+            formats(&mut contents, trace.formats.all().iter().filter(|format| format.system == "ftrace"))
+        }
         id::EVENT_FORMATS => {
             // The order of systems, and of the events of one, is that of the trace.
             let mut systems: Vec<(&str, Vec<&EventFormat>)> = Vec::new();
@@ -138,7 +140,8 @@ pub(super) fn long_text(contents: &mut Vec<u8>, text: &str) {
 
 /// A text behind its length in four bytes.
 fn short_text(contents: &mut Vec<u8>, text: &str) -> io::Result<()> {
-    let length = u32::try_from(text.len()).map_err(|_| invalid(format!("a text of {} bytes has no place in trace.dat", text.len())))?;
+    let length = u32::try_from(text.len())
+        .map_err(|_| invalid(format!("a text of {} bytes has no place in trace.dat", text.len())))?;
     contents.extend(length.to_le_bytes());
     contents.extend(text.as_bytes());
     Ok(())
@@ -213,7 +216,10 @@ pub(super) fn buffers(trace: &Trace) -> io::Result<Vec<BufferRef<'_>>> {
     let mut all: Vec<_> = trace.buffers.iter().map(BufferRef::of).collect();
     match trace.buffers.iter().position(|buffer| buffer.name.is_empty()) {
         Some(top) => all.swap(0, top),
-        None => all.insert(0, BufferRef { name: "", clock: trace.buffers.first().map_or("local", |one| &one.clock), cpus: &[] }),
+        None => all.insert(
+            0,
+            BufferRef { name: "", clock: trace.buffers.first().map_or("local", |one| &one.clock), cpus: &[] },
+        ),
     }
     Ok(all)
 }

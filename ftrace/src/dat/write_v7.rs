@@ -63,7 +63,13 @@ fn section_head(section: u16, description: u32, compressed: bool, size: u64) -> 
     head
 }
 
-fn text_section(out: &mut Sink<impl Write + Seek>, section: u16, description: u32, compression: Compression, contents: &[u8]) -> io::Result<()> {
+fn text_section(
+    out: &mut Sink<impl Write + Seek>,
+    section: u16,
+    description: u32,
+    compression: Compression,
+    contents: &[u8],
+) -> io::Result<()> {
     if compression == Compression::None {
         out.put(&section_head(section, description, false, contents.len() as u64))?;
         return out.put(contents);
@@ -76,7 +82,9 @@ fn text_section(out: &mut Sink<impl Write + Seek>, section: u16, description: u3
 /// A compressed piece behind its two sizes.
 fn packed(compression: Compression, contents: &[u8]) -> io::Result<Vec<u8>> {
     let packed = compression.pack(contents)?;
-    let size = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(|_| invalid(format!("{} bytes are too many for one piece", bytes.len())));
+    let size = |bytes: &[u8]| {
+        u32::try_from(bytes.len()).map_err(|_| invalid(format!("{} bytes are too many for one piece", bytes.len())))
+    };
     let mut piece = Vec::with_capacity(8 + packed.len());
     piece.extend(size(&packed)?.to_le_bytes());
     piece.extend(size(contents)?.to_le_bytes());
@@ -122,10 +130,16 @@ fn buffer_section(
 }
 
 /// Writes the number of pieces, and the pieces, and returns their size: as with trace-cmd, without that of the number.
-fn chunks(out: &mut Sink<impl Write + Seek>, pages: &[u8], compression: Compression, page_bytes: u64) -> io::Result<u64> {
+fn chunks(
+    out: &mut Sink<impl Write + Seek>,
+    pages: &[u8],
+    compression: Compression,
+    page_bytes: u64,
+) -> io::Result<u64> {
     let chunk_bytes = (CHUNK_BYTES / page_bytes).max(1) * page_bytes;
     let pieces = pages.chunks(chunk_bytes as usize);
-    let count = u32::try_from(pieces.len()).map_err(|_| invalid(format!("{} bytes of one CPU are too many", pages.len())))?;
+    let count =
+        u32::try_from(pieces.len()).map_err(|_| invalid(format!("{} bytes of one CPU are too many", pages.len())))?;
     out.put(&count.to_le_bytes())?;
     let start = out.at;
     for chunk in pieces {

@@ -2,8 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
-pub mod dat;
+pub mod graph;
 pub mod made;
+pub mod tree;
 
 use flate2::read::GzDecoder;
 use kstrobe_ftrace::format::{EventFormat, Formats, PageFormat};
@@ -25,6 +26,7 @@ pub const CPUS: [u32; 2] = [0, 1];
 /// What a file of a kernel, or of one of its recordings (`recvfrom/trace.txt`), held; `None` when there is no such file.
 pub fn bytes(kernel: &str, file: &str) -> Option<Vec<u8>> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kernels");
+    // `../report/6.12` is a kernel whose recordings are for reports.
     let packed = std::fs::read(root.join(kernel).join(format!("{file}.gz"))).ok()?;
     let mut plain = Vec::new();
     GzDecoder::new(&packed[..]).read_to_end(&mut plain).unwrap();

@@ -1,8 +1,10 @@
 //! Where a recording goes, and in which form.
 
 use crate::capture::Error;
+use crate::capture::form::Form;
+use crate::capture::write::write;
 use clap::ValueEnum;
-use kstrobe_ftrace::dat::{self, texts};
+use kstrobe_ftrace::dat::texts;
 use kstrobe_ftrace::trace::Trace;
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -13,14 +15,37 @@ use std::path::{Path, PathBuf};
 pub enum Format {
     /// trace.dat, version 7: trace-cmd and KernelShark open it.
     Dat,
+    /// Perfetto's protobuf: ui.perfetto.dev opens it.
+    Perfetto,
+    /// Like the kernel's own `trace` file.
+    Text,
+    /// Time in calls by their callers, one line a stack.
+    Folded,
+    /// The same as pprof, gzipped.
+    Pprof,
     /// A folder with raw pages, and the files of tracefs that are needed to read them.
     Pages,
 }
 
 impl Format {
+    /// The form of its file; raw pages have a folder instead.
+    fn form(self) -> Form {
+        match self {
+            Format::Dat | Format::Pages => Form::Dat,
+            Format::Perfetto => Form::Perfetto,
+            Format::Text => Form::Text,
+            Format::Folded => Form::Folded,
+            Format::Pprof => Form::Pprof,
+        }
+    }
+
     fn of(path: &Path) -> Format {
         match path.extension().and_then(|end| end.to_str()) {
             Some("pages") => Format::Pages,
+            Some("perfetto-trace" | "pftrace" | "perfetto") => Format::Perfetto,
+            Some("txt") => Format::Text,
+            Some("folded") => Format::Folded,
+            Some("gz" | "pprof") => Format::Pprof,
             _ => Format::Dat,
         }
     }
@@ -53,12 +78,8 @@ impl Target {
     /// Writes it.
     pub fn write(mut self, trace: &Trace) -> io::Result<()> {
         match (self.format, self.file.take()) {
-            (Format::Dat, Some(file)) => {
-                let mut out = BufWriter::new(file);
-                dat::write(trace, &dat::Options::default(), &mut out)?;
-                out.into_inner().map_err(io::IntoInnerError::into_error)?;
-            }
-            _ => pages(trace, &self.part)?,
+            (format, Some(file)) => write(trace, format.form(), BufWriter::new(file))?,
+            (_, None) => pages(trace, &self.part)?,
         }
         std::fs::rename(&self.part, &self.path)
     }

@@ -98,12 +98,12 @@ fn golden(name: &str, actual: &[u8]) {
 
 #[test]
 fn text_0_0_4_is_as_blessed() {
-    golden("sample.prom", &exposition(&sample(), OWN, Format::Text004));
+    golden("sample.prom", &exposition(&sample(), &[], OWN, Format::Text004));
 }
 
 #[test]
 fn openmetrics_is_as_blessed() {
-    golden("sample.openmetrics", &exposition(&sample(), OWN, Format::OpenMetrics100));
+    golden("sample.openmetrics", &exposition(&sample(), &[], OWN, Format::OpenMetrics100));
 }
 
 const OWN: &str = "# HELP kstrobe_scrapes Scrapes.\n# TYPE kstrobe_scrapes counter\nkstrobe_scrapes_total 1\n# EOF\n";
@@ -253,7 +253,7 @@ proptest! {
     fn any_snapshot_parses_and_labels_round_trip(families in families()) {
         let snapshot = Snapshot { at: UNIX_EPOCH, families };
         for format in [Format::Text004, Format::OpenMetrics100] {
-            let text = String::from_utf8(exposition(&snapshot, OWN, format)).unwrap();
+            let text = String::from_utf8(exposition(&snapshot, &[], OWN, format)).unwrap();
             let samples = parse(&text, format);
             for family in &snapshot.families {
                 let expected: HashSet<Vec<String>> = family

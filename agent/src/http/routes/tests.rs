@@ -19,6 +19,7 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
         status: Box::new(move || Status { probes: probes.clone(), mistakes: vec![] }),
         stacks: Box::new(Vec::new),
         profile: Box::new(|_| Ok(vec![])),
+        captures: captures::Captures { desk: Err(crate::http::Denied::off()), access: crate::http::Access::Local },
         events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()])),
         version: "1.2.3".into(),
     }

@@ -1,0 +1,84 @@
+//! The thread that lets rules look at what is measured.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{App, lock};
+use crate::metrics::snapshot::Moment;
+use crate::rules::desk::Desk;
+use crate::telemetry::Observed;
+
+/// After a fault of our own: not at once, it may last.
+const AFTER_A_FAULT: Duration = Duration::from_secs(5);
+
+/// The thread.
+pub(super) struct Rules {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Rules {
+    /// Ends it.
+    pub fn stop(self) {
+        // A thread that is gone already needs no telling.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts it, if any rule looks.
+pub(super) fn start(app: &Arc<App>) -> std::io::Result<Option<Rules>> {
+    let Some(desk) = app.desk.clone().filter(|desk| !desk.metrics().is_empty()) else { return Ok(None) };
+    let (stop, stopped) = channel();
+    let app = app.clone();
+    let thread = std::thread::Builder::new().name("rules".into()).spawn(move || run(&app, &desk, &stopped))?;
+    Ok(Some(Rules { stop, thread }))
+}
+
+fn run(app: &App, desk: &Desk, stopped: &Receiver<()>) {
+    loop {
+        let next = catch_unwind(AssertUnwindSafe(|| {
+            let (next, metrics) = desk.due(Instant::now());
+            if metrics.is_empty() {
+                return next;
+            }
+            app.show(desk, &metrics);
+            desk.due(Instant::now()).0
+        }));
+        let next = next.unwrap_or_else(|_| {
+            tracing::error!("rules failed: this is an error in kstrobe, please report it with the lines above");
+            Some(Instant::now() + AFTER_A_FAULT)
+        });
+        let pause = next.map_or(AFTER_A_FAULT, |next| next.saturating_duration_since(Instant::now()));
+        match stopped.recv_timeout(pause) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl App {
+    /// Reads the probes that have these metrics, and no others.
+    fn show(&self, desk: &Desk, metrics: &[String]) {
+        let wanted = |probe: &super::Running| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
+        let probes: Vec<_> = self.probes.iter().filter(|probe| wanted(&lock(probe))).collect();
+        if probes.iter().any(|probe| lock(probe).iterated().is_some()) {
+            self.demand.fresh();
+        }
+        let now = Moment::now();
+        let mut families = Vec::new();
+        {
+            let mut names = lock(&self.names);
+            // What probes say of themselves belongs into expositions.
+            let mut unused = Observed::default();
+            for probe in probes {
+                families.append(&mut lock(probe).scrape(&mut names, now, &mut unused, &self.telemetry));
+            }
+        }
+        families.retain(|family| metrics.contains(&family.about.name));
+        desk.look(&families, now);
+    }
+}

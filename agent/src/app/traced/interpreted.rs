@@ -1,0 +1,166 @@
+//! A probe that the interpreter runs: records in, series out. Its maps live on between records.
+
+use std::time::Duration;
+
+use kstrobe_ebpf::ir::interp::{Environment, Machine, Trap};
+use kstrobe_ebpf::ir::{Call, Func, Helper, Module, Op, Stmt};
+use kstrobe_ebpf::layout::{Index, Loss, MapKind, SpanMap, Table};
+
+use crate::app::attached::series_of;
+use crate::metrics::labels::Names;
+use crate::metrics::series::TableSeries;
+use crate::metrics::snapshot::{Family, Moment};
+use crate::plan::Outline;
+
+/// A probe at work in the agent.
+pub(super) struct Interpreted {
+    module: Module,
+    machine: Machine,
+    tables: Vec<TableSeries>,
+    asks_comm: bool,
+    asks_pid: bool,
+    abandoned: u64,
+}
+
+impl Interpreted {
+    /// Empty maps. `born` is a moment before the first record.
+    pub fn new(outline: &Outline, module: Module, born: Moment) -> Result<Interpreted, Trap> {
+        let mut machine = Machine::new(&module.layout)?;
+        for table in &module.layout.tables {
+            if let Index::Hash { free, .. } = table.index {
+                for slot in (1..table.slots).rev() {
+                    machine.push(free, &slot.to_le_bytes());
+                }
+            }
+        }
+        let tables = module.layout.tables.iter().map(|t| series_of(outline, t, born)).collect();
+        let asks = |helper| module.funcs.iter().any(|func| calls(func, helper));
+        let (asks_comm, asks_pid) = (asks(Helper::GetCurrentComm), asks(Helper::GetCurrentPidTgid));
+        Ok(Interpreted { module, machine, tables, asks_comm, asks_pid, abandoned: 0 })
+    }
+
+    /// Its programs: what they hook, in the order in which they run.
+    pub fn funcs(&self) -> &[Func] {
+        &self.module.funcs
+    }
+
+    /// Whether it reads the task's name, and its ids.
+    pub fn asks(&self) -> (bool, bool) {
+        (self.asks_comm, self.asks_pid)
+    }
+
+    /// Runs one program over a record.
+    pub fn run(&mut self, func: usize, environment: &Environment, record: &[u8]) -> Result<(), Trap> {
+        self.machine.environment.clone_from(environment);
+        self.machine.run(&self.module, func, record)
+    }
+
+    /// All series now. What cannot be read is left out, and why is said.
+    pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
+        let (mut families, mut errors) = (Vec::new(), Vec::new());
+        for (i, table) in self.tables.iter_mut().enumerate() {
+            match read(&self.machine, &self.module.layout.tables[i], table, names, now) {
+                Ok(mut more) => families.append(&mut more),
+                Err(error) => errors.push(format!("cannot read table {i}: {error}")),
+            }
+        }
+        (families, errors)
+    }
+
+    /// Gives back keys that have not changed for their time to live, and spans older than `age` that never ended.
+    pub fn sweep(&mut self, names: &mut Names, now: Moment, now_ns: u64, age: Duration) {
+        for (i, series) in self.tables.iter_mut().enumerate().filter(|(_, t)| t.ttl().is_some()) {
+            let table = &self.module.layout.tables[i];
+            // Without a scrape nobody else looks whether series change.
+            if read(&self.machine, table, series, names, now).is_err() {
+                continue;
+            }
+            let Index::Hash { map, free, .. } = table.index else { continue };
+            let mut slots = Vec::new();
+            for expired in series.tick(now.mono) {
+                let given = (1..table.slots).contains(&expired.slot) && self.machine.delete(map, &expired.key);
+                if given {
+                    clear(self.machine.array_mut(table.values), table, expired.slot);
+                    self.machine.push(free, &expired.slot.to_le_bytes());
+                    slots.push(expired.slot);
+                }
+            }
+            series.evict(&slots);
+        }
+        let Some(SpanMap { map, .. }) = &self.module.layout.spans else { return };
+        let is_hash = self.module.layout.maps.get(map.0 as usize).is_some_and(|def| def.kind == MapKind::Hash);
+        if !is_hash {
+            return;
+        }
+        for (key, value) in self.machine.hash(*map) {
+            let start = value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            if now_ns.saturating_sub(start) > age.as_nanos() as u64 && self.machine.delete(*map, &key) {
+                self.abandoned += u64::from(start != 0);
+            }
+        }
+    }
+
+    /// What its programs could not measure, by reason.
+    pub fn losses(&self) -> Vec<(Loss, u64)> {
+        let Some(losses) = &self.module.layout.losses else { return Vec::new() };
+        let counts: Vec<u64> = words(self.machine.array(losses.map)).collect();
+        let reasons = losses.reasons.iter().enumerate();
+        let sum = |at: usize| counts.chunks(losses.reasons.len()).filter_map(|row| row.get(at)).sum();
+        reasons.map(|(at, reason)| (*reason, sum(at))).collect()
+    }
+
+    /// Whether it has spans, and how many of them never ended.
+    pub fn abandoned(&self) -> Option<u64> {
+        self.module.layout.spans.as_ref().map(|_| self.abandoned)
+    }
+
+    /// Series given back so far.
+    pub fn evicted(&self) -> u64 {
+        self.tables.iter().map(TableSeries::evicted).sum()
+    }
+}
+
+fn read(
+    machine: &Machine,
+    table: &Table,
+    series: &mut TableSeries,
+    names: &mut Names,
+    now: Moment,
+) -> Result<Vec<Family>, String> {
+    let values: Vec<u64> = words(machine.array(table.values)).collect();
+    let index = match table.index {
+        Index::Hash { map, .. } => machine.hash(map),
+        _ => Vec::new(),
+    };
+    let slot = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let entries = index.iter().filter_map(|(key, value)| Some((key.as_slice(), slot(value)?)));
+    series.read(values.as_slice(), entries, names, now).map_err(|e| e.to_string())
+}
+
+/// Zeroes the records of a slot in all shards.
+fn clear(values: &mut [u8], table: &Table, slot: u32) {
+    let record_bytes = values.len() / (table.shards * table.slots).max(1) as usize;
+    for shard in 0..table.shards {
+        let at = (shard * table.slots + slot) as usize * record_bytes;
+        values.get_mut(at..at + record_bytes).into_iter().for_each(|record| record.fill(0));
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+fn calls(func: &Func, helper: Helper) -> bool {
+    let is = |call: &Call| call.helper == helper;
+    let mut blocks = vec![&func.body];
+    while let Some(block) = blocks.pop() {
+        for stmt in block {
+            match stmt {
+                Stmt::Call(call) | Stmt::Set(_, Op::Call(call)) if is(call) => return true,
+                Stmt::If { then, otherwise, .. } => blocks.extend([then, otherwise]),
+                _ => {}
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,157 @@
+//! A probe whose engine is ftrace: the kernel records its events in an instance of its own, the agent runs the probe's code over
+//! the records.
+
+mod interpreted;
+mod threads;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use kstrobe_ebpf::Artifact;
+use kstrobe_ebpf::ir::interp::Environment;
+use kstrobe_ebpf::layout::Loss;
+use kstrobe_ebpf::typed::Attach;
+
+use crate::kernel::event_stream::{EventStream, Wanted};
+use crate::kernel::sys::monotonic_ns;
+use crate::metrics::labels::Names;
+use crate::metrics::snapshot::{Family, Moment};
+use crate::plan::Outline;
+use crate::telemetry::{Lost, Observed, SeriesUse};
+use interpreted::Interpreted;
+use threads::Threads;
+
+/// Between two looks at the ring buffer: often enough that it does not fill.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
+/// See [`super::attached`].
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+const OPEN_SPAN_LIFE: Duration = Duration::from_secs(3600);
+
+/// A running probe.
+pub(super) struct Traced {
+    probe: Interpreted,
+    stream: EventStream,
+    /// Programs to run, by what a record begins with.
+    programs: HashMap<u16, Vec<usize>>,
+    threads: Threads,
+    events: u64,
+    runs_failed: u64,
+    drained: Instant,
+    swept: Instant,
+    /// Why the last look at the ring buffer failed.
+    failure: Option<String>,
+}
+
+impl Traced {
+    /// Begins to record.
+    pub fn start(outline: &Outline, artifact: Artifact) -> Result<Traced, String> {
+        let born = Moment::now();
+        let filters: HashMap<Attach, String> = artifact.filters.into_iter().collect();
+        let probe = Interpreted::new(outline, artifact.module, born).map_err(|e| e.to_string())?;
+        let mut wanted: Vec<(Wanted, Vec<usize>)> = Vec::new();
+        for (number, func) in probe.funcs().iter().enumerate() {
+            let Some(Attach::Tracepoint { system, event }) = &func.attach else {
+                return Err(format!("program {} is no event's", func.name));
+            };
+            match wanted.iter_mut().find(|(w, _)| w.system == *system && w.event == *event) {
+                Some((_, programs)) => programs.push(number),
+                None => {
+                    let filter = func.attach.as_ref().and_then(|attach| filters.get(attach)).cloned();
+                    let event = Wanted { system: system.clone(), event: event.clone(), filter };
+                    wanted.push((event, vec![number]));
+                }
+            }
+        }
+        let (events, programs): (Vec<Wanted>, Vec<Vec<usize>>) = wanted.into_iter().unzip();
+        let stream = EventStream::open(&events).map_err(|e| format!("no ftrace session: {e}"))?;
+        let programs = stream.ids().iter().copied().zip(programs).collect();
+        let (drained, swept) = (born.mono, born.mono);
+        let threads = Threads::default();
+        Ok(Traced { probe, stream, programs, threads, events: 0, runs_failed: 0, drained, swept, failure: None })
+    }
+
+    /// When it wants to be attended to.
+    pub fn due(&self) -> Instant {
+        self.drained + DRAIN_EVERY
+    }
+
+    /// Runs the probe over what was recorded since.
+    pub fn attend(&mut self, names: &mut Names) {
+        self.drain();
+        if self.swept.elapsed() >= SWEEP_EVERY {
+            self.swept = Instant::now();
+            self.probe.sweep(names, Moment::now(), monotonic_ns(), OPEN_SPAN_LIFE);
+        }
+    }
+
+    fn drain(&mut self) {
+        self.drained = Instant::now();
+        let taken = match self.stream.drain() {
+            Ok(taken) => taken,
+            Err(error) => {
+                self.failure = Some(format!("the ftrace session cannot be read: {error}"));
+                return;
+            }
+        };
+        self.failure = None;
+        let (asks_comm, asks_pid) = self.probe.asks();
+        self.threads.begin();
+        let mut environment = Environment::default();
+        for event in &taken {
+            let Some(id) = event.record.first_chunk().map(|bytes| u16::from_le_bytes(*bytes)) else { continue };
+            let Some(programs) = self.programs.get(&id) else { continue };
+            let tid = event.record.get(4..8).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b));
+            environment.now_ns = event.time_ns;
+            environment.cpu = event.cpu;
+            environment.pid_tgid = u64::from(tid);
+            if asks_comm {
+                environment.comm = self.threads.comm(tid, event.cpu);
+            }
+            if asks_pid {
+                environment.pid_tgid |= u64::from(self.threads.process(tid)) << 32;
+            }
+            self.events += 1;
+            for &program in programs {
+                if self.probe.run(program, &environment, &event.record).is_err() {
+                    self.runs_failed += 1;
+                }
+            }
+        }
+    }
+
+    /// All series, of all that was recorded until now. What cannot be read is left out, and why is said.
+    pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
+        self.drain();
+        let (families, mut errors) = self.probe.families(names, now);
+        errors.extend(self.failure.clone());
+        (families, errors)
+    }
+
+    /// Why it does not measure now, or nothing.
+    pub fn failure(&self) -> String {
+        self.failure.clone().unwrap_or_default()
+    }
+
+    /// Adds what it says of itself to the agent's own metrics.
+    pub fn observe(&self, probe: &str, all: &mut Observed) -> Vec<String> {
+        let lost = |reason, events| Lost { probe: probe.to_string(), reason, events };
+        let (merged, gone): (Vec<_>, Vec<_>) =
+            self.probe.losses().into_iter().partition(|(loss, _)| *loss == Loss::SeriesOverflow);
+        all.losses.extend(gone.into_iter().map(|(loss, n)| lost(loss.name(), n)));
+        all.losses.extend(self.probe.abandoned().map(|n| lost("never_ended", n)));
+        all.losses.push(lost("not_understood", self.runs_failed));
+        all.series.push(SeriesUse {
+            probe: probe.to_string(),
+            overflowed: merged.into_iter().map(|(_, n)| n).sum(),
+            evicted: self.probe.evicted(),
+        });
+        match self.stream.lost() {
+            Ok((events, pages)) => {
+                all.losses.push(lost("ring_buffer_full", events));
+                all.losses.push(lost("page_not_understood", pages));
+                Vec::new()
+            }
+            Err(error) => vec![format!("cannot read what the ftrace session lost: {error}")],
+        }
+    }
+}

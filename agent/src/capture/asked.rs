@@ -1,0 +1,190 @@
+//! What is asked for in YAML and JSON, as a [`Request`], and back.
+
+use super::request::{EventRequest, Flight, Request, Scope};
+use kstrobe_config::model::{self, Captures, SourceFile};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a capture lasts that does not say.
+const DEFAULT_DURATION: Duration = Duration::from_secs(10);
+
+/// The request of a checked `capture:`, with the defaults of `captures` for what it does not bound itself.
+pub fn request(capture: &model::Capture, captures: &Captures) -> Request {
+    let event = |e: &model::CaptureEvent| EventRequest {
+        pattern: e.event.clone(),
+        filter: e.filter.clone(),
+        triggers: e.triggers.clone(),
+        exclude: e.exclude,
+    };
+    let most = Duration::from_nanos(captures.max_duration_ns);
+    let duration = capture.duration_ns.as_ref().map(|ns| Duration::from_nanos(ns.value));
+    Request {
+        tracer: capture.tracer.clone(),
+        events: capture.events.iter().map(event).collect(),
+        functions: capture.functions.clone(),
+        not_functions: capture.not_functions.clone(),
+        graph_roots: capture.graph.clone(),
+        max_graph_depth: capture.depth,
+        stacks: capture.stacks,
+        function_stacks: capture.function_stacks,
+        scope: Scope {
+            pids: capture.pids.clone(),
+            comms: capture.comms.clone(),
+            cgroups: capture.cgroups.iter().map(PathBuf::from).collect(),
+            pods: capture.pods.clone(),
+            command: Vec::new(),
+            only_command: false,
+            children: capture.children,
+        },
+        cpus: capture.cpus.clone(),
+        clock: capture.clock.clone(),
+        buffer_kib: capture.buffer_kib,
+        duration: Some(duration.unwrap_or(DEFAULT_DURATION.min(most))),
+        max_bytes: Some(capture.max_bytes.as_ref().map_or(captures.max_bytes, |bytes| bytes.value)),
+        flight: capture.flight.as_ref().map(|flight| Flight {
+            stop_on: flight.stop_on.iter().map(|e| (e.event.clone(), e.filter.clone())).collect(),
+            after: Duration::from_nanos(flight.after_ns),
+        }),
+    }
+}
+
+/// The request in a body of JSON, or what is wrong with it, in lines for a person.
+pub fn from_json(body: &[u8], captures: &Captures) -> Result<Request, String> {
+    let text = std::str::from_utf8(body).map_err(|_| "error: the body is not UTF-8 text\n".to_owned())?;
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("error: the body is not JSON: {error}\n"))?;
+    // JSON is YAML but for tabs and for characters written as two `\u`: those are written anew, at the cost of places.
+    let text = if text.contains('\t') || text.contains("\\u") { format!("{value:#}") } else { text.to_owned() };
+    let file = Arc::new(SourceFile { name: "body".into(), text });
+    match kstrobe_config::capture(&file, captures) {
+        (Some(capture), _) => Ok(request(&capture, captures)),
+        (None, wrong) => Err(kstrobe_config::render(&wrong)),
+    }
+}
+
+/// The request in the names of the API. What is not restricted is left out.
+pub fn to_json(request: &Request) -> Value {
+    let mut map = Map::new();
+    let mut put = |key: &str, value: Value| {
+        let empty = match &value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        };
+        if !empty {
+            map.insert(key.to_owned(), value);
+        }
+    };
+    put("tracer", json!(request.tracer));
+    put("events", request.events.iter().map(event).collect());
+    put("functions", json!(request.functions));
+    put("not_functions", json!(request.not_functions));
+    put("graph", json!(request.graph_roots));
+    put("depth", json!(request.max_graph_depth));
+    put("stacks", json!(request.stacks));
+    put("function_stacks", json!(request.function_stacks));
+    put("pids", json!(request.scope.pids));
+    put("comms", json!(request.scope.comms));
+    put("cgroups", json!(request.scope.cgroups));
+    put("pods", json!(request.scope.pods));
+    put("children", json!(request.scope.children));
+    put("cpus", json!(request.cpus));
+    put("clock", json!(request.clock));
+    put("buffer_kib", json!(request.buffer_kib));
+    put("duration", json!(request.duration.map(show)));
+    put("max_bytes", json!(request.max_bytes));
+    let stop = |(event, filter): &(String, Option<String>)| match filter {
+        Some(filter) => json!({"event": event, "filter": filter}),
+        None => json!(event),
+    };
+    let flight = request.flight.as_ref().map(|flight| {
+        let stop_on: Vec<Value> = flight.stop_on.iter().map(stop).collect();
+        json!({"stop_on": stop_on, "after": show(flight.after)})
+    });
+    put("flight", json!(flight));
+    Value::Object(map)
+}
+
+fn event(event: &EventRequest) -> Value {
+    if event.filter.is_none() && event.triggers.is_empty() && !event.exclude {
+        return json!(event.pattern);
+    }
+    let mut map = Map::new();
+    map.insert("event".into(), json!(event.pattern));
+    map.extend(event.filter.iter().map(|filter| ("filter".to_owned(), json!(filter))));
+    if !event.triggers.is_empty() {
+        map.insert("triggers".into(), json!(event.triggers));
+    }
+    if event.exclude {
+        map.insert("exclude".into(), json!(true));
+    }
+    Value::Object(map)
+}
+
+/// In the largest unit that holds it exactly.
+fn show(duration: Duration) -> String {
+    let ns = duration.as_nanos();
+    let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+    let (unit, scale) = units.into_iter().find(|(_, scale)| ns.is_multiple_of(*scale)).unwrap_or(("ns", 1));
+    format!("{}{unit}", ns / scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_a_request_goes_to_json_and_back() {
+        let body = json!({
+            "tracer": "function_graph", "graph": ["__x64_sys_recvfrom"], "depth": 6, "functions": ["tcp_*"],
+            "not_functions": ["tcp_poll"], "stacks": true, "pids": [1, 2], "comms": ["mysqld", "\u{1f600}*"],
+            "cgroups": ["system.slice"], "pods": ["default/web"], "children": true, "cpus": [0, 3], "clock": "mono",
+            "events": ["sched", {"event": "net:*", "filter": "len > 5", "triggers": ["traceoff"]},
+                       {"event": "net:netif_rx", "exclude": true}],
+            "buffer_kib": 1024, "duration": "1500ms", "max_bytes": "1MiB",
+            "flight": {"stop_on": ["oom", {"event": "a:b", "filter": "x == 1"}], "after": "20us"},
+        });
+        let captures = Captures::default();
+        let request = from_json(body.to_string().as_bytes(), &captures).unwrap();
+        assert_eq!(request.duration, Some(Duration::from_millis(1500)));
+        let told = to_json(&request);
+        assert_eq!(told["max_bytes"], 1 << 20);
+        assert_eq!(told["flight"]["after"], "20us");
+        assert_eq!(from_json(told.to_string().as_bytes(), &captures).unwrap(), request);
+        // With tabs, and characters as ASCII.
+        let tabs = "{\n\t\"events\": [\"sched\"],\n\t\"comms\": [\"\\ud83d\\ude00\"]\n}";
+        assert_eq!(from_json(tabs.as_bytes(), &captures).unwrap().scope.comms, ["\u{1f600}"]);
+    }
+
+    #[test]
+    fn what_is_not_said_is_bounded() {
+        let captures = Captures { max_duration_ns: 5_000_000_000, ..Captures::default() };
+        let request = from_json(br#"{"events":"sched"}"#, &captures).unwrap();
+        assert_eq!((request.duration, request.max_bytes), (Some(Duration::from_secs(5)), Some(captures.max_bytes)));
+    }
+
+    #[test]
+    fn a_wrong_body_is_explained() {
+        let captures = Captures::default();
+        for (body, part) in [
+            (&b"{"[..], "not JSON: EOF"),
+            (b"events: sched", "not JSON"),
+            (b"\xff", "not UTF-8"),
+            (b"[]", "a capture is a mapping"),
+            (b"null", "a capture is a mapping"),
+            (b"{}", "records nothing"),
+            (br#"{"events":"sched","evnts":1}"#, "did you mean `events`?"),
+            (br#"{"events":"sched","command":["rm"]}"#, "no key `command`"),
+            (br#"{"events":"sched","duration":10}"#, "`10` has no unit"),
+            (br#"{"events":"sched","duration":"2m"}"#, "at most 1m here"),
+            (br#"{"events":"sched","events":"net"}"#, "written twice"),
+            (br#"{"functions":["a b"],"tracer":"function"}"#, "cannot be in the name of a function"),
+        ] {
+            let message = from_json(body, &captures).unwrap_err();
+            assert!(message.contains(part), "{message}");
+        }
+        let deep = "[".repeat(100) + &"]".repeat(100);
+        assert!(from_json(deep.as_bytes(), &captures).unwrap_err().contains("nested"));
+    }
+}

@@ -1,0 +1,43 @@
+//! What the service runs on a real kernel.
+
+use super::form::Form;
+use super::request::Request;
+use super::run::{Ended, Places, Stop, run};
+use super::service::Engine;
+use super::store::Recorded;
+use super::write::write;
+use kstrobe_ftrace::dat;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+/// Records from this kernel.
+pub fn kernel() -> Engine {
+    Engine { record: Box::new(record), convert: Box::new(convert) }
+}
+
+fn record(request: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, String> {
+    let places = Places { spool: folder.to_owned() };
+    let recorded = run(request, &places, stop, &mut |_| {}).map_err(|error| error.to_string())?;
+    let file = folder.join(Form::Dat.file());
+    let out = File::create(file).map_err(|e| format!("a capture cannot be stored: {e}"))?;
+    write(&recorded.trace, Form::Dat, BufWriter::new(out)).map_err(|e| format!("a capture cannot be stored: {e}"))?;
+    let mut notes = recorded.notes;
+    match recorded.ended {
+        Ended::Full => notes.push("it has all the bytes it may have, and ended before its time".to_owned()),
+        Ended::Fault(reason) => notes.push(format!("it ended before its time: {reason}")),
+        Ended::Time | Ended::Told | Ended::Command(_) | Ended::Trigger => {}
+    }
+    if recorded.left > 0 {
+        notes.push(format!("{} records were left behind for want of room", recorded.left));
+    }
+    Ok(Recorded { forms: vec![Form::Dat], records: recorded.records, lost: recorded.lost, notes })
+}
+
+fn convert(from: &Path, form: Form, to: &Path) -> Result<(), String> {
+    let bytes = std::fs::read(from).map_err(|e| format!("the recording cannot be read: {e}"))?;
+    let recorded = dat::read(&bytes).map_err(|e| format!("the recording cannot be read: {e}"))?;
+    drop(bytes);
+    let out = File::create(to).map_err(|e| format!("it cannot be written: {e}"))?;
+    write(&recorded.trace, form, BufWriter::new(out)).map_err(|e| format!("it cannot be written: {e}"))
+}

@@ -1,0 +1,110 @@
+use super::*;
+use std::io::Read;
+
+/// A service that records what a test's own recorder writes.
+fn service(name: &str, change: impl FnOnce(&mut Captures), record: Box<Record>) -> Arc<Service> {
+    let dir = std::env::temp_dir().join(format!("kstrobe-service-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let mut settings = Captures { dir: dir.display().to_string(), ..Captures::default() };
+    change(&mut settings);
+    let convert = |from: &Path, form: Form, to: &Path| match form {
+        Form::Text => std::fs::copy(from, to).map(|_| ()).map_err(|e| e.to_string()),
+        Form::Pprof => panic!("on purpose"),
+        _ => Err("nothing to fold".to_owned()),
+    };
+    Service::open(settings, Engine { record, convert: Box::new(convert) }).unwrap()
+}
+
+fn trigger() -> Trigger {
+    Trigger { kind: "api".into(), ..Trigger::default() }
+}
+
+fn request() -> Request {
+    Request { max_bytes: Some(1000), ..Request::default() }
+}
+
+/// Writes and waits to be told to stop.
+fn until_stopped(_: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, String> {
+    std::fs::write(folder.join("trace.dat"), "some").map_err(|e| e.to_string())?;
+    let begun = Instant::now();
+    while !stop.is_stopped() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(Recorded { forms: vec![Form::Dat], records: 4, ..Recorded::default() })
+}
+
+fn at_once(_: &Request, folder: &Path, _: &Stop) -> Result<Recorded, String> {
+    std::fs::write(folder.join("trace.dat"), "all of it").map_err(|e| e.to_string())?;
+    Ok(Recorded { forms: vec![Form::Dat], ..Recorded::default() })
+}
+
+fn ended(service: &Service, id: &Id) -> Capture {
+    let begun = Instant::now();
+    while service.usage().running > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it never ends");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    service.get(id).unwrap()
+}
+
+fn text((mut file, bytes): (File, u64)) -> String {
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text.len() as u64, bytes);
+    text
+}
+
+#[test]
+fn a_capture_runs_is_counted_and_can_be_had_in_other_forms() {
+    let service = service("runs", |_| {}, Box::new(at_once));
+    let id = service.start(request(), trigger()).unwrap();
+    assert_eq!(ended(&service, &id).state, State::Done);
+    assert_eq!(text(service.file(&id, Form::Dat).unwrap()), "all of it");
+    assert_eq!(text(service.file(&id, Form::Text).unwrap()), "all of it");
+    assert_eq!(service.get(&id).unwrap().bytes, 18, "what was made is kept");
+    assert!(service.file(&id, Form::Folded).unwrap_err().to_string().contains("no folded of it: nothing to fold"));
+    assert!(service.file(&id, Form::Pprof).unwrap_err().to_string().contains("failed"));
+    let used = service.usage();
+    assert_eq!((used.running, used.stored_bytes), (0, 18));
+    assert_eq!(used.ended, [("api".to_owned(), "done", 1)]);
+    service.remove(&id).unwrap();
+    assert!(matches!(service.file(&id, Form::Dat), Err(StoreError::NoSuch)));
+}
+
+#[test]
+fn one_at_a_time_and_cancelled_it_keeps_what_it_has() {
+    let service = service("cancel", |_| {}, Box::new(until_stopped));
+    let id = service.start(request(), trigger()).unwrap();
+    let refused = service.start(request(), trigger()).unwrap_err();
+    assert!(matches!(&refused, Refusal::Busy(text) if text.contains("a capture runs already")), "{refused}");
+    assert!(matches!(service.file(&id, Form::Dat), Err(StoreError::Running)));
+    assert!(matches!(service.remove(&id), Err(StoreError::Running)));
+    assert!(service.cancel(&id).unwrap());
+    let capture = ended(&service, &id);
+    assert_eq!((capture.state, capture.records), (State::Cancelled, 4));
+    assert_eq!(text(service.file(&id, Form::Dat).unwrap()), "some");
+    assert!(!service.cancel(&id).unwrap(), "it has ended");
+    let counts = service.usage().ended;
+    assert_eq!(counts, [("api".to_owned(), "cancelled", 1), ("api".to_owned(), "refused", 1)]);
+}
+
+#[test]
+fn captures_that_run_keep_their_room() {
+    let two = |settings: &mut Captures| (settings.max_concurrent, settings.max_total_bytes) = (2, 1500);
+    let service = service("room", two, Box::new(until_stopped));
+    service.start(request(), trigger()).unwrap();
+    let refused = service.start(request(), trigger()).unwrap_err();
+    assert!(matches!(&refused, Refusal::Busy(text) if text.contains("1500 bytes")), "{refused}");
+    service.close(Duration::from_secs(20));
+    assert_eq!(service.list()[0].state, State::Cancelled);
+}
+
+#[test]
+fn a_recorder_that_panics_is_a_capture_that_failed() {
+    let service = service("panic", |_| {}, Box::new(|_, _, _| panic!("on purpose")));
+    let id = service.start(request(), trigger()).unwrap();
+    let capture = ended(&service, &id);
+    assert_eq!(capture.state, State::Failed);
+    assert!(capture.error.contains("please report it"), "{}", capture.error);
+    assert_eq!(service.usage().ended, [("api".to_owned(), "failed", 1)]);
+}

@@ -1,0 +1,197 @@
+//! Who may ask for captures.
+
+use super::serve::Peer;
+use axum::http::{HeaderMap, StatusCode, header};
+use std::hint::black_box;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Bytes of a token file that are read.
+const MOST_TOKEN_BYTES: u64 = 4096;
+/// A token that is shorter can be found by trying.
+const LEAST_TOKEN_BYTES: usize = 16;
+
+/// What a client must show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing: all addresses are loopback ones.
+    Local,
+    /// The token in this file, which is read for each request, so that it can be changed.
+    Token(PathBuf),
+    /// Nobody may, for this reason.
+    Nobody(String),
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied {
+    /// For HTTP.
+    pub status: StatusCode,
+    /// For a person.
+    pub message: String,
+}
+
+impl Denied {
+    /// There is no `captures` in the configuration.
+    pub fn off() -> Denied {
+        let message = "captures are off: write `captures: {}` into the agent's configuration".to_owned();
+        Denied { status: StatusCode::FORBIDDEN, message }
+    }
+
+    /// Captures cannot be stored.
+    pub fn broken(reason: &std::io::Error) -> Denied {
+        Denied { status: StatusCode::SERVICE_UNAVAILABLE, message: format!("captures cannot be stored: {reason}") }
+    }
+}
+
+impl Access {
+    /// Of an agent that listens on these addresses.
+    pub fn new(addresses: &[SocketAddr], token_file: Option<PathBuf>) -> Access {
+        if let Some(file) = token_file {
+            return Access::Token(file);
+        }
+        match addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
+            None => Access::Local,
+            Some(address) => Access::Nobody(format!(
+                "captures are off: the agent listens on {address}, which others can reach, and asks for no token; \
+                 set `captures.token_file`, or listen on 127.0.0.1 only"
+            )),
+        }
+    }
+
+    /// Whether a request may go on.
+    pub fn check(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        match self {
+            Access::Nobody(message) => Err(Denied { status: StatusCode::FORBIDDEN, message: message.clone() }),
+            Access::Local => local(headers),
+            Access::Token(file) => {
+                let wanted = token(file).map_err(|reason| {
+                    tracing::error!(file = %file.display(), reason, "captures are off: the token cannot be read");
+                    let message = "captures are off: the agent cannot read its token, see its log".to_owned();
+                    Denied { status: StatusCode::SERVICE_UNAVAILABLE, message }
+                })?;
+                let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+                let given = given.and_then(|value| {
+                    let (scheme, rest) = value.split_at_checked(7)?;
+                    scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
+                });
+                if given.is_some_and(|given| same(given, wanted.as_bytes())) {
+                    return Ok(());
+                }
+                let what = if given.is_none() { "a token is needed" } else { "the token is wrong" };
+                let message =
+                    format!("{what}: send `Authorization: Bearer TOKEN` with the text of `captures.token_file`");
+                Err(Denied { status: StatusCode::UNAUTHORIZED, message })
+            }
+        }
+    }
+}
+
+/// Without a token, whoever can reach the loopback address may ask, but a page in a browser may not: it says where it comes
+/// from, or, when its name was made to lead here, asks for a name that is not ours.
+fn local(headers: &HeaderMap) -> Result<(), Denied> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or("localhost");
+    let name = if host.starts_with('[') { host.split_inclusive(']').next() } else { host.split(':').next() };
+    let name = name.unwrap_or_default();
+    let ours = name.eq_ignore_ascii_case("localhost")
+        || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    if headers.contains_key(header::ORIGIN) || !ours {
+        let message = "captures take no requests from web pages, and none under another name than localhost, unless \
+                       `captures.token_file` is set"
+            .to_owned();
+        return Err(Denied { status: StatusCode::FORBIDDEN, message });
+    }
+    Ok(())
+}
+
+/// The token in a file, without blanks around it.
+pub fn token(file: &std::path::Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = std::fs::File::open(file).and_then(|file| file.take(MOST_TOKEN_BYTES).read_to_string(&mut text));
+    read.map_err(|error| error.to_string())?;
+    let token = text.trim();
+    if token.len() < LEAST_TOKEN_BYTES {
+        return Err(format!("the token has {} bytes, and at least {LEAST_TOKEN_BYTES} are needed", token.len()));
+    }
+    Ok(token.to_owned())
+}
+
+/// Compares in a time that tells nothing but the length.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let differs = a.iter().zip(b).fold(a.len() ^ b.len(), |differs, (a, b)| black_box(differs | usize::from(a ^ b)));
+    black_box(differs) == 0
+}
+
+/// Address of a client, for logs.
+pub(super) fn client(peer: Option<&Peer>) -> String {
+    peer.map_or_else(|| "unknown".to_owned(), |peer| peer.0.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn without_a_token_only_loopback_addresses() {
+        let local = [address("127.0.0.1:1"), address("[::1]:1"), address("[::ffff:127.0.0.1]:1")];
+        assert_eq!(Access::new(&local, None), Access::Local);
+        for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
+            let access = Access::new(&[address("127.0.0.1:1"), address(open)], None);
+            let denied = access.check(&HeaderMap::new()).unwrap_err();
+            assert_eq!(denied.status, StatusCode::FORBIDDEN);
+            assert!(denied.message.contains(open) && denied.message.contains("captures.token_file"), "{denied:?}");
+        }
+        assert!(matches!(Access::new(&[address("0.0.0.0:1")], Some("/x".into())), Access::Token(_)));
+    }
+
+    #[test]
+    fn web_pages_may_not() {
+        for (pairs, may) in [
+            (&[][..], true),
+            (&[("host", "localhost:9779")], true),
+            (&[("host", "127.0.0.1:9779")], true),
+            (&[("host", "[::1]:9779")], true),
+            (&[("host", "LOCALHOST")], true),
+            (&[("host", "evil.example:9779")], false),
+            (&[("host", "localhost.evil.example")], false),
+            (&[("host", "127.0.0.1.evil.example")], false),
+            (&[("host", "10.0.0.1")], false),
+            (&[("host", "")], false),
+            (&[("host", "localhost"), ("origin", "http://localhost")], false),
+            (&[("host", "localhost"), ("origin", "null")], false),
+        ] {
+            assert_eq!(Access::Local.check(&headers(pairs)).is_ok(), may, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn tokens() {
+        let file = std::env::temp_dir().join(format!("kstrobe-token-{}", std::process::id()));
+        std::fs::write(&file, "  0123456789abcdef\n").unwrap();
+        let access = Access::Token(file.clone());
+        let status = |pairs: &[(&'static str, &str)]| access.check(&headers(pairs)).map_err(|denied| denied.status);
+        assert_eq!(status(&[("authorization", "Bearer 0123456789abcdef")]), Ok(()));
+        assert_eq!(status(&[("authorization", "bearer  0123456789abcdef ")]), Ok(()));
+        for wrong in
+            ["", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Basic 0123456789abcdef"]
+        {
+            assert_eq!(status(&[("authorization", wrong)]), Err(StatusCode::UNAUTHORIZED), "{wrong}");
+        }
+        assert_eq!(status(&[]), Err(StatusCode::UNAUTHORIZED));
+        std::fs::write(&file, "short\n").unwrap();
+        assert_eq!(status(&[("authorization", "Bearer short")]), Err(StatusCode::SERVICE_UNAVAILABLE));
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(status(&[("authorization", "Bearer ")]), Err(StatusCode::SERVICE_UNAVAILABLE));
+        assert!(same(b"", b"") && !same(b"a", b"") && !same(b"ab", b"ac") && same(b"ab", b"ab"));
+    }
+}

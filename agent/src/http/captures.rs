@@ -1,0 +1,315 @@
+//! `/api/v1/captures`: start, list, download, cancel, remove, and alerts.
+
+use super::access::{Access, Denied, client};
+use super::routes::{Shared, internal};
+use super::serve::Peer;
+use crate::capture::asked;
+use crate::capture::form::Form;
+use crate::capture::service::Refusal;
+use crate::capture::store::{Id, StoreError, Trigger};
+use crate::rules::alerts::Notification;
+use crate::rules::desk::{Desk, Outcome};
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use hyper::body::{Frame, SizeHint};
+use std::fs::File;
+use std::io::{self, Read};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+
+/// A request for a capture: names and filters, some kilobytes.
+const MOST_BODY_BYTES: usize = 64 << 10;
+/// A notification of Alertmanager: every alert of a group with all its labels.
+const MOST_ALERT_BYTES: usize = 1 << 20;
+/// Downloads at once: each has a thread.
+pub(super) const MOST_DOWNLOADS: usize = 4;
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// What the routes of captures need.
+#[derive(Clone)]
+pub struct Captures {
+    /// Rules and captures, or why there are none.
+    pub desk: Result<Arc<Desk>, Denied>,
+    /// Who may ask.
+    pub access: Access,
+}
+
+type Denial = (StatusCode, String);
+
+/// The routes.
+pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/api/v1/captures", get(list).post(start))
+        .route("/api/v1/captures/{id}", get(status).delete(remove))
+        .route("/api/v1/captures/{id}/download", get(download))
+        .route("/api/v1/captures/{id}/cancel", post(cancel))
+        .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
+        .route("/api/v1/captures/alertmanager", post(alertmanager).layer(DefaultBodyLimit::max(MOST_ALERT_BYTES)))
+        .route_layer(middleware::from_fn_with_state(shared, guard))
+}
+
+/// Before anything else of a request is read.
+async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let peer = client(request.extensions().get::<Peer>());
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (state, headers) = (shared.clone(), request.headers().clone());
+    // A token is a file.
+    let checked = tokio::task::spawn_blocking(move || state.endpoints.captures.access.check(&headers)).await;
+    match checked {
+        Ok(Ok(())) => next.run(request).await,
+        Ok(Err(denied)) => {
+            tracing::warn!(audit = true, client = peer, %method, path, status = denied.status.as_u16(), "denied");
+            let mut response = (denied.status, denied.message + "\n").into_response();
+            if denied.status == StatusCode::UNAUTHORIZED {
+                let scheme = HeaderValue::from_static("Bearer realm=\"kstrobe captures\"");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            response
+        }
+        Err(error) => internal(&error),
+    }
+}
+
+/// Runs what may block, with the desk; its audit line comes after it, so that it tells what came of it.
+async fn on_desk(
+    shared: Arc<Shared>,
+    work: impl FnOnce(Arc<Desk>) -> Result<Response, Denial> + Send + 'static,
+) -> Response {
+    let desk = match &shared.endpoints.captures.desk {
+        Ok(desk) => desk.clone(),
+        Err(denied) => return (denied.status, format!("{}\n", denied.message)).into_response(),
+    };
+    match tokio::task::spawn_blocking(move || work(desk)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err((status, message))) => (status, message.trim_end().to_owned() + "\n").into_response(),
+        Err(error) => internal(&error),
+    }
+}
+
+fn audit(peer: &str, what: &str, capture: &str, result: &str) {
+    tracing::info!(audit = true, client = peer, what, capture, result, "captures");
+}
+
+fn id(text: &str) -> Result<Id, Denial> {
+    Id::parse(text).ok_or_else(|| no_such(text))
+}
+
+fn no_such(text: &str) -> Denial {
+    (StatusCode::NOT_FOUND, format!("there is no capture `{:.40}`", text.escape_debug().to_string()))
+}
+
+fn denial(error: StoreError, id: &Id) -> Denial {
+    match error {
+        StoreError::NoSuch => no_such(&id.to_string()),
+        StoreError::Running => (StatusCode::CONFLICT, error.to_string()),
+        StoreError::NoForm(_) => (StatusCode::NOT_FOUND, error.to_string()),
+        StoreError::Full(_) => (StatusCode::TOO_MANY_REQUESTS, error.to_string()),
+        StoreError::Io(_) => {
+            tracing::error!(capture = %id, %error, "a capture cannot be read or written");
+            (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        }
+    }
+}
+
+/// `POST /api/v1/captures`
+async fn start(State(shared): State<Arc<Shared>>, peer: Option<Extension<Peer>>, body: Bytes) -> Response {
+    let peer = client(peer.as_deref());
+    on_desk(shared, move |desk| {
+        let service = desk.service();
+        let request =
+            asked::from_json(&body, service.settings()).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+        let what = format!("start {}", asked::to_json(&request));
+        let trigger = Trigger { kind: "api".into(), client: peer.clone(), ..Trigger::default() };
+        let started = service.start(request, trigger);
+        let id = started.map_err(|refusal| {
+            audit(&peer, &what, "", "refused");
+            match refusal {
+                Refusal::Busy(message) => (StatusCode::TOO_MANY_REQUESTS, message),
+                Refusal::Broken(message) => (StatusCode::SERVICE_UNAVAILABLE, message),
+            }
+        })?;
+        audit(&peer, &what, &id.to_string(), "started");
+        let location = format!("/api/v1/captures/{id}");
+        let body = service.get(&id).map_or_else(|| serde_json::json!({"id": id}), |c| serde_json::json!(c));
+        Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(body)).into_response())
+    })
+    .await
+}
+
+/// `GET /api/v1/captures`
+async fn list(State(shared): State<Arc<Shared>>) -> Response {
+    on_desk(shared, |desk| Ok(Json(serde_json::json!({"captures": desk.service().list()})).into_response())).await
+}
+
+/// `GET /api/v1/captures/{id}`
+async fn status(State(shared): State<Arc<Shared>>, Path(text): Path<String>) -> Response {
+    on_desk(shared, move |desk| {
+        let capture = desk.service().get(&id(&text)?).ok_or_else(|| no_such(&text))?;
+        Ok(Json(capture).into_response())
+    })
+    .await
+}
+
+/// `POST /api/v1/captures/{id}/cancel`
+async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    peer: Option<Extension<Peer>>,
+    Path(text): Path<String>,
+) -> Response {
+    let peer = client(peer.as_deref());
+    on_desk(shared, move |desk| {
+        let id = id(&text)?;
+        let told = desk.service().cancel(&id).map_err(|error| denial(error, &id))?;
+        audit(&peer, "cancel", &text, if told { "told" } else { "had ended" });
+        if !told {
+            return Err((StatusCode::CONFLICT, "it has ended already".to_owned()));
+        }
+        Ok((StatusCode::ACCEPTED, Json(desk.service().get(&id))).into_response())
+    })
+    .await
+}
+
+/// `DELETE /api/v1/captures/{id}`
+async fn remove(
+    State(shared): State<Arc<Shared>>,
+    peer: Option<Extension<Peer>>,
+    Path(text): Path<String>,
+) -> Response {
+    let peer = client(peer.as_deref());
+    on_desk(shared, move |desk| {
+        let id = id(&text)?;
+        let removed = desk.service().remove(&id);
+        audit(&peer, "delete", &text, if removed.is_ok() { "removed" } else { "refused" });
+        removed.map_err(|error| denial(error, &id))?;
+        Ok(StatusCode::NO_CONTENT.into_response())
+    })
+    .await
+}
+
+/// `GET /api/v1/captures/{id}/download?format=FORM`
+async fn download(
+    State(shared): State<Arc<Shared>>,
+    peer: Option<Extension<Peer>>,
+    Path(text): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let peer = client(peer.as_deref());
+    let form = match form(query.as_deref().unwrap_or("")) {
+        Ok(form) => form,
+        Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
+    };
+    let Ok(turn) = shared.downloads.clone().try_acquire_owned() else {
+        let message = format!("{MOST_DOWNLOADS} captures are being downloaded already: ask again later\n");
+        return (StatusCode::TOO_MANY_REQUESTS, message).into_response();
+    };
+    on_desk(shared, move |desk| {
+        let id = id(&text)?;
+        let found = desk.service().file(&id, form);
+        audit(&peer, &format!("download {}", form.name()), &text, if found.is_ok() { "sent" } else { "refused" });
+        let (file, bytes) = found.map_err(|error| denial(error, &id))?;
+        let (chunks, received) = mpsc::channel(1);
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            send(file, bytes, &chunks);
+        });
+        let mut response = Body::new(FileBody { left: bytes, chunks: received }).into_response();
+        let name = format!("attachment; filename=\"{id}-{}\"", form.file());
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.extend(HeaderValue::from_str(&name).ok().map(|name| (header::CONTENT_DISPOSITION, name)));
+        Ok(response)
+    })
+    .await
+}
+
+fn form(query: &str) -> Result<Form, String> {
+    let mut form = Form::Dat;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if key != "format" {
+            return Err(format!("there is no option `{key}`: it is format"));
+        }
+        let names = Form::ALL.map(Form::name).join(", ");
+        form = Form::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
+    }
+    Ok(form)
+}
+
+/// Reads so many bytes until the client is gone.
+fn send(file: File, bytes: u64, chunks: &mpsc::Sender<io::Result<Bytes>>) {
+    let mut file = file.take(bytes);
+    loop {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let read = match file.read(&mut chunk) {
+            Ok(0) => return,
+            Ok(read) => {
+                chunk.truncate(read);
+                Ok(Bytes::from(chunk))
+            }
+            Err(error) => Err(error),
+        };
+        let failed = read.is_err();
+        if chunks.blocking_send(read).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// A body of known length. One that ends before it has it all is cut off, which clients notice.
+struct FileBody {
+    left: u64,
+    chunks: mpsc::Receiver<io::Result<Bytes>>,
+}
+
+impl hyper::body::Body for FileBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let next = self.chunks.poll_recv(cx);
+        if let Poll::Ready(Some(Ok(chunk))) = &next {
+            self.left = self.left.saturating_sub(chunk.len() as u64);
+        }
+        next.map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// `POST /api/v1/captures/alertmanager`
+async fn alertmanager(State(shared): State<Arc<Shared>>, peer: Option<Extension<Peer>>, body: Bytes) -> Response {
+    let peer = client(peer.as_deref());
+    on_desk(shared, move |desk| {
+        let notification: Notification = serde_json::from_slice(&body).map_err(|error| {
+            (StatusCode::BAD_REQUEST, format!("this is no notification of Alertmanager (webhook version 4): {error}"))
+        })?;
+        let outcomes = desk.alert(&notification, &peer);
+        let results = notification.alerts.iter().zip(&outcomes).map(|(alert, outcome)| {
+            let mut result = serde_json::json!({"fingerprint": alert.fingerprint, "result": outcome.name()});
+            if let Outcome::Started(id) = outcome {
+                audit(&peer, "start by alert", &id.to_string(), "started");
+                result["capture_id"] = id.to_string().into();
+            }
+            result
+        });
+        let results: Vec<_> = results.collect();
+        // Whatever came of it: anything else would be posted again at once.
+        Ok((StatusCode::ACCEPTED, Json(serde_json::json!({"results": results}))).into_response())
+    })
+    .await
+}

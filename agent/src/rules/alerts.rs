@@ -1,0 +1,86 @@
+//! What Alertmanager posts (webhook version 4), and alerts that were seen before.
+
+use serde::Deserialize;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+/// Label or annotation that names a rule.
+pub const RULE: &str = "kstrobe_rule";
+/// Alerts that are remembered.
+const MOST_SEEN: usize = 4096;
+
+/// A notification. What it has more is of no use here, and newer versions add to it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Notification {
+    /// Its alerts.
+    pub alerts: Vec<Alert>,
+}
+
+/// An alert of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Alert {
+    /// `firing` or `resolved`.
+    #[serde(default)]
+    pub status: String,
+    /// Labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+    /// When it began to fire.
+    #[serde(default)]
+    pub starts_at: String,
+    /// The same for the same labels.
+    #[serde(default)]
+    pub fingerprint: String,
+}
+
+impl Alert {
+    /// The rule it names.
+    pub fn rule(&self) -> Option<&str> {
+        let name = self.labels.get(RULE).or_else(|| self.annotations.get(RULE));
+        name.map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// `alertname`
+    pub fn name(&self) -> &str {
+        self.labels.get("alertname").map_or("", String::as_str)
+    }
+
+    /// Whether it fires now.
+    pub fn fires(&self) -> bool {
+        self.status == "firing"
+    }
+}
+
+/// Alerts that have had their capture: they are posted again and again while they fire.
+#[derive(Debug, Default)]
+pub struct Seen {
+    known: HashSet<(String, String)>,
+    order: VecDeque<(String, String)>,
+}
+
+impl Seen {
+    /// Whether it was seen.
+    pub fn has(&self, alert: &Alert) -> bool {
+        self.known.contains(&key(alert))
+    }
+
+    /// Remembers it.
+    pub fn add(&mut self, alert: &Alert) {
+        let key = key(alert);
+        if self.known.insert(key.clone()) {
+            self.order.push_back(key);
+        }
+        if self.order.len() > MOST_SEEN
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+fn key(alert: &Alert) -> (String, String) {
+    (alert.fingerprint.clone(), alert.starts_at.clone())
+}

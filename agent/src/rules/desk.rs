@@ -1,0 +1,292 @@
+//! Where rules and alerts ask for captures: what they may have, what came of it, and which capture belongs to which series.
+
+use super::alerts::{Alert, Notification, Seen};
+use super::gate::{Closed, Gate};
+use super::judge::{Judge, Verdict};
+use super::measure::Found;
+use super::{Condition, Rule};
+use crate::capture::request::Request;
+use crate::capture::service::{Refusal, Service};
+use crate::capture::store::{Id, Trigger};
+use crate::metrics::snapshot::{Exemplar, Family, Moment};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Name that alerts without a rule of their own are counted under.
+pub const DEFAULT_RULE: &str = "alertmanager_default";
+/// What alerts without a rule may have.
+const DEFAULT_COOLDOWN: Duration = Duration::from_secs(600);
+const DEFAULT_PER_HOUR: u32 = 3;
+/// Links from series to captures that are kept; the oldest go.
+const MOST_LINKS: usize = 256;
+
+/// What came of asking for a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It runs.
+    Started(Id),
+    /// The rule's last capture is not long enough ago.
+    Cooldown,
+    /// The rule had as many as it may within an hour.
+    HourlyCap,
+    /// Another capture runs, or there is no room.
+    Busy,
+    /// It could not be started.
+    Failed,
+    /// The alert had its capture already.
+    Duplicate,
+    /// The alert is over.
+    Resolved,
+    /// The alert names a rule that there is not.
+    UnknownRule,
+    /// The alert names no rule, and nothing is configured for such alerts.
+    NoRule,
+}
+
+impl Outcome {
+    /// As metrics and answers have it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Outcome::Started(_) => "started",
+            Outcome::Cooldown => "cooldown",
+            Outcome::HourlyCap => "hourly_cap",
+            Outcome::Busy => "busy",
+            Outcome::Failed => "failed",
+            Outcome::Duplicate => "duplicate",
+            Outcome::Resolved => "resolved",
+            Outcome::UnknownRule => "unknown_rule",
+            Outcome::NoRule => "no_rule",
+        }
+    }
+}
+
+/// A rule with what is known of it.
+struct Ruled {
+    rule: Rule,
+    gate: Gate,
+    judge: Option<Judge>,
+    next: Instant,
+    /// The last refusal, which is told and counted once as long as the condition goes on.
+    refused: Option<&'static str>,
+}
+
+/// All rules, and what alerts without a rule get.
+pub struct Desk {
+    service: Arc<Service>,
+    begun: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    rules: Vec<Ruled>,
+    default: Option<(Request, Gate)>,
+    seen: Seen,
+    counts: BTreeMap<(String, &'static str), u64>,
+    links: Vec<(Id, Exemplar)>,
+}
+
+impl Desk {
+    /// With these rules, and what alerts without a rule get.
+    pub fn new(service: Arc<Service>, rules: Vec<Rule>, default: Option<Request>) -> Desk {
+        let begun = Instant::now();
+        let ruled = |rule: Rule| Ruled {
+            gate: Gate::new(rule.cooldown, rule.max_per_hour),
+            judge: rule.condition.as_ref().map(Judge::new),
+            next: begun,
+            refused: None,
+            rule,
+        };
+        let state = State {
+            rules: rules.into_iter().map(ruled).collect(),
+            default: default.map(|request| (request, Gate::new(DEFAULT_COOLDOWN, DEFAULT_PER_HOUR))),
+            seen: Seen::default(),
+            counts: BTreeMap::new(),
+            links: Vec::new(),
+        };
+        Desk { service, begun, state: Mutex::new(state) }
+    }
+
+    /// The captures.
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Metrics that rules are about; empty when none has a condition.
+    pub fn metrics(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.state().rules.iter().filter_map(|r| r.rule.condition.as_ref()).map(|c| c.metric.clone()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// When a rule wants to look again, and the metrics of those that want to at `now`.
+    pub fn due(&self, now: Instant) -> (Option<Instant>, Vec<String>) {
+        let state = self.state();
+        let conditions = || state.rules.iter().filter_map(|r| r.rule.condition.as_ref().map(|c| (r, c)));
+        let due = conditions().filter(|(r, _)| r.next <= now).map(|(_, c)| c.metric.clone()).collect();
+        (conditions().map(|(r, _)| r.next).min(), due)
+    }
+
+    /// Lets every rule that is due look at these families, and starts what they ask for.
+    pub fn look(&self, families: &[Family], now: Moment) {
+        let mut state = self.state();
+        for at in 0..state.rules.len() {
+            let ruled = &mut state.rules[at];
+            let (Some(condition), Some(judge)) = (ruled.rule.condition.clone(), &mut ruled.judge) else { continue };
+            if ruled.next > now.mono {
+                continue;
+            }
+            // From now rather than from when it should have been: looks that were missed are not made up for.
+            ruled.next = now.mono + ruled.rule.every;
+            let family = families.iter().find(|family| family.about.name == condition.metric);
+            let since = now.mono.saturating_duration_since(self.begun);
+            match judge.look(&condition, since, family) {
+                Verdict::Fires(found) => self.fire(&mut state, at, &condition, &found, family, now),
+                Verdict::Quiet => ruled.refused = None,
+                Verdict::Holding => {}
+            }
+        }
+    }
+
+    fn fire(
+        &self,
+        state: &mut State,
+        at: usize,
+        condition: &Condition,
+        found: &Found,
+        family: Option<&Family>,
+        now: Moment,
+    ) {
+        let since = now.mono.saturating_duration_since(self.begun);
+        let ruled = &mut state.rules[at];
+        let why = format!("{}: {}{}", condition.text, number(found.value), labels(family, found));
+        let trigger = Trigger { kind: "rule".into(), rule: ruled.rule.name.clone(), why, ..Trigger::default() };
+        let (outcome, reason) = ask(&self.service, &mut ruled.gate, &ruled.rule.request, trigger, since);
+        let name = ruled.rule.name.clone();
+        match &outcome {
+            Outcome::Started(id) => {
+                ruled.refused = None;
+                if let Some(value) = found.typical {
+                    let family = condition.metric.clone();
+                    let labels = found.labels.clone();
+                    let capture = id.to_string();
+                    let exemplar = Exemplar { family, labels, capture, value, at: now.wall };
+                    state.links.push((id.clone(), exemplar));
+                    let surplus = state.links.len().saturating_sub(MOST_LINKS);
+                    state.links.drain(..surplus);
+                }
+            }
+            // A rule goes on asking while its condition holds: the same answer is one answer.
+            refused if ruled.refused == Some(refused.name()) => return,
+            refused => {
+                ruled.refused = Some(refused.name());
+                tracing::info!(rule = name, result = refused.name(), reason, "a rule fires and gets no capture");
+            }
+        }
+        *state.counts.entry((name, outcome.name())).or_default() += 1;
+    }
+
+    /// Starts what the alerts of a notification ask for; one outcome for each.
+    pub fn alert(&self, notification: &Notification, client: &str) -> Vec<Outcome> {
+        let mut state = self.state();
+        notification.alerts.iter().map(|alert| self.one(&mut state, alert, client)).collect()
+    }
+
+    fn one(&self, state: &mut State, alert: &Alert, client: &str) -> Outcome {
+        let since = self.begun.elapsed();
+        // Names that alerts bring along are not for labels: only those of the configuration are.
+        let at = alert.rule().map(|name| state.rules.iter().position(|r| r.rule.name == name));
+        let name = match at {
+            Some(Some(at)) => state.rules[at].rule.name.clone(),
+            Some(None) => "unknown".to_owned(),
+            None => DEFAULT_RULE.to_owned(),
+        };
+        let trigger = Trigger {
+            kind: "alertmanager".into(),
+            client: client.to_owned(),
+            rule: name.clone(),
+            why: format!("alert {:.200}", alert.name()),
+        };
+        let outcome = if !alert.fires() {
+            Outcome::Resolved
+        } else if state.seen.has(alert) {
+            Outcome::Duplicate
+        } else {
+            let State { rules, default, .. } = state;
+            let (outcome, reason) = match (at, default) {
+                (Some(None), _) => (Outcome::UnknownRule, "there is no such rule".to_owned()),
+                (None, None) => (Outcome::NoRule, "captures.alertmanager_default is not set".to_owned()),
+                (None, Some((request, gate))) => ask(&self.service, gate, request, trigger, since),
+                (Some(Some(at)), _) => {
+                    let Ruled { rule, gate, .. } = &mut rules[at];
+                    ask(&self.service, gate, &rule.request, trigger, since)
+                }
+            };
+            if !matches!(outcome, Outcome::Started(_)) {
+                let result = outcome.name();
+                tracing::info!(rule = name, alert = alert.name(), result, reason, "an alert gets no capture");
+            }
+            outcome
+        };
+        if matches!(outcome, Outcome::Started(_)) {
+            state.seen.add(alert);
+        }
+        *state.counts.entry((name, outcome.name())).or_default() += 1;
+        outcome
+    }
+
+    /// How often rules asked, by rule and by what came of it.
+    pub fn counts(&self) -> Vec<(String, &'static str, u64)> {
+        self.state().counts.iter().map(|((rule, result), n)| (rule.clone(), *result, *n)).collect()
+    }
+
+    /// Which captures belong to which series: those that are there and did not fail.
+    pub fn exemplars(&self) -> Vec<Exemplar> {
+        let mut state = self.state();
+        state.links.retain(|(id, _)| self.service.has(id));
+        state.links.iter().map(|(_, exemplar)| exemplar.clone()).collect()
+    }
+}
+
+/// Asks for a capture; the reason when there is none.
+fn ask(
+    service: &Arc<Service>,
+    gate: &mut Gate,
+    request: &Request,
+    trigger: Trigger,
+    since: Duration,
+) -> (Outcome, String) {
+    match gate.ask(since) {
+        Err(Closed::Cooldown) => return (Outcome::Cooldown, "its cooldown is not over".to_owned()),
+        Err(Closed::HourlyCap) => return (Outcome::HourlyCap, "it had max_per_hour captures".to_owned()),
+        Ok(()) => {}
+    }
+    match service.start(request.clone(), trigger) {
+        Ok(id) => {
+            gate.started(since);
+            (Outcome::Started(id), String::new())
+        }
+        Err(refusal @ Refusal::Busy(_)) => (Outcome::Busy, refusal.to_string()),
+        Err(refusal @ Refusal::Broken(_)) => (Outcome::Failed, refusal.to_string()),
+    }
+}
+
+/// With as many digits as a person reads.
+fn number(value: f64) -> String {
+    format!("{value:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn labels(family: Option<&Family>, found: &Found) -> String {
+    let Some(family) = family else { return String::new() };
+    let Some(series) = family.series.iter().find(|series| series.labels == found.labels) else { return String::new() };
+    let names = family.about.label_names.iter().enumerate();
+    let pairs: Vec<String> =
+        names.map(|(at, name)| format!("{name}=\"{}\"", family.label(series, at).escape_debug())).collect();
+    if pairs.is_empty() { String::new() } else { format!(" in {{{}}}", pairs.join(",")) }
+}

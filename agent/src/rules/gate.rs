@@ -1,0 +1,79 @@
+//! Whether a rule may have another capture.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Its last one is not long enough ago.
+    Cooldown,
+    /// It had as many as it may within an hour.
+    HourlyCap,
+}
+
+/// The state of one rule. Times are since some fixed moment.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    cooldown: Duration,
+    max_per_hour: usize,
+    /// Captures of the last hour.
+    started: VecDeque<Duration>,
+}
+
+impl Gate {
+    /// At the beginning.
+    pub fn new(cooldown: Duration, max_per_hour: u32) -> Gate {
+        Gate { cooldown, max_per_hour: max_per_hour as usize, started: VecDeque::new() }
+    }
+
+    /// Whether a capture may start at `now`.
+    pub fn ask(&self, now: Duration) -> Result<(), Closed> {
+        let ago = |started: &Duration| now.saturating_sub(*started);
+        if self.started.back().is_some_and(|last| ago(last) < self.cooldown) {
+            return Err(Closed::Cooldown);
+        }
+        let recent = self.started.iter().filter(|started| ago(started) < HOUR).count();
+        if recent >= self.max_per_hour { Err(Closed::HourlyCap) } else { Ok(()) }
+    }
+
+    /// Notes that one has started.
+    pub fn started(&mut self, now: Duration) {
+        self.started.push_back(now);
+        // As many as the cap can ask about; the last one also tells the cooldown.
+        while self.started.len() > self.max_per_hour.max(1) {
+            self.started.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cooldown_then_cap() {
+        let at = Duration::from_secs;
+        let mut gate = Gate::new(at(600), 3);
+        for start in [0, 600, 1200] {
+            assert_eq!(gate.ask(at(start)), Ok(()), "{start}");
+            gate.started(at(start));
+            assert_eq!(gate.ask(at(start)), Err(Closed::Cooldown));
+            assert_eq!(gate.ask(at(start + 599)), Err(Closed::Cooldown));
+        }
+        assert_eq!(gate.ask(at(1800)), Err(Closed::HourlyCap));
+        assert_eq!(gate.ask(at(3599)), Err(Closed::HourlyCap));
+        assert_eq!(gate.ask(at(3600)), Ok(()), "the first is an hour ago");
+        gate.started(at(3600));
+        assert_eq!(gate.ask(at(4199)), Err(Closed::Cooldown));
+        assert_eq!(gate.ask(at(4200)), Ok(()));
+        assert!(gate.started.len() <= 3);
+        // A cooldown longer than an hour.
+        let mut gate = Gate::new(at(7200), 1);
+        gate.started(at(0));
+        assert_eq!(gate.ask(at(7199)), Err(Closed::Cooldown));
+        assert_eq!(gate.ask(at(7200)), Ok(()));
+    }
+}

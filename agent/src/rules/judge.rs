@@ -1,0 +1,64 @@
+//! Whether a condition has held long enough.
+
+use super::Condition;
+use super::measure::{self, Found};
+use super::window::Window;
+use crate::metrics::snapshot::{Family, LabelTexts};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What comes of a look.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// No series fulfils the condition.
+    Quiet,
+    /// At least one does, but not yet for long enough.
+    Holding,
+    /// It has held for long enough: for this series, and for others less.
+    Fires(Found),
+}
+
+/// The state of one condition.
+#[derive(Debug)]
+pub struct Judge {
+    window: Window,
+    /// Since when each series fulfils it.
+    since: HashMap<LabelTexts, Duration>,
+}
+
+impl Judge {
+    /// At the beginning.
+    pub fn new(condition: &Condition) -> Judge {
+        Judge { window: Window::new(condition.over), since: HashMap::new() }
+    }
+
+    /// Looks at the metric as it is at `at`; `None` when it has no series at all. A series in which nothing was observed
+    /// for the length of the window does not fulfil any condition on what was.
+    pub fn look(&mut self, condition: &Condition, at: Duration, family: Option<&Family>) -> Verdict {
+        let Some(family) = family else {
+            self.since.clear();
+            return Verdict::Quiet;
+        };
+        let now = measure::select(family, &condition.matchers);
+        let found = match self.window.before(at) {
+            Some((before, span)) => measure::measure(condition, before, &now, span.as_secs_f64()),
+            // A gauge has no past.
+            None if condition.measure == super::Measure::Value => measure::measure(condition, &now, &now, 1.0),
+            None => Vec::new(),
+        };
+        self.window.push(at, now);
+        let holds = |f: &&Found| condition.compare.holds(f.value, condition.threshold);
+        let holding: Vec<&Found> = found.iter().filter(holds).collect();
+        let since: HashMap<LabelTexts, Duration> =
+            holding.iter().map(|f| (f.labels.clone(), self.since.get(&f.labels).copied().unwrap_or(at))).collect();
+        self.since = since;
+        let long = |f: &&&Found| {
+            self.since.get(&f.labels).is_some_and(|since| at.saturating_sub(*since) >= condition.held_for)
+        };
+        match measure::worst(holding.iter().filter(long).copied(), condition.compare) {
+            Some(worst) => Verdict::Fires(worst.clone()),
+            None if holding.is_empty() => Verdict::Quiet,
+            None => Verdict::Holding,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Numbers from two moments of a metric.
+
+use super::{Compare, Condition, Matcher, Measure};
+use crate::binaries::pattern;
+use crate::metrics::snapshot::{Family, Histograms, LabelTexts, Number, Values};
+use std::collections::HashMap;
+
+/// What was found of one series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Its labels.
+    pub labels: LabelTexts,
+    /// What the condition compares.
+    pub value: f64,
+    /// An observation that stands for those that count, in the exported unit: for an exemplar of a histogram.
+    pub typical: Option<f64>,
+}
+
+/// The series of a family that all matchers accept, with their values.
+pub fn select(family: &Family, matchers: &[Matcher]) -> Family {
+    let positions: Vec<Option<usize>> =
+        matchers.iter().map(|m| family.about.label_names.iter().position(|name| *name == m.label)).collect();
+    let kept: Vec<usize> = (0..family.series.len())
+        .filter(|&at| {
+            matchers.iter().zip(&positions).all(|(matcher, position)| {
+                let label = position.map_or("", |position| family.label(&family.series[at], position));
+                let fits = if matcher.glob { pattern::matches(&matcher.text, label) } else { matcher.text == label };
+                fits == matcher.fits
+            })
+        })
+        .collect();
+    let values = match &family.values {
+        Values::Counters(values) => Values::Counters(kept.iter().filter_map(|&at| values.get(at).copied()).collect()),
+        Values::Gauges(values) => Values::Gauges(kept.iter().filter_map(|&at| values.get(at).copied()).collect()),
+        Values::Histograms(histograms) => Values::Histograms(Histograms {
+            scheme: histograms.scheme.clone(),
+            sums: kept.iter().filter_map(|&at| histograms.sums.get(at).copied()).collect(),
+            counts: kept.iter().flat_map(|&at| histograms.counts_of(at)).copied().collect(),
+        }),
+    };
+    let series = kept.iter().map(|&at| family.series[at].clone()).collect();
+    Family { about: family.about.clone(), columns: family.columns.clone(), series, values }
+}
+
+/// What the condition measures, for each series that had something to measure between the two moments.
+pub fn measure(condition: &Condition, before: &Family, now: &Family, seconds: f64) -> Vec<Found> {
+    let past: HashMap<&LabelTexts, usize> = before.series.iter().enumerate().map(|(at, s)| (&s.labels, at)).collect();
+    let unit = now.about.raw_per_unit.max(1) as f64;
+    let mut found = Vec::new();
+    for (at, series) in now.series.iter().enumerate() {
+        // A series that was not there began with nothing.
+        let earlier = past.get(&series.labels).copied();
+        let result = match (&now.values, &before.values) {
+            (Values::Gauges(values), _) => values.get(at).map(|number| (gauge(*number, unit), None)),
+            (Values::Counters(values), Values::Counters(old)) => {
+                let grown = values.get(at).map(|value| since(*value, earlier.and_then(|at| old.get(at).copied())));
+                grown.map(|grown| (grown as f64 / unit / seconds, None))
+            }
+            (Values::Histograms(new), Values::Histograms(old)) if new.scheme.upper == old.scheme.upper => {
+                let counts = growth(new.counts_of(at), earlier.map_or(&[], |at| old.counts_of(at)));
+                of_counts(condition.measure, &counts, &new.scheme.upper, unit, seconds)
+            }
+            _ => None,
+        };
+        if let Some((value, typical)) = result {
+            found.push(Found { labels: series.labels.clone(), value, typical });
+        }
+    }
+    found
+}
+
+/// `None` when nothing was observed and the measure is about what was.
+fn of_counts(measure: Measure, counts: &[u64], upper: &[u64], unit: f64, seconds: f64) -> Option<(f64, Option<f64>)> {
+    let total: u64 = counts.iter().sum();
+    let at = |share: f64| quantile(counts, upper, share).map(|raw| raw / unit);
+    match measure {
+        Measure::Quantile(share) => at(share).map(|value| (value, Some(value))),
+        Measure::Rate => Some((total as f64 / seconds, at(0.5))),
+        Measure::Share(compare, bound) => {
+            let above = above(counts, upper, bound * unit)?;
+            // The middle one of those that count.
+            Some(match compare.looks_up() {
+                true => (above, at(1.0 - above / 2.0)),
+                false => (1.0 - above, at((1.0 - above) / 2.0)),
+            })
+        }
+        Measure::Value => None,
+    }
+}
+
+fn gauge(number: Number, unit: f64) -> f64 {
+    match number {
+        Number::Unsigned(raw) => raw as f64 / unit,
+        Number::Signed(raw) => raw as f64 / unit,
+        Number::Float(value) => value,
+    }
+}
+
+/// What a counter grew by. One that is smaller than before was given back and began anew.
+fn since(now: u64, before: Option<u64>) -> u64 {
+    now.checked_sub(before.unwrap_or(0)).unwrap_or(now)
+}
+
+fn growth(now: &[u64], before: &[u64]) -> Vec<u64> {
+    let anew = before.len() != now.len() || now.iter().zip(before).any(|(now, before)| now < before);
+    if anew { now.to_vec() } else { now.iter().zip(before).map(|(now, before)| now - before).collect() }
+}
+
+/// The value that a share of the observations does not exceed, in raw units: linear between the bounds of its bucket.
+/// What lies beyond the last bound is at it. `None` when there are no observations.
+pub fn quantile(counts: &[u64], upper: &[u64], share: f64) -> Option<f64> {
+    let total: u64 = counts.iter().sum();
+    if total == 0 {
+        return None;
+    }
+    let rank = share * total as f64;
+    let mut below = 0;
+    let mut result = None;
+    for (bucket, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let (low, high) = ends(upper, bucket);
+        let part = ((rank - below as f64) / count as f64).clamp(0.0, 1.0);
+        result = Some(if high.is_finite() { low + (high - low) * part } else { low });
+        below += count;
+        if below as f64 >= rank {
+            break;
+        }
+    }
+    result
+}
+
+/// The share of the observations above a bound in raw units. `None` when there are no observations.
+pub fn above(counts: &[u64], upper: &[u64], bound: f64) -> Option<f64> {
+    let total: u64 = counts.iter().sum();
+    if total == 0 {
+        return None;
+    }
+    let over = |(bucket, count): (usize, &u64)| {
+        let (low, high) = ends(upper, bucket);
+        let part =
+            if low >= bound || high.is_infinite() { 1.0 } else { ((high - bound) / (high - low)).clamp(0.0, 1.0) };
+        *count as f64 * part
+    };
+    Some(counts.iter().enumerate().map(over).sum::<f64>() / total as f64)
+}
+
+/// The ends of a bucket in raw units.
+fn ends(upper: &[u64], bucket: usize) -> (f64, f64) {
+    let bound = |at: usize| upper.get(at).map(|bound| *bound as f64);
+    let low = bucket.checked_sub(1).and_then(bound).unwrap_or(0.0);
+    (low, bound(bucket).unwrap_or(f64::INFINITY))
+}
+
+/// Of those that fulfil the condition, the one that does so most.
+pub fn worst<'a>(found: impl Iterator<Item = &'a Found>, compare: Compare) -> Option<&'a Found> {
+    found.reduce(|a, b| if (b.value > a.value) == compare.looks_up() && b.value != a.value { b } else { a })
+}

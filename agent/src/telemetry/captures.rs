@@ -1,0 +1,31 @@
+//! Metrics of captures and rules.
+
+use super::{Observed, family};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use std::fmt;
+
+pub(super) fn encode(out: &mut DescriptorEncoder, observed: &Observed) -> fmt::Result {
+    let rules = observed
+        .rules
+        .iter()
+        .map(|(rule, result, n)| ([("rule", rule.clone()), ("result", (*result).to_owned())], ConstCounter::new(*n)));
+    family(out, "rule_captures", "Captures that rules and alerts asked for, by what came of it.", None, rules)?;
+    let Some(used) = &observed.captures else { return Ok(()) };
+    let ended = used.ended.iter().map(|(trigger, result, n)| {
+        ([("trigger", trigger.clone()), ("result", (*result).to_owned())], ConstCounter::new(*n))
+    });
+    family(out, "captures", "Captures that ended or were refused, by who asked for them.", None, ended)?;
+    gauge(out, "captures_running", "Captures that run.", used.running)?;
+    // Its unit is within the name, where the crate would not have it.
+    gauge(out, "captures_stored_bytes", "Bytes of all captures that are stored.", used.stored_bytes)?;
+    let evicted = [("ttl", used.evicted.ttl), ("quota", used.evicted.quota)];
+    let evicted = evicted.into_iter().map(|(reason, n)| ([("reason", reason)], ConstCounter::new(n)));
+    family(out, "captures_evicted", "Captures removed to keep the limits.", None, evicted)
+}
+
+fn gauge(out: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
+    let gauge = ConstGauge::new(value);
+    gauge.encode(out.encode_descriptor(name, help, None, gauge.metric_type())?)
+}

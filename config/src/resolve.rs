@@ -1,0 +1,137 @@
+//! Whether the metrics and labels that rules name are there, and whether what is asked of them makes sense.
+
+use crate::diag::Diagnostic;
+use crate::model::{Buckets, Measure, Metric, MetricKind, Probe, Quantity, Rule, Spanned, When};
+use crate::names::{did_you_mean, one_of};
+
+/// What is wrong with the conditions of `rules`. `known` are all probes that there are, `runs` says which of them run.
+pub fn check_rules(rules: &[Rule], known: &[Probe], runs: impl Fn(&Probe) -> bool) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for rule in rules {
+        let Some(when) = &rule.when else { continue };
+        let name = &when.metric;
+        let metrics = known.iter().flat_map(|probe| probe.metrics.iter().map(move |metric| (probe, metric)));
+        let Some((probe, metric)) = metrics.clone().find(|(_, metric)| metric.name.value == name.value) else {
+            let names: Vec<&str> = metrics.map(|(_, metric)| metric.name.value.as_str()).collect();
+            found.push(unknown_metric(name, &names));
+            continue;
+        };
+        if !runs(probe) {
+            let message = format!("`{}` is of probe `{}`, which does not run", name.value, probe.name.value);
+            let hint = "the rule never fires: enable the probe";
+            found.push(Diagnostic::warning(&name.at, message).hint(hint));
+        }
+        found.extend(labels(when, metric));
+        found.extend(measure(when, metric));
+    }
+    found
+}
+
+fn unknown_metric(name: &Spanned<String>, names: &[&str]) -> Diagnostic {
+    let diagnostic = Diagnostic::error(&name.at, format!("no probe has a metric `{}`", name.value));
+    let suffixed = ["_bucket", "_count", "_sum"].iter().find_map(|suffix| name.value.strip_suffix(suffix));
+    if let Some(base) = suffixed.filter(|base| names.contains(base)) {
+        return diagnostic.hint(format!("name the histogram itself: `{base}`"));
+    }
+    match did_you_mean(&name.value, names.iter().copied()) {
+        Some(near) => diagnostic.hint(format!("did you mean `{near}`?")),
+        None => diagnostic.hint("`kstrobe list` shows all probes"),
+    }
+}
+
+fn labels(when: &When, metric: &Metric) -> Vec<Diagnostic> {
+    let names: Vec<&str> = metric.labels.iter().map(|(name, _)| name.value.as_str()).collect();
+    let unknown = when.matchers.iter().filter(|matcher| !names.contains(&matcher.label.value.as_str()));
+    let told = unknown.map(|matcher| {
+        let label = &matcher.label;
+        let diagnostic =
+            Diagnostic::error(&label.at, format!("`{}` has no label `{}`", metric.name.value, label.value));
+        diagnostic.hint(match did_you_mean(&label.value, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if names.is_empty() => "it has no labels".to_owned(),
+            None => format!("it has {}", one_of(&names).replacen("one of ", "", 1).replace(" or ", " and ")),
+        })
+    });
+    told.collect()
+}
+
+fn measure(when: &When, metric: &Metric) -> Vec<Diagnostic> {
+    let name = metric.name.value.as_str();
+    let kind = match metric.kind {
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram(_) => "histogram",
+        MetricKind::Stacks { .. } => {
+            let message = format!("`{name}` is sums by stack, of which rules know nothing");
+            return vec![Diagnostic::error(&when.metric.at, message)];
+        }
+    };
+    let fits = match when.measure {
+        Measure::Quantile(_) | Measure::Share { .. } => kind == "histogram",
+        Measure::Rate => kind != "gauge",
+        Measure::Value => kind == "gauge",
+    };
+    if !fits {
+        let (what, hint) = match (&when.measure, kind) {
+            (Measure::Rate, _) => ("`rate` is of counters and histograms", "`value(..)` is what a gauge has"),
+            (Measure::Value, "counter") => ("`value` is of gauges", "`rate(..)` is what a counter has"),
+            (Measure::Value, _) => ("`value` is of gauges", "a histogram has `p99(..)`, `share(..)` and `rate(..)`"),
+            (_, "counter") => ("quantiles and shares are of histograms", "`rate(..)` is what a counter has"),
+            _ => ("quantiles and shares are of histograms", "`value(..)` is what a gauge has"),
+        };
+        let message = format!("{what}, and `{name}` is a {kind}");
+        return vec![Diagnostic::error(&when.metric.at, message).hint(hint)];
+    }
+    let mut found = Vec::new();
+    match &when.measure {
+        Measure::Quantile(_) => {
+            found.extend(unit(&when.threshold, &metric.unit).or_else(|| visible(&when.threshold, metric)));
+        }
+        Measure::Value => found.extend(unit(&when.threshold, &metric.unit)),
+        Measure::Rate => match when.threshold.value {
+            Quantity::Number(_) => {}
+            // Seconds per second are a share, bytes per second a size.
+            Quantity::Percent(_) | Quantity::Seconds(_) if metric.unit == "seconds" && kind == "counter" => {}
+            Quantity::Bytes(_) if metric.unit == "bytes" && kind == "counter" => {}
+            _ => {
+                let message = format!("a rate of `{name}` is a number per second");
+                found.push(Diagnostic::error(&when.threshold.at, message).hint("write for example `100`"));
+            }
+        },
+        Measure::Share { bound, .. } => {
+            found.extend(unit(bound, &metric.unit).or_else(|| visible(bound, metric)));
+            let share = when.threshold.value;
+            if !matches!(share, Quantity::Percent(_) | Quantity::Number(_)) || share.value() > 1.0 {
+                let diagnostic = Diagnostic::error(&when.threshold.at, "a share is between 0% and 100%");
+                found.push(diagnostic.hint("write for example `5%` or `0.05`"));
+            }
+        }
+    }
+    found
+}
+
+/// A quantity must be in the metric's unit.
+fn unit(quantity: &Spanned<Quantity>, unit: &str) -> Option<Diagnostic> {
+    let (fits, hint) = match (quantity.value, unit) {
+        (Quantity::Number(_), _) | (Quantity::Seconds(_), "seconds") | (Quantity::Bytes(_), "bytes") => return None,
+        (Quantity::Percent(_), "ratio") => return None,
+        (_, "seconds") => ("seconds", "write for example `50ms`"),
+        (_, "bytes") => ("bytes", "write for example `4KiB`"),
+        (_, "") => ("a number without unit", "write for example `100`"),
+        (_, unit) => (unit, "write a plain number"),
+    };
+    Some(Diagnostic::error(&quantity.at, format!("the metric is in {fits}")).hint(hint))
+}
+
+/// A bound beyond the last bucket cannot be told from others there.
+fn visible(bound: &Spanned<Quantity>, metric: &Metric) -> Option<Diagnostic> {
+    let MetricKind::Histogram(Buckets { max, classic, .. }) = &metric.kind else { return None };
+    let last = classic.last().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    let most = last.max(*max as f64 / metric.raw_per_unit.max(1) as f64);
+    if bound.value.value() < most {
+        return None;
+    }
+    let unit = if metric.unit.is_empty() { String::new() } else { format!(" {}", metric.unit) };
+    let message = format!("`{}` tells values apart only up to {most}{unit}", metric.name.value);
+    Some(Diagnostic::error(&bound.at, message).hint("use a smaller bound, or a larger `max` in the metric's `buckets`"))
+}

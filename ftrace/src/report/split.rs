@@ -1,0 +1,268 @@
+//! Where the time of one call went: waited, interrupted, worked.
+
+use super::activity::{Activity, Spell};
+use super::lengths::Length;
+use super::names;
+use super::text::task;
+use super::waits::{Source, WaitRow};
+use super::work::{self, Kinds};
+use crate::calls::{Call, CallId, Calls};
+use std::collections::HashMap;
+
+/// Callers of the scheduler that are named, of the innermost: the kernel records about 50.
+const MAX_CALLERS: usize = 64;
+
+/// Where the time of one call's tree went.
+pub(super) struct Split {
+    nodes: Vec<Node>,
+    pub source: Source,
+    pub waited_ns: u64,
+    pub interrupted_ns: u64,
+    pub waits: Vec<WaitRow>,
+}
+
+/// A call of the tree, callers first.
+struct Node {
+    id: CallId,
+    parent: usize,
+    zone: Zone,
+    /// An interrupt begins here.
+    interrupt: bool,
+    layer: &'static str,
+    length: Length,
+    /// Time of it that is no work.
+    away_ns: u64,
+}
+
+/// What a call is part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zone {
+    Work,
+    Interrupt,
+    Wait,
+}
+
+impl Split {
+    pub fn of(
+        calls: &Calls,
+        lengths: &[Length],
+        activity: &Activity,
+        root: CallId,
+        kinds: &mut Kinds,
+        end_ns: u64,
+    ) -> Split {
+        let mut split =
+            Split { nodes: Vec::new(), source: Source::Calls, waited_ns: 0, interrupted_ns: 0, waits: Vec::new() };
+        // Calls of the scheduler: those whose time is the wait.
+        let mut scheduled: Vec<usize> = Vec::new();
+        let mut path: Vec<usize> = Vec::new();
+        for (id, depth) in calls.tree(root) {
+            path.truncate(depth);
+            let at = split.nodes.len();
+            let parent = path.last().copied().unwrap_or(at);
+            let (kind, length) = (kinds.of(calls, &calls[id]), lengths[id.0 as usize]);
+            let above = split.nodes.get(parent).map_or(Zone::Work, |node| node.zone);
+            let layer = kind.layer.or_else(|| split.nodes.get(parent).map(|node| node.layer)).unwrap_or("other");
+            let mut zone = above;
+            if zone == Zone::Work && kind.interrupt && at > 0 {
+                zone = Zone::Interrupt;
+            }
+            // `schedule_timeout` sets up a timer and calls `schedule`: only what gives the CPU away itself is the wait.
+            let gives_away =
+                kind.waits && !calls[id].children.iter().any(|child| kinds.of(calls, &calls[*child]).waits);
+            if zone != Zone::Wait && gives_away && at > 0 {
+                zone = Zone::Wait;
+                scheduled.push(at);
+            }
+            split.nodes.push(Node { id, parent, zone, interrupt: kind.interrupt, layer, length, away_ns: 0 });
+            path.push(at);
+        }
+        if !split.by_switches(calls, activity, &scheduled, end_ns) {
+            split.by_calls(calls, &scheduled);
+        }
+        split.waited_ns = split.waits.iter().fold(0, |sum, wait| sum.saturating_add(wait.waited_ns));
+        split.sum_away();
+        split
+    }
+
+    /// Adds what is no work up to the root, and finds what interrupts took.
+    fn sum_away(&mut self) {
+        for at in (1..self.nodes.len()).rev() {
+            let node = &self.nodes[at];
+            let (parent, zone) = (node.parent, node.zone);
+            let begins = zone == Zone::Interrupt && self.nodes[parent].zone != Zone::Interrupt;
+            if begins {
+                self.interrupted_ns = self.interrupted_ns.saturating_add(node.length.ns.saturating_sub(node.away_ns));
+                self.nodes[at].away_ns = self.nodes[at].length.ns;
+            }
+            let away_ns = self.nodes[at].away_ns;
+            let parent = &mut self.nodes[parent];
+            parent.away_ns = parent.away_ns.saturating_add(away_ns);
+        }
+    }
+
+    /// Takes the calls of the scheduler as the time off the CPU.
+    fn by_calls(&mut self, calls: &Calls, scheduled: &[usize]) {
+        for at in scheduled {
+            let length = self.nodes[*at].length;
+            self.nodes[*at].away_ns = length.ns;
+            self.waits.push(WaitRow {
+                cause: self.cause(calls, *at),
+                start_ns: calls[self.nodes[*at].id].start_ns,
+                waited_ns: length.ns,
+                open: length.open,
+                state: None,
+                woken_by: None,
+                delay_ns: None,
+            });
+        }
+    }
+
+    /// Takes the thread's switches as the time off the CPU. Returns false when they are not all known.
+    fn by_switches(&mut self, calls: &Calls, activity: &Activity, scheduled: &[usize], end_ns: u64) -> bool {
+        let root = &calls[self.nodes[0].id];
+        let (Some(task), Some(start_ns)) = (root.task.filter(|task| task.pid != 0), root.start_ns) else {
+            return false;
+        };
+        let stop_ns = start_ns.saturating_add(self.nodes[0].length.ns);
+        if !activity.switches || activity.gap_within(start_ns, stop_ns) {
+            return false;
+        }
+        let mut away: Vec<(u64, u64, &Spell)> = Vec::new();
+        for spell in activity.of_within(task.pid, start_ns, stop_ns) {
+            let Some(out) = &spell.out else { continue };
+            let back_ns = match spell.back {
+                Some((back_ns, _)) => back_ns,
+                None if self.nodes[0].length.open => end_ns,
+                None => return false,
+            };
+            if back_ns > start_ns {
+                away.push((out.time_ns.max(start_ns), back_ns.min(stop_ns), spell));
+            }
+        }
+        let within = |start_ns: u64, length: Length| {
+            let stop_ns = start_ns.saturating_add(length.ns);
+            let first = away.partition_point(|(_, back_ns, _)| *back_ns <= start_ns);
+            away[first..]
+                .iter()
+                .take_while(move |(out_ns, ..)| *out_ns < stop_ns)
+                .map(move |(out_ns, back_ns, _)| back_ns.min(&stop_ns).saturating_sub(*out_ns.max(&start_ns)))
+        };
+        // A call of the scheduler without a switch: events of this thread are missing.
+        let known = |at: &usize| {
+            let node = &self.nodes[*at];
+            calls[node.id].start_ns.is_some_and(|start_ns| within(start_ns, node.length).next().is_some())
+        };
+        let unseen = scheduled.is_empty() && activity.of(task.pid).next().is_none();
+        if unseen || !scheduled.iter().all(known) {
+            return false;
+        }
+        self.source = Source::Switches;
+        let off: Vec<u64> = self
+            .nodes
+            .iter()
+            .map(|node| calls[node.id].start_ns.map_or(0, |start_ns| within(start_ns, node.length).sum()))
+            .collect();
+        // What a call was off the CPU beyond its callees: the sum over callees is made later.
+        let mut own = off.clone();
+        for (node, off_ns) in self.nodes.iter().zip(&off).skip(1) {
+            own[node.parent] = own[node.parent].saturating_sub(*off_ns);
+        }
+        self.nodes.iter_mut().zip(own).for_each(|(node, own)| node.away_ns = own);
+        self.work_in_waits();
+        let mut innermost = Innermost::of(self, calls);
+        for (out_ns, back_ns, spell) in &away {
+            let by = spell.woken.as_ref().map(|woken| match woken.by {
+                Some(0) => format!("idle CPU {}", woken.cpu),
+                Some(pid) => task_name(activity, pid),
+                None => format!("CPU {}", woken.cpu),
+            });
+            self.waits.push(WaitRow {
+                cause: self.cause(calls, innermost.at(*out_ns, *back_ns)),
+                start_ns: Some(*out_ns),
+                waited_ns: back_ns - out_ns,
+                open: spell.back.is_none(),
+                state: spell.out.as_ref().map(|out| out.state.to_string()),
+                woken_by: by,
+                delay_ns: spell.delay_ns(),
+            });
+        }
+        true
+    }
+
+    /// Once waits are known otherwise, what the scheduler does is work, or part of the interrupt it does it in.
+    fn work_in_waits(&mut self) {
+        for at in 1..self.nodes.len() {
+            let above = self.nodes[self.nodes[at].parent].zone;
+            let node = &mut self.nodes[at];
+            node.zone = if above == Zone::Interrupt || node.interrupt { Zone::Interrupt } else { Zone::Work };
+        }
+    }
+
+    /// The callers of a call of the scheduler, below the root.
+    fn cause(&self, calls: &Calls, at: usize) -> String {
+        let mut callers = Vec::new();
+        let mut at = at;
+        while at != 0 && callers.len() < MAX_CALLERS {
+            let node = &self.nodes[at];
+            callers.push(work::function_name(calls, calls[node.id].function));
+            at = node.parent;
+        }
+        callers.reverse();
+        if let Some(first) = callers.iter().position(|name| names::waits(name)) {
+            callers.truncate(first);
+        }
+        if callers.is_empty() { "(itself)".to_owned() } else { callers.join(" > ") }
+    }
+
+    /// Tells the work of each call itself.
+    pub fn work(&self, calls: &Calls, mut tell: impl FnMut(&Call, &'static str, u64)) {
+        let mut self_ns: Vec<u64> = self.nodes.iter().map(|node| node.length.ns.saturating_sub(node.away_ns)).collect();
+        for at in (1..self.nodes.len()).rev() {
+            let node = &self.nodes[at];
+            let worked_ns = node.length.ns.saturating_sub(node.away_ns);
+            self_ns[node.parent] = self_ns[node.parent].saturating_sub(worked_ns);
+        }
+        for (node, self_ns) in self.nodes.iter().zip(self_ns) {
+            if node.zone == Zone::Work {
+                tell(&calls[node.id], node.layer, self_ns);
+            }
+        }
+    }
+}
+
+/// Finds the innermost call that lasted all of a time.
+struct Innermost {
+    /// Per node its children's starts and ends, by time.
+    children: HashMap<usize, Vec<(u64, u64, usize)>>,
+}
+
+impl Innermost {
+    fn of(split: &Split, calls: &Calls) -> Innermost {
+        let mut children: HashMap<usize, Vec<(u64, u64, usize)>> = HashMap::new();
+        for (at, node) in split.nodes.iter().enumerate().skip(1) {
+            if let Some(start_ns) = calls[node.id].start_ns {
+                let stop_ns = start_ns.saturating_add(node.length.ns);
+                children.entry(node.parent).or_default().push((start_ns, stop_ns, at));
+            }
+        }
+        children.values_mut().for_each(|children| children.sort_unstable());
+        Innermost { children }
+    }
+
+    fn at(&mut self, from_ns: u64, to_ns: u64) -> usize {
+        let mut at = 0;
+        while let Some(children) = self.children.get(&at) {
+            let after = children.partition_point(|(start_ns, ..)| *start_ns <= from_ns);
+            match children[..after].last() {
+                Some((_, stop_ns, child)) if *stop_ns >= to_ns => at = *child,
+                _ => break,
+            }
+        }
+        at
+    }
+}
+
+fn task_name(activity: &Activity, pid: i32) -> String {
+    task(activity.comm(pid), Some(pid))
+}

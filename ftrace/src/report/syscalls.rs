@@ -1,0 +1,156 @@
+//! System calls: how often, how long, with which errors.
+
+use super::text::{Table, head, not_recorded, time};
+use super::{Activity, Asked, Happening};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// System calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Syscalls {
+    /// Events that this would need and the capture does not hold.
+    pub not_recorded: Vec<String>,
+    /// The most time first.
+    pub rows: Vec<SyscallRow>,
+    /// Entries without their exit, and the other way round.
+    pub unpaired: u64,
+}
+
+/// One system call of all threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SyscallRow {
+    /// Its name, or its number when no name is known.
+    pub name: String,
+    /// How often it was seen from entry to exit.
+    pub count: u64,
+    /// Time from entry to exit, waits included.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How often it returned an error.
+    pub errors: u64,
+    /// Errors by number.
+    pub by_errno: Vec<Errno>,
+}
+
+/// How often a call returned an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Errno {
+    /// The error's number, e.g. 11 for `EAGAIN`.
+    pub errno: u16,
+    /// How often.
+    pub count: u64,
+}
+
+/// The largest number of an error that the kernel returns.
+const MAX_ERRNO: i64 = 4095;
+
+#[derive(Default)]
+struct Pairs {
+    open: HashMap<i32, (String, u64)>,
+    rows: HashMap<String, (SyscallRow, BTreeMap<u16, u64>)>,
+    unpaired: u64,
+    seen: bool,
+}
+
+impl Pairs {
+    fn enter(&mut self, pid: i32, name: String, time_ns: u64) {
+        self.seen = true;
+        // Calls that do not return (exit) have no exit either.
+        self.unpaired += u64::from(self.open.insert(pid, (name, time_ns)).is_some());
+    }
+
+    fn exit(&mut self, pid: i32, name: Option<&str>, time_ns: u64, returned: i64, keeps: bool) {
+        self.seen = true;
+        let Some((entered, start_ns)) =
+            self.open.remove(&pid).filter(|(entered, _)| name.is_none_or(|name| name == entered))
+        else {
+            self.unpaired += 1;
+            return;
+        };
+        if !keeps {
+            return;
+        }
+        let (row, errors) = self.rows.entry(entered).or_default();
+        let lasted_ns = time_ns.saturating_sub(start_ns);
+        row.count += 1;
+        row.total_ns = row.total_ns.saturating_add(lasted_ns);
+        row.max_ns = row.max_ns.max(lasted_ns);
+        if (-MAX_ERRNO..0).contains(&returned) {
+            row.errors += 1;
+            *errors.entry(returned.unsigned_abs() as u16).or_default() += 1;
+        }
+    }
+}
+
+/// System calls, from `raw_syscalls` events, else from those of single calls. `names` tells the name of a number.
+pub fn syscalls<'a, 'n>(
+    events: impl Iterator<Item = Happening<'a>>,
+    activity: &Activity,
+    asked: &Asked,
+    names: impl Fn(u64) -> Option<&'n str>,
+) -> Syscalls {
+    let name_of = |number: u64| names(number).map_or_else(|| number.to_string(), str::to_owned);
+    let (mut raw, mut named) = (Pairs::default(), Pairs::default());
+    for event in events {
+        if event.lost {
+            for pairs in [&mut raw, &mut named] {
+                pairs.unpaired += std::mem::take(&mut pairs.open).len() as u64;
+            }
+        }
+        let Some(pid) = event.pid else { continue };
+        let returned = || event.number("ret").unwrap_or_default() as i64;
+        let keeps = || asked.keeps(Some(pid), activity.comm(pid), Some(event.cpu));
+        match event.name() {
+            "sys_enter" => raw.enter(pid, name_of(event.number("id").unwrap_or(u64::MAX)), event.time_ns),
+            "sys_exit" => {
+                // A return from a signal handler has the number -1, whatever was entered.
+                let name = event.number("id").filter(|id| *id != u64::MAX).map(name_of);
+                raw.exit(pid, name.as_deref(), event.time_ns, returned(), keeps());
+            }
+            name => {
+                if let Some(call) = name.strip_prefix("sys_enter_") {
+                    named.enter(pid, call.to_owned(), event.time_ns);
+                } else if let Some(call) = name.strip_prefix("sys_exit_") {
+                    named.exit(pid, Some(call), event.time_ns, returned(), keeps());
+                }
+            }
+        }
+    }
+    // Both tell of the same calls.
+    let pairs = if raw.seen { raw } else { named };
+    let mut report = Syscalls { unpaired: pairs.unpaired + pairs.open.len() as u64, ..Syscalls::default() };
+    if !pairs.seen {
+        report.not_recorded.push("raw_syscalls:* or syscalls:*".to_owned());
+    }
+    let row = |(name, (row, errors)): (String, (SyscallRow, BTreeMap<u16, u64>))| {
+        let by_errno = errors.into_iter().map(|(errno, count)| Errno { errno, count }).collect();
+        SyscallRow { name, by_errno, ..row }
+    };
+    report.rows = pairs.rows.into_iter().map(row).collect();
+    report.rows.sort_by(|one, two| two.total_ns.cmp(&one.total_ns).then_with(|| one.name.cmp(&two.name)));
+    report
+}
+
+impl Syscalls {
+    /// As text for a terminal.
+    pub fn render(&self, out: &mut String) {
+        head(out, "System calls");
+        if not_recorded(out, &self.not_recorded) {
+            return;
+        }
+        let mut table = Table::new(&["call", ">count", ">total", ">mean", ">max", ">errors", "by number"]);
+        for row in &self.rows {
+            let mean_ns = row.total_ns.checked_div(row.count).unwrap_or_default();
+            let errors: Vec<String> = row.by_errno.iter().map(|one| format!("{} x{}", one.errno, one.count)).collect();
+            let mut cells = vec![row.name.clone(), row.count.to_string()];
+            cells.extend([row.total_ns, mean_ns, row.max_ns].map(time));
+            cells.extend([row.errors.to_string(), errors.join(", ")]);
+            table.row(cells);
+        }
+        table.render(out);
+        if self.unpaired > 0 {
+            head(out, &format!("  {} entries or exits without the other", self.unpaired));
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Wait against work: what a call waited for, what interrupted it, and what it did itself.
+
+use super::Asked;
+use super::activity::Activity;
+use super::lengths::{last_ns, lengths};
+use super::split::Split;
+use super::text::{Table, at_least, head, moment, percent, permille, task, time};
+use super::work::{self, Kinds, Work, WorkRow};
+use crate::calls::{CallId, Calls};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+/// Wait against work of the calls asked for. Total = waited + interrupted + worked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Waits {
+    /// The root asked for; `None` for all outermost calls.
+    pub root: Option<String>,
+    /// How many calls there are.
+    pub count: u64,
+    /// Calls whose end was not recorded: their times are lower bounds.
+    pub open: u64,
+    /// From entry to exit.
+    pub total_ns: u64,
+    /// Off the CPU.
+    pub waited_ns: u64,
+    /// In interrupts that came upon them.
+    pub interrupted_ns: u64,
+    /// The rest.
+    pub worked_ns: u64,
+    /// What was waited for, the longest first.
+    pub causes: Vec<CauseRow>,
+    /// Work by layer.
+    pub layers: Vec<WorkRow>,
+    /// Work by module.
+    pub modules: Vec<WorkRow>,
+    /// Work by function.
+    pub functions: Vec<WorkRow>,
+    /// The slowest calls.
+    pub calls: Vec<CallWait>,
+    /// Calls that are not in `calls`.
+    pub left_out: u64,
+}
+
+/// Where the time off the CPU is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// `sched_switch` events of the thread.
+    Switches,
+    /// The calls of `schedule`.
+    Calls,
+}
+
+/// Wait against work of one call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CallWait {
+    /// The function.
+    pub function: String,
+    /// The thread.
+    pub pid: Option<i32>,
+    /// Its name.
+    pub comm: Option<String>,
+    /// Where it was entered.
+    pub cpu: Option<u32>,
+    /// When it was entered, nanoseconds of the trace's clock.
+    pub start_ns: Option<u64>,
+    /// Its end was not recorded: times are lower bounds.
+    pub open: bool,
+    /// From entry to exit.
+    pub total_ns: u64,
+    /// Off the CPU.
+    pub waited_ns: u64,
+    /// In interrupts that came upon it.
+    pub interrupted_ns: u64,
+    /// The rest.
+    pub worked_ns: u64,
+    /// Share of `waited_ns` in `total_ns`, tenths of a percent.
+    pub waited_permille: u64,
+    /// Where `waited_ns` is known from.
+    pub source: Source,
+    /// What it waited for, in order.
+    pub waits: Vec<WaitRow>,
+    /// Work by layer.
+    pub layers: Vec<WorkRow>,
+    /// Work by module.
+    pub modules: Vec<WorkRow>,
+    /// Work by function.
+    pub functions: Vec<WorkRow>,
+}
+
+/// One wait of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitRow {
+    /// Callers of the scheduler below the root, `>` between them.
+    pub cause: String,
+    /// When it began, nanoseconds of the trace's clock.
+    pub start_ns: Option<u64>,
+    /// How long it lasted.
+    pub waited_ns: u64,
+    /// Its end was not recorded.
+    pub open: bool,
+    /// The thread's state as it left the CPU, in the kernel's letters; `None` when that was not recorded.
+    pub state: Option<String>,
+    /// Who made it runnable; `None` when that was not recorded, or it was runnable all the time.
+    pub woken_by: Option<String>,
+    /// From being made runnable to running.
+    pub delay_ns: Option<u64>,
+}
+
+/// All waits of one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CauseRow {
+    /// Callers of the scheduler below the root, `>` between them.
+    pub cause: String,
+    /// How many waits.
+    pub count: u64,
+    /// Their sum.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How many by the thread's state as it left the CPU, as far as recorded.
+    pub states: BTreeMap<String, u64>,
+    /// How many by who made it runnable, as far as recorded.
+    pub woken_by: BTreeMap<String, u64>,
+}
+
+/// Wait against work of the calls asked for.
+pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
+    let end_ns = last_ns(calls).max(activity.end_ns);
+    let lengths = lengths(calls, end_ns);
+    let mut roots = roots(calls, activity, asked);
+    // The slowest first, of equal ones the earlier.
+    roots.sort_by_key(|root| (std::cmp::Reverse(lengths[root.0 as usize].ns), *root));
+    let mut report = Waits { root: asked.root.clone(), count: roots.len() as u64, ..Waits::default() };
+    let (mut kinds, mut work) = (Kinds::default(), Work::default());
+    let mut causes: HashMap<String, CauseRow> = HashMap::new();
+    for (at, root) in roots.iter().enumerate() {
+        let listed = at < asked.slowest;
+        let mut split = Split::of(calls, &lengths, activity, *root, &mut kinds, end_ns);
+        let mut own = Work::default();
+        split.work(calls, |call, layer, self_ns| {
+            work.add(call, layer, self_ns);
+            if listed {
+                own.add(call, layer, self_ns);
+            }
+        });
+        let total = lengths[root.0 as usize];
+        let worked_ns = total.ns.saturating_sub(split.waited_ns).saturating_sub(split.interrupted_ns);
+        report.open += u64::from(total.open);
+        report.total_ns = report.total_ns.saturating_add(total.ns);
+        report.waited_ns = report.waited_ns.saturating_add(split.waited_ns);
+        report.interrupted_ns = report.interrupted_ns.saturating_add(split.interrupted_ns);
+        report.worked_ns = report.worked_ns.saturating_add(worked_ns);
+        for wait in &split.waits {
+            add_cause(&mut causes, wait);
+        }
+        if !listed {
+            report.left_out += 1;
+            continue;
+        }
+        let call = &calls[*root];
+        report.calls.push(CallWait {
+            function: work::full_name(calls, call.function, call.module),
+            pid: call.task.map(|task| task.pid),
+            comm: comm(calls, activity, *root).map(str::to_owned),
+            cpu: call.cpu,
+            start_ns: call.start_ns,
+            open: total.open,
+            total_ns: total.ns,
+            waited_ns: split.waited_ns,
+            interrupted_ns: split.interrupted_ns,
+            worked_ns,
+            waited_permille: permille(split.waited_ns, total.ns),
+            source: split.source,
+            waits: std::mem::take(&mut split.waits),
+            layers: own.layers(),
+            modules: own.modules(calls),
+            functions: own.functions(calls),
+        });
+    }
+    report.causes = causes.into_values().collect();
+    report.causes.sort_by(|one, two| two.total_ns.cmp(&one.total_ns).then_with(|| one.cause.cmp(&two.cause)));
+    (report.layers, report.modules, report.functions) = (work.layers(), work.modules(calls), work.functions(calls));
+    report
+}
+
+fn add_cause(causes: &mut HashMap<String, CauseRow>, wait: &WaitRow) {
+    let row = causes
+        .entry(wait.cause.clone())
+        .or_insert_with(|| CauseRow { cause: wait.cause.clone(), ..CauseRow::default() });
+    row.count += 1;
+    row.total_ns = row.total_ns.saturating_add(wait.waited_ns);
+    row.max_ns = row.max_ns.max(wait.waited_ns);
+    if let Some(state) = &wait.state {
+        *row.states.entry(state.clone()).or_default() += 1;
+    }
+    if let Some(by) = &wait.woken_by {
+        *row.woken_by.entry(by.clone()).or_default() += 1;
+    }
+}
+
+/// The calls asked for: outermost ones of the root function, else outermost ones of all.
+pub(super) fn roots(calls: &Calls, activity: &Activity, asked: &Asked) -> Vec<CallId> {
+    let kept = |id: &CallId| {
+        let call = &calls[*id];
+        asked.keeps(call.task.map(|task| task.pid), comm(calls, activity, *id), call.cpu)
+    };
+    if asked.root.is_none() {
+        return calls.roots.iter().copied().filter(kept).collect();
+    }
+    let is_root = |id: CallId| calls[id].function.is_some_and(|name| asked.is_root(&calls.names[name]));
+    let mut found = Vec::new();
+    let mut open: Vec<CallId> = calls.roots.iter().rev().copied().collect();
+    while let Some(id) = open.pop() {
+        if is_root(id) {
+            found.push(id);
+        } else {
+            open.extend(calls[id].children.iter().rev());
+        }
+    }
+    found.retain(kept);
+    found
+}
+
+pub(super) fn comm<'a>(calls: &'a Calls, activity: &'a Activity, id: CallId) -> Option<&'a str> {
+    let task = calls[id].task?;
+    // Graph text cuts names to seven characters; events have them whole.
+    activity.comm(task.pid).or_else(|| task.comm.map(|comm| &*calls.names[comm]))
+}
+
+impl Waits {
+    /// As text for a terminal.
+    pub fn render(&self, out: &mut String) {
+        let of = self.root.as_deref().unwrap_or("all outermost functions");
+        head(out, &format!("Wait against work: {} calls of {of}", self.count));
+        if self.count == 0 {
+            head(out, "  no such call was recorded");
+            return;
+        }
+        let mut table = Table::new(&["", ">time", ">share"]);
+        let times = [
+            ("total", self.total_ns),
+            ("waited", self.waited_ns),
+            ("interrupted", self.interrupted_ns),
+            ("worked", self.worked_ns),
+        ];
+        for (name, ns) in times {
+            table.row(vec![name.into(), at_least(ns, self.open > 0), percent(permille(ns, self.total_ns))]);
+        }
+        table.render(out);
+        if self.open > 0 {
+            head(
+                out,
+                &format!("  {} of them did not end in the capture: their times are lower bounds (>=)", self.open),
+            );
+        }
+        self.render_causes(out);
+        work::render(out, "Work by layer", &self.layers, self.worked_ns, usize::MAX);
+        work::render(out, "Work by module", &self.modules, self.worked_ns, usize::MAX);
+        work::render(out, "Work by function", &self.functions, self.worked_ns, 20);
+        self.render_calls(out);
+    }
+
+    fn render_causes(&self, out: &mut String) {
+        if self.causes.is_empty() {
+            return;
+        }
+        head(out, "Waited for");
+        let counts = |counts: &BTreeMap<String, u64>| match counts.len() {
+            0 => "not recorded".to_owned(),
+            _ => counts.iter().map(|(name, count)| format!("{name} x{count}")).collect::<Vec<_>>().join(", "),
+        };
+        let mut table = Table::new(&[">count", ">total", ">max", "state", "woken by", "cause"]);
+        for row in &self.causes {
+            let (states, by) = (counts(&row.states), counts(&row.woken_by));
+            table.row(vec![row.count.to_string(), time(row.total_ns), time(row.max_ns), states, by, row.cause.clone()]);
+        }
+        table.render(out);
+    }
+
+    fn render_calls(&self, out: &mut String) {
+        head(out, "Calls, the slowest first");
+        let mut table = Table::new(&[
+            ">start s",
+            "task",
+            ">CPU",
+            "function",
+            ">total",
+            ">waited",
+            ">share",
+            ">interrupted",
+            ">worked",
+            "wait from",
+        ]);
+        for call in &self.calls {
+            table.row(vec![
+                moment(call.start_ns),
+                task(call.comm.as_deref(), call.pid),
+                call.cpu.map_or("-".into(), |cpu| cpu.to_string()),
+                call.function.clone(),
+                at_least(call.total_ns, call.open),
+                at_least(call.waited_ns, call.open),
+                percent(call.waited_permille),
+                time(call.interrupted_ns),
+                at_least(call.worked_ns, call.open),
+                (if call.source == Source::Switches { "switches" } else { "calls" }).into(),
+            ]);
+        }
+        table.render(out);
+        if self.left_out > 0 {
+            head(out, &format!("  and {} faster ones", self.left_out));
+        }
+        for call in &self.calls {
+            let _ = writeln!(
+                out,
+                "{} at {} of {}",
+                call.function,
+                moment(call.start_ns),
+                task(call.comm.as_deref(), call.pid)
+            );
+            for wait in &call.waits {
+                let state = wait.state.as_deref().map_or(String::new(), |state| format!(", state {state}"));
+                let by = wait.woken_by.as_deref().map_or(String::new(), |by| format!(", woken by {by}"));
+                let delay = wait.delay_ns.map_or(String::new(), |ns| format!(" {} before it ran", time(ns)));
+                let _ = writeln!(
+                    out,
+                    "  waited {} for {}{state}{by}{delay}",
+                    at_least(wait.waited_ns, wait.open),
+                    wait.cause
+                );
+            }
+            for (name, rows) in [("layer", &call.layers), ("module", &call.modules)] {
+                let parts: Vec<String> = rows.iter().map(|row| format!("{} {}", row.name, time(row.self_ns))).collect();
+                let _ = writeln!(out, "  worked by {name}: {}", parts.join(", "));
+            }
+        }
+    }
+}
