@@ -27,19 +27,21 @@ impl Chosen {
 /// The events that requests mean, of those that there are, by subsystem and name. A pattern that means none is an error, as a
 /// recording without it would look as if nothing had happened.
 pub fn choose(requests: &[EventRequest], there: &[(String, String)]) -> Result<Vec<Chosen>, Error> {
-    let mut chosen: BTreeMap<(&str, &str), (Option<&String>, Vec<String>)> = BTreeMap::new();
+    let mut chosen: BTreeMap<&(String, String), Chosen> = BTreeMap::new();
     for request in requests {
         let pattern = Pattern::parse(&request.pattern);
         let mut any = false;
-        for (system, event) in there.iter().filter(|(system, event)| pattern.fits(system, event)) {
+        for name in there.iter().filter(|(system, event)| pattern.fits(system, event)) {
             any = true;
             if request.exclude {
-                chosen.remove(&(system.as_str(), event.as_str()));
+                chosen.remove(name);
                 continue;
             }
-            let (filter, triggers) = chosen.entry((system, event)).or_default();
-            *filter = request.filter.as_ref().or(*filter);
-            triggers.extend_from_slice(&request.triggers);
+            let (system, event) = name.clone();
+            let new = || Chosen { system, event, filter: None, triggers: Vec::new() };
+            let entry = chosen.entry(name).or_insert_with(new);
+            entry.filter = request.filter.clone().or(entry.filter.take());
+            entry.triggers.extend_from_slice(&request.triggers);
         }
         if !any {
             return Err(Error::Wrong(format!(
@@ -52,13 +54,7 @@ pub fn choose(requests: &[EventRequest], there: &[(String, String)]) -> Result<V
     if chosen.is_empty() && !requests.is_empty() {
         return Err(Error::Wrong("all events that were asked for are left out again".into()));
     }
-    let made = chosen.into_iter().map(|((system, event), (filter, triggers))| Chosen {
-        system: system.to_owned(),
-        event: event.to_owned(),
-        filter: filter.cloned(),
-        triggers,
-    });
-    Ok(made.collect())
+    Ok(chosen.into_values().collect())
 }
 
 /// What a pattern says of subsystem and name.

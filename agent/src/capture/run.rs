@@ -130,7 +130,7 @@ pub fn run(request: &Request, places: &Places, stop: &Stop, tell: &mut dyn FnMut
         let program = &request.scope.command[0];
         running.child = Some(held.release().map_err(|e| Error::Wrong(format!("cannot run `{program}`: {e}")))?);
     }
-    let ended = running.to_its_end(begin, spooling.as_ref(), stop, tell)?;
+    let ended = running.watch(begin, spooling.as_ref(), stop, tell)?;
     let elapsed = begin.elapsed();
     ready.instance.set_on(false)?;
     // A record that was begun before is finished then.
@@ -175,7 +175,8 @@ impl Running<'_> {
         Ok(())
     }
 
-    fn to_its_end(
+    /// Waits for an end, and looks after threads and progress until then.
+    fn watch(
         &mut self,
         begin: Instant,
         spool: Option<&Spool>,

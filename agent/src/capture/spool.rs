@@ -14,10 +14,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Longest time until a reader looks whether it is to end.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
+/// Gives its file, and why it is not all.
+type Reader = JoinHandle<(File, io::Result<()>)>;
+
 /// Files that pages go to.
 #[derive(Debug)]
 pub struct Spool {
-    readers: Vec<(u32, JoinHandle<(File, io::Result<()>)>)>,
+    /// By CPU.
+    readers: Vec<(u32, Reader)>,
     shared: Arc<Shared>,
 }
 

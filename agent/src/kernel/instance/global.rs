@@ -101,7 +101,7 @@ impl Global {
         let state =
             State { boot_id: boot_id()?, pid: std::process::id(), part, found: found(tracefs, part)?, touched: vec![] };
         state.save()?;
-        (&*lock).set_len(0)?;
+        lock.set_len(0)?;
         (&*lock).write_all(format!("kstrobe (process {})\n", state.pid).as_bytes())?;
         Ok(Global { tracefs: tracefs.clone(), state: Mutex::new(state), _lock: lock })
     }
