@@ -49,7 +49,9 @@ impl<'a> Printer<'a> {
         if self.programs.len() <= id {
             self.programs.resize(id + 1, None);
         }
-        let Some(program) = self.programs[id].get_or_insert_with(|| compile(format, refused)) else { return fields::all(format, event.data, out) };
+        let Some(program) = self.programs[id].get_or_insert_with(|| compile(format, refused)) else {
+            return fields::all(format, event.data, out);
+        };
         let start = out.len();
         let record = eval::Record { program, format, data: event.data };
         if show(&program.pieces, &mut Compiled { record, next: 0 }, self.trace, out).is_err() {
