@@ -3,7 +3,6 @@
 mod support;
 
 use kstrobe_ftrace::trace::{CpuStats, Trace};
-use nix::sys::signal::{Signal, kill};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::agent::command;
@@ -188,8 +187,8 @@ fn root_capture_ends_when_all_bytes_are_there() {
 #[ignore = "needs root"]
 fn root_capture_that_is_killed_is_swept_and_others_are_left_alone() {
     let tracefs = Mounted::new();
-    let foreign = tracefs.0.0.join("instances/kstrobe-foreign");
-    std::fs::create_dir(&foreign).unwrap();
+    let foreign = "instances/kstrobe-foreign";
+    tracefs.make(foreign);
     let enable = "instances/kstrobe-foreign/events/sched/sched_process_exec/enable";
     tracefs.write(enable, "1");
 
@@ -198,17 +197,14 @@ fn root_capture_that_is_killed_is_swept_and_others_are_left_alone() {
     let lives = Capture::start(&Folder::new(), &["-e", "irq"]);
     killed.child.kill().unwrap();
     killed.child.wait().unwrap();
-    let of = |capture: &Capture| {
-        let own = format!("kstrobe-{}-", capture.child.id());
-        instances().into_iter().filter(move |name| name.starts_with(&own)).count()
-    };
+    let of = |capture: &Capture| capture.instances().len();
     assert_eq!((of(&killed), of(&lives)), (1, 1));
     let (_, done) = capture(&folder, &["-e", "sched:sched_process_exec", "true"]);
     assert!(done.err.contains("removed what a killed recorder left: tracing instance kstrobe-"), "{}", done.err);
     assert_eq!((of(&killed), of(&lives)), (0, 1), "the living one stays");
     assert_eq!(tracefs.read(enable).as_deref(), Some("1"));
     drop(lives);
-    std::fs::remove_dir(&foreign).unwrap();
+    tracefs.remove(foreign);
     capture(&folder, &["-e", "sched:sched_process_exec", "true"]);
     assert!(instances().iter().all(|name| !name.starts_with("kstrobe-")), "{:?}", instances());
 }

@@ -14,6 +14,7 @@
 
 pub mod calls;
 pub mod dat;
+mod digits;
 pub mod format;
 pub mod page;
 pub mod perfetto;

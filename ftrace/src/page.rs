@@ -139,6 +139,11 @@ impl<'a> Iterator for Records<'a> {
 }
 
 impl<'a> Records<'a> {
+    /// Bytes of the page that are filled.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
     #[inline]
     fn word(&self, at: usize) -> Option<u32> {
         let bytes = self.data.get(at..at + 4)?;

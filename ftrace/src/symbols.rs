@@ -38,6 +38,10 @@ impl Symbols {
     pub fn find(&self, address: u64) -> Option<&Symbol> {
         let after = self.sorted.partition_point(|symbol| symbol.address <= address);
         let last = self.sorted[..after].last()?.address;
+        // Most places have one name.
+        if after < 2 || self.sorted[after - 2].address != last {
+            return self.sorted.get(after - 1);
+        }
         let first = self.sorted.partition_point(|symbol| symbol.address < last);
         self.sorted.get(first)
     }

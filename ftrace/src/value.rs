@@ -102,8 +102,15 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 }
 
 /// Up to eight bytes as a number.
+#[inline]
 pub(crate) fn unsigned(bytes: &[u8]) -> u64 {
-    bytes.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    match *bytes {
+        [a] => a.into(),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => bytes.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+    }
 }
 
 fn signed(bytes: &[u8]) -> i64 {

@@ -27,7 +27,7 @@ enum Chore {
     Tidy,
     /// Run tests against the kernel inside other kernels: Debian's 5.10, 6.1, 6.12 and newest, emulated
     Vm(vm::Options),
-    /// Measure cost per event and per scrape against other ways to get the same numbers (root)
+    /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
 }
 

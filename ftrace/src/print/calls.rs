@@ -107,7 +107,7 @@ fn rows(parser: &mut Parser<'_>) -> Result<Box<[Named]>, Refused> {
             continue;
         }
         let value = match parser.attempt() {
-            Some(value) => Some(constant(&parser.program, value).ok_or("a row whose value is not known before")?),
+            Some(value) => Some(number(parser, value).ok_or("a row whose value is not known before")?),
             None => None,
         };
         parser.expect(",")?;
@@ -119,7 +119,7 @@ fn rows(parser: &mut Parser<'_>) -> Result<Box<[Named]>, Refused> {
         } else {
             // `{ -1, NULL }` ends them.
             let end = parser.expression()?;
-            if constant(&parser.program, end) != Some(0) {
+            if number(parser, end) != Some(0) {
                 return Err("a row without its name".into());
             }
             ended = true;
@@ -128,6 +128,11 @@ fn rows(parser: &mut Parser<'_>) -> Result<Box<[Named]>, Refused> {
         parser.expect("}")?;
     }
     Ok(rows.into())
+}
+
+/// The number that an expression is in every record.
+fn number(parser: &Parser<'_>, id: Id) -> Option<u64> {
+    constant(&parser.program, id).map(|number| number.bits)
 }
 
 fn hex_dump(parser: &mut Parser<'_>) -> Result<Id, Refused> {
@@ -146,14 +151,14 @@ fn hex_dump(parser: &mut Parser<'_>) -> Result<Id, Refused> {
             return Ok(word);
         }
         let value = parser.expression()?;
-        Ok(constant(&parser.program, value).ok_or("a hex dump whose form is not known before")?)
+        Ok(number(parser, value).ok_or("a hex dump whose form is not known before")?)
     };
     let (prefix_kind, row, group) = (fixed()?, fixed()?, fixed()?);
     parser.expect(",")?;
     let [bytes, length] = arguments(parser)?;
     parser.expect(",")?;
     let ascii = parser.expression()?;
-    let ascii = constant(&parser.program, ascii).ok_or("a hex dump whose form is not known before")? != 0;
+    let ascii = number(parser, ascii).ok_or("a hex dump whose form is not known before")? != 0;
     // What the kernel does with other numbers (`hex_dump_to_buffer`).
     let row = if row == 32 { 32 } else { 16 };
     let group = if matches!(group, 2 | 4 | 8) { group as usize } else { 1 };

@@ -1,6 +1,7 @@
 //! `printf` formats as the kernel reads them (`lib/vsprintf.c`).
 
 use super::program::{Conversion, Integer, Number, Piece, Width};
+use crate::digits::{Digits, fill};
 
 /// Longer fields are cut to this many characters: the kernel's own limit (`FIELD_WIDTH_MAX`) is of that order.
 const MAX_WIDTH: u32 = 4096;
@@ -20,16 +21,20 @@ pub(super) fn pieces(format: &[u8]) -> Result<Vec<Piece>, String> {
         } else {
             let (conversion, length) = conversion(rest)?;
             if !text.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut text).into()));
+                pieces.push(as_it_is(&std::mem::take(&mut text)));
             }
             pieces.push(Piece::Conversion(conversion));
             rest = &rest[length..];
         }
     }
     if !text.is_empty() {
-        pieces.push(Piece::Text(text.into()));
+        pieces.push(as_it_is(&text));
     }
     Ok(pieces)
+}
+
+fn as_it_is(text: &[u8]) -> Piece {
+    Piece::Text(String::from_utf8_lossy(text).into())
 }
 
 /// What stands behind a `%`, and how long it is.
@@ -126,15 +131,11 @@ impl Conversion {
 
     /// A text in the width.
     pub fn text(&self, text: &str, out: &mut String) {
-        let missing = self.width().saturating_sub(text.chars().count());
-        let spaces = |out: &mut String| out.extend(std::iter::repeat_n(' ', missing));
-        if !self.left {
-            spaces(out);
-        }
+        let width = self.width();
+        let missing = if width == 0 { 0 } else { width.saturating_sub(text.chars().count()) };
+        fill(' ', if self.left { 0 } else { missing }, out);
         out.push_str(text);
-        if self.left {
-            spaces(out);
-        }
+        fill(' ', if self.left { missing } else { 0 }, out);
     }
 
     /// A number (`d`, `u`, `x`, `X`, `o`).
@@ -142,12 +143,13 @@ impl Conversion {
         let bits = Integer { bytes: self.bytes, signed: self.letter == b'd' }.of(number.bits).bits;
         let negative = self.letter == b'd' && (bits as i64) < 0;
         let digits = match self.letter {
-            b'd' => (bits as i64).unsigned_abs().to_string(),
-            b'x' => format!("{bits:x}"),
-            b'X' => format!("{bits:X}"),
-            b'o' => format!("{bits:o}"),
-            _ => bits.to_string(),
+            b'd' => Digits::decimal((bits as i64).unsigned_abs()),
+            b'x' => Digits::hexadecimal(bits),
+            b'X' => Digits::capital_hexadecimal(bits),
+            b'o' => Digits::octal(bits),
+            _ => Digits::decimal(bits),
         };
+        let digits = digits.text();
         let sign = match () {
             () if negative => "-",
             () if self.letter == b'd' && self.plus => "+",
@@ -163,20 +165,17 @@ impl Conversion {
         };
         let least = self.precision().unwrap_or(0).min(MAX_WIDTH as usize).max(digits.len());
         let missing = self.width().saturating_sub(sign.len() + prefix.len() + least);
-        let repeat = |out: &mut String, what: char, times: usize| out.extend(std::iter::repeat_n(what, times));
-        if !self.left && !self.zero {
-            repeat(out, ' ', missing);
-        }
+        let (blanks, zeros, behind) = match (self.left, self.zero) {
+            (true, _) => (0, 0, missing),
+            (false, true) => (0, missing, 0),
+            (false, false) => (missing, 0, 0),
+        };
+        fill(' ', blanks, out);
         out.push_str(sign);
         out.push_str(prefix);
-        if !self.left && self.zero {
-            repeat(out, '0', missing);
-        }
-        repeat(out, '0', least - digits.len());
-        out.push_str(&digits);
-        if self.left {
-            repeat(out, ' ', missing);
-        }
+        fill('0', zeros + least - digits.len(), out);
+        out.push_str(digits);
+        fill(' ', behind, out);
     }
 }
 
@@ -188,7 +187,7 @@ mod tests {
         let mut out = String::new();
         for piece in pieces(format.as_bytes()).unwrap() {
             match piece {
-                Piece::Text(text) => out.push_str(&String::from_utf8_lossy(&text)),
+                Piece::Text(text) => out.push_str(&text),
                 Piece::Conversion(conversion) => conversion.number(Integer::UNSIGNED_LONG.of(bits), &mut out),
             }
         }

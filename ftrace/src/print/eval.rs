@@ -29,7 +29,7 @@ pub(super) struct Record<'a> {
 }
 
 /// The number that an expression is in every record.
-pub(super) fn constant(program: &Program, id: Id) -> Option<u64> {
+pub(super) fn constant(program: &Program, id: Id) -> Option<Number> {
     let format = EventFormat {
         system: String::new(),
         name: String::new(),
@@ -39,7 +39,7 @@ pub(super) fn constant(program: &Program, id: Id) -> Option<u64> {
         text: String::new(),
     };
     match (Record { program, format: &format, data: &[] }).value(id) {
-        Ok(Value::Number(number)) => Some(number.bits),
+        Ok(Value::Number(number)) => Some(number),
         _ => None,
     }
 }

@@ -24,8 +24,8 @@ use std::collections::HashMap;
 #[derive(Clone, Debug)]
 pub struct Printer<'a> {
     trace: &'a Trace,
-    /// By event id; `None` is not understood.
-    programs: HashMap<u16, Option<Program>>,
+    /// By event id, as far as events came; a program of `None` is not understood.
+    programs: Vec<Option<Option<Program>>>,
     /// By address; `None` is not understood.
     printk: HashMap<u64, Option<Vec<program::Piece>>>,
     not_understood: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Printer<'a> {
 impl<'a> Printer<'a> {
     /// For the events of a trace.
     pub fn new(trace: &'a Trace) -> Printer<'a> {
-        Printer { trace, programs: HashMap::new(), printk: HashMap::new(), not_understood: Vec::new(), incomplete: 0 }
+        Printer { trace, programs: Vec::new(), printk: HashMap::new(), not_understood: Vec::new(), incomplete: 0 }
     }
 
     /// Appends what the kernel would print of an event, without its name and the end of the line.
@@ -45,8 +45,13 @@ impl<'a> Printer<'a> {
             return;
         };
         let refused = &mut self.not_understood;
-        let program = self.programs.entry(format.id).or_insert_with(|| compile(format, refused));
-        let Some(program) = program else { return fields::all(format, event.data, out) };
+        let id = usize::from(format.id);
+        if self.programs.len() <= id {
+            self.programs.resize(id + 1, None);
+        }
+        let Some(program) = self.programs[id].get_or_insert_with(|| compile(format, refused)) else {
+            return fields::all(format, event.data, out);
+        };
         let start = out.len();
         let record = eval::Record { program, format, data: event.data };
         if show(&program.pieces, &mut Compiled { record, next: 0 }, self.trace, out).is_err() {

@@ -1,13 +1,18 @@
 //! The conversions of the kernel that begin with `%p` (`Documentation/core-api/printk-formats.rst`).
 
 use super::program::Conversion;
+use crate::digits::{Digits, decimal, fill, prefixed_hexadecimal};
 use crate::symbols::Symbols;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// An address by itself: sixteen digits. The kernel may write a hash of it instead, which no record tells.
 pub(super) fn address(conversion: &Conversion, address: u64, out: &mut String) {
-    conversion.text(&format!("{address:016x}"), out);
+    let digits = Digits::hexadecimal(address);
+    let mut text = String::with_capacity(16);
+    fill('0', 16usize.saturating_sub(digits.text().len()), &mut text);
+    text.push_str(digits.text());
+    conversion.text(&text, out);
 }
 
 /// An address as a name.
@@ -20,7 +25,8 @@ pub(super) fn symbol(conversion: &Conversion, address: u64, symbols: &Symbols, o
             text.push_str(&found.name);
             if !conversion.extension.starts_with('s') {
                 // The kernel adds `/` and the size, which a trace does not have.
-                let _ = write!(text, "+{:#x}", address.wrapping_sub(found.address));
+                text.push('+');
+                prefixed_hexadecimal(address.wrapping_sub(found.address), &mut text);
             }
             if let Some(module) = &found.module {
                 let _ = write!(text, " [{module}]");
@@ -69,7 +75,9 @@ fn bits(bytes: &[u8], width: Option<i32>) -> Option<usize> {
 pub(super) fn hex(bytes: &[u8], separator: &str) -> String {
     let mut text = String::with_capacity(bytes.len() * 3);
     for (place, byte) in bytes.iter().enumerate() {
-        let _ = write!(text, "{}{byte:02x}", if place > 0 { separator } else { "" });
+        text.push_str(if place > 0 { separator } else { "" });
+        fill('0', usize::from(*byte < 16), &mut text);
+        text.push_str(Digits::hexadecimal(u64::from(*byte)).text());
     }
     text
 }
@@ -80,8 +88,12 @@ fn ipv4(bytes: &[u8], extension: &[u8]) -> String {
     if matches!(extension.get(2), Some(b'h' | b'l')) {
         address.reverse();
     }
-    let [a, b, c, d] = address;
-    if extension[0] == b'i' { format!("{a:03}.{b:03}.{c:03}.{d:03}") } else { Ipv4Addr::from(address).to_string() }
+    let mut text = String::with_capacity(15);
+    for (place, byte) in address.into_iter().enumerate() {
+        fill('.', usize::from(place > 0), &mut text);
+        decimal(byte.into(), if extension[0] == b'i' { 3 } else { 0 }, '0', &mut text);
+    }
+    text
 }
 
 fn ipv6(bytes: &[u8], extension: &[u8]) -> String {

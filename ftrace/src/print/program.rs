@@ -1,5 +1,7 @@
 //! What a `print fmt` becomes: pieces of text and conversions, and the expressions that these show.
 
+use super::eval::constant;
+
 /// An expression of a [`Program`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id(pub u32);
@@ -45,10 +47,18 @@ impl Program {
         if cost.depth > MAX_DEPTH || cost.steps > MAX_STEPS {
             return Err(TOO_BIG);
         }
+        let mut of_numbers = matches!(node, Node::Binary(..) | Node::Unary(..) | Node::Cast(..));
+        node.uses(&mut |id| of_numbers &= matches!(self.nodes[id.0 as usize], Node::Number(_)));
         self.nodes.push(node);
         self.costs.push(cost);
         // A format of four thousand million expressions does not fit in memory.
-        Ok(Id(self.nodes.len() as u32 - 1))
+        let id = Id(self.nodes.len() as u32 - 1);
+        // What is the same in every record is evaluated once: the kernel's masks are long sums.
+        if let Some(number) = of_numbers.then(|| constant(self, id)).flatten() {
+            self.nodes[id.0 as usize] = Node::Number(number);
+            self.costs[id.0 as usize] = Cost { depth: 1, steps: 1 };
+        }
+        Ok(id)
     }
 
     /// Adds an argument.
@@ -245,7 +255,7 @@ pub(super) enum Operator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     /// As it is.
-    Text(Box<[u8]>),
+    Text(Box<str>),
     /// The next argument.
     Conversion(Conversion),
 }

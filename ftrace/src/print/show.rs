@@ -30,7 +30,7 @@ pub(super) fn show<'a>(
             return Err("a text that is too long");
         }
         match piece {
-            Piece::Text(text) => out.push_str(&String::from_utf8_lossy(text)),
+            Piece::Text(text) => out.push_str(text),
             Piece::Conversion(conversion) => {
                 let mut given = |width| match width {
                     Width::Argument => arguments.width().map(Some),

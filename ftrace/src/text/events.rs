@@ -1,6 +1,7 @@
 //! Events as lines like those of the kernel's `trace` file.
 
 use super::{Options, system_calls};
+use crate::digits::{Digits, decimal, fill, prefixed_hexadecimal, signed_to_the_left};
 use crate::print::Printer;
 use crate::symbols::Symbols;
 use crate::trace::{About, Event, Trace};
@@ -107,7 +108,14 @@ impl<'a> Lines<'a> {
     /// Appends task, CPU, flags and time.
     fn context(&self, event: &Event<'_>, out: &mut String) {
         let pid = event.pid();
-        let _ = write!(out, "{:>16}-{pid:<7} [{:03}] ", self.comm(pid), event.cpu);
+        let comm = self.comm(pid);
+        fill(' ', 16usize.saturating_sub(comm.chars().count()), out);
+        out.push_str(comm);
+        out.push('-');
+        signed_to_the_left(pid.into(), 7, out);
+        out.push_str(" [");
+        decimal(event.cpu.into(), 3, '0', out);
+        out.push_str("] ");
         if !self.options.no_flags {
             self.flags(event, out);
         }
@@ -160,9 +168,7 @@ impl<'a> Lines<'a> {
         for count in counts {
             match count {
                 0 => out.push('.'),
-                _ => {
-                    let _ = write!(out, "{count:x}");
-                }
+                _ => out.push_str(Digits::hexadecimal(u64::from(*count)).text()),
             }
         }
     }
@@ -170,14 +176,16 @@ impl<'a> Lines<'a> {
     /// Appends an event's time: seconds, or what the clock counts.
     pub fn time(&self, event: &Event<'_>, out: &mut String) {
         let clock = self.trace.buffers.get(event.buffer).map_or("", |buffer| &buffer.clock);
-        let _ = match (matches!(clock, "counter" | "x86-tsc" | "ppc-tb"), self.options.nanoseconds) {
-            (true, _) => write!(out, "{:>12}", event.time),
-            (false, true) => write!(out, "{:>5}.{:09}", event.time / 1_000_000_000, event.time % 1_000_000_000),
-            (false, false) => {
-                let us = event.time / 1000 + u64::from(event.time % 1000 >= 500);
-                write!(out, "{:>5}.{:06}", us / 1_000_000, us % 1_000_000)
-            }
+        if matches!(clock, "counter" | "x86-tsc" | "ppc-tb") {
+            return decimal(event.time, 12, ' ', out);
+        }
+        let (units, second, places) = match self.options.nanoseconds {
+            true => (event.time, 1_000_000_000, 9),
+            false => (event.time / 1000 + u64::from(event.time % 1000 >= 500), 1_000_000, 6),
         };
+        decimal(units / second, 5, ' ', out);
+        out.push('.');
+        decimal(units % second, places, '0', out);
     }
 
     /// Appends what stands between calls: the same, but what was written into the trace without the function that wrote it.
@@ -185,7 +193,10 @@ impl<'a> Lines<'a> {
         let start = out.len();
         self.text(event, out);
         let written = ["print", "bprint", "bputs"].iter().any(|name| event.is("ftrace", name));
-        if let Some(end) = out[start..].find(": ").filter(|_| written && !self.options.raw) {
+        if !written || self.options.raw {
+            return;
+        }
+        if let Some(end) = out[start..].find(": ") {
             out.replace_range(start..start + end + 2, "");
         }
     }
@@ -207,7 +218,8 @@ impl<'a> Lines<'a> {
             _ => false,
         };
         if !done {
-            let _ = write!(out, "{}: ", format.name);
+            out.push_str(&format.name);
+            out.push_str(": ");
             self.printer.print(event, out);
         }
     }
@@ -327,8 +339,6 @@ pub(super) fn function(symbols: &Symbols, address: u64, out: &mut String) {
     match found {
         Some(symbol) => out.push_str(&symbol.name),
         None if address == 0 => out.push('0'),
-        None => {
-            let _ = write!(out, "{address:#x}");
-        }
+        None => prefixed_hexadecimal(address, out),
     }
 }

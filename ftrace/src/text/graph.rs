@@ -3,11 +3,12 @@
 //! Not as the kernel has it are arguments (it knows the names of the parameters), and records of the function tracer and stacks between the
 //! calls, which are comments here.
 
+use crate::digits::{decimal, fill};
 use crate::format::{EventFormat, Field};
 use crate::page::Lost;
 use crate::symbols::Symbol;
 use crate::trace::{Event, Trace, Unreadable};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -112,8 +113,8 @@ struct Writer<'a> {
     trace: &'a Trace,
     options: Options,
     /// By event id.
-    sides: HashMap<u16, Fields<'a>>,
-    cpus: HashMap<u32, Cpu>,
+    sides: BTreeMap<u16, Fields<'a>>,
+    cpus: BTreeMap<u32, Cpu>,
     /// Names with their modules, by address.
     functions: HashMap<u64, Arc<str>>,
     /// When calls were entered, by task, CPU of idle tasks and depth: for kernels whose exits do not say how long the call lasted.
@@ -156,7 +157,7 @@ impl<'a> Writer<'a> {
             trace,
             options,
             sides: sides.collect(),
-            cpus: HashMap::new(),
+            cpus: BTreeMap::new(),
             functions: HashMap::new(),
             entered: HashMap::new(),
             cpu_digits: last_cpu.to_string().len(),
@@ -307,7 +308,10 @@ impl<'a> Writer<'a> {
 
     fn columns(&self, event: &Event<'_>, out: &mut String) {
         if self.options.abstime {
-            let _ = write!(out, "{:5}.{:06} |  ", event.time / 1_000_000_000, event.time / 1000 % 1_000_000);
+            decimal(event.time / 1_000_000_000, 5, ' ', out);
+            out.push('.');
+            decimal(event.time / 1000 % 1_000_000, 6, '0', out);
+            out.push_str(" |  ");
         }
         if self.options.cpu {
             self.cpu_column(event.cpu, out);
@@ -319,7 +323,9 @@ impl<'a> Writer<'a> {
     }
 
     fn cpu_column(&self, cpu: u32, out: &mut String) {
-        let _ = write!(out, " {cpu:width$}) ", width = self.cpu_digits);
+        out.push(' ');
+        decimal(cpu.into(), self.cpu_digits, ' ', out);
+        out.push_str(") ");
     }
 
     /// Seven characters of the name and the number, in the middle of fourteen.
@@ -344,14 +350,19 @@ impl<'a> Writer<'a> {
                 out.push(if self.options.overhead { mark(ns) } else { ' ' });
                 out.push(' ');
                 let before = out.len();
-                let _ = write!(out, "{}", ns / 1000);
+                decimal(ns / 1000, 0, ' ', out);
                 // Fewer decimals, so that it does not have more than seven digits.
                 let decimals = 7usize.saturating_sub(out.len() - before).min(3);
                 if decimals > 0 {
-                    let _ = write!(out, ".{}", &format!("{:03}", ns % 1000)[..decimals]);
+                    out.push('.');
+                    let point = out.len();
+                    decimal(ns % 1000, 3, '0', out);
+                    out.truncate(point + decimals);
                 }
                 let width = out.len() - before;
-                let _ = write!(out, " us {:blanks$}|  ", "", blanks = 8usize.saturating_sub(width));
+                out.push_str(" us ");
+                fill(' ', 8usize.saturating_sub(width), out);
+                out.push_str("|  ");
             }
         }
     }
@@ -386,7 +397,7 @@ fn place(event: &Event<'_>, depth: i64) -> (i32, u32, i64) {
 }
 
 fn indent(depth: i64, out: &mut String) {
-    let _ = write!(out, "{:width$}", "", width = INDENT * depth.clamp(0, DEEPEST) as usize);
+    fill(' ', INDENT * depth.clamp(0, DEEPEST) as usize, out);
 }
 
 /// The sign of a duration's size.

@@ -1,5 +1,6 @@
 //! Events of single system calls, which the kernel prints without their names.
 
+use crate::digits::{Digits, prefixed_hexadecimal};
 use crate::format::{EventFormat, Field, Shape};
 use crate::trace::Event;
 use crate::value::unsigned;
@@ -10,20 +11,21 @@ pub(super) fn line(event: &Event<'_>, bare: bool, out: &mut String) -> bool {
     let Some(format) = event.format else { return false };
     if let Some(name) = format.name.strip_prefix("sys_exit_") {
         let Some(value) = event.number("ret") else { return false };
-        let _ = write!(out, "sys_{name} -> {value:#x}");
+        out.extend(["sys_", name, " -> "]);
+        prefixed_hexadecimal(value, out);
         return true;
     }
     let Some(name) = format.name.strip_prefix("sys_enter_") else { return false };
-    let _ = write!(out, "sys_{name}(");
+    out.extend(["sys_", name, "("]);
     // No system call has more than six; a format may say anything.
     for (place, field) in arguments(format).take(6).enumerate() {
-        let _ = write!(out, "{}{}: ", if place > 0 { ", " } else { "" }, field.name);
+        out.extend([if place > 0 { ", " } else { "" }, &field.name, ": "]);
         // Eight bytes each, whatever the type.
-        let _ = match field.bytes(event.data).map(unsigned) {
-            None => write!(out, "?"),
-            Some(value) if bare || value < 10 => write!(out, "{value:x}"),
-            Some(value) => write!(out, "{value:#x}"),
-        };
+        match field.bytes(event.data).map(unsigned) {
+            None => out.push('?'),
+            Some(value) if bare || value < 10 => out.push_str(Digits::hexadecimal(value).text()),
+            Some(value) => prefixed_hexadecimal(value, out),
+        }
         let memory = format.fields.iter().find(|other| is_memory_of(other, field));
         if let Some(bytes) = memory.and_then(|memory| memory.contents(event.data)) {
             if format.print.contains(&format!("__get_str(__{}_val)", field.name)) {

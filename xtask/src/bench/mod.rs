@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what an event and a scrape cost, against other ways to get the same numbers.
+//! `cargo xtask bench`: what an event, a scrape and a recorded trace cost, against other ways to get the same.
 
 mod agent;
 mod bpftrace;
@@ -10,6 +10,7 @@ mod load;
 mod machine;
 mod scrapes;
 mod table;
+mod trace;
 mod variants;
 
 use crate::programs;
@@ -46,10 +47,26 @@ enum Part {
     Hooks,
     /// Scrapes, memory, start-up.
     Scrapes,
+    /// Reading a trace.dat; needs neither root nor the agent.
+    Trace,
 }
 
 /// Runs the benchmark and prints the tables.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let build = root.join("target/bench");
+    std::fs::create_dir_all(&build).with_context(|| format!("creating {}", build.display()))?;
+    println!("## Benchmark\n\n{}\n", machine::describe());
+    if options.only != Some(Part::Trace) {
+        of_the_agent(root, &build, options)?;
+    }
+    if options.only.is_none_or(|only| only == Part::Trace) {
+        println!("{}", trace::run(root, &build, options.rounds.into())?);
+    }
+    Ok(())
+}
+
+/// The parts that load eBPF programs.
+fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
     let agent = match &options.agent {
         Some(path) => std::path::absolute(path)?,
         None => build_agent(root)?,
@@ -61,23 +78,20 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     machine::private_mounts()?;
     let sources = root.join("xtask/bench");
-    let build = root.join("target/bench");
-    std::fs::create_dir_all(&build).with_context(|| format!("creating {}", build.display()))?;
     let cpu = options.cpu.unwrap_or_else(machine::last_cpu);
-    println!("## Benchmark\n\n{}\n", machine::describe());
     let wanted = |part| options.only.is_none_or(|only| only == part);
     // What is asked for is a whole number of the chunks that are timed.
     let calls = options.calls.next_multiple_of(load::CHUNK);
     let rounds = options.rounds.into();
     if wanted(Part::Events) {
-        let (ready, skipped) = variants::prepare(&sources, &build, &agent)?;
+        let (ready, skipped) = variants::prepare(&sources, build, &agent)?;
         println!("{}", events::run(ready, &skipped, cpu, rounds, calls)?);
     }
     if wanted(Part::Hooks) {
-        println!("{}", hooks::run(&sources, &build, &agent, cpu, rounds, calls)?);
+        println!("{}", hooks::run(&sources, build, &agent, cpu, rounds, calls)?);
     }
     if wanted(Part::Scrapes) {
-        match scrapes::run(&sources, &build, &agent, cpu) {
+        match scrapes::run(&sources, build, &agent, cpu) {
             Ok(text) => println!("{text}"),
             Err(error) => println!("Not run: scrapes and default probe set ({error:#})"),
         }
