@@ -61,7 +61,7 @@ pub struct Probe {
     pub max_map_bytes: u64,
     /// `budget_cpu_percent:` in millionths of one CPU's time, 0 for none; absent means the agent's own.
     pub budget_ppm: Option<u64>,
-    /// `engine:`, default [`Engine::Auto`].
+    /// `engine:`, default [`Engine::Bpf`].
     pub engine: Engine,
 }
 
@@ -69,9 +69,9 @@ pub struct Probe {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// Programs in the kernel; where it refuses them, an ftrace session.
-    #[default]
     Auto,
     /// Programs in the kernel.
+    #[default]
     Bpf,
     /// An ftrace session, whose records the agent reads.
     Ftrace,

@@ -94,7 +94,7 @@ fn deep_and_long_expressions_are_refused() {
         format!("{}1", "-".repeat(deep)),
         format!("{}1", "(int)".repeat(deep)),
         format!("1{}", "?1:1".repeat(deep)),
-        format!("1{}", "+1".repeat(deep)),
+        format!("REC->next_pid{}", "+1".repeat(deep)),
         format!("REC{}", "->x".repeat(deep)),
         format!("REC->next_pid{}", "[0]".repeat(deep)),
         format!("{}1", "({ int x = 1; ".repeat(deep)),

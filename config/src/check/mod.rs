@@ -135,7 +135,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let slow = fields.entry("slow").and_then(|entry| slow::slow(entry, shape.as_ref(), report));
     let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
     let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
-    let engine = fields.get("engine").map_or(Some(Engine::Auto), |node| engine(node, report));
+    let engine = fields.get("engine").map_or(Some(Engine::Bpf), |node| engine(node, report));
     let probe = Probe {
         name: name?,
         pack: pack.to_owned(),
