@@ -99,7 +99,7 @@ fn deep_and_long_expressions_are_refused() {
         format!("REC->next_pid{}", "[0]".repeat(deep)),
         format!("{}1", "({ int x = 1; ".repeat(deep)),
         format!(
-            "({{ int x0 = 1; {} x99; }})",
+            "({{ int x0 = REC->next_pid; {} x99; }})",
             (1..100).map(|n| format!("int x{n} = x{0} + x{0}; ", n - 1)).collect::<String>()
         ),
     ];
