@@ -41,8 +41,11 @@ metrics:
     )
 }
 
+/// Values by name and labels.
+type Values = BTreeMap<(String, Labels), f64>;
+
 /// Series whose names begin with the engine's, without it.
-fn of(metrics: &Metrics, engine: &str) -> BTreeMap<(String, Labels), f64> {
+fn of(metrics: &Metrics, engine: &str) -> Values {
     let names = [
         "asked_bytes_bucket",
         "asked_bytes_sum",
@@ -78,7 +81,7 @@ fn work() {
     load::pselect_sleeps(SLEEPS, Duration::from_millis(10));
 }
 
-fn measured(agent: &Agent) -> (BTreeMap<(String, Labels), f64>, BTreeMap<(String, Labels), f64>) {
+fn measured(agent: &Agent) -> (Values, Values) {
     let scrape = agent.scrape();
     (of(&scrape, "bpf"), of(&scrape, "ftrace"))
 }
