@@ -6,7 +6,6 @@ pub mod binaries;
 pub mod capture;
 pub mod cli;
 pub mod events;
-pub mod export;
 pub mod http;
 pub mod kernel;
 pub mod logging;

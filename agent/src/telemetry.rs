@@ -363,7 +363,7 @@ fn family<L: EncodeLabelSet, M: EncodeMetric>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::to_text_0_0_4;
+    use kstrobe_export::to_text_0_0_4;
 
     fn line<'a>(text: &'a str, start: &str) -> &'a str {
         text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start} in\n{text}"))

@@ -19,10 +19,10 @@ use crate::kernel::load::Loaded;
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
-use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::Outline;
 use crate::stacks::processes::Processes;
 use crate::telemetry::{EventCount, Lost, MapUse, Observed, ProgramUse, SeriesUse};
+use kstrobe_export::snapshot::{Family, Moment};
 
 /// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is
 /// needed.

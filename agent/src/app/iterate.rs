@@ -15,9 +15,9 @@ use super::{App, lock};
 use crate::kernel::load::Loaded;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
-use crate::metrics::snapshot::{Descriptor, Family, Moment};
 use crate::plan::Outline;
 use crate::telemetry::{IterationUse, MapUse, Observed, SeriesUse};
+use kstrobe_export::snapshot::{Descriptor, Family, Moment};
 
 /// Objects are walked at most so often.
 const EVERY: Duration = Duration::from_secs(1);

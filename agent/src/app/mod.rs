@@ -21,19 +21,19 @@ use std::time::{Duration, Instant};
 
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::tail::Tail;
-use crate::export::{self, Format};
 use crate::http::{self, Access, Denied, Endpoints, Status};
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::metrics::labels::Names;
-use crate::metrics::snapshot::{Moment, Snapshot};
 use crate::plan::{self, Draft};
 use crate::rules::{configured, desk::Desk};
 use crate::sources::{self, Choice};
 use crate::telemetry::{Observed, Telemetry};
 use crate::{logging, prepare};
 use events::Sink;
+use kstrobe_export::Format;
+use kstrobe_export::snapshot::{Moment, Snapshot};
 use probe::Running;
 pub use stacks::{Recording, record};
 
@@ -248,7 +248,7 @@ impl App {
         }
         self.telemetry.observe(observed);
         let snapshot = Snapshot { at: now.wall, families };
-        let body = export::exposition(&snapshot, &exemplars, &self.telemetry.encode(), format);
+        let body = kstrobe_export::exposition(&snapshot, &exemplars, &self.telemetry.encode(), format);
         self.telemetry.scraped(begun.elapsed());
         body
     }

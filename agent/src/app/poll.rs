@@ -11,9 +11,9 @@ use kstrobe_ebpf::layout::{CellKind, Index, Layout, Loss};
 use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
 use crate::metrics::series::TableSeries;
-use crate::metrics::snapshot::{Descriptor, Family, Moment, Number, Values};
 use crate::plan::Outline;
 use crate::polls::{self, Reader};
+use kstrobe_export::snapshot::{Descriptor, Family, Moment, Number, Values};
 
 /// A running poll probe.
 pub(super) struct Poll {

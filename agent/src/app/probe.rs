@@ -24,11 +24,11 @@ use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
 use crate::kernel::uprobe;
 use crate::metrics::labels::Names;
-use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::explain::{self, attach_point};
 use crate::plan::{self, Draft, Outline, PREFIX, Refusal};
 use crate::prepare;
 use crate::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
+use kstrobe_export::snapshot::{Family, Moment};
 
 /// A probe the agent was asked to run.
 pub(super) struct Running {

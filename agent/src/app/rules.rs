@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{App, lock};
-use crate::metrics::snapshot::Moment;
 use crate::rules::desk::Desk;
 use crate::telemetry::Observed;
+use kstrobe_export::snapshot::Moment;
 
 /// After a fault of our own: not at once, it may last.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);

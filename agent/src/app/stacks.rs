@@ -16,11 +16,11 @@ use super::probe::Running;
 use super::{App, lock};
 use crate::http::{ProfileError, ProfileRequest, StacksStatus};
 use crate::metrics::labels::Names;
-use crate::metrics::snapshot::{Descriptor, Moment};
 use crate::metrics::stacks::{self as sums, NO_FRAMES, StackSums};
 use crate::plan::{Draft, Metric};
 use crate::stacks::processes::Processes;
 use crate::stacks::{Addresses, Profile, Resolved, Sample, Unit, symbols};
+use kstrobe_export::snapshot::{Descriptor, Moment};
 
 /// Processes that run for less than this may end without having been looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

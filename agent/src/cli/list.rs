@@ -8,9 +8,9 @@ use super::{Output, SourceArgs, complain, table};
 use crate::binaries;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, functions};
-use crate::metrics::snapshot::Kind;
 use crate::plan::{Draft, Outline, explain};
 use crate::{plan, prepare, sources};
+use kstrobe_export::snapshot::Kind;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -1,6 +1,6 @@
 //! Which form of an answer the client wants.
 
-use crate::export::Format;
+use kstrobe_export::Format;
 
 /// The text format an `Accept` header asks for: the one with the highest `q`, of equals the one named first. Without a
 /// header, or when it names nothing we have, 0.0.4: an old scraper is better served than refused.

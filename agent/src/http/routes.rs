@@ -3,13 +3,13 @@
 use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
 use super::{captures, events, negotiate, pages};
 use crate::events::tail::Tail;
-use crate::export::Format;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::{Router, routing::get};
 use flate2::{Compression, write::GzEncoder};
+use kstrobe_export::Format;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! cell per metric. A *row* of the result is one series: usually one slot, several when different keys have the same
 //! label text.
 
-use crate::metrics::snapshot::{Histograms, Number};
 use kstrobe_ebpf::layout::{Cell, CellKind, Index, Table};
+use kstrobe_export::snapshot::{Histograms, Number};
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 

@@ -1,5 +1,5 @@
 //! From kernel memory to series: words are folded over CPUs, keys become label text, and the result is a plain
-//! [`snapshot::Snapshot`] that every exporter reads.
+//! [`kstrobe_export::snapshot::Snapshot`] that every exporter reads.
 //!
 //! Nothing here makes a system call on its own or looks at a clock: memory, index and time are passed in.
 
@@ -8,5 +8,4 @@ pub mod functions;
 pub mod labels;
 pub mod polled;
 pub mod series;
-pub mod snapshot;
 pub mod stacks;

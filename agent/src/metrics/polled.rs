@@ -4,8 +4,8 @@
 //! observation per row and reading. A counter or gauge whose row is gone from the source is gone here: absent is not zero.
 
 use crate::metrics::labels::OTHER;
-use crate::metrics::snapshot::{Descriptor, Family, Histograms, LabelTexts, Moment, Number, Series, Values};
 use kstrobe_ebpf::buckets::Scheme;
+use kstrobe_export::snapshot::{Descriptor, Family, Histograms, LabelTexts, Moment, Number, Series, Values};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -153,8 +153,8 @@ fn family(metric: &PolledMetric, rows: &BTreeMap<LabelTexts, Row>) -> Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::snapshot::Kind;
     use kstrobe_ebpf::buckets::BucketSpec;
+    use kstrobe_export::snapshot::Kind;
 
     fn metric(kind: PolledKind, max_series: usize) -> PolledMetric {
         let about = Descriptor {

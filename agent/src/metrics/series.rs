@@ -7,8 +7,8 @@
 
 use crate::metrics::fold::{self, Column, FoldError, Words};
 use crate::metrics::labels::{Names, OTHER};
-use crate::metrics::snapshot::{Descriptor, Family, LabelTexts, Moment, Series, Values};
 use kstrobe_ebpf::layout::{Index, KeyField, Table};
+use kstrobe_export::snapshot::{Descriptor, Family, LabelTexts, Moment, Series, Values};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};

@@ -2,8 +2,8 @@
 
 use crate::metrics::fold::{self, Column, FoldError, Words};
 use crate::metrics::labels::{Names, OTHER};
-use crate::metrics::snapshot::{Descriptor, Moment};
 use kstrobe_ebpf::layout::{KeyField, Table};
+use kstrobe_export::snapshot::{Descriptor, Moment};
 use std::collections::HashMap;
 
 /// What a sum belongs to.
@@ -97,9 +97,9 @@ pub fn difference(mut after: StackSums, before: &StackSums) -> StackSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::snapshot::Kind;
     use kstrobe_ebpf::layout::{Cell, CellKind, Index, MapId, StackSpec};
     use kstrobe_ebpf::typed::{Decoder, Ty};
+    use kstrobe_export::snapshot::Kind;
 
     fn field(name: &str, ty: Ty, offset: u32, decoder: Decoder) -> KeyField {
         KeyField { names: vec![name.to_owned()], ty, offset, decoder }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kstrobe_config::model::{self, MetricKind};
 
-use crate::metrics::snapshot::{Descriptor, Kind};
+use kstrobe_export::snapshot::{Descriptor, Kind};
 
 /// Every exported name begins with it.
 pub const PREFIX: &str = "kstrobe_";

@@ -8,7 +8,7 @@ use super::{Condition, Rule};
 use crate::capture::request::Request;
 use crate::capture::service::{Refusal, Service};
 use crate::capture::store::{Id, Trigger};
-use crate::metrics::snapshot::{Exemplar, Family, Moment};
+use kstrobe_export::snapshot::{Exemplar, Family, Moment};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

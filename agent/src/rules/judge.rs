@@ -3,7 +3,7 @@
 use super::Condition;
 use super::measure::{self, Found};
 use super::window::Window;
-use crate::metrics::snapshot::{Family, LabelTexts};
+use kstrobe_export::snapshot::{Family, LabelTexts};
 use std::collections::HashMap;
 use std::time::Duration;
 

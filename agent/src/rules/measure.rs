@@ -2,7 +2,7 @@
 
 use super::{Compare, Condition, Matcher, Measure};
 use crate::binaries::pattern;
-use crate::metrics::snapshot::{Family, Histograms, LabelTexts, Number, Values};
+use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Number, Values};
 use std::collections::HashMap;
 
 /// What was found of one series.

@@ -1,6 +1,6 @@
 //! Moments of a metric, as far back as a condition looks.
 
-use crate::metrics::snapshot::Family;
+use kstrobe_export::snapshot::Family;
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -3,11 +3,11 @@
 use super::world::{Folder, MS, agent, engine, histogram, scheme, until};
 use kstrobe::capture::service::Service;
 use kstrobe::capture::store::{Id, State};
-use kstrobe::export::{Format, exposition};
-use kstrobe::metrics::snapshot::{Moment, Snapshot};
 use kstrobe::rules::alerts::Notification;
 use kstrobe::rules::configured;
 use kstrobe::rules::desk::{Desk, Outcome};
+use kstrobe_export::snapshot::{Moment, Snapshot};
+use kstrobe_export::{Format, exposition};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

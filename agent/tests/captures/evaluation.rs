@@ -1,12 +1,12 @@
 //! Conditions over snapshots made by hand.
 
 use super::world::{Folder, MS, agent, counter, gauge, histogram, scheme};
-use kstrobe::metrics::snapshot::{Family, Number};
 use kstrobe::rules::Condition;
 use kstrobe::rules::configured;
 use kstrobe::rules::judge::{Judge, Verdict};
 use kstrobe::rules::measure::{above, measure, quantile, select};
 use kstrobe::rules::window::Window;
+use kstrobe_export::snapshot::{Family, Number};
 use proptest::prelude::*;
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use kstrobe_ebpf::layout::{Index, Loss, MapKind, SpanMap, Table};
 use crate::app::attached::series_of;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
-use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::Outline;
+use kstrobe_export::snapshot::{Family, Moment};
 
 /// A probe at work in the agent.
 pub(super) struct Interpreted {

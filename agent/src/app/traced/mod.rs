@@ -15,10 +15,10 @@ use kstrobe_ebpf::typed::Attach;
 use crate::kernel::event_stream::{EventStream, Wanted};
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
-use crate::metrics::snapshot::{Family, Moment};
 use crate::plan::Outline;
 use crate::telemetry::{Lost, Observed, SeriesUse};
 use interpreted::Interpreted;
+use kstrobe_export::snapshot::{Family, Moment};
 use threads::Threads;
 
 /// Between two looks at the ring buffer: often enough that it does not fill.

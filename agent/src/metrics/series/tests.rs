@@ -1,8 +1,8 @@
 use super::*;
-use crate::metrics::snapshot::Kind;
 use kstrobe_ebpf::layout::CellKind;
 use kstrobe_ebpf::layout::{Cell, MapId};
 use kstrobe_ebpf::typed::{Decoder, Ty};
+use kstrobe_export::snapshot::Kind;
 
 fn at(born: Moment, seconds: u64) -> Moment {
     let age = Duration::from_secs(seconds);

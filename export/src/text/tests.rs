@@ -1,5 +1,5 @@
 use super::*;
-use crate::metrics::snapshot::{Descriptor, LabelTexts};
+use crate::snapshot::{Descriptor, LabelTexts};
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashSet};
@@ -88,7 +88,7 @@ fn sample() -> Snapshot {
 }
 
 fn golden(name: &str, actual: &[u8]) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/export/prometheus").join(name);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/text").join(name);
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, actual).unwrap();
     }

@@ -5,7 +5,7 @@
 
 use super::number::{bound_text, decimal, float};
 use super::transcode::to_text_0_0_4;
-use crate::metrics::snapshot::{Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
+use crate::snapshot::{Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Text formats.

@@ -1,0 +1,12 @@
+//! What leaves the agent, as data: a [`snapshot::Snapshot`] of all series, and what each world wants of it. Pure functions, no
+//! state, no clock, no network.
+#![forbid(unsafe_code)]
+
+mod number;
+pub mod snapshot;
+mod text;
+mod transcode;
+
+pub use number::{bound_text, decimal};
+pub use text::{Format, exposition, write};
+pub use transcode::to_text_0_0_4;
