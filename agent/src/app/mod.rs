@@ -33,7 +33,7 @@ use crate::telemetry::{Observed, Telemetry};
 use crate::{logging, prepare};
 use events::Sink;
 use kstrobe_export::Format;
-use kstrobe_export::snapshot::{Moment, Snapshot};
+use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
 use probe::Running;
 pub use stacks::{Recording, record};
 
@@ -230,6 +230,14 @@ impl App {
     /// Reads everything and writes an exposition.
     fn scrape(&self, format: Format) -> Vec<u8> {
         let begun = Instant::now();
+        let (snapshot, exemplars) = self.snapshot();
+        let body = kstrobe_export::exposition(&snapshot, &exemplars, &self.telemetry.encode(), format);
+        self.telemetry.scraped(begun.elapsed());
+        body
+    }
+
+    /// Reads everything; the agent's own metrics describe the same moment.
+    fn snapshot(&self) -> (Snapshot, Vec<Exemplar>) {
         self.demand.fresh();
         let now = Moment::now();
         let mut families = Vec::new();
@@ -247,10 +255,7 @@ impl App {
             exemplars = desk.exemplars();
         }
         self.telemetry.observe(observed);
-        let snapshot = Snapshot { at: now.wall, families };
-        let body = kstrobe_export::exposition(&snapshot, &exemplars, &self.telemetry.encode(), format);
-        self.telemetry.scraped(begun.elapsed());
-        body
+        (Snapshot { at: now.wall, families }, exemplars)
     }
 
     fn status(&self) -> Status {
