@@ -20,7 +20,7 @@ where: comm == "kst-asks" || comm == "kst-asks-2"
 metrics:
   asked_seconds:
     type: histogram
-    value: args.pid * 1us
+    value: u64(args.pid) * 1us
     labels: { comm: comm }
     ttl: 2s
     buckets: { schema: 3, min: 1us, max: 1000s, classic: [0.001, 0.01, 0.1, 1, 10] }
@@ -218,10 +218,15 @@ fn root_prometheus_sees_a_restart_as_one_reset() {
     for (job, _) in JOBS {
         for series in ["kstrobe_asked_total", "kstrobe_asked_seconds_count"] {
             let resets = prometheus.value(&format!(r#"resets({series}{{job="{job}"}}[5m])"#));
-            assert_eq!(resets, Some(1.0), "{job}: {series}");
+            let samples = prometheus.samples(&format!(r#"{series}{{job="{job}"}}[5m]"#));
+            assert_eq!(resets, Some(1.0), "{job}: {series}: {samples:?}");
         }
     }
-    assert_eq!(prometheus.value(r#"resets(kstrobe_asked_seconds{job="protobuf"}[5m])"#), Some(1.0), "native");
+    // `resets` of the native form counts also what follows a zero sample: Prometheus makes that at schema 0, and takes a
+    // histogram of a higher schema for a reset.
+    let counts = prometheus.samples(r#"kstrobe_asked_seconds{job="protobuf"}[5m]"#);
+    let drops = counts.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    assert_eq!(drops, 1, "native: {counts:?}");
     agent.stop();
 }
 

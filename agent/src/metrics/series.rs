@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+/// How long a scrape may have waited before it reads.
+const SCRAPE_WAIT: Duration = Duration::from_secs(2);
+
 /// The series of one table.
 pub struct TableSeries {
     table: Table,
@@ -204,7 +207,10 @@ impl TableSeries {
     }
 
     fn insert(&mut self, slot: u32, key: &[u8], labels: LabelTexts, now: Moment) {
-        let fresh = || Group { slots: Vec::new(), created: self.previous, changed: now.mono, fingerprint: 0 };
+        // A scrape has the time at which the scraper began it, and may have waited since: while probes were attached, or
+        // behind another scraper's. A start after that time would look like a reset at the next scrape.
+        let created = now.wall.checked_sub(SCRAPE_WAIT).map_or(self.previous, |begun| begun.min(self.previous));
+        let fresh = || Group { slots: Vec::new(), created, changed: now.mono, fingerprint: 0 };
         let group = self.groups.entry(labels.clone()).or_insert_with(fresh);
         group.slots.push(slot);
         self.known[slot as usize] = Some(Known { key: key.into(), labels });

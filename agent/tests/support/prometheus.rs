@@ -143,6 +143,12 @@ impl Prometheus {
         answer["data"].clone()
     }
 
+    fn warnings(&self) -> String {
+        let log = self.log();
+        let lines = log.lines().filter(|line| !line.contains("level=INFO"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(self.folder.0.join("log")).unwrap_or_default()
     }
@@ -151,7 +157,7 @@ impl Prometheus {
 impl Drop for Prometheus {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("Prometheus's log:\n{}", self.log());
+            eprintln!("Prometheus's warnings:\n{}", self.warnings());
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

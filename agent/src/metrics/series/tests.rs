@@ -63,7 +63,7 @@ fn dense_slots_appear_when_something_is_counted() {
     let table = counter_table(Index::Dense(vec![2, 3]), 7, Some(6), key);
     let mut series = series_of(table, 900, born);
     assert!(read(&mut series, &[0; 7], &[], at(born, 1)).is_empty());
-    let family = read(&mut series, &[0, 5, 0, 0, 0, 7, 9], &[], at(born, 2));
+    let family = read(&mut series, &[0, 5, 0, 0, 0, 7, 9], &[], at(born, 5));
     let expected = [(vec!["0", "timer"], 5), (vec!["1", "net_tx"], 7), (vec!["other", "other"], 9)];
     assert_eq!(counters(&family), expected);
     assert_eq!(family.series[0].created, Some(at(born, 1).wall), "counts began after the read before");
@@ -77,9 +77,19 @@ fn dense_slots_appear_when_something_is_counted() {
 fn a_table_without_labels_counts_from_zero() {
     let born = Moment::now();
     let mut series = series_of(counter_table(Index::Single, 1, None, vec![]), 1, born);
-    let family = read(&mut series, &[0], &[], at(born, 1));
+    let family = read(&mut series, &[0], &[], at(born, 3));
     assert_eq!(counters(&family), [(vec![], 0)]);
     assert_eq!(family.series[0].created, Some(born.wall));
+}
+
+#[test]
+fn no_series_begins_after_a_scrape_that_had_to_wait() {
+    let born = Moment::now();
+    let mut series = series_of(hash_table(4), 60, born);
+    read(&mut series, &[0; 4], &[], at(born, 10));
+    // Another scraper asked a second before.
+    let family = read(&mut series, &[0, 1, 0, 0], &[(7, 1)], at(born, 11));
+    assert_eq!(family.series[0].created, Some(at(born, 9).wall));
 }
 
 #[test]
