@@ -106,8 +106,14 @@ pub const HEALTH: &[Health] = &[
             "0+180x130",
         )],
         silent: &[
-            (r#"kstrobe_lost_total{job="kstrobe", instance="n1:9779", probe="softirq", reason="spans_full"}"#, "0+6x130"),
-            (r#"kstrobe_lost_total{job="kstrobe", instance="n1:9779", probe="softirq", reason="no_start"}"#, "0+600x130"),
+            (
+                r#"kstrobe_lost_total{job="kstrobe", instance="n1:9779", probe="softirq", reason="spans_full"}"#,
+                "0+6x130",
+            ),
+            (
+                r#"kstrobe_lost_total{job="kstrobe", instance="n1:9779", probe="softirq", reason="no_start"}"#,
+                "0+600x130",
+            ),
         ],
         labels: &[ON[0], ON[1], ("probe", "softirq"), ("reason", "spans_full")],
         value: "3",
@@ -135,7 +141,10 @@ pub const HEALTH: &[Health] = &[
         description: "It passes events over or is off its hooks. kstrobe_probe_sampling_ratio says how many it still measures.",
         fires: &[(r#"kstrobe_probe_over_budget{job="kstrobe", instance="n1:9779", probe="softirq"}"#, "0x10 1x120")],
         // It comes and goes.
-        silent: &[(r#"kstrobe_probe_over_budget{job="kstrobe", instance="n1:9779", probe="softirq"}"#, "0x10 1x5 0x110")],
+        silent: &[(
+            r#"kstrobe_probe_over_budget{job="kstrobe", instance="n1:9779", probe="softirq"}"#,
+            "0x10 1x5 0x110",
+        )],
         labels: &ON_PROBE,
         value: "1",
     },

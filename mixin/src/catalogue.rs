@@ -141,7 +141,12 @@ fn hooks(shape: &Shape) -> Vec<String> {
     };
     // Steps share hooks; the first mention stands.
     let mut seen = Vec::new();
-    all.retain(|hook| !seen.contains(hook) && { seen.push(hook.clone()); true });
+    all.retain(|hook| {
+        !seen.contains(hook) && {
+            seen.push(hook.clone());
+            true
+        }
+    });
     all
 }
 

@@ -28,7 +28,8 @@ pub fn expressions(catalogue: &Catalogue, window: &str) -> Vec<Expression> {
         for (row, panel) in board.panels().filter(|(_, panel)| panel.look != Look::Text) {
             for target in &panel.targets {
                 let form = target.form.map_or(0, form_value).to_string();
-                let text = target.expr.replace("$__rate_interval", window).replace("$job", ".+").replace("$instance", ".+");
+                let text =
+                    target.expr.replace("$__rate_interval", window).replace("$job", ".+").replace("$instance", ".+");
                 let text = text.replace(&format!("${FORM_VARIABLE}"), &form);
                 let place = format!("dashboards/{}.json: {row}: {}", board.uid, panel.title);
                 found.push(expression(place, target.form, text, false));
@@ -62,7 +63,8 @@ fn metrics(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let words = without_strings(text);
     let words = words.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
-    for word in words.filter(|w| ["kstrobe_", "process_", "slo:", "sloth_slo"].iter().any(|start| w.starts_with(start))) {
+    for word in words.filter(|w| ["kstrobe_", "process_", "slo:", "sloth_slo"].iter().any(|start| w.starts_with(start)))
+    {
         let name = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word);
         if name != "sloth_slo" && !found.iter().any(|known| known == name) {
             found.push(name.to_owned());

@@ -3,16 +3,18 @@
 #![forbid(unsafe_code)]
 
 pub mod alerts;
-pub mod catalogue;
 mod boards;
+pub mod catalogue;
 mod dashboard;
 mod expressions;
+mod jsonnet;
 pub mod objectives;
 pub mod own;
 mod panel;
 mod promql;
 mod promtests;
 mod reference;
+pub mod request;
 pub mod rules;
 pub mod slo;
 pub mod topics;
@@ -56,6 +58,11 @@ pub fn slo_rules(head: &str, objectives: &[Objective], form: Form) -> String {
     rules::yaml(head, &groups)
 }
 
+const FOLDER_OF_JSONNET: &str = "mixin/jsonnet/generated";
+
+/// Folders that hold generated files and no others.
+pub const FOLDERS: [&str; 4] = ["dashboards", "rules", "rules/tests", FOLDER_OF_JSONNET];
+
 /// Says where generated files come from.
 const MADE: &str = "Made by `cargo xtask mixin`; do not edit.";
 
@@ -75,5 +82,6 @@ pub fn files(catalogue: &Catalogue) -> Vec<File> {
         files.push(File { path: format!("rules/kstrobe-slo-{}.yaml", form.name()), text });
     }
     files.extend(promtests::files());
+    files.extend(jsonnet::files(catalogue));
     files
 }

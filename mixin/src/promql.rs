@@ -86,9 +86,8 @@ impl Histogram<'_> {
 
     /// Counts per bucket of each step, for a heatmap.
     pub fn buckets(&self) -> String {
-        let increase = |suffix: &str| {
-            format!("increase({}{suffix}{}[{}])", self.name, braces(self.matchers, ""), self.window)
-        };
+        let increase =
+            |suffix: &str| format!("increase({}{suffix}{}[{}])", self.name, braces(self.matchers, ""), self.window);
         match self.form {
             Form::Classic => sum("le", &increase("_bucket")),
             Form::Native => sum("", &increase("")),

@@ -53,7 +53,8 @@ fn write_test(out: &mut String, test: &Test) {
     }
     out.push_str("        exp_alerts:\n");
     for Expected { labels, annotations } in &test.expected {
-        let _ = writeln!(out, "          - exp_labels: {}\n            exp_annotations: {}", map(labels), map(annotations));
+        let _ =
+            writeln!(out, "          - exp_labels: {}\n            exp_annotations: {}", map(labels), map(annotations));
     }
 }
 
@@ -70,16 +71,20 @@ fn health() -> String {
         };
         let mut labels = owned(alert.labels);
         let annotations = alert.annotations().into_iter().map(|(key, text)| {
-            let text = labels.iter().fold(text, |text, (label, value)| {
-                text.replace(&format!("{{{{ $labels.{label} }}}}"), value)
-            });
+            let text = labels
+                .iter()
+                .fold(text, |text, (label, value)| text.replace(&format!("{{{{ $labels.{label} }}}}"), value));
             (key.to_owned(), text.replace("{{ $value | humanize }}", alert.value))
         });
         let annotations = annotations.collect();
         labels.push(("severity".to_owned(), alert.severity.to_owned()));
         let expected = vec![Expected { labels, annotations }];
-        let test = |what: &str, series, expected| {
-            Test { name: format!("{} {what}", alert.name), series: owned(series), at: "2h", alert: alert.name, expected }
+        let test = |what: &str, series, expected| Test {
+            name: format!("{} {what}", alert.name),
+            series: owned(series),
+            at: "2h",
+            alert: alert.name,
+            expected,
         };
         write_test(&mut out, &test("fires", alert.fires, expected));
         write_test(&mut out, &test("is silent", alert.silent, Vec::new()));

@@ -43,7 +43,7 @@ pub fn yaml(head: &str, groups: &[Group]) -> String {
     }
     line_out(&mut out, 0, "groups:");
     for group in groups {
-        line_out(&mut out, 2, &format!("- name: {}", group.name));
+        line_out(&mut out, 2, &format!("- name: {}", quoted(&group.name)));
         line_out(&mut out, 4, "rules:");
         for rule in &group.rules {
             write_rule(&mut out, rule);

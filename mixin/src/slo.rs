@@ -85,7 +85,8 @@ impl Objective {
 
     /// What sloth's rules are told apart by.
     pub fn labels(&self) -> Vec<(&'static str, String)> {
-        let labels = [("sloth_id", self.id()), ("sloth_service", self.service.clone()), ("sloth_slo", self.name.clone())];
+        let labels =
+            [("sloth_id", self.id()), ("sloth_service", self.service.clone()), ("sloth_slo", self.name.clone())];
         labels.to_vec()
     }
 
@@ -109,7 +110,11 @@ impl Objective {
         let (matchers, by) = (self.matchers(), self.by.join(", "));
         let ratio = |window: &&str| {
             let histogram = Histogram { name: &self.metric, matchers: &matchers, window, form };
-            self.record(&format!("slo:sli_error:ratio_rate{window}"), histogram.share_above(self.threshold, &by), window)
+            self.record(
+                &format!("slo:sli_error:ratio_rate{window}"),
+                histogram.share_above(self.threshold, &by),
+                window,
+            )
         };
         let mut rules: Vec<Rule> = WINDOWS.iter().map(ratio).collect();
         let five = format!("slo:sli_error:ratio_rate5m{}[{PERIOD_DAYS}d]", self.selector());
@@ -170,12 +175,16 @@ impl Objective {
         let labels = labels.map(|(name, value)| (name, value.to_owned())).to_vec();
         let place = if self.by.iter().any(|label| label == "instance") { " on {{ $labels.instance }}" } else { "" };
         let annotations = vec![
-            ("summary", format!("{}{place}: its budget of slow events burns {} times too fast.", self.name, burn.factor)),
+            (
+                "summary",
+                format!("{}{place}: its budget of slow events burns {} times too fast.", self.name, burn.factor),
+            ),
             (
                 "description",
                 format!(
                     "Objective: {}. {{{{ $value | humanizePercentage }}}} were slower within {} (allowed: {} %).",
-                    self.says,
+                    // What a selector holds is no template.
+                    self.says.replace("{{", "{{ `{{` }}"),
                     burn.long,
                     rounded(self.budget() * 100.0)
                 ),
@@ -192,4 +201,3 @@ impl Objective {
 pub fn rounded(value: f64) -> f64 {
     (value * 1e10).round() / 1e10
 }
-

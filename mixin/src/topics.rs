@@ -61,7 +61,12 @@ pub const TOPICS: &[Topic] = &[
         about: "Operations on files, by file system and program.",
         packs: &["vfs", "filesystem"],
     },
-    Topic { id: "postgresql", title: "PostgreSQL", about: "Queries and plans of PostgreSQL servers.", packs: &["postgresql"] },
+    Topic {
+        id: "postgresql",
+        title: "PostgreSQL",
+        about: "Queries and plans of PostgreSQL servers.",
+        packs: &["postgresql"],
+    },
 ];
 
 impl Topic {

@@ -1,6 +1,6 @@
 //! Generated files are what stands in the tree: `BLESS=1` or `cargo xtask mixin` rewrites them.
 
-use kstrobe_mixin::{catalogue, files};
+use kstrobe_mixin::{FOLDERS, catalogue, files};
 use std::path::Path;
 
 #[test]
@@ -22,7 +22,7 @@ fn the_tree_has_what_is_generated() {
     assert!(stale.is_empty(), "run `cargo xtask mixin`: {stale:?}");
     // What is made no more must go.
     let mut left = Vec::new();
-    for folder in ["dashboards", "rules", "rules/tests"] {
+    for folder in FOLDERS {
         for entry in std::fs::read_dir(root.join(folder)).unwrap().flatten().filter(|e| e.path().is_file()) {
             let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
             if !files.iter().any(|file| file.path == path) {

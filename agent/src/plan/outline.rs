@@ -7,8 +7,7 @@ use kstrobe_config::model::{self, MetricKind};
 
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
-/// Every exported name begins with it.
-pub const PREFIX: &str = "kstrobe_";
+pub use kstrobe_mixin::catalogue::PREFIX;
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]

@@ -10,7 +10,8 @@ pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
     let mut board = Dashboard {
         uid: "kstrobe-agent".into(),
         title: "Agent health".into(),
-        about: "The agents themselves: versions, probes that do not run, what programs cost, what is lost and why.".into(),
+        about: "The agents themselves: versions, probes that do not run, what programs cost, what is lost and why."
+            .into(),
         rows: vec![running(), cost(), losses(), scrapes()],
     };
     let shown: Vec<String> =
@@ -29,7 +30,9 @@ pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
 
 fn running() -> Row {
     let m = MATCHERS;
-    let table = |title: &str, about: &str, expr: String| panel(title, about, "short", Look::Table, vec![Target::new(expr, "{{instance}}")]);
+    let table = |title: &str, about: &str, expr: String| {
+        panel(title, about, "short", Look::Table, vec![Target::new(expr, "{{instance}}")])
+    };
     let panels = vec![
         table("Versions", "Agents by version.", format!("count by (version, revision) (kstrobe_build_info{{{m}}})")),
         table(
@@ -47,14 +50,20 @@ fn running() -> Row {
             "1 while a probe passes events over or is off its hooks because of its budget.",
             "short",
             Look::Lines,
-            vec![Target::new(format!("max by (instance, probe) (kstrobe_probe_over_budget{{{m}}})"), "{{instance}} {{probe}}")],
+            vec![Target::new(
+                format!("max by (instance, probe) (kstrobe_probe_over_budget{{{m}}})"),
+                "{{instance}} {{probe}}",
+            )],
         ),
         panel(
             "Share of events measured",
             "Below 1 a probe is thinned out.",
             "percentunit",
             Look::Lines,
-            vec![Target::new(format!("min by (instance, probe) (kstrobe_probe_sampling_ratio{{{m}}})"), "{{instance}} {{probe}}")],
+            vec![Target::new(
+                format!("min by (instance, probe) (kstrobe_probe_sampling_ratio{{{m}}})"),
+                "{{instance}} {{probe}}",
+            )],
         ),
         panel(
             "Mistakes in the configuration",
@@ -79,7 +88,12 @@ fn cost() -> Row {
         panel(title, about, unit, Look::Lines, vec![Target::new(expr, "{{instance}}")])
     };
     let panels = vec![
-        lines("CPU of programs", "Part of one CPU that a probe's programs take, as the kernel counts it.", "percentunit", top(MOST, &seconds)),
+        lines(
+            "CPU of programs",
+            "Part of one CPU that a probe's programs take, as the kernel counts it.",
+            "percentunit",
+            top(MOST, &seconds),
+        ),
         lines("Time per run", "Mean time of a program's run.", "s", top(MOST, &format!("{seconds} / ({runs} > 0)"))),
         lines("Runs", "Runs of programs per second.", "cps", top(MOST, &runs)),
         node(
@@ -96,7 +110,13 @@ fn cost() -> Row {
 
 fn losses() -> Row {
     let counted = |title: &str, about: &str, metric: &str, by: &str, legend: &str| {
-        panel(title, about, "cps", Look::Lines, vec![Target::new(top(MOST, &rate(metric, MATCHERS, WINDOW, by)), legend)])
+        panel(
+            title,
+            about,
+            "cps",
+            Look::Lines,
+            vec![Target::new(top(MOST, &rate(metric, MATCHERS, WINDOW, by)), legend)],
+        )
     };
     let fill = format!(
         "max by (instance, probe, map) (kstrobe_map_entries{{{MATCHERS}}} / (kstrobe_map_capacity{{{MATCHERS}}} > 0))"
@@ -136,7 +156,8 @@ fn losses() -> Row {
 
 fn scrapes() -> Row {
     // The agent's own histogram has no native form.
-    let scrape = Histogram { name: "kstrobe_scrape_duration_seconds", matchers: MATCHERS, window: WINDOW, form: Form::Classic };
+    let scrape =
+        Histogram { name: "kstrobe_scrape_duration_seconds", matchers: MATCHERS, window: WINDOW, form: Form::Classic };
     let quantile = |q: f64, legend: &str| Target::new(scrape.quantile(q, ""), legend);
     let captures = sum("trigger, result", &format!("increase(kstrobe_captures_total{{{MATCHERS}}}[{WINDOW}])"));
     let panels = vec![

@@ -36,7 +36,10 @@ fn numbers() -> Row {
         number(
             "Burning budgets",
             "Alerts about latency budgets that fire.",
-            format!(r#"count(ALERTS{{alertname="{}", alertstate="firing", {m}}}) or on () vector(0)"#, crate::slo::ALERT),
+            format!(
+                r#"count(ALERTS{{alertname="{}", alertstate="firing", {m}}}) or on () vector(0)"#,
+                crate::slo::ALERT
+            ),
         ),
     ];
     Row { title: "Now".into(), collapsed: false, panels }
@@ -46,7 +49,8 @@ fn budgets() -> Row {
     let burn = top(MOST, &format!("slo:current_burn_rate:ratio{{{MATCHERS}}}"));
     let left = format!("bottomk({MOST}, slo:period_error_budget_remaining:ratio{{{MATCHERS}}})");
     let legend = "{{instance}} {{sloth_slo}}";
-    let about = "How many times faster than allowed the error budget burns; needs the rules of rules/kstrobe-slo-*.yaml.";
+    let about =
+        "How many times faster than allowed the error budget burns; needs the rules of rules/kstrobe-slo-*.yaml.";
     let panels = vec![
         panel("Burn rate", about, "short", Look::Lines, vec![Target::new(burn, legend)]),
         panel(
@@ -64,8 +68,7 @@ fn worst() -> Row {
     let panels = objectives::shipped().into_iter().map(|objective| {
         let separator = if objective.matchers.is_empty() { "" } else { ", " };
         let matchers = format!("{MATCHERS}{separator}{}", objective.matchers);
-        let p99 =
-            |form| top(MOST, &histogram(&objective.metric, &matchers, form).quantile(0.99, "job, instance"));
+        let p99 = |form| top(MOST, &histogram(&objective.metric, &matchers, form).quantile(0.99, "job, instance"));
         let title = format!("{}: nodes by p99", objective.name);
         let about = format!("99th percentile of {} by node. Objective: {}.", objective.metric, objective.says);
         Panel { width: 8, ..panel(&title, &about, "s", Look::Bars, Target::forms("{{instance}}", p99)) }

@@ -64,7 +64,8 @@ fn red(metric: &Metric, matchers: &str, threshold: Option<(f64, String)>) -> Vec
     let name = metric.name.as_str();
     let by = metric.labels.join(", ");
     let count = |form| top(MOST, &histogram(name, matchers, form).count(&by));
-    let mut panels = vec![panel("Rate", &metric.help, "cps", Look::Lines, Target::forms(&legend(&metric.labels), count))];
+    let mut panels =
+        vec![panel("Rate", &metric.help, "cps", Look::Lines, Target::forms(&legend(&metric.labels), count))];
     if let Some((bound, says)) = threshold {
         let share = |form| format!("100 * ({})", histogram(name, matchers, form).share_above(bound, ""));
         let about = format!("Share of observations above the objective's bound. Objective: {says}.");

@@ -19,9 +19,10 @@ pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
     Dashboard {
         uid: "kstrobe-node".into(),
         title: "Node".into(),
-        about: "One node: utilization, saturation and errors of its resources, then rate, slow share and duration of each \
+        about:
+            "One node: utilization, saturation and errors of its resources, then rate, slow share and duration of each \
                 latency. Choose an instance above; with several the sum of them shows."
-            .into(),
+                .into(),
         rows,
     }
 }
@@ -137,7 +138,12 @@ fn network() -> Row {
                 "kstrobe_softnet_squeezed_total",
                 "cpu",
             ),
-            counted("Errors: retransmits", "TCP segments sent again, by state.", "kstrobe_tcp_retransmits_total", "state"),
+            counted(
+                "Errors: retransmits",
+                "TCP segments sent again, by state.",
+                "kstrobe_tcp_retransmits_total",
+                "state",
+            ),
             counted(
                 "Errors: drops",
                 "Packets that the kernel dropped, by reason. Needs the probe packet_drops.",
