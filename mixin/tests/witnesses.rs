@@ -11,7 +11,9 @@ use std::process::Command;
 /// (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
 fn witness(test: &str, name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let found = path.split(':').map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
+    // Where `cargo xtask test` unpacks what it does not install.
+    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs/usr/bin");
+    let found = path.split(':').chain([unpacked]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
     if found.is_none() {
         let reason = format!("{test}: {name} not installed");
         let Some(list) = std::env::var_os("KSTROBE_NOT_RUN_FILE") else { panic!("{reason}") };
