@@ -148,7 +148,7 @@ fn expected(objective: &Objective, burn: &Burn, factor: f64) -> Expected {
     let rule = objective.alert(burn, Form::Classic);
     let own = [("job", "kstrobe"), ("instance", "n1:9779")].map(|(key, value)| (key.to_owned(), value.to_owned()));
     let pairs = |pairs: Vec<(&'static str, String)>| pairs.into_iter().map(|(key, value)| (key.to_owned(), value));
-    let labels = own.into_iter().chain(pairs(objective.labels())).chain(pairs(rule.labels)).collect();
+    let labels = own.into_iter().chain(pairs(rule.labels)).collect();
     let percent = format!("{}%", crate::slo::rounded(factor * objective.budget() * 100.0));
     let annotations = pairs(rule.alert.map(|alert| alert.annotations).unwrap_or_default()).map(|(key, text)| {
         let text = text.replace("{{ $labels.instance }}", "n1:9779");

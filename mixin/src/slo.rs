@@ -165,14 +165,11 @@ impl Objective {
             ratio(burn.long),
             ratio(burn.short)
         );
-        // Those of the objective come with the recorded series.
-        let labels = [
-            ("severity", burn.severity),
-            ("sloth_severity", burn.severity),
-            ("long_window", burn.long),
-            ("short_window", burn.short),
-        ];
-        let labels = labels.map(|(name, value)| (name, value.to_owned())).to_vec();
+        let mut labels = self.labels();
+        labels.push(("severity", burn.severity.to_owned()));
+        labels.push(("sloth_severity", burn.severity.to_owned()));
+        labels.push(("long_window", burn.long.to_owned()));
+        labels.push(("short_window", burn.short.to_owned()));
         let place = if self.by.iter().any(|label| label == "instance") { " on {{ $labels.instance }}" } else { "" };
         let annotations = vec![
             (
