@@ -37,8 +37,8 @@ struct Test<'a> {
     expected: Vec<Expected>,
 }
 
-fn head(rules: &str) -> String {
-    format!("# {MADE}\nrule_files: [../{rules}]\nevaluation_interval: 1m\ntests:\n")
+fn head(rules: &str, interval: &str) -> String {
+    format!("# {MADE}\nrule_files: [../{rules}]\nevaluation_interval: {interval}\n")
 }
 
 fn write_test(out: &mut String, test: &Test) {
@@ -64,7 +64,7 @@ fn map(pairs: &[(String, String)]) -> String {
 }
 
 fn health() -> String {
-    let mut out = head("kstrobe-alerts.yaml");
+    let mut out = head("kstrobe-alerts.yaml", "1m") + "tests:\n";
     for alert in HEALTH {
         let owned = |series: &[(&str, &str)]| {
             series.iter().map(|(series, values)| ((*series).to_owned(), (*values).to_owned())).collect::<Vec<_>>()
@@ -114,7 +114,7 @@ const COURSES: &[Course] = &[
     Course { name: "8 times too fast", parts: &[(240, 8.0, PER_MINUTE)], fires: |b| b.factor < 8.0, mean: 8.0 },
     Course { name: "20 times too fast", parts: &[(240, 20.0, PER_MINUTE)], fires: |_| true, mean: 20.0 },
     Course {
-        // The short windows of the pages are clean again; those of the tickets still hold half of it.
+        // Of 240 steps 180 are slow. The short windows of the pages are clean again; those of the tickets still hold half of it.
         name: "20 times too fast, over for an hour",
         parts: &[(180, 20.0, PER_MINUTE), (60, 0.0, PER_MINUTE)],
         fires: |burn| burn.severity == "ticket",
@@ -124,7 +124,12 @@ const COURSES: &[Course] = &[
 ];
 
 fn burning(form: Form) -> String {
-    let mut out = head(&format!("kstrobe-slo-{}.yaml", form.name()));
+    // Seldom, since there are hundreds of rules: for that, recordings must come before the alerts that read them.
+    let mut out = head(&format!("kstrobe-slo-{}.yaml", form.name()), "10m") + "group_eval_order:\n";
+    for group in objectives::shipped().iter().flat_map(|objective| objective.groups(form)) {
+        let _ = writeln!(out, "  - {}", quoted(&group.name));
+    }
+    out.push_str("tests:\n");
     // The idle course is below the guard.
     debug_assert!(3.0 / 60.0 < QUIET_PER_SECOND);
     for course in COURSES {
@@ -166,13 +171,14 @@ fn series(objective: &Objective, course: &Course, form: Form) -> Pairs {
             let bound = format!("le=\"{}\"", bound_text(objective.threshold));
             let counts = |part: fn(u64, u64) -> u64| {
                 let mut sum = 0;
+                // The first sample is before the first step.
                 let parts = course.parts.iter().map(|(minutes, factor, all)| {
                     let step = part(*all, slow(*factor, *all));
-                    let text = format!("{sum}+{step}x{}", minutes - 1);
+                    let text = format!("{}+{step}x{}", sum + step, minutes - 1);
                     sum += step * minutes;
                     text
                 });
-                parts.collect::<Vec<_>>().join(" ")
+                format!("0 {}", parts.collect::<Vec<_>>().join(" "))
             };
             vec![
                 (format!("{}_bucket{}", objective.metric, braces(&labels, &bound)), counts(|all, slow| all - slow)),
@@ -185,14 +191,14 @@ fn series(objective: &Objective, course: &Course, form: Form) -> Pairs {
                 let slow = slow(*factor, *all);
                 let text = format!(
                     "{}+{}x{}",
-                    native(objective.threshold, sums.0, sums.1),
+                    native(objective.threshold, sums.0 + all - slow, sums.1 + slow),
                     native(objective.threshold, all - slow, slow),
                     minutes - 1
                 );
                 sums = (sums.0 + (all - slow) * minutes, sums.1 + slow * minutes);
                 text
             });
-            let values = parts.collect::<Vec<_>>().join(" ");
+            let values = format!("{} {}", native(objective.threshold, 0, 0), parts.collect::<Vec<_>>().join(" "));
             vec![(format!("{}{}", objective.metric, braces(&labels, "")), values)]
         }
     }

@@ -174,7 +174,10 @@ impl Objective {
         let annotations = vec![
             (
                 "summary",
-                format!("{}{place}: its budget of slow events burns {} times too fast.", self.name, burn.factor),
+                format!(
+                    "{}{place}: slow events use up their budget at {} times the allowed rate or more.",
+                    self.name, burn.factor
+                ),
             ),
             (
                 "description",

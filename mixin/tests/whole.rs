@@ -86,10 +86,12 @@ fn own_metrics_are_what_their_families_say() {
     let histogram = OwnHistogram { count: 1, sum: 0.1, cumulative: vec![(0.5, 1), (f64::INFINITY, 1)] };
     let families = [
         family("t_seconds", OwnKind::Histogram, "seconds", vec![series(&[], OwnValue::Histogram(histogram))]),
-        family("lost_total", OwnKind::Counter, "", vec![
-            series(&[("probe", "a")], one()),
-            series(&[("probe", "b"), ("reason", "c")], one()),
-        ]),
+        family(
+            "lost_total",
+            OwnKind::Counter,
+            "",
+            vec![series(&[("probe", "a")], one()), series(&[("probe", "b"), ("reason", "c")], one())],
+        ),
         family("build_info", OwnKind::Gauge, "", vec![series(&[("version", "1")], one())]),
     ];
     let metrics = own::metrics(&families);

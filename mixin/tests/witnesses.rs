@@ -13,7 +13,8 @@ fn witness(test: &str, name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     // Where `cargo xtask test` unpacks what it does not install.
     let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs/usr/bin");
-    let found = path.split(':').chain([unpacked]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
+    let found =
+        path.split(':').chain([unpacked]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
     if found.is_none() {
         let reason = format!("{test}: {name} not installed");
         let Some(list) = std::env::var_os("KSTROBE_NOT_RUN_FILE") else { panic!("{reason}") };
@@ -101,7 +102,7 @@ fn root_promtool_sees_every_alert_fire_and_be_silent() {
 fn root_promtool_sees_what_is_wrong() {
     let Some(promtool) = witness("promtool", "promtool") else { return };
     let tree = Tree::new("wrong");
-    for rules in RULES {
+    for rules in &RULES[..2] {
         let text = std::fs::read_to_string(tree.0.join(rules)).unwrap();
         // Each alert compares with something.
         tree.write(rules, &text.replace("> ", "< "));
