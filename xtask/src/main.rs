@@ -1,7 +1,8 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench`.
+//! Project chores: `cargo xtask test | tidy | vm | bench | helm`.
 
 mod apt;
 mod bench;
+mod chart;
 mod programs;
 mod test;
 mod tidy;
@@ -29,6 +30,8 @@ enum Chore {
     Vm(vm::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
+    /// Check the Helm chart: lint, render, schemas of Kubernetes, and what it writes for the agent
+    Helm(chart::Options),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::run(&root),
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
+        Chore::Helm(options) => chart::run(&root, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{programs, tidy, vm};
+use crate::{chart, programs, tidy, vm};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
@@ -81,6 +81,7 @@ pub fn run(root: &Path) -> Result<()> {
         finish(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
     dependencies(root, &mut report);
+    helm_chart(root, &mut report);
     report.step("tests", || cargo(root, &["test", "--quiet", "--workspace", "--locked"]));
     root_tests(root, &mut report);
     other_kernels(root, &mut report);
@@ -106,6 +107,20 @@ fn dependencies(root: &Path, report: &mut Report) {
         report.step(name, || cargo(root, &["deny", "--offline", "check", "bans", "licenses", "sources"]));
     } else {
         report.not_run(name, "cargo-deny is not installed: cargo install --locked cargo-deny".to_owned());
+    }
+}
+
+/// The chart needs nothing that is built here, but Helm and schemas that are fetched once.
+fn helm_chart(root: &Path, report: &mut Report) {
+    let name = "helm chart";
+    match chart::prepare(root) {
+        Ok(tools) => {
+            report.step(name, || chart::check(root, &tools, &chart::Options::default()));
+            if let Some(why) = tools.lacking() {
+                report.not_run("helm chart", why.to_owned());
+            }
+        }
+        Err(why) => report.not_run(name, why),
     }
 }
 
