@@ -1,8 +1,9 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench | helm`.
+//! Project chores: `cargo xtask test | tidy | vm | bench | helm | image`.
 
 mod apt;
 mod bench;
 mod chart;
+mod container;
 mod programs;
 mod test;
 mod tidy;
@@ -32,6 +33,8 @@ enum Chore {
     Bench(bench::Options),
     /// Check the Helm chart: lint, render, schemas of Kubernetes, and what it writes for the agent
     Helm(chart::Options),
+    /// Build the agent as a static program, and the image with it
+    Image(container::ImageOptions),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Helm(options) => chart::run(&root, &options),
+        Chore::Image(options) => container::build_image(&root, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{chart, programs, tidy, vm};
+use crate::{chart, container, programs, tidy, vm};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
@@ -110,17 +110,23 @@ fn dependencies(root: &Path, report: &mut Report) {
     }
 }
 
-/// The chart needs nothing that is built here, but Helm and schemas that are fetched once.
+/// The chart needs Helm and schemas, which are fetched once; its pod in a container needs root.
 fn helm_chart(root: &Path, report: &mut Report) {
-    let name = "helm chart";
-    match chart::prepare(root) {
-        Ok(tools) => {
-            report.step(name, || chart::check(root, &tools, &chart::Options::default()));
-            if let Some(why) = tools.lacking() {
-                report.not_run("helm chart", why.to_owned());
-            }
+    let (chart, pod) = ("helm chart", "the chart's pod in a container");
+    let tools = match chart::prepare(root) {
+        Ok(tools) => tools,
+        Err(why) => {
+            report.not_run(chart, why.clone());
+            return report.not_run(pod, why);
         }
-        Err(why) => report.not_run(name, why),
+    };
+    report.step(chart, || chart::check(root, &tools, &chart::Options::default()));
+    if let Some(why) = tools.lacking() {
+        report.not_run(chart, why.to_owned());
+    }
+    match programs::cannot_install() {
+        None => report.step(pod, || container::check(root, &tools.cases())),
+        Some(why) => report.not_run(pod, why.to_owned()),
     }
 }
 

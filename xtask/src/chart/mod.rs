@@ -6,7 +6,7 @@
 
 mod agent_files;
 
-use crate::programs;
+use crate::{container, programs};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -19,6 +19,9 @@ pub struct Options {
     /// Write what is made from the chart: the table in its README, and deploy/kstrobe.yaml
     #[arg(long)]
     bless: bool,
+    /// Also run the chart's pod in a container of the image on this machine (root)
+    #[arg(long)]
+    runc: bool,
 }
 
 /// What the checks need, once it is there.
@@ -35,7 +38,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if let Some(why) = tools.lacking() {
         println!("not run: {why}");
     }
-    check(root, &tools, options)
+    check(root, &tools, options)?;
+    if options.runc { container::check(root, &tools.cases()) } else { Ok(()) }
 }
 
 /// Fetches what is missing; the reason when that cannot be.
@@ -61,10 +65,15 @@ pub fn check(root: &Path, tools: &Tools, options: &Options) -> Result<()> {
     if let Ok(models) = &tools.models {
         finish(Command::new("node").arg(models.join("crds.mjs")).arg(out.join("operator.json")))?;
     }
-    agent_files::check(&out.join("cases"))
+    agent_files::check(&tools.cases())
 }
 
 impl Tools {
+    /// A folder for each rendered case, once the chart was checked.
+    pub fn cases(&self) -> PathBuf {
+        self.folder.join("out/cases")
+    }
+
     /// What is not checked, and why.
     pub fn lacking(&self) -> Option<&str> {
         self.models.as_ref().err().map(String::as_str)
