@@ -7,6 +7,7 @@ mod container;
 mod programs;
 mod test;
 mod tidy;
+mod unit;
 mod vm;
 
 use clap::{Parser, Subcommand};

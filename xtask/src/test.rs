@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{chart, container, programs, tidy, vm};
+use crate::{chart, container, programs, tidy, unit, vm};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
@@ -82,6 +82,10 @@ pub fn run(root: &Path) -> Result<()> {
     });
     dependencies(root, &mut report);
     helm_chart(root, &mut report);
+    match programs::find("systemd-analyze") {
+        Some(_) => report.step("systemd unit", || unit::check(root)),
+        None => report.not_run("systemd unit", "systemd-analyze is not installed".to_owned()),
+    }
     report.step("tests", || cargo(root, &["test", "--quiet", "--workspace", "--locked"]));
     root_tests(root, &mut report);
     other_kernels(root, &mut report);
