@@ -22,6 +22,8 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
     ("trace-cmd", &["trace-cmd"]),
+    ("runc", &["runc"]),
+    ("buildah", &["buildah"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
