@@ -27,6 +27,9 @@ const PROFILE_FROM: (&str, &str) = ("trixie", "golang-github-docker-docker-dev")
 /// The default profile of runtimes that go by `containers-common`, as Debian 12 has it.
 const OLD_PROFILE: &str = "/usr/share/containers/seccomp.json";
 
+/// Fails when something is not as it should be.
+type Check = fn(&Workshop) -> Result<()>;
+
 /// What the chart's pods can do in a real container. `cases` has the rendered chart.
 pub fn check(root: &Path, cases: &Path) -> Result<()> {
     programs::install_these(&["runc", "ip", "buildah"])?;
@@ -37,7 +40,7 @@ pub fn check(root: &Path, cases: &Path) -> Result<()> {
     image.files(&rootfs)?;
     let seccomp = json(&default_profile(&folder)?)?;
     let mut workshop = Workshop { folder, rootfs, image: image.config()?, seccomp, cases: cases.to_owned() };
-    let checks: [(&str, fn(&Workshop) -> Result<()>); 5] = [
+    let checks: [(&str, Check); 5] = [
         ("all default probes with exactly the chart's rights", default_probes),
         ("each capability is missed in words", missing_capabilities),
         ("captures, where they are on", captures),
