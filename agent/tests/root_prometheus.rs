@@ -40,10 +40,9 @@ fn ask(comm: &str, microseconds: &[i32]) {
     named(comm, || microseconds.iter().for_each(|us| getpgid_calls(*us, 1)));
 }
 
-/// Microseconds from 2 us to 100 s, each octave with as many: a straight line in the logarithm.
-fn distribution() -> Vec<i32> {
-    let octaves = f64::log2(5e7);
-    (0..3000).map(|n| (2.0 * (octaves * f64::from(n) / 3000.0).exp2()) as i32).collect()
+/// 3000 microseconds of so many octaves, each with as many values, from this one up.
+fn distribution(from: i32, octaves: f64) -> Vec<i32> {
+    (0..3000).map(|n| (f64::from(from) * (octaves * f64::from(n) / 3000.0).exp2()) as i32).collect()
 }
 
 fn seconds(us: i32) -> f64 {
@@ -65,7 +64,8 @@ fn root_prometheus_knows_the_true_distribution_in_both_forms() {
     }
     let agent = start(&lasting());
     let prometheus = Prometheus::start(agent.address());
-    let values = distribution();
+    // 19 octaves of 8 buckets are below the limit of 160.
+    let values = distribution(200, 19.0);
     ask("kst-asks", &values);
     let count = values.len() as f64;
     let sum: f64 = values.iter().map(|us| seconds(*us)).sum();
@@ -80,17 +80,7 @@ fn root_prometheus_knows_the_true_distribution_in_both_forms() {
         assert!((found - sum).abs() < 1e-9 * sum, "{job}: sum {found}, truly {sum}");
     }
 
-    // Every native bucket has exactly the values between its bounds, and is as wide as schema 3 has it.
-    let sample = prometheus.query(native);
-    let buckets = buckets(sample[0].histogram.as_ref().expect("a native histogram"));
-    assert!(buckets.len() > 150, "{} buckets", buckets.len());
-    for &(lower, upper, n) in &buckets {
-        // A boundary is no multiple of a microsecond but for 1 s: a little away from it is still between the same values.
-        let inside = |us: &&i32| seconds(**us) > lower * (1.0 + 1e-12) && seconds(**us) <= upper * (1.0 + 1e-12);
-        assert_eq!(n, values.iter().filter(inside).count() as f64, "({lower}, {upper}]");
-        assert!(lower <= 0.0 || (upper / lower - 2f64.powf(0.125)).abs() < 1e-9, "({lower}, {upper}]");
-    }
-    assert_eq!(buckets.iter().map(|(_, _, n)| n).sum::<f64>(), count);
+    compare_buckets(&prometheus, native, &values, 0.125);
 
     for q in [0.01, 0.1, 0.5, 0.9, 0.99, 0.999] {
         let truth = seconds(values[(q * count).ceil() as usize - 1]);
@@ -118,6 +108,39 @@ fn root_prometheus_knows_the_true_distribution_in_both_forms() {
         );
         let found = prometheus.value(&share).unwrap();
         assert!((found - below).abs() < 1e-9, "{job}: share {found}, truly {below}");
+    }
+    assert_eq!(prometheus.scrape_errors(), Vec::<String>::new());
+    agent.stop();
+}
+
+/// Every native bucket has exactly the values between its bounds, and is `2^octaves` wide.
+fn compare_buckets(prometheus: &Prometheus, series: &str, values: &[i32], octaves: f64) {
+    let sample = prometheus.query(series);
+    let buckets = buckets(sample[0].histogram.as_ref().expect("a native histogram"));
+    for &(lower, upper, n) in &buckets {
+        let inside = |us: &&i32| seconds(**us) > lower && seconds(**us) <= upper;
+        assert_eq!(n, values.iter().filter(inside).count() as f64, "({lower}, {upper}]");
+        assert!((upper / lower - octaves.exp2()).abs() < 1e-9, "({lower}, {upper}]");
+    }
+    assert_eq!(buckets.iter().map(|(_, _, n)| n).sum::<f64>(), values.len() as f64);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_prometheus_gets_coarser_histograms_where_there_would_be_too_many_buckets() {
+    if !witnesses("prometheus: bucket limit", &[PROGRAM]) {
+        return;
+    }
+    let agent = start(&lasting());
+    let prometheus = Prometheus::start(agent.address());
+    let values = distribution(2, 25.0);
+    ask("kst-asks", &values);
+    // Another series of the same metric keeps its own schema.
+    ask("kst-asks-2", &values[..100]);
+    for (comm, values, octaves) in [("kst-asks", &values[..], 0.25), ("kst-asks-2", &values[..100], 0.125)] {
+        let series = format!(r#"kstrobe_asked_seconds{{job="protobuf",comm="{comm}"}}"#);
+        prometheus.wait(&format!("histogram_count({series})"), |n| n == values.len() as f64);
+        compare_buckets(&prometheus, &series, values, octaves);
     }
     assert_eq!(prometheus.scrape_errors(), Vec::<String>::new());
     agent.stop();
@@ -252,7 +275,7 @@ fn root_promtool_finds_no_fault_with_the_text() {
         return;
     }
     let agent = start(&lasting());
-    ask("kst-asks", &distribution());
+    ask("kst-asks", &distribution(200, 19.0));
     let (_, text) = agent.get("/metrics").unwrap();
     let mut promtool = Command::new(support::program("promtool").unwrap());
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -16,6 +16,7 @@ mod user_hooks;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,8 @@ struct App {
     mistakes: Vec<String>,
     /// Rules and captures.
     desk: Option<Arc<Desk>>,
+    /// Populated buckets of a native histogram; 0 for no limit.
+    native_bucket_limit: AtomicUsize,
 }
 
 /// What the agent needs to take captures.
@@ -111,7 +114,7 @@ pub fn run(options: Options) -> ExitCode {
         }
     };
     let capturing = Capturing::configured(&agent, &drafts);
-    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink, capturing) {
+    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink, capturing, agent.native_bucket_limit) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -128,6 +131,7 @@ fn serve(
     mistakes: Vec<String>,
     sink: Sink,
     capturing: Capturing,
+    native_bucket_limit: usize,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // The addresses first: nothing is attached for an agent that nobody could ask.
     let listeners = http::bind(listen)?;
@@ -137,6 +141,7 @@ fn serve(
     let stop = runtime.block_on(async { stop_signal() })?;
     let Capturing { desk, token_file } = capturing;
     let app = Arc::new(App::start(drafts, btf, mistakes, desk.as_ref().ok().cloned()));
+    app.native_bucket_limit.store(native_bucket_limit, Relaxed);
     let upkeep = upkeep::start(app.clone())?;
     let tail =
         Arc::new(Tail::new(drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone()).collect()));
@@ -224,7 +229,15 @@ impl App {
         let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
         telemetry.configured(mistakes.len());
         let names = Mutex::new(Names::new());
-        App { probes, names, telemetry, demand: iterate::Demand::default(), mistakes, desk }
+        App {
+            probes,
+            names,
+            telemetry,
+            demand: iterate::Demand::default(),
+            mistakes,
+            desk,
+            native_bucket_limit: AtomicUsize::default(),
+        }
     }
 
     /// Reads everything and writes an exposition.
@@ -232,7 +245,7 @@ impl App {
         let begun = Instant::now();
         let (snapshot, exemplars) = self.snapshot();
         let own = self.telemetry.encode(format);
-        let limit = kstrobe_export::DEFAULT_NATIVE_BUCKET_LIMIT;
+        let limit = self.native_bucket_limit.load(Relaxed);
         let body = kstrobe_export::exposition(&snapshot, &exemplars, &own, format, limit);
         self.telemetry.scraped(begun.elapsed());
         body

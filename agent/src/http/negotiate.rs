@@ -73,7 +73,8 @@ mod tests {
         let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,\
                       application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
                       text/plain;version=0.0.4;q=0.4,*/*;q=0.3";
-        let for_people = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text,*/*;q=0.1";
+        let for_people =
+            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text,*/*;q=0.1";
         let remote_write = "application/vnd.google.protobuf;proto=prometheus.WriteRequest,*/*;q=0.1";
         for (accept, expected) in [
             (None, Format::Text004),

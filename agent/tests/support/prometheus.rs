@@ -50,7 +50,8 @@ impl Prometheus {
                  static_configs: [{{ targets: ['{agent}'] }}] }}\n"
             )
         });
-        let config = format!("global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n{}", jobs.concat());
+        let config =
+            format!("global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n{}", jobs.concat());
         let config = folder.write("prometheus.yml", &config);
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let log = File::create(folder.0.join("log")).unwrap();
@@ -123,9 +124,10 @@ impl Prometheus {
     /// What it says of its targets: an error each that has one.
     pub fn scrape_errors(&self) -> Vec<String> {
         let targets = self.api("/api/v1/targets");
-        let errors = targets["activeTargets"].as_array().into_iter().flatten().map(|t| {
-            format!("{}: {}", t["scrapePool"].as_str().unwrap_or(""), t["lastError"].as_str().unwrap_or(""))
-        });
+        let errors =
+            targets["activeTargets"].as_array().into_iter().flatten().map(|t| {
+                format!("{}: {}", t["scrapePool"].as_str().unwrap_or(""), t["lastError"].as_str().unwrap_or(""))
+            });
         errors.filter(|error| !error.ends_with(": ")).collect()
     }
 
