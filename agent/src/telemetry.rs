@@ -472,6 +472,23 @@ mod tests {
         assert!(!text.contains("# UNIT") && !text.contains("# EOF"));
     }
 
+    /// Dashboards, rules and docs/metrics.md are made from the recorded list.
+    #[test]
+    fn the_recorded_list_of_own_metrics_is_this() {
+        let telemetry = Telemetry::new("1.2.3", Some("abc"));
+        telemetry.poll_failed("softnet");
+        telemetry.read_failed("softirq");
+        telemetry.observe(observed());
+        let families = kstrobe_export::own::families(&telemetry.encode(Format::Protobuf)).unwrap();
+        let list = kstrobe_mixin::own::record(&kstrobe_mixin::own::metrics(&families));
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../mixin/own_metrics.json");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(path, &list).unwrap();
+        }
+        let recorded = std::fs::read_to_string(path).unwrap();
+        assert_eq!(recorded, list, "run this test with BLESS=1, then `cargo xtask mixin`");
+    }
+
     #[test]
     fn what_is_gone_leaves_no_series() {
         let telemetry = Telemetry::new("1", None);

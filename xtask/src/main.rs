@@ -1,10 +1,11 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench | demo | helm | image | unit`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | bench | demo | helm | image | unit`.
 
 mod apt;
 mod bench;
 mod chart;
 mod container;
 mod demo;
+mod mixin;
 mod programs;
 mod test;
 mod tidy;
@@ -29,6 +30,8 @@ enum Chore {
     Test,
     /// Check file sizes, the arrows between rooms, names and words
     Tidy,
+    /// Write dashboards, rules and docs/metrics.md anew from the catalogue of metrics
+    Mixin,
     /// Run tests against the kernel inside other kernels: Debian's 5.10, 6.1, 6.12 and newest, emulated
     Vm(vm::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Test => test::run(&root),
         Chore::Tidy => tidy::run(&root),
+        Chore::Mixin => mixin::run(&root),
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),

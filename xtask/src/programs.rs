@@ -24,6 +24,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("trace-cmd", &["trace-cmd"]),
     ("runc", &["runc"]),
     ("buildah", &["buildah"]),
+    ("jsonnet", &["jsonnet"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
