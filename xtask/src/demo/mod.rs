@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: a busy node, the agent, a real Prometheus, and what they answer. Everything ends by itself.
 
+mod check;
 mod load;
 mod prometheus;
 mod questions;
@@ -14,9 +15,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Probes that the load gives something to do.
-const PROBES: &str = "runqueue,wakeups,futex,hardirqs,block,vfs,filesystem,page_cache,page_faults,tcp_connect,tcp_sessions,drops,\
-                      packet_sizes,sockets,tasks,offcpu";
+/// Packs of probes, beside the default ones, that the load gives something to do.
+const PACKS: &[&str] = &[
+    "runqueue",
+    "wakeups",
+    "futex",
+    "hardirqs",
+    "block",
+    "vfs",
+    "filesystem",
+    "page_cache",
+    "page_faults",
+    "tcp_connect",
+    "tcp_sessions",
+    "drops",
+    "packet_sizes",
+    "sockets",
+    "tasks",
+    "offcpu",
+    "name_resolution",
+];
 /// Between two scrapes, and two evaluations of the rules.
 const INTERVAL_SECONDS: u32 = 2;
 /// An agent that is not ready by then is taken for broken.
@@ -37,6 +55,9 @@ pub struct Options {
     /// Where Prometheus listens
     #[arg(long, default_value = "127.0.0.1:9790")]
     prometheus: String,
+    /// Ask every query of the dashboards and rules instead, and fail when one has no data
+    #[arg(long)]
+    check: bool,
     /// Keep agent and Prometheus running until Ctrl-C
     #[arg(long)]
     keep: bool,
@@ -74,7 +95,11 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     println!("it answered {served} requests\n");
     // The last events have to be scraped.
     std::thread::sleep(Duration::from_secs(2 * u64::from(INTERVAL_SECONDS)));
-    questions::answer(&prometheus, options.seconds)?;
+    if options.check {
+        check::run(&prometheus, PACKS)?;
+    } else {
+        questions::answer(&prometheus, options.seconds)?;
+    }
     if options.keep {
         println!("\nagent and Prometheus go on until Ctrl-C");
         loop {
@@ -89,7 +114,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 fn start_agent(binary: &Path, options: &Options, folder: &Path) -> Result<Running> {
     let log = File::create(folder.join("agent.log"))?;
     let mut command = Command::new(binary);
-    command.args(["run", "--enable", PROBES, "--web.listen-address", &options.listen]);
+    command.args(["run", "--enable", &PACKS.join(","), "--web.listen-address", &options.listen]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut agent = Running(command.spawn().with_context(|| format!("starting {}", binary.display()))?);
     let begin = Instant::now();

@@ -83,7 +83,7 @@ fn sample(series: &Value) -> Option<Sample> {
 fn configuration(rules: &Path, agent: &str) -> String {
     format!(
         "global:\n  scrape_interval: {INTERVAL_SECONDS}s\n  scrape_timeout: {INTERVAL_SECONDS}s\n  evaluation_interval: {INTERVAL_SECONDS}s\n\
-         rule_files: ['{}/*.yaml']\n\
+         rule_files: ['{0}/kstrobe-alerts.yaml', '{0}/kstrobe-slo-native.yaml']\n\
          scrape_configs:\n  - job_name: kstrobe\n    scrape_protocols: [PrometheusProto, OpenMetricsText1.0.0, PrometheusText0.0.4]\n    \
          always_scrape_classic_histograms: true\n    static_configs: [{{targets: ['{agent}']}}]\n",
         rules.display()
