@@ -111,10 +111,23 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// With a budget that a machine which is slow, or busy with something else, does not exceed either.
+fn configuration(folder: &Path) -> String {
+    format!(
+        "probes:\n  enable: [{}]\nlimits:\n  budget_cpu_percent: 50\ncaptures:\n  dir: {}\nrules:\n  - name: slow_answers\n    \
+         when: p99(recv_wait_seconds{{comm=\"shop-web\"}}) > 20ms for 5s\n    \
+         capture: {{ events: [sched], duration: 2s }}\n",
+        PACKS.join(", "),
+        folder.join("captures").display(),
+    )
+}
+
 fn start_agent(binary: &Path, options: &Options, folder: &Path) -> Result<Running> {
     let log = File::create(folder.join("agent.log"))?;
     let mut command = Command::new(binary);
-    command.args(["run", "--enable", &PACKS.join(","), "--web.listen-address", &options.listen]);
+    let config = folder.join("kstrobe.yaml");
+    fs::write(&config, configuration(folder))?;
+    command.arg("run").arg("--config").arg(&config).args(["--web.listen-address", &options.listen]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut agent = Running(command.spawn().with_context(|| format!("starting {}", binary.display()))?);
     let begin = Instant::now();
