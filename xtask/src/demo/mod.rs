@@ -34,9 +34,12 @@ const PACKS: &[&str] = &[
     "tasks",
     "offcpu",
     "name_resolution",
+    "slow_syscalls",
 ];
 /// Between two scrapes, and two evaluations of the rules.
 const INTERVAL_SECONDS: u32 = 2;
+/// How long the shop goes on while questions are asked.
+const CLOSING: Duration = Duration::from_secs(15);
 /// An agent that is not ready by then is taken for broken.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -90,16 +93,17 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let prometheus = Prometheus::start(root, &folder, &options.listen, &options.prometheus)?;
     println!("Prometheus  http://{}", options.prometheus);
 
-    println!("a small shop is busy for {} s", options.seconds);
-    let served = load::start(&folder.join("files"), Duration::from_secs(options.seconds))?.wait()?;
-    println!("it answered {served} requests\n");
-    // The last events have to be scraped.
-    std::thread::sleep(Duration::from_secs(2 * u64::from(INTERVAL_SECONDS)));
+    println!("a small shop is busy for {} s\n", options.seconds);
+    let busy = Duration::from_secs(options.seconds);
+    let shop = load::start(&folder.join("files"), busy + CLOSING)?;
+    // While it is still busy: a gauge of what is open shows nothing afterwards.
+    std::thread::sleep(busy);
     if options.check {
         check::run(&prometheus, PACKS)?;
     } else {
         questions::answer(&prometheus, options.seconds)?;
     }
+    println!("the shop answered {} requests", shop.wait()?);
     if options.keep {
         println!("\nagent and Prometheus go on until Ctrl-C");
         loop {
