@@ -134,7 +134,7 @@ pub(super) struct Demand {
 struct Turn {
     wanted: bool,
     last: Option<Instant>,
-    /// There is somebody who walks.
+    /// There is something to walk over, and somebody who does.
     served: bool,
     stop: bool,
 }
@@ -171,9 +171,16 @@ impl Demand {
         self.changed.notify_all();
     }
 
-    fn served(&self, served: bool) {
+    /// Whether there is anything to walk over from now on. The last walk was over something else.
+    pub fn serve(&self, served: bool) {
         let mut turn = lock(&self.turn);
-        (turn.served, turn.stop) = (served, !served);
+        (turn.served, turn.last) = (served, None);
+        self.changed.notify_all();
+    }
+
+    fn stop(&self) {
+        let mut turn = lock(&self.turn);
+        (turn.served, turn.stop) = (false, true);
         self.changed.notify_all();
     }
 }
@@ -184,23 +191,21 @@ pub(super) struct Walker {
     thread: JoinHandle<()>,
 }
 
-/// Starts it, if any probe needs it.
-pub(super) fn start(app: &Arc<App>) -> std::io::Result<Option<Walker>> {
-    let probes: Vec<Arc<Iterated>> = app.probes.iter().filter_map(|probe| lock(probe).iterated()).collect();
-    if probes.is_empty() {
-        return Ok(None);
-    }
+/// Starts it. It sleeps while no probe needs it.
+pub(super) fn start(app: &Arc<App>) -> std::io::Result<Walker> {
     let app = app.clone();
     let mine = app.clone();
-    let thread = std::thread::Builder::new().name("iterate".into()).spawn(move || run(&mine, &probes))?;
-    app.demand.served(true);
-    Ok(Some(Walker { app, thread }))
+    let thread = std::thread::Builder::new().name("iterate".into()).spawn(move || run(&mine))?;
+    Ok(Walker { app, thread })
 }
 
-fn run(app: &App, probes: &[Arc<Iterated>]) {
+fn run(app: &App) {
     while app.demand.next() {
         let begun = Instant::now();
-        let walk = || probes.iter().for_each(|probe| probe.walk(&app.names));
+        let walk = || {
+            let probes: Vec<Arc<Iterated>> = app.probes().iter().filter_map(|probe| lock(probe).iterated()).collect();
+            probes.iter().for_each(|probe| probe.walk(&app.names));
+        };
         if catch_unwind(AssertUnwindSafe(walk)).is_err() {
             tracing::error!(
                 "reading iterators failed: this is an error in kstrobe, please report it with the lines above"
@@ -213,7 +218,7 @@ fn run(app: &App, probes: &[Arc<Iterated>]) {
 impl Walker {
     /// Ends it. A walk that is under way is finished first.
     pub fn stop(self) {
-        self.app.demand.served(false);
+        self.app.demand.stop();
         // A thread that is gone already needs no telling.
         let _ = self.thread.join();
     }
@@ -229,7 +234,7 @@ mod tests {
         let begun = Instant::now();
         demand.fresh();
         assert!(begun.elapsed() < PATIENCE, "nobody walks, so nobody waits");
-        demand.served(true);
+        demand.serve(true);
         demand.fresh();
         assert!(begun.elapsed() >= PATIENCE, "nobody answers");
         let walker = demand.clone();
@@ -246,7 +251,7 @@ mod tests {
             demand.fresh();
             assert!(lock(&demand.turn).is_fresh());
         }
-        demand.served(false);
+        demand.stop();
         assert_eq!(walks.join().unwrap(), 1, "within a second all see the same walk");
     }
 }
