@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::agent::{Agent, Setup};
+use support::agent::Agent;
 use support::capture::instances;
 use support::kernel_objects::{Kind, all, held_by};
 use support::{load, wait_for, witnesses};
@@ -22,7 +22,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Counts the calls of this test's threads of a name.
 fn calls(probe: &str, comm: &str) -> String {
     format!(
-        "probe: {probe}\nsummary: Calls.\nat: syscall:getppid:enter\nwhere: comm == \"{comm}\"\n\
+        // The load is more than the budget allows, and is to be counted whole.
+        "probe: {probe}\nsummary: Calls.\nbudget_cpu_percent: 0\nat: syscall:getppid:enter\nwhere: comm == \"{comm}\"\n\
          metrics:\n  {probe}_calls_total: {{ type: counter }}\n"
     )
 }
@@ -53,7 +54,8 @@ fn hash(agent: &Agent) -> String {
 
 /// Ids of the programs of a probe.
 fn programs(agent: &Agent, probe: &str) -> BTreeMap<u64, String> {
-    held_by(agent.pid(), Kind::Programs).into_iter().filter(|(_, name)| name.starts_with(probe)).collect()
+    let of_probe = |name: &String| name.starts_with(&format!("ks_{probe}_"));
+    held_by(agent.pid(), Kind::Programs).into_iter().filter(|(_, name)| of_probe(name)).collect()
 }
 
 /// Calls in a thread of this name until it is told to stop; gives how many.
@@ -115,7 +117,7 @@ fn root_unchanged_probes_keep_their_counts_through_reloads_under_load() {
             agent.write("probes/kept.yaml", &format!("{}{kept}", "# A comment.\n".repeat(round + 1)));
             agent.write("probes/changed.yaml", &format!("{}# {round}\n", calls("changed", &format!("kst-{round}"))));
             let told = reload(&agent, 200);
-            assert!(told.starts_with("reloaded: 1 probes unchanged, 1 replaced, 0 started, 0 ended\n"), "{told}");
+            assert!(told.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 0 started, 0 ended\n"), "{told}");
             assert_eq!(programs(&agent, "kept"), ids, "round {round}");
             let new = programs(&agent, "changed");
             assert!(!new.is_empty() && new.keys().all(|id| !seen.contains_key(id)), "round {round}: {new:?}");
@@ -157,8 +159,8 @@ fn root_a_configuration_with_a_mistake_changes_nothing() {
         ("probes/new.yaml", new.replace("summary:", "sumary:"), "new.yaml:2:1"),
         ("probes/new.yaml", "probe: [".to_owned(), "new.yaml:1"),
         // Only the compiler knows types.
-        ("probes/new.yaml", new.replace("comm ==", "no_such_field =="), "new.yaml:4"),
-        ("probes/kept.yaml", calls("kept", "kst-load").replace("comm ==", "pid =="), "kept.yaml:4"),
+        ("probes/new.yaml", new.replace("comm ==", "no_such_field =="), "new.yaml:5"),
+        ("probes/kept.yaml", calls("kept", "kst-load").replace("comm ==", "pid =="), "kept.yaml:5"),
         // Only the kernel knows events; what runs must not go for what cannot.
         ("probes/kept.yaml", calls("kept", "kst-load").replace("syscall:getppid:enter", "rawtracepoint:no_such"), "no_such"),
         ("kstrobe.yaml", unknown, "no_such_probe"),
@@ -298,7 +300,7 @@ fn receives(version: usize) -> String {
         "probe: slow\nsummary: Version {version}.\n\
          span: {{ start: 'syscall:recvfrom:enter', end: 'syscall:recvfrom:exit', where: comm == \"kst-slow\" }}\n\
          metrics:\n  slow_seconds: {{ type: histogram, value: elapsed }}\n  \
-         slow_where: {{ type: stacks, value: elapsed, unit: seconds, stacks: [kernel, user] }}\n\
+         slow_where_seconds: {{ type: stacks, value: elapsed, stacks: [kernel, user] }}\n\
          slow:\n  when: elapsed > 5ms\n  max_per_second: 1000\n  fields: {{ took: elapsed, stack: kstack }}\n"
     )
 }
@@ -319,9 +321,14 @@ fn root_reloads_leave_nothing_behind() {
     let detached = |agent: &Agent| {
         let metrics = agent.scrape();
         let all = metrics.series("kstrobe_probe_attached", &[]);
-        all.filter(|(_, value)| *value != 1.0).map(|(labels, _)| labels.clone()).collect::<Vec<_>>()
+        let mut names: Vec<String> =
+            all.filter(|(_, value)| *value != 1.0).map(|(labels, _)| labels["probe"].clone()).collect();
+        names.dedup();
+        names
     };
-    assert_eq!(detached(&agent), vec![]);
+    // Not every kernel has hooks at functions, in the kernel or in programs.
+    let lacking = detached(&agent);
+    assert!(lacking.iter().all(|name| name == "kernel" || name == "user"), "{lacking:?}");
     let own = format!("kstrobe-{}-", agent.pid());
     let held = |agent: &Agent| {
         let names = |kind| held_by(agent.pid(), kind).into_values().collect::<Vec<_>>();
@@ -336,8 +343,8 @@ fn root_reloads_leave_nothing_behind() {
             agent.write(&format!("probes/{name}.yaml"), &text);
         }
         let told = reload(&agent, 200);
-        assert!(told.starts_with("reloaded: 0 probes unchanged, 9 replaced, 0 started, 0 ended\n"), "{told}");
-        assert_eq!(detached(&agent), vec![], "version {version}");
+        assert!(told.starts_with("reloaded; probes: 0 unchanged, 9 replaced, 0 started, 0 ended\n"), "{told}");
+        assert_eq!(detached(&agent), lacking, "version {version}");
     };
     change(1);
     let before = held(&agent);
@@ -352,7 +359,7 @@ fn root_reloads_leave_nothing_behind() {
         std::fs::remove_file(agent.folder().join(format!("probes/{name}.yaml"))).unwrap();
     }
     let told = reload(&agent, 200);
-    assert!(told.starts_with("reloaded: 0 probes unchanged, 0 replaced, 0 started, 9 ended\n"), "{told}");
+    assert!(told.starts_with("reloaded; probes: 0 unchanged, 0 replaced, 0 started, 9 ended\n"), "{told}");
     let (objects, _, instances, _) = held(&agent);
     assert_eq!((objects, instances), (vec![], 0), "no probe, nothing in the kernel");
     let metrics = agent.scrape();
@@ -394,7 +401,7 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
         agent.write("probes/slow.yaml", &receives(version));
         agent.write("probes/walked.yaml", &every_kind(version)[7].1);
         let told = reload(&agent, 200);
-        assert!(told.contains("1 probes unchanged"), "{told}");
+        assert!(told.contains("1 unchanged"), "{told}");
         assert!(agent.scrape().sum("kstrobe_walked_tasks", &[]) > 1.0, "iterators are read at once");
         slow_receives(5);
         // The next reload takes the probe away: nothing that it sent is lost with it.
@@ -411,18 +418,18 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
     let list: Value = serde_json::from_str(&list.1).unwrap();
     assert_eq!(list["events"].as_array().unwrap().len(), events);
     assert_eq!(value(&agent, "kstrobe_slow_seconds_count"), 5.0);
-    let (status, folded) = agent.get("/api/v1/stacks/slow_where?format=folded").unwrap();
+    let (status, folded) = agent.get("/api/v1/stacks/slow_where_seconds?format=folded").unwrap();
     assert!(status == 200 && folded.contains("recvfrom"), "{status} {folded}");
     // Who waits for a profile of a probe that goes hears why there is none.
     std::thread::scope(|scope| {
-        let profile = scope.spawn(|| agent.get("/api/v1/stacks/slow_where?seconds=5").unwrap());
+        let profile = scope.spawn(|| agent.get("/api/v1/stacks/slow_where_seconds?seconds=5").unwrap());
         std::thread::sleep(Duration::from_secs(1));
         std::fs::remove_file(agent.folder().join("probes/slow.yaml")).unwrap();
         reload(&agent, 200);
         let (status, body) = profile.join().unwrap();
         assert!(status != 200 && body.contains("the configuration has changed"), "{status} {body}");
     });
-    assert_eq!(agent.get("/api/v1/stacks/slow_where").unwrap().0, 404);
+    assert_eq!(agent.get("/api/v1/stacks/slow_where_seconds").unwrap().0, 404);
     agent.stop();
 }
 
@@ -449,7 +456,7 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
         agent.write("kstrobe.yaml", &rule(10));
         let told = reload(&agent, 200);
         let fired = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            assert!(told.contains("1 probes unchanged"), "{told}");
+            assert!(told.contains("1 unchanged"), "{told}");
             wait_for("the rule's capture", LIMIT, || {
                 let metrics = agent.scrape();
                 (metrics.sum("kstrobe_captures_total", &[("trigger", "rule"), ("result", "done")]) == 1.0).then_some(())
@@ -488,7 +495,7 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     if !limits {
         agent.write("kstrobe.yaml", &budget(7));
         let told = reload(&agent, 200);
-        assert!(told.contains("2 probes unchanged") && told.contains("`log.format` has changed"), "{told}");
+        assert!(told.contains("2 unchanged") && told.contains("`log.format` has changed"), "{told}");
     }
     agent.stop();
 }

@@ -137,6 +137,8 @@ struct Turn {
     /// There is something to walk over, and somebody who does.
     served: bool,
     stop: bool,
+    /// Which probes there are to walk over: a number that grows.
+    round: u64,
 }
 
 impl Turn {
@@ -158,16 +160,21 @@ impl Demand {
         drop(self.changed.wait_timeout_while(turn, PATIENCE, waiting).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until a walk is wanted; `false` when it is time to stop.
-    fn next(&self) -> bool {
+    /// Waits until a walk is wanted, and says in which round; `None` when it is time to stop.
+    fn next(&self) -> Option<u64> {
         let idle = |turn: &mut Turn| !turn.wanted && !turn.stop;
         let mut turn = self.changed.wait_while(lock(&self.turn), idle).unwrap_or_else(PoisonError::into_inner);
         turn.wanted = false;
-        !turn.stop
+        (!turn.stop).then_some(turn.round)
     }
 
-    fn done(&self, begun: Instant) {
-        lock(&self.turn).last = Some(begun);
+    fn done(&self, begun: Instant, round: u64) {
+        let mut turn = lock(&self.turn);
+        match round == turn.round {
+            true => turn.last = Some(begun),
+            // Meanwhile there are others, and somebody may wait for them.
+            false => turn.wanted = true,
+        }
         self.changed.notify_all();
     }
 
@@ -175,6 +182,7 @@ impl Demand {
     pub fn serve(&self, served: bool) {
         let mut turn = lock(&self.turn);
         (turn.served, turn.last) = (served, None);
+        turn.round += 1;
         self.changed.notify_all();
     }
 
@@ -200,7 +208,7 @@ pub(super) fn start(app: &Arc<App>) -> std::io::Result<Walker> {
 }
 
 fn run(app: &App) {
-    while app.demand.next() {
+    while let Some(round) = app.demand.next() {
         let begun = Instant::now();
         let walk = || {
             let probes: Vec<Arc<Iterated>> = app.probes().iter().filter_map(|probe| lock(probe).iterated()).collect();
@@ -211,7 +219,7 @@ fn run(app: &App) {
                 "reading iterators failed: this is an error in kstrobe, please report it with the lines above"
             );
         }
-        app.demand.done(begun);
+        app.demand.done(begun, round);
     }
 }
 
@@ -240,9 +248,9 @@ mod tests {
         let walker = demand.clone();
         let walks = std::thread::spawn(move || {
             let mut walks = 0;
-            while walker.next() {
+            while let Some(round) = walker.next() {
                 walks += 1;
-                walker.done(Instant::now());
+                walker.done(Instant::now(), round);
             }
             walks
         });
@@ -253,5 +261,19 @@ mod tests {
         }
         demand.stop();
         assert_eq!(walks.join().unwrap(), 1, "within a second all see the same walk");
+    }
+
+    #[test]
+    fn a_walk_over_other_probes_is_no_answer() {
+        let demand = Demand::default();
+        demand.serve(true);
+        demand.fresh();
+        let round = demand.next().unwrap();
+        demand.serve(true);
+        demand.done(Instant::now(), round);
+        assert!(!lock(&demand.turn).is_fresh());
+        let round = demand.next().expect("another walk is wanted at once");
+        demand.done(Instant::now(), round);
+        assert!(lock(&demand.turn).is_fresh());
     }
 }

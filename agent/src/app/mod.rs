@@ -235,9 +235,11 @@ impl App {
         self.probes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on these are the probes that run.
+    /// From now on these are the probes that run. Whoever reads all of them has the names locked and takes the list then: when
+    /// this is done, nobody reads by an older one.
     fn run_these(&self, probes: Vec<Probe>) {
         let iterated = probes.iter().any(|probe| lock(probe).iterated().is_some());
+        let _names = lock(&self.names);
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
         self.demand.serve(iterated);
     }

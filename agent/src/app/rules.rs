@@ -64,8 +64,8 @@ impl App {
     /// Reads the probes that have these metrics, and no others.
     fn show(&self, desk: &Desk, metrics: &[String]) {
         let wanted = |probe: &super::Running| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
-        let probes: Vec<_> = self.probes().iter().filter(|probe| wanted(&lock(probe))).cloned().collect();
-        if probes.iter().any(|probe| lock(probe).iterated().is_some()) {
+        let walks = |probe: &super::Running| wanted(probe) && probe.iterated().is_some();
+        if self.probes().iter().any(|probe| walks(&lock(probe))) {
             self.demand.fresh();
         }
         let now = Moment::now();
@@ -74,8 +74,11 @@ impl App {
             let mut names = lock(&self.names);
             // What probes say of themselves belongs into expositions.
             let mut unused = Observed::default();
-            for probe in probes {
-                families.append(&mut lock(&probe).scrape(&mut names, now, &mut unused, &self.telemetry));
+            for probe in self.probes().iter() {
+                let mut running = lock(probe);
+                if wanted(&running) {
+                    families.append(&mut running.scrape(&mut names, now, &mut unused, &self.telemetry));
+                }
             }
         }
         families.retain(|family| metrics.contains(&family.about.name));

@@ -127,7 +127,7 @@ struct Prepared {
 impl Reload {
     fn run(&mut self, asked: &Receiver<Ask>) {
         loop {
-            let (why, listener) = match asked.recv_timeout(LOOK_EVERY) {
+            let (why, first) = match asked.recv_timeout(LOOK_EVERY) {
                 Ok(Ask::Read(why, listener)) => (why, listener),
                 Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
@@ -138,13 +138,21 @@ impl Reload {
                     ("files have changed", None)
                 }
             };
+            // One reload is for all who asked before it began.
+            let mut listeners: Vec<Sender<Answer>> = first.into_iter().collect();
+            while let Ok(ask) = asked.try_recv() {
+                match ask {
+                    Ask::Read(_, listener) => listeners.extend(listener),
+                    Ask::Stop => return,
+                }
+            }
             let answer = catch_unwind(AssertUnwindSafe(|| self.reload(why))).unwrap_or_else(|_| {
                 let fault = "the reload failed: this is an error in kstrobe, please report it with the agent's log";
                 Err(self.refuse(fault.to_owned().into()))
             });
-            if let Some(listener) = listener {
+            for listener in listeners {
                 // Who hung up needs no answer.
-                let _ = listener.send(answer);
+                let _ = listener.send(answer.clone());
             }
         }
     }
@@ -193,13 +201,13 @@ impl Reload {
         *lock(&app.told) = Told::default();
         app.telemetry.configured(0, &intent.hash);
         let notes = self.notes(&intent);
-        tracing::info!(result = counts, hash = intent.hash, "reloaded");
+        tracing::info!(probes = counts, hash = intent.hash, "reloaded");
         for note in &notes {
             tracing::warn!(reason = note, "not all of the configuration runs");
         }
         let notes: String = notes.into_iter().map(|note| format!("warning: {note}\n")).collect();
         let doubts = diag::render(&diagnostics);
-        Ok(format!("reloaded: {counts}\n{notes}{doubts}"))
+        Ok(format!("reloaded; probes: {counts}\n{notes}{doubts}"))
     }
 
     /// Loads and attaches what is new, beside what runs.
@@ -282,11 +290,7 @@ impl Reload {
             lock(&app.events).unread.push((name, unread));
         }
         lock(&app.events).sink = Some(sink);
-        format!(
-            "{kept} probes unchanged, {} replaced, {started} started, {} ended",
-            replaced.len(),
-            plan.ends.len()
-        )
+        format!("{kept} unchanged, {} replaced, {started} started, {} ended", replaced.len(), plan.ends.len())
     }
 
     /// What of the configuration only a restart brings, and does what else there is to do.
@@ -306,3 +310,6 @@ impl Reload {
         notes
     }
 }
+
+#[cfg(test)]
+mod tests;
