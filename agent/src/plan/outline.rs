@@ -46,7 +46,7 @@ pub enum Engine {
 }
 
 /// A metric as the agent exports it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     /// For exporters.
     pub about: Arc<Descriptor>,
