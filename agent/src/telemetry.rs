@@ -5,6 +5,7 @@
 //! that is gone leaves no series behind.
 
 mod captures;
+mod config;
 mod process;
 
 use kstrobe_export::{Format, to_text_0_0_4};
@@ -12,7 +13,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, prometheus_protobuf, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -171,7 +172,7 @@ pub struct Telemetry {
     poll_errors: Family<Labels, Counter>,
     read_errors: Family<Labels, Counter>,
     events_unwritten: Counter,
-    config_errors: Gauge,
+    config: config::Config,
 }
 
 impl Telemetry {
@@ -183,7 +184,7 @@ impl Telemetry {
         let buckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
         let scrape_duration = Histogram::new(buckets);
         let (poll_errors, read_errors) = (Family::default(), Family::default());
-        let (config_errors, events_unwritten) = (Gauge::default(), Counter::default());
+        let events_unwritten = Counter::default();
 
         // The registry ends every help text with a full stop.
         let own = registry.sub_registry_with_prefix("kstrobe");
@@ -198,11 +199,10 @@ impl Telemetry {
         own.register("read_errors", help, read_errors.clone());
         let help = "Single events that could not be written to where `events` says";
         own.register("events_unwritten", help, events_unwritten.clone());
-        let help = "Mistakes in configuration and probe files: what they ask for does not run";
-        own.register("config_errors", help, config_errors.clone());
+        let config = config::Config::new(own);
         own.register_collector(Box::new(ObservedCollector(observed.clone())));
         registry.register_collector(Box::new(process::ProcessCollector::new()));
-        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, events_unwritten, config_errors }
+        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, events_unwritten, config }
     }
 
     /// An exposition was written.
@@ -226,9 +226,19 @@ impl Telemetry {
         self.events_unwritten.inc();
     }
 
-    /// Files were read, with so many mistakes.
-    pub fn configured(&self, mistakes: usize) {
-        self.config_errors.set(i64::try_from(mistakes).unwrap_or(i64::MAX));
+    /// A probe is gone: what was counted of it goes as well.
+    pub fn forget(&self, probe: &str) {
+        self.read_errors.remove(&vec![("probe", probe.to_owned())]);
+    }
+
+    /// The agent runs what files ask for that have this hash, but for so many mistakes.
+    pub fn configured(&self, mistakes: usize, hash: &str) {
+        self.config.runs(mistakes, hash);
+    }
+
+    /// Files were read again, and what they ask for runs or not.
+    pub fn reloaded(&self, well: bool) {
+        self.config.reloaded(well);
     }
 
     /// Replaces what is known from the kernel.
@@ -423,7 +433,10 @@ mod tests {
         telemetry.scraped(Duration::from_millis(3));
         telemetry.poll_failed("softnet");
         telemetry.read_failed("softirq");
-        telemetry.configured(3);
+        telemetry.configured(3, "abc0");
+        telemetry.configured(3, "abc1");
+        telemetry.reloaded(true);
+        telemetry.reloaded(false);
         telemetry.event_unwritten();
         telemetry.observe(observed());
         let open = openmetrics(&telemetry);
@@ -436,6 +449,10 @@ mod tests {
                 r#"kstrobe_poll_errors_total{source="softnet"} 1"#,
                 r#"kstrobe_read_errors_total{probe="softirq"} 1"#,
                 "kstrobe_config_errors 3",
+                r#"kstrobe_config_hash{hash="abc1"} 1"#,
+                "kstrobe_config_last_reload_successful 0",
+                r#"kstrobe_config_reloads_total{result="failure"} 1"#,
+                r#"kstrobe_config_reloads_total{result="success"} 1"#,
                 r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason=""} 1"#,
                 r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason="no event \"x\"\nhere"} 0"#,
                 r#"kstrobe_program_run_seconds_total{probe="softirq",program="p0"} 1.5"#,

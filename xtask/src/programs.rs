@@ -22,6 +22,8 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
     ("trace-cmd", &["trace-cmd"]),
+    ("runc", &["runc"]),
+    ("buildah", &["buildah"]),
     ("jsonnet", &["jsonnet"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
@@ -29,7 +31,11 @@ const NEEDED: &[(&str, &[&str])] = &[
 
 /// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
 /// becomes newer: program, package, release of Debian.
-const UNPACKED: &[(&str, &str, &str)] = &[("prometheus", "prometheus", "sid"), ("promtool", "promtool", "sid")];
+const UNPACKED: &[(&str, &str, &str)] = &[
+    ("prometheus", "prometheus", "sid"),
+    ("promtool", "promtool", "sid"),
+    ("prometheus-node-exporter", "prometheus-node-exporter", "sid"),
+];
 
 /// Where they are; the tests' `support` looks here, too.
 const UNPACKED_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs");

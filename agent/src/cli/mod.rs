@@ -103,6 +103,10 @@ struct RunArgs {
     /// Address to serve on; may be given several times [default: 127.0.0.1:9779].
     #[arg(long = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
+    /// Let everybody who can reach the agent ask for a reload by POST or PUT /-/reload. Without it those may who may ask
+    /// for captures.
+    #[arg(long = "web.enable-lifecycle")]
+    lifecycle: bool,
     /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
     #[arg(long, value_name = "stderr|none|FILE")]
     events: Option<String>,
@@ -153,6 +157,7 @@ fn run(args: RunArgs) -> ExitCode {
         source: args.source,
         choice: Choice { enable: args.enable, disable: args.disable, only: args.only },
         listen: args.listen,
+        lifecycle: args.lifecycle,
         events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),

@@ -61,7 +61,7 @@ async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (state, headers) = (shared.clone(), request.headers().clone());
     // A token is a file.
-    let checked = tokio::task::spawn_blocking(move || state.endpoints.captures.access.check(&headers)).await;
+    let checked = tokio::task::spawn_blocking(move || (state.endpoints.captures)().access.check(&headers)).await;
     match checked {
         Ok(Ok(())) => next.run(request).await,
         Ok(Err(denied)) => {
@@ -82,8 +82,8 @@ async fn on_desk(
     shared: Arc<Shared>,
     work: impl FnOnce(Arc<Desk>) -> Result<Response, Denial> + Send + 'static,
 ) -> Response {
-    let desk = match &shared.endpoints.captures.desk {
-        Ok(desk) => desk.clone(),
+    let desk = match (shared.endpoints.captures)().desk {
+        Ok(desk) => desk,
         Err(denied) => return (denied.status, format!("{}\n", denied.message)).into_response(),
     };
     match tokio::task::spawn_blocking(move || work(desk)).await {
@@ -124,7 +124,7 @@ async fn start(State(shared): State<Arc<Shared>>, peer: Option<Extension<Peer>>,
     on_desk(shared, move |desk| {
         let service = desk.service();
         let request =
-            asked::from_json(&body, service.settings()).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+            asked::from_json(&body, &service.settings()).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         let what = format!("start {}", asked::to_json(&request));
         let trigger = Trigger { kind: "api".into(), client: peer.clone(), ..Trigger::default() };
         let started = service.start(request, trigger);

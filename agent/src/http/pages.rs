@@ -37,7 +37,7 @@ pub fn readiness(status: &Status) -> (bool, String) {
     };
     if missing.is_empty() && mistakes.is_empty() {
         let held = if throttled.is_empty() { "" } else { ", not all with all their events" };
-        return (true, format!("ready: {} probes attached{held}\n{throttled}", probes.len()));
+        return (true, format!("ready: {} probes attached{held}\n{throttled}{}", probes.len(), refused(status)));
     }
     let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
     for probe in missing {
@@ -48,5 +48,14 @@ pub fn readiness(status: &Status) -> (bool, String) {
         text.push_str(&format!("{}\n", mistake.replace('\n', " ")));
     }
     text.push_str(&throttled);
+    text.push_str(&refused(status));
     (false, text)
+}
+
+/// A reload that was refused takes nothing from readiness: what ran before runs on.
+fn refused(status: &Status) -> String {
+    let lines = status.refused.iter().map(|line| format!("{}\n", line.replace('\n', " ")));
+    let head =
+        (!status.refused.is_empty()).then(|| "the last reload was refused, what ran before runs on:\n".to_owned());
+    head.into_iter().chain(lines).collect()
 }

@@ -1,13 +1,14 @@
 //! The routes, and the one scrape that may run at a time.
 
 use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
-use super::{captures, events, negotiate, pages};
+use super::{captures, events, negotiate, pages, reload};
 use crate::events::tail::Tail;
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
-use axum::{Router, routing::get};
+use axum::routing::{get, post};
 use flate2::{Compression, write::GzEncoder};
 use kstrobe_export::Format;
 use serde::Serialize;
@@ -34,8 +35,10 @@ pub struct Endpoints {
     pub profile: Box<Profile>,
     /// The last single events.
     pub events: Arc<Tail>,
-    /// Captures, and who may ask for them.
-    pub captures: captures::Captures,
+    /// Captures, and who may ask for them, now.
+    pub captures: Box<dyn Fn() -> captures::Captures + Send + Sync>,
+    /// Reads the configuration again.
+    pub reload: reload::Reload,
     /// Of the agent.
     pub version: String,
 }
@@ -50,6 +53,9 @@ pub struct Status {
     /// Mistakes in files, each on a line: what stands there is no probe, so none of the others can tell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<String>,
+    /// Why the last reload was refused, if it was: what ran before runs on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
 }
 
 /// A probe of it.
@@ -140,6 +146,7 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/api/v1/stacks/{metric}", get(stacks::profile))
         .route("/api/v1/events", get(events::events))
         .merge(captures::routes(shared.clone()))
+        .route("/-/reload", post(reload::reload).put(reload::reload))
         .with_state(shared)
 }
 

@@ -46,7 +46,7 @@ pub enum Engine {
 }
 
 /// A metric as the agent exports it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     /// For exporters.
     pub about: Arc<Descriptor>,
@@ -134,7 +134,8 @@ mod tests {
             let exported = exported.iter().map(|about| {
                 (about.name.as_str(), about.help.as_str(), about.unit.as_str(), about.label_names.as_slice())
             });
-            let told = told.metrics.iter().map(|m| (m.name.as_str(), m.help.as_str(), m.unit.as_str(), m.labels.as_slice()));
+            let told =
+                told.metrics.iter().map(|m| (m.name.as_str(), m.help.as_str(), m.unit.as_str(), m.labels.as_slice()));
             assert_eq!(exported.collect::<Vec<_>>(), told.collect::<Vec<_>>());
         }
     }

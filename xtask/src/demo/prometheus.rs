@@ -1,12 +1,12 @@
-//! A Prometheus of its own: found, or fetched from Debian without installing anything.
+//! A Prometheus of its own.
 
 use super::{INTERVAL_SECONDS, Running, START_LIMIT};
-use crate::apt::Apt;
 use crate::programs;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,16 +21,28 @@ pub struct Prometheus {
 
 /// One series of an answer.
 pub struct Sample {
-    /// Its labels, the name apart, as `a="x", b="y"`.
-    pub labels: String,
-    /// Its value.
+    labels: BTreeMap<String, String>,
+    /// Its value; a histogram's number of observations.
     pub value: f64,
+}
+
+impl Sample {
+    /// What a label says.
+    pub fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+
+    /// `a="x", b="y"`, without what all series of the demonstration share.
+    pub fn labels(&self) -> String {
+        let shown = self.labels.iter().filter(|(name, _)| !["__name__", "job", "instance"].contains(&name.as_str()));
+        shown.map(|(name, value)| format!("{name}={value:?}")).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl Prometheus {
     /// Starts it and waits until it is ready.
     pub fn start(root: &Path, folder: &Path, agent: &str, address: &str) -> Result<Prometheus> {
-        let binary = binary(folder)?;
+        let binary = programs::unpack("prometheus")?;
         let data = folder.join("prometheus-data");
         if data.exists() {
             fs::remove_dir_all(&data)?;
@@ -73,44 +85,19 @@ impl Prometheus {
 }
 
 fn sample(series: &Value) -> Option<Sample> {
-    let labels = series["metric"].as_object()?;
-    let shown = labels.iter().filter(|(name, _)| !["__name__", "job", "instance"].contains(&name.as_str()));
-    let labels = shown.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
-    let value = series["value"][1].as_str()?.parse().ok()?;
-    Some(Sample { labels, value })
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = series["metric"].as_object()?.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+    let value = series["value"][1].as_str().or_else(|| series["histogram"][1]["count"].as_str())?;
+    Some(Sample { labels, value: value.parse().ok()? })
 }
 
 /// `job` is the name that the project's rules and dashboards expect.
 fn configuration(rules: &Path, agent: &str) -> String {
     format!(
         "global:\n  scrape_interval: {INTERVAL_SECONDS}s\n  scrape_timeout: {INTERVAL_SECONDS}s\n  evaluation_interval: {INTERVAL_SECONDS}s\n\
-         rule_files: ['{}/*.yaml']\n\
+         rule_files: ['{0}/kstrobe-alerts.yaml', '{0}/kstrobe-slo-native.yaml']\n\
          scrape_configs:\n  - job_name: kstrobe\n    scrape_protocols: [PrometheusProto, OpenMetricsText1.0.0, PrometheusText0.0.4]\n    \
          always_scrape_classic_histograms: true\n    static_configs: [{{targets: ['{agent}']}}]\n",
         rules.display()
     )
-}
-
-fn binary(folder: &Path) -> Result<PathBuf> {
-    if let Some(found) = programs::find("prometheus") {
-        return Ok(found);
-    }
-    let unpacked = folder.join("prometheus");
-    let binary = unpacked.join("usr/bin/prometheus");
-    if !binary.is_file() {
-        println!("fetching Prometheus from Debian");
-        fs::create_dir_all(&unpacked)?;
-        let apt = Apt::open(&folder.join("apt"), &["sid".to_owned()]).context("Prometheus is not installed")?;
-        apt.download(&["prometheus".to_owned()], &unpacked)?;
-        for entry in fs::read_dir(&unpacked)? {
-            let file = entry?.path();
-            if file.extension().is_some_and(|extension| extension == "deb") {
-                let done = Command::new("dpkg-deb").arg("-x").arg(&file).arg(&unpacked).status()?;
-                if !done.success() {
-                    bail!("{} cannot be unpacked", file.display());
-                }
-            }
-        }
-    }
-    Ok(binary)
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
 
 mod events;
+mod reloads;
 
 fn probe(name: &str, reason: &str) -> ProbeStatus {
     let attached = reason.is_empty();
@@ -16,10 +17,14 @@ fn probe(name: &str, reason: &str) -> ProbeStatus {
 fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
     Endpoints {
         scrape: Box::new(|format| format!("{format:?}\n").into_bytes()),
-        status: Box::new(move || Status { probes: probes.clone(), mistakes: vec![] }),
+        status: Box::new(move || Status { probes: probes.clone(), ..Status::default() }),
         stacks: Box::new(Vec::new),
         profile: Box::new(|_| Ok(vec![])),
-        captures: captures::Captures { desk: Err(crate::http::Denied::off()), access: crate::http::Access::Local },
+        captures: Box::new(|| captures::Captures {
+            desk: Err(crate::http::Denied::off()),
+            access: crate::http::Access::Local,
+        }),
+        reload: reload::Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
         events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()])),
         version: "1.2.3".into(),
     }
@@ -83,6 +88,13 @@ fn metrics_are_negotiated() {
     let mut text = String::new();
     GzDecoder::new(body.as_slice()).read_to_string(&mut text).unwrap();
     assert_eq!(text, "OpenMetrics100\n");
+
+    let (head, body) =
+        server.get("/metrics", "Accept: application/vnd.google.protobuf;encoding=delimited;q=0.6,*/*;q=0.3\r\n");
+    let content_type =
+        "content-type: application/vnd.google.protobuf; proto=io.prometheus.client.metricfamily; encoding=delimited";
+    assert!(head.contains(content_type), "{head}");
+    assert_eq!(body, b"Protobuf\n");
 }
 
 #[test]
@@ -104,7 +116,7 @@ fn health_and_readiness() {
 fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached() {
     let mistakes = |n: usize| vec!["x.yaml:2:4: a probe has no key `sumary`".to_owned(); n];
     let server = |n| {
-        let status = move || Status { probes: vec![probe("softirq", "")], mistakes: mistakes(n) };
+        let status = move || Status { probes: vec![probe("softirq", "")], mistakes: mistakes(n), refused: vec![] };
         Server::start(Endpoints { status: Box::new(status), ..endpoints(vec![]) })
     };
     let (head, body) = server(1).text("/readyz");
