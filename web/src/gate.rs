@@ -1,0 +1,146 @@
+//! What a request must pass before the router sees it: the pace of all requests, a password, a place.
+
+use crate::body::{Turn, answering, arriving};
+use crate::counts::{Refused, add};
+use crate::limits::Limits;
+use crate::load::Settings;
+use crate::passwords::{Passwords, Verdict};
+use crate::rate::Bucket;
+use crate::serve::Peer;
+use crate::source::Source;
+use crate::watched::Watch;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Body as _, Incoming};
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::sync::Semaphore;
+
+/// Who a request comes from, among its extensions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The user whose password came with it.
+    pub user: Option<String>,
+    /// Whether the connection's client has a certificate that our authority signed.
+    pub certificate: bool,
+}
+
+impl Identity {
+    /// Whether it is known who asks.
+    pub fn is_known(&self) -> bool {
+        self.user.is_some() || self.certificate
+    }
+}
+
+/// The one gate of a server.
+pub struct Gate {
+    pub source: Arc<Source>,
+    pub limits: Limits,
+    router: TowerToHyperService<Router>,
+    /// Paths whose routes ask for credentials of their own, with all below them.
+    own_credentials: Vec<String>,
+    passwords: Arc<Passwords>,
+    bucket: Mutex<Bucket>,
+    started: Instant,
+    places: Arc<Semaphore>,
+}
+
+/// Where a request comes from.
+pub struct From {
+    pub peer: Peer,
+    pub certificate: bool,
+    pub watch: Arc<Watch>,
+}
+
+impl Gate {
+    pub fn new(router: Router, source: Arc<Source>, limits: Limits, own_credentials: Vec<String>) -> Gate {
+        let places = Arc::new(Semaphore::new(limits.requests));
+        Gate {
+            source,
+            limits,
+            router: TowerToHyperService::new(router),
+            own_credentials,
+            passwords: Arc::default(),
+            bucket: Mutex::default(),
+            started: Instant::now(),
+            places,
+        }
+    }
+
+    pub async fn answer(&self, request: Request<Incoming>, from: &From) -> Response {
+        let turn = Turn::begin(from.watch.clone());
+        add(&self.source.counters().requests);
+        // A connection lives long: what is changed meanwhile holds for its next request.
+        let settings = self.source.fresh().await;
+        let (mut response, place) = match self.pass(request, from, &settings).await {
+            Ok((request, place)) => match self.router.call(request).await {
+                Ok(response) => (response, Some(place)),
+                Err(never) => match never {},
+            },
+            Err((why, response)) => {
+                self.source.counters().refused(why);
+                (response, None)
+            }
+        };
+        for (name, value) in &settings.headers {
+            // The configuration has checked both.
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(*name), HeaderValue::try_from(value)) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        answering(response, turn, place)
+    }
+
+    async fn pass(
+        &self,
+        request: Request<Incoming>,
+        from: &From,
+        settings: &Settings,
+    ) -> Result<(Request<Body>, tokio::sync::OwnedSemaphorePermit), (Refused, Response)> {
+        let refuse = |why, status: StatusCode, text: &'static str| Err((why, (status, text).into_response()));
+        if let Some(limit) = settings.rate_limit {
+            let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            if !bucket.take(limit, self.started.elapsed()) {
+                return refuse(Refused::Rate, StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again later\n");
+            }
+        }
+        let mut identity = Identity { user: None, certificate: from.certificate };
+        if !settings.users.is_empty() && !self.has_own_credentials(request.uri().path()) {
+            let header = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+            match self.passwords.check(&settings.users, header).await {
+                Verdict::Welcome(user) => identity.user = Some(user),
+                Verdict::Wrong => {
+                    tracing::debug!(client = %from.peer.0, "no right name and password");
+                    let scheme = [(header::WWW_AUTHENTICATE, "Basic realm=\"kstrobe\", charset=\"UTF-8\"")];
+                    let answer = (StatusCode::UNAUTHORIZED, scheme, "a name and a password are needed\n");
+                    return Err((Refused::Unauthorized, answer.into_response()));
+                }
+                Verdict::Busy => {
+                    let text = "too many passwords to look at: ask again later\n";
+                    return refuse(Refused::AuthBusy, StatusCode::SERVICE_UNAVAILABLE, text);
+                }
+            }
+        }
+        if request.body().size_hint().lower() > self.limits.body_bytes as u64 {
+            return refuse(Refused::Body, StatusCode::PAYLOAD_TOO_LARGE, "the body is too large\n");
+        }
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            let text = "too many requests at once: ask again later\n";
+            return refuse(Refused::Busy, StatusCode::SERVICE_UNAVAILABLE, text);
+        };
+        let mut request = request.map(|body| arriving(body, &self.limits));
+        request.extensions_mut().insert(from.peer);
+        request.extensions_mut().insert(identity);
+        Ok((request, place))
+    }
+
+    fn has_own_credentials(&self, path: &str) -> bool {
+        let below = |own: &String| path.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        self.own_credentials.iter().any(below)
+    }
+}
