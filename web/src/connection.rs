@@ -59,10 +59,7 @@ pub async fn serve(stream: TcpStream, peer: Peer, gate: Arc<Gate>, watch: Arc<Wa
     http(stream, is_http2, From { peer, certificate, watch }, gate, stopped).await;
 }
 
-async fn handshake(
-    tls: TlsAcceptor,
-    mut stream: Watched,
-) -> std::io::Result<tokio_rustls::server::TlsStream<Watched>> {
+async fn handshake(tls: TlsAcceptor, mut stream: Watched) -> std::io::Result<tokio_rustls::server::TlsStream<Watched>> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first[0] != TLS_HANDSHAKE {
         // Who forgot the `s` of `https` is told so.

@@ -12,7 +12,7 @@ use crate::watched::Watch;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::{Body as _, Incoming};
 use hyper::service::Service;
@@ -28,12 +28,18 @@ pub struct Identity {
     pub user: Option<String>,
     /// Whether the connection's client has a certificate that our authority signed.
     pub certificate: bool,
+    /// Whether it came with right credentials of the agent's own kind.
+    pub token: bool,
 }
+
+/// Looks for credentials of another kind than users' passwords, such as a token; may block. Who has right ones is not asked for
+/// a password: a request has only one `Authorization`.
+pub type OwnCredentials = Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>;
 
 impl Identity {
     /// Whether it is known who asks.
     pub fn is_known(&self) -> bool {
-        self.user.is_some() || self.certificate
+        self.user.is_some() || self.certificate || self.token
     }
 }
 
@@ -42,8 +48,7 @@ pub struct Gate {
     pub source: Arc<Source>,
     pub limits: Limits,
     router: TowerToHyperService<Router>,
-    /// Paths whose routes ask for credentials of their own, with all below them.
-    own_credentials: Vec<String>,
+    own_credentials: Option<OwnCredentials>,
     passwords: Arc<Passwords>,
     bucket: Mutex<Bucket>,
     started: Instant,
@@ -58,7 +63,7 @@ pub struct From {
 }
 
 impl Gate {
-    pub fn new(router: Router, source: Arc<Source>, limits: Limits, own_credentials: Vec<String>) -> Gate {
+    pub fn new(router: Router, source: Arc<Source>, limits: Limits, own_credentials: Option<OwnCredentials>) -> Gate {
         let places = Arc::new(Semaphore::new(limits.requests));
         Gate {
             source,
@@ -109,8 +114,11 @@ impl Gate {
                 return refuse(Refused::Rate, StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again later\n");
             }
         }
-        let mut identity = Identity { user: None, certificate: from.certificate };
-        if !settings.users.is_empty() && !self.has_own_credentials(request.uri().path()) {
+        let mut identity = Identity { user: None, certificate: from.certificate, token: false };
+        if !settings.users.is_empty() {
+            identity.token = self.has_own_credentials(request.headers()).await;
+        }
+        if !settings.users.is_empty() && !identity.token {
             let header = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
             match self.passwords.check(&settings.users, header).await {
                 Verdict::Welcome(user) => identity.user = Some(user),
@@ -139,8 +147,12 @@ impl Gate {
         Ok((request, place))
     }
 
-    fn has_own_credentials(&self, path: &str) -> bool {
-        let below = |own: &String| path.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        self.own_credentials.iter().any(below)
+    async fn has_own_credentials(&self, headers: &HeaderMap) -> bool {
+        let Some(own) = self.own_credentials.clone().filter(|_| headers.contains_key(header::AUTHORIZATION)) else {
+            return false;
+        };
+        let headers = headers.clone();
+        // A panic is no proof of anything.
+        tokio::task::spawn_blocking(move || own(&headers)).await.unwrap_or(false)
     }
 }

@@ -34,6 +34,13 @@ pub struct Settings {
     pub rate_limit: Option<RateLimit>,
 }
 
+impl Settings {
+    /// Whether nobody is served who did not say who they are.
+    pub fn asks_who(&self) -> bool {
+        !self.users.is_empty() || self.certificates_are_required
+    }
+}
+
 /// Why a configuration cannot be used.
 #[derive(Debug, Error)]
 pub enum LoadError {

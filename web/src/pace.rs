@@ -100,7 +100,8 @@ impl Pace {
             Phase::Idle => Some((self.since + limits.idle, Ended::Idle)),
             Phase::Serving(_) => None,
         };
-        let stall = self.stalled_since.iter().chain(self.owed.values()).map(|since| (*since + limits.stall, Ended::Stall));
+        let stall =
+            self.stalled_since.iter().chain(self.owed.values()).map(|since| (*since + limits.stall, Ended::Stall));
         phase.into_iter().chain(stall).min_by_key(|(at, _)| *at)
     }
 

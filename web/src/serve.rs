@@ -2,7 +2,7 @@
 
 use crate::connection::{self, asked};
 use crate::counts::add;
-use crate::gate::Gate;
+use crate::gate::{Gate, OwnCredentials};
 use crate::limits::Limits;
 use crate::source::Source;
 use crate::watched::Watch;
@@ -33,8 +33,8 @@ pub struct Server {
     pub source: Arc<Source>,
     /// Bounds.
     pub limits: Limits,
-    /// Paths, with all below them, whose routes ask for credentials of their own instead of a user's password.
-    pub own_credentials: Vec<String>,
+    /// What is as good as a user's password.
+    pub own_credentials: Option<OwnCredentials>,
 }
 
 impl Server {
@@ -60,6 +60,12 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Serves plain HTTP to everybody within the default limits until `stop` is done.
+pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: impl Future<Output = ()>) -> io::Result<()> {
+    let source = Arc::new(Source::plain(Arc::default()));
+    Server { listeners, router, source, limits: Limits::default(), own_credentials: None }.run(stop).await
 }
 
 /// Connections that are open.

@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn a_file_that_was_young_when_it_was_read_is_read_again_until_it_was_not() {
-        let files = vec![(PathBuf::from("a"), Some(Stamp { file: (1, 1), size: 5, changed: Duration::from_secs(100) }))];
+        let files =
+            vec![(PathBuf::from("a"), Some(Stamp { file: (1, 1), size: 5, changed: Duration::from_secs(100) }))];
         for (read_at, again) in [(100, true), (101, true), (102, false), (99, true)] {
             assert_eq!(must_read(&files, Duration::from_secs(read_at), &files), again, "{read_at}");
         }

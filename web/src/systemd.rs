@@ -50,8 +50,9 @@ pub enum News {
 pub fn notify(news: News) {
     let told = match news {
         News::Ready => sd_notify::notify(&[NotifyState::Ready]),
-        News::Reloading => NotifyState::monotonic_usec_now()
-            .and_then(|at| sd_notify::notify(&[NotifyState::Reloading, at])),
+        News::Reloading => {
+            NotifyState::monotonic_usec_now().and_then(|at| sd_notify::notify(&[NotifyState::Reloading, at]))
+        }
         News::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
         News::Alive => sd_notify::notify(&[NotifyState::Watchdog]),
     };

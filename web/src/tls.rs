@@ -101,7 +101,8 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
             let named = |suite: &&SupportedCipherSuite| format!("{:?}", suite.suite()) == name;
             provider.cipher_suites.iter().find(named).copied()
         };
-        let mut suites: Vec<_> = provider.cipher_suites.iter().filter(|suite| suite.tls13().is_some()).copied().collect();
+        let mut suites: Vec<_> =
+            provider.cipher_suites.iter().filter(|suite| suite.tls13().is_some()).copied().collect();
         for name in names {
             suites.push(of(name).ok_or_else(|| format!("there is no cipher suite {name}"))?);
         }

@@ -12,6 +12,7 @@ mod stacks;
 mod traced;
 mod upkeep;
 mod user_hooks;
+mod web;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use crate::{logging, prepare};
 use events::Sink;
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
+use kstrobe_web::systemd::{News, notify};
 use probe::Running;
 pub use stacks::{Recording, record};
 
@@ -48,12 +50,27 @@ pub struct Options {
     pub choice: Choice,
     /// `--web.listen-address`
     pub listen: Vec<String>,
+    /// `--web.*` but the addresses
+    pub web: WebOptions,
     /// `--events`
     pub events: Option<String>,
     /// `--log.level`
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
+}
+
+/// How the agent is to be reached.
+#[derive(Debug)]
+pub struct WebOptions {
+    /// `--web.config.file`
+    pub config: Option<PathBuf>,
+    /// `--web.systemd-socket`
+    pub systemd_socket: bool,
+    /// `--web.telemetry-path`
+    pub telemetry_path: String,
+    /// `--web.max-requests`
+    pub most_requests: usize,
 }
 
 /// How long captures that run may take to put down what they have once the agent stops.
@@ -71,6 +88,8 @@ struct App {
     mistakes: Vec<String>,
     /// Rules and captures.
     desk: Option<Arc<Desk>>,
+    /// What happened at the server's doors.
+    web: Arc<kstrobe_web::Counters>,
 }
 
 /// What the agent needs to take captures.
@@ -110,8 +129,13 @@ pub fn run(options: Options) -> ExitCode {
             return ExitCode::from(1);
         }
     };
+    // Before there are threads: systemd's sockets come by the environment.
+    let door = match web::open(listen, options.web) {
+        Ok(door) => door,
+        Err(code) => return code,
+    };
     let capturing = Capturing::configured(&agent, &drafts);
-    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink, capturing) {
+    match serve(door, &drafts, options.source.btf.as_deref(), mistakes, sink, capturing) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -122,21 +146,21 @@ pub fn run(options: Options) -> ExitCode {
 
 /// Starts the probes and serves them until told to stop.
 fn serve(
-    listen: &[String],
+    door: web::Door,
     drafts: &[Draft],
     btf: Option<&Path>,
     mistakes: Vec<String>,
     sink: Sink,
     capturing: Capturing,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    // The addresses first: nothing is attached for an agent that nobody could ask.
-    let listeners = http::bind(listen)?;
     // Two threads serve any scraper; scrapes themselves run on blocking threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // From here on a signal ends the agent in good order, also one that comes while probes are being attached.
     let stop = runtime.block_on(async { stop_signal() })?;
     let Capturing { desk, token_file } = capturing;
-    let app = Arc::new(App::start(drafts, btf, mistakes, desk.as_ref().ok().cloned()));
+    let web::Door { listeners, source, options } = door;
+    let counters = source.counters().clone();
+    let app = Arc::new(App::start(drafts, btf, mistakes, desk.as_ref().ok().cloned(), counters));
     let upkeep = upkeep::start(app.clone())?;
     let tail =
         Arc::new(Tail::new(drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone()).collect()));
@@ -144,6 +168,7 @@ fn serve(
     let (ended, follow) = (tail.clone(), tail);
     let stop = async move {
         stop.await;
+        notify(News::Stopping);
         // Whoever follows events would keep the server waiting.
         ended.close();
     };
@@ -151,10 +176,15 @@ fn serve(
     let rules = rules::start(&app)?;
     let addresses: Vec<_> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     let captures = http::Captures { access: Access::new(&addresses, token_file), desk: desk.clone() };
-    if let (Access::Nobody(reason), Ok(_)) = (&captures.access, &desk) {
+    if let (Access::Nobody(reason), Ok(_), false) = (&captures.access, &desk, source.settings().asks_who()) {
         tracing::warn!(reason, "the API of captures");
     }
     let (scraped, listed, profiled, stacks) = (app.clone(), app.clone(), app.clone(), app);
+    let token = captures.access.clone();
+    let own_credentials: Option<kstrobe_web::OwnCredentials> = match &token {
+        Access::Token(_) => Some(Arc::new(move |headers| token.check(headers, false).is_ok())),
+        Access::Local | Access::Nobody(_) => None,
+    };
     let endpoints = Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
         status: Box::new(move || listed.status()),
@@ -163,11 +193,18 @@ fn serve(
         events: follow,
         captures,
         version: env!("CARGO_PKG_VERSION").into(),
+        telemetry_path: options.telemetry_path,
+        most_requests: options.most_requests,
     };
+    let tls = source.settings().tls.is_some();
     for l in &listeners {
-        tracing::info!(address = %l.local_addr()?, "listening");
+        tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
-    let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
+    let limits = kstrobe_web::Limits::default();
+    let server = kstrobe_web::Server { listeners, router: http::router(endpoints), source, limits, own_credentials };
+    runtime.spawn(web::stay_alive());
+    notify(News::Ready);
+    let served = runtime.block_on(server.run(stop));
     if let Some(rules) = rules {
         rules.stop();
     }
@@ -207,7 +244,13 @@ impl Capturing {
 }
 
 impl App {
-    fn start(drafts: &[Draft], btf: Option<&Path>, mistakes: Vec<String>, desk: Option<Arc<Desk>>) -> App {
+    fn start(
+        drafts: &[Draft],
+        btf: Option<&Path>,
+        mistakes: Vec<String>,
+        desk: Option<Arc<Desk>>,
+        web: Arc<kstrobe_web::Counters>,
+    ) -> App {
         sys::raise_open_files();
         sweep();
         if drafts.is_empty() {
@@ -224,7 +267,7 @@ impl App {
         let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
         telemetry.configured(mistakes.len());
         let names = Mutex::new(Names::new());
-        App { probes, names, telemetry, demand: iterate::Demand::default(), mistakes, desk }
+        App { probes, names, telemetry, demand: iterate::Demand::default(), mistakes, desk, web }
     }
 
     /// Reads everything and writes an exposition.
@@ -256,6 +299,7 @@ impl App {
             observed.rules = desk.counts();
             exemplars = desk.exemplars();
         }
+        observed.web = Some(self.web.counts());
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
     }

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app;
+use crate::http;
 use crate::kernel::sys;
 use crate::sources::Choice;
 
@@ -100,6 +101,18 @@ struct RunArgs {
     /// Address to serve on; may be given several times [default: 127.0.0.1:9779].
     #[arg(long = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
+    /// TLS, passwords and limits, as exporters of Prometheus share them (web-config.yml); read again when it changes.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    web_config: Option<PathBuf>,
+    /// Serve on the sockets that systemd hands over, not on addresses.
+    #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
+    systemd_socket: bool,
+    /// Path of the metrics.
+    #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics", value_parser = http::telemetry_path)]
+    telemetry_path: String,
+    /// Scrapes at once, those that wait included; 0 for any number.
+    #[arg(long = "web.max-requests", value_name = "N", default_value_t = http::DEFAULT_REQUESTS)]
+    most_requests: usize,
     /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
     #[arg(long, value_name = "stderr|none|FILE")]
     events: Option<String>,
@@ -149,6 +162,12 @@ fn run(args: RunArgs) -> ExitCode {
         source: args.source,
         choice: Choice { enable: args.enable, disable: args.disable, only: args.only },
         listen: args.listen,
+        web: app::WebOptions {
+            config: args.web_config,
+            systemd_socket: args.systemd_socket,
+            telemetry_path: args.telemetry_path,
+            most_requests: args.most_requests,
+        },
         events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),

@@ -66,6 +66,8 @@ impl Server {
             captures: Captures { desk: desk.clone(), access },
             events: Arc::new(Tail::new(vec![])),
             version: "1".into(),
+            telemetry_path: "/metrics".into(),
+            most_requests: 0,
         };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
