@@ -193,9 +193,11 @@ pub fn programs(test: &str, names: &[&str]) -> bool {
     false
 }
 
+/// Where a program is: installed, or unpacked beside the build by `cargo xtask test`.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
+    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs/usr/bin");
+    path.split(':').chain([unpacked]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
 }
 
 /// Standard output of a program that must succeed.
