@@ -62,7 +62,7 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     let large = "b".repeat(1 << 20);
     for (request, expected) in [
         (format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX-A: {large}\r\n\r\n"), [431, 0]),
-        (format!("GET /{large} HTTP/1.1\r\nHost: x\r\n\r\n"), [414, 0]),
+        (format!("GET /{large} HTTP/1.1\r\nHost: x\r\n\r\n"), [431, 0]),
         (format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}\r\n", "X-A: b\r\n".repeat(1000)), [431, 0]),
         ("GET /metrics HTTP/1.0\r\nAccept: ;;;q=,,,*/*;q=9e9\r\nAccept-Encoding: \u{1}\r\n\r\n".into(), [400, 400]),
         ("GET /metrics HTTP/1.0\r\nAccept: ;;;q=,,,*/*;q=9e9;version=\"\r\n\r\n".into(), [200, 200]),
@@ -71,9 +71,9 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
         ("DELETE /metrics HTTP/1.0\r\n\r\n".into(), [405, 405]),
         ("BREW /metrics HTTP/1.0\r\n\r\n".into(), [405, 405]),
         ("GET /../../etc/passwd HTTP/1.0\r\n\r\n".into(), [404, 404]),
-        ("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n".into(), [413, 413]),
+        ("POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n".into(), [413, 413]),
         ("\u{16}\u{3}\u{1}\u{2}\u{0}".repeat(100), [400, 0]),
-        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), [400, 505]),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), [400, 0]),
     ] {
         for _ in 0..10 {
             let status = ask(address, request.as_bytes());

@@ -142,6 +142,11 @@ impl Gate {
             return refuse(Refused::Busy, StatusCode::SERVICE_UNAVAILABLE, text);
         };
         let mut request = request.map(|body| arriving(body, &self.limits));
+        // HTTP/2 has it in the address; routes look at the header.
+        let authority = request.uri().authority().and_then(|name| HeaderValue::try_from(name.as_str()).ok());
+        if let (Some(authority), false) = (authority, request.headers().contains_key(header::HOST)) {
+            request.headers_mut().insert(header::HOST, authority);
+        }
         request.extensions_mut().insert(from.peer);
         request.extensions_mut().insert(identity);
         Ok((request, place))

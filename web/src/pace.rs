@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long a connection without a request may not be pushed out: what a client just sent may not have been looked at.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_millis(200);
 /// The same for one that has had its answer.
 const IDLE_GRACE: Duration = Duration::from_millis(100);
 

@@ -202,8 +202,8 @@ fn serve(
     }
     let limits = kstrobe_web::Limits::default();
     let server = kstrobe_web::Server { listeners, router: http::router(endpoints), source, limits, own_credentials };
-    runtime.spawn(web::stay_alive());
     notify(News::Ready);
+    runtime.spawn(web::stay_alive());
     let served = runtime.block_on(server.run(stop));
     if let Some(rules) = rules {
         rules.stop();
