@@ -68,7 +68,7 @@ pub(super) fn diff(old: &[Old], new: &[New]) -> Plan {
 mod tests {
     use super::*;
     use crate::plan::draft;
-    use kstrobe_config::model::SourceFile;
+    use crate::sources::SourceFile;
     use std::sync::Arc;
 
     /// `a b2 !c`: probes by name, each with a version (1 when none is said); `!` marks one that does not run.
