@@ -110,12 +110,19 @@ mod tests {
     #[test]
     fn a_hash_is_of_names_and_texts() {
         let hash = |files: &[(&str, &str)]| {
-            let file = |(name, text): &(&str, &str)| Arc::new(SourceFile { name: (*name).into(), text: (*text).into() });
+            let file =
+                |(name, text): &(&str, &str)| Arc::new(SourceFile { name: (*name).into(), text: (*text).into() });
             super::hash(files.iter().map(file).collect::<Vec<_>>().iter())
         };
         let one = hash(&[("/etc/kstrobe/a.yaml", "x")]);
-        assert_eq!((one.len(), hash(&[("/tmp/a.yaml", "x")]) == one), (16, true), "{one}: folders differ between nodes");
-        for other in [&[("b.yaml", "x")][..], &[("a.yaml", "y")], &[("a.yamlx", "")], &[("a.yaml", "x"), ("b.yaml", "")], &[]] {
+        assert_eq!(
+            (one.len(), hash(&[("/tmp/a.yaml", "x")]) == one),
+            (16, true),
+            "{one}: folders differ between nodes"
+        );
+        for other in
+            [&[("b.yaml", "x")][..], &[("a.yaml", "y")], &[("a.yamlx", "")], &[("a.yaml", "x"), ("b.yaml", "")], &[]]
+        {
             assert_ne!(hash(other), one, "{other:?}");
         }
         // SHA-256 of nothing: the same in all versions of the agent.

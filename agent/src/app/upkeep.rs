@@ -59,9 +59,7 @@ fn run(app: &App, stopped: &Receiver<()>) {
         let pause = match turn {
             Ok(next) => next.saturating_duration_since(Instant::now()).min(LONGEST_PAUSE),
             Err(_) => {
-                tracing::error!(
-                    "upkeep failed: this is an error in kstrobe, please report it with the lines above"
-                );
+                tracing::error!("upkeep failed: this is an error in kstrobe, please report it with the lines above");
                 AFTER_A_FAULT
             }
         };

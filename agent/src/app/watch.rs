@@ -97,7 +97,8 @@ mod tests {
         let one = |word: &str| {
             let (name, version) = word.split_at(1);
             let times = (1, 0);
-            let stamp = version.parse().map(|inode| Stamp { device: 1, inode, bytes: 9, modified: times, changed: times });
+            let stamp =
+                version.parse().map(|inode| Stamp { device: 1, inode, bytes: 9, modified: times, changed: times });
             (name.into(), stamp.map_err(|_| Some(2)))
         };
         text.split_whitespace().map(one).collect()

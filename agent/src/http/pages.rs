@@ -55,6 +55,7 @@ pub fn readiness(status: &Status) -> (bool, String) {
 /// A reload that was refused takes nothing from readiness: what ran before runs on.
 fn refused(status: &Status) -> String {
     let lines = status.refused.iter().map(|line| format!("{}\n", line.replace('\n', " ")));
-    let head = (!status.refused.is_empty()).then(|| "the last reload was refused, what ran before runs on:\n".to_owned());
+    let head =
+        (!status.refused.is_empty()).then(|| "the last reload was refused, what ran before runs on:\n".to_owned());
     head.into_iter().chain(lines).collect()
 }

@@ -46,10 +46,14 @@ fn may(open: bool, access: &Access, headers: &HeaderMap) -> Result<(), Denied> {
     }
     access.check(headers).map_err(|denied| {
         let message = match access {
-            Access::Nobody(_) => "reloading by HTTP is off: others can reach the agent, and it asks for no token; set \
-                                  `captures.token_file`, start it with --web.enable-lifecycle, or send it SIGHUP",
-            Access::Local => "reloading takes no requests from web pages, and none under another name than localhost, \
-                              unless `captures.token_file` is set",
+            Access::Nobody(_) => {
+                "reloading by HTTP is off: others can reach the agent, and it asks for no token; set \
+                                  `captures.token_file`, start it with --web.enable-lifecycle, or send it SIGHUP"
+            }
+            Access::Local => {
+                "reloading takes no requests from web pages, and none under another name than localhost, \
+                              unless `captures.token_file` is set"
+            }
             Access::Token(_) => return denied,
         };
         Denied { message: message.to_owned(), ..denied }

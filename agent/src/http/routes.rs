@@ -3,11 +3,11 @@
 use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
 use super::{captures, events, negotiate, pages, reload};
 use crate::events::tail::Tail;
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Json, Response};
-use axum::Router;
 use axum::routing::{get, post};
 use flate2::{Compression, write::GzEncoder};
 use kstrobe_export::Format;

@@ -248,7 +248,9 @@ impl Reload {
             let mut running = Running::start(draft, &target, &mut loader, btf);
             if !running.runs() && step.old().is_some_and(|at| known[at].2) {
                 let (name, reason) = (&running.outline.name, running.reason());
-                return Err(Refused::from(format!("probe `{name}` runs, and would not as it is written now: {reason}")));
+                return Err(Refused::from(format!(
+                    "probe `{name}` runs, and would not as it is written now: {reason}"
+                )));
             }
             if running.due().is_some_and(|due| due <= Instant::now()) {
                 // A poll has rows from the first scrape on.
@@ -302,7 +304,10 @@ impl Reload {
             notes.push(format!("`log.level` stays as it was: {reason}"));
         }
         if intent.listen(options) != listen {
-            notes.push(format!("`listen` has changed, and takes a restart: the agent still listens on {}", listen.join(", ")));
+            notes.push(format!(
+                "`listen` has changed, and takes a restart: the agent still listens on {}",
+                listen.join(", ")
+            ));
         }
         if json != *log_json {
             notes.push("`log.format` has changed, and takes a restart".to_owned());

@@ -15,7 +15,8 @@ impl Drop for World {
     }
 }
 
-const CONFIG: &str = "probes: { disable: [recvfrom, softirq, syscalls, tcp_backlog, tcp_retransmits], directory: DIR }\n";
+const CONFIG: &str =
+    "probes: { disable: [recvfrom, softirq, syscalls, tcp_backlog, tcp_retransmits], directory: DIR }\n";
 
 fn poll(name: &str, every: &str) -> String {
     format!(
@@ -90,7 +91,8 @@ fn write(folder: &std::path::Path, name: &str, text: &str) {
 
 #[test]
 fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
-    let files = [("probes/b.yaml", poll("b", "1s")), ("probes/c.yaml", poll("c", "1s")), ("probes/d.yaml", poll("d", "1s"))];
+    let files =
+        [("probes/b.yaml", poll("b", "1s")), ("probes/c.yaml", poll("c", "1s")), ("probes/d.yaml", poll("d", "1s"))];
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let mut world = World::new(&files);
     let before = world.running();
@@ -98,7 +100,8 @@ fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
     let told = world.reload().unwrap();
     assert!(told.starts_with("reloaded; probes: 3 unchanged, 0 replaced, 0 started, 0 ended\n"), "{told}");
     assert_eq!(world.running(), before);
-    let hash = |world: &World| world.app().telemetry.encode().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
+    let hash =
+        |world: &World| world.app().telemetry.encode().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
     let first = hash(&world);
     world.write("probes/a.yaml", &poll("a", "1s"));
     world.write("probes/b.yaml", &format!("# Only a comment.\n{}", poll("b", "1s")));
