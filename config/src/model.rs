@@ -346,6 +346,8 @@ pub struct Agent {
     pub probes_directory: Option<Spanned<String>>,
     /// `limits.budget_cpu_percent:` of each probe, in millionths of one CPU's time, default 2 %; 0 for none.
     pub budget_ppm: u64,
+    /// `limits.native_bucket_limit:` populated buckets of a native histogram, default 160; 0 for no limit.
+    pub native_bucket_limit: usize,
     /// `events:` where lines of single events are written: `stderr`, `none` (the default) or the path of a file.
     pub events: String,
     /// `captures:`; without it there are none.

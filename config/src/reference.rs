@@ -57,6 +57,10 @@ pub fn limits() -> Vec<(&'static str, String)> {
             ),
         ),
         ("`budget_cpu_percent`", "0 to 10000, 2 by default".to_owned()),
+        (
+            "`limits.native_bucket_limit`",
+            format!("0 to {}, {} by default", check::MAX_NATIVE_BUCKETS, check::DEFAULT_NATIVE_BUCKETS),
+        ),
         ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
         ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),
         ("`interval:`", format!("{} to {}", ns(hook::MIN_PERIOD_NS), ns(hook::MAX_PERIOD_NS))),

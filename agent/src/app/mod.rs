@@ -20,6 +20,7 @@ mod watch;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -84,6 +85,8 @@ struct App {
     /// For the thread that writes single events.
     events: Mutex<events::Change>,
     told: Mutex<Told>,
+    /// Populated buckets of a native histogram; 0 for no limit.
+    native_bucket_limit: AtomicUsize,
 }
 
 /// What is to be told of the configuration.
@@ -154,7 +157,7 @@ fn serve(
     let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures));
     let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
-    app.telemetry.configured(mistakes.len(), &intent.hash);
+    app.configured(mistakes.len(), &intent);
     lock(&app.told).mistakes = mistakes;
     let upkeep = upkeep::start(app.clone())?;
     let tail = Arc::new(Tail::new(intent.slow()));
@@ -225,9 +228,16 @@ impl App {
             captures: RwLock::new(captures),
             events: Mutex::default(),
             told: Mutex::default(),
+            native_bucket_limit: AtomicUsize::default(),
         };
         app.run_these(probes);
         app
+    }
+
+    /// This configuration is what counts now.
+    fn configured(&self, mistakes: usize, intent: &Intent) {
+        self.telemetry.configured(mistakes, &intent.hash);
+        self.native_bucket_limit.store(intent.agent.native_bucket_limit, Relaxed);
     }
 
     /// The probes that run now.
@@ -257,7 +267,9 @@ impl App {
     fn scrape(&self, format: Format) -> Vec<u8> {
         let begun = Instant::now();
         let (snapshot, exemplars) = self.snapshot();
-        let body = kstrobe_export::exposition(&snapshot, &exemplars, &self.telemetry.encode(), format);
+        let own = self.telemetry.encode(format);
+        let limit = self.native_bucket_limit.load(Relaxed);
+        let body = kstrobe_export::exposition(&snapshot, &exemplars, &own, format, limit);
         self.telemetry.scraped(begun.elapsed());
         body
     }

@@ -8,6 +8,7 @@ mod doctor;
 mod explain;
 mod list;
 mod report;
+mod slo;
 mod stacks;
 mod target;
 mod version;
@@ -57,6 +58,8 @@ enum Command {
     Capture(Box<capture::Args>),
     /// Say what a capture tells: waits and work, functions, wakeups, interrupts, packets, block requests.
     Report(report::Args),
+    /// Print recording rules and alerts for an objective on any latency: 99.9 % of them within 10 ms.
+    Slo(slo::Args),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
     /// Describe this kernel to people elsewhere.
@@ -137,6 +140,7 @@ pub fn main() -> ExitCode {
         Command::Stacks(args) => stacks::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Slo(args) => slo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),

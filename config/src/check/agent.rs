@@ -15,7 +15,11 @@ const AGENT: Keys = Keys {
 };
 const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory"], later: &[] };
 const LOG: Keys = Keys { of: "`log`", known: &["level", "format"], later: &[] };
-const LIMITS: Keys = Keys { of: "`limits`", known: &["budget_cpu_percent"], later: &[] };
+const LIMITS: Keys = Keys { of: "`limits`", known: &["budget_cpu_percent", "native_bucket_limit"], later: &[] };
+/// As many as OpenTelemetry's SDKs keep: 20 octaves at schema 3.
+pub(crate) const DEFAULT_NATIVE_BUCKETS: usize = 160;
+/// Most buckets of a histogram in the kernel.
+pub(crate) const MAX_NATIVE_BUCKETS: usize = 1024;
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 impl Default for Agent {
@@ -26,6 +30,7 @@ impl Default for Agent {
             disable: Vec::new(),
             probes_directory: None,
             budget_ppm: super::DEFAULT_BUDGET_PPM,
+            native_bucket_limit: DEFAULT_NATIVE_BUCKETS,
             events: "none".to_owned(),
             captures: None,
             rules: Vec::new(),
@@ -58,9 +63,15 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
     }
     if let Some(entry) = fields.entry("limits")
         && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LIMITS, report)
-        && let Some(ppm) = fields.get("budget_cpu_percent").and_then(|node| super::budget(node, report))
     {
-        agent.budget_ppm = ppm;
+        if let Some(ppm) = fields.get("budget_cpu_percent").and_then(|node| super::budget(node, report)) {
+            agent.budget_ppm = ppm;
+        }
+        if let Some(node) = fields.get("native_bucket_limit")
+            && let Some(limit) = fields::integer(node, 0..=MAX_NATIVE_BUCKETS as u64, report)
+        {
+            agent.native_bucket_limit = limit as usize;
+        }
     }
     if let Some(to) = fields.get("events").and_then(|node| fields::text(node, "`stderr`, `none` or a path", report)) {
         agent.events = to.value;

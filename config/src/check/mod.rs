@@ -13,7 +13,7 @@ pub(crate) mod stacks;
 pub(crate) mod steps;
 mod user;
 
-pub(crate) use agent::agent;
+pub(crate) use agent::{DEFAULT_NATIVE_BUCKETS, MAX_NATIVE_BUCKETS, agent};
 pub(crate) use capture::capture;
 pub(crate) use captures::beyond;
 

@@ -1,4 +1,4 @@
-//! The agent as a process: started on a free loopback port, scraped, measured from outside, stopped.
+//! The agent, or another exporter, as a process: started on a free loopback port, scraped, measured from outside, stopped.
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
@@ -59,13 +59,18 @@ impl Agent {
         if let Some(config) = &settings.config {
             command.arg("--config").arg(config);
         }
+        Agent::from_command(command, address)
+    }
+
+    /// Any exporter that listens there.
+    pub fn from_command(mut command: Command, address: SocketAddr) -> Result<Agent> {
         let begin = Instant::now();
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("starting {}", settings.binary.display()))?;
+            .with_context(|| format!("starting {}", command.get_program().display()))?;
         let mut agent = Agent { child, address, first_scrape: Duration::ZERO };
         while let Err(error) = agent.scrape() {
             if let Some(status) = agent.child.try_wait()? {
@@ -82,18 +87,24 @@ impl Agent {
 
     /// The text of `/metrics`.
     pub fn scrape(&self) -> Result<String> {
+        Ok(String::from_utf8(self.ask("Accept: text/plain\r\n")?)?)
+    }
+
+    /// The body of `/metrics` for these headers, each ending a line.
+    pub fn ask(&self, headers: &str) -> Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(SCRAPE_LIMIT))?;
         // HTTP/1.0: the answer comes whole, not in chunks, and its end is the end of the stream.
-        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+        stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: localhost\r\n{headers}\r\n").as_bytes())?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("an answer without a body")?;
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
         let status = head.lines().next().unwrap_or_default();
         if !status.contains(" 200 ") {
             bail!("/metrics answered {status}");
         }
-        Ok(body.to_owned())
+        Ok(answer.split_off(end + 4))
     }
 
     /// CPU time of all its threads so far. `schedstat` counts nanoseconds, `stat` only clock ticks.

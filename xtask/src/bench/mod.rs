@@ -4,6 +4,7 @@ mod agent;
 mod bpftrace;
 mod buckets;
 mod events;
+mod formats;
 mod hand_written;
 mod hooks;
 mod load;
@@ -94,6 +95,10 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
         match scrapes::run(&sources, build, &agent, cpu) {
             Ok(text) => println!("{text}"),
             Err(error) => println!("Not run: scrapes and default probe set ({error:#})"),
+        }
+        match formats::run(&sources, build, &agent, cpu) {
+            Ok(text) => println!("{text}"),
+            Err(error) => println!("Not run: formats ({error:#})"),
         }
     }
     Ok(())

@@ -89,6 +89,7 @@ fn default_set(binary: &Path) -> Result<String> {
     Ok("### Default probe set\n\n".to_owned() + &table::markdown(&["what", "value"], rows.into_iter()))
 }
 
-fn mib(bytes: u64) -> f64 {
+/// For tables.
+pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

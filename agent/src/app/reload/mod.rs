@@ -199,7 +199,7 @@ impl Reload {
         *app.captures.write().unwrap_or_else(PoisonError::into_inner) = next.clone();
         capturing::close(&captures, Some(&next));
         *lock(&app.told) = Told::default();
-        app.telemetry.configured(0, &intent.hash);
+        app.configured(0, &intent);
         let notes = self.notes(&intent);
         tracing::info!(probes = counts, hash = intent.hash, "reloaded");
         for note in &notes {

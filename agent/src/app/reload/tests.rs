@@ -1,6 +1,7 @@
 //! An agent of polls, which need no rights: what a reload makes of what runs.
 
 use super::*;
+use kstrobe_export::Format;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Its files, and what reads them.
@@ -73,8 +74,13 @@ impl World {
         self.running().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
     }
 
+    /// The agent's own metrics.
+    fn own(&self) -> String {
+        String::from_utf8(self.app().telemetry.encode(Format::Text004)).unwrap()
+    }
+
     fn metric(&self, name: &str) -> String {
-        let text = self.app().telemetry.encode();
+        let text = self.own();
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
         line.rsplit(' ').next().unwrap().to_owned()
     }
@@ -100,8 +106,7 @@ fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
     let told = world.reload().unwrap();
     assert!(told.starts_with("reloaded; probes: 3 unchanged, 0 replaced, 0 started, 0 ended\n"), "{told}");
     assert_eq!(world.running(), before);
-    let hash =
-        |world: &World| world.app().telemetry.encode().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
+    let hash = |world: &World| world.own().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
     let first = hash(&world);
     world.write("probes/a.yaml", &poll("a", "1s"));
     world.write("probes/b.yaml", &format!("# Only a comment.\n{}", poll("b", "1s")));
