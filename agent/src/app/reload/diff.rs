@@ -82,7 +82,7 @@ mod tests {
                  metrics: {{ {name}_total: {{ type: counter }} }}\n"
             );
             let file = Arc::new(SourceFile { name: "probes.yaml".into(), text });
-            let (mut probes, wrong) = kstrobe_config::probes(&[file]);
+            let (mut probes, wrong) = crate::sources::check_probes(&[file]);
             assert_eq!(wrong, []);
             (name.to_owned(), draft(probes.remove(0)).identity().clone(), runs)
         };
