@@ -1,19 +1,44 @@
 //! Log lines on standard error: logfmt or JSON.
 
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+/// What is logged can be changed while it is.
+#[derive(Clone)]
+pub struct Level(Handle<EnvFilter, Registry>);
 
 /// Starts logging; `level` is `error` .. `trace`. Libraries are heard from `warn` on.
-pub fn start(level: &str, json: bool) -> Result<(), String> {
-    let known = ["error", "warn", "info", "debug", "trace"];
-    if !known.contains(&level) {
-        return Err(format!("`{level}` is not a log level: it is one of {}", known.join(", ")));
-    }
-    let filter = EnvFilter::try_new(format!("warn,kstrobe={level}")).map_err(|e| e.to_string())?;
+pub fn start(level: &str, json: bool) -> Result<Level, String> {
+    let (filter, handle) = reload::Layer::new(filter(level)?);
     let format = match json {
         true => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
         false => tracing_logfmt::builder().with_target(false).layer().with_writer(std::io::stderr).boxed(),
     };
-    tracing_subscriber::registry().with(format.with_filter(filter)).try_init().map_err(|e| e.to_string())
+    tracing_subscriber::registry().with(format.with_filter(filter)).try_init().map_err(|e| e.to_string())?;
+    Ok(Level(handle))
+}
+
+impl Level {
+    /// Logs from this level on.
+    pub fn set(&self, level: &str) -> Result<(), String> {
+        self.0.reload(filter(level)?).map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+impl Level {
+    /// Of a log that nobody writes.
+    pub fn of_nothing() -> Level {
+        Level(reload::Layer::new(EnvFilter::default()).1)
+    }
+}
+
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    let known = ["error", "warn", "info", "debug", "trace"];
+    if !known.contains(&level) {
+        return Err(format!("`{level}` is not a log level: it is one of {}", known.join(", ")));
+    }
+    EnvFilter::try_new(format!("warn,kstrobe={level}")).map_err(|e| e.to_string())
 }

@@ -5,13 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
-use kstrobe_config::model::{Agent, Location, Probe, SourceFile, Spanned};
+use kstrobe_config::model::{Agent, Location, Probe, Spanned};
+/// What is said of files, and their texts, for who runs what they ask for and does not read them.
+pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes};
 
 /// A file of probes has some kilobytes; whoever names a larger one did not mean it.
 const MOST_FILE_BYTES: u64 = 1 << 20;
 
 /// `kstrobe.yaml`, checked.
 pub type AgentConfig = Agent;
+
+/// Files that were read, and what is wrong with the others.
+pub type Files = (Vec<Arc<SourceFile>>, Vec<Diagnostic>);
 
 /// What the command line asks for on top of the configuration file.
 #[derive(Clone, Debug, Default)]
@@ -43,17 +48,6 @@ pub fn file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
     }
 }
 
-/// The agent's own configuration: the file's, or the defaults. With any mistake in the file there is none.
-pub fn agent(path: Option<&Path>) -> (Option<Agent>, Vec<Diagnostic>) {
-    match path {
-        None => (Some(Agent::default()), vec![]),
-        Some(path) => match file(path) {
-            Ok(file) => kstrobe_config::agent(&file),
-            Err(e) => (None, vec![e]),
-        },
-    }
-}
-
 /// All probes known: the embedded ones and those of a directory, whose files replace embedded files of the same name.
 pub fn probes(directory: Option<&Path>) -> (Vec<Probe>, Vec<Diagnostic>) {
     probes_in(directory.map(|d| (d, None)))
@@ -61,39 +55,65 @@ pub fn probes(directory: Option<&Path>) -> (Vec<Probe>, Vec<Diagnostic>) {
 
 /// `directory` with the place that names it, if one does.
 fn probes_in(directory: Option<(&Path, Option<&Location>)>) -> (Vec<Probe>, Vec<Diagnostic>) {
+    let (files, mut diagnostics) = directory.map_or_else(Default::default, |(at, named)| files_in(at, named));
+    let (probes, mut more) = probes_of(files);
+    diagnostics.append(&mut more);
+    (probes, diagnostics)
+}
+
+/// The files of a directory, with the place that names it, if one does.
+fn files_in(directory: &Path, at: Option<&Location>) -> Files {
     let mut diagnostics = Vec::new();
     let mut files = Vec::new();
-    if let Some((directory, at)) = directory {
-        match yaml_files(directory) {
-            Ok(paths) => {
-                for path in paths {
-                    match regular_file(&path) {
-                        Ok(f) => files.push(f),
-                        Err(e) => diagnostics.push(e),
-                    }
+    match yaml_files(directory) {
+        Ok(paths) => {
+            for path in paths {
+                match regular_file(&path) {
+                    Ok(f) => files.push(f),
+                    Err(e) => diagnostics.push(e),
                 }
             }
-            Err(e) => {
-                let message = format!("cannot read the probes directory {}: {e}", directory.display());
-                diagnostics.push(Diagnostic { at: at.cloned(), ..problem(message) });
-            }
+        }
+        Err(e) => {
+            let message = format!("cannot read the probes directory {}: {e}", directory.display());
+            diagnostics.push(Diagnostic { at: at.cloned(), ..problem(message) });
         }
     }
+    (files, diagnostics)
+}
+
+/// Probes of these files, and of those embedded ones that have no namesake among them.
+fn probes_of(files: Vec<Arc<SourceFile>>) -> (Vec<Probe>, Vec<Diagnostic>) {
     let base = |f: &SourceFile| f.name.rsplit('/').next().unwrap_or_default().to_string();
     let replaced: Vec<String> = files.iter().map(|f| base(f)).collect();
     let mut all: Vec<_> = kstrobe_config::embedded().into_iter().filter(|f| !replaced.contains(&base(f))).collect();
     all.extend(files);
-    let (probes, mut more) = kstrobe_config::probes(&all);
-    diagnostics.append(&mut more);
-    (probes, diagnostics)
+    kstrobe_config::probes(&all)
+}
+
+/// The directory of an agent's probe files: the command line's over the configuration's.
+pub fn directory<'a>(agent: &'a Agent, own: Option<&'a Path>) -> Option<&'a Path> {
+    own.or_else(|| agent.probes_directory.as_ref().map(|d| Path::new(&d.value)))
+}
+
+/// The files in it.
+pub fn probe_files(agent: &Agent, own: Option<&Path>) -> Files {
+    let named = agent.probes_directory.as_ref().filter(|_| own.is_none()).map(|d| &d.at);
+    directory(agent, own).map_or_else(Default::default, |directory| files_in(directory, named))
 }
 
 /// The probes an agent should run, from its configuration and the command line. Mistakes in probe files cost only the
 /// probe they are in; a name that fits nothing, of a probe or in a rule, is a mistake of whoever starts the agent, and then
 /// there are none (unless it may be the name of something that was left out for its mistakes).
 pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
-    let configured = agent.probes_directory.as_ref().map(|d| (Path::new(&d.value), Some(&d.at)));
-    let (mut all, mut diagnostics) = probes_in(directory.map(|d| (d, None)).or(configured));
+    chosen_of(probe_files(agent, directory), agent, choice)
+}
+
+/// The same of files that were read.
+pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
+    let (files, mut diagnostics) = files;
+    let (mut all, mut more) = probes_of(files);
+    diagnostics.append(&mut more);
     for probe in &mut all {
         probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
     }
@@ -109,7 +129,7 @@ pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Opti
 }
 
 /// YAML files right in a directory, in name order. A mounted ConfigMap shows each key as a link beside hidden folders.
-fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+pub fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();

@@ -5,14 +5,16 @@
 //! that is gone leaves no series behind.
 
 mod captures;
+mod config;
 mod process;
+mod web;
 
 use kstrobe_export::{Format, to_text_0_0_4};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, prometheus_protobuf, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -45,6 +47,8 @@ pub struct Observed {
     pub captures: Option<crate::capture::service::Use>,
     /// How often rules asked for a capture: rule, what came of it, number.
     pub rules: Vec<(String, &'static str, u64)>,
+    /// Connections and requests.
+    pub web: Option<kstrobe_web::Counts>,
 }
 
 /// Whether a hook is attached.
@@ -171,7 +175,7 @@ pub struct Telemetry {
     poll_errors: Family<Labels, Counter>,
     read_errors: Family<Labels, Counter>,
     events_unwritten: Counter,
-    config_errors: Gauge,
+    config: config::Config,
 }
 
 impl Telemetry {
@@ -183,7 +187,7 @@ impl Telemetry {
         let buckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
         let scrape_duration = Histogram::new(buckets);
         let (poll_errors, read_errors) = (Family::default(), Family::default());
-        let (config_errors, events_unwritten) = (Gauge::default(), Counter::default());
+        let events_unwritten = Counter::default();
 
         // The registry ends every help text with a full stop.
         let own = registry.sub_registry_with_prefix("kstrobe");
@@ -198,11 +202,10 @@ impl Telemetry {
         own.register("read_errors", help, read_errors.clone());
         let help = "Single events that could not be written to where `events` says";
         own.register("events_unwritten", help, events_unwritten.clone());
-        let help = "Mistakes in configuration and probe files: what they ask for does not run";
-        own.register("config_errors", help, config_errors.clone());
+        let config = config::Config::new(own);
         own.register_collector(Box::new(ObservedCollector(observed.clone())));
         registry.register_collector(Box::new(process::ProcessCollector::new()));
-        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, events_unwritten, config_errors }
+        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, events_unwritten, config }
     }
 
     /// An exposition was written.
@@ -226,9 +229,19 @@ impl Telemetry {
         self.events_unwritten.inc();
     }
 
-    /// Files were read, with so many mistakes.
-    pub fn configured(&self, mistakes: usize) {
-        self.config_errors.set(i64::try_from(mistakes).unwrap_or(i64::MAX));
+    /// A probe is gone: what was counted of it goes as well.
+    pub fn forget(&self, probe: &str) {
+        self.read_errors.remove(&vec![("probe", probe.to_owned())]);
+    }
+
+    /// The agent runs what files ask for that have this hash, but for so many mistakes.
+    pub fn configured(&self, mistakes: usize, hash: &str) {
+        self.config.runs(mistakes, hash);
+    }
+
+    /// Files were read again, and what they ask for runs or not.
+    pub fn reloaded(&self, well: bool) {
+        self.config.reloaded(well);
     }
 
     /// Replaces what is known from the kernel.
@@ -285,7 +298,8 @@ impl Collector for ObservedCollector {
         family(out, "slow_events", "Single events that came, by probe.", None, events)?;
         encode_iterations(out, &observed.iterations)?;
         encode_budgets(out, &observed.budgets)?;
-        captures::encode(out, &observed)
+        captures::encode(out, &observed)?;
+        observed.web.iter().try_for_each(|counts| web::encode(out, counts))
     }
 }
 
@@ -414,6 +428,17 @@ mod tests {
                 ended: vec![("api".into(), "done", 4)],
             }),
             rules: vec![("slow_recv".into(), "cooldown", 5)],
+            web: Some(kstrobe_web::Counts {
+                open: 2,
+                accepted: 7,
+                ended: vec![("idle", 3)],
+                requests: 9,
+                refused: vec![("unauthorized", 4)],
+                reloads: 1,
+                reload_ok: true,
+                reloaded_at_seconds: 1_700_000_000,
+                ..Default::default()
+            }),
         }
     }
 
@@ -423,7 +448,10 @@ mod tests {
         telemetry.scraped(Duration::from_millis(3));
         telemetry.poll_failed("softnet");
         telemetry.read_failed("softirq");
-        telemetry.configured(3);
+        telemetry.configured(3, "abc0");
+        telemetry.configured(3, "abc1");
+        telemetry.reloaded(true);
+        telemetry.reloaded(false);
         telemetry.event_unwritten();
         telemetry.observe(observed());
         let open = openmetrics(&telemetry);
@@ -436,6 +464,10 @@ mod tests {
                 r#"kstrobe_poll_errors_total{source="softnet"} 1"#,
                 r#"kstrobe_read_errors_total{probe="softirq"} 1"#,
                 "kstrobe_config_errors 3",
+                r#"kstrobe_config_hash{hash="abc1"} 1"#,
+                "kstrobe_config_last_reload_successful 0",
+                r#"kstrobe_config_reloads_total{result="failure"} 1"#,
+                r#"kstrobe_config_reloads_total{result="success"} 1"#,
                 r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason=""} 1"#,
                 r#"kstrobe_probe_attached{probe="softirq",hook="a",kind="tp_btf",reason="no event \"x\"\nhere"} 0"#,
                 r#"kstrobe_program_run_seconds_total{probe="softirq",program="p0"} 1.5"#,
@@ -459,6 +491,15 @@ mod tests {
                 r#"kstrobe_captures_evicted_total{reason="ttl"} 2"#,
                 r#"kstrobe_captures_evicted_total{reason="quota"} 3"#,
                 r#"kstrobe_rule_captures_total{rule="slow_recv",result="cooldown"} 5"#,
+                "kstrobe_http_open_connections 2",
+                "kstrobe_http_connections_total 7",
+                r#"kstrobe_http_connections_ended_total{reason="idle"} 3"#,
+                "kstrobe_http_requests_total 9",
+                r#"kstrobe_http_requests_refused_total{reason="unauthorized"} 4"#,
+                "kstrobe_web_config_reloads_total 1",
+                "kstrobe_web_config_reload_failures_total 0",
+                "kstrobe_web_config_last_reload_successful 1",
+                "kstrobe_web_config_last_reload_success_timestamp_seconds 1700000000",
             ] {
                 assert_eq!(line(text, expected), expected);
             }
@@ -470,6 +511,23 @@ mod tests {
         assert_eq!(line(&text, "# TYPE kstrobe_program_run"), "# TYPE kstrobe_program_run_seconds_total counter");
         assert_eq!(line(&text, "# TYPE kstrobe_build"), "# TYPE kstrobe_build_info gauge");
         assert!(!text.contains("# UNIT") && !text.contains("# EOF"));
+    }
+
+    /// Dashboards, rules and docs/metrics.md are made from the recorded list.
+    #[test]
+    fn the_recorded_list_of_own_metrics_is_this() {
+        let telemetry = Telemetry::new("1.2.3", Some("abc"));
+        telemetry.poll_failed("softnet");
+        telemetry.read_failed("softirq");
+        telemetry.observe(observed());
+        let families = kstrobe_export::own::families(&telemetry.encode(Format::Protobuf)).unwrap();
+        let list = kstrobe_mixin::own::record(&kstrobe_mixin::own::metrics(&families));
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../mixin/own_metrics.json");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(path, &list).unwrap();
+        }
+        let recorded = std::fs::read_to_string(path).unwrap();
+        assert_eq!(recorded, list, "run this test with BLESS=1, then `cargo xtask mixin`");
     }
 
     #[test]

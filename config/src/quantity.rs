@@ -115,6 +115,14 @@ fn unknown_unit(text: &str, number: &str, unit: &str, table: &[(&str, u64)], wha
         .hint(hint)
 }
 
+/// `50ms`, `4KiB`, `5%` or `0.5`, from anywhere but a file; or what is wrong with it, and what to write.
+pub fn read(text: &str) -> Result<Quantity, String> {
+    measured(text).map_err(|problem| match problem.hint {
+        Some(hint) => format!("{}: {hint}", problem.message),
+        None => problem.message,
+    })
+}
+
 /// `50ms`, `4KiB`, `5%` or `0.5`.
 pub(crate) fn measured(text: &str) -> Result<Quantity, Problem> {
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());

@@ -1,11 +1,15 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench | demo`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | bench | demo | helm | image | unit`.
 
 mod apt;
 mod bench;
+mod chart;
+mod container;
 mod demo;
+mod mixin;
 mod programs;
 mod test;
 mod tidy;
+mod unit;
 mod vm;
 
 use clap::{Parser, Subcommand};
@@ -26,12 +30,20 @@ enum Chore {
     Test,
     /// Check file sizes, the arrows between rooms, names and words
     Tidy,
+    /// Write dashboards, rules and docs/metrics.md anew from the catalogue of metrics
+    Mixin,
     /// Run tests against the kernel inside other kernels: Debian's 5.10, 6.1, 6.12 and newest, emulated
     Vm(vm::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
     /// Watch a busy node with the agent and a real Prometheus (root)
     Demo(demo::Options),
+    /// Check the Helm chart: lint, render, schemas of Kubernetes, and what it writes for the agent
+    Helm(chart::Options),
+    /// Build the agent as a static program, and the image with it
+    Image(container::ImageOptions),
+    /// Check the systemd unit by systemd itself
+    Unit,
 }
 
 fn main() -> ExitCode {
@@ -39,9 +51,13 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Test => test::run(&root),
         Chore::Tidy => tidy::run(&root),
+        Chore::Mixin => mixin::run(&root),
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),
+        Chore::Helm(options) => chart::run(&root, &options),
+        Chore::Image(options) => container::build_image(&root, &options),
+        Chore::Unit => unit::check(&root),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

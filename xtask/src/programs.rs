@@ -22,6 +22,9 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
     ("trace-cmd", &["trace-cmd"]),
+    ("runc", &["runc"]),
+    ("buildah", &["buildah"]),
+    ("jsonnet", &["jsonnet"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];

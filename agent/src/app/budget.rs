@@ -94,6 +94,11 @@ impl Budget {
         })
     }
 
+    /// Another limit. What was decided under the old one stands until windows say otherwise.
+    pub fn set_limit(&mut self, limit_ppm: u64) {
+        self.limit_ppm = limit_ppm;
+    }
+
     /// Takes in one window, which ended at `now` (of any clock that does not go back). While the probe is off its hooks
     /// there is nothing to take in.
     pub fn look(&mut self, now: Duration, cost: &Cost) -> Option<Order> {

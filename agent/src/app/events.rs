@@ -144,13 +144,20 @@ impl Reader {
     }
 }
 
-/// Starts to read, if any probe has events.
+/// What a new configuration means for whoever writes events.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    /// Where lines are written from now on.
+    pub sink: Option<Sink>,
+    /// The last events of probes that ended.
+    pub unread: Vec<(Arc<str>, Unread)>,
+}
+
+/// Starts to read.
 pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Reader> {
     let (stopped, stop) = io::pipe()?;
     let (end, ended) = channel();
-    if !tail.probes().is_empty() {
-        std::thread::Builder::new().name("events".into()).spawn(move || run(&app, &tail, sink, &stopped, end))?;
-    }
+    std::thread::Builder::new().name("events".into()).spawn(move || run(&app, &tail, sink, &stopped, end))?;
     Ok(Reader { stop, ended })
 }
 
@@ -202,7 +209,10 @@ impl Out<'_> {
     fn turn(&mut self, names: &mut Names) -> Vec<Arc<OwnedFd>> {
         self.symbols = self.symbols.take().filter(|(_, since)| since.elapsed() < SYMBOLS_LIFE);
         let mut ready = Vec::new();
-        for probe in &self.app.probes {
+        for (probe, unread) in self.change() {
+            self.publish(&probe, unread);
+        }
+        for probe in self.app.probes().iter() {
             let (probe, files, unread) = {
                 let mut running = lock(probe);
                 let (files, unread) = running.events(names);
@@ -212,6 +222,16 @@ impl Out<'_> {
             self.publish(&probe, unread);
         }
         ready
+    }
+
+    /// Takes up what a new configuration left, and gives the events that nobody else will. They go where those before them
+    /// went.
+    fn change(&mut self) -> Vec<(Arc<str>, Unread)> {
+        let Change { sink, unread } = std::mem::take(&mut *lock(&self.app.events));
+        if let Some(sink) = sink {
+            (self.sink, self.failed) = (sink, false);
+        }
+        unread
     }
 
     fn publish(&mut self, probe: &Arc<str>, unread: Unread) {

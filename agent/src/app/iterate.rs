@@ -134,9 +134,11 @@ pub(super) struct Demand {
 struct Turn {
     wanted: bool,
     last: Option<Instant>,
-    /// There is somebody who walks.
+    /// There is something to walk over, and somebody who does.
     served: bool,
     stop: bool,
+    /// Which probes there are to walk over: a number that grows.
+    round: u64,
 }
 
 impl Turn {
@@ -158,22 +160,35 @@ impl Demand {
         drop(self.changed.wait_timeout_while(turn, PATIENCE, waiting).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until a walk is wanted; `false` when it is time to stop.
-    fn next(&self) -> bool {
+    /// Waits until a walk is wanted, and says in which round; `None` when it is time to stop.
+    fn next(&self) -> Option<u64> {
         let idle = |turn: &mut Turn| !turn.wanted && !turn.stop;
         let mut turn = self.changed.wait_while(lock(&self.turn), idle).unwrap_or_else(PoisonError::into_inner);
         turn.wanted = false;
-        !turn.stop
+        (!turn.stop).then_some(turn.round)
     }
 
-    fn done(&self, begun: Instant) {
-        lock(&self.turn).last = Some(begun);
+    fn done(&self, begun: Instant, round: u64) {
+        let mut turn = lock(&self.turn);
+        match round == turn.round {
+            true => turn.last = Some(begun),
+            // Meanwhile there are others, and somebody may wait for them.
+            false => turn.wanted = true,
+        }
         self.changed.notify_all();
     }
 
-    fn served(&self, served: bool) {
+    /// Whether there is anything to walk over from now on. The last walk was over something else.
+    pub fn serve(&self, served: bool) {
         let mut turn = lock(&self.turn);
-        (turn.served, turn.stop) = (served, !served);
+        (turn.served, turn.last) = (served, None);
+        turn.round += 1;
+        self.changed.notify_all();
+    }
+
+    fn stop(&self) {
+        let mut turn = lock(&self.turn);
+        (turn.served, turn.stop) = (false, true);
         self.changed.notify_all();
     }
 }
@@ -184,36 +199,34 @@ pub(super) struct Walker {
     thread: JoinHandle<()>,
 }
 
-/// Starts it, if any probe needs it.
-pub(super) fn start(app: &Arc<App>) -> std::io::Result<Option<Walker>> {
-    let probes: Vec<Arc<Iterated>> = app.probes.iter().filter_map(|probe| lock(probe).iterated()).collect();
-    if probes.is_empty() {
-        return Ok(None);
-    }
+/// Starts it. It sleeps while no probe needs it.
+pub(super) fn start(app: &Arc<App>) -> std::io::Result<Walker> {
     let app = app.clone();
     let mine = app.clone();
-    let thread = std::thread::Builder::new().name("iterate".into()).spawn(move || run(&mine, &probes))?;
-    app.demand.served(true);
-    Ok(Some(Walker { app, thread }))
+    let thread = std::thread::Builder::new().name("iterate".into()).spawn(move || run(&mine))?;
+    Ok(Walker { app, thread })
 }
 
-fn run(app: &App, probes: &[Arc<Iterated>]) {
-    while app.demand.next() {
+fn run(app: &App) {
+    while let Some(round) = app.demand.next() {
         let begun = Instant::now();
-        let walk = || probes.iter().for_each(|probe| probe.walk(&app.names));
+        let walk = || {
+            let probes: Vec<Arc<Iterated>> = app.probes().iter().filter_map(|probe| lock(probe).iterated()).collect();
+            probes.iter().for_each(|probe| probe.walk(&app.names));
+        };
         if catch_unwind(AssertUnwindSafe(walk)).is_err() {
             tracing::error!(
                 "reading iterators failed: this is an error in kstrobe, please report it with the lines above"
             );
         }
-        app.demand.done(begun);
+        app.demand.done(begun, round);
     }
 }
 
 impl Walker {
     /// Ends it. A walk that is under way is finished first.
     pub fn stop(self) {
-        self.app.demand.served(false);
+        self.app.demand.stop();
         // A thread that is gone already needs no telling.
         let _ = self.thread.join();
     }
@@ -229,15 +242,15 @@ mod tests {
         let begun = Instant::now();
         demand.fresh();
         assert!(begun.elapsed() < PATIENCE, "nobody walks, so nobody waits");
-        demand.served(true);
+        demand.serve(true);
         demand.fresh();
         assert!(begun.elapsed() >= PATIENCE, "nobody answers");
         let walker = demand.clone();
         let walks = std::thread::spawn(move || {
             let mut walks = 0;
-            while walker.next() {
+            while let Some(round) = walker.next() {
                 walks += 1;
-                walker.done(Instant::now());
+                walker.done(Instant::now(), round);
             }
             walks
         });
@@ -246,7 +259,21 @@ mod tests {
             demand.fresh();
             assert!(lock(&demand.turn).is_fresh());
         }
-        demand.served(false);
+        demand.stop();
         assert_eq!(walks.join().unwrap(), 1, "within a second all see the same walk");
+    }
+
+    #[test]
+    fn a_walk_over_other_probes_is_no_answer() {
+        let demand = Demand::default();
+        demand.serve(true);
+        demand.fresh();
+        let round = demand.next().unwrap();
+        demand.serve(true);
+        demand.done(Instant::now(), round);
+        assert!(!lock(&demand.turn).is_fresh());
+        let round = demand.next().expect("another walk is wanted at once");
+        demand.done(Instant::now(), round);
+        assert!(lock(&demand.turn).is_fresh());
     }
 }

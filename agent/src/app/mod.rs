@@ -2,39 +2,49 @@
 
 mod attached;
 mod budget;
+mod capturing;
 mod events;
+mod intent;
 mod iterate;
 mod meter;
 mod poll;
 mod probe;
+mod reload;
 mod rules;
 mod stacks;
 mod traced;
 mod upkeep;
 mod user_hooks;
+mod watch;
+mod web;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::tail::Tail;
-use crate::http::{self, Access, Denied, Endpoints, Status};
+use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
+use crate::logging::{self, Level};
 use crate::metrics::labels::Names;
-use crate::plan::{self, Draft};
-use crate::rules::{configured, desk::Desk};
-use crate::sources::{self, Choice};
+use crate::plan::Draft;
+use crate::prepare;
+use crate::rules::desk::Desk;
+use crate::sources::Choice;
+use crate::sources::diag::Diagnostic;
 use crate::telemetry::{Observed, Telemetry};
-use crate::{logging, prepare};
 use events::Sink;
+use intent::{Intent, Reading};
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
+use kstrobe_web::systemd::{News, notify};
 use probe::Running;
 pub use stacks::{Recording, record};
 
@@ -49,6 +59,10 @@ pub struct Options {
     pub choice: Choice,
     /// `--web.listen-address`
     pub listen: Vec<String>,
+    /// `--web.enable-lifecycle`
+    pub lifecycle: bool,
+    /// `--web.*` but the addresses
+    pub web: WebOptions,
     /// `--events`
     pub events: Option<String>,
     /// `--log.level`
@@ -57,29 +71,48 @@ pub struct Options {
     pub log_json: Option<bool>,
 }
 
-/// How long captures that run may take to put down what they have once the agent stops.
-const CAPTURES_END: Duration = Duration::from_secs(10);
+/// A probe that others may be reading.
+type Probe = Arc<Mutex<Running>>;
+/// How the agent is to be reached.
+#[derive(Debug)]
+pub struct WebOptions {
+    /// `--web.config.file`
+    pub config: Option<PathBuf>,
+    /// `--web.systemd-socket`
+    pub systemd_socket: bool,
+    /// `--web.telemetry-path`
+    pub telemetry_path: String,
+    /// `--web.max-requests`
+    pub most_requests: usize,
+}
 
 /// Everything that runs.
 struct App {
-    probes: Vec<Mutex<Running>>,
+    /// Whoever works through them takes the list anew each time: a reload puts another one here.
+    probes: RwLock<Arc<[Probe]>>,
     /// Label texts; also the lock that keeps reads of probes one at a time. Who needs both takes this one first.
     names: Mutex<Names>,
     telemetry: Telemetry,
     /// Scrapes that want iterators to be read.
     demand: iterate::Demand,
-    /// Mistakes in files: what they ask for does not run, and has no probe to say so.
-    mistakes: Vec<String>,
-    /// Rules and captures.
-    desk: Option<Arc<Desk>>,
+    /// Rules and captures, and who may ask for them.
+    captures: RwLock<Captures>,
+    /// For the thread that writes single events.
+    events: Mutex<events::Change>,
+    told: Mutex<Told>,
     /// Populated buckets of a native histogram; 0 for no limit.
     native_bucket_limit: AtomicUsize,
+    /// What happened at the server's doors.
+    web: Arc<kstrobe_web::Counters>,
 }
 
-/// What the agent needs to take captures.
-struct Capturing {
-    desk: Result<Arc<Desk>, Denied>,
-    token_file: Option<PathBuf>,
+/// What is to be told of the configuration.
+#[derive(Debug, Default)]
+struct Told {
+    /// Mistakes in files: what they ask for does not run, and has no probe to say so.
+    mistakes: Vec<String>,
+    /// Why the last reload was refused, if it was.
+    refused: Vec<String>,
 }
 
 /// A panic in one reader must not silence the agent: what it left is data that the next read replaces.
@@ -89,32 +122,33 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
-    let (agent, diagnostics) = sources::agent(options.config.as_deref());
-    complain(&diagnostics);
-    let Some(agent) = agent else { return ExitCode::from(1) };
-    let level = options.log_level.as_deref().unwrap_or(&agent.log_level);
-    if let Err(e) = logging::start(level, options.log_json.unwrap_or(agent.log_json)) {
-        eprintln!("error: {e}");
-        return ExitCode::from(2);
-    }
-    let (probes, diagnostics) = sources::chosen(&agent, options.source.probes.as_deref(), &options.choice);
-    let Some(probes) = probes else {
-        complain(&diagnostics);
+    let mut reading = intent::read(&options, None);
+    let Some(intent) = reading.intent.take() else {
+        complain(&reading.diagnostics);
         return ExitCode::from(1);
     };
-    log(&diagnostics);
-    let mistakes = diagnostics.iter().filter(|d| d.is_error()).map(|d| d.one_line()).collect();
-    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
-    let listen = if options.listen.is_empty() { &agent.listen } else { &options.listen };
-    let sink = match Sink::open(options.events.as_deref().unwrap_or(&agent.events)) {
+    let (level, json) = intent.log(&options);
+    let level = match logging::start(level, json) {
+        Ok(level) => level,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    log(&reading.diagnostics);
+    let sink = match Sink::open(intent.events(&options)) {
         Ok(sink) => sink,
         Err(e) => {
             eprintln!("error: {e}");
             return ExitCode::from(1);
         }
     };
-    let capturing = Capturing::configured(&agent, &drafts);
-    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink, capturing, agent.native_bucket_limit) {
+    // Before there are threads: systemd's sockets come by the environment.
+    let door = match web::open(intent.listen(&options), &options.web) {
+        Ok(door) => door,
+        Err(code) => return code,
+    };
+    match serve(options, door, intent, reading, sink, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -125,94 +159,86 @@ pub fn run(options: Options) -> ExitCode {
 
 /// Starts the probes and serves them until told to stop.
 fn serve(
-    listen: &[String],
-    drafts: &[Draft],
-    btf: Option<&Path>,
-    mistakes: Vec<String>,
+    options: Options,
+    door: web::Door,
+    intent: Intent,
+    reading: Reading,
     sink: Sink,
-    capturing: Capturing,
-    native_bucket_limit: usize,
+    level: Level,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    // The addresses first: nothing is attached for an agent that nobody could ask.
-    let listeners = http::bind(listen)?;
+    let web::Door { listeners, source } = door;
+    let listen = intent.listen(&options).to_vec();
+    let addresses: Vec<SocketAddr> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     // Two threads serve any scraper; scrapes themselves run on blocking threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // From here on a signal ends the agent in good order, also one that comes while probes are being attached.
     let stop = runtime.block_on(async { stop_signal() })?;
-    let Capturing { desk, token_file } = capturing;
-    let app = Arc::new(App::start(drafts, btf, mistakes, desk.as_ref().ok().cloned()));
-    app.native_bucket_limit.store(native_bucket_limit, Relaxed);
+    let (asks, asked) = channel();
+    runtime.block_on(async { reload_signal(asks.clone()) })?;
+    let captures = capturing::start(&intent.agent, &intent.drafts, &addresses);
+    let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures, source.counters().clone()));
+    let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
+    let mistakes: Vec<String> = mistakes.collect();
+    app.configured(mistakes.len(), &intent);
+    lock(&app.told).mistakes = mistakes;
     let upkeep = upkeep::start(app.clone())?;
-    let tail =
-        Arc::new(Tail::new(drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone()).collect()));
+    let tail = Arc::new(Tail::new(intent.slow()));
     let reader = events::start(app.clone(), tail.clone(), sink)?;
-    let (ended, follow) = (tail.clone(), tail);
+    let ended = tail.clone();
     let stop = async move {
         stop.await;
+        notify(News::Stopping);
         // Whoever follows events would keep the server waiting.
         ended.close();
     };
     let walker = iterate::start(&app)?;
     let rules = rules::start(&app)?;
-    let addresses: Vec<_> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-    let captures = http::Captures { access: Access::new(&addresses, token_file), desk: desk.clone() };
-    if let (Access::Nobody(reason), Ok(_)) = (&captures.access, &desk) {
-        tracing::warn!(reason, "the API of captures");
-    }
-    let (scraped, listed, profiled, stacks) = (app.clone(), app.clone(), app.clone(), app);
-    let endpoints = Endpoints {
-        scrape: Box::new(move |format| scraped.scrape(format)),
-        status: Box::new(move || listed.status()),
-        stacks: Box::new(move || stacks.stacks()),
-        profile: Box::new(move |request| profiled.profile_as(request)),
-        events: follow,
-        captures,
-        version: env!("CARGO_PKG_VERSION").into(),
-    };
+    let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
+    let log_json = intent.log(&options).1;
+    let fixed = reload::Fixed { app: app.clone(), options, level, tail, listen, addresses, log_json };
+    let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
+    drop(intent);
+    let tls = source.settings().tls.is_some();
     for l in &listeners {
-        tracing::info!(address = %l.local_addr()?, "listening");
+        tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
-    let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
-    if let Some(rules) = rules {
-        rules.stop();
-    }
-    if let Ok(desk) = &desk {
-        desk.service().close(CAPTURES_END);
-    }
+    let bearer = app.clone();
+    let own_credentials: kstrobe_web::OwnCredentials =
+        Arc::new(move |headers| bearer.captures().access.is_token(headers));
+    let (router, limits) = (http::router(endpoints), kstrobe_web::Limits::default());
+    let server = kstrobe_web::Server { listeners, router, source, limits, own_credentials: Some(own_credentials) };
+    notify(News::Ready);
+    runtime.spawn(web::stay_alive());
+    let served = runtime.block_on(server.run(stop));
+    reloads.stop();
+    rules.stop();
+    capturing::close(&app.captures(), None);
     upkeep.stop();
     reader.stop();
-    if let Some(walker) = walker {
-        walker.stop();
-    }
+    walker.stop();
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     tracing::info!("stopped");
     Ok(served?)
 }
 
-impl Capturing {
-    /// As the configuration says. An agent that cannot store captures still measures.
-    fn configured(agent: &sources::AgentConfig, drafts: &[Draft]) -> Capturing {
-        let metrics = || drafts.iter().flat_map(|draft| draft.outline().metrics.iter());
-        let known = |name: &str| metrics().any(|metric| metric.about.name == name);
-        let engine = crate::capture::engine::kernel();
-        let desk = match configured::desk(agent, engine, known) {
-            Ok(desk) => desk.ok_or_else(Denied::off),
-            Err(reason) => {
-                tracing::error!(%reason, "captures cannot be stored: there will be none");
-                Err(Denied::broken(&reason))
-            }
-        };
-        let token_file = agent.captures.as_ref().and_then(|captures| captures.token_file.as_ref());
-        let token_file = token_file.map(|file| PathBuf::from(&file.value));
-        if let Some(Err(reason)) = token_file.as_deref().map(http::token) {
-            tracing::error!(reason, "the token of captures cannot be read");
-        }
-        Capturing { desk, token_file }
+fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<reload::Ask>) -> Endpoints {
+    let [scraped, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
+    Endpoints {
+        scrape: Box::new(move |format| scraped.scrape(format)),
+        status: Box::new(move || listed.status()),
+        stacks: Box::new(move || stacks.stacks()),
+        profile: Box::new(move |request| profiled.profile_as(request)),
+        events,
+        captures: Box::new(move || captures.captures()),
+        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks)) },
+        version: env!("CARGO_PKG_VERSION").into(),
+        telemetry_path: options.web.telemetry_path.clone(),
+        most_requests: options.web.most_requests,
     }
 }
 
 impl App {
-    fn start(drafts: &[Draft], btf: Option<&Path>, mistakes: Vec<String>, desk: Option<Arc<Desk>>) -> App {
+    fn start(drafts: &[Draft], btf: Option<&Path>, captures: Captures, web: Arc<kstrobe_web::Counters>) -> App {
         sys::raise_open_files();
         sweep();
         if drafts.is_empty() {
@@ -225,19 +251,50 @@ impl App {
         }
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
         let mut loader = Loader::new();
-        let probes = drafts.iter().map(|d| Mutex::new(Running::start(d, &target, &mut loader, btf))).collect();
-        let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
-        telemetry.configured(mistakes.len());
-        let names = Mutex::new(Names::new());
-        App {
-            probes,
-            names,
-            telemetry,
+        let start = |draft| Arc::new(Mutex::new(Running::start(draft, &target, &mut loader, btf)));
+        let probes = drafts.iter().map(start).collect();
+        let app = App {
+            probes: RwLock::default(),
+            names: Mutex::new(Names::new()),
+            telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),
             demand: iterate::Demand::default(),
-            mistakes,
-            desk,
+            captures: RwLock::new(captures),
+            events: Mutex::default(),
+            told: Mutex::default(),
             native_bucket_limit: AtomicUsize::default(),
-        }
+            web,
+        };
+        app.run_these(probes);
+        app
+    }
+
+    /// This configuration is what counts now.
+    fn configured(&self, mistakes: usize, intent: &Intent) {
+        self.telemetry.configured(mistakes, &intent.hash);
+        self.native_bucket_limit.store(intent.agent.native_bucket_limit, Relaxed);
+    }
+
+    /// The probes that run now.
+    fn probes(&self) -> Arc<[Probe]> {
+        self.probes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on these are the probes that run. Whoever reads all of them has the names locked and takes the list then: when
+    /// this is done, nobody reads by an older one.
+    fn run_these(&self, probes: Vec<Probe>) {
+        let iterated = probes.iter().any(|probe| lock(probe).iterated().is_some());
+        let _names = lock(&self.names);
+        *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
+        self.demand.serve(iterated);
+    }
+
+    /// Rules and captures now.
+    fn captures(&self) -> Captures {
+        self.captures.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn desk(&self) -> Option<Arc<Desk>> {
+        self.captures().desk.ok()
     }
 
     /// Reads everything and writes an exposition.
@@ -259,22 +316,25 @@ impl App {
         let mut observed = Observed::default();
         {
             let mut names = lock(&self.names);
-            for probe in &self.probes {
+            for probe in self.probes().iter() {
                 families.append(&mut lock(probe).scrape(&mut names, now, &mut observed, &self.telemetry));
             }
         }
         let mut exemplars = Vec::new();
-        if let Some(desk) = &self.desk {
+        if let Some(desk) = self.desk() {
             observed.captures = Some(desk.service().usage());
             observed.rules = desk.counts();
             exemplars = desk.exemplars();
         }
+        observed.web = Some(self.web.counts());
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
     }
 
     fn status(&self) -> Status {
-        Status { probes: self.probes.iter().map(|p| lock(p).status()).collect(), mistakes: self.mistakes.clone() }
+        let probes = self.probes().iter().map(|probe| lock(probe).status()).collect();
+        let told = lock(&self.told);
+        Status { probes, mistakes: told.mistakes.clone(), refused: told.refused.clone() }
     }
 }
 
@@ -301,4 +361,18 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
         }
         tracing::info!("stopping");
     })
+}
+
+/// From now on SIGHUP asks for a reload.
+fn reload_signal(asks: Sender<reload::Ask>) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            if asks.send(reload::Ask::Read("SIGHUP", None)).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(())
 }

@@ -25,7 +25,7 @@ use crate::kernel::load::{self, Loader};
 use crate::kernel::uprobe;
 use crate::metrics::labels::Names;
 use crate::plan::explain::{self, attach_point};
-use crate::plan::{self, Draft, Outline, PREFIX, Refusal};
+use crate::plan::{self, Draft, Identity, Outline, PREFIX, Refusal};
 use crate::prepare;
 use crate::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
 use kstrobe_export::snapshot::{Family, Moment};
@@ -33,6 +33,8 @@ use kstrobe_export::snapshot::{Family, Moment};
 /// A probe the agent was asked to run.
 pub(super) struct Running {
     pub outline: Outline,
+    /// What must be the same for it to go on after a reload.
+    pub identity: Arc<Identity>,
     /// As the user wrote them, each with what was chosen for it; empty when nothing was.
     hooks: Vec<(String, &'static str)>,
     /// What was chosen for it on this kernel.
@@ -136,6 +138,43 @@ impl Running {
             }
             Engine::Waiting(_) | Engine::Off(_) => vec![],
         }
+    }
+
+    /// Takes over what a new definition of the same identity may say otherwise.
+    pub fn renew(&mut self, draft: &Draft) {
+        let steered = match &self.engine {
+            Engine::Attached(a) => Some(a.can_thin()),
+            _ => None,
+        };
+        let outline = draft.outline().clone();
+        if outline.budget_ppm != self.outline.budget_ppm {
+            match (&mut self.budget, steered) {
+                (Some(budget), _) if outline.budget_ppm > 0 => budget.set_limit(outline.budget_ppm),
+                (budget, Some(can_thin)) => *budget = Budget::new(outline.budget_ppm, can_thin),
+                (budget, None) => *budget = None,
+            }
+        }
+        if let Engine::Waiting(waiting) = &mut self.engine {
+            waiting.draft = draft.clone();
+        }
+        self.outline = outline;
+    }
+
+    /// Takes it off its hooks, removes it from the kernel, and gives the events that nobody has taken yet. From then on
+    /// `reason` is why it does nothing.
+    pub fn end(&mut self, names: &mut Names, reason: &str) -> Unread {
+        if let Engine::Attached(attached) = &mut self.engine {
+            attached.detach();
+        }
+        let (_, unread) = self.events(names);
+        self.engine = Engine::Off(reason.to_owned());
+        self.budget = None;
+        unread
+    }
+
+    /// Whether it measures, or waits for what it measures.
+    pub fn runs(&self) -> bool {
+        !matches!(self.engine, Engine::Off(_))
     }
 
     /// Full names of its metrics.
@@ -323,7 +362,8 @@ impl Running {
         }
     }
 
-    fn reason(&self) -> String {
+    /// Why it does nothing, or not all that it should; empty when it does.
+    pub fn reason(&self) -> String {
         match &self.engine {
             Engine::Iterated(i) => i.failure(),
             Engine::Off(reason) => reason.clone(),
@@ -387,7 +427,8 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     let mut told = BTreeSet::new();
     hooks.retain(|hook| told.insert(hook.clone()));
     let started = Instant::now();
-    Running { hooks, outline, choices, engine, budget, started, trouble: Default::default() }
+    let identity = draft.identity().clone();
+    Running { hooks, outline, identity, choices, engine, budget, started, trouble: Default::default() }
 }
 
 fn off(draft: &Draft, reason: String) -> Running {

@@ -14,7 +14,7 @@ use kstrobe_ebpf::typed::Attach;
 use super::attached::Attached;
 use super::probe::Running;
 use super::{App, lock};
-use crate::http::{ProfileError, ProfileRequest, StacksStatus};
+use crate::http::{Access, Captures, Denied, ProfileError, ProfileRequest, StacksStatus};
 use crate::metrics::labels::Names;
 use crate::metrics::stacks::{self as sums, NO_FRAMES, StackSums};
 use crate::plan::{Draft, Metric};
@@ -30,8 +30,8 @@ const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A stacks metric of a running probe.
 #[derive(Clone)]
-pub(super) struct Wanted<'a> {
-    probe: &'a Mutex<Running>,
+pub(super) struct Wanted {
+    probe: Arc<Mutex<Running>>,
     /// Its place among the probe's metrics.
     index: usize,
     metric: Metric,
@@ -40,7 +40,7 @@ pub(super) struct Wanted<'a> {
 impl App {
     /// All stacks metrics.
     pub(super) fn stacks(&self) -> Vec<StacksStatus> {
-        let of = |probe: &Mutex<Running>| {
+        let of = |probe: &Arc<Mutex<Running>>| {
             let running = lock(probe);
             let status = running.status();
             let metrics = running.outline.metrics.iter().filter(|m| m.stacks.is_some());
@@ -55,16 +55,16 @@ impl App {
             });
             metrics.collect::<Vec<_>>()
         };
-        self.probes.iter().flat_map(of).collect()
+        self.probes().iter().flat_map(of).collect()
     }
 
     /// The stacks metric of that name, with or without our prefix.
-    pub(super) fn find_stacks(&self, name: &str) -> Result<Wanted<'_>, ProfileError> {
-        let found = self.probes.iter().find_map(|probe| {
+    pub(super) fn find_stacks(&self, name: &str) -> Result<Wanted, ProfileError> {
+        let found = self.probes().iter().find_map(|probe| {
             let fits = |m: &Metric| m.stacks.is_some() && (m.about.name == name || plain_name(&m.about) == name);
             let running = lock(probe);
             let index = running.outline.metrics.iter().position(fits)?;
-            Some(Wanted { probe, index, metric: running.outline.metrics[index].clone() })
+            Some(Wanted { probe: probe.clone(), index, metric: running.outline.metrics[index].clone() })
         });
         found.ok_or_else(|| {
             let names: Vec<String> = self.stacks().into_iter().map(|m| m.name).collect();
@@ -88,7 +88,7 @@ impl App {
     /// what there is by then.
     pub(super) fn profile(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &Wanted,
         time: Option<Duration>,
         stop: &AtomicBool,
     ) -> Result<Recording, ProfileError> {
@@ -132,10 +132,10 @@ struct Reading {
     missed: u64,
 }
 
-impl Wanted<'_> {
+impl Wanted {
     /// Does something with the probe, if it is attached.
     fn attached<T>(&self, work: impl FnOnce(&mut Attached) -> Result<T, String>) -> Result<T, ProfileError> {
-        let mut running = lock(self.probe);
+        let mut running = lock(&self.probe);
         match running.attached() {
             Ok(attached) => work(attached).map_err(ProfileError::Failed),
             Err(reason) => Err(ProfileError::NotAttached(reason)),
@@ -271,7 +271,8 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
         asked.await;
         stopped.store(true, Ordering::Relaxed);
     });
-    let app = App::start(drafts, btf, Vec::new(), None);
+    let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
+    let app = App::start(drafts, btf, captures, Arc::default());
     let said = |e: ProfileError| e.to_string();
     let wanted = app.find_stacks(metric).map_err(said)?;
     app.profile(&wanted, Some(time.unwrap_or(A_YEAR)), &stop).map_err(said)

@@ -21,6 +21,8 @@ const WINDOW: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_millis(300);
 /// Rights do not come back often.
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(3600);
+/// Longest pause: probes come with a new configuration, and nobody says so.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// After a fault of our own: not at once, it may last.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
@@ -54,11 +56,14 @@ fn run(app: &App, stopped: &Receiver<()>) {
             let window = windows.turn(app);
             next.map_or(window, |next| next.min(window))
         }));
-        let next = turn.unwrap_or_else(|_| {
-            tracing::error!("upkeep failed: this is an error in kstrobe, please report it with the lines above");
-            Instant::now() + AFTER_A_FAULT
-        });
-        match stopped.recv_timeout(next.saturating_duration_since(Instant::now())) {
+        let pause = match turn {
+            Ok(next) => next.saturating_duration_since(Instant::now()).min(LONGEST_PAUSE),
+            Err(_) => {
+                tracing::error!("upkeep failed: this is an error in kstrobe, please report it with the lines above");
+                AFTER_A_FAULT
+            }
+        };
+        match stopped.recv_timeout(pause) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -69,7 +74,7 @@ fn run(app: &App, stopped: &Receiver<()>) {
 fn attend_all(app: &App) -> Option<Instant> {
     // The processes that run now, looked at once for all probes that ask.
     let mut world = None;
-    app.probes.iter().filter_map(|probe| attend(app, probe, &mut world)).min()
+    app.probes().iter().filter_map(|probe| attend(app, probe, &mut world)).min()
 }
 
 fn attend(app: &App, probe: &Mutex<Running>, world: &mut Option<World>) -> Option<Instant> {
@@ -106,12 +111,13 @@ impl Windows {
         }
         let pause = if std::mem::take(&mut self.open) {
             let clock_ns = self.clock_ns.unwrap_or(0);
-            app.probes.iter().for_each(|probe| lock(probe).close_window(clock_ns));
+            let probes = app.probes();
+            probes.iter().for_each(|probe| lock(probe).close_window(clock_ns));
             self.on = None;
-            let soon = app.probes.iter().any(|probe| lock(probe).suspects());
+            let soon = probes.iter().any(|probe| lock(probe).suspects());
             if soon { SOON } else { EVERY - WINDOW }
         } else {
-            app.probes.iter().for_each(|probe| lock(probe).come_back());
+            app.probes().iter().for_each(|probe| lock(probe).come_back());
             self.begin(app)
         };
         self.next = Instant::now() + pause;
@@ -119,7 +125,8 @@ impl Windows {
     }
 
     fn begin(&mut self, app: &App) -> Duration {
-        if !app.probes.iter().any(|probe| lock(probe).is_metered()) {
+        let probes = app.probes();
+        if !probes.iter().any(|probe| lock(probe).is_metered()) {
             return EVERY;
         }
         match sys::enable_stats() {
@@ -138,7 +145,7 @@ impl Windows {
             self.clock_ns = Some(sys::empty_run_ns().unwrap_or(0));
             tracing::debug!(clock_ns = self.clock_ns, "what counting adds to a run");
         }
-        app.probes.iter().for_each(|probe| lock(probe).open_window());
+        probes.iter().for_each(|probe| lock(probe).open_window());
         self.open = true;
         WINDOW
     }

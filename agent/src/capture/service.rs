@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Records what is asked for into a folder, with the names that [`Form::file`] gives, until it has what it wants or is
@@ -64,7 +64,7 @@ pub struct Use {
 
 /// All of it.
 pub struct Service {
-    settings: Captures,
+    settings: RwLock<Arc<Captures>>,
     engine: Engine,
     store: Mutex<Store>,
     running: Mutex<BTreeMap<Id, Stop>>,
@@ -78,18 +78,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn limits(settings: &Captures) -> Limits {
+    Limits { max_total_bytes: settings.max_total_bytes, ttl: Duration::from_nanos(settings.ttl_ns) }
+}
+
 impl Service {
     /// Opens the store.
     pub fn open(settings: Captures, engine: Engine) -> std::io::Result<Arc<Service>> {
-        let limits = Limits { max_total_bytes: settings.max_total_bytes, ttl: Duration::from_nanos(settings.ttl_ns) };
-        let store = Mutex::new(Store::open(Path::new(&settings.dir), limits)?);
+        let store = Mutex::new(Store::open(Path::new(&settings.dir), limits(&settings))?);
+        let settings = RwLock::new(Arc::new(settings));
         let (running, ended, converting) = Default::default();
         Ok(Arc::new(Service { settings, engine, store, running, ended, converting }))
     }
 
     /// Its configuration.
-    pub fn settings(&self) -> &Captures {
-        &self.settings
+    pub fn settings(&self) -> Arc<Captures> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Another configuration, of captures in the same folder. Those that run go on as they began.
+    pub fn configure(&self, settings: Captures) {
+        lock(&self.store).limit(limits(&settings));
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     /// Begins a capture on a thread of its own.
@@ -104,14 +114,15 @@ impl Service {
 
     fn begin(self: &Arc<Self>, request: Request, trigger: Trigger) -> Result<Id, Refusal> {
         let mut running = lock(&self.running);
-        let most = self.settings.max_concurrent as usize;
+        let settings = self.settings();
+        let most = settings.max_concurrent as usize;
         if running.len() >= most {
             let run = if most == 1 { "a capture runs".to_owned() } else { format!("{most} captures run") };
             return Err(Refusal::Busy(format!(
                 "{run} already (`captures.max_concurrent`): ask again when it has ended"
             )));
         }
-        let bytes = request.max_bytes.unwrap_or(self.settings.max_bytes);
+        let bytes = request.max_bytes.unwrap_or(settings.max_bytes);
         let begun = lock(&self.store).begin(asked::to_json(&request), trigger.clone(), bytes, SystemTime::now());
         let (id, folder) = begun.map_err(|error| match error {
             StoreError::Full(_) => Refusal::Busy(error.to_string()),

@@ -221,6 +221,11 @@ impl Store {
         Ok(store)
     }
 
+    /// Other limits, which hold from the next look on.
+    pub fn limit(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     /// Reads what is there.
     fn find(&mut self) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {

@@ -8,6 +8,7 @@ mod doctor;
 mod explain;
 mod list;
 mod report;
+mod slo;
 mod stacks;
 mod target;
 mod version;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app;
+use crate::http;
 use crate::kernel::sys;
 use crate::sources::Choice;
 
@@ -57,6 +59,8 @@ enum Command {
     Capture(Box<capture::Args>),
     /// Say what a capture tells: waits and work, functions, wakeups, interrupts, packets, block requests.
     Report(report::Args),
+    /// Print recording rules and alerts for an objective on any latency: 99.9 % of them within 10 ms.
+    Slo(slo::Args),
     /// Say what this machine lacks, and what that costs.
     Doctor(doctor::Args),
     /// Describe this kernel to people elsewhere.
@@ -100,6 +104,22 @@ struct RunArgs {
     /// Address to serve on; may be given several times [default: 127.0.0.1:9779].
     #[arg(long = "web.listen-address", value_name = "ADDR")]
     listen: Vec<String>,
+    /// Let everybody who can reach the agent ask for a reload by POST or PUT /-/reload. Without it those may who may ask
+    /// for captures.
+    #[arg(long = "web.enable-lifecycle")]
+    lifecycle: bool,
+    /// TLS, passwords and limits, as exporters of Prometheus share them (web-config.yml); read again when it changes.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    web_config: Option<PathBuf>,
+    /// Serve on the sockets that systemd hands over, not on addresses.
+    #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
+    systemd_socket: bool,
+    /// Path of the metrics.
+    #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics", value_parser = http::telemetry_path)]
+    telemetry_path: String,
+    /// Scrapes at once, those that wait included; 0 for any number.
+    #[arg(long = "web.max-requests", value_name = "N", default_value_t = http::DEFAULT_REQUESTS)]
+    most_requests: usize,
     /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
     #[arg(long, value_name = "stderr|none|FILE")]
     events: Option<String>,
@@ -133,6 +153,7 @@ pub fn main() -> ExitCode {
         Command::Stacks(args) => stacks::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Slo(args) => slo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Version(args) => version::run(&args),
@@ -149,6 +170,13 @@ fn run(args: RunArgs) -> ExitCode {
         source: args.source,
         choice: Choice { enable: args.enable, disable: args.disable, only: args.only },
         listen: args.listen,
+        lifecycle: args.lifecycle,
+        web: app::WebOptions {
+            config: args.web_config,
+            systemd_socket: args.systemd_socket,
+            telemetry_path: args.telemetry_path,
+            most_requests: args.most_requests,
+        },
         events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),

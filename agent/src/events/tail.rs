@@ -11,8 +11,6 @@ pub const MOST_KEPT: usize = 1024;
 /// The last events of all probes.
 #[derive(Debug)]
 pub struct Tail {
-    /// Names of the probes that have events.
-    probes: Vec<String>,
     kept: Mutex<Kept>,
     /// Tells those who follow that there is more, or no more at all.
     news: watch::Sender<News>,
@@ -29,6 +27,8 @@ pub struct News {
 
 #[derive(Debug)]
 struct Kept {
+    /// Names of the probes that have events, or had some: a name keeps its place for good.
+    probes: Vec<String>,
     /// Oldest first.
     lines: VecDeque<Line>,
     /// Events so far, by probe.
@@ -66,19 +66,30 @@ pub struct Cursor {
 impl Tail {
     /// Empty, for these probes.
     pub fn new(probes: Vec<String>) -> Tail {
-        let kept = Kept { lines: VecDeque::new(), counts: vec![0; probes.len()], count: 0 };
-        Tail { probes, kept: Mutex::new(kept), news: watch::Sender::default() }
+        let kept = Kept { lines: VecDeque::new(), counts: vec![0; probes.len()], probes, count: 0 };
+        Tail { kept: Mutex::new(kept), news: watch::Sender::default() }
     }
 
-    /// Names of the probes that have events.
-    pub fn probes(&self) -> &[String] {
-        &self.probes
+    /// Names of the probes that have events, or had some.
+    pub fn probes(&self) -> Vec<String> {
+        self.kept().probes.clone()
     }
 
-    /// Adds an event of a probe; one of a probe that was not named at the start is passed over.
-    pub fn add(&self, probe: &str, line: &str) {
-        let Some(probe) = self.probes.iter().position(|name| name == probe) else { return };
+    /// These probes have events from now on. What was kept of others can still be asked for.
+    pub fn extend(&self, probes: Vec<String>) {
         let mut kept = self.kept();
+        for probe in probes {
+            if !kept.probes.contains(&probe) {
+                kept.probes.push(probe);
+                kept.counts.push(0);
+            }
+        }
+    }
+
+    /// Adds an event of a probe; one of a probe that was never named is passed over.
+    pub fn add(&self, probe: &str, line: &str) {
+        let mut kept = self.kept();
+        let Some(probe) = kept.probes.iter().position(|name| name == probe) else { return };
         let number = (kept.counts[probe], kept.count);
         kept.counts[probe] += 1;
         kept.count += 1;
@@ -195,6 +206,18 @@ mod tests {
         assert_eq!((found.lines.len(), found.gone), (MOST_KEPT - 10, 0));
         assert_eq!(tail.next(&mut of_b, 9), Excerpt { lines: vec![], gone: 3 });
         assert_eq!(tail.next(&mut of_b, 9), Excerpt::default());
+    }
+
+    #[test]
+    fn probes_come_and_their_places_stay() {
+        let tail = tail();
+        tail.add("b", "1");
+        let mut of_b = tail.follow(Some(1), 0);
+        tail.extend(vec!["c".into(), "b".into()]);
+        assert_eq!(tail.probes(), ["a", "b", "c"]);
+        tail.add("c", "2");
+        tail.add("b", "3");
+        assert_eq!((lines(&tail.next(&mut of_b, 9)), lines(&tail.last(Some(2), 9))), (vec!["3"], vec!["2"]));
     }
 
     #[tokio::test]

@@ -30,7 +30,7 @@ struct Options {
 /// `/api/v1/events?probe=NAME&limit=N&follow=true`
 pub(super) async fn events(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     let tail = shared.endpoints.events.clone();
-    let options = match options(query.as_deref().unwrap_or(""), tail.probes()) {
+    let options = match options(query.as_deref().unwrap_or(""), &tail.probes()) {
         Ok(options) => options,
         Err((status, message)) => return (status, message + "\n").into_response(),
     };

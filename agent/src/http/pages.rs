@@ -2,10 +2,25 @@
 
 use super::routes::{ProbeStatus, Status};
 
+/// Paths that are there already, with all below those that end with `/`.
+const TAKEN: [&str; 6] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api"];
+
+/// A path for the metrics (`--web.telemetry-path`), or why it cannot be one.
+pub fn telemetry_path(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~');
+    if !text.starts_with('/') || text.contains("//") || !text.bytes().all(plain) {
+        return Err("a path begins with `/` and has letters, digits and `-_.~` in it, e.g. /metrics".to_owned());
+    }
+    if TAKEN.iter().any(|taken| text == *taken || taken.ends_with('/') && text.starts_with(taken)) {
+        return Err(format!("{text} is something else already"));
+    }
+    Ok(text.to_owned())
+}
+
 /// `/`: what this is and where to go.
-pub fn landing(version: &str) -> String {
+pub fn landing(version: &str, telemetry_path: &str) -> String {
     let links = [
-        ("/metrics", "metrics"),
+        (telemetry_path, "metrics"),
         ("/api/v1/probes", "probes, their hooks and whether they are attached"),
         ("/api/v1/stacks", "sums by call stack, as folded text, pprof or flame graph"),
         ("/api/v1/events", "the last slow events"),
@@ -37,7 +52,7 @@ pub fn readiness(status: &Status) -> (bool, String) {
     };
     if missing.is_empty() && mistakes.is_empty() {
         let held = if throttled.is_empty() { "" } else { ", not all with all their events" };
-        return (true, format!("ready: {} probes attached{held}\n{throttled}", probes.len()));
+        return (true, format!("ready: {} probes attached{held}\n{throttled}{}", probes.len(), refused(status)));
     }
     let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
     for probe in missing {
@@ -48,5 +63,14 @@ pub fn readiness(status: &Status) -> (bool, String) {
         text.push_str(&format!("{}\n", mistake.replace('\n', " ")));
     }
     text.push_str(&throttled);
+    text.push_str(&refused(status));
     (false, text)
+}
+
+/// A reload that was refused takes nothing from readiness: what ran before runs on.
+fn refused(status: &Status) -> String {
+    let lines = status.refused.iter().map(|line| format!("{}\n", line.replace('\n', " ")));
+    let head =
+        (!status.refused.is_empty()).then(|| "the last reload was refused, what ran before runs on:\n".to_owned());
+    head.into_iter().chain(lines).collect()
 }

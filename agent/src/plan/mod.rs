@@ -1,11 +1,15 @@
 //! From checked configuration to compiled probes: the only room that knows the configuration and the compiler together.
 
 pub mod explain;
+mod identity;
 mod outline;
 mod program;
 mod report;
 
+pub use identity::Identity;
 pub use outline::{Engine, Metric, Outline, PREFIX, Poll, Stacks};
+
+use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model;
@@ -19,6 +23,7 @@ pub struct Draft {
     outline: Outline,
     program: Program,
     places: program::Places,
+    identity: Arc<Identity>,
 }
 
 /// Why a probe cannot run here.
@@ -69,7 +74,8 @@ fn with_alternatives(hook: &Hook) -> Vec<&Hook> {
 pub fn draft(probe: model::Probe) -> Draft {
     let (program, places) = program::program(&probe);
     let outline = outline::outline(&probe, program::hook_texts(&program));
-    Draft { outline, program, places }
+    let identity = Arc::new(Identity::new(program::placeless(&probe), &outline));
+    Draft { outline, program, places, identity }
 }
 
 impl Draft {
@@ -152,6 +158,11 @@ impl Draft {
     /// What the agent needs to know of it besides its programs.
     pub fn outline(&self) -> &Outline {
         &self.outline
+    }
+
+    /// What must be the same for a running probe to go on as this one.
+    pub fn identity(&self) -> &Arc<Identity> {
+        &self.identity
     }
 
     /// Compiles the probe for a kernel.

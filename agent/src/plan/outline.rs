@@ -7,8 +7,7 @@ use kstrobe_config::model::{self, MetricKind};
 
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
-/// Every exported name begins with it.
-pub const PREFIX: &str = "kstrobe_";
+pub use kstrobe_mixin::catalogue::PREFIX;
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]
@@ -47,7 +46,7 @@ pub enum Engine {
 }
 
 /// A metric as the agent exports it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     /// For exporters.
     pub about: Arc<Descriptor>,
@@ -116,4 +115,28 @@ fn metric(probe: &model::Probe, m: &model::Metric) -> Metric {
     };
     let stacks = matches!(m.kind, MetricKind::Stacks { .. }).then_some(Stacks { events: m.value.is_none() });
     Metric { about: Arc::new(about), ttl: Duration::from_nanos(m.ttl_ns), max_series: m.max_series as usize, stacks }
+}
+
+#[cfg(test)]
+mod tests {
+    use kstrobe_mixin::catalogue::Catalogue;
+
+    /// Dashboards, rules and docs/metrics.md name what is exported.
+    #[test]
+    fn the_catalogue_says_the_same() {
+        let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
+        let catalogue = Catalogue::new(&probes, Vec::new());
+        assert!(probes.len() > 20 && probes.len() == catalogue.probes.len());
+        for (probe, told) in probes.into_iter().zip(&catalogue.probes) {
+            let outline = crate::plan::draft(probe).outline().clone();
+            assert_eq!((&told.name, &told.pack, told.enabled), (&outline.name, &outline.pack, outline.enabled));
+            let exported: Vec<_> = outline.metrics.iter().map(|metric| metric.about.clone()).collect();
+            let exported = exported.iter().map(|about| {
+                (about.name.as_str(), about.help.as_str(), about.unit.as_str(), about.label_names.as_slice())
+            });
+            let told =
+                told.metrics.iter().map(|m| (m.name.as_str(), m.help.as_str(), m.unit.as_str(), m.labels.as_slice()));
+            assert_eq!(exported.collect::<Vec<_>>(), told.collect::<Vec<_>>());
+        }
+    }
 }

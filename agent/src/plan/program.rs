@@ -14,13 +14,18 @@ use kstrobe_ebpf::program::{
 pub(super) type Places = HashMap<TextId, (Location, String)>;
 
 #[derive(Default)]
-struct Texts(Places);
+struct Texts {
+    places: Places,
+    /// All texts stand nowhere.
+    placeless: bool,
+}
 
 impl Texts {
     fn add(&mut self, text: &str, at: &Location) -> Text {
-        let id = TextId(self.0.len() as u32);
-        self.0.insert(id, (at.clone(), text.to_string()));
-        Text { id, text: text.to_string(), line: at.line, column: at.column }
+        let id = TextId(self.places.len() as u32);
+        self.places.insert(id, (at.clone(), text.to_string()));
+        let (line, column) = if self.placeless { (0, 0) } else { (at.line, at.column) };
+        Text { id, text: text.to_string(), line, column }
     }
     fn text(&mut self, s: &Spanned<String>) -> Text {
         self.add(&s.value, &s.at)
@@ -56,18 +61,29 @@ fn hook_text(hook: &Spanned<model::Hook>) -> &str {
 
 pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
     let mut texts = Texts::default();
+    let mut program = written(probe, &mut texts);
     let file = &probe.name.at.file;
-    let program = Program {
+    (program.file, program.source) = (file.name.clone(), file.text.clone());
+    (program, texts.places)
+}
+
+/// The same without the places: equal for definitions that only stand elsewhere, or between other comments.
+pub(super) fn placeless(probe: &model::Probe) -> Program {
+    written(probe, &mut Texts { placeless: true, ..Texts::default() })
+}
+
+fn written(probe: &model::Probe, texts: &mut Texts) -> Program {
+    Program {
         name: texts.text(&probe.name),
-        file: file.name.clone(),
-        source: file.text.clone(),
+        file: String::new(),
+        source: String::new(),
         engine: match probe.engine {
             model::Engine::Auto | model::Engine::Bpf => Engine::Bpf,
             model::Engine::Ftrace => Engine::Ftrace,
         },
-        shape: shape(&probe.shape, &probe.metrics, &mut texts),
+        shape: shape(&probe.shape, &probe.metrics, texts),
         filter: probe.filter.as_ref().map(|f| texts.text(f)),
-        metrics: probe.metrics.iter().map(|m| metric(m, &mut texts)).collect(),
+        metrics: probe.metrics.iter().map(|m| metric(m, texts)).collect(),
         slow: probe.slow.as_ref().map(|s| Slow {
             when: texts.text(&s.when),
             fields: texts.pairs(&s.fields),
@@ -78,8 +94,7 @@ pub(super) fn program(probe: &model::Probe) -> (Program, Places) {
             steered: budget_ppm(probe) > 0 && probe.engine != model::Engine::Ftrace,
             ..Limits::default()
         },
-    };
-    (program, texts.0)
+    }
 }
 
 /// Its budget in millionths of one CPU's time; 0 for none.

@@ -3,6 +3,7 @@
 use super::desk::Desk;
 use super::{Compare, Condition, Matcher, Measure, Rule};
 use crate::capture::asked;
+use crate::capture::request::Request;
 use crate::capture::service::{Engine, Service};
 use kstrobe_config::model::{self, Agent, Captures, Match};
 use std::sync::Arc;
@@ -16,6 +17,19 @@ const PREFIX: &str = "kstrobe_";
 pub fn desk(agent: &Agent, engine: Engine, known: impl Fn(&str) -> bool) -> std::io::Result<Option<Arc<Desk>>> {
     let Some(captures) = &agent.captures else { return Ok(None) };
     let service = Service::open(captures.clone(), engine)?;
+    let (rules, default) = rules(agent, captures, known);
+    Ok(Some(Arc::new(Desk::new(service, rules, default))))
+}
+
+/// Gives a desk the rules of another configuration, whose captures lie in the same folder.
+pub fn configure(desk: &Desk, agent: &Agent, captures: &Captures, known: impl Fn(&str) -> bool) {
+    desk.service().configure(captures.clone());
+    let (rules, default) = rules(agent, captures, known);
+    desk.configure(rules, default);
+}
+
+/// All rules, and what alerts without a rule get.
+fn rules(agent: &Agent, captures: &Captures, known: impl Fn(&str) -> bool) -> (Vec<Rule>, Option<Request>) {
     let mut rules = Vec::new();
     for rule in agent.rules.iter().map(|rule| self::rule(rule, captures)) {
         match &rule.condition {
@@ -30,7 +44,7 @@ pub fn desk(agent: &Agent, engine: Engine, known: impl Fn(&str) -> bool) -> std:
         }
     }
     let default = captures.alertmanager_default.as_ref().map(|capture| asked::request(capture, captures));
-    Ok(Some(Arc::new(Desk::new(service, rules, default))))
+    (rules, default)
 }
 
 /// A rule, its capture bounded by `captures`.

@@ -71,6 +71,27 @@ struct Ruled {
     refused: Option<&'static str>,
 }
 
+impl Ruled {
+    fn new(rule: Rule, next: Instant) -> Ruled {
+        Ruled {
+            gate: Gate::new(rule.cooldown, rule.max_per_hour),
+            judge: rule.condition.as_ref().map(Judge::new),
+            next,
+            refused: None,
+            rule,
+        }
+    }
+
+    /// The same rule with another text: what it had counts against it, what it saw is worth nothing for another condition.
+    fn renew(mut self, rule: Rule, now: Instant) -> Ruled {
+        self.gate.bound(rule.cooldown, rule.max_per_hour);
+        if self.rule.condition != rule.condition {
+            return Ruled { gate: self.gate, ..Ruled::new(rule, now) };
+        }
+        Ruled { next: self.next.min(now + rule.every), rule, ..self }
+    }
+}
+
 /// All rules, and what alerts without a rule get.
 pub struct Desk {
     service: Arc<Service>,
@@ -90,21 +111,30 @@ impl Desk {
     /// With these rules, and what alerts without a rule get.
     pub fn new(service: Arc<Service>, rules: Vec<Rule>, default: Option<Request>) -> Desk {
         let begun = Instant::now();
-        let ruled = |rule: Rule| Ruled {
-            gate: Gate::new(rule.cooldown, rule.max_per_hour),
-            judge: rule.condition.as_ref().map(Judge::new),
-            next: begun,
-            refused: None,
-            rule,
-        };
         let state = State {
-            rules: rules.into_iter().map(ruled).collect(),
+            rules: rules.into_iter().map(|rule| Ruled::new(rule, begun)).collect(),
             default: default.map(|request| (request, Gate::new(DEFAULT_COOLDOWN, DEFAULT_PER_HOUR))),
             seen: Seen::default(),
             counts: BTreeMap::new(),
             links: Vec::new(),
         };
         Desk { service, begun, state: Mutex::new(state) }
+    }
+
+    /// Other rules, and another answer to alerts without a rule. A rule of the same name stays what it was but for what
+    /// changed.
+    pub fn configure(&self, rules: Vec<Rule>, default: Option<Request>) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let mut before = std::mem::take(&mut state.rules);
+        let renewed = rules.into_iter().map(|rule| match before.iter().position(|old| old.rule.name == rule.name) {
+            Some(at) => before.swap_remove(at).renew(rule, now),
+            None => Ruled::new(rule, now),
+        });
+        state.rules = renewed.collect();
+        let gate = state.default.take().map(|(_, gate)| gate);
+        let gate = gate.unwrap_or_else(|| Gate::new(DEFAULT_COOLDOWN, DEFAULT_PER_HOUR));
+        state.default = default.map(|request| (request, gate));
     }
 
     /// The captures.

@@ -29,6 +29,11 @@ impl Gate {
         Gate { cooldown, max_per_hour: max_per_hour as usize, started: VecDeque::new() }
     }
 
+    /// Other bounds; the captures there were count for them as well.
+    pub fn bound(&mut self, cooldown: Duration, max_per_hour: u32) {
+        (self.cooldown, self.max_per_hour) = (cooldown, max_per_hour as usize);
+    }
+
     /// Whether a capture may start at `now`.
     pub fn ask(&self, now: Duration) -> Result<(), Closed> {
         let ago = |started: &Duration| now.saturating_sub(*started);

@@ -2,7 +2,7 @@
 
 use super::world::{Folder, agent, engine, until};
 use kstrobe::events::tail::Tail;
-use kstrobe::http::{Access, Captures, Denied, Endpoints, Status, bind, router, serve};
+use kstrobe::http::{Access, Captures, Denied, Endpoints, Reload, Status, bind, router, serve};
 use kstrobe::rules::configured;
 use kstrobe::rules::desk::Desk;
 use serde_json::{Value, json};
@@ -63,9 +63,15 @@ impl Server {
             status: Box::new(Status::default),
             stacks: Box::new(Vec::new),
             profile: Box::new(|_| Ok(vec![])),
-            captures: Captures { desk: desk.clone(), access },
+            captures: {
+                let captures = Captures { desk: desk.clone(), access };
+                Box::new(move || captures.clone())
+            },
+            reload: Reload { open: false, ask: Box::new(|| Ok(String::new())) },
             events: Arc::new(Tail::new(vec![])),
             version: "1".into(),
+            telemetry_path: "/metrics".into(),
+            most_requests: 0,
         };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {

@@ -119,6 +119,26 @@ impl Agent {
         get_bytes(self.address, path)
     }
 
+    /// Status and body of the answer to a request without a body.
+    pub fn ask(&self, method: &str, path: &str) -> Option<(u16, String)> {
+        // A reload may load many programs.
+        let (status, body) = ask(self.address, method, path, Duration::from_secs(120))?;
+        Some((status, String::from_utf8(body).ok()?))
+    }
+
+    /// Writes a file into its folder as an editor does that renames: nobody ever sees half of it.
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.folder.0.join(name);
+        let aside = path.with_extension("new");
+        std::fs::write(&aside, text).unwrap();
+        std::fs::rename(aside, path).unwrap();
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid().cast_signed()), signal).unwrap();
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -141,7 +161,7 @@ impl Agent {
 
     /// The same with this signal.
     pub fn stop_by(mut self, signal: Signal) {
-        kill(Pid::from_raw(self.pid().cast_signed()), signal).unwrap();
+        self.signal(signal);
         let status = self.wait();
         assert!(status.success(), "the agent ended with {status} after {signal}");
     }
@@ -174,10 +194,14 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
 }
 
 fn get_bytes(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
+    ask(address, "GET", path, Duration::from_secs(10))
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str, patience: Duration) -> Option<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.set_read_timeout(Some(patience)).ok()?;
     // HTTP/1.0: the end of the stream is the end of the answer.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).ok()?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;

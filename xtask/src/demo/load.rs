@@ -2,9 +2,11 @@
 //! pace is fixed and it ends by itself.
 
 use anyhow::{Context, Result};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, socket};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,6 +52,8 @@ pub fn start(folder: &Path, time: Duration) -> Result<Load> {
     load.run("shop-stats", move || datagrams(end))?;
     load.run("shop-cron", move || processes(end))?;
     load.run("shop-probe", move || refused(end))?;
+    load.run("shop-sale", move || crowd(end))?;
+    load.run("shop-names", move || names(end))?;
     Ok(load)
 }
 
@@ -201,6 +205,35 @@ fn refused(end: Instant) -> Result<()> {
     while Instant::now() < end {
         let _ = TcpStream::connect_timeout(&closed, Duration::from_secs(1));
         thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// More customers at once than a queue has room for: their SYNs are dropped and sent again.
+fn crowd(end: Instant) -> Result<()> {
+    let full = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    bind(full.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0))?;
+    listen(&full, Backlog::new(1)?)?;
+    let listener = TcpListener::from(full);
+    let address = listener.local_addr()?;
+    while Instant::now() < end {
+        let connect = move || TcpStream::connect_timeout(&address, Duration::from_millis(1500));
+        let waiting: Vec<_> = (0..4).map(|_| thread::spawn(connect)).collect();
+        thread::sleep(Duration::from_millis(1600));
+        listener.set_nonblocking(true)?;
+        while listener.accept().is_ok() {}
+        for thread in waiting {
+            let _ = thread.join();
+        }
+        thread::sleep(Duration::from_secs(2));
+    }
+    Ok(())
+}
+
+fn names(end: Instant) -> Result<()> {
+    while Instant::now() < end {
+        ("localhost", 80).to_socket_addrs()?.for_each(drop);
+        thread::sleep(Duration::from_millis(200));
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: a busy node, the agent, a real Prometheus, and what they answer. Everything ends by itself.
 
+mod check;
 mod load;
 mod prometheus;
 mod questions;
@@ -14,11 +15,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Probes that the load gives something to do.
-const PROBES: &str = "runqueue,wakeups,futex,hardirqs,block,vfs,filesystem,page_cache,page_faults,tcp_connect,tcp_sessions,drops,\
-                      packet_sizes,sockets,tasks,offcpu";
+/// Packs of probes, beside the default ones, that the load gives something to do.
+const PACKS: &[&str] = &[
+    "runqueue",
+    "wakeups",
+    "futex",
+    "hardirqs",
+    "block",
+    "vfs",
+    "filesystem",
+    "page_cache",
+    "page_faults",
+    "tcp_connect",
+    "tcp_sessions",
+    "drops",
+    "packet_sizes",
+    "sockets",
+    "tasks",
+    "offcpu",
+    "name_resolution",
+    "slow_syscalls",
+];
 /// Between two scrapes, and two evaluations of the rules.
 const INTERVAL_SECONDS: u32 = 2;
+/// How long the shop goes on while questions are asked.
+const CLOSING: Duration = Duration::from_secs(15);
 /// An agent that is not ready by then is taken for broken.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -37,6 +58,9 @@ pub struct Options {
     /// Where Prometheus listens
     #[arg(long, default_value = "127.0.0.1:9790")]
     prometheus: String,
+    /// Ask every query of the dashboards and rules instead, and fail when one has no data
+    #[arg(long)]
+    check: bool,
     /// Keep agent and Prometheus running until Ctrl-C
     #[arg(long)]
     keep: bool,
@@ -69,12 +93,17 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let prometheus = Prometheus::start(root, &folder, &options.listen, &options.prometheus)?;
     println!("Prometheus  http://{}", options.prometheus);
 
-    println!("a small shop is busy for {} s", options.seconds);
-    let served = load::start(&folder.join("files"), Duration::from_secs(options.seconds))?.wait()?;
-    println!("it answered {served} requests\n");
-    // The last events have to be scraped.
-    std::thread::sleep(Duration::from_secs(2 * u64::from(INTERVAL_SECONDS)));
-    questions::answer(&prometheus, options.seconds)?;
+    println!("a small shop is busy for {} s\n", options.seconds);
+    let busy = Duration::from_secs(options.seconds);
+    let shop = load::start(&folder.join("files"), busy + CLOSING)?;
+    // While it is still busy: a gauge of what is open shows nothing afterwards.
+    std::thread::sleep(busy);
+    if options.check {
+        check::run(&prometheus, PACKS)?;
+    } else {
+        questions::answer(&prometheus, options.seconds)?;
+    }
+    println!("the shop answered {} requests", shop.wait()?);
     if options.keep {
         println!("\nagent and Prometheus go on until Ctrl-C");
         loop {
@@ -86,10 +115,23 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// With a budget that a machine which is slow, or busy with something else, does not exceed either.
+fn configuration(folder: &Path) -> String {
+    format!(
+        "probes:\n  enable: [{}]\nlimits:\n  budget_cpu_percent: 50\ncaptures:\n  dir: {}\nrules:\n  - name: slow_answers\n    \
+         when: p99(recv_wait_seconds{{comm=\"shop-web\"}}) > 20ms for 5s\n    \
+         capture: {{ events: [sched], duration: 2s }}\n",
+        PACKS.join(", "),
+        folder.join("captures").display(),
+    )
+}
+
 fn start_agent(binary: &Path, options: &Options, folder: &Path) -> Result<Running> {
     let log = File::create(folder.join("agent.log"))?;
     let mut command = Command::new(binary);
-    command.args(["run", "--enable", PROBES, "--web.listen-address", &options.listen]);
+    let config = folder.join("kstrobe.yaml");
+    fs::write(&config, configuration(folder))?;
+    command.arg("run").arg("--config").arg(&config).args(["--web.listen-address", &options.listen]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut agent = Running(command.spawn().with_context(|| format!("starting {}", binary.display()))?);
     let begin = Instant::now();

@@ -4,6 +4,7 @@ use super::{INTERVAL_SECONDS, Running, START_LIMIT};
 use crate::programs;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,10 +21,22 @@ pub struct Prometheus {
 
 /// One series of an answer.
 pub struct Sample {
-    /// Its labels, the name apart, as `a="x", b="y"`.
-    pub labels: String,
-    /// Its value.
+    labels: BTreeMap<String, String>,
+    /// Its value; a histogram's number of observations.
     pub value: f64,
+}
+
+impl Sample {
+    /// What a label says.
+    pub fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+
+    /// `a="x", b="y"`, without what all series of the demonstration share.
+    pub fn labels(&self) -> String {
+        let shown = self.labels.iter().filter(|(name, _)| !["__name__", "job", "instance"].contains(&name.as_str()));
+        shown.map(|(name, value)| format!("{name}={value:?}")).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl Prometheus {
@@ -72,18 +85,17 @@ impl Prometheus {
 }
 
 fn sample(series: &Value) -> Option<Sample> {
-    let labels = series["metric"].as_object()?;
-    let shown = labels.iter().filter(|(name, _)| !["__name__", "job", "instance"].contains(&name.as_str()));
-    let labels = shown.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ");
-    let value = series["value"][1].as_str()?.parse().ok()?;
-    Some(Sample { labels, value })
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = series["metric"].as_object()?.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+    let value = series["value"][1].as_str().or_else(|| series["histogram"][1]["count"].as_str())?;
+    Some(Sample { labels, value: value.parse().ok()? })
 }
 
 /// `job` is the name that the project's rules and dashboards expect.
 fn configuration(rules: &Path, agent: &str) -> String {
     format!(
         "global:\n  scrape_interval: {INTERVAL_SECONDS}s\n  scrape_timeout: {INTERVAL_SECONDS}s\n  evaluation_interval: {INTERVAL_SECONDS}s\n\
-         rule_files: ['{}/*.yaml']\n\
+         rule_files: ['{0}/kstrobe-alerts.yaml', '{0}/kstrobe-slo-native.yaml']\n\
          scrape_configs:\n  - job_name: kstrobe\n    scrape_protocols: [PrometheusProto, OpenMetricsText1.0.0, PrometheusText0.0.4]\n    \
          always_scrape_classic_histograms: true\n    static_configs: [{{targets: ['{agent}']}}]\n",
         rules.display()

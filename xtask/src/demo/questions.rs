@@ -43,7 +43,11 @@ const QUESTIONS: &[(&str, &str, &str)] = &[
         "topk(5, sum by (probe) (rate(kstrobe_program_run_seconds_total[RANGE])))",
         "CPUs",
     ),
-    ("Which probes could not be attached, and why?", "kstrobe_probe_attached == 0", ""),
+    (
+        "Which probes have hooks that this kernel lacks (the reasons: /api/v1/probes)?",
+        "count by (probe) (kstrobe_probe_attached == 0)",
+        "hooks",
+    ),
 ];
 
 /// Asks all of them and prints the answers.
@@ -53,7 +57,7 @@ pub fn answer(prometheus: &Prometheus, seconds: u64) -> Result<()> {
         println!("{question}\n  {expression}");
         let samples = prometheus.query(&expression)?;
         for sample in samples.iter().take(MOST) {
-            println!("  {:>12.6} {unit:<5} {}", sample.value, sample.labels);
+            println!("  {:>12.6} {unit:<5} {}", sample.value, sample.labels());
         }
         match samples.len() {
             0 => println!("  none"),

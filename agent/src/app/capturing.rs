@@ -1,0 +1,99 @@
+//! Captures as the configuration wants them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::capture::engine;
+use crate::http::{self, Access, Captures, Denied};
+use crate::plan::Draft;
+use crate::rules::configured;
+use crate::sources::AgentConfig;
+
+/// How long captures that run may take to put down what they have once there is no place for them any more.
+const END: Duration = Duration::from_secs(10);
+
+/// Of an agent that starts. One that cannot store captures still measures.
+pub(super) fn start(agent: &AgentConfig, drafts: &[Draft], addresses: &[SocketAddr]) -> Captures {
+    let desk = match configured::desk(agent, engine::kernel(), |name| known(drafts, name)) {
+        Ok(desk) => desk.ok_or_else(Denied::off),
+        Err(reason) => {
+            tracing::error!(%reason, "captures cannot be stored: there will be none");
+            Err(Denied::broken(&reason))
+        }
+    };
+    offered(Captures { desk, access: access(agent, addresses) })
+}
+
+/// What another configuration makes of them. Nothing has changed until it is done.
+pub(super) enum Change {
+    /// The folder stays, and with it what is stored and what runs.
+    Configure(Access),
+    /// Others, or none.
+    Replace(Captures),
+}
+
+/// Finds out what it makes of them, or why it cannot be done.
+pub(super) fn prepare(
+    now: &Captures,
+    agent: &AgentConfig,
+    drafts: &[Draft],
+    addresses: &[SocketAddr],
+) -> Result<Change, String> {
+    let access = access(agent, addresses);
+    if let (Ok(desk), Some(wanted)) = (&now.desk, &agent.captures)
+        && desk.service().settings().dir == wanted.dir
+    {
+        return Ok(Change::Configure(access));
+    }
+    let desk = configured::desk(agent, engine::kernel(), |name| known(drafts, name));
+    let desk = desk.map_err(|reason| format!("captures cannot be stored: {reason}"))?;
+    Ok(Change::Replace(Captures { desk: desk.ok_or_else(Denied::off), access }))
+}
+
+impl Change {
+    /// Does it. Gives what there is from now on.
+    pub fn make(self, now: &Captures, agent: &AgentConfig, drafts: &[Draft]) -> Captures {
+        match self {
+            Change::Replace(captures) => offered(captures),
+            Change::Configure(access) => {
+                if let (Ok(desk), Some(captures)) = (&now.desk, &agent.captures) {
+                    configured::configure(desk, agent, captures, |name| known(drafts, name));
+                }
+                offered(Captures { desk: now.desk.clone(), access })
+            }
+        }
+    }
+}
+
+/// Ends what runs, unless it is what runs from now on too.
+pub(super) fn close(captures: &Captures, next: Option<&Captures>) {
+    let Ok(desk) = &captures.desk else { return };
+    let stays = next.and_then(|next| next.desk.as_ref().ok()).is_some_and(|next| std::sync::Arc::ptr_eq(next, desk));
+    if !stays {
+        desk.service().close(END);
+    }
+}
+
+fn access(agent: &AgentConfig, addresses: &[SocketAddr]) -> Access {
+    let token_file = agent.captures.as_ref().and_then(|captures| captures.token_file.as_ref());
+    Access::new(addresses, token_file.map(|file| PathBuf::from(&file.value)))
+}
+
+fn known(drafts: &[Draft], name: &str) -> bool {
+    drafts.iter().flat_map(|draft| draft.outline().metrics.iter()).any(|metric| metric.about.name == name)
+}
+
+/// Says what keeps everybody from them.
+fn offered(captures: Captures) -> Captures {
+    match &captures.access {
+        Access::Nobody(reason) if captures.desk.is_ok() => tracing::warn!(reason, "the API of captures"),
+        Access::Token(file) => {
+            if let Err(reason) = http::token(file) {
+                tracing::error!(reason, "the token of captures cannot be read");
+            }
+        }
+        Access::Nobody(_) | Access::Local => {}
+    }
+    captures
+}

@@ -1,0 +1,129 @@
+//! What the files and the command line ask of the agent, read at once and checked.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::Options;
+use super::watch::{self, Seen};
+use crate::plan::{self, Draft};
+use crate::sources::diag::Diagnostic;
+use crate::sources::{self, AgentConfig, SourceFile};
+
+/// Hexadecimal digits of a hash that are shown: enough to tell configurations apart, and short enough to compare by eye.
+const HASH_DIGITS: usize = 16;
+
+/// All that is asked for.
+pub(super) struct Intent {
+    pub agent: AgentConfig,
+    pub drafts: Vec<Draft>,
+    /// Of the files' names (without folders) and texts.
+    pub hash: String,
+}
+
+/// What came of reading.
+pub(super) struct Reading {
+    /// With mistakes there may be one all the same: what they are in is left out of it.
+    pub intent: Option<Intent>,
+    pub diagnostics: Vec<Diagnostic>,
+    /// The files as they were before they were read.
+    pub seen: Seen,
+    /// Of probe files.
+    pub directory: Option<PathBuf>,
+}
+
+/// Reads the files. `directory` is that of probe files where the configuration is too wrong to say.
+pub(super) fn read(options: &Options, directory: Option<&Path>) -> Reading {
+    let (config, own) = (options.config.as_deref(), options.source.probes.as_deref());
+    let mut seen = watch::look(config, None);
+    let (agent, file, mut diagnostics) = agent(config);
+    let directory = match &agent {
+        Some(agent) => sources::directory(agent, own),
+        None => directory,
+    };
+    let directory = directory.map(Path::to_path_buf);
+    seen.append(&mut watch::look(None, directory.as_deref()));
+    let Some(agent) = agent else { return Reading { intent: None, diagnostics, seen, directory } };
+    let files = sources::probe_files(&agent, own);
+    let hash = hash(file.iter().chain(&files.0));
+    let (probes, mut more) = sources::chosen_of(files, &agent, &options.choice);
+    diagnostics.append(&mut more);
+    let drafts = probes.map(|probes| probes.into_iter().map(plan::draft).collect());
+    Reading { intent: drafts.map(|drafts| Intent { agent, drafts, hash }), diagnostics, seen, directory }
+}
+
+fn agent(config: Option<&Path>) -> (Option<AgentConfig>, Option<Arc<SourceFile>>, Vec<Diagnostic>) {
+    match config.map(sources::file).transpose() {
+        Err(unread) => (None, None, vec![unread]),
+        Ok(None) => (Some(AgentConfig::default()), None, Vec::new()),
+        Ok(Some(file)) => {
+            let (agent, diagnostics) = sources::check_agent(&file);
+            (agent, Some(file), diagnostics)
+        }
+    }
+}
+
+impl Intent {
+    /// Addresses to listen on.
+    pub fn listen<'a>(&'a self, options: &'a Options) -> &'a [String] {
+        if options.listen.is_empty() { &self.agent.listen } else { &options.listen }
+    }
+
+    /// Where single events are written.
+    pub fn events<'a>(&'a self, options: &'a Options) -> &'a str {
+        options.events.as_deref().unwrap_or(&self.agent.events)
+    }
+
+    /// Least severe messages to log, and whether as JSON.
+    pub fn log<'a>(&'a self, options: &'a Options) -> (&'a str, bool) {
+        let level = options.log_level.as_deref().unwrap_or(&self.agent.log_level);
+        (level, options.log_json.unwrap_or(self.agent.log_json))
+    }
+
+    /// Names of the probes that have single events.
+    pub fn slow(&self) -> Vec<String> {
+        self.drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone()).collect()
+    }
+}
+
+fn hash<'a>(files: impl Iterator<Item = &'a Arc<SourceFile>>) -> String {
+    let mut hash = Sha256::new();
+    for file in files {
+        let name = file.name.rsplit('/').next().unwrap_or_default();
+        // Lengths, so that no text can stand for another file.
+        for part in [name, &file.text] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+    }
+    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    digits[..HASH_DIGITS].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_of_names_and_texts() {
+        let hash = |files: &[(&str, &str)]| {
+            let file =
+                |(name, text): &(&str, &str)| Arc::new(SourceFile { name: (*name).into(), text: (*text).into() });
+            super::hash(files.iter().map(file).collect::<Vec<_>>().iter())
+        };
+        let one = hash(&[("/etc/kstrobe/a.yaml", "x")]);
+        assert_eq!(
+            (one.len(), hash(&[("/tmp/a.yaml", "x")]) == one),
+            (16, true),
+            "{one}: folders differ between nodes"
+        );
+        for other in
+            [&[("b.yaml", "x")][..], &[("a.yaml", "y")], &[("a.yamlx", "")], &[("a.yaml", "x"), ("b.yaml", "")], &[]]
+        {
+            assert_ne!(hash(other), one, "{other:?}");
+        }
+        // SHA-256 of nothing: the same in all versions of the agent.
+        assert_eq!(hash(&[]), "e3b0c44298fc1c14");
+    }
+}

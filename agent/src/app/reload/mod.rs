@@ -1,0 +1,320 @@
+//! Another configuration for an agent that runs: all of it or nothing.
+//!
+//! Files are read again at SIGHUP, when they have changed, and when a client asks. What can fail comes first and changes nothing:
+//! reading, compiling, loading what is new beside what runs. Then one list of probes takes the place of another, and what is
+//! in the old one only is ended.
+
+mod diff;
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::sources::diag::{self, Diagnostic};
+
+use super::events::Sink;
+use super::intent::{self, Intent, Reading};
+use super::watch::{self, LOOK_EVERY, Seen, Watch};
+use super::{App, Options, Probe, Running, Told, capturing, lock};
+use crate::cli::log;
+use crate::events::tail::Tail;
+use crate::kernel::load::Loader;
+use crate::logging::Level;
+use crate::metrics::labels::Names;
+use crate::plan::{Draft, Identity};
+use crate::prepare;
+use diff::{New, Old, Plan, Step, diff};
+
+/// What came of it, in words: that it runs, or why what ran before runs on.
+type Answer = Result<String, String>;
+
+/// Somebody wants the files to be read again.
+pub(super) enum Ask {
+    /// And hears what came of it, if there is somebody who listens.
+    Read(&'static str, Option<Sender<Answer>>),
+    /// Nobody will any more.
+    Stop,
+}
+
+/// Asks, and waits for what comes of it.
+pub(super) fn ask(asks: &Sender<Ask>) -> Answer {
+    let (answer, answered) = channel();
+    // A thread that is gone gives no answer either.
+    let _ = asks.send(Ask::Read("a client asks", Some(answer)));
+    answered.recv().unwrap_or_else(|_| Err("the agent is about to end\n".to_owned()))
+}
+
+/// What does not change while the agent runs.
+pub(super) struct Fixed {
+    pub app: Arc<App>,
+    pub options: Options,
+    pub level: Level,
+    pub tail: Arc<Tail>,
+    /// That it listens on, as they were asked for and as they are.
+    pub listen: Vec<String>,
+    pub addresses: Vec<SocketAddr>,
+    pub log_json: bool,
+}
+
+/// The thread that reads files again.
+pub(super) struct Reloads {
+    asks: Sender<Ask>,
+    thread: JoinHandle<()>,
+}
+
+impl Reloads {
+    /// Ends it. A reload that is under way is finished first.
+    pub fn stop(self) {
+        // A thread that is gone already needs no telling.
+        let _ = self.asks.send(Ask::Stop);
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts it. `seen` and `directory` are of the files that run.
+pub(super) fn start(
+    fixed: Fixed,
+    (asks, asked): (Sender<Ask>, Receiver<Ask>),
+    seen: Seen,
+    directory: Option<PathBuf>,
+) -> std::io::Result<Reloads> {
+    let mut reload = Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() };
+    let thread = std::thread::Builder::new().name("reload".into()).spawn(move || reload.run(&asked))?;
+    Ok(Reloads { asks, thread })
+}
+
+struct Reload {
+    fixed: Fixed,
+    watch: Watch,
+    /// Of probe files.
+    directory: Option<PathBuf>,
+    begun: Instant,
+}
+
+/// Why nothing was changed.
+#[derive(Debug)]
+struct Refused {
+    /// Each reason on a line.
+    reasons: Vec<String>,
+    /// The same for a person, with the places in files.
+    text: String,
+}
+
+impl Refused {
+    fn files(diagnostics: &[Diagnostic]) -> Refused {
+        let errors = diagnostics.iter().filter(|d| d.is_error());
+        Refused { reasons: errors.map(Diagnostic::one_line).collect(), text: diag::render(diagnostics) }
+    }
+}
+
+impl From<String> for Refused {
+    fn from(reason: String) -> Refused {
+        Refused { text: format!("error: {reason}\n"), reasons: vec![reason] }
+    }
+}
+
+/// Probes for the new configuration, loaded and attached, but not in the place of the old ones yet.
+struct Prepared {
+    probes: Vec<Probe>,
+    old: Arc<[Probe]>,
+    plan: Plan,
+}
+
+impl Reload {
+    fn run(&mut self, asked: &Receiver<Ask>) {
+        loop {
+            let (why, first) = match asked.recv_timeout(LOOK_EVERY) {
+                Ok(Ask::Read(why, listener)) => (why, listener),
+                Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    let seen = watch::look(self.fixed.options.config.as_deref(), self.directory.as_deref());
+                    if !self.watch.look(self.begun.elapsed(), seen) {
+                        continue;
+                    }
+                    ("files have changed", None)
+                }
+            };
+            // One reload is for all who asked before it began.
+            let mut listeners: Vec<Sender<Answer>> = first.into_iter().collect();
+            while let Ok(ask) = asked.try_recv() {
+                match ask {
+                    Ask::Read(_, listener) => listeners.extend(listener),
+                    Ask::Stop => return,
+                }
+            }
+            let answer = catch_unwind(AssertUnwindSafe(|| self.reload(why))).unwrap_or_else(|_| {
+                let fault = "the reload failed: this is an error in kstrobe, please report it with the agent's log";
+                Err(self.refuse(fault.to_owned().into()))
+            });
+            for listener in listeners {
+                // Who hung up needs no answer.
+                let _ = listener.send(answer.clone());
+            }
+        }
+    }
+
+    fn reload(&mut self, why: &'static str) -> Answer {
+        tracing::info!(why, "reloading");
+        match self.attempt() {
+            Ok(told) => {
+                self.fixed.app.telemetry.reloaded(true);
+                Ok(told)
+            }
+            Err(refused) => Err(self.refuse(refused)),
+        }
+    }
+
+    /// Says so wherever somebody may look.
+    fn refuse(&self, refused: Refused) -> String {
+        let app = &self.fixed.app;
+        let reason = refused.reasons.first().map_or("", String::as_str);
+        tracing::error!(reason, reasons = refused.reasons.len(), "not reloaded: what ran before runs on");
+        app.telemetry.reloaded(false);
+        lock(&app.told).refused = refused.reasons;
+        format!("{}not reloaded: what ran before runs on\n", refused.text)
+    }
+
+    fn attempt(&mut self) -> Result<String, Refused> {
+        let Reading { intent, diagnostics, seen, directory } =
+            intent::read(&self.fixed.options, self.directory.as_deref());
+        // Whatever comes of it: what is wrong with files is not better for being read again.
+        (self.watch, self.directory) = (Watch::new(seen), directory);
+        log(&diagnostics);
+        let intent = match intent {
+            Some(intent) if !diagnostics.iter().any(Diagnostic::is_error) => intent,
+            _ => return Err(Refused::files(&diagnostics)),
+        };
+        let Fixed { app, options, addresses, .. } = &self.fixed;
+        let sink = Sink::open(intent.events(options))?;
+        let captures = app.captures();
+        let change = capturing::prepare(&captures, &intent.agent, &intent.drafts, addresses)?;
+        let prepared = self.prepare(&intent.drafts)?;
+        // From here on nothing can fail.
+        let counts = self.exchange(&intent.drafts, prepared, sink);
+        let next = change.make(&captures, &intent.agent, &intent.drafts);
+        *app.captures.write().unwrap_or_else(PoisonError::into_inner) = next.clone();
+        capturing::close(&captures, Some(&next));
+        *lock(&app.told) = Told::default();
+        app.configured(0, &intent);
+        let notes = self.notes(&intent);
+        tracing::info!(probes = counts, hash = intent.hash, "reloaded");
+        for note in &notes {
+            tracing::warn!(reason = note, "not all of the configuration runs");
+        }
+        let notes: String = notes.into_iter().map(|note| format!("warning: {note}\n")).collect();
+        let doubts = diag::render(&diagnostics);
+        Ok(format!("reloaded; probes: {counts}\n{notes}{doubts}"))
+    }
+
+    /// Loads and attaches what is new, beside what runs.
+    fn prepare(&self, drafts: &[Draft]) -> Result<Prepared, Refused> {
+        let Fixed { app, options, .. } = &self.fixed;
+        let old = app.probes();
+        let known = |probe: &Probe| {
+            let running = lock(probe);
+            (running.outline.name.clone(), running.identity.clone(), running.runs())
+        };
+        let known: Vec<(String, Arc<Identity>, bool)> = old.iter().map(known).collect();
+        let olds: Vec<Old> = known.iter().map(|(name, identity, runs)| Old { name, identity, runs: *runs }).collect();
+        let news = drafts.iter().map(|draft| New { name: &draft.outline().name, identity: draft.identity() });
+        let plan = diff(&olds, &news.collect::<Vec<_>>());
+        let steps = || drafts.iter().zip(&plan.steps);
+        let changed: Vec<Draft> =
+            steps().filter(|(_, step)| !matches!(step, Step::Keep(_))).map(|(draft, _)| draft.clone()).collect();
+        if changed.is_empty() {
+            let kept = plan.steps.iter().flat_map(|step| step.old()).map(|at| old[at].clone()).collect();
+            return Ok(Prepared { probes: kept, old, plan });
+        }
+        let btf = options.source.btf.as_deref();
+        let target = prepare::look(&changed, btf);
+        // What is wrong with a text is wrong on every kernel.
+        let refusals = changed.iter().filter_map(|draft| draft.compile(&target).err());
+        let faults: Vec<Diagnostic> = refusals.filter(|r| !r.target).flat_map(|r| r.diagnostics).collect();
+        if !faults.is_empty() {
+            log(&faults);
+            return Err(Refused::files(&faults));
+        }
+        let mut loader = Loader::new();
+        let mut probes = Vec::with_capacity(drafts.len());
+        for (draft, step) in steps() {
+            if let Step::Keep(at) = step {
+                probes.push(old[*at].clone());
+                continue;
+            }
+            let mut running = Running::start(draft, &target, &mut loader, btf);
+            if !running.runs() && step.old().is_some_and(|at| known[at].2) {
+                let (name, reason) = (&running.outline.name, running.reason());
+                return Err(Refused::from(format!(
+                    "probe `{name}` runs, and would not as it is written now: {reason}"
+                )));
+            }
+            if running.due().is_some_and(|due| due <= Instant::now()) {
+                // A poll has rows from the first scrape on.
+                running.attend(&mut lock(&app.names), &mut None, &app.telemetry);
+            }
+            probes.push(Arc::new(Mutex::new(running)));
+        }
+        Ok(Prepared { probes, old, plan })
+    }
+
+    /// Lets the new probes take the place of the old ones, which end.
+    fn exchange(&self, drafts: &[Draft], prepared: Prepared, sink: Sink) -> String {
+        let Fixed { app, tail, .. } = &self.fixed;
+        let Prepared { probes, old, plan } = prepared;
+        let slow = drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone());
+        tail.extend(slow.collect());
+        let (mut kept, mut replaced, mut started) = (0, Vec::new(), 0);
+        for ((draft, step), probe) in drafts.iter().zip(&plan.steps).zip(&probes) {
+            match step {
+                Step::Keep(_) => {
+                    kept += 1;
+                    lock(probe).renew(draft);
+                }
+                Step::Replace(at) => replaced.push(*at),
+                Step::Start => started += 1,
+            }
+        }
+        app.run_these(probes);
+        let mut names = Names::new();
+        for at in replaced.iter().chain(&plan.ends) {
+            let mut running = lock(&old[*at]);
+            let name: Arc<str> = Arc::from(running.outline.name.as_str());
+            let unread = running.end(&mut names, "the configuration has changed, and this probe with it");
+            drop(running);
+            if plan.ends.contains(at) {
+                tracing::info!(probe = &*name, "ended: it is not asked for any more");
+                app.telemetry.forget(&name);
+            }
+            lock(&app.events).unread.push((name, unread));
+        }
+        lock(&app.events).sink = Some(sink);
+        format!("{kept} unchanged, {} replaced, {started} started, {} ended", replaced.len(), plan.ends.len())
+    }
+
+    /// What of the configuration only a restart brings, and does what else there is to do.
+    fn notes(&self, intent: &Intent) -> Vec<String> {
+        let Fixed { options, level, listen, log_json, .. } = &self.fixed;
+        let (wanted, json) = intent.log(options);
+        let mut notes = Vec::new();
+        if let Err(reason) = level.set(wanted) {
+            notes.push(format!("`log.level` stays as it was: {reason}"));
+        }
+        if intent.listen(options) != listen {
+            notes.push(format!(
+                "`listen` has changed, and takes a restart: the agent still listens on {}",
+                listen.join(", ")
+            ));
+        }
+        if json != *log_json {
+            notes.push("`log.format` has changed, and takes a restart".to_owned());
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! An agent of polls, which need no rights: what a reload makes of what runs.
+
+use super::*;
+use crate::app::WebOptions;
+use kstrobe_export::Format;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Its files, and what reads them.
+struct World {
+    folder: PathBuf,
+    reload: Reload,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+const CONFIG: &str =
+    "probes: { disable: [recvfrom, softirq, syscalls, tcp_backlog, tcp_retransmits], directory: DIR }\n";
+
+fn poll(name: &str, every: &str) -> String {
+    format!(
+        "probe: {name}\nsummary: Counters.\npoll: {{ source: netstat, every: {every} }}\n\
+         metrics:\n  {name}_value: {{ type: gauge, value: args.value, labels: {{ name: args.name }} }}\n"
+    )
+}
+
+impl World {
+    fn new(files: &[(&str, &str)]) -> World {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("kstrobe-reload-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(folder.join("probes")).unwrap();
+        for (name, text) in [("kstrobe.yaml", CONFIG)].iter().chain(files) {
+            write(&folder, name, text);
+        }
+        let options = Options {
+            config: Some(folder.join("kstrobe.yaml")),
+            source: crate::cli::SourceArgs::default(),
+            choice: crate::sources::Choice::default(),
+            listen: vec![],
+            lifecycle: false,
+            web: WebOptions {
+                config: None,
+                systemd_socket: false,
+                telemetry_path: "/metrics".into(),
+                most_requests: 0,
+            },
+            events: None,
+            log_level: None,
+            log_json: None,
+        };
+        let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
+        let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
+        let captures = capturing::start(&intent.agent, &intent.drafts, &[]);
+        let app = Arc::new(App::start(&intent.drafts, None, captures, Arc::default()));
+        app.telemetry.configured(0, &intent.hash);
+        let (listen, log_json) = (intent.listen(&options).to_vec(), intent.log(&options).1);
+        let tail = Arc::new(Tail::new(intent.slow()));
+        let level = Level::of_nothing();
+        let fixed = Fixed { app, options, level, tail, listen, addresses: vec![], log_json };
+        World { folder, reload: Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() } }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        write(&self.folder, name, text);
+    }
+
+    fn app(&self) -> &App {
+        &self.reload.fixed.app
+    }
+
+    /// Names with what they run, which is another when it was begun anew.
+    fn running(&self) -> Vec<(String, *const Mutex<Running>)> {
+        self.app().probes().iter().map(|probe| (lock(probe).outline.name.clone(), Arc::as_ptr(probe))).collect()
+    }
+
+    fn names(&self) -> String {
+        self.running().into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The agent's own metrics.
+    fn own(&self) -> String {
+        String::from_utf8(self.app().telemetry.encode(Format::Text004)).unwrap()
+    }
+
+    fn metric(&self, name: &str) -> String {
+        let text = self.own();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().unwrap().to_owned()
+    }
+
+    fn reload(&mut self) -> Answer {
+        self.reload.reload("a test asks")
+    }
+}
+
+fn write(folder: &std::path::Path, name: &str, text: &str) {
+    let text = text.replace("DIR", &folder.join("probes").display().to_string());
+    std::fs::write(folder.join(name), text).unwrap();
+}
+
+#[test]
+fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
+    let files =
+        [("probes/b.yaml", poll("b", "1s")), ("probes/c.yaml", poll("c", "1s")), ("probes/d.yaml", poll("d", "1s"))];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let mut world = World::new(&files);
+    let before = world.running();
+    assert_eq!(world.names(), "b c d");
+    let told = world.reload().unwrap();
+    assert!(told.starts_with("reloaded; probes: 3 unchanged, 0 replaced, 0 started, 0 ended\n"), "{told}");
+    assert_eq!(world.running(), before);
+    let hash = |world: &World| world.own().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
+    let first = hash(&world);
+    world.write("probes/a.yaml", &poll("a", "1s"));
+    world.write("probes/b.yaml", &format!("# Only a comment.\n{}", poll("b", "1s")));
+    world.write("probes/c.yaml", &poll("c", "2s"));
+    std::fs::remove_file(world.folder.join("probes/d.yaml")).unwrap();
+    let told = world.reload().unwrap();
+    assert!(told.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 1 started, 1 ended\n"), "{told}");
+    let after = world.running();
+    assert_eq!(world.names(), "a b c");
+    assert_eq!(after[1], before[0], "b goes on");
+    assert_ne!(after[2], before[1], "c is another");
+    assert_ne!(hash(&world), first);
+    assert_eq!(world.metric("kstrobe_config_reloads_total{result=\"success\"}"), "2");
+    // What begins has data before anybody asks.
+    let (snapshot, _) = world.app().snapshot();
+    let names: Vec<&str> = snapshot.families.iter().map(|family| family.about.name.as_str()).collect();
+    assert!(names.contains(&"kstrobe_a_value") && names.contains(&"kstrobe_c_value"), "{names:?}");
+    // Whoever still has hold of one that ended hears why it does nothing.
+    assert_eq!(world.app().status().probes.len(), 3);
+}
+
+#[test]
+fn a_mistake_changes_nothing_and_is_told_everywhere() {
+    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let (before, list) = (world.running(), world.app().probes());
+    let bad_key = poll("b", "1s").replace("summary", "sumary");
+    // Only the compiler reads expressions.
+    let bad_expression = poll("b", "1s").replace("args.value", "args.value +");
+    let no_probe = CONFIG.replace("disable: [", "disable: [no_such, ");
+    for (file, text, expected) in [
+        ("probes/b.yaml", bad_key, "b.yaml:2:1: "),
+        ("probes/b.yaml", bad_expression, "b.yaml:5:"),
+        // It runs, and would not.
+        ("probes/a.yaml", poll("a", "1s").replace("netstat", "no_such"), "a.yaml:3:"),
+        ("kstrobe.yaml", no_probe, "there is no probe `no_such`"),
+        ("kstrobe.yaml", "listen: [".to_owned(), "kstrobe.yaml:"),
+        ("kstrobe.yaml", format!("{CONFIG}events: /no/such/folder\n"), "cannot be written to `/no/such/folder`"),
+        ("kstrobe.yaml", format!("{CONFIG}captures: {{ dir: /dev/null/x }}\n"), "captures cannot be stored"),
+    ] {
+        let good = std::fs::read_to_string(world.folder.join(file));
+        world.write(file, &text);
+        let answer = world.reload().expect_err(file);
+        let place = expected.trim_end_matches([' ', ':']);
+        assert!(answer.contains(place) && answer.ends_with("not reloaded: what ran before runs on\n"), "{answer}");
+        assert!(Arc::ptr_eq(&list, &world.app().probes()) && world.running() == before, "{file}");
+        let status = world.app().status();
+        assert!(status.mistakes.is_empty() && status.refused[0].contains(expected), "{status:?}");
+        assert_eq!(world.metric("kstrobe_config_last_reload_successful"), "0");
+        match good {
+            Ok(good) => world.write(file, &good),
+            Err(_) => std::fs::remove_file(world.folder.join(file)).unwrap(),
+        }
+    }
+    assert_eq!(world.metric("kstrobe_config_reloads_total{result=\"failure\"}"), "7");
+    world.reload().unwrap();
+    assert_eq!(world.running(), before);
+    assert!(world.app().status().refused.is_empty());
+    assert_eq!(world.metric("kstrobe_config_last_reload_successful"), "1");
+}
+
+#[test]
+fn what_takes_a_restart_is_said() {
+    let mut world = World::new(&[]);
+    world.write("kstrobe.yaml", &format!("{CONFIG}listen: [127.0.0.1:1]\nlog: {{ format: json }}\nevents: stderr\n"));
+    let told = world.reload().unwrap();
+    assert!(told.contains("the agent still listens on 127.0.0.1:9779"), "{told}");
+    assert!(told.contains("`log.format` has changed, and takes a restart"), "{told}");
+    assert!(matches!(lock(&world.app().events).sink, Some(Sink::Stderr)));
+    world.write("kstrobe.yaml", CONFIG);
+    assert!(!world.reload().unwrap().contains("restart"));
+    assert!(matches!(lock(&world.app().events).sink, Some(Sink::None)));
+}
+
+#[test]
+fn captures_come_change_and_go() {
+    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let desk = |world: &World| world.app().desk();
+    assert!(desk(&world).is_none());
+    let with = |folder: &str, more: &str| format!("{CONFIG}captures: {{ dir: DIR/{folder}, {more} }}\n");
+    world.write("kstrobe.yaml", &with("one", ""));
+    world.reload().unwrap();
+    let one = desk(&world).expect("captures");
+    let rule = "rules: [{ name: r, when: 'value(a_value) > 5', capture: { events: x } }]\n";
+    world.write("kstrobe.yaml", &format!("{}{rule}", with("one", "max_concurrent: 3")));
+    world.reload().unwrap();
+    let same = desk(&world).expect("captures");
+    assert!(Arc::ptr_eq(&one, &same), "the folder is the same");
+    assert_eq!((same.service().settings().max_concurrent, same.metrics()), (3, vec!["kstrobe_a_value".to_owned()]));
+    world.write("kstrobe.yaml", &with("two", ""));
+    world.reload().unwrap();
+    let two = desk(&world).expect("captures");
+    assert!(!Arc::ptr_eq(&one, &two) && two.metrics().is_empty());
+    // A rule about a metric that is gone with its probe is a mistake.
+    world.write("kstrobe.yaml", &format!("{}{rule}", with("two", "")));
+    std::fs::remove_file(world.folder.join("probes/a.yaml")).unwrap();
+    assert!(world.reload().unwrap_err().contains("a_value"));
+    world.write("kstrobe.yaml", CONFIG);
+    world.reload().unwrap();
+    assert!(desk(&world).is_none());
+}
+
+#[test]
+fn files_that_change_are_noticed_once() {
+    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let look = |world: &mut World, seconds| {
+        let seen = watch::look(world.reload.fixed.options.config.as_deref(), world.reload.directory.as_deref());
+        world.reload.watch.look(std::time::Duration::from_secs(seconds), seen)
+    };
+    assert!(!look(&mut world, 0) && !look(&mut world, 10));
+    world.write("probes/b.yaml", "probe: [");
+    assert!(!look(&mut world, 12) && look(&mut world, 14));
+    world.reload().unwrap_err();
+    assert!(!look(&mut world, 16) && !look(&mut world, 30), "what is wrong is tried once");
+    // A configuration that cannot be read says nothing of the folder: the old one is still watched.
+    world.write("kstrobe.yaml", "listen: [");
+    world.reload().unwrap_err();
+    world.write("probes/c.yaml", &poll("c", "1s"));
+    assert!(!look(&mut world, 40) && look(&mut world, 42));
+}

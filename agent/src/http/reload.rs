@@ -1,0 +1,63 @@
+//! `POST` and `PUT /-/reload`: read the configuration again.
+
+use super::access::{Access, Denied, client};
+use super::routes::{Shared, internal};
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use kstrobe_web::{Identity, Peer};
+use std::sync::Arc;
+
+/// How the configuration is read again.
+pub struct Reload {
+    /// Whether everybody may ask who can reach the agent (`--web.enable-lifecycle`), rather than those who may ask for
+    /// captures.
+    pub open: bool,
+    /// Does it, and says what came of it or why nothing did. Blocks meanwhile.
+    pub ask: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+}
+
+/// Prometheus answers with these statuses as well.
+pub(super) async fn reload(
+    State(shared): State<Arc<Shared>>,
+    peer: Option<Extension<Peer>>,
+    identity: Option<Extension<Identity>>,
+    headers: HeaderMap,
+) -> Response {
+    let peer = client(peer.as_deref());
+    let is_known = identity.is_some_and(|identity| identity.is_known());
+    // A token is a file, and a reload reads more of them.
+    let done = tokio::task::spawn_blocking(move || {
+        let Reload { open, ask } = &shared.endpoints.reload;
+        may(*open, &(shared.endpoints.captures)().access, &headers, is_known).map(|()| ask())
+    });
+    match done.await {
+        Ok(Ok(Ok(told))) => told.into_response(),
+        Ok(Ok(Err(reason))) => (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response(),
+        Ok(Err(Denied { status, message })) => {
+            tracing::warn!(audit = true, client = peer, status = status.as_u16(), "a reload is denied");
+            (status, message + "\n").into_response()
+        }
+        Err(error) => internal(&error),
+    }
+}
+
+fn may(open: bool, access: &Access, headers: &HeaderMap, is_known: bool) -> Result<(), Denied> {
+    if open {
+        return Ok(());
+    }
+    access.check(headers, is_known).map_err(|denied| {
+        let message = match access {
+            Access::Nobody(_) => {
+                "reloading by HTTP is off: others can reach the agent, and it asks for no token; set \
+                                  `captures.token_file`, start it with --web.enable-lifecycle, or send it SIGHUP"
+            }
+            Access::Local => {
+                "reloading takes no requests from web pages, and none under another name than localhost, \
+                              unless `captures.token_file` is set"
+            }
+            Access::Token(_) => return denied,
+        };
+        Denied { message: message.to_owned(), ..denied }
+    })
+}

@@ -1,0 +1,169 @@
+//! Every metric as plain data: those of probes from their definitions, the agent's own from its exposition.
+
+use kstrobe_config::model::{Hook, MetricKind, Probe, Shape, Spanned};
+use serde::{Deserialize, Serialize};
+
+/// Every exported name begins with it.
+pub const PREFIX: &str = "kstrobe_";
+
+/// All metrics there are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Catalogue {
+    /// Probes in the order of their files.
+    pub probes: Vec<ProbeMetrics>,
+    /// The agent's own metrics, by name.
+    pub own: Vec<Metric>,
+}
+
+/// A probe and what it exports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeMetrics {
+    /// Its name.
+    pub name: String,
+    /// Stem of the file it stands in.
+    pub pack: String,
+    /// One sentence.
+    pub summary: String,
+    /// Whether it runs without being named.
+    pub enabled: bool,
+    /// As the user wrote them; a poll's source as `poll:NAME`.
+    pub hooks: Vec<String>,
+    /// What its file says about its cost.
+    pub cost: String,
+    /// In the order of the file.
+    pub metrics: Vec<Metric>,
+}
+
+/// A metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// Full name, `kstrobe_` and a counter's `_total` included.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Unit of the exported values (`seconds`), empty when there is none.
+    pub unit: String,
+    /// Label names.
+    pub labels: Vec<String>,
+    /// One sentence.
+    pub help: String,
+    /// A histogram's classic upper bounds in the exported unit, ascending, without `+Inf`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<f64>,
+}
+
+/// Kinds of metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A sum that never goes back.
+    Counter,
+    /// The last value.
+    Gauge,
+    /// A distribution, in classic and native form.
+    Histogram,
+    /// The same in classic form only.
+    ClassicHistogram,
+    /// A constant 1 whose labels say something.
+    Info,
+    /// Sums by call stack, which are no series.
+    Stacks,
+}
+
+impl Kind {
+    /// The word for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::ClassicHistogram => "histogram (classic)",
+            Kind::Info => "info",
+            Kind::Stacks => "stacks",
+        }
+    }
+}
+
+impl Catalogue {
+    /// What these probes and the agent itself export.
+    pub fn new(probes: &[Probe], own: Vec<Metric>) -> Self {
+        Self { probes: probes.iter().map(probe_metrics).collect(), own }
+    }
+
+    /// The metric of that name, with or without the prefix, and its probe if it is of one.
+    pub fn find(&self, name: &str) -> Option<(Option<&ProbeMetrics>, &Metric)> {
+        let is = |metric: &&Metric| metric.name == name || metric.name.strip_prefix(PREFIX) == Some(name);
+        let probes = self.probes.iter().find_map(|p| Some((Some(p), p.metrics.iter().find(is)?)));
+        probes.or_else(|| Some((None, self.own.iter().find(is)?)))
+    }
+
+    /// Every metric.
+    pub fn metrics(&self) -> impl Iterator<Item = &Metric> {
+        self.probes.iter().flat_map(|probe| &probe.metrics).chain(&self.own)
+    }
+}
+
+fn probe_metrics(probe: &Probe) -> ProbeMetrics {
+    let metrics = probe.metrics.iter().map(|m| Metric {
+        name: format!("{PREFIX}{}", m.name.value),
+        kind: match m.kind {
+            MetricKind::Counter => Kind::Counter,
+            MetricKind::Gauge => Kind::Gauge,
+            MetricKind::Histogram(_) => Kind::Histogram,
+            MetricKind::Stacks { .. } => Kind::Stacks,
+        },
+        unit: m.unit.clone(),
+        labels: m.labels.iter().map(|(name, _)| name.value.clone()).collect(),
+        help: m.help.clone().unwrap_or_else(|| probe.summary.clone()),
+        bounds: match &m.kind {
+            MetricKind::Histogram(buckets) => buckets.classic.iter().filter_map(|text| text.parse().ok()).collect(),
+            _ => Vec::new(),
+        },
+    });
+    ProbeMetrics {
+        name: probe.name.value.clone(),
+        pack: probe.pack.clone(),
+        summary: probe.summary.clone(),
+        enabled: probe.enabled,
+        hooks: hooks(&probe.shape),
+        cost: cost(&probe.name.at.file.text),
+        metrics: metrics.collect(),
+    }
+}
+
+fn hooks(shape: &Shape) -> Vec<String> {
+    let texts = |hooks: &[Spanned<Hook>]| hooks.iter().map(hook_text).collect::<Vec<_>>();
+    let mut all = match shape {
+        Shape::At(hooks) => texts(hooks),
+        Shape::Span(span) => [texts(&span.start), texts(&span.end)].concat(),
+        Shape::Steps(steps) => steps.steps.iter().flat_map(|step| texts(&step.hooks)).collect(),
+        Shape::Poll { source, .. } => vec![format!("poll:{}", source.value)],
+    };
+    // Steps share hooks; the first mention stands.
+    let mut seen = Vec::new();
+    all.retain(|hook| {
+        !seen.contains(hook) && {
+            seen.push(hook.clone());
+            true
+        }
+    });
+    all
+}
+
+fn hook_text(hook: &Spanned<Hook>) -> String {
+    match &hook.value {
+        Hook::FirstOf(hooks) => hooks.iter().map(hook_text).collect::<Vec<_>>().join(" or "),
+        _ => {
+            let text = hook.at.file.text.get(hook.at.start..hook.at.end).unwrap_or_default();
+            text.trim_matches(['"', '\'']).to_owned()
+        }
+    }
+}
+
+/// The file's comment `# Cost: ..` up to the next sentence that begins another remark, as one line.
+fn cost(file: &str) -> String {
+    let head = file.lines().take_while(|line| line.starts_with('#'));
+    let text = head.map(|line| line.trim_start_matches('#').trim()).skip_while(|line| !line.starts_with("Cost:"));
+    let is_other = |line: &&str| line.split_once(": ").is_none_or(|(word, _)| word == "Cost" || word.contains(' '));
+    text.take_while(is_other).collect::<Vec<_>>().join(" ").trim_start_matches("Cost:").trim().to_owned()
+}
