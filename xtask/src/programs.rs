@@ -26,6 +26,9 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("buildah", &["buildah"]),
     ("jsonnet", &["jsonnet"]),
     ("clang", &["clang"]),
+    ("curl", &["curl"]),
+    ("openssl", &["openssl"]),
+    ("systemd-socket-activate", &["systemd"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
 
