@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
-use kstrobe_config::model::{Agent, Location, Probe, SourceFile, Spanned};
+use kstrobe_config::model::{Agent, Location, Probe, Spanned};
+/// What is said of files, and their texts, for who runs what they ask for and does not read them.
+pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes};
 
 /// A file of probes has some kilobytes; whoever names a larger one did not mean it.
 const MOST_FILE_BYTES: u64 = 1 << 20;

@@ -7,6 +7,7 @@
 mod captures;
 mod config;
 mod process;
+mod web;
 
 use kstrobe_export::{Format, to_text_0_0_4};
 use prometheus_client::collector::Collector;
@@ -46,6 +47,8 @@ pub struct Observed {
     pub captures: Option<crate::capture::service::Use>,
     /// How often rules asked for a capture: rule, what came of it, number.
     pub rules: Vec<(String, &'static str, u64)>,
+    /// Connections and requests.
+    pub web: Option<kstrobe_web::Counts>,
 }
 
 /// Whether a hook is attached.
@@ -295,7 +298,8 @@ impl Collector for ObservedCollector {
         family(out, "slow_events", "Single events that came, by probe.", None, events)?;
         encode_iterations(out, &observed.iterations)?;
         encode_budgets(out, &observed.budgets)?;
-        captures::encode(out, &observed)
+        captures::encode(out, &observed)?;
+        observed.web.iter().try_for_each(|counts| web::encode(out, counts))
     }
 }
 
@@ -424,6 +428,17 @@ mod tests {
                 ended: vec![("api".into(), "done", 4)],
             }),
             rules: vec![("slow_recv".into(), "cooldown", 5)],
+            web: Some(kstrobe_web::Counts {
+                open: 2,
+                accepted: 7,
+                ended: vec![("idle", 3)],
+                requests: 9,
+                refused: vec![("unauthorized", 4)],
+                reloads: 1,
+                reload_ok: true,
+                reloaded_at_seconds: 1_700_000_000,
+                ..Default::default()
+            }),
         }
     }
 
@@ -476,6 +491,15 @@ mod tests {
                 r#"kstrobe_captures_evicted_total{reason="ttl"} 2"#,
                 r#"kstrobe_captures_evicted_total{reason="quota"} 3"#,
                 r#"kstrobe_rule_captures_total{rule="slow_recv",result="cooldown"} 5"#,
+                "kstrobe_http_open_connections 2",
+                "kstrobe_http_connections_total 7",
+                r#"kstrobe_http_connections_ended_total{reason="idle"} 3"#,
+                "kstrobe_http_requests_total 9",
+                r#"kstrobe_http_requests_refused_total{reason="unauthorized"} 4"#,
+                "kstrobe_web_config_reloads_total 1",
+                "kstrobe_web_config_reload_failures_total 0",
+                "kstrobe_web_config_last_reload_successful 1",
+                "kstrobe_web_config_last_reload_success_timestamp_seconds 1700000000",
             ] {
                 assert_eq!(line(text, expected), expected);
             }

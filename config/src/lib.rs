@@ -20,7 +20,7 @@ mod resolve;
 mod when;
 
 pub use diag::{Diagnostic, Severity, render, render_ansi};
-pub use load::{agent, capture, embedded, probes};
+pub use load::{agent, capture, embedded, probes, web};
 pub use names::did_you_mean;
 pub use quantity::read as quantity;
 pub use reference::{limits, perf_events, words};

@@ -2,7 +2,7 @@
 
 use crate::check::{self, Seen};
 use crate::diag::Diagnostic;
-use crate::model::{Agent, Capture, Captures, Location, Probe, SourceFile};
+use crate::model::{Agent, Capture, Captures, Location, Probe, SourceFile, Web};
 use crate::raw::{self, Kind};
 use crate::report::Report;
 use std::sync::Arc;
@@ -39,6 +39,18 @@ pub fn agent(file: &Arc<SourceFile>) -> (Option<Agent>, Vec<Diagnostic>) {
         report.push(diagnostic.hint("remove the line `---`; probes belong in files of their own"));
     }
     ((report.errors() == 0).then_some(agent), report.finish())
+}
+
+/// A `web-config.yml`, `None` when there is an error in it. An empty file is plain HTTP for everybody.
+pub fn web(file: &Arc<SourceFile>) -> (Option<Web>, Vec<Diagnostic>) {
+    let mut report = Report::default();
+    let documents = raw::documents(file, &mut report);
+    let web = documents.first().map(|first| check::web(&first.node, &mut report)).unwrap_or_default();
+    if let Some(second) = documents.get(1) {
+        let diagnostic = Diagnostic::error(&second.node.at, "the web configuration is one document");
+        report.push(diagnostic.hint("remove the line `---`"));
+    }
+    ((report.errors() == 0).then_some(web), report.finish())
 }
 
 /// What to record, as the API is sent it: the block `capture:` of a rule as a document of its own, within the limits of

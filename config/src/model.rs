@@ -1,9 +1,11 @@
 //! Checked definitions. Fields are public and there are no setters: a value of these types is already valid.
 
 mod capture;
+mod web;
 
 pub use capture::*;
 use std::sync::Arc;
+pub use web::*;
 
 /// A YAML file: its name as shown to people and its text.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! Each `tests/cases/NAME.yaml` is loaded and its diagnostics compared with `NAME.stderr`; `BLESS=1` rewrites those.
 //!
-//! Files that begin with `agent_` are read as `kstrobe.yaml`, their rules against the built-in probes, all others as probes.
+//! Files that begin with `agent_` are read as `kstrobe.yaml`, their rules against the built-in probes, those that begin with
+//! `web_` as `web-config.yml`, all others as probes.
 
 use kstrobe_config::model::SourceFile;
-use kstrobe_config::{agent, check_rules, embedded, probes, render};
+use kstrobe_config::{agent, check_rules, embedded, probes, render, web};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ fn cases() -> Vec<PathBuf> {
 fn outcome(path: &Path) -> String {
     let name = path.file_name().unwrap().to_str().unwrap().to_owned();
     let text = std::fs::read_to_string(path).unwrap();
-    let is_agent = name.starts_with("agent_");
+    let (is_agent, is_web) = (name.starts_with("agent_"), name.starts_with("web_"));
     let file = Arc::new(SourceFile { name, text });
     let (loaded, diagnostics) = if is_agent {
         let (agent, mut diagnostics) = agent(&file);
@@ -27,6 +28,9 @@ fn outcome(path: &Path) -> String {
             diagnostics.extend(check_rules(&agent.rules, &probes(&embedded()).0, |probe| probe.enabled));
         }
         (if agent.is_some() { "the configuration".to_owned() } else { "nothing".to_owned() }, diagnostics)
+    } else if is_web {
+        let (web, diagnostics) = web(&file);
+        (web.map_or_else(|| "nothing".to_owned(), |web| format!("{web:#?}")), diagnostics)
     } else {
         let (probes, diagnostics) = probes(&[file]);
         let names: Vec<&str> = probes.iter().map(|p| p.name.value.as_str()).collect();

@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use kstrobe_config::diag::Diagnostic;
-use kstrobe_config::model::SourceFile;
-
 use super::Options;
 use super::watch::{self, Seen};
 use crate::plan::{self, Draft};
-use crate::sources::{self, AgentConfig};
+use crate::sources::diag::Diagnostic;
+use crate::sources::{self, AgentConfig, SourceFile};
 
 /// Hexadecimal digits of a hash that are shown: enough to tell configurations apart, and short enough to compare by eye.
 const HASH_DIGITS: usize = 16;
@@ -60,7 +58,7 @@ fn agent(config: Option<&Path>) -> (Option<AgentConfig>, Option<Arc<SourceFile>>
         Err(unread) => (None, None, vec![unread]),
         Ok(None) => (Some(AgentConfig::default()), None, Vec::new()),
         Ok(Some(file)) => {
-            let (agent, diagnostics) = kstrobe_config::agent(&file);
+            let (agent, diagnostics) = sources::check_agent(&file);
             (agent, Some(file), diagnostics)
         }
     }

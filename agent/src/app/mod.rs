@@ -16,6 +16,7 @@ mod traced;
 mod upkeep;
 mod user_hooks;
 mod watch;
+mod web;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -24,8 +25,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
-
-use kstrobe_config::diag::Diagnostic;
 
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::tail::Tail;
@@ -39,11 +38,13 @@ use crate::plan::Draft;
 use crate::prepare;
 use crate::rules::desk::Desk;
 use crate::sources::Choice;
+use crate::sources::diag::Diagnostic;
 use crate::telemetry::{Observed, Telemetry};
 use events::Sink;
 use intent::{Intent, Reading};
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
+use kstrobe_web::systemd::{News, notify};
 use probe::Running;
 pub use stacks::{Recording, record};
 
@@ -60,6 +61,8 @@ pub struct Options {
     pub listen: Vec<String>,
     /// `--web.enable-lifecycle`
     pub lifecycle: bool,
+    /// `--web.*` but the addresses
+    pub web: WebOptions,
     /// `--events`
     pub events: Option<String>,
     /// `--log.level`
@@ -70,6 +73,18 @@ pub struct Options {
 
 /// A probe that others may be reading.
 type Probe = Arc<Mutex<Running>>;
+/// How the agent is to be reached.
+#[derive(Debug)]
+pub struct WebOptions {
+    /// `--web.config.file`
+    pub config: Option<PathBuf>,
+    /// `--web.systemd-socket`
+    pub systemd_socket: bool,
+    /// `--web.telemetry-path`
+    pub telemetry_path: String,
+    /// `--web.max-requests`
+    pub most_requests: usize,
+}
 
 /// Everything that runs.
 struct App {
@@ -87,6 +102,8 @@ struct App {
     told: Mutex<Told>,
     /// Populated buckets of a native histogram; 0 for no limit.
     native_bucket_limit: AtomicUsize,
+    /// What happened at the server's doors.
+    web: Arc<kstrobe_web::Counters>,
 }
 
 /// What is to be told of the configuration.
@@ -126,7 +143,12 @@ pub fn run(options: Options) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    match serve(options, intent, reading, sink, level) {
+    // Before there are threads: systemd's sockets come by the environment.
+    let door = match web::open(intent.listen(&options), &options.web) {
+        Ok(door) => door,
+        Err(code) => return code,
+    };
+    match serve(options, door, intent, reading, sink, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -138,14 +160,14 @@ pub fn run(options: Options) -> ExitCode {
 /// Starts the probes and serves them until told to stop.
 fn serve(
     options: Options,
+    door: web::Door,
     intent: Intent,
     reading: Reading,
     sink: Sink,
     level: Level,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    // The addresses first: nothing is attached for an agent that nobody could ask.
+    let web::Door { listeners, source } = door;
     let listen = intent.listen(&options).to_vec();
-    let listeners = http::bind(&listen)?;
     let addresses: Vec<SocketAddr> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     // Two threads serve any scraper; scrapes themselves run on blocking threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -154,7 +176,7 @@ fn serve(
     let (asks, asked) = channel();
     runtime.block_on(async { reload_signal(asks.clone()) })?;
     let captures = capturing::start(&intent.agent, &intent.drafts, &addresses);
-    let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures));
+    let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures, source.counters().clone()));
     let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
     app.configured(mistakes.len(), &intent);
@@ -165,20 +187,29 @@ fn serve(
     let ended = tail.clone();
     let stop = async move {
         stop.await;
+        notify(News::Stopping);
         // Whoever follows events would keep the server waiting.
         ended.close();
     };
     let walker = iterate::start(&app)?;
     let rules = rules::start(&app)?;
-    let endpoints = endpoints(&app, tail.clone(), options.lifecycle, asks.clone());
+    let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
     let log_json = intent.log(&options).1;
     let fixed = reload::Fixed { app: app.clone(), options, level, tail, listen, addresses, log_json };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
     drop(intent);
+    let tls = source.settings().tls.is_some();
     for l in &listeners {
-        tracing::info!(address = %l.local_addr()?, "listening");
+        tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
-    let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
+    let bearer = app.clone();
+    let own_credentials: kstrobe_web::OwnCredentials =
+        Arc::new(move |headers| bearer.captures().access.is_token(headers));
+    let (router, limits) = (http::router(endpoints), kstrobe_web::Limits::default());
+    let server = kstrobe_web::Server { listeners, router, source, limits, own_credentials: Some(own_credentials) };
+    notify(News::Ready);
+    runtime.spawn(web::stay_alive());
+    let served = runtime.block_on(server.run(stop));
     reloads.stop();
     rules.stop();
     capturing::close(&app.captures(), None);
@@ -190,7 +221,7 @@ fn serve(
     Ok(served?)
 }
 
-fn endpoints(app: &Arc<App>, events: Arc<Tail>, lifecycle: bool, asks: Sender<reload::Ask>) -> Endpoints {
+fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<reload::Ask>) -> Endpoints {
     let [scraped, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
     Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
@@ -199,13 +230,15 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, lifecycle: bool, asks: Sender<re
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
         captures: Box::new(move || captures.captures()),
-        reload: http::Reload { open: lifecycle, ask: Box::new(move || reload::ask(&asks)) },
+        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks)) },
         version: env!("CARGO_PKG_VERSION").into(),
+        telemetry_path: options.web.telemetry_path.clone(),
+        most_requests: options.web.most_requests,
     }
 }
 
 impl App {
-    fn start(drafts: &[Draft], btf: Option<&Path>, captures: Captures) -> App {
+    fn start(drafts: &[Draft], btf: Option<&Path>, captures: Captures, web: Arc<kstrobe_web::Counters>) -> App {
         sys::raise_open_files();
         sweep();
         if drafts.is_empty() {
@@ -229,6 +262,7 @@ impl App {
             events: Mutex::default(),
             told: Mutex::default(),
             native_bucket_limit: AtomicUsize::default(),
+            web,
         };
         app.run_these(probes);
         app
@@ -292,6 +326,7 @@ impl App {
             observed.rules = desk.counts();
             exemplars = desk.exemplars();
         }
+        observed.web = Some(self.web.counts());
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
     }

@@ -271,7 +271,8 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
         asked.await;
         stopped.store(true, Ordering::Relaxed);
     });
-    let app = App::start(drafts, btf, Captures { desk: Err(Denied::off()), access: Access::Local });
+    let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
+    let app = App::start(drafts, btf, captures, Arc::default());
     let said = |e: ProfileError| e.to_string();
     let wanted = app.find_stacks(metric).map_err(said)?;
     app.profile(&wanted, Some(time.unwrap_or(A_YEAR)), &stop).map_err(said)

@@ -1,6 +1,6 @@
 //! `kstrobe check FILE..`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
@@ -11,8 +11,11 @@ use crate::{plan, prepare, sources};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Probe files.
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "web", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// A web configuration (web-config.yml), with the certificates it names.
+    #[arg(long, value_name = "FILE")]
+    web: Option<PathBuf>,
     /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
@@ -33,6 +36,7 @@ pub fn run(args: &Args) -> ExitCode {
             Err(e) => diagnostics.push(e),
         }
     }
+    diagnostics.extend(args.web.as_deref().map(web).unwrap_or_default());
     let (probes, mut found) = kstrobe_config::probes(&files);
     diagnostics.append(&mut found);
     let mut good = probes.len();
@@ -53,6 +57,16 @@ pub fn run(args: &Args) -> ExitCode {
         }
     }
     if errors == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+/// What is wrong with a web configuration.
+fn web(file: &Path) -> Vec<Diagnostic> {
+    let loaded = kstrobe_web::load(file);
+    match loaded.settings {
+        Ok(_) => loaded.warnings,
+        Err(kstrobe_web::LoadError::Mistakes(mistakes)) => mistakes,
+        Err(error) => vec![Diagnostic { severity: Severity::Error, at: None, message: error.to_string(), hint: None }],
+    }
 }
 
 fn json(d: &Diagnostic) -> serde_json::Value {

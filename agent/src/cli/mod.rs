@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app;
+use crate::http;
 use crate::kernel::sys;
 use crate::sources::Choice;
 
@@ -107,6 +108,18 @@ struct RunArgs {
     /// for captures.
     #[arg(long = "web.enable-lifecycle")]
     lifecycle: bool,
+    /// TLS, passwords and limits, as exporters of Prometheus share them (web-config.yml); read again when it changes.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    web_config: Option<PathBuf>,
+    /// Serve on the sockets that systemd hands over, not on addresses.
+    #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
+    systemd_socket: bool,
+    /// Path of the metrics.
+    #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics", value_parser = http::telemetry_path)]
+    telemetry_path: String,
+    /// Scrapes at once, those that wait included; 0 for any number.
+    #[arg(long = "web.max-requests", value_name = "N", default_value_t = http::DEFAULT_REQUESTS)]
+    most_requests: usize,
     /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
     #[arg(long, value_name = "stderr|none|FILE")]
     events: Option<String>,
@@ -158,6 +171,12 @@ fn run(args: RunArgs) -> ExitCode {
         choice: Choice { enable: args.enable, disable: args.disable, only: args.only },
         listen: args.listen,
         lifecycle: args.lifecycle,
+        web: app::WebOptions {
+            config: args.web_config,
+            systemd_socket: args.systemd_socket,
+            telemetry_path: args.telemetry_path,
+            most_requests: args.most_requests,
+        },
         events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),

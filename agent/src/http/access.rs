@@ -1,7 +1,7 @@
 //! Who may ask for captures.
 
-use super::serve::Peer;
 use axum::http::{HeaderMap, StatusCode, header};
+use kstrobe_web::Peer;
 use std::hint::black_box;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -12,14 +12,16 @@ const MOST_TOKEN_BYTES: u64 = 4096;
 /// A token that is shorter can be found by trying.
 const LEAST_TOKEN_BYTES: usize = 16;
 
-/// What a client must show.
+/// What a client must show for captures. The server has asked for passwords and certificates before, if `web-config.yml` says
+/// so: who came through with one is known, and may where there is no token. Where there is one, captures need it; it is then as
+/// good as a password for everything else, since a request has only one `Authorization`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing: all addresses are loopback ones.
     Local,
     /// The token in this file, which is read for each request, so that it can be changed.
     Token(PathBuf),
-    /// Nobody may, for this reason.
+    /// Who is not known may not, for this reason.
     Nobody(String),
 }
 
@@ -55,14 +57,21 @@ impl Access {
             None => Access::Local,
             Some(address) => Access::Nobody(format!(
                 "captures are off: the agent listens on {address}, which others can reach, and asks for no token; \
-                 set `captures.token_file`, or listen on 127.0.0.1 only"
+                 set `captures.token_file`, use passwords or client certificates (--web.config.file), or listen on \
+                 127.0.0.1 only"
             )),
         }
     }
 
-    /// Whether a request may go on.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Denied> {
+    /// Whether a request shows the token, where there is one.
+    pub fn is_token(&self, headers: &HeaderMap) -> bool {
+        matches!(self, Access::Token(_)) && self.check(headers, false).is_ok()
+    }
+
+    /// Whether a request may go on. `is_known` when the server knows who asks.
+    pub fn check(&self, headers: &HeaderMap, is_known: bool) -> Result<(), Denied> {
         match self {
+            Access::Nobody(_) | Access::Local if is_known => no_page(headers),
             Access::Nobody(message) => Err(Denied { status: StatusCode::FORBIDDEN, message: message.clone() }),
             Access::Local => local(headers),
             Access::Token(file) => {
@@ -97,13 +106,22 @@ fn local(headers: &HeaderMap) -> Result<(), Denied> {
     let name = name.unwrap_or_default();
     let ours = name.eq_ignore_ascii_case("localhost")
         || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
-    if headers.contains_key(header::ORIGIN) || !ours {
-        let message = "captures take no requests from web pages, and none under another name than localhost, unless \
-                       `captures.token_file` is set"
-            .to_owned();
-        return Err(Denied { status: StatusCode::FORBIDDEN, message });
+    if !ours {
+        return Err(page());
     }
-    Ok(())
+    no_page(headers)
+}
+
+/// A browser sends a password or a certificate that it knows with every request, also with those of a foreign page.
+fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
+    if headers.contains_key(header::ORIGIN) { Err(page()) } else { Ok(()) }
+}
+
+fn page() -> Denied {
+    let message = "captures take no requests from web pages, and none under another name than localhost, unless \
+                   `captures.token_file` is set"
+        .to_owned();
+    Denied { status: StatusCode::FORBIDDEN, message }
 }
 
 /// The token in a file, without blanks around it.
@@ -147,8 +165,9 @@ mod tests {
         assert_eq!(Access::new(&local, None), Access::Local);
         for open in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
             let access = Access::new(&[address("127.0.0.1:1"), address(open)], None);
-            let denied = access.check(&HeaderMap::new()).unwrap_err();
+            let denied = access.check(&HeaderMap::new(), false).unwrap_err();
             assert_eq!(denied.status, StatusCode::FORBIDDEN);
+            assert_eq!(access.check(&HeaderMap::new(), true), Ok(()), "whoever is known may");
             assert!(denied.message.contains(open) && denied.message.contains("captures.token_file"), "{denied:?}");
         }
         assert!(matches!(Access::new(&[address("0.0.0.0:1")], Some("/x".into())), Access::Token(_)));
@@ -170,7 +189,12 @@ mod tests {
             (&[("host", "localhost"), ("origin", "http://localhost")], false),
             (&[("host", "localhost"), ("origin", "null")], false),
         ] {
-            assert_eq!(Access::Local.check(&headers(pairs)).is_ok(), may, "{pairs:?}");
+            assert_eq!(Access::Local.check(&headers(pairs), false).is_ok(), may, "{pairs:?}");
+            // Under whatever name, but not from a page: a browser sends passwords along.
+            let from_page = pairs.iter().any(|(name, _)| *name == "origin");
+            for access in [Access::Local, Access::Nobody("why".into())] {
+                assert_eq!(access.check(&headers(pairs), true).is_ok(), !from_page, "{pairs:?}");
+            }
         }
     }
 
@@ -179,7 +203,8 @@ mod tests {
         let file = std::env::temp_dir().join(format!("kstrobe-token-{}", std::process::id()));
         std::fs::write(&file, "  0123456789abcdef\n").unwrap();
         let access = Access::Token(file.clone());
-        let status = |pairs: &[(&'static str, &str)]| access.check(&headers(pairs)).map_err(|denied| denied.status);
+        let status =
+            |pairs: &[(&'static str, &str)]| access.check(&headers(pairs), false).map_err(|denied| denied.status);
         assert_eq!(status(&[("authorization", "Bearer 0123456789abcdef")]), Ok(()));
         assert_eq!(status(&[("authorization", "bearer  0123456789abcdef ")]), Ok(()));
         for wrong in
@@ -188,6 +213,7 @@ mod tests {
             assert_eq!(status(&[("authorization", wrong)]), Err(StatusCode::UNAUTHORIZED), "{wrong}");
         }
         assert_eq!(status(&[]), Err(StatusCode::UNAUTHORIZED));
+        assert!(access.check(&headers(&[]), true).is_err(), "a password is no token");
         std::fs::write(&file, "short\n").unwrap();
         assert_eq!(status(&[("authorization", "Bearer short")]), Err(StatusCode::SERVICE_UNAVAILABLE));
         std::fs::remove_file(&file).unwrap();

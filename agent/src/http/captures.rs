@@ -2,7 +2,6 @@
 
 use super::access::{Access, Denied, client};
 use super::routes::{Shared, internal};
-use super::serve::Peer;
 use crate::capture::asked;
 use crate::capture::form::Form;
 use crate::capture::service::Refusal;
@@ -17,6 +16,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use hyper::body::{Frame, SizeHint};
+use kstrobe_web::{Identity, Peer};
 use std::fs::File;
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -60,8 +60,10 @@ async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let peer = client(request.extensions().get::<Peer>());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (state, headers) = (shared.clone(), request.headers().clone());
+    let is_known = request.extensions().get::<Identity>().is_some_and(Identity::is_known);
     // A token is a file.
-    let checked = tokio::task::spawn_blocking(move || (state.endpoints.captures)().access.check(&headers)).await;
+    let check = move || (state.endpoints.captures)().access.check(&headers, is_known);
+    let checked = tokio::task::spawn_blocking(check).await;
     match checked {
         Ok(Ok(())) => next.run(request).await,
         Ok(Err(denied)) => {

@@ -9,13 +9,13 @@ mod negotiate;
 mod pages;
 mod reload;
 mod routes;
-mod serve;
 mod stacks;
 
 pub use access::{Access, Denied, token};
 pub use captures::Captures;
+pub use kstrobe_web::{BindError, Peer, bind, serve};
 pub use negotiate::{accepts_gzip, format};
+pub use pages::telemetry_path;
 pub use reload::Reload;
-pub use routes::{ChoiceStatus, DEFAULT_ADDRESS, Endpoints, HookStatus, ProbeStatus, Status, router};
-pub use serve::{BindError, Peer, bind, serve};
+pub use routes::{ChoiceStatus, DEFAULT_ADDRESS, DEFAULT_REQUESTS, Endpoints, HookStatus, ProbeStatus, Status, router};
 pub use stacks::{MOST_SECONDS, ProfileError, ProfileRequest, StacksStatus};

@@ -2,10 +2,25 @@
 
 use super::routes::{ProbeStatus, Status};
 
+/// Paths that are there already, with all below those that end with `/`.
+const TAKEN: [&str; 6] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api"];
+
+/// A path for the metrics (`--web.telemetry-path`), or why it cannot be one.
+pub fn telemetry_path(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~');
+    if !text.starts_with('/') || text.contains("//") || !text.bytes().all(plain) {
+        return Err("a path begins with `/` and has letters, digits and `-_.~` in it, e.g. /metrics".to_owned());
+    }
+    if TAKEN.iter().any(|taken| text == *taken || taken.ends_with('/') && text.starts_with(taken)) {
+        return Err(format!("{text} is something else already"));
+    }
+    Ok(text.to_owned())
+}
+
 /// `/`: what this is and where to go.
-pub fn landing(version: &str) -> String {
+pub fn landing(version: &str, telemetry_path: &str) -> String {
     let links = [
-        ("/metrics", "metrics"),
+        (telemetry_path, "metrics"),
         ("/api/v1/probes", "probes, their hooks and whether they are attached"),
         ("/api/v1/stacks", "sums by call stack, as folded text, pprof or flame graph"),
         ("/api/v1/events", "the last slow events"),

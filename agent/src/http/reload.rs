@@ -2,10 +2,10 @@
 
 use super::access::{Access, Denied, client};
 use super::routes::{Shared, internal};
-use super::serve::Peer;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use kstrobe_web::{Identity, Peer};
 use std::sync::Arc;
 
 /// How the configuration is read again.
@@ -21,13 +21,15 @@ pub struct Reload {
 pub(super) async fn reload(
     State(shared): State<Arc<Shared>>,
     peer: Option<Extension<Peer>>,
+    identity: Option<Extension<Identity>>,
     headers: HeaderMap,
 ) -> Response {
     let peer = client(peer.as_deref());
+    let is_known = identity.is_some_and(|identity| identity.is_known());
     // A token is a file, and a reload reads more of them.
     let done = tokio::task::spawn_blocking(move || {
         let Reload { open, ask } = &shared.endpoints.reload;
-        may(*open, &(shared.endpoints.captures)().access, &headers).map(|()| ask())
+        may(*open, &(shared.endpoints.captures)().access, &headers, is_known).map(|()| ask())
     });
     match done.await {
         Ok(Ok(Ok(told))) => told.into_response(),
@@ -40,11 +42,11 @@ pub(super) async fn reload(
     }
 }
 
-fn may(open: bool, access: &Access, headers: &HeaderMap) -> Result<(), Denied> {
+fn may(open: bool, access: &Access, headers: &HeaderMap, is_known: bool) -> Result<(), Denied> {
     if open {
         return Ok(());
     }
-    access.check(headers).map_err(|denied| {
+    access.check(headers, is_known).map_err(|denied| {
         let message = match access {
             Access::Nobody(_) => {
                 "reloading by HTTP is off: others can reach the agent, and it asks for no token; set \

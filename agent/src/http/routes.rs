@@ -20,6 +20,9 @@ use tokio::sync::{Mutex, Semaphore};
 /// Loopback: what a node does is nobody else's business until someone says so.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9779";
 
+/// Scrapes at once, as node_exporter has it.
+pub const DEFAULT_REQUESTS: usize = 40;
+
 /// A scrape that takes longer is answered with 503; it goes on, and the next one waits for it.
 const SCRAPE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -41,6 +44,10 @@ pub struct Endpoints {
     pub reload: reload::Reload,
     /// Of the agent.
     pub version: String,
+    /// Where the metrics are; checked by [`pages::telemetry_path`].
+    pub telemetry_path: String,
+    /// Scrapes at once, those that wait included; 0 for any number.
+    pub most_requests: usize,
 }
 
 type Profile = dyn Fn(&ProfileRequest) -> Result<Vec<u8>, ProfileError> + Send + Sync;
@@ -117,6 +124,7 @@ pub(super) struct Shared {
     pub profiles: Arc<Semaphore>,
     pub followers: Arc<Semaphore>,
     pub downloads: Arc<Semaphore>,
+    scrapes: Option<Arc<Semaphore>>,
     last: Arc<Mutex<Option<Exposition>>>,
 }
 
@@ -133,10 +141,12 @@ pub fn router(endpoints: Endpoints) -> Router {
     let profiles = Arc::new(Semaphore::new(stacks::MOST_AT_ONCE));
     let followers = Arc::new(Semaphore::new(events::MOST_FOLLOWERS));
     let downloads = Arc::new(Semaphore::new(captures::MOST_DOWNLOADS));
-    let shared = Arc::new(Shared { endpoints, profiles, followers, downloads, last: Arc::default() });
-    Router::new()
-        .route("/", get(landing))
-        .route("/metrics", get(metrics))
+    let scrapes = (endpoints.most_requests > 0).then(|| Arc::new(Semaphore::new(endpoints.most_requests)));
+    let path = endpoints.telemetry_path.clone();
+    let shared = Arc::new(Shared { endpoints, profiles, followers, downloads, scrapes, last: Arc::default() });
+    let router = Router::new().route(&path, get(metrics));
+    let router = if path == "/" { router } else { router.route("/", get(landing)) };
+    router
         .route("/healthz", get(healthy))
         .route("/-/healthy", get(healthy))
         .route("/readyz", get(ready))
@@ -151,7 +161,7 @@ pub fn router(endpoints: Endpoints) -> Router {
 }
 
 async fn landing(State(shared): State<Arc<Shared>>) -> Html<String> {
-    Html(pages::landing(&shared.endpoints.version))
+    Html(pages::landing(&shared.endpoints.version, &shared.endpoints.telemetry_path))
 }
 
 async fn healthy() -> &'static str {
@@ -186,14 +196,27 @@ pub(super) fn internal(error: &tokio::task::JoinError) -> Response {
 
 async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     let arrived = Instant::now();
+    let place = match shared.scrapes.clone().map(Semaphore::try_acquire_owned).transpose() {
+        Ok(place) => place,
+        Err(_) => {
+            let most = shared.endpoints.most_requests;
+            let text =
+                format!("{most} scrapes are under way, which is the limit (--web.max-requests): try again later\n");
+            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+        }
+    };
     let header =
         |name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
     let format = negotiate::format(Some(&header(header::ACCEPT)));
     let gzip = negotiate::accepts_gzip(Some(&header(header::ACCEPT_ENCODING)));
-    match tokio::time::timeout(SCRAPE_LIMIT, scrape(shared, arrived, format, gzip)).await {
+    let response = match tokio::time::timeout(SCRAPE_LIMIT, scrape(shared, arrived, format, gzip)).await {
         Ok(Ok(body)) => exposition_response(body, format, gzip),
         Ok(Err(error)) => internal(&error),
         Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "reading the kernel's maps takes too long\n").into_response(),
+    };
+    match place {
+        Some(place) => kstrobe_web::hold(response, place),
+        None => response,
     }
 }
 

@@ -70,6 +70,8 @@ impl Server {
             reload: Reload { open: false, ask: Box::new(|| Ok(String::new())) },
             events: Arc::new(Tail::new(vec![])),
             version: "1".into(),
+            telemetry_path: "/metrics".into(),
+            most_requests: 0,
         };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {

@@ -12,10 +12,12 @@ pub(crate) mod slow;
 pub(crate) mod stacks;
 pub(crate) mod steps;
 mod user;
+mod web;
 
 pub(crate) use agent::{DEFAULT_NATIVE_BUCKETS, MAX_NATIVE_BUCKETS, agent};
 pub(crate) use capture::capture;
 pub(crate) use captures::beyond;
+pub(crate) use web::web;
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};

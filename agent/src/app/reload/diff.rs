@@ -68,7 +68,7 @@ pub(super) fn diff(old: &[Old], new: &[New]) -> Plan {
 mod tests {
     use super::*;
     use crate::plan::draft;
-    use kstrobe_config::model::SourceFile;
+    use crate::sources::SourceFile;
     use std::sync::Arc;
 
     /// `a b2 !c`: probes by name, each with a version (1 when none is said); `!` marks one that does not run.
@@ -82,7 +82,7 @@ mod tests {
                  metrics: {{ {name}_total: {{ type: counter }} }}\n"
             );
             let file = Arc::new(SourceFile { name: "probes.yaml".into(), text });
-            let (mut probes, wrong) = kstrobe_config::probes(&[file]);
+            let (mut probes, wrong) = crate::sources::check_probes(&[file]);
             assert_eq!(wrong, []);
             (name.to_owned(), draft(probes.remove(0)).identity().clone(), runs)
         };

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use kstrobe_config::diag::{self, Diagnostic};
+use crate::sources::diag::{self, Diagnostic};
 
 use super::events::Sink;
 use super::intent::{self, Intent, Reading};

@@ -1,6 +1,7 @@
 //! An agent of polls, which need no rights: what a reload makes of what runs.
 
 use super::*;
+use crate::app::WebOptions;
 use kstrobe_export::Format;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,6 +42,12 @@ impl World {
             choice: crate::sources::Choice::default(),
             listen: vec![],
             lifecycle: false,
+            web: WebOptions {
+                config: None,
+                systemd_socket: false,
+                telemetry_path: "/metrics".into(),
+                most_requests: 0,
+            },
             events: None,
             log_level: None,
             log_json: None,
@@ -48,7 +55,7 @@ impl World {
         let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
         let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
         let captures = capturing::start(&intent.agent, &intent.drafts, &[]);
-        let app = Arc::new(App::start(&intent.drafts, None, captures));
+        let app = Arc::new(App::start(&intent.drafts, None, captures, Arc::default()));
         app.telemetry.configured(0, &intent.hash);
         let (listen, log_json) = (intent.listen(&options).to_vec(), intent.log(&options).1);
         let tail = Arc::new(Tail::new(intent.slow()));

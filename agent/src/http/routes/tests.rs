@@ -27,6 +27,8 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
         reload: reload::Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
         events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()])),
         version: "1.2.3".into(),
+        telemetry_path: "/metrics".into(),
+        most_requests: 40,
     }
 }
 
@@ -186,6 +188,56 @@ fn oversized_heads_are_refused() {
 }
 
 #[test]
+fn metrics_are_where_they_are_wanted_and_few_at_once() {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let scrape = |_| {
+        drop(TURN.lock().unwrap());
+        b"fine\n".to_vec()
+    };
+    let wanted = Endpoints {
+        scrape: Box::new(scrape),
+        telemetry_path: "/telemetry".into(),
+        most_requests: 2,
+        ..endpoints(vec![])
+    };
+    let server = Server::start(wanted);
+    assert!(server.text("/metrics").0.starts_with("http/1.1 404"));
+    assert!(server.text("/").1.contains("<a href=\"/telemetry\">"));
+    let turn = TURN.lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| server.text("/telemetry"))).collect();
+        // Both have their places as soon as a third one is refused.
+        let refused = loop {
+            let mut third = TcpStream::connect(server.address).unwrap();
+            third.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            write!(third, "GET /telemetry HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            if third.read_to_string(&mut answer).is_ok() {
+                break answer;
+            }
+        };
+        assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("--web.max-requests"), "{refused}");
+        drop(turn);
+        assert!(waiting.into_iter().any(|client| client.join().unwrap().0.starts_with("http/1.1 200")));
+    });
+    let root = Server::start(Endpoints { telemetry_path: "/".into(), ..endpoints(vec![]) });
+    assert_eq!(root.text("/").1, "Text004\n");
+}
+
+#[test]
+fn paths_that_are_taken_or_no_paths_are_refused() {
+    let path = crate::http::telemetry_path;
+    for good in ["/", "/metrics", "/probe/metrics", "/m-1_2.x"] {
+        assert_eq!(path(good), Ok(good.to_owned()));
+    }
+    for bad in
+        ["", "metrics", "/a b", "/{a}", "/*a", "/a?b", "/healthz", "/-/ready", "/api", "/api/v1/probes", "/é", "/a//b"]
+    {
+        assert!(path(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn stopping_closes_idle_connections_at_once() {
     let server = Server::start(endpoints(vec![]));
     let mut idle = TcpStream::connect(server.address).unwrap();
@@ -196,23 +248,6 @@ fn stopping_closes_idle_connections_at_once() {
     drop(server);
     assert!(before.elapsed() < Duration::from_secs(2));
     assert_eq!(idle.read(&mut answer).unwrap(), 0);
-}
-
-#[test]
-fn bind_errors_say_what_to_do() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let message = |address: &str| bind(&[address.to_owned()]).unwrap_err().to_string();
-    assert_eq!(
-        message(&address),
-        format!(
-            "{address} is already in use: stop the other program or choose another address with --web.listen-address"
-        )
-    );
-    assert!(message("nonsense").starts_with("`nonsense` is not an address"));
-    assert!(message(":99999").starts_with("`:99999` is not an address"));
-    assert!(message("192.0.2.1:9779").starts_with("192.0.2.1:9779 is not an address of this machine"));
-    assert!(bind(&[":0".to_owned(), "localhost:0".to_owned()]).unwrap().len() == 2);
 }
 
 /// `cargo test -p kstrobe --release -- --ignored --nocapture cost_of`

@@ -1,0 +1,163 @@
+//! What a request must pass before the router sees it: the pace of all requests, a password, a place.
+
+use crate::body::{Turn, answering, arriving};
+use crate::counts::{Refused, add};
+use crate::limits::Limits;
+use crate::load::Settings;
+use crate::passwords::{Passwords, Verdict};
+use crate::rate::Bucket;
+use crate::serve::Peer;
+use crate::source::Source;
+use crate::watched::Watch;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Body as _, Incoming};
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::sync::Semaphore;
+
+/// Who a request comes from, among its extensions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The user whose password came with it.
+    pub user: Option<String>,
+    /// Whether the connection's client has a certificate that our authority signed.
+    pub certificate: bool,
+    /// Whether it came with right credentials of the agent's own kind.
+    pub token: bool,
+}
+
+/// Looks for credentials of another kind than users' passwords, such as a token; may block. Who has right ones is not asked for
+/// a password: a request has only one `Authorization`.
+pub type OwnCredentials = Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>;
+
+impl Identity {
+    /// Whether it is known who asks.
+    pub fn is_known(&self) -> bool {
+        self.user.is_some() || self.certificate || self.token
+    }
+}
+
+/// The one gate of a server.
+pub struct Gate {
+    pub source: Arc<Source>,
+    pub limits: Limits,
+    router: TowerToHyperService<Router>,
+    own_credentials: Option<OwnCredentials>,
+    passwords: Arc<Passwords>,
+    bucket: Mutex<Bucket>,
+    started: Instant,
+    places: Arc<Semaphore>,
+}
+
+/// Where a request comes from.
+pub struct From {
+    pub peer: Peer,
+    pub certificate: bool,
+    pub watch: Arc<Watch>,
+}
+
+impl Gate {
+    pub fn new(router: Router, source: Arc<Source>, limits: Limits, own_credentials: Option<OwnCredentials>) -> Gate {
+        let places = Arc::new(Semaphore::new(limits.requests));
+        Gate {
+            source,
+            limits,
+            router: TowerToHyperService::new(router),
+            own_credentials,
+            passwords: Arc::default(),
+            bucket: Mutex::default(),
+            started: Instant::now(),
+            places,
+        }
+    }
+
+    pub async fn answer(&self, request: Request<Incoming>, from: &From) -> Response {
+        let turn = Turn::begin(from.watch.clone());
+        add(&self.source.counters().requests);
+        // A connection lives long: what is changed meanwhile holds for its next request.
+        let settings = self.source.fresh().await;
+        let (mut response, place) = match self.pass(request, from, &settings).await {
+            Ok((request, place)) => match self.router.call(request).await {
+                Ok(response) => (response, Some(place)),
+                Err(never) => match never {},
+            },
+            Err((why, response)) => {
+                self.source.counters().refused(why);
+                (response, None)
+            }
+        };
+        for (name, value) in &settings.headers {
+            // The configuration has checked both.
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(*name), HeaderValue::try_from(value)) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        answering(response, turn, place)
+    }
+
+    async fn pass(
+        &self,
+        request: Request<Incoming>,
+        from: &From,
+        settings: &Settings,
+    ) -> Result<(Request<Body>, tokio::sync::OwnedSemaphorePermit), (Refused, Response)> {
+        let refuse = |why, status: StatusCode, text: &'static str| Err((why, (status, text).into_response()));
+        if let Some(limit) = settings.rate_limit {
+            let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            if !bucket.take(limit, self.started.elapsed()) {
+                return refuse(Refused::Rate, StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again later\n");
+            }
+        }
+        let mut identity = Identity { user: None, certificate: from.certificate, token: false };
+        if !settings.users.is_empty() {
+            identity.token = self.has_own_credentials(request.headers()).await;
+        }
+        if !settings.users.is_empty() && !identity.token {
+            let header = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+            match self.passwords.check(&settings.users, header).await {
+                Verdict::Welcome(user) => identity.user = Some(user),
+                Verdict::Wrong => {
+                    tracing::debug!(client = %from.peer.0, "no right name and password");
+                    let scheme = [(header::WWW_AUTHENTICATE, "Basic realm=\"kstrobe\", charset=\"UTF-8\"")];
+                    let answer = (StatusCode::UNAUTHORIZED, scheme, "a name and a password are needed\n");
+                    return Err((Refused::Unauthorized, answer.into_response()));
+                }
+                Verdict::Busy => {
+                    let text = "too many passwords to look at: ask again later\n";
+                    return refuse(Refused::AuthBusy, StatusCode::SERVICE_UNAVAILABLE, text);
+                }
+            }
+        }
+        if request.body().size_hint().lower() > self.limits.body_bytes as u64 {
+            return refuse(Refused::Body, StatusCode::PAYLOAD_TOO_LARGE, "the body is too large\n");
+        }
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            let text = "too many requests at once: ask again later\n";
+            return refuse(Refused::Busy, StatusCode::SERVICE_UNAVAILABLE, text);
+        };
+        let mut request = request.map(|body| arriving(body, &self.limits));
+        // HTTP/2 has it in the address; routes look at the header.
+        let authority = request.uri().authority().and_then(|name| HeaderValue::try_from(name.as_str()).ok());
+        if let (Some(authority), false) = (authority, request.headers().contains_key(header::HOST)) {
+            request.headers_mut().insert(header::HOST, authority);
+        }
+        request.extensions_mut().insert(from.peer);
+        request.extensions_mut().insert(identity);
+        Ok((request, place))
+    }
+
+    async fn has_own_credentials(&self, headers: &HeaderMap) -> bool {
+        let Some(own) = self.own_credentials.clone().filter(|_| headers.contains_key(header::AUTHORIZATION)) else {
+            return false;
+        };
+        let headers = headers.clone();
+        // A panic is no proof of anything.
+        tokio::task::spawn_blocking(move || own(&headers)).await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,258 @@
+//! `tls_server_config` to what rustls needs.
+
+use crate::sans;
+use kstrobe_config::model::{ClientAuth, Curve, Tls, TlsVersion};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, NamedGroup, RootCertStore, ServerConfig,
+    SignatureScheme, SupportedCipherSuite,
+};
+use std::sync::Arc;
+
+/// The texts of the files that a configuration names, or of the configuration itself.
+pub struct Pems {
+    /// The server's certificates.
+    pub cert: Vec<u8>,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Authorities for clients.
+    pub client_ca: Option<Vec<u8>>,
+}
+
+/// Names of what the processor lacks for TLS. The cryptography is written for processors since about 2015 and has no slow path.
+pub fn processor_lacks() -> Vec<&'static str> {
+    let mut lacking = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        let needed = [
+            ("adx", std::arch::is_x86_feature_detected!("adx")),
+            ("aes", std::arch::is_x86_feature_detected!("aes")),
+            ("avx", std::arch::is_x86_feature_detected!("avx")),
+            ("avx2", std::arch::is_x86_feature_detected!("avx2")),
+            ("bmi1", std::arch::is_x86_feature_detected!("bmi1")),
+            ("bmi2", std::arch::is_x86_feature_detected!("bmi2")),
+            ("pclmulqdq", std::arch::is_x86_feature_detected!("pclmulqdq")),
+        ];
+        lacking.extend(needed.iter().filter(|(_, there)| !there).map(|(name, _)| *name));
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let needed = [
+            ("neon", std::arch::is_aarch64_feature_detected!("neon")),
+            ("aes", std::arch::is_aarch64_feature_detected!("aes")),
+            ("pmull", std::arch::is_aarch64_feature_detected!("pmull")),
+            ("sha2", std::arch::is_aarch64_feature_detected!("sha2")),
+        ];
+        lacking.extend(needed.iter().filter(|(_, there)| !there).map(|(name, _)| *name));
+    }
+    lacking
+}
+
+/// What rustls needs, or what is wrong with certificates and key, for a person.
+pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, String> {
+    let lacking = processor_lacks();
+    if !lacking.is_empty() {
+        return Err(format!(
+            "TLS is not possible on this processor, which lacks {}: leave `tls_server_config` out and let a proxy on this \
+             machine speak TLS",
+            lacking.join(", ")
+        ));
+    }
+    let provider = Arc::new(provider(tls)?);
+    let versions: &[_] = match (tls.min_version, tls.max_version) {
+        (TlsVersion::Tls13, _) => &[&TLS13],
+        (_, TlsVersion::Tls12) => &[&TLS12],
+        // Without a suite for it there is no TLS 1.2.
+        _ if tls.cipher_suites.as_ref().is_some_and(Vec::is_empty) => &[&TLS13],
+        _ => &[&TLS13, &TLS12],
+    };
+    let chain = certificates(&pems.cert, "certificate")?;
+    let key = PrivateKeyDer::from_pem_slice(&pems.key).map_err(|error| {
+        format!("the key has no private key in PEM form ({error}); one with a passphrase cannot be read")
+    })?;
+    let verifier = verifier(tls, &provider, pems.client_ca.as_deref())?;
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .map_err(|error| format!("versions, suites and curves do not fit together: {error}"))?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+        Error::InconsistentKeys(_) => "the key does not belong to the certificate".to_owned(),
+        error => format!("the certificate or the key cannot be used: {error}"),
+    })?;
+    config.ignore_client_order = tls.prefer_server_cipher_suites;
+    config.alpn_protocols = if http2 { vec![b"h2".to_vec(), b"http/1.1".to_vec()] } else { vec![b"http/1.1".to_vec()] };
+    Ok(config)
+}
+
+fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
+    let mut provider = rustls_graviola::default_provider();
+    if let Some(names) = &tls.cipher_suites {
+        // The list is about TLS 1.2 alone. rustls calls suites as Go does, apart from those of TLS 1.3.
+        let of = |name: &str| {
+            let named = |suite: &&SupportedCipherSuite| format!("{:?}", suite.suite()) == name;
+            provider.cipher_suites.iter().find(named).copied()
+        };
+        let mut suites: Vec<_> =
+            provider.cipher_suites.iter().filter(|suite| suite.tls13().is_some()).copied().collect();
+        for name in names {
+            suites.push(of(name).ok_or_else(|| format!("there is no cipher suite {name}"))?);
+        }
+        provider.cipher_suites = suites;
+    }
+    if let Some(curves) = &tls.curves {
+        let group = |curve: &Curve| match curve {
+            Curve::P256 => NamedGroup::secp256r1,
+            Curve::P384 => NamedGroup::secp384r1,
+            Curve::X25519 => NamedGroup::X25519,
+        };
+        let of = |curve: &Curve| provider.kx_groups.iter().find(|kx| kx.name() == group(curve)).copied();
+        provider.kx_groups = curves.iter().filter_map(of).collect();
+    }
+    Ok(provider)
+}
+
+fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|error| format!("the {what} is not in PEM form: {error}"))?;
+    if found.is_empty() { Err(format!("there is no {what} in PEM form in it")) } else { Ok(found) }
+}
+
+/// `None` when clients need no certificate.
+fn verifier(
+    tls: &Tls,
+    provider: &Arc<CryptoProvider>,
+    client_ca: Option<&[u8]>,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
+    let any = |mandatory| {
+        let algorithms = provider.signature_verification_algorithms;
+        Arc::new(AnyCertificate { mandatory, algorithms }) as Arc<dyn ClientCertVerifier>
+    };
+    let verifier = match tls.client_auth {
+        ClientAuth::None => return Ok(None),
+        ClientAuth::Request => any(false),
+        ClientAuth::RequireAny => any(true),
+        ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => {
+            let mut roots = RootCertStore::empty();
+            for root in certificates(client_ca.unwrap_or_default(), "authority for clients")? {
+                roots.add(root).map_err(|error| format!("an authority for clients cannot be used: {error}"))?;
+            }
+            let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+            let optional = tls.client_auth == ClientAuth::VerifyIfGiven;
+            let builder = if optional { builder.allow_unauthenticated() } else { builder };
+            builder.build().map_err(|error| format!("the authority for clients cannot be used: {error}"))?
+        }
+    };
+    Ok(Some(match &tls.client_allowed_sans {
+        Some(allowed) => Arc::new(NamedCertificate { inner: verifier, allowed: allowed.clone() }),
+        None => verifier,
+    }))
+}
+
+/// Takes every certificate. That the client has its key is still checked.
+#[derive(Debug)]
+struct AnyCertificate {
+    mandatory: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for AnyCertificate {
+    fn client_auth_mandatory(&self) -> bool {
+        self.mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Takes certificates that `inner` takes and that have one of the names.
+#[derive(Debug)]
+struct NamedCertificate {
+    inner: Arc<dyn ClientCertVerifier>,
+    allowed: Vec<String>,
+}
+
+impl ClientCertVerifier for NamedCertificate {
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(certificate, between, now)?;
+        if sans::names(certificate).iter().any(|name| self.allowed.contains(name)) {
+            return Ok(verified);
+        }
+        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
