@@ -519,6 +519,7 @@ mod tests {
         let telemetry = Telemetry::new("1.2.3", Some("abc"));
         telemetry.poll_failed("softnet");
         telemetry.read_failed("softirq");
+        telemetry.configured(0, "abc0");
         telemetry.observe(observed());
         let families = kstrobe_export::own::families(&telemetry.encode(Format::Protobuf)).unwrap();
         let list = kstrobe_mixin::own::record(&kstrobe_mixin::own::metrics(&families));
