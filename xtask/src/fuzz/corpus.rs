@@ -16,6 +16,9 @@ const TEXT_BYTES: usize = 6 << 10;
 /// Bytes of a page of the recorded kernels.
 const PAGE_BYTES: usize = 4096;
 
+/// The choice to write what was read as trace.dat, too: see `written_and_read` in `fuzz/src/cases/whole.rs`.
+const WRITE: u8 = 0x20;
+
 /// Different cases.
 type Cases = BTreeSet<Vec<u8>>;
 
@@ -83,7 +86,7 @@ fn seeds(root: &Path, target: &str) -> Result<Cases> {
     let cases = files.iter().flat_map(|(path, bytes)| match target {
         "format" => formats(path, bytes),
         "page" => pages(path, bytes),
-        "dat" if path.ends_with(".dat") => vec![[bytes, &[0][..]].concat()],
+        "dat" if path.ends_with(".dat") => [0, WRITE].map(|choices| [bytes, &[choices][..]].concat()).to_vec(),
         "text" if path.ends_with(".txt") => {
             // The head, and a part that begins anywhere.
             let part = |from: usize| bytes[from..bytes.len().min(from + TEXT_BYTES)].to_vec();
@@ -110,13 +113,15 @@ fn formats(path: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     text.split("name: ").skip(1).map(case).collect()
 }
 
-/// One page alone, and several CPUs with one each; in front of them what `filled` in `fuzz/src/cases/kernel.rs` reads.
+/// One page alone, and several CPUs with one each; in front of them the choices that `page` in `fuzz/src/cases/mod.rs` reads.
 fn pages(path: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     let kernel = ["/5.10/", "/6.1/", "/6.12/", "/sid/"].iter().position(|kernel| path.contains(kernel));
     let Some(kernel) = kernel.filter(|_| path.ends_with(".raw")) else { return Vec::new() };
-    let choices = |cpus: u8| [kernel as u8 * 2, cpus - 1 << 1, 0, 0];
-    let some = |cpus: u8| bytes.chunks(PAGE_BYTES * usize::from(cpus)).take(6).map(move |pages| (choices(cpus), pages));
-    some(1).chain(some(4)).map(|(choices, pages)| [&choices, pages].concat()).collect()
+    let some = |cpus: u8, write: u8| {
+        let choices = [kernel as u8 * 2, cpus - 1 << 1, 0, write];
+        bytes.chunks(PAGE_BYTES * usize::from(cpus)).take(6).map(move |pages| [&choices, pages].concat())
+    };
+    some(1, 0).chain(some(4, WRITE)).collect()
 }
 
 /// All packed files below a folder, unpacked, by path without `.gz`.
