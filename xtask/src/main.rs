@@ -1,7 +1,8 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench`.
+//! Project chores: `cargo xtask test | tidy | vm | fuzz | bench`.
 
 mod apt;
 mod bench;
+mod fuzz;
 mod programs;
 mod test;
 mod tidy;
@@ -27,6 +28,8 @@ enum Chore {
     Tidy,
     /// Run tests against the kernel inside other kernels: Debian's 5.10, 6.1, 6.12 and newest, emulated
     Vm(vm::Options),
+    /// Fuzz what reads kernel traces (needs a C++ compiler)
+    Fuzz(fuzz::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Test => test::run(&root),
         Chore::Tidy => tidy::run(&root),
         Chore::Vm(options) => vm::run(&root, &options),
+        Chore::Fuzz(options) => fuzz::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
     };
     match done {
