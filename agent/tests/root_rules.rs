@@ -162,10 +162,6 @@ fn root_the_api_starts_gives_ends_and_removes_captures() {
     let request = json!({"events": EVENTS, "pids": [busy.tid], "duration": "2s"});
 
     let id = agent.begin(&request);
-    assert!(
-        instances().iter().any(|name| name.starts_with(&format!("kstrobe-{}-", agent.pid())))
-            || agent.capture(&id)["state"] == "running"
-    );
     let second = agent.captures("POST", "", &request.to_string());
     assert_eq!(second.status, 429, "{second:?}");
     assert!(second.text().contains("a capture runs already"), "{second:?}");
@@ -189,14 +185,14 @@ fn root_the_api_starts_gives_ends_and_removes_captures() {
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), records);
     assert!(text.contains("kst-busy-") && text.contains(": sched_switch: "), "{text:.1000}");
     let packets = packets(&agent.download(&id, "perfetto"));
-    let folded = String::from_utf8(agent.download(&id, "folded")).unwrap();
-    let pprof = agent.download(&id, "pprof");
-    assert!(pprof.starts_with(&[0x1f, 0x8b]), "gzip");
-    eprintln!(
-        "{own} calls, {records} records, {packets} packets, {} lines of text, folded:\n{folded}",
-        text.lines().count()
-    );
-    assert!(packets > 0 && !folded.is_empty());
+    eprintln!("{own} calls, {records} records, {packets} packets, {} lines of text", text.lines().count());
+    assert!(packets > 0);
+    // Time in calls needs calls.
+    for form in ["folded", "pprof"] {
+        let none = agent.captures("GET", &format!("/{id}/download?format={form}"), "");
+        assert_eq!(none.status, 404, "{none:?}");
+        assert!(none.text().contains("no calls of functions were recorded"), "{none:?}");
+    }
     assert_eq!(agent.captures("GET", &format!("/{id}/download?format=jpeg"), "").status, 400);
 
     let endless = json!({"events": EVENTS, "duration": "60s"});
