@@ -11,9 +11,9 @@ use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::alertmanager::{self, Alertmanager};
 use support::api::{Home, LIMIT, TOKEN};
+use support::capture::instances;
 use support::http::ask;
 use support::load::{Asking, getppid_calls};
-use support::capture::instances;
 use support::{Folder, wait_for, witnesses};
 
 /// Events of the threads that are meant: of switches and wakeups one side is theirs.
