@@ -21,6 +21,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
     ("trace-cmd", &["trace-cmd"]),
+    ("prometheus-alertmanager", &["prometheus-alertmanager"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];

@@ -1,11 +1,10 @@
 //! The agent as a process.
 
 use super::metrics::Metrics;
-use super::{Folder, wait_for};
+use super::{Folder, http, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -25,6 +24,8 @@ pub struct Setup<'a> {
     pub packs: &'a [&'a str],
     /// Probe files of the test's own: name and YAML text.
     pub probes: &'a [(&'a str, &'a str)],
+    /// What the configuration has besides, in YAML.
+    pub config: &'a str,
     /// Further arguments.
     pub arguments: &'a [&'a str],
     /// Words before the agent's own: a program that becomes it by exec.
@@ -58,6 +59,7 @@ impl Setup<'_> {
             // Every program takes many times as long there: the defaults would be held back.
             config += "limits: { budget_cpu_percent: 0 }\n";
         }
+        config += self.config;
         let config = folder.write("kstrobe.yaml", &config);
         let log = std::fs::File::create(folder.0.join("log")).unwrap();
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -171,15 +173,7 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
 }
 
 fn get_bytes(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    // HTTP/1.0: the end of the stream is the end of the answer.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
-    let status = std::str::from_utf8(&answer[..end]).ok()?.split(' ').nth(1)?.parse().ok()?;
-    Some((status, answer.split_off(end + 4)))
+    http::ask(address, "GET", path, &[], "").map(|answer| (answer.status, answer.body))
 }
 
 /// The agent's binary, started by another program unless there are no words for one.
