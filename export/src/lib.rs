@@ -2,11 +2,15 @@
 //! state, no clock, no network.
 #![forbid(unsafe_code)]
 
+mod exposition;
+pub mod native;
 mod number;
+pub mod own;
+mod protobuf;
 pub mod snapshot;
 mod text;
 mod transcode;
 
-pub use number::{bound_text, decimal};
-pub use text::{Format, exposition, write};
+pub use exposition::{DEFAULT_NATIVE_BUCKET_LIMIT, Format, exposition};
+pub use number::{bound_text, decimal, quotient};
 pub use transcode::to_text_0_0_4;

@@ -1,7 +1,8 @@
-//! Project chores: `cargo xtask test | tidy | vm | fuzz | bench`.
+//! Project chores: `cargo xtask test | tidy | vm | fuzz | bench | demo`.
 
 mod apt;
 mod bench;
+mod demo;
 mod fuzz;
 mod programs;
 mod test;
@@ -32,6 +33,8 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
+    /// Watch a busy node with the agent and a real Prometheus (root)
+    Demo(demo::Options),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Fuzz(options) => fuzz::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
+        Chore::Demo(options) => demo::run(&root, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
