@@ -4,6 +4,7 @@ mod apt;
 mod bench;
 mod demo;
 mod fuzz;
+mod oracles;
 mod programs;
 mod test;
 mod tidy;

@@ -121,7 +121,7 @@ fn pages(path: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
     let kernel = ["/5.10/", "/6.1/", "/6.12/", "/sid/"].iter().position(|kernel| path.contains(kernel));
     let Some(kernel) = kernel.filter(|_| path.ends_with(".raw")) else { return Vec::new() };
     let some = |cpus: u8, write: u8| {
-        let choices = [kernel as u8 * 2, cpus - 1 << 1, 0, write];
+        let choices = [kernel as u8 * 2, (cpus - 1) << 1, 0, write];
         bytes.chunks(PAGE_BYTES * usize::from(cpus)).take(6).map(move |pages| [&choices, pages].concat())
     };
     some(1, 0).chain(some(4, WRITE)).collect()
