@@ -121,7 +121,7 @@ fn oracle_tests(root: &Path, report: &mut Report) {
         match (oracle.ready)(root) {
             Ok(environment) => report.step(oracle.step, || {
                 let arguments = ["test", "--quiet", "--workspace", "--locked", "--", "--ignored", oracle.tests];
-                finish(cargo_command(root, &arguments).envs(environment))
+                finish(mounts_apart(cargo_command(root, &arguments)).current_dir(root).envs(environment))
             }),
             Err(why) => report.not_run(oracle.step, format!("{why}: {}", own.join(", "))),
         }
@@ -131,6 +131,14 @@ fn oracle_tests(root: &Path, report: &mut Report) {
         let unknown: Vec<_> = names.iter().filter(unknown).map(String::as_str).collect();
         if unknown.is_empty() { Ok(()) } else { bail!("xtask/src/oracles.rs has none for {}", unknown.join(", ")) }
     });
+}
+
+/// As root in a mount namespace of its own: trace-cmd mounts tracefs and leaves it.
+fn mounts_apart(command: Command) -> Command {
+    let Some(unshare) = programs::find("unshare").filter(|_| geteuid().is_root()) else { return command };
+    let mut apart = Command::new(unshare);
+    apart.args(["--mount", "--propagation", "private"]).arg(command.get_program()).args(command.get_args());
+    apart
 }
 
 /// Whether a test, with the modules that it is in, is for this witness.
