@@ -141,7 +141,7 @@ fn oracle_trace_cmd_dumps_every_part() {
 
 #[test]
 #[ignore = "needs trace-cmd"]
-fn oracle_instances_are_reported() {
+fn oracle_trace_cmd_reports_instances() {
     let folder = Folder::new("dat-instances");
     let mut trace = support::trace("6.12", "sched");
     trace.buffers[0].name = "other".to_owned();
@@ -166,7 +166,7 @@ fn oracle_instances_are_reported() {
 
 #[test]
 #[ignore = "needs trace-cmd"]
-fn oracle_long_pages_are_reported() {
+fn oracle_trace_cmd_reports_long_pages() {
     let folder = Folder::new("dat-long");
     let trace = with_long_pages("6.12", "events");
     for (name, version, compression) in FORMS {
@@ -178,7 +178,7 @@ fn oracle_long_pages_are_reported() {
 
 #[test]
 #[ignore = "needs trace-cmd"]
-fn oracle_wall_clock_is_added() {
+fn oracle_trace_cmd_adds_the_wall_clock() {
     let folder = Folder::new("dat-clock");
     let mut trace = support::trace("6.12", "events");
     for offset_ns in [1_763_726_400_123_456_789, 5, -3_000_000_001] {
@@ -198,7 +198,7 @@ fn oracle_wall_clock_is_added() {
 
 #[test]
 #[ignore = "needs trace-cmd"]
-fn oracle_what_trace_cmd_converts_is_read() {
+fn oracle_trace_cmd_converts_and_we_read() {
     let folder = Folder::new("dat-convert");
     all(|kernel, scenario| {
         let trace = support::trace(kernel, scenario);
@@ -228,7 +228,7 @@ fn oracle_what_trace_cmd_converts_is_read() {
 
 #[test]
 #[ignore = "needs trace-cmd"]
-fn oracle_files_of_trace_cmd_are_reported_alike_after_us() {
+fn oracle_trace_cmd_reports_its_own_files_alike_after_us() {
     let folder = Folder::new("dat-theirs");
     for name in THEIRS {
         let trace = dat::read(&fixture(&format!("{name}.dat"))).unwrap().trace;

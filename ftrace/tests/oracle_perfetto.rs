@@ -100,8 +100,8 @@ fn every_event_of_a_recording_is_written() {
 }
 
 #[test]
-#[ignore = "needs python3-perfetto"]
-fn oracle_perfetto() {
+#[ignore = "needs the Python package perfetto"]
+fn oracle_perfetto_reads_every_recording() {
     for recording in recordings() {
         let trace = load(&recording);
         let said = read_by_perfetto(&trace, &recording);

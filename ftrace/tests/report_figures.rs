@@ -2,8 +2,9 @@
 
 mod support;
 
-use kstrobe_ftrace::calls::Calls;
-use kstrobe_ftrace::report::{Activity, Asked, Functions, Source, Spread, Waits, folded, functions, slowest, waits};
+use kstrobe_ftrace::calls::{Calls, text};
+use kstrobe_ftrace::report::{Activity, Asked, Functions, Source, Spread, Waits};
+use kstrobe_ftrace::report::{activity, folded, functions, of_marks, slowest, waits};
 use support::tree::{ns, tree};
 
 fn asked(root: &str) -> Asked {
@@ -209,6 +210,27 @@ fn a_call_without_an_end_is_a_lower_bound() {
     calls.damage.lost = 1;
     let report = waits(&calls, &Activity::default(), &asked("recv"));
     assert_eq!((report.total_ns, report.waited_ns, report.open), (10_000, 0, 1));
+}
+
+/// Parts of a text in another order: the thread comes back before it left.
+const BACKWARDS: &str = "
+# tracer: function_graph
+    1.000100 |   1)     sh-124     |               |  tcp_recvmsg() {
+    1.000200 |   1)     sh-124     |               |    schedule() {
+    1.000300 |   1)     sh-124     |               |      /* sched_switch: prev_comm=sh prev_pid=124 prev_prio=120 prev_state=S ==> next_comm=swapper/1 next_pid=0 next_prio=120 */
+    1.000150 |   1)    <idle>-0    |               |  /* sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=sh next_pid=124 next_prio=120 */
+    1.000500 |   1)     sh-124     | ! 300.000 us  |    }
+    1.000600 |   1)     sh-124     | ! 500.000 us  |  }
+";
+
+#[test]
+fn switches_of_a_disordered_text_are_not_believed() {
+    let calls = text::parse(BACKWARDS);
+    let seen = activity(of_marks(&calls));
+    assert!(seen.spells.iter().any(|spell| spell.back.unwrap().0 < spell.begin_ns()), "{:?}", seen.spells);
+    let report = waits(&calls, &seen, &asked("tcp_recvmsg"));
+    assert_eq!((report.count, report.waited_ns, report.worked_ns), (1, 300_000, 200_000));
+    assert_eq!(report.calls[0].source, Source::Calls);
 }
 
 #[test]

@@ -1,11 +1,13 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | bench | demo | helm | image | unit`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | helm | image | unit`.
 
 mod apt;
 mod bench;
 mod chart;
 mod container;
 mod demo;
+mod fuzz;
 mod mixin;
+mod oracles;
 mod programs;
 mod test;
 mod tidy;
@@ -34,6 +36,8 @@ enum Chore {
     Mixin,
     /// Run tests against the kernel inside other kernels: Debian's 5.10, 6.1, 6.12 and newest, emulated
     Vm(vm::Options),
+    /// Fuzz what reads kernel traces (needs a C++ compiler)
+    Fuzz(fuzz::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
     /// Watch a busy node with the agent and a real Prometheus (root)
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::run(&root),
         Chore::Mixin => mixin::run(&root),
         Chore::Vm(options) => vm::run(&root, &options),
+        Chore::Fuzz(options) => fuzz::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),
         Chore::Helm(options) => chart::run(&root, &options),

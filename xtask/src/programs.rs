@@ -25,6 +25,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("runc", &["runc"]),
     ("buildah", &["buildah"]),
     ("jsonnet", &["jsonnet"]),
+    ("prometheus-alertmanager", &["prometheus-alertmanager"]),
     ("clang", &["clang"]),
     ("curl", &["curl"]),
     ("openssl", &["openssl"]),

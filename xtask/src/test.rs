@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{chart, container, programs, tidy, unit, vm};
+use crate::{chart, container, oracles, programs, tidy, unit, vm};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
@@ -87,6 +87,7 @@ pub fn run(root: &Path) -> Result<()> {
         None => report.not_run("systemd unit", "systemd-analyze is not installed".to_owned()),
     }
     report.step("tests", || cargo(root, &["test", "--quiet", "--workspace", "--locked"]));
+    oracle_tests(root, &mut report);
     root_tests(root, &mut report);
     other_kernels(root, &mut report);
     report.finish()
@@ -134,11 +135,47 @@ fn helm_chart(root: &Path, report: &mut Report) {
     }
 }
 
+/// Tests against programs that read what we write.
+fn oracle_tests(root: &Path, report: &mut Report) {
+    let names = match ignored_tests(root, oracles::TESTS) {
+        Ok(names) => names,
+        Err(error) => return report.step("oracles", || Err(error)),
+    };
+    for oracle in oracles::ALL {
+        let own: Vec<&str> = names.iter().map(String::as_str).filter(|name| of_oracle(name, &oracle)).collect();
+        match (oracle.ready)(root) {
+            Ok(environment) => report.step(oracle.step, || {
+                let arguments = ["test", "--quiet", "--workspace", "--locked", "--", "--ignored", oracle.tests];
+                finish(mounts_apart(cargo_command(root, &arguments)).current_dir(root).envs(environment))
+            }),
+            Err(why) => report.not_run(oracle.step, format!("{why}: {}", own.join(", "))),
+        }
+    }
+    report.step("oracles of all tests that name one", || {
+        let unknown = |name: &&String| !oracles::ALL.iter().any(|oracle| of_oracle(name, oracle));
+        let unknown: Vec<_> = names.iter().filter(unknown).map(String::as_str).collect();
+        if unknown.is_empty() { Ok(()) } else { bail!("xtask/src/oracles.rs has none for {}", unknown.join(", ")) }
+    });
+}
+
+/// As root in a mount namespace of its own: trace-cmd mounts tracefs and leaves it.
+fn mounts_apart(command: Command) -> Command {
+    let Some(unshare) = programs::find("unshare").filter(|_| geteuid().is_root()) else { return command };
+    let mut apart = Command::new(unshare);
+    apart.args(["--mount", "--propagation", "private"]).arg(command.get_program()).args(command.get_args());
+    apart
+}
+
+/// Whether a test, with the modules that it is in, is for this witness.
+fn of_oracle(test: &str, oracle: &oracles::Oracle) -> bool {
+    test.rsplit("::").next().is_some_and(|name| name.starts_with(oracle.tests))
+}
+
 /// Tests against the kernel. They share its hooks and counters, so one runs at a time.
 fn root_tests(root: &Path, report: &mut Report) {
     let name = "root tests";
     if !geteuid().is_root() {
-        let names = root_test_names(root).unwrap_or_else(|error| vec![format!("unknown ({error:#})")]);
+        let names = ignored_tests(root, ROOT_TESTS).unwrap_or_else(|error| vec![format!("unknown ({error:#})")]);
         report.not_run(name, format!("not root: {}", names.join(", ")));
         return;
     }
@@ -176,9 +213,9 @@ fn other_kernels(root: &Path, report: &mut Report) {
     }
 }
 
-/// Names of the tests that need root.
-fn root_test_names(root: &Path) -> Result<Vec<String>> {
-    let arguments = ["test", "--quiet", "--workspace", "--locked", "--", "--ignored", "--list", ROOT_TESTS];
+/// Names of the tests that a plain run leaves out and that have this in their name.
+fn ignored_tests(root: &Path, part: &str) -> Result<Vec<String>> {
+    let arguments = ["test", "--quiet", "--workspace", "--locked", "--", "--ignored", "--list", part];
     let output = cargo_command(root, &arguments).output()?;
     if !output.status.success() {
         bail!("cargo test --list failed");

@@ -149,6 +149,8 @@ impl Service {
         let recorded = recorded.unwrap_or_else(|_| {
             Err("the recorder failed: this is an error in kstrobe, please report it with the agent's log".to_owned())
         });
+        // Held to the end: who sees that it has ended can begin the next, and cannot cancel this one.
+        let mut running = lock(&self.running);
         let ended = lock(&self.store).end(id, recorded, stop.is_stopped(), SystemTime::now());
         let result = match &ended {
             Ok(Capture { state: State::Done, .. }) => "done",
@@ -163,8 +165,7 @@ impl Service {
             Err(error) => tracing::error!(capture = %id, %error, "a capture cannot be stored"),
         }
         self.count(trigger.kind, result);
-        // Last: who waits for it finds all of it.
-        lock(&self.running).remove(id);
+        running.remove(id);
     }
 
     fn count(&self, kind: String, result: &'static str) {

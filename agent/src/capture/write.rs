@@ -24,6 +24,10 @@ pub fn write(trace: &Trace, form: Form, mut out: impl Write + Seek) -> io::Resul
 fn profile(trace: &Trace, format: Format) -> io::Result<Vec<u8>> {
     // Other events are read from the records themselves.
     let calls = build::build(trace, build::Options { marks: false });
+    if calls.calls.is_empty() {
+        // An empty file would look as if it had taken no time.
+        return Err(io::Error::other("no calls of functions were recorded: they need the tracer `function_graph`"));
+    }
     let activity = report::activity(report::of_trace(trace));
     let stacks = report::folded(&calls, &activity, &Asked::default());
     format.write(&stacks::calls::profile(&stacks, report::summary(Some(trace), Some(&calls)).duration_ns))

@@ -120,8 +120,6 @@ impl Server {
             found = self.may("GET", &format!("/api/v1/captures/{id}"), "").json();
             found["state"] != "running"
         });
-        // Its place is free a moment later.
-        until("nothing runs", || self.desk.as_ref().unwrap().service().usage().running == 0);
         found
     }
 }

@@ -1,11 +1,10 @@
 //! The agent as a process.
 
 use super::metrics::Metrics;
-use super::{Folder, wait_for};
+use super::{Folder, http, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -122,7 +121,7 @@ impl Agent {
     /// Status and body of the answer to a request without a body.
     pub fn ask(&self, method: &str, path: &str) -> Option<(u16, String)> {
         // A reload may load many programs.
-        let (status, body) = ask(self.address, method, path, Duration::from_secs(120))?;
+        let http::Answer { status, body, .. } = http::ask(self.address, method, path, &[], "")?;
         Some((status, String::from_utf8(body).ok()?))
     }
 
@@ -194,19 +193,7 @@ pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
 }
 
 fn get_bytes(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
-    ask(address, "GET", path, Duration::from_secs(10))
-}
-
-fn ask(address: SocketAddr, method: &str, path: &str, patience: Duration) -> Option<(u16, Vec<u8>)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(patience)).ok()?;
-    // HTTP/1.0: the end of the stream is the end of the answer.
-    write!(stream, "{method} {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
-    let status = std::str::from_utf8(&answer[..end]).ok()?.split(' ').nth(1)?.parse().ok()?;
-    Some((status, answer.split_off(end + 4)))
+    http::ask(address, "GET", path, &[], "").map(|answer| (answer.status, answer.body))
 }
 
 /// The agent's binary, started by another program unless there are no words for one.

@@ -3,9 +3,12 @@
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::select::pselect;
 use nix::sys::time::TimeSpec;
-use nix::unistd::getppid;
+use nix::unistd::{getppid, gettid};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,6 +56,42 @@ pub fn ask(address: SocketAddr, count: u32, comm: &str) {
         }
     };
     std::thread::Builder::new().name(comm.to_owned()).spawn(client).unwrap().join().unwrap();
+}
+
+/// A client of [`delayed_echo`] that asks and waits in `recvfrom` until it is told to end.
+pub struct Asking {
+    /// Its thread.
+    pub tid: i32,
+    end: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Asking {
+    /// Starts it in a thread of this name (its `comm`: at most 15 bytes); the server takes so long for each answer.
+    pub fn start(delay: Duration, comm: &str) -> Asking {
+        let (address, server) = delayed_echo(delay);
+        let (tell, told) = mpsc::channel();
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = end.clone();
+        let client = move || {
+            tell.send(gettid().as_raw()).unwrap();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_nodelay(true).unwrap();
+            let mut byte = [7];
+            while !ended.load(Ordering::Relaxed) {
+                stream.write_all(&byte).unwrap();
+                assert_eq!(stream.read(&mut byte).unwrap(), 1);
+            }
+        };
+        let client = std::thread::Builder::new().name(comm.to_owned()).spawn(client).unwrap();
+        Asking { tid: told.recv().unwrap(), end, threads: vec![client, server] }
+    }
+
+    /// Ends it.
+    pub fn end(self) {
+        self.end.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
 }
 
 /// Sends datagrams to itself over loopback: each is at least one NET_RX softirq's work.

@@ -3,10 +3,13 @@
 #![allow(dead_code, reason = "every test crate uses a part of it")]
 
 pub mod agent;
+pub mod alertmanager;
+pub mod api;
 pub mod bpftrace;
 pub mod capture;
 pub mod disk;
 pub mod frames;
+pub mod http;
 pub mod kernel_objects;
 pub mod load;
 pub mod memory_group;

@@ -284,8 +284,8 @@ fn damaged_pages_are_counted_and_what_follows_is_written() {
 }
 
 #[test]
-#[ignore = "needs python3-perfetto"]
-fn oracle_numbers_and_types_are_those_of_perfetto() {
+#[ignore = "needs the Python package perfetto"]
+fn oracle_perfetto_has_these_numbers_and_types() {
     let python = std::env::var("KSTROBE_PYTHON").unwrap_or_else(|_| "python3".into());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oracles/perfetto_numbers.py");
     let names = TABLE.iter().map(|(event, ..)| *event);

@@ -132,6 +132,8 @@ impl Split {
         for spell in activity.of_within(task.pid, start_ns, stop_ns) {
             let Some(out) = &spell.out else { continue };
             let back_ns = match spell.back {
+                // A text of parts that were put together: nothing is known of the time between them.
+                Some((back_ns, _)) if back_ns < out.time_ns => return false,
                 Some((back_ns, _)) => back_ns,
                 None if self.nodes[0].length.open => end_ns,
                 None => return false,

@@ -196,7 +196,7 @@ fn the_page_is_well_formed_and_needs_nothing_else() {
 
 #[test]
 #[ignore = "needs node"]
-fn oracle_the_script_draws_and_tells_what_is_under_the_mouse() {
+fn oracle_node_the_script_draws_and_tells_what_is_under_the_mouse() {
     let mut calls = two_threads();
     calls.damage.lost = 3;
     let (_, page) = page(&calls, 7);

@@ -1,0 +1,57 @@
+//! Requests to the agent.
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its status line and headers.
+    pub head: String,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body as text.
+    #[track_caller]
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    /// The body as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(self.text()).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// A header, named in small letters.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+/// Asks; `None` when there is no connection.
+pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Answer> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(120))).ok()?;
+    // HTTP/1.0: the end of the stream is the end of the answer.
+    let mut request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n");
+    for (name, value) in headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    if !body.is_empty() {
+        request += &format!("Content-Length: {}\r\n", body.len());
+    }
+    stream.write_all(format!("{request}\r\n{body}").as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?.to_owned();
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer { status, head, body: answer.split_off(end + 4) })
+}
