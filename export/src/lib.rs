@@ -2,8 +2,12 @@
 //! state, no clock, no network.
 #![forbid(unsafe_code)]
 
+pub mod delta;
 mod number;
+pub mod otlp;
 pub mod snapshot;
+#[cfg(test)]
+mod test_data;
 mod text;
 mod transcode;
 
