@@ -7,8 +7,9 @@
 mod captures;
 mod process;
 
+use kstrobe_export::{Format, to_text_0_0_4};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, prometheus_protobuf, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -235,12 +236,20 @@ impl Telemetry {
         *self.observed.write().unwrap_or_else(PoisonError::into_inner) = observed;
     }
 
-    /// All of it as a complete OpenMetrics exposition.
-    pub fn encode(&self) -> String {
-        let mut out = String::new();
-        // Writing to a String cannot fail, and our collectors return no error of their own.
-        let _ = text::encode(&mut out, &self.registry);
-        out
+    /// All of it as a complete exposition.
+    pub fn encode(&self, format: Format) -> Vec<u8> {
+        let openmetrics = || {
+            let mut out = String::new();
+            // Writing to a String cannot fail, and our collectors return no error of their own.
+            let _ = text::encode(&mut out, &self.registry);
+            out
+        };
+        match format {
+            Format::Text004 => to_text_0_0_4(&openmetrics()).into_bytes(),
+            Format::OpenMetrics100 => openmetrics().into_bytes(),
+            // Neither can writing to a vector.
+            Format::Protobuf => prometheus_protobuf::encode_to_vec(&self.registry).unwrap_or_default(),
+        }
     }
 }
 
@@ -363,7 +372,10 @@ fn family<L: EncodeLabelSet, M: EncodeMetric>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kstrobe_export::to_text_0_0_4;
+
+    fn openmetrics(telemetry: &Telemetry) -> String {
+        String::from_utf8(telemetry.encode(Format::OpenMetrics100)).unwrap()
+    }
 
     fn line<'a>(text: &'a str, start: &str) -> &'a str {
         text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start} in\n{text}"))
@@ -414,8 +426,8 @@ mod tests {
         telemetry.configured(3);
         telemetry.event_unwritten();
         telemetry.observe(observed());
-        let open = telemetry.encode();
-        let text = to_text_0_0_4(&open);
+        let open = openmetrics(&telemetry);
+        let text = String::from_utf8(telemetry.encode(Format::Text004)).unwrap();
         for text in [&open, &text] {
             for expected in [
                 r#"kstrobe_build_info{version="1.2.3",revision="abc"} 1"#,
@@ -465,12 +477,12 @@ mod tests {
         let telemetry = Telemetry::new("1", None);
         telemetry.observe(observed());
         telemetry.observe(Observed::default());
-        assert!(!telemetry.encode().contains("softirq"));
+        assert!(!openmetrics(&telemetry).contains("softirq"));
     }
 
     #[test]
     fn the_process_is_described() {
-        let text = Telemetry::new("1", None).encode();
+        let text = openmetrics(&Telemetry::new("1", None));
         let value = |name: &str| line(&text, name).rsplit(' ').next().unwrap().parse::<f64>().unwrap();
         assert!(value("process_resident_memory_bytes ") > 1e5);
         assert!(value("process_open_fds ") >= 3.0);

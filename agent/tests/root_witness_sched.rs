@@ -104,7 +104,8 @@ fn root_waits_for_a_cpu_agree_with_schedstat() {
         let ours = metrics.histogram("kstrobe_runqueue_latency_seconds", &[("comm", comm)]);
         // A thread has its name a little before the account is read first, and after it was read last.
         within(&format!("{comm}: times"), ours.count, times, 0.01, 5.0);
-        let early_and_late = if emulated() { 0.1 } else { 0.03 };
+        // An emulated CPU may itself have to wait between the kernel's clock and ours.
+        let early_and_late = if emulated() { 0.25 } else { 0.03 };
         within(&format!("{comm}: seconds"), ours.sum, seconds, 0.1, times * TRACEPOINT_SECONDS + early_and_late);
         let least = if comm == "kst-rq-sleeper" { 0.0 } else { 0.3 };
         assert!(seconds > least && times >= 20.0, "{comm}: too little waiting to compare: {seconds} s, {times} times");
@@ -256,9 +257,10 @@ fn root_futex_waits_for_another_thread_end_by_its_wake() {
     let metrics = agent.scrape();
     complete(&metrics, "futex");
     let [whole, _] = waits(&metrics, "kst-waiter", "woken");
-    // On a busy machine a thread may be woken before it got to wait, which then needs no call.
-    assert!((f64::from(ROUNDS) * 0.97..=f64::from(ROUNDS)).contains(&whole.count), "{whole:?}");
-    assert!(whole.sum >= whole.count * HELD.as_secs_f64() * 0.9, "{whole:?}");
+    // On a busy machine a thread may be woken before it got to wait, which then needs no call; its start may wait once for
+    // a lock.
+    assert!((f64::from(ROUNDS) * 0.97..=f64::from(ROUNDS) + 1.0).contains(&whole.count), "{whole:?}");
+    assert!(whole.sum >= f64::from(ROUNDS) * 0.97 * HELD.as_secs_f64() * 0.9, "{whole:?}");
     let of = |comm| metrics.sum("kstrobe_futex_wait_duration_seconds_count", &[("comm", comm)]);
     // The start of a thread may wait once for a lock.
     assert!(of("kst-waker") <= 1.0, "to wake is not to wait");

@@ -3,14 +3,18 @@
 #![forbid(unsafe_code)]
 
 pub mod delta;
+mod exposition;
+pub mod native;
 mod number;
 pub mod otlp;
+pub mod own;
+mod protobuf;
 pub mod snapshot;
 #[cfg(test)]
 mod test_data;
 mod text;
 mod transcode;
 
-pub use number::{bound_text, decimal};
-pub use text::{Format, exposition, write};
+pub use exposition::{DEFAULT_NATIVE_BUCKET_LIMIT, Format, exposition};
+pub use number::{bound_text, decimal, quotient};
 pub use transcode::to_text_0_0_4;

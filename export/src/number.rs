@@ -25,6 +25,19 @@ pub fn decimal(out: &mut Vec<u8>, raw: u64, raw_per_unit: u64) {
     }
 }
 
+/// `raw / raw_per_unit`, correctly rounded: the float that reading [`decimal`] gives.
+pub fn quotient(raw: u64, raw_per_unit: u64) -> f64 {
+    const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
+    let unit = raw_per_unit.max(1);
+    if unit == 1 || raw <= EXACT && unit <= EXACT {
+        // Of two exact numbers the division rounds once.
+        return raw as f64 / unit as f64;
+    }
+    let mut text = Vec::new();
+    decimal(&mut text, raw, unit);
+    std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok()).unwrap_or(raw as f64 / unit as f64)
+}
+
 /// Appends a float in the shortest form that reads back the same, as the formats spell it.
 pub fn float(out: &mut Vec<u8>, value: f64) {
     let text = if value.is_nan() {
@@ -114,6 +127,20 @@ mod tests {
     }
 
     #[test]
+    fn quotients_round_once() {
+        for (raw, unit, expected) in [
+            (0, 1, 0.0),
+            (7, 0, 7.0),
+            (1_500_000_001, 1_000_000_000, 1.500000001),
+            (u64::MAX, 1, 18446744073709551615.0),
+            (9_007_199_254_740_993_000, 1_000_000_000, 9007199254.740993),
+            (u64::MAX, 1_000_000_000, 18_446_744_073.709_553),
+        ] {
+            assert_eq!(quotient(raw, unit), expected, "{raw} / {unit}");
+        }
+    }
+
+    #[test]
     fn special_floats() {
         for (value, expected) in [
             (f64::NAN, "NaN"),
@@ -132,6 +159,7 @@ mod tests {
         fn decimals_read_back(raw: u64, power in 0u32..19) {
             let unit = 10u64.pow(power);
             let text = text(|out| decimal(out, raw, unit));
+            prop_assert_eq!(quotient(raw, unit), text.parse::<f64>().unwrap());
             let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
             let digits = format!("{fraction:0<width$}", width = power as usize);
             let fraction: u128 = if digits.is_empty() { 0 } else { digits.parse().unwrap() };

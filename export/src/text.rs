@@ -4,49 +4,16 @@
 //! `# UNIT`, `_created` and `# EOF`, and escapes quotes in HELP.
 
 use super::number::{bound_text, decimal, float};
-use super::transcode::to_text_0_0_4;
-use crate::snapshot::{Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
+use crate::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
+use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Text formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// `text/plain; version=0.0.4`
-    Text004,
-    /// `application/openmetrics-text; version=1.0.0`
-    OpenMetrics100,
-}
-
-impl Format {
-    /// Value of the Content-Type header.
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Format::Text004 => "text/plain; version=0.0.4; charset=utf-8",
-            Format::OpenMetrics100 => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        }
-    }
-}
-
-/// A whole exposition of the snapshot alone.
-pub fn write(snapshot: &Snapshot, format: Format) -> Vec<u8> {
-    exposition(snapshot, &[], "", format)
-}
-
-/// A whole exposition: the snapshot, then the agent's own metrics given as OpenMetrics text. Only OpenMetrics has exemplars.
-pub fn exposition(snapshot: &Snapshot, exemplars: &[Exemplar], own_openmetrics: &str, format: Format) -> Vec<u8> {
-    let mut out = Vec::with_capacity(snapshot.families.iter().map(estimate).sum::<usize>() + own_openmetrics.len());
+/// Appends all families that have series. `open`: as OpenMetrics, where alone exemplars are written.
+pub fn write(out: &mut Vec<u8>, snapshot: &Snapshot, exemplars: &[Exemplar], open: bool) {
+    out.reserve(snapshot.families.iter().map(estimate).sum());
     for family in snapshot.families.iter().filter(|family| !family.is_empty()) {
-        write_family(&mut out, family, exemplars, format);
+        write_family(out, family, exemplars, open);
     }
-    match format {
-        Format::Text004 => out.extend_from_slice(to_text_0_0_4(own_openmetrics).as_bytes()),
-        Format::OpenMetrics100 => {
-            let own = own_openmetrics.strip_suffix("# EOF\n").unwrap_or(own_openmetrics);
-            out.extend_from_slice(own.as_bytes());
-            out.extend_from_slice(b"# EOF\n");
-        }
-    }
-    out
 }
 
 /// Bytes a family will take, nearly: growing a buffer of many megabytes by doubling would copy it and hold it twice.
@@ -60,11 +27,11 @@ fn estimate(family: &Family) -> usize {
     family.len() * lines * (family.about.name.len() + labels + 28) + 1024
 }
 
-fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], format: Format) {
+fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], open: bool) {
     let base = family.about.name.strip_suffix("_total").filter(|_| family.about.kind == Kind::Counter);
     let base = base.unwrap_or(&family.about.name);
-    write_metadata(out, family, base, format);
-    let mut line = Line { base, labels: Vec::new(), created: format == Format::OpenMetrics100 };
+    write_metadata(out, family, base, open);
+    let mut line = Line { base, labels: Vec::new(), created: open };
     match &family.values {
         Values::Counters(values) => {
             for (series, value) in family.series.iter().zip(values) {
@@ -84,7 +51,6 @@ fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], form
             }
         }
         Values::Histograms(histograms) => {
-            let open = format == Format::OpenMetrics100;
             let exemplars: Vec<&Exemplar> =
                 exemplars.iter().filter(|exemplar| open && exemplar.family == family.about.name).collect();
             write_histograms(out, family, histograms, &exemplars, &mut line);
@@ -92,14 +58,13 @@ fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], form
     }
 }
 
-fn write_metadata(out: &mut Vec<u8>, family: &Family, base: &str, format: Format) {
+fn write_metadata(out: &mut Vec<u8>, family: &Family, base: &str, open: bool) {
     let about = &family.about;
     let kind = match about.kind {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",
         Kind::Histogram => "histogram",
     };
-    let open = format == Format::OpenMetrics100;
     let total = if about.kind == Kind::Counter && !open { "_total" } else { "" };
     let mut comment = |keyword: &str, text: &str| {
         for part in ["# ", keyword, " ", base, total, " ", text, "\n"] {
@@ -110,11 +75,21 @@ fn write_metadata(out: &mut Vec<u8>, family: &Family, base: &str, format: Format
     escape(&mut help, about.help.as_bytes(), open);
     comment("HELP", &String::from_utf8_lossy(&help));
     comment("TYPE", kind);
-    // OpenMetrics forbids a unit that the name does not end in.
-    let named = base.strip_suffix(about.unit.as_str()).is_some_and(|rest| rest.ends_with('_'));
-    if open && !about.unit.is_empty() && named {
+    if open && named_after_unit(about) {
         comment("UNIT", &about.unit);
     }
+}
+
+/// Whether a unit can be told: both OpenMetrics and Prometheus refuse one that the name does not end in.
+pub(crate) fn named_after_unit(about: &Descriptor) -> bool {
+    let base = about.name.strip_suffix("_total").filter(|_| about.kind == Kind::Counter).unwrap_or(&about.name);
+    !about.unit.is_empty() && base.strip_suffix(about.unit.as_str()).is_some_and(|rest| rest.ends_with('_'))
+}
+
+/// A NUL ends the input for Prometheus's text parser, so it is shown as U+FFFD, and so that a series is the same in every
+/// format, in all of them.
+pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
 /// The parts of a sample line that a series shares among its lines.
@@ -247,8 +222,7 @@ fn write_number(out: &mut Vec<u8>, number: Number, raw_per_unit: u64) {
     }
 }
 
-/// Label values escape `\`, `"` and newline; HELP of 0.0.4 leaves quotes alone. A NUL ends the input for Prometheus's
-/// parser, so it is shown as U+FFFD.
+/// Label values escape `\`, `"` and newline; HELP of 0.0.4 leaves quotes alone. NUL as in [`without_nul`].
 fn escape(out: &mut Vec<u8>, text: &[u8], quotes: bool) {
     let special = |byte: &u8| matches!(byte, b'\\' | b'\n' | 0) || (*byte == b'"' && quotes);
     let mut rest = text;
@@ -266,4 +240,4 @@ fn escape(out: &mut Vec<u8>, text: &[u8], quotes: bool) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,7 +1,8 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench`.
+//! Project chores: `cargo xtask test | tidy | vm | bench | demo`.
 
 mod apt;
 mod bench;
+mod demo;
 mod programs;
 mod test;
 mod tidy;
@@ -29,6 +30,8 @@ enum Chore {
     Vm(vm::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
+    /// Watch a busy node with the agent and a real Prometheus (root)
+    Demo(demo::Options),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::run(&root),
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
+        Chore::Demo(options) => demo::run(&root, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -231,7 +231,9 @@ impl App {
     fn scrape(&self, format: Format) -> Vec<u8> {
         let begun = Instant::now();
         let (snapshot, exemplars) = self.snapshot();
-        let body = kstrobe_export::exposition(&snapshot, &exemplars, &self.telemetry.encode(), format);
+        let own = self.telemetry.encode(format);
+        let limit = kstrobe_export::DEFAULT_NATIVE_BUCKET_LIMIT;
+        let body = kstrobe_export::exposition(&snapshot, &exemplars, &own, format, limit);
         self.telemetry.scraped(begun.elapsed());
         body
     }

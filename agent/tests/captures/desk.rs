@@ -112,7 +112,7 @@ fn the_capture_is_an_exemplar_of_the_bucket_it_was_seen_in() {
     let snapshot = clock.tick(&desk, true);
     idle(desk.service());
     let id = desk.service().list()[0].id.clone();
-    let text = |format| String::from_utf8(exposition(&snapshot, &desk.exemplars(), "# EOF\n", format)).unwrap();
+    let text = |format| String::from_utf8(exposition(&snapshot, &desk.exemplars(), b"", format, 0)).unwrap();
     let open = text(Format::OpenMetrics100);
     let marked: Vec<&str> = open.lines().filter(|line| line.contains(" # ")).collect();
     let [line] = marked[..] else { panic!("{marked:?}") };

@@ -1,5 +1,6 @@
 use super::*;
 use crate::snapshot::{Descriptor, LabelTexts};
+use crate::{Format, exposition, to_text_0_0_4};
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashSet};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-fn descriptor(name: &str, kind: Kind, unit: &str, labels: &[&str]) -> Arc<Descriptor> {
+pub(crate) fn descriptor(name: &str, kind: Kind, unit: &str, labels: &[&str]) -> Arc<Descriptor> {
     Arc::new(Descriptor {
         name: name.into(),
         help: format!("A \"quoted\" help\nof {name}, with a \\."),
@@ -19,7 +20,7 @@ fn descriptor(name: &str, kind: Kind, unit: &str, labels: &[&str]) -> Arc<Descri
     })
 }
 
-fn family(about: Arc<Descriptor>, labels: &[&[&str]], values: Values) -> Family {
+pub(crate) fn family(about: Arc<Descriptor>, labels: &[&[&str]], values: Values) -> Family {
     let created = Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_250));
     let texts = |labels: &&[&str]| -> LabelTexts { labels.iter().map(|&text| Arc::from(text)).collect() };
     let series = labels.iter().map(|labels| Series { labels: texts(labels), created }).collect();
@@ -42,7 +43,7 @@ fn observe(scheme: &Scheme, values: &[u64]) -> Vec<u64> {
     counts
 }
 
-fn sample() -> Snapshot {
+pub(crate) fn sample() -> Snapshot {
     let scheme = seconds_scheme();
     // On a bound, one above it, beyond the last.
     let values = [1000, 1001, 2_500_000, 2_500_001, SECOND_NS, 10 * SECOND_NS + 1, u64::MAX >> 4];
@@ -98,12 +99,12 @@ fn golden(name: &str, actual: &[u8]) {
 
 #[test]
 fn text_0_0_4_is_as_blessed() {
-    golden("sample.prom", &exposition(&sample(), &[], OWN, Format::Text004));
+    golden("sample.prom", &exposition(&sample(), &[], to_text_0_0_4(OWN).as_bytes(), Format::Text004, 0));
 }
 
 #[test]
 fn openmetrics_is_as_blessed() {
-    golden("sample.openmetrics", &exposition(&sample(), &[], OWN, Format::OpenMetrics100));
+    golden("sample.openmetrics", &exposition(&sample(), &[], OWN.as_bytes(), Format::OpenMetrics100, 0));
 }
 
 const OWN: &str = "# HELP kstrobe_scrapes Scrapes.\n# TYPE kstrobe_scrapes counter\nkstrobe_scrapes_total 1\n# EOF\n";
@@ -198,7 +199,7 @@ fn parse(text: &str, format: Format) -> Vec<Parsed> {
 #[test]
 fn the_sample_parses_and_histograms_add_up() {
     for format in [Format::Text004, Format::OpenMetrics100] {
-        let samples = parse(std::str::from_utf8(&write(&sample(), format)).unwrap(), format);
+        let samples = parse(std::str::from_utf8(&exposition(&sample(), &[], b"", format, 0)).unwrap(), format);
         let of = |name: &str, le: &str| {
             let wanted = |sample: &&Parsed| {
                 sample.name == name
@@ -219,7 +220,7 @@ fn the_sample_parses_and_histograms_add_up() {
 type Random = (BTreeSet<Vec<String>>, Vec<u64>, u8, String);
 
 /// Families of counters, gauges and histograms with any label text, each series once.
-fn families() -> impl Strategy<Value = Vec<Family>> {
+pub(crate) fn families() -> impl Strategy<Value = Vec<Family>> {
     let texts = proptest::collection::btree_set(proptest::collection::vec(any::<String>(), 2), 0..4);
     let one = (texts, any::<Vec<u64>>(), 0..3u8, "[a-z_]{1,8}");
     proptest::collection::vec(one, 0..4).prop_map(|families| {
@@ -253,7 +254,7 @@ proptest! {
     fn any_snapshot_parses_and_labels_round_trip(families in families()) {
         let snapshot = Snapshot { at: UNIX_EPOCH, families };
         for format in [Format::Text004, Format::OpenMetrics100] {
-            let text = String::from_utf8(exposition(&snapshot, &[], OWN, format)).unwrap();
+            let text = String::from_utf8(exposition(&snapshot, &[], b"", format, 0)).unwrap();
             let samples = parse(&text, format);
             for family in &snapshot.families {
                 let expected: HashSet<Vec<String>> = family
@@ -287,10 +288,10 @@ fn cost_of_writing_10_000_histograms() {
     let about = descriptor("kstrobe_recv_duration_seconds", Kind::Histogram, "seconds", &["syscall", "comm"]);
     let families = vec![family(about, &rows, Values::Histograms(histograms))];
     let snapshot = Snapshot { at: UNIX_EPOCH, families };
-    for format in [Format::Text004, Format::OpenMetrics100] {
+    for format in Format::ALL {
         let best = (0..10).map(|_| {
             let start = Instant::now();
-            let text = write(&snapshot, format);
+            let text = exposition(&snapshot, &[], b"", format, 160);
             (start.elapsed(), text)
         });
         let (spent, text) = best.min_by_key(|(spent, _)| *spent).unwrap();

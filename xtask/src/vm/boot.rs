@@ -31,9 +31,10 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
         File::create(at(old))?;
     }
     fs::write(at("initrd"), archive)?;
-    // A guest that hurts itself must end, not hang. Without `tsc=reliable` it distrusts the emulated clock, and tracefs falls
+    // A guest that hurts itself must end, not hang; but to patch every function of the kernel at once takes an emulated CPU of
+    // a busy machine longer than the 20 s after which the kernel calls it stuck. Without `tsc=reliable` it distrusts the emulated clock, and tracefs falls
     // back to a coarse one. With multipath, requests belong to a hidden disk under the spare one.
-    let parameters = "console=ttyS0 panic=-1 oops=panic softlockup_panic=1 tsc=reliable nvme_core.multipath=0 quiet";
+    let parameters = "console=ttyS0 panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 tsc=reliable nvme_core.multipath=0 quiet";
     let mut command = Command::new(QEMU);
     command
         .args(["-accel", accelerator(), "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "1G"])

@@ -1,0 +1,151 @@
+//! The agent's own metrics as plain data, for exporters that do not speak Prometheus's exposition.
+
+use crate::protobuf::{MetricFamily, MetricType};
+use prost::Message;
+
+/// One metric of the agent itself with its series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnFamily {
+    /// Full name, a counter's `_total` included.
+    pub name: String,
+    /// One sentence.
+    pub help: String,
+    /// How its values are meant.
+    pub kind: OwnKind,
+    /// Unit of the values (`seconds`), empty when there is none.
+    pub unit: String,
+    /// In the registry's order.
+    pub series: Vec<OwnSeries>,
+}
+
+/// Kinds of metric the agent has of itself. An info is a gauge of value 1 whose name ends in `_info`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnKind {
+    /// A sum that begins with the agent and never goes back.
+    Counter,
+    /// The last value.
+    Gauge,
+    /// A distribution with classic buckets.
+    Histogram,
+}
+
+/// One series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnSeries {
+    /// Names and values, in the registry's order.
+    pub labels: Vec<(String, String)>,
+    /// Its value.
+    pub value: OwnValue,
+}
+
+/// Value of a series.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OwnValue {
+    /// Of a counter or gauge.
+    Number(f64),
+    /// Of a histogram.
+    Histogram(OwnHistogram),
+}
+
+/// A classic histogram.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnHistogram {
+    /// Number of observations.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+    /// Upper bounds, inclusive and ascending, and how many observations are at or below each; the last may be infinite.
+    pub cumulative: Vec<(f64, u64)>,
+}
+
+/// Reads the delimited protobuf that the registry writes. Families of other kinds are left out.
+pub fn families(mut delimited: &[u8]) -> Result<Vec<OwnFamily>, prost::DecodeError> {
+    let mut families = Vec::new();
+    while !delimited.is_empty() {
+        families.extend(family(MetricFamily::decode_length_delimited(&mut delimited)?));
+    }
+    Ok(families)
+}
+
+fn family(family: MetricFamily) -> Option<OwnFamily> {
+    let kind = match family.kind() {
+        MetricType::Counter => OwnKind::Counter,
+        MetricType::Gauge | MetricType::Untyped => OwnKind::Gauge,
+        MetricType::Histogram => OwnKind::Histogram,
+        MetricType::Summary | MetricType::GaugeHistogram => return None,
+    };
+    let series = family.metric.into_iter().map(|metric| {
+        let labels = metric.label.into_iter().map(|label| (label.name, label.value)).collect();
+        let value = match metric.histogram {
+            Some(histogram) => OwnValue::Histogram(OwnHistogram {
+                count: histogram.sample_count,
+                sum: histogram.sample_sum,
+                cumulative: histogram.bucket.iter().map(|b| (b.upper_bound, b.cumulative_count)).collect(),
+            }),
+            None => {
+                let counter = metric.counter.map(|counter| counter.value);
+                let gauge = metric.gauge.or(metric.untyped).map(|gauge| gauge.value);
+                OwnValue::Number(counter.or(gauge).unwrap_or(0.0))
+            }
+        };
+        OwnSeries { labels, value }
+    });
+    let series = series.collect();
+    Some(OwnFamily { name: family.name, help: family.help, kind, unit: family.unit, series })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protobuf::message::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric};
+
+    fn encoded(families: &[MetricFamily]) -> Vec<u8> {
+        families.iter().flat_map(|family| family.encode_length_delimited_to_vec()).collect()
+    }
+
+    fn of(kind: MetricType, metric: Metric) -> MetricFamily {
+        let (name, help, unit) = ("kstrobe_x".to_owned(), "X.".to_owned(), "seconds".to_owned());
+        MetricFamily { name, help, kind: kind.into(), metric: vec![metric], unit }
+    }
+
+    #[test]
+    fn each_kind_is_read() {
+        let label = vec![LabelPair { name: "probe".into(), value: "softirq".into() }];
+        let bucket = |upper_bound, cumulative_count| Bucket { upper_bound, cumulative_count, exemplar: None };
+        let bucket = vec![bucket(0.5, 1), bucket(f64::INFINITY, 3)];
+        let histogram = Histogram { sample_count: 3, sample_sum: 2.5, bucket, ..Histogram::default() };
+        let counter = Some(Counter { value: 7.0, start_timestamp: None });
+        let families = encoded(&[
+            of(MetricType::Counter, Metric { label, counter, ..Metric::default() }),
+            of(MetricType::Gauge, Metric { gauge: Some(Gauge { value: -1.5 }), ..Metric::default() }),
+            of(MetricType::Histogram, Metric { histogram: Some(histogram), ..Metric::default() }),
+            of(MetricType::Summary, Metric::default()),
+        ]);
+        let read = super::families(&families).unwrap();
+        let labels = vec![("probe".to_owned(), "softirq".to_owned())];
+        let expected = [
+            (OwnKind::Counter, labels, OwnValue::Number(7.0)),
+            (OwnKind::Gauge, vec![], OwnValue::Number(-1.5)),
+            (
+                OwnKind::Histogram,
+                vec![],
+                OwnValue::Histogram(OwnHistogram {
+                    count: 3,
+                    sum: 2.5,
+                    cumulative: vec![(0.5, 1), (f64::INFINITY, 3)],
+                }),
+            ),
+        ];
+        let expected = expected.map(|(kind, labels, value)| OwnFamily {
+            name: "kstrobe_x".into(),
+            help: "X.".into(),
+            kind,
+            unit: "seconds".into(),
+            series: vec![OwnSeries { labels, value }],
+        });
+        assert_eq!(read, expected);
+        assert_eq!(super::families(&[]), Ok(vec![]));
+        assert!(super::families(&families[..families.len() - 1]).is_err(), "cut off");
+        assert!(super::families(&[0xff; 32]).is_err());
+    }
+}
