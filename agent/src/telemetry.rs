@@ -5,6 +5,7 @@
 //! that is gone leaves no series behind.
 
 mod captures;
+mod exports;
 mod process;
 
 use kstrobe_export::{Format, to_text_0_0_4};
@@ -45,6 +46,8 @@ pub struct Observed {
     pub captures: Option<crate::capture::service::Use>,
     /// How often rules asked for a capture: rule, what came of it, number.
     pub rules: Vec<(String, &'static str, u64)>,
+    /// One per receiver that is sent to.
+    pub exports: Vec<kstrobe_push::Usage>,
 }
 
 /// Whether a hook is attached.
@@ -285,7 +288,8 @@ impl Collector for ObservedCollector {
         family(out, "slow_events", "Single events that came, by probe.", None, events)?;
         encode_iterations(out, &observed.iterations)?;
         encode_budgets(out, &observed.budgets)?;
-        captures::encode(out, &observed)
+        captures::encode(out, &observed)?;
+        exports::encode(out, &observed)
     }
 }
 

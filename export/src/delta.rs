@@ -3,7 +3,7 @@
 //! A difference is a snapshot too: its values cover the time from each series' [`Series::created`] to [`Snapshot::at`].
 //! Nothing is lost when a receiver is away: differences that were not taken are [`merge`]d until they are, within a bound.
 
-use crate::otlp::Run;
+use crate::part::Run;
 use crate::snapshot::{Family, Histograms, LabelTexts, Series, Snapshot, Values};
 use std::collections::HashMap;
 use std::sync::Arc;

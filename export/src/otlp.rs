@@ -12,6 +12,7 @@ mod points;
 
 pub use names::{metric_name, ucum};
 
+use crate::part::{Part, Run};
 use crate::snapshot::{Exemplar, Family, Snapshot, Values};
 use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
@@ -21,7 +22,6 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use opentelemetry_proto::tonic::resource::v1::Resource as ResourceMessage;
 use prost::Message;
-use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Largest request in bytes before compression, unless a single point is larger: half of what gRPC receivers take.
@@ -44,20 +44,6 @@ pub enum Temporality {
     Cumulative,
     /// What came since the last report: the snapshot is a difference, see [`crate::delta`].
     Delta,
-}
-
-/// A run of one family's series: its position in [`Snapshot::families`] and the positions of the series.
-pub type Run = (usize, Range<usize>);
-
-/// One request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Part {
-    /// An encoded `ExportMetricsServiceRequest`.
-    pub body: Vec<u8>,
-    /// Data points in it.
-    pub points: u64,
-    /// Which series they are.
-    pub runs: Vec<Run>,
 }
 
 /// Requests of [`MOST_REQUEST_BYTES`] for a snapshot.

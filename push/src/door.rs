@@ -8,7 +8,7 @@ use crate::settings::{Kind, Receiver};
 use crate::tls;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
-use kstrobe_export::otlp::Part;
+use kstrobe_export::Part;
 use rustls::pki_types::ServerName;
 
 /// Connects in plain or by TLS, as the URL says.

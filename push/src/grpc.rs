@@ -7,7 +7,7 @@ use crate::outcome::{self, Outcome};
 use crate::settings::Receiver;
 use bytes::{Buf, BufMut, Bytes};
 use http::uri::PathAndQuery;
-use kstrobe_export::otlp::Part;
+use kstrobe_export::Part;
 use std::time::Duration;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
-use http::{Method, Request, Uri};
+use http::{HeaderName, Method, Request, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kstrobe_export::otlp::Part;
+use kstrobe_export::{Part, remote_write};
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
@@ -51,7 +51,7 @@ impl HttpDoor {
             after: None,
             message: format!("no answer from {} within {:?}", self.url, self.timeout),
         };
-        tokio::time::timeout(self.timeout, self.exchange(request)).await.unwrap_or(late)
+        tokio::time::timeout(self.timeout, self.exchange(request, part.points)).await.unwrap_or(late)
     }
 
     fn request(&self, service: Service, part: &Part, files: &Files) -> Result<Request<Full<Bytes>>, String> {
@@ -60,7 +60,15 @@ impl HttpDoor {
             headers.insert(USER_AGENT, agent);
         }
         let (url, body) = match self.kind {
-            Kind::RemoteWrite => return Err("remote write is not built in yet".into()),
+            Kind::RemoteWrite => {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static(remote_write::CONTENT_TYPE));
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static("snappy"));
+                headers.insert(
+                    HeaderName::from_static("x-prometheus-remote-write-version"),
+                    HeaderValue::from_static(remote_write::VERSION),
+                );
+                (self.url.clone(), remote_write::compress(&part.body).ok_or("too large for snappy")?)
+            }
             Kind::OtlpHttp | Kind::OtlpGrpc => {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
                 let body = if self.gzip {
@@ -80,7 +88,7 @@ impl HttpDoor {
         request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Outcome {
+    async fn exchange(&self, request: Request<Full<Bytes>>, points: u64) -> Outcome {
         let failed = |reason, message| Outcome::Later { reason, after: None, message };
         let response = match self.client.request(request).await {
             Ok(response) => response,
@@ -92,8 +100,21 @@ impl HttpDoor {
         // The status says whether it was taken; a body that is cut off or endless says nothing more.
         let body =
             Limited::new(body, MOST_ANSWER_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        outcome::http(self.kind, head.status.as_u16(), retry_after, SystemTime::now(), &body)
+        let outcome = outcome::http(self.kind, head.status.as_u16(), retry_after, SystemTime::now(), &body);
+        match outcome {
+            Outcome::Taken { .. } if self.kind == Kind::RemoteWrite => outcome::written(written(&head.headers), points),
+            other => other,
+        }
     }
+}
+
+/// Samples and histograms that a receiver of remote write 2.0 says it wrote.
+fn written(headers: &HeaderMap) -> Option<u64> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
+    let samples = number("x-prometheus-remote-write-samples-written");
+    let histograms = number("x-prometheus-remote-write-histograms-written");
+    samples.or(histograms)?;
+    Some(samples.unwrap_or(0).saturating_add(histograms.unwrap_or(0)))
 }
 
 pub(crate) fn user_agent(receiver: &Receiver) -> String {

@@ -16,6 +16,6 @@ pub mod stock;
 mod tls;
 pub mod usage;
 
-pub use run::{Pusher, Reading, start};
+pub use run::{Pusher, Reading, Watch, start};
 pub use settings::{Kind, Receiver};
 pub use usage::Usage;

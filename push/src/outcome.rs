@@ -71,6 +71,20 @@ pub fn http(kind: Kind, status: u16, retry_after: Option<&str>, now: SystemTime,
     }
 }
 
+/// What a receiver of remote write took, which 2.0 has it say: one that says nothing read another protocol.
+pub fn written(written: Option<u64>, points: u64) -> Outcome {
+    match written {
+        None => {
+            Outcome::Never { reason: "unsupported", message: "the receiver does not speak remote write 2.0".into() }
+        }
+        Some(written) if written < points => {
+            let message = format!("{written} of {points} points were written");
+            Outcome::Taken { refused: points - written, message }
+        }
+        Some(_) => Outcome::Taken { refused: 0, message: String::new() },
+    }
+}
+
 /// Retry-After: seconds or a date.
 fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let text = text.trim();

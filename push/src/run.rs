@@ -40,10 +40,26 @@ pub fn start_at(receiver: Receiver, read: Read, runtime: &Handle, first: Duratio
     Pusher { shared, stop, task }
 }
 
+/// The totals of a task.
+#[derive(Clone, Debug)]
+pub struct Watch(Shared);
+
+impl Watch {
+    /// What became of the points until now.
+    pub fn usage(&self) -> Usage {
+        self.0.lock().clone()
+    }
+}
+
 impl Pusher {
     /// What became of the points until now.
     pub fn usage(&self) -> Usage {
         self.shared.lock().clone()
+    }
+
+    /// Its totals for whoever asks, also after its end.
+    pub fn watch(&self) -> Watch {
+        Watch(self.shared.clone())
     }
 
     /// Sends one last report, but no longer than `patience`, and ends. What could not be sent is counted as dropped.

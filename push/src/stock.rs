@@ -2,9 +2,10 @@
 //! did not arrive.
 
 use crate::settings::{Kind, Receiver};
-use kstrobe_export::delta;
-use kstrobe_export::otlp::{self, Part, Resource, Run, Temporality};
+use kstrobe_export::otlp::{self, Resource, Temporality};
+use kstrobe_export::remote_write::{self, Seen};
 use kstrobe_export::snapshot::{Exemplar, Snapshot};
+use kstrobe_export::{DEFAULT_NATIVE_BUCKET_LIMIT, Part, Run, delta};
 use std::collections::VecDeque;
 
 /// What the agent reads for one report.
@@ -37,6 +38,12 @@ pub struct Stock {
     /// For differences: what the requests that wait are made of.
     unsent: Option<Snapshot>,
     parts: VecDeque<Part>,
+    /// For remote write: series that the receiver knows.
+    seen: Seen,
+    /// For remote write: series of the report that waits, until a part of it arrives.
+    next_seen: Option<Seen>,
+    /// Whether they are among `seen` already.
+    known_in_part: bool,
 }
 
 impl Stock {
@@ -50,6 +57,9 @@ impl Stock {
             base: None,
             unsent: None,
             parts: VecDeque::new(),
+            seen: Seen::default(),
+            next_seen: None,
+            known_in_part: false,
         }
     }
 
@@ -62,7 +72,15 @@ impl Stock {
     pub fn take_in(&mut self, reading: Reading) -> TakenIn {
         let mut taken = TakenIn::default();
         let Reading { snapshot, exemplars } = reading;
-        if self.replaces() {
+        if self.kind == Kind::RemoteWrite {
+            taken.superseded = self.points();
+            let from =
+                remote_write::From { resource: &self.resource, native_bucket_limit: DEFAULT_NATIVE_BUCKET_LIMIT };
+            let gone = self.seen.gone(&snapshot);
+            self.parts = remote_write::requests(&snapshot, &exemplars, &gone, from).into();
+            self.next_seen = Some(Seen::of(&snapshot));
+            self.known_in_part = false;
+        } else if self.replaces() {
             taken.superseded = self.points();
             self.parts = otlp::requests(&snapshot, &exemplars, &self.resource, Temporality::Cumulative).into();
         } else {
@@ -93,6 +111,17 @@ impl Stock {
     /// The first request is done with.
     pub fn done(&mut self) {
         self.parts.pop_front();
+        // A receiver may know series of a report that it did not get whole.
+        match self.next_seen.take() {
+            Some(next) if self.parts.is_empty() => self.seen = next,
+            Some(next) => {
+                if !std::mem::replace(&mut self.known_in_part, true) {
+                    self.seen.and(next.clone());
+                }
+                self.next_seen = Some(next);
+            }
+            None => {}
+        }
         if self.parts.is_empty() {
             self.unsent = None;
         }

@@ -7,6 +7,7 @@ mod iterate;
 mod meter;
 mod poll;
 mod probe;
+mod pushers;
 mod rules;
 mod stacks;
 mod traced;
@@ -30,10 +31,11 @@ use crate::plan::{self, Draft};
 use crate::rules::{configured, desk::Desk};
 use crate::sources::{self, Choice};
 use crate::telemetry::{Observed, Telemetry};
-use crate::{logging, prepare};
+use crate::{logging, prepare, receivers};
 use events::Sink;
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
+use kstrobe_push::Receiver;
 use probe::Running;
 pub use stacks::{Recording, record};
 
@@ -71,6 +73,8 @@ struct App {
     mistakes: Vec<String>,
     /// Rules and captures.
     desk: Option<Arc<Desk>>,
+    /// What became of what was sent to receivers.
+    exports: Mutex<Vec<kstrobe_push::Watch>>,
 }
 
 /// What the agent needs to take captures.
@@ -111,7 +115,8 @@ pub fn run(options: Options) -> ExitCode {
         }
     };
     let capturing = Capturing::configured(&agent, &drafts);
-    match serve(listen, &drafts, options.source.btf.as_deref(), mistakes, sink, capturing) {
+    let (btf, receivers) = (options.source.btf.as_deref(), receivers::receivers(&agent.exporters));
+    match serve(listen, &drafts, btf, mistakes, sink, capturing, receivers) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -128,6 +133,7 @@ fn serve(
     mistakes: Vec<String>,
     sink: Sink,
     capturing: Capturing,
+    receivers: Vec<Receiver>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // The addresses first: nothing is attached for an agent that nobody could ask.
     let listeners = http::bind(listen)?;
@@ -154,6 +160,7 @@ fn serve(
     if let (Access::Nobody(reason), Ok(_)) = (&captures.access, &desk) {
         tracing::warn!(reason, "the API of captures");
     }
+    let pushers = pushers::start(&app, receivers, runtime.handle());
     let (scraped, listed, profiled, stacks) = (app.clone(), app.clone(), app.clone(), app);
     let endpoints = Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
@@ -168,6 +175,8 @@ fn serve(
         tracing::info!(address = %l.local_addr()?, "listening");
     }
     let served = runtime.block_on(http::serve(listeners, http::router(endpoints), stop));
+    // The probes are still there for a last report.
+    runtime.block_on(pushers.stop());
     if let Some(rules) = rules {
         rules.stop();
     }
@@ -224,7 +233,7 @@ impl App {
         let telemetry = Telemetry::new(env!("CARGO_PKG_VERSION"), None);
         telemetry.configured(mistakes.len());
         let names = Mutex::new(Names::new());
-        App { probes, names, telemetry, demand: iterate::Demand::default(), mistakes, desk }
+        App { probes, names, telemetry, demand: iterate::Demand::default(), mistakes, desk, exports: Mutex::default() }
     }
 
     /// Reads everything and writes an exposition.
@@ -256,6 +265,7 @@ impl App {
             observed.rules = desk.counts();
             exemplars = desk.exemplars();
         }
+        observed.exports = lock(&self.exports).iter().map(kstrobe_push::Watch::usage).collect();
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
     }
