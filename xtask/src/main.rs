@@ -1,11 +1,14 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench | demo`.
+//! Project chores: `cargo xtask test | tidy | vm | bench | demo | helm | image | unit`.
 
 mod apt;
 mod bench;
+mod chart;
+mod container;
 mod demo;
 mod programs;
 mod test;
 mod tidy;
+mod unit;
 mod vm;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +35,12 @@ enum Chore {
     Bench(bench::Options),
     /// Watch a busy node with the agent and a real Prometheus (root)
     Demo(demo::Options),
+    /// Check the Helm chart: lint, render, schemas of Kubernetes, and what it writes for the agent
+    Helm(chart::Options),
+    /// Build the agent as a static program, and the image with it
+    Image(container::ImageOptions),
+    /// Check the systemd unit by systemd itself
+    Unit,
 }
 
 fn main() -> ExitCode {
@@ -42,6 +51,9 @@ fn main() -> ExitCode {
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),
+        Chore::Helm(options) => chart::run(&root, &options),
+        Chore::Image(options) => container::build_image(&root, &options),
+        Chore::Unit => unit::check(&root),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,6 @@
 //! Programs of the distribution that serve as witnesses in tests and benchmarks: found, or installed.
 
+use crate::apt::{Apt, finished};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
@@ -21,14 +22,24 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
     ("trace-cmd", &["trace-cmd"]),
+    ("runc", &["runc"]),
+    ("buildah", &["buildah"]),
     ("clang", &["clang"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
 
+/// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
+/// becomes newer: program, package, release of Debian.
+const UNPACKED: &[(&str, &str, &str)] = &[("prometheus", "prometheus", "sid"), ("promtool", "promtool", "sid")];
+
+/// Where they are; the tests' `support` looks here, too.
+const UNPACKED_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs");
+
 /// Where a program is, as the shell would find it; `sbin` included, as `sudo` may not have it in its path.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    let unpacked = format!("{UNPACKED_FOLDER}/usr/bin");
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin", &unpacked]);
     // Joining an absolute path gives that path.
     let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
     // Debian keeps servers of several versions apart, outside the path.
@@ -40,7 +51,8 @@ pub fn find(name: &str) -> Option<PathBuf> {
 
 /// Names of the programs that are not there.
 pub fn missing() -> Vec<&'static str> {
-    NEEDED.iter().map(|(name, _)| *name).filter(|name| find(name).is_none()).collect()
+    let unpacked = UNPACKED.iter().map(|(name, ..)| *name);
+    NEEDED.iter().map(|(name, _)| *name).chain(unpacked).filter(|name| find(name).is_none()).collect()
 }
 
 /// Why nothing can be installed here; `None` when it can.
@@ -68,6 +80,10 @@ pub fn install_these(names: &[impl AsRef<str>]) -> Result<()> {
         update();
     }
     for name in lacking {
+        if UNPACKED.iter().any(|(program, ..)| *program == name) {
+            unpack(name)?;
+            continue;
+        }
         let known = NEEDED.iter().find(|(program, _)| *program == name);
         let (_, packages) = known.with_context(|| format!("it is not known which package has {name}"))?;
         println!("installing {}", packages[0]);
@@ -77,6 +93,28 @@ pub fn install_these(names: &[impl AsRef<str>]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Path of one of the programs that are not installed, fetched if it is not there.
+pub fn unpack(program: &str) -> Result<PathBuf> {
+    if let Some(found) = find(program) {
+        return Ok(found);
+    }
+    let known = UNPACKED.iter().find(|(name, ..)| *name == program);
+    let (_, package, release) = known.with_context(|| format!("it is not known which package has {program}"))?;
+    println!("fetching {package} from Debian {release}");
+    let folder = Path::new(UNPACKED_FOLDER);
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    let apt = Apt::open(&folder.join("apt"), &[(*release).to_owned()])?;
+    apt.download(&[(*package).to_owned()], folder)?;
+    for entry in fs::read_dir(folder)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            finished(Command::new("dpkg-deb").arg("-x").arg(&file).arg(folder))?;
+            fs::remove_file(&file)?;
+        }
+    }
+    find(program).with_context(|| format!("{package} of Debian {release} has no {program}"))
 }
 
 /// Brings the index of packages up to date; what cannot be had is noticed when it is to be installed.

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{programs, tidy, vm};
+use crate::{chart, container, programs, tidy, unit, vm};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
@@ -81,6 +81,11 @@ pub fn run(root: &Path) -> Result<()> {
         finish(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
     dependencies(root, &mut report);
+    helm_chart(root, &mut report);
+    match programs::find("systemd-analyze") {
+        Some(_) => report.step("systemd unit", || unit::check(root)),
+        None => report.not_run("systemd unit", "systemd-analyze is not installed".to_owned()),
+    }
     report.step("tests", || cargo(root, &["test", "--quiet", "--workspace", "--locked"]));
     root_tests(root, &mut report);
     other_kernels(root, &mut report);
@@ -106,6 +111,26 @@ fn dependencies(root: &Path, report: &mut Report) {
         report.step(name, || cargo(root, &["deny", "--offline", "check", "bans", "licenses", "sources"]));
     } else {
         report.not_run(name, "cargo-deny is not installed: cargo install --locked cargo-deny".to_owned());
+    }
+}
+
+/// The chart needs Helm and schemas, which are fetched once; its pod in a container needs root.
+fn helm_chart(root: &Path, report: &mut Report) {
+    let (chart, pod) = ("helm chart", "the chart's pod in a container");
+    let tools = match chart::prepare(root) {
+        Ok(tools) => tools,
+        Err(why) => {
+            report.not_run(chart, why.clone());
+            return report.not_run(pod, why);
+        }
+    };
+    report.step(chart, || chart::check(root, &tools, &chart::Options::default()));
+    if let Some(why) = tools.lacking() {
+        report.not_run(chart, why.to_owned());
+    }
+    match programs::cannot_install() {
+        None => report.step(pod, || container::check(root, &tools.cases())),
+        Some(why) => report.not_run(pod, why.to_owned()),
     }
 }
 

@@ -2,8 +2,11 @@
 
 use kstrobe_export::Format;
 
-/// The text format an `Accept` header asks for: the one with the highest `q`, of equals the one named first. Without a
-/// header, or when it names nothing we have, 0.0.4: an old scraper is better served than refused.
+/// The only message that Prometheus asks for.
+const MESSAGE: &str = "io.prometheus.client.MetricFamily";
+
+/// The format an `Accept` header asks for: the one with the highest `q`, of equals the one named first. Without a header,
+/// or when it names nothing we have, 0.0.4: an old scraper is better served than refused. Protobuf only when it is named.
 pub fn format(accept: Option<&str>) -> Format {
     let mut best = (0.0, Format::Text004);
     for range in accept.unwrap_or("").split(',') {
@@ -14,6 +17,7 @@ pub fn format(accept: Option<&str>) -> Format {
                 Format::OpenMetrics100
             }
             "text/plain" if matches!(version, None | Some("0.0.4")) => Format::Text004,
+            "application/vnd.google.protobuf" if delimited_families(parameters) => Format::Protobuf,
             "*/*" | "text/*" => Format::Text004,
             "application/*" => Format::OpenMetrics100,
             _ => continue,
@@ -24,6 +28,12 @@ pub fn format(accept: Option<&str>) -> Format {
         }
     }
     best.1
+}
+
+/// Other encodings (`text`, `compact-text`) are for people. What is left out is taken for ours.
+fn delimited_families(parameters: &str) -> bool {
+    parameter(parameters, "proto").is_none_or(|proto| proto == MESSAGE)
+        && parameter(parameters, "encoding").is_none_or(|encoding| encoding == "delimited")
 }
 
 /// Whether an `Accept-Encoding` header allows gzip.
@@ -60,15 +70,23 @@ mod tests {
         let prometheus_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
                             application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
                             text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        let protobuf_first = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
-                              encoding=delimited;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.3";
+        let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,\
+                      application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                      text/plain;version=0.0.4;q=0.4,*/*;q=0.3";
+        let for_people = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text,*/*;q=0.1";
+        let remote_write = "application/vnd.google.protobuf;proto=prometheus.WriteRequest,*/*;q=0.1";
         for (accept, expected) in [
             (None, Format::Text004),
             (Some(""), Format::Text004),
             (Some("*/*"), Format::Text004),
             (Some("text/html"), Format::Text004),
             (Some(prometheus_3), Format::OpenMetrics100),
-            (Some(protobuf_first), Format::OpenMetrics100),
+            (Some(native), Format::Protobuf),
+            (Some(for_people), Format::Text004),
+            (Some(remote_write), Format::Text004),
+            (Some("application/vnd.google.protobuf"), Format::Protobuf),
+            (Some("application/vnd.google.protobuf;q=0.1, text/plain"), Format::Text004),
+            (Some("application/*"), Format::OpenMetrics100),
             (Some("text/plain;q=0.5, application/openmetrics-text; version=\"1.0.0\"; q=0.4"), Format::Text004),
             (Some("text/plain;version=0.0.4, application/openmetrics-text"), Format::Text004),
             (Some("application/openmetrics-text, text/plain"), Format::OpenMetrics100),

@@ -25,6 +25,8 @@ pub struct Setup<'a> {
     pub packs: &'a [&'a str],
     /// Probe files of the test's own: name and YAML text.
     pub probes: &'a [(&'a str, &'a str)],
+    /// What the configuration has besides, in YAML.
+    pub config: &'a str,
     /// Further arguments.
     pub arguments: &'a [&'a str],
     /// Words before the agent's own: a program that becomes it by exec.
@@ -58,6 +60,7 @@ impl Setup<'_> {
             // Every program takes many times as long there: the defaults would be held back.
             config += "limits: { budget_cpu_percent: 0 }\n";
         }
+        config += self.config;
         let config = folder.write("kstrobe.yaml", &config);
         let log = std::fs::File::create(folder.0.join("log")).unwrap();
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

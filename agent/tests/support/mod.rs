@@ -12,6 +12,7 @@ pub mod load;
 pub mod memory_group;
 pub mod metrics;
 pub mod netns;
+pub mod prometheus;
 pub mod trace_instance;
 pub mod tracing;
 
@@ -24,12 +25,7 @@ use std::time::{Duration, Instant};
 /// Whether the witnesses that a test compares with are there. Where they could have been installed their absence fails
 /// the test; elsewhere (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
 pub fn witnesses(test: &str, programs: &[&str]) -> bool {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let there = |name: &&&str| {
-        let mut folders = path.split(':').map(PathBuf::from).chain(["/usr/sbin".into()]).chain(postgresql());
-        folders.any(|folder| folder.join(name).is_file())
-    };
-    let missing: Vec<&str> = programs.iter().filter(|name| !there(name)).copied().collect();
+    let missing: Vec<&str> = programs.iter().filter(|name| program(name).is_none()).copied().collect();
     if missing.is_empty() {
         return true;
     }
@@ -38,6 +34,14 @@ pub fn witnesses(test: &str, programs: &[&str]) -> bool {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(list).unwrap();
     writeln!(file, "{reason}").unwrap();
     false
+}
+
+/// Where a witness is: installed, or unpacked beside the build by `cargo xtask test`.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs/usr/bin");
+    let folders = path.split(':').chain(["/usr/sbin", unpacked]).map(PathBuf::from).chain(postgresql());
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// Folders of PostgreSQL's programs: Debian keeps those of each version apart.

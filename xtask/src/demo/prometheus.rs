@@ -1,12 +1,11 @@
-//! A Prometheus of its own: found, or fetched from Debian without installing anything.
+//! A Prometheus of its own.
 
 use super::{INTERVAL_SECONDS, Running, START_LIMIT};
-use crate::apt::Apt;
 use crate::programs;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,7 +29,7 @@ pub struct Sample {
 impl Prometheus {
     /// Starts it and waits until it is ready.
     pub fn start(root: &Path, folder: &Path, agent: &str, address: &str) -> Result<Prometheus> {
-        let binary = binary(folder)?;
+        let binary = programs::unpack("prometheus")?;
         let data = folder.join("prometheus-data");
         if data.exists() {
             fs::remove_dir_all(&data)?;
@@ -89,28 +88,4 @@ fn configuration(rules: &Path, agent: &str) -> String {
          always_scrape_classic_histograms: true\n    static_configs: [{{targets: ['{agent}']}}]\n",
         rules.display()
     )
-}
-
-fn binary(folder: &Path) -> Result<PathBuf> {
-    if let Some(found) = programs::find("prometheus") {
-        return Ok(found);
-    }
-    let unpacked = folder.join("prometheus");
-    let binary = unpacked.join("usr/bin/prometheus");
-    if !binary.is_file() {
-        println!("fetching Prometheus from Debian");
-        fs::create_dir_all(&unpacked)?;
-        let apt = Apt::open(&folder.join("apt"), &["sid".to_owned()]).context("Prometheus is not installed")?;
-        apt.download(&["prometheus".to_owned()], &unpacked)?;
-        for entry in fs::read_dir(&unpacked)? {
-            let file = entry?.path();
-            if file.extension().is_some_and(|extension| extension == "deb") {
-                let done = Command::new("dpkg-deb").arg("-x").arg(&file).arg(&unpacked).status()?;
-                if !done.success() {
-                    bail!("{} cannot be unpacked", file.display());
-                }
-            }
-        }
-    }
-    Ok(binary)
 }

@@ -83,6 +83,11 @@ fn metrics_are_negotiated() {
     let mut text = String::new();
     GzDecoder::new(body.as_slice()).read_to_string(&mut text).unwrap();
     assert_eq!(text, "OpenMetrics100\n");
+
+    let (head, body) = server.get("/metrics", "Accept: application/vnd.google.protobuf;encoding=delimited;q=0.6,*/*;q=0.3\r\n");
+    let content_type = "content-type: application/vnd.google.protobuf; proto=io.prometheus.client.metricfamily; encoding=delimited";
+    assert!(head.contains(content_type), "{head}");
+    assert_eq!(body, b"Protobuf\n");
 }
 
 #[test]

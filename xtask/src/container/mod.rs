@@ -1,0 +1,192 @@
+//! The image, and the chart's pod in a container of it: `cargo xtask image`, `cargo xtask helm --runc`.
+//!
+//! The rendered DaemonSet becomes a bundle for runc with exactly its rights, on this machine's own kernel.
+
+mod bundle;
+mod image;
+mod runc;
+mod volume;
+
+pub use image::{Options as ImageOptions, run as build_image};
+
+use crate::apt::Apt;
+use crate::programs;
+use anyhow::{Context, Result, bail, ensure};
+use runc::{Container, Workshop};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Token of the API in containers of tests.
+const TOKEN: &str = "0123456789abcdef-of-a-test";
+/// The release of Debian whose Docker has the default profile of seccomp that containerd and Docker have since 2022, and the
+/// package with it.
+const PROFILE_FROM: (&str, &str) = ("trixie", "golang-github-docker-docker-dev");
+/// The default profile of runtimes that go by `containers-common`, as Debian 12 has it.
+const OLD_PROFILE: &str = "/usr/share/containers/seccomp.json";
+
+/// What the chart's pods can do in a real container. `cases` has the rendered chart.
+pub fn check(root: &Path, cases: &Path) -> Result<()> {
+    programs::install_these(&["runc", "ip", "buildah"])?;
+    let image = image::for_tests(root)?;
+    let folder = root.join("target/container");
+    let rootfs = folder.join("rootfs");
+    let _ = fs::remove_dir_all(&rootfs);
+    image.files(&rootfs)?;
+    let seccomp = json(&default_profile(&folder)?)?;
+    let mut workshop = Workshop { folder, rootfs, image: image.config()?, seccomp, cases: cases.to_owned() };
+    let checks: [(&str, fn(&Workshop) -> Result<()>); 5] = [
+        ("all default probes with exactly the chart's rights", default_probes),
+        ("each capability is missed in words", missing_capabilities),
+        ("captures, where they are on", captures),
+        ("the node's network, where it is asked for", host_network),
+        ("without the right to write, no capture changes the kernel", read_only),
+    ];
+    for (what, check) in checks {
+        check(&workshop).with_context(|| what.to_owned())?;
+        println!("in a container: {what}");
+    }
+    workshop.seccomp = json(Path::new(OLD_PROFILE))?;
+    old_profile(&workshop).context("a profile of seccomp that wants SYS_ADMIN")?;
+    println!("in a container: a profile of seccomp that wants SYS_ADMIN is named as the reason");
+    Ok(())
+}
+
+fn default_probes(workshop: &Workshop) -> Result<()> {
+    let mut agent = workshop.container("default", None, &[])?.start()?;
+    agent.wait("readiness", |agent| agent.get("/readyz").ok().filter(|(status, _)| *status == 200))?;
+    let status = agent.proc("status")?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    // SYSLOG, PERFMON and BPF of linux/capability.h.
+    let held = format!("{:016x}", 1u64 << 34 | 1 << 38 | 1 << 39);
+    for name in ["CapEff:", "CapPrm:", "CapBnd:"] {
+        ensure!(field(name) == held, "{name} {}, and the chart gives {held}", field(name));
+    }
+    ensure!(field("CapInh:") == "0000000000000000" && field("CapAmb:") == "0000000000000000", "{status}");
+    ensure!(field("NoNewPrivs:") == "1" && field("Seccomp:") == "2", "{status}");
+    let mounts = agent.proc("mountinfo")?;
+    for place in ["/", "/sys/kernel/tracing", "/sys", "/etc/kstrobe/config"] {
+        let options = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(4);
+            (fields.next()? == place).then(|| fields.next()).flatten()
+        });
+        ensure!(options.is_some_and(|options| options.split(',').any(|o| o == "ro")), "{place} is mounted {options:?}");
+    }
+    let (running, attached) = (running(&agent)?, attached(&agent)?);
+    ensure!(running == wanted(&["tcp_listen", "tcp_loss"]), "these probes run: {running:?}");
+    let not_attached: Vec<_> = attached.iter().filter(|line| !line.ends_with(" 1")).collect();
+    ensure!(!attached.is_empty() && not_attached.is_empty(), "not attached: {not_attached:#?}");
+    agent.wait("data of system calls", |agent| {
+        let (_, page) = agent.get("/metrics").ok()?;
+        page.contains("kstrobe_syscall_duration_seconds_count").then_some(())
+    })
+}
+
+/// Names of the probes that are on by default, but for these.
+fn wanted(without: &[&str]) -> BTreeSet<String> {
+    let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
+    let names = probes.into_iter().filter(|probe| probe.enabled).map(|probe| probe.name.value);
+    names.filter(|name| !without.contains(&name.as_str())).collect()
+}
+
+fn running(agent: &Container) -> Result<BTreeSet<String>> {
+    let (_, page) = agent.get("/api/v1/probes")?;
+    let page: Value = serde_json::from_str(&page)?;
+    let probes = page["probes"].as_array().context("/api/v1/probes has no probes")?;
+    Ok(probes.iter().filter_map(|probe| Some(probe["name"].as_str()?.to_owned())).collect())
+}
+
+fn attached(agent: &Container) -> Result<Vec<String>> {
+    let (_, page) = agent.get("/metrics")?;
+    Ok(page.lines().filter(|line| line.starts_with("kstrobe_probe_attached{")).map(str::to_owned).collect())
+}
+
+fn missing_capabilities(workshop: &Workshop) -> Result<()> {
+    // What is left out, whether a probe can run without it, and what is said: as in the chart's README.
+    for (capability, usable, words) in [
+        ("BPF", false, "not held: no program can be loaded"),
+        ("PERFMON", false, "not held: no program can look at the kernel"),
+        ("SYSLOG", true, "not held: no kernel symbol names"),
+    ] {
+        let (success, text) = workshop.container("default", Some(&["doctor"]), &[capability])?.run()?;
+        ensure!(success == usable && text.contains(words), "without {capability}, doctor says ({success}):\n{text}");
+    }
+    let (success, text) = workshop.container("default", Some(&["doctor"]), &[])?.run()?;
+    ensure!(success, "with all of them, doctor says:\n{text}");
+    ensure!(text.contains("budgets are not kept"), "what costs SYS_ADMIN is not said:\n{text}");
+    let mut agent = workshop.container("default", None, &["PERFMON"])?.start()?;
+    let text = agent.wait("an agent that is not ready", |agent| {
+        agent.get("/readyz").ok().filter(|(status, _)| *status == 503).map(|(_, text)| text)
+    })?;
+    ensure!(text.contains("needs CAP_BPF and CAP_PERFMON"), "without PERFMON, /readyz says:\n{text}");
+    Ok(())
+}
+
+const ONE_SECOND: &str = r#"{"events": ["sched:sched_switch"], "duration": "1s"}"#;
+
+fn captures(workshop: &Workshop) -> Result<()> {
+    let mut agent = workshop.container("captures", None, &[])?.start()?;
+    let (status, text) = agent.post("/api/v1/captures", ONE_SECOND)?;
+    ensure!(status == 202, "a capture is answered {status}: {text}");
+    let id = serde_json::from_str::<Value>(&text)?["id"].as_str().context("no id")?.to_owned();
+    let done = agent.wait("the capture", |agent| {
+        let (_, text) = agent.get(&format!("/api/v1/captures/{id}")).ok()?;
+        Some(text).filter(|text| !text.contains("running"))
+    })?;
+    // Asked without the token, the API does not tell.
+    ensure!(done.contains("token"), "the API tells of captures to everybody: {done}");
+    let stored = agent.volume("captures").join("captures");
+    agent.wait("the capture's files", |_| {
+        let files = fs::read_dir(stored.join(&id)).ok()?.flatten();
+        files.into_iter().any(|file| file.path().extension().is_some_and(|e| e == "dat")).then_some(())
+    })
+}
+
+fn host_network(workshop: &Workshop) -> Result<()> {
+    let mut agent = workshop.container("hostnetwork", None, &[])?.start()?;
+    let running = running(&agent)?;
+    ensure!(running == wanted(&[]), "these probes run: {running:?}");
+    agent.wait("the node's listening sockets", |agent| {
+        let (_, page) = agent.get("/metrics").ok()?;
+        page.contains(r#"kstrobe_tcp_accept_queue_limit{port="19779"}"#).then_some(())
+    })
+}
+
+fn read_only(workshop: &Workshop) -> Result<()> {
+    let agent = workshop.container("default", None, &[])?.start()?;
+    let (status, text) = agent.post("/api/v1/captures", ONE_SECOND)?;
+    ensure!(status == 403 && text.contains("captures are off"), "a capture is answered {status}: {text}");
+    Ok(())
+}
+
+fn old_profile(workshop: &Workshop) -> Result<()> {
+    let (success, text) = workshop.container("default", Some(&["doctor"]), &[])?.run()?;
+    ensure!(!success && text.contains("seccomp profile"), "doctor says ({success}):\n{text}");
+    Ok(())
+}
+
+/// The default profile of seccomp of Docker, from Debian.
+fn default_profile(folder: &Path) -> Result<std::path::PathBuf> {
+    let (suite, package) = PROFILE_FROM;
+    let into = folder.join("profile");
+    let profile = into.join("usr/share/gocode/src/github.com/docker/docker/profiles/seccomp/default.json");
+    if !profile.is_file() {
+        fs::create_dir_all(&into)?;
+        Apt::open(&folder.join("apt"), &[suite.to_owned()])?.download(&[package.to_owned()], &into)?;
+        let packages = fs::read_dir(&into)?.flatten().map(|entry| entry.path());
+        let file = packages.into_iter().find(|path| path.extension().is_some_and(|e| e == "deb"));
+        let file = file.with_context(|| format!("no {package} was fetched"))?;
+        crate::apt::finished(Command::new("dpkg-deb").arg("-x").arg(file).arg(&into))?;
+    }
+    if !profile.is_file() {
+        bail!("{package} of {suite} has no default profile of seccomp");
+    }
+    Ok(profile)
+}
+
+fn json(file: &Path) -> Result<Value> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| file.display().to_string())
+}
