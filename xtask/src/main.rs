@@ -1,10 +1,11 @@
-//! Project chores: `cargo xtask test | tidy | vm | bench | demo | helm | image | unit`.
+//! Project chores: `cargo xtask test | tidy | vm | bench | demo | helm | image | unit | otelcol`.
 
 mod apt;
 mod bench;
 mod chart;
 mod container;
 mod demo;
+mod otelcol;
 mod programs;
 mod test;
 mod tidy;
@@ -41,6 +42,8 @@ enum Chore {
     Image(container::ImageOptions),
     /// Check the systemd unit by systemd itself
     Unit,
+    /// Build an OpenTelemetry Collector from Debian's packages, for the tests that send to one (some 300 MB are fetched)
+    Otelcol,
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Chore::Helm(options) => chart::run(&root, &options),
         Chore::Image(options) => container::build_image(&root, &options),
         Chore::Unit => unit::check(&root),
+        Chore::Otelcol => otelcol::build(&root),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

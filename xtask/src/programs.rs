@@ -30,7 +30,11 @@ const NEEDED: &[(&str, &[&str])] = &[
 
 /// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
 /// becomes newer: program, package, release of Debian.
-const UNPACKED: &[(&str, &str, &str)] = &[("prometheus", "prometheus", "sid"), ("promtool", "promtool", "sid")];
+const UNPACKED: &[(&str, &str, &str)] = &[
+    ("prometheus", "prometheus", "sid"),
+    ("promtool", "promtool", "sid"),
+    ("victoria-metrics", "victoria-metrics", "sid"),
+];
 
 /// Where they are; the tests' `support` looks here, too.
 const UNPACKED_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs");

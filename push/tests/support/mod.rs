@@ -1,4 +1,5 @@
 //! Snapshots that grow, a receiver that does as it is told, and waiting.
+#![allow(dead_code, reason = "every test crate uses a part of it")]
 
 use flate2::read::GzDecoder;
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};

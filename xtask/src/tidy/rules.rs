@@ -114,7 +114,9 @@ fn pure_crates(path: &str, text: &str) -> Vec<Finding> {
 }
 
 fn forbids_unsafe(path: &str, text: &str) -> Option<Finding> {
-    let pure = ["config", "ebpf", "export", "ftrace"].iter().any(|name| path.strip_suffix("/src/lib.rs") == Some(name));
+    let pure = ["config", "ebpf", "export", "ftrace", "push"]
+        .iter()
+        .any(|name| path.strip_suffix("/src/lib.rs") == Some(name));
     let missing = pure && !text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
     missing.then(|| error(path, 1, "a pure crate says #![forbid(unsafe_code)]".to_owned()))
 }
