@@ -142,3 +142,6 @@ impl Stock {
         self.parts.iter().map(|part| part.body.len()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests;

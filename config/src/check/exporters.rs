@@ -4,7 +4,7 @@
 use super::capture::in_range;
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Exporter, ExporterTls, Protocol, Spanned};
+use crate::model::{Exporter, ExporterTls, Protocol};
 use crate::quantity;
 use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
@@ -197,7 +197,12 @@ fn pairs(
     }
     let mut pairs = Vec::new();
     for Entry { key, value } in entries {
-        let Some(Spanned { value, .. }) = fields::text(value, "text", report) else { continue };
+        let text = match &value.kind {
+            // It may be empty, unlike other texts.
+            Kind::Scalar { text, .. } => Some(text.clone()),
+            _ => fields::text(value, "text", report).map(|text| text.value),
+        };
+        let Some(value) = text else { continue };
         match check(&key.value, &value) {
             Ok(()) => pairs.push((key.value.clone(), value)),
             Err(problem) => report.push(Diagnostic::error(&key.at, problem)),
