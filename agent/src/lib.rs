@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod plan;
 pub mod polls;
 pub mod prepare;
+pub mod receivers;
 pub mod rules;
 pub mod sources;
 pub mod stacks;

@@ -6,6 +6,7 @@
 
 mod captures;
 mod config;
+mod exports;
 mod process;
 mod web;
 
@@ -49,6 +50,8 @@ pub struct Observed {
     pub rules: Vec<(String, &'static str, u64)>,
     /// Connections and requests.
     pub web: Option<kstrobe_web::Counts>,
+    /// One per receiver that is sent to.
+    pub exports: Vec<kstrobe_push::Usage>,
 }
 
 /// Whether a hook is attached.
@@ -299,7 +302,8 @@ impl Collector for ObservedCollector {
         encode_iterations(out, &observed.iterations)?;
         encode_budgets(out, &observed.budgets)?;
         captures::encode(out, &observed)?;
-        observed.web.iter().try_for_each(|counts| web::encode(out, counts))
+        observed.web.iter().try_for_each(|counts| web::encode(out, counts))?;
+        exports::encode(out, &observed)
     }
 }
 
@@ -428,6 +432,17 @@ mod tests {
                 ended: vec![("api".into(), "done", 4)],
             }),
             rules: vec![("slow_recv".into(), "cooldown", 5)],
+            exports: vec![kstrobe_push::Usage {
+                receiver: "otlp".into(),
+                sent: 100,
+                failed: [("refused", 2)].into(),
+                retried: 1,
+                dropped: [("full", 4)].into(),
+                superseded: 8,
+                queue_points: 16,
+                queue_bytes: 32,
+                last_success: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+            }],
             web: Some(kstrobe_web::Counts {
                 open: 2,
                 accepted: 7,

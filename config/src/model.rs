@@ -1,9 +1,11 @@
 //! Checked definitions. Fields are public and there are no setters: a value of these types is already valid.
 
 mod capture;
+mod exporter;
 mod web;
 
 pub use capture::*;
+pub use exporter::*;
 use std::sync::Arc;
 pub use web::*;
 
@@ -356,6 +358,8 @@ pub struct Agent {
     pub captures: Option<Captures>,
     /// `rules:` in file order.
     pub rules: Vec<Rule>,
+    /// `exporters:` in file order, those of OTLP first.
+    pub exporters: Vec<Exporter>,
     /// `log.level:` default `info`.
     pub log_level: String,
     /// `log.format:` `logfmt` or `json`.

@@ -2,15 +2,22 @@
 //! state, no clock, no network.
 #![forbid(unsafe_code)]
 
+pub mod delta;
 mod exposition;
 pub mod native;
 mod number;
+pub mod otlp;
 pub mod own;
+mod part;
 mod protobuf;
+pub mod remote_write;
 pub mod snapshot;
+#[cfg(test)]
+mod test_data;
 mod text;
 mod transcode;
 
 pub use exposition::{DEFAULT_NATIVE_BUCKET_LIMIT, Format, exposition};
 pub use number::{bound_text, decimal, quotient};
+pub use part::{Part, Run};
 pub use transcode::to_text_0_0_4;

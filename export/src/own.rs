@@ -1,7 +1,10 @@
 //! The agent's own metrics as plain data, for exporters that do not speak Prometheus's exposition.
 
 use crate::protobuf::{MetricFamily, MetricType};
+use crate::snapshot::{Descriptor, Family, Kind, LabelTexts, Number, Series, Values};
 use prost::Message;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 /// One metric of the agent itself with its series.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +97,49 @@ fn family(family: MetricFamily) -> Option<OwnFamily> {
     Some(OwnFamily { name: family.name, help: family.help, kind, unit: family.unit, series })
 }
 
+/// Counters and gauges among them as families of a snapshot; `since` is when the agent began to count. Classic histograms
+/// have no place in a snapshot, whose buckets are the kernel's, and are left to those who scrape.
+pub fn as_families(own: &[OwnFamily], since: SystemTime) -> Vec<Family> {
+    own.iter().filter_map(|family| as_family(family, since)).collect()
+}
+
+/// Seconds are kept in nanoseconds: counters are whole numbers here.
+const NANOS: u64 = 1_000_000_000;
+
+fn as_family(own: &OwnFamily, since: SystemTime) -> Option<Family> {
+    let mut label_names: Vec<String> = Vec::new();
+    for (name, _) in own.series.iter().flat_map(|series| &series.labels) {
+        if !label_names.contains(name) {
+            label_names.push(name.clone());
+        }
+    }
+    let mut rows: Vec<(LabelTexts, f64)> = Vec::with_capacity(own.series.len());
+    for series in &own.series {
+        let OwnValue::Number(value) = series.value else { return None };
+        let text = |name: &String| {
+            let label = series.labels.iter().find(|(there, _)| there == name);
+            Arc::from(label.map_or("", |(_, value)| value.as_str()))
+        };
+        rows.push((label_names.iter().map(text).collect(), value));
+    }
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    let counter = own.kind == OwnKind::Counter;
+    let timed = counter && (own.unit == "seconds" || own.name.contains("_seconds"));
+    let raw_per_unit = if timed { NANOS } else { 1 };
+    let numbers = rows.iter().map(|(_, value)| *value);
+    let values = match own.kind {
+        OwnKind::Counter => Values::Counters(numbers.map(|value| (value * raw_per_unit as f64) as u64).collect()),
+        OwnKind::Gauge => Values::Gauges(numbers.map(Number::Float).collect()),
+        OwnKind::Histogram => return None,
+    };
+    let columns = (0..label_names.len() as u32).collect();
+    let (name, help, unit) = (own.name.clone(), own.help.clone(), own.unit.clone());
+    let kind = if counter { Kind::Counter } else { Kind::Gauge };
+    let about = Arc::new(Descriptor { name, help, kind, unit, raw_per_unit, label_names });
+    let series = rows.into_iter().map(|(labels, _)| Series { labels, created: Some(since) }).collect();
+    Some(Family { about, columns, series, values })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,5 +193,45 @@ mod tests {
         assert_eq!(super::families(&[]), Ok(vec![]));
         assert!(super::families(&families[..families.len() - 1]).is_err(), "cut off");
         assert!(super::families(&[0xff; 32]).is_err());
+    }
+
+    #[test]
+    fn counters_and_gauges_become_families() {
+        let one = |name: &str, kind, unit: &str, series: Vec<OwnSeries>| OwnFamily {
+            name: name.into(),
+            help: "Help.".into(),
+            kind,
+            unit: unit.into(),
+            series,
+        };
+        let series = |labels: &[(&str, &str)], value| OwnSeries {
+            labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            value,
+        };
+        let since = SystemTime::UNIX_EPOCH;
+        let histogram = OwnValue::Histogram(OwnHistogram::default());
+        let own = [
+            one("process_cpu_seconds_total", OwnKind::Counter, "", vec![series(&[], OwnValue::Number(1.25))]),
+            one(
+                "kstrobe_lost_total",
+                OwnKind::Counter,
+                "",
+                vec![
+                    series(&[("probe", "b")], OwnValue::Number(2.0)),
+                    series(&[("probe", "a"), ("reason", "full")], OwnValue::Number(1.0)),
+                ],
+            ),
+            one("kstrobe_up", OwnKind::Gauge, "", vec![series(&[], OwnValue::Number(-0.5))]),
+            one("kstrobe_scrape_duration_seconds", OwnKind::Histogram, "seconds", vec![series(&[], histogram)]),
+        ];
+        let families = as_families(&own, since);
+        let [cpu, lost, up] = families.as_slice() else { panic!("{families:?}") };
+        assert_eq!((&cpu.values, cpu.about.raw_per_unit), (&Values::Counters(vec![1_250_000_000]), NANOS));
+        assert_eq!(lost.about.label_names, ["probe", "reason"]);
+        let labels: Vec<Vec<&str>> =
+            lost.series.iter().map(|series| vec![lost.label(series, 0), lost.label(series, 1)]).collect();
+        assert_eq!((labels, &lost.values), (vec![vec!["a", "full"], vec!["b", ""]], &Values::Counters(vec![1, 2])));
+        assert_eq!((up.about.kind, &up.values), (Kind::Gauge, &Values::Gauges(vec![Number::Float(-0.5)])));
+        assert!(families.iter().all(|family| family.series.iter().all(|series| series.created == Some(since))));
     }
 }

@@ -67,6 +67,12 @@ impl Apt {
         Ok(out.lines().filter_map(|line| Some(line.trim().strip_prefix("Depends: ")?.to_owned())).collect())
     }
 
+    /// Names of the packages that would be installed with this one on a machine like this.
+    pub fn closure(&self, package: &str) -> Result<Vec<String>> {
+        let out = finished(self.command("apt-get").args(["install", "-s", "--no-install-recommends", package]))?;
+        Ok(out.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next().map(str::to_owned)).collect())
+    }
+
     /// Fetches packages as files into a folder.
     pub fn download(&self, packages: &[String], into: &Path) -> Result<()> {
         finished(self.command("apt-get").arg("download").args(packages).current_dir(into)).map(drop)

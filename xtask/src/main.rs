@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | helm | image | unit`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | helm | image | unit | otelcol`.
 
 mod apt;
 mod bench;
@@ -8,6 +8,7 @@ mod demo;
 mod fuzz;
 mod mixin;
 mod oracles;
+mod otelcol;
 mod programs;
 mod test;
 mod tidy;
@@ -48,6 +49,8 @@ enum Chore {
     Image(container::ImageOptions),
     /// Check the systemd unit by systemd itself
     Unit,
+    /// Build an OpenTelemetry Collector from Debian's packages, for the tests that send to one (some 300 MB are fetched)
+    Otelcol,
 }
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Chore::Helm(options) => chart::run(&root, &options),
         Chore::Image(options) => container::build_image(&root, &options),
         Chore::Unit => unit::check(&root),
+        Chore::Otelcol => otelcol::build(&root),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -39,6 +39,7 @@ const UNPACKED: &[(&str, &str, &str)] = &[
     ("prometheus", "prometheus", "sid"),
     ("promtool", "promtool", "sid"),
     ("prometheus-node-exporter", "prometheus-node-exporter", "sid"),
+    ("victoria-metrics", "victoria-metrics", "sid"),
 ];
 
 /// Where they are; the tests' `support` looks here, too.

@@ -9,6 +9,7 @@ mod iterate;
 mod meter;
 mod poll;
 mod probe;
+mod pushers;
 mod reload;
 mod rules;
 mod stacks;
@@ -44,6 +45,7 @@ use events::Sink;
 use intent::{Intent, Reading};
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
+use kstrobe_push::Receiver;
 use kstrobe_web::systemd::{News, notify};
 use probe::Running;
 pub use stacks::{Recording, record};
@@ -104,6 +106,8 @@ struct App {
     native_bucket_limit: AtomicUsize,
     /// What happened at the server's doors.
     web: Arc<kstrobe_web::Counters>,
+    /// What became of what was sent to receivers.
+    exports: Mutex<Vec<kstrobe_push::Watch>>,
 }
 
 /// What is to be told of the configuration.
@@ -148,7 +152,8 @@ pub fn run(options: Options) -> ExitCode {
         Ok(door) => door,
         Err(code) => return code,
     };
-    match serve(options, door, intent, reading, sink, level) {
+    let receivers = crate::receivers::receivers(&intent.agent.exporters);
+    match serve(options, door, intent, reading, sink, level, receivers) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -165,6 +170,7 @@ fn serve(
     reading: Reading,
     sink: Sink,
     level: Level,
+    receivers: Vec<Receiver>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let web::Door { listeners, source } = door;
     let listen = intent.listen(&options).to_vec();
@@ -193,6 +199,7 @@ fn serve(
     };
     let walker = iterate::start(&app)?;
     let rules = rules::start(&app)?;
+    let pushers = pushers::start(&app, receivers, runtime.handle());
     let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
     let log_json = intent.log(&options).1;
     let fixed = reload::Fixed { app: app.clone(), options, level, tail, listen, addresses, log_json };
@@ -210,6 +217,8 @@ fn serve(
     notify(News::Ready);
     runtime.spawn(web::stay_alive());
     let served = runtime.block_on(server.run(stop));
+    // The probes are still there for a last report.
+    runtime.block_on(pushers.stop());
     reloads.stop();
     rules.stop();
     capturing::close(&app.captures(), None);
@@ -263,6 +272,7 @@ impl App {
             told: Mutex::default(),
             native_bucket_limit: AtomicUsize::default(),
             web,
+            exports: Mutex::default(),
         };
         app.run_these(probes);
         app
@@ -327,6 +337,7 @@ impl App {
             exemplars = desk.exemplars();
         }
         observed.web = Some(self.web.counts());
+        observed.exports = lock(&self.exports).iter().map(kstrobe_push::Watch::usage).collect();
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
     }

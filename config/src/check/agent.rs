@@ -1,6 +1,6 @@
 //! `kstrobe.yaml`.
 
-use super::captures;
+use super::{captures, exporters};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{Agent, Spanned};
@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 
 const AGENT: Keys = Keys {
     of: "the configuration",
-    known: &["listen", "probes", "limits", "events", "captures", "rules", "log"],
-    later: &["exporters", "otlp"],
+    known: &["listen", "probes", "limits", "events", "captures", "rules", "exporters", "log"],
+    later: &[],
 };
 const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory"], later: &[] };
 const LOG: Keys = Keys { of: "`log`", known: &["level", "format"], later: &[] };
@@ -34,6 +34,7 @@ impl Default for Agent {
             events: "none".to_owned(),
             captures: None,
             rules: Vec::new(),
+            exporters: Vec::new(),
             log_level: "info".to_owned(),
             log_json: false,
         }
@@ -82,6 +83,7 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
         let captures = agent.captures.get_or_insert_default();
         agent.rules = captures::rules(node, captures, report);
     }
+    agent.exporters = fields.entry("exporters").map(|entry| exporters::exporters(entry, report)).unwrap_or_default();
     if let Some(entry) = fields.entry("log")
         && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LOG, report)
     {

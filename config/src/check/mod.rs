@@ -4,6 +4,7 @@ mod agent;
 pub(crate) mod buckets;
 mod capture;
 mod captures;
+mod exporters;
 mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;

@@ -1,0 +1,101 @@
+//! `exporters:` of the configuration as what `kstrobe-push` needs, and who sends.
+
+use kstrobe_config::model::{Exporter, Protocol};
+use kstrobe_export::otlp::{Resource, Temporality};
+use kstrobe_push::settings::{Retry, Tls};
+use kstrobe_push::{Kind, Receiver};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// All receivers. One that cannot be sent to is reported and does not take the others down.
+pub fn receivers(exporters: &[Exporter]) -> Vec<Receiver> {
+    let found = found();
+    let each = exporters.iter().filter_map(|exporter| match receiver(exporter, &found) {
+        Ok(receiver) => Some(receiver),
+        Err(reason) => {
+            tracing::error!(exporter = exporter.name, reason, "nothing is sent to this receiver");
+            None
+        }
+    });
+    each.collect()
+}
+
+fn receiver(exporter: &Exporter, found: &[(&str, String)]) -> Result<Receiver, String> {
+    let url = exporter.url.value.parse().map_err(|error| format!("{}: {error}", exporter.url.value))?;
+    let path = |file: &Option<String>| file.as_ref().map(PathBuf::from);
+    Ok(Receiver {
+        name: exporter.name.clone(),
+        kind: match exporter.protocol {
+            Protocol::OtlpGrpc => Kind::OtlpGrpc,
+            Protocol::OtlpHttp => Kind::OtlpHttp,
+            Protocol::RemoteWrite => Kind::RemoteWrite,
+        },
+        url,
+        interval: Duration::from_nanos(exporter.interval_ns),
+        timeout: Duration::from_nanos(exporter.timeout_ns),
+        headers: exporter.headers.clone(),
+        headers_file: path(&exporter.headers_file),
+        gzip: exporter.gzip,
+        tls: Tls {
+            ca_file: path(&exporter.tls.ca_file),
+            cert_file: path(&exporter.tls.cert_file),
+            key_file: path(&exporter.tls.key_file),
+            server_name: exporter.tls.server_name.clone(),
+        },
+        retry: Retry {
+            initial: Duration::from_nanos(exporter.first_pause_ns),
+            max: Duration::from_nanos(exporter.longest_pause_ns),
+            ..Retry::default()
+        },
+        temporality: if exporter.delta { Temporality::Delta } else { Temporality::Cumulative },
+        queue_bytes: usize::try_from(exporter.queue_bytes).unwrap_or(usize::MAX),
+        resource: Resource {
+            attributes: attributes(found, &exporter.resource),
+            version: env!("CARGO_PKG_VERSION").into(),
+        },
+    })
+}
+
+/// What was found, unless the configuration says otherwise; an empty text there leaves an attribute out.
+fn attributes(found: &[(&str, String)], configured: &[(String, String)]) -> Vec<(String, String)> {
+    let ours = |name: &str| configured.iter().any(|(there, _)| there == name);
+    let found = found.iter().filter(|(name, _)| !ours(name)).map(|(name, value)| ((*name).to_owned(), value.clone()));
+    found.chain(configured.iter().cloned()).filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// Attributes of this agent by the semantic conventions. An agent is one a node, so the node's name tells them apart.
+fn found() -> Vec<(&'static str, String)> {
+    let line = |file: &str| std::fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let node = ["NODE_NAME", "K8S_NODE_NAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
+    let host = line("/proc/sys/kernel/hostname");
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    vec![
+        ("service.name", "kstrobe".into()),
+        ("service.instance.id", if node.is_empty() { host.clone() } else { node.clone() }),
+        ("service.version", env!("CARGO_PKG_VERSION").into()),
+        ("host.name", host),
+        ("host.id", line("/etc/machine-id")),
+        ("host.arch", arch.into()),
+        ("os.type", "linux".into()),
+        ("k8s.node.name", node),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configured_attributes_win_and_empty_ones_are_left_out() {
+        let found = [("service.name", "kstrobe".to_owned()), ("host.id", String::new()), ("os.type", "linux".into())];
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let configured = [pair("service.name", "nodes"), pair("os.type", ""), pair("cluster", "a")];
+        assert_eq!(attributes(&found, &configured), [pair("service.name", "nodes"), pair("cluster", "a")]);
+        assert_eq!(attributes(&found, &[]), [pair("service.name", "kstrobe"), pair("os.type", "linux")]);
+        assert!(super::found().iter().any(|(name, value)| *name == "host.name" && !value.is_empty()));
+    }
+}

@@ -1,0 +1,125 @@
+//! OTLP over gRPC: unary calls whose messages are encoded already.
+
+use crate::door::{Connector, Service};
+use crate::files::Files;
+use crate::http_door::user_agent;
+use crate::outcome::{self, Outcome};
+use crate::settings::Receiver;
+use bytes::{Buf, BufMut, Bytes};
+use http::uri::PathAndQuery;
+use kstrobe_export::Part;
+use std::time::Duration;
+use tonic::client::Grpc;
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+pub(crate) struct GrpcDoor {
+    channel: Channel,
+    timeout: Duration,
+    gzip: bool,
+    url: String,
+}
+
+impl GrpcDoor {
+    pub(crate) fn new(receiver: &Receiver, connector: Connector) -> GrpcDoor {
+        let endpoint = Endpoint::from(receiver.url.clone()).connect_timeout(receiver.timeout);
+        // The name is plain text, and without it the crate's own is sent.
+        let endpoint = endpoint.clone().user_agent(user_agent(receiver)).unwrap_or(endpoint);
+        GrpcDoor {
+            channel: endpoint.connect_with_connector_lazy(connector),
+            timeout: receiver.timeout,
+            gzip: receiver.gzip,
+            url: receiver.url.to_string(),
+        }
+    }
+
+    pub(crate) async fn send(&self, service: Service, part: &Part, files: &Files) -> Outcome {
+        let late = Outcome::Later {
+            reason: "timeout",
+            after: None,
+            message: format!("no answer from {} within {:?}", self.url, self.timeout),
+        };
+        tokio::time::timeout(self.timeout, self.exchange(service, part, files)).await.unwrap_or(late)
+    }
+
+    async fn exchange(&self, service: Service, part: &Part, files: &Files) -> Outcome {
+        let mut client = Grpc::new(self.channel.clone());
+        if self.gzip {
+            client = client.send_compressed(CompressionEncoding::Gzip);
+        }
+        let client = &mut client.accept_compressed(CompressionEncoding::Gzip);
+        if let Err(error) = client.ready().await {
+            let message = format!("{}: {}", self.url, crate::door::chain(&error));
+            return Outcome::Later { reason: "connect", after: None, message };
+        }
+        let mut request = Request::new(Bytes::copy_from_slice(&part.body));
+        *request.metadata_mut() = MetadataMap::from_headers(files.headers.clone());
+        request.set_timeout(self.timeout);
+        match client.unary(request, path(service), Encoded).await {
+            Ok(response) => {
+                let (refused, message) = kstrobe_export::otlp::refused(response.get_ref());
+                Outcome::Taken { refused, message }
+            }
+            Err(status) => failed(&self.url, &status),
+        }
+    }
+}
+
+/// A failure of the connection is a status too, whose cause says what happened.
+fn failed(url: &str, status: &Status) -> Outcome {
+    match std::error::Error::source(status) {
+        Some(cause) => {
+            let message = format!("{url}: {}", crate::door::chain(cause));
+            Outcome::Later { reason: "connection", after: None, message }
+        }
+        None => outcome::grpc(status.code() as i32, status.message(), status.details()),
+    }
+}
+
+fn path(service: Service) -> PathAndQuery {
+    match service {
+        Service::Metrics => {
+            PathAndQuery::from_static("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
+        }
+    }
+}
+
+/// Messages as bytes: what is sent was encoded before it was queued.
+#[derive(Clone, Copy)]
+struct Encoded;
+
+impl Codec for Encoded {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Encoded;
+    type Decoder = Encoded;
+
+    fn encoder(&mut self) -> Encoded {
+        Encoded
+    }
+
+    fn decoder(&mut self) -> Encoded {
+        Encoded
+    }
+}
+
+impl Encoder for Encoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        out.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Encoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
+    }
+}

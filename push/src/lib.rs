@@ -1,0 +1,21 @@
+//! Sends what leaves the agent to receivers that do not ask for it.
+//!
+//! What is decided is pure and has no clock: [`course`] when to read, send and wait, [`stock`] what there is to send,
+//! [`outcome`] what an answer means. What is done with sockets and files is thin: [`mod@run`] and the doors it sends by.
+#![forbid(unsafe_code)]
+
+pub mod course;
+mod door;
+mod files;
+mod grpc;
+mod http_door;
+pub mod outcome;
+pub mod run;
+pub mod settings;
+pub mod stock;
+mod tls;
+pub mod usage;
+
+pub use run::{Pusher, Reading, Watch, start};
+pub use settings::{Kind, Receiver};
+pub use usage::Usage;

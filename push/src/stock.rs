@@ -1,0 +1,147 @@
+//! What there is to send: the requests of the newest report, and for differences what it takes to make up for those that
+//! did not arrive.
+
+use crate::settings::{Kind, Receiver};
+use kstrobe_export::otlp::{self, Resource, Temporality};
+use kstrobe_export::remote_write::{self, Seen};
+use kstrobe_export::snapshot::{Exemplar, Snapshot};
+use kstrobe_export::{DEFAULT_NATIVE_BUCKET_LIMIT, Part, Run, delta};
+use std::collections::VecDeque;
+
+/// What the agent reads for one report.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// All series.
+    pub snapshot: Snapshot,
+    /// Captures that belong to observations.
+    pub exemplars: Vec<Exemplar>,
+}
+
+/// What happened to points that were not sent when a report was taken in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenIn {
+    /// Cumulative points that a later report stands for: nothing is lost but their moment.
+    pub superseded: u64,
+    /// Points lost because memory is bounded.
+    pub dropped: u64,
+}
+
+/// Requests that wait.
+#[derive(Debug)]
+pub struct Stock {
+    kind: Kind,
+    temporality: Temporality,
+    resource: Resource,
+    most_bytes: usize,
+    /// For differences: the snapshot that the next is compared to.
+    base: Option<Snapshot>,
+    /// For differences: what the requests that wait are made of.
+    unsent: Option<Snapshot>,
+    parts: VecDeque<Part>,
+    /// For remote write: series that the receiver knows.
+    seen: Seen,
+    /// For remote write: series of the report that waits, until a part of it arrives.
+    next_seen: Option<Seen>,
+    /// Whether they are among `seen` already.
+    known_in_part: bool,
+}
+
+impl Stock {
+    /// Nothing, for this receiver.
+    pub fn new(receiver: &Receiver) -> Stock {
+        Stock {
+            kind: receiver.kind,
+            temporality: receiver.temporality,
+            resource: receiver.resource.clone(),
+            most_bytes: receiver.queue_bytes,
+            base: None,
+            unsent: None,
+            parts: VecDeque::new(),
+            seen: Seen::default(),
+            next_seen: None,
+            known_in_part: false,
+        }
+    }
+
+    /// Whether a later report says all that an earlier one would.
+    pub fn replaces(&self) -> bool {
+        self.kind == Kind::RemoteWrite || self.temporality == Temporality::Cumulative
+    }
+
+    /// Takes a report in; what waited is replaced by it or becomes a part of it.
+    pub fn take_in(&mut self, reading: Reading) -> TakenIn {
+        let mut taken = TakenIn::default();
+        let Reading { snapshot, exemplars } = reading;
+        if self.kind == Kind::RemoteWrite {
+            taken.superseded = self.points();
+            let from =
+                remote_write::From { resource: &self.resource, native_bucket_limit: DEFAULT_NATIVE_BUCKET_LIMIT };
+            let gone = self.seen.gone(&snapshot);
+            self.parts = remote_write::requests(&snapshot, &exemplars, &gone, from).into();
+            self.next_seen = Some(Seen::of(&snapshot));
+            self.known_in_part = false;
+        } else if self.replaces() {
+            taken.superseded = self.points();
+            self.parts = otlp::requests(&snapshot, &exemplars, &self.resource, Temporality::Cumulative).into();
+        } else {
+            let mut new = delta::difference(self.base.as_ref(), &snapshot);
+            if let Some(unsent) = self.unsent.take().filter(|_| !self.parts.is_empty()) {
+                let waiting: Vec<Run> = self.parts.iter().flat_map(|part| part.runs.iter().cloned()).collect();
+                let (all, lost) = delta::merge(&delta::slice(&unsent, &waiting), &new, self.most_bytes);
+                taken.dropped = lost;
+                new = all;
+            }
+            self.base = Some(snapshot);
+            self.parts = otlp::requests(&new, &exemplars, &self.resource, Temporality::Delta).into();
+            self.unsent = Some(new);
+        }
+        while self.bytes() > self.most_bytes
+            && let Some(part) = self.parts.pop_back()
+        {
+            taken.dropped += part.points;
+        }
+        taken
+    }
+
+    /// The request to send first.
+    pub fn first(&self) -> Option<&Part> {
+        self.parts.front()
+    }
+
+    /// The first request is done with.
+    pub fn done(&mut self) {
+        self.parts.pop_front();
+        // A receiver may know series of a report that it did not get whole.
+        match self.next_seen.take() {
+            Some(next) if self.parts.is_empty() => self.seen = next,
+            Some(next) => {
+                if !std::mem::replace(&mut self.known_in_part, true) {
+                    self.seen.and(next.clone());
+                }
+                self.next_seen = Some(next);
+            }
+            None => {}
+        }
+        if self.parts.is_empty() {
+            self.unsent = None;
+        }
+    }
+
+    /// Requests that wait.
+    pub fn requests(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Points that wait.
+    pub fn points(&self) -> u64 {
+        self.parts.iter().map(|part| part.points).sum()
+    }
+
+    /// Bytes of the requests that wait, before compression.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.body.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

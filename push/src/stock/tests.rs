@@ -1,0 +1,135 @@
+use super::*;
+use crate::settings::{Retry, Tls};
+use kstrobe_export::snapshot::{Descriptor, Family, Kind as MetricKind, Series, Values};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
+use prost::Message;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+fn stock(kind: Kind, temporality: Temporality, queue_bytes: usize) -> Stock {
+    let receiver = Receiver {
+        name: "test".into(),
+        kind,
+        url: "http://test".parse().unwrap(),
+        interval: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
+        headers: Vec::new(),
+        headers_file: None,
+        gzip: false,
+        tls: Tls::default(),
+        retry: Retry::default(),
+        temporality,
+        queue_bytes,
+        resource: Resource::default(),
+    };
+    Stock::new(&receiver)
+}
+
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+/// Many series of one counter, each with this value; long labels make several requests of them.
+fn reading(seconds: u64, series: std::ops::Range<usize>, value: u64) -> Reading {
+    let label_names = vec!["l".to_owned()];
+    let (name, help, unit) = ("kstrobe_x_total".to_owned(), String::new(), String::new());
+    let about = Descriptor { name, help, kind: MetricKind::Counter, unit, raw_per_unit: 1, label_names };
+    let labels = |n: usize| Arc::from([Arc::from(format!("{n:05}{}", "x".repeat(200)))]);
+    let values = Values::Counters(vec![value; series.len()]);
+    let series = series.map(|n| Series { labels: labels(n), created: Some(at(0)) }).collect();
+    let family = Family { about: Arc::new(about), columns: Arc::from([0]), series, values };
+    Reading { snapshot: Snapshot { at: at(seconds), families: vec![family] }, exemplars: Vec::new() }
+}
+
+/// Sum of all values of a request.
+fn sum(part: &Part) -> i64 {
+    let request = ExportMetricsServiceRequest::decode(part.body.as_slice()).unwrap();
+    let metrics = request.resource_metrics.iter().flat_map(|r| &r.scope_metrics).flat_map(|s| &s.metrics);
+    let points = metrics.flat_map(|metric| match &metric.data {
+        Some(Data::Sum(sum)) => sum.data_points.clone(),
+        other => panic!("{other:?}"),
+    });
+    points.map(|point| if let Some(Value::AsInt(value)) = point.value { value } else { panic!("{point:?}") }).sum()
+}
+
+#[test]
+fn a_cumulative_report_takes_the_place_of_the_one_before() {
+    let mut stock = stock(Kind::OtlpHttp, Temporality::Cumulative, usize::MAX);
+    assert_eq!(stock.take_in(reading(1, 0..20_000, 1)), TakenIn::default());
+    assert!(stock.requests() > 2 && stock.points() == 20_000);
+    let first = stock.first().unwrap().points;
+    stock.done();
+    let taken = stock.take_in(reading(2, 0..20_000, 5));
+    assert_eq!(taken, TakenIn { superseded: 20_000 - first, dropped: 0 });
+    let mut arrived = 0;
+    while let Some(part) = stock.first() {
+        arrived += sum(part);
+        stock.done();
+    }
+    assert_eq!((arrived, stock.points(), stock.bytes()), (100_000, 0, 0));
+}
+
+#[test]
+fn differences_that_wait_become_part_of_the_next() {
+    let mut stock = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX);
+    stock.take_in(reading(1, 0..20_000, 1));
+    let mut arrived = sum(stock.first().unwrap());
+    stock.done();
+    // The rest of the first waits; what is gone meanwhile is still reported.
+    assert_eq!(stock.take_in(reading(2, 0..15_000, 4)), TakenIn::default());
+    while let Some(part) = stock.first() {
+        arrived += sum(part);
+        stock.done();
+    }
+    assert_eq!(arrived, 20_000 + 15_000 * 3);
+    assert_eq!(stock.take_in(reading(3, 0..15_000, 4)), TakenIn::default());
+    assert_eq!(stock.requests(), 0, "nothing new");
+}
+
+#[test]
+fn memory_is_bounded_and_what_does_not_fit_is_counted() {
+    for temporality in [Temporality::Cumulative, Temporality::Delta] {
+        let mut stock = stock(Kind::OtlpHttp, temporality, 3 << 20);
+        let taken = stock.take_in(reading(1, 0..50_000, 1));
+        assert!(stock.bytes() <= 3 << 20 && stock.requests() >= 1);
+        assert_eq!(taken.dropped + stock.points(), 50_000, "{temporality:?}");
+        // Series come and go while the receiver is away.
+        let mut dropped = taken.dropped;
+        for round in 2..20 {
+            let from = 100_000 + round as usize * 10_000;
+            let taken = stock.take_in(reading(round, from..from + 10_000, 1));
+            dropped += taken.dropped;
+            assert!(stock.bytes() <= 3 << 20, "{temporality:?}: {} bytes", stock.bytes());
+            if temporality == Temporality::Delta {
+                assert_eq!(dropped + stock.points(), 50_000 + (round - 1) * 10_000);
+            }
+        }
+        assert!(dropped > 0);
+    }
+}
+
+#[test]
+fn remote_write_ends_series_until_the_receiver_knows() {
+    let ends = |stock: &mut Stock| {
+        let mut ends = 0;
+        while let Some(part) = stock.first() {
+            let request = remote_write::message::Request::decode(part.body.as_slice()).unwrap();
+            let samples = request.timeseries.iter().flat_map(|series| &series.samples);
+            ends += samples.filter(|sample| sample.value.is_nan()).count();
+            stock.done();
+        }
+        ends
+    };
+    let mut stock = stock(Kind::RemoteWrite, Temporality::Delta, usize::MAX);
+    assert!(stock.replaces(), "remote write has totals only");
+    stock.take_in(reading(1, 0..10, 1));
+    assert_eq!(ends(&mut stock), 0);
+    stock.take_in(reading(2, 5..10, 1));
+    // That report did not arrive: the next says it again.
+    stock.take_in(reading(3, 5..12, 1));
+    assert_eq!(ends(&mut stock), 5);
+    stock.take_in(reading(4, 5..12, 1));
+    assert_eq!(ends(&mut stock), 0);
+}

@@ -1,0 +1,147 @@
+//! The whole way to a receiver of OTLP over HTTP that answers as it is told: what arrives, what is tried again, what is
+//! counted.
+#![allow(missing_docs, reason = "a test")]
+
+mod support;
+
+use kstrobe_export::otlp::Temporality;
+use kstrobe_push::run::start_at;
+use kstrobe_push::{Kind, Pusher, Receiver};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
+use prost::Message;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use support::{Came, Counting, Receiving, receiver, until};
+use tokio::runtime::Handle;
+
+fn push(receiver: Receiver, source: &Arc<Counting>) -> Pusher {
+    let source = source.clone();
+    start_at(receiver, Arc::new(move || source.read()), &Handle::current(), Duration::ZERO)
+}
+
+/// Value of the counter and count of the histogram.
+fn values(came: &Came) -> (i64, u64) {
+    let request = ExportMetricsServiceRequest::decode(came.body.as_slice()).unwrap();
+    let metrics = &request.resource_metrics[0].scope_metrics[0].metrics;
+    let [counter, histogram] = metrics.as_slice() else { panic!("{metrics:?}") };
+    let (Some(Data::Sum(sum)), Some(Data::ExponentialHistogram(histogram))) = (&counter.data, &histogram.data) else {
+        panic!("{metrics:?}")
+    };
+    let Some(Value::AsInt(value)) = sum.data_points[0].value else { panic!("{sum:?}") };
+    (value, histogram.data_points[0].count)
+}
+
+fn taken(receiving: &Receiving) -> Vec<Came> {
+    receiving.came().into_iter().filter(|came| came.answer.starts_with("200")).collect()
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cumulative_reports_arrive_and_failures_are_made_up_for() {
+    let receiving = Receiving::start(&["503 Down\r\nRetry-After: 0", "200 OK", "429 Slow down"]);
+    let source = Counting::new();
+    let url = format!("http://{}/base/", receiving.address);
+    let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Cumulative), &source);
+    until("five reports", || taken(&receiving).len() >= 5).await;
+    let usage = pusher.stop(PATIENCE).await;
+
+    let came = receiving.came();
+    assert!(came.iter().all(|came| came.path == "/base/v1/metrics"));
+    for (name, value) in [
+        ("content-type", "application/x-protobuf"),
+        ("content-encoding", "gzip"),
+        ("user-agent", "kstrobe/0"),
+        ("x-scope-orgid", "7"),
+    ] {
+        assert!(came.iter().all(|came| came.headers.get(name).is_some_and(|there| there == value)), "{name}");
+    }
+    let totals: Vec<_> = taken(&receiving).iter().map(values).collect();
+    assert!(totals.is_sorted() && totals.iter().all(|(counter, histogram)| *counter as u64 == *histogram));
+    // The last report is of the moment of stopping.
+    assert_eq!(totals.last().map(|t| t.1), Some(source.grown.load(Ordering::SeqCst)));
+    // A report that is read anew after a pause is not sent another time.
+    assert_eq!(usage.sent, 2 * totals.len() as u64);
+    assert!(usage.retried <= 2);
+    assert_eq!(usage.failed.into_iter().collect::<Vec<_>>(), [("server_error", 1), ("throttled", 1)]);
+    assert!(usage.dropped.is_empty() && usage.last_success.is_some() && usage.queue_points == 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn differences_add_up_though_reports_fail() {
+    let down = "503 Down";
+    let receiving = Receiving::start(&["200 OK", down, down, down, "200 OK", down]);
+    let source = Counting::new();
+    let url = format!("http://{}", receiving.address);
+    let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Delta), &source);
+    until("six reports", || taken(&receiving).len() >= 6).await;
+    let usage = pusher.stop(PATIENCE).await;
+    let arrived = taken(&receiving).iter().map(values).fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+    let counted = source.grown.load(Ordering::SeqCst);
+    assert_eq!(arrived, (counted as i64, counted));
+    assert!(usage.dropped.is_empty() && usage.failed["server_error"] == 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_for_good_is_dropped_and_counted() {
+    let receiving = Receiving::start(&["400 What", "401 Who"]);
+    let source = Counting::new();
+    let url = format!("http://{}", receiving.address);
+    let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Delta), &source);
+    until("two reports", || taken(&receiving).len() >= 2).await;
+    let usage = pusher.stop(PATIENCE).await;
+    let arrived: u64 = taken(&receiving).iter().map(|came| values(came).1).sum();
+    assert_eq!(arrived, source.grown.load(Ordering::SeqCst) - 2, "each refused report had one");
+    assert_eq!((usage.dropped["refused"], usage.retried), (4, 0));
+    assert_eq!(usage.failed.into_iter().collect::<Vec<_>>(), [("bad_request", 1), ("unauthorized", 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
+    // An address where nobody listens, until somebody does.
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = place.local_addr().unwrap();
+    drop(place);
+    for kind in [Kind::OtlpHttp, Kind::OtlpGrpc] {
+        let source = Counting::new();
+        let mut receiver = receiver(kind, &format!("http://{address}"), Temporality::Cumulative);
+        receiver.resource.attributes.clear();
+        let pusher = push(receiver, &source);
+        until("failures", || pusher.usage().failed.values().sum::<u64>() >= 4).await;
+        let usage = pusher.usage();
+        assert_eq!((usage.queue_points, usage.sent, usage.last_success), (2, 0, None), "{kind:?}");
+        let usage = pusher.stop(Duration::from_millis(300)).await;
+        assert_eq!(usage.dropped.into_iter().collect::<Vec<_>>(), [("stopped", 2)], "{kind:?}");
+        assert!(
+            usage.superseded > 0 && usage.failed.keys().all(|reason| reason.starts_with("connect")),
+            "{:?}",
+            usage.failed
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_are_read_again_from_their_file() {
+    let receiving = Receiving::start(&[]);
+    let file = std::env::temp_dir().join(format!("kstrobe-push-headers-{}", std::process::id()));
+    std::fs::write(&file, "Authorization: Bearer old\n").unwrap();
+    let mut receiver = receiver(Kind::OtlpHttp, &format!("http://{}", receiving.address), Temporality::Cumulative);
+    receiver.headers_file = Some(file.clone());
+    let pusher = push(receiver, &Counting::new());
+    let with = |token: &str| {
+        let came = receiving.came();
+        came.iter().any(|came| came.headers.get("authorization").is_some_and(|there| there == token))
+    };
+    until("the old token", || with("Bearer old")).await;
+    std::fs::write(&file, "Authorization: Bearer new\n").unwrap();
+    until("the new token", || with("Bearer new")).await;
+    std::fs::remove_file(&file).unwrap();
+    until("a failure", || pusher.usage().failed.contains_key("settings")).await;
+    std::fs::write(&file, "Authorization: Bearer newest\n").unwrap();
+    until("the newest token", || with("Bearer newest")).await;
+    pusher.stop(PATIENCE).await;
+    std::fs::remove_file(&file).unwrap();
+}

@@ -1,0 +1,240 @@
+//! Real receivers: VictoriaMetrics (OTLP over HTTP), Prometheus (remote write 2.0) and an OpenTelemetry Collector (OTLP over
+//! gRPC and HTTP). Each is killed while it is sent to, and what it has in the end is what was counted.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "support/server.rs"]
+mod server;
+#[path = "support/mod.rs"]
+mod support;
+
+use kstrobe_export::otlp::Temporality;
+use kstrobe_push::run::start_at;
+use kstrobe_push::{Kind, Pusher, Receiver, Usage};
+use server::{Server, free, there};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use support::{Counting, receiver, until};
+use tokio::runtime::Handle;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn push(receiver: Receiver, source: &Arc<Counting>) -> Pusher {
+    let source = source.clone();
+    start_at(receiver, Arc::new(move || source.read()), &Handle::current(), Duration::ZERO)
+}
+
+async fn sent(pusher: &Pusher, points: u64) {
+    let from = pusher.usage().sent;
+    until("points", || pusher.usage().sent >= from + points).await;
+}
+
+/// The server is away for a while, in which memory holds one report. `end` is how it ends.
+async fn away(pusher: &Pusher, server: &mut Server, end: fn(&mut Server)) {
+    sent(pusher, 6).await;
+    end(server);
+    let failed = |usage: &Usage| usage.failed.values().sum::<u64>();
+    let before = failed(&pusher.usage());
+    until("failures", || failed(&pusher.usage()) >= before + 5).await;
+    let usage = pusher.usage();
+    assert!(usage.queue_points <= 3 && usage.queue_bytes < 4096, "one report of two series is kept: {usage:?}");
+    server.again();
+    sent(pusher, 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs VictoriaMetrics"]
+async fn root_victoria_metrics_has_what_was_counted() {
+    let Some(program) = there("root_victoria_metrics", "victoria-metrics", "VictoriaMetrics is not there") else {
+        return;
+    };
+    let address = free();
+    let mut server = Server::start(&program, address, "health", |folder| {
+        let data = folder.join("data");
+        vec![
+            format!("-httpListenAddr={address}"),
+            format!("-storageDataPath={}", data.display()),
+            "-search.latencyOffset=0s".into(),
+            "-inmemoryDataFlushInterval=1s".into(),
+        ]
+    });
+    let source = Counting::new();
+    let url = format!("http://{address}/opentelemetry");
+    let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Cumulative), &source);
+    away(&pusher, &mut server, Server::kill).await;
+    let usage = pusher.stop(PATIENCE).await;
+    assert!(usage.dropped.is_empty(), "{usage:?}");
+
+    let counted = source.grown.load(Ordering::SeqCst) as f64;
+    let selector = |name: &str| format!("last_over_time({{__name__=\"{name}\",l=\"a\"}}[1h])");
+    until("the last report", || server.value(&selector("kstrobe.grown")) == Some(counted)).await;
+    assert_eq!(server.value(&selector("kstrobe.wait_count")), Some(counted));
+    let sum = server.value(&selector("kstrobe.wait_sum")).unwrap();
+    assert!((sum - counted * 0.003).abs() < 1e-9, "{sum}");
+    let buckets = server.query(&selector("kstrobe.wait_bucket"));
+    let [bucket] = buckets.as_slice() else { panic!("all observations are alike: {buckets:?}") };
+    assert_eq!(bucket["value"][1], counted.to_string());
+    let range = bucket["metric"]["vmrange"].as_str().unwrap();
+    let (lower, upper) = range.split_once("...").unwrap();
+    let (lower, upper): (f64, f64) = (lower.parse().unwrap(), upper.parse().unwrap());
+    assert!(lower < 0.003 && 0.003 <= upper && upper / lower < 1.1, "{range}: a bucket of schema 3 is 9 % wide");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Prometheus"]
+async fn root_prometheus_has_what_was_counted() {
+    let Some(program) = there("root_prometheus_remote_write", "prometheus", "Prometheus is not there") else { return };
+    let address = free();
+    let mut server = Server::start(&program, address, "-/ready", |folder| {
+        let config = folder.join("prometheus.yml");
+        std::fs::write(&config, "scrape_configs: []\n").unwrap();
+        vec![
+            format!("--config.file={}", config.display()),
+            format!("--storage.tsdb.path={}", folder.join("data").display()),
+            format!("--web.listen-address={address}"),
+            "--web.enable-remote-write-receiver".into(),
+            "--enable-feature=native-histograms,exemplar-storage,metadata-wal-records".into(),
+        ]
+    });
+    let source = Counting::new();
+    let url = format!("http://{address}/api/v1/write");
+    let mut receiver = receiver(Kind::RemoteWrite, &url, Temporality::Cumulative);
+    receiver.resource.attributes.push(("service.instance.id".into(), "node-1".into()));
+    receiver.resource.attributes.push(("host.arch".into(), "amd64".into()));
+    let pusher = push(receiver, &source);
+    away(&pusher, &mut server, Server::kill).await;
+    let usage = pusher.stop(PATIENCE).await;
+    assert!(usage.dropped.is_empty(), "{usage:?}");
+
+    let counted = source.grown.load(Ordering::SeqCst) as f64;
+    let target = "job=\"kstrobe\",instance=\"node-1\",l=\"a\"";
+    until("the last report", || server.value(&format!("kstrobe_grown_total{{{target}}}")) == Some(counted)).await;
+    let value = |expression: String| server.value(&expression).unwrap_or_else(|| panic!("{expression}: nothing"));
+    let histogram = format!("kstrobe_wait_seconds{{{target}}}");
+    assert_eq!(value(format!("histogram_count({histogram})")), counted);
+    assert!((value(format!("histogram_sum({histogram})")) - counted * 0.003).abs() < 1e-9);
+    let median = value(format!("histogram_quantile(0.5, {histogram})"));
+    assert!((median / 0.003 - 1.0).abs() < 0.09, "{median}: a bucket of schema 3 is 9 % wide");
+    assert_eq!(value("target_info{host_arch=\"amd64\"}".into()), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Prometheus"]
+async fn root_prometheus_ends_series_that_are_gone() {
+    let Some(program) = there("root_prometheus_stale", "prometheus", "Prometheus is not there") else { return };
+    let address = free();
+    let server = Server::start(&program, address, "-/ready", |folder| {
+        let config = folder.join("prometheus.yml");
+        std::fs::write(&config, "scrape_configs: []\n").unwrap();
+        vec![
+            format!("--config.file={}", config.display()),
+            format!("--storage.tsdb.path={}", folder.join("data").display()),
+            format!("--web.listen-address={address}"),
+            "--web.enable-remote-write-receiver".into(),
+            "--enable-feature=native-histograms".into(),
+        ]
+    });
+    let source = Counting::new();
+    let gone = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let url = format!("http://{address}/api/v1/write");
+    let (reads, hides) = (source.clone(), gone.clone());
+    let read = move || {
+        let mut reading = reads.read();
+        if hides.load(Ordering::SeqCst) {
+            for family in &mut reading.snapshot.families {
+                let values = family.values.clone();
+                *family = kstrobe_export::snapshot::Family { series: Vec::new(), values, ..family.clone() };
+            }
+        }
+        reading
+    };
+    let receiver = receiver(Kind::RemoteWrite, &url, Temporality::Cumulative);
+    let pusher = start_at(receiver, Arc::new(read), &Handle::current(), Duration::ZERO);
+    let live = || server.query("{__name__=~\"kstrobe_.*\"}").len();
+    until("both series", || live() == 2).await;
+    gone.store(true, Ordering::SeqCst);
+    // Without markers they would be there for five minutes.
+    until("their end", || live() == 0).await;
+    let usage = pusher.stop(PATIENCE).await;
+    assert!(usage.dropped.is_empty() && usage.failed.is_empty(), "{usage:?}");
+}
+
+/// A report as the collector's debug exporter prints it.
+#[derive(Debug, Default)]
+struct Printed {
+    grown: u64,
+    count: u64,
+    temporality: String,
+    /// Bounds and counts.
+    buckets: Vec<(f64, f64, u64)>,
+}
+
+fn printed(log: &str) -> Vec<Printed> {
+    let mut reports: Vec<Printed> = Vec::new();
+    for line in log.lines() {
+        let line = line.trim().trim_start_matches("-> ");
+        if line.starts_with("Name: kstrobe.grown") {
+            reports.push(Printed::default());
+        }
+        let Some(report) = reports.last_mut() else { continue };
+        if let Some(value) = line.strip_prefix("Value: ") {
+            report.grown = value.parse().unwrap();
+        } else if let Some(count) = line.strip_prefix("Count: ") {
+            report.count = count.parse().unwrap();
+        } else if let Some(temporality) = line.strip_prefix("AggregationTemporality: ") {
+            report.temporality = temporality.to_owned();
+        } else if let Some(bucket) = line.strip_prefix("Bucket (") {
+            let (bounds, count) = bucket.split_once("], Count: ").unwrap();
+            let (lower, upper) = bounds.split_once(", ").unwrap();
+            report.buckets.push((lower.parse().unwrap(), upper.parse().unwrap(), count.parse().unwrap()));
+        }
+    }
+    reports
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an OpenTelemetry Collector"]
+async fn root_collector_has_what_was_counted() {
+    let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol` builds one";
+    let Some(program) = there("root_collector", "otelcol", why) else { return };
+    for kind in [Kind::OtlpGrpc, Kind::OtlpHttp] {
+        for temporality in [Temporality::Cumulative, Temporality::Delta] {
+            collector(&program, kind, temporality).await;
+        }
+    }
+}
+
+async fn collector(program: &std::path::Path, kind: Kind, temporality: Temporality) {
+    let (grpc, http) = (free(), free());
+    let mut server = Server::start(program, http, "", |folder| {
+        let config = folder.join("config.yaml");
+        let text = format!(
+            "receivers: {{ otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}' }}, http: {{ endpoint: '{http}' }} }} }} }}\n\
+             exporters: {{ debug: {{ verbosity: detailed, sampling_initial: 1000000 }} }}\n\
+             service:\n  telemetry: {{ metrics: {{ level: none }} }}\n  \
+             pipelines: {{ metrics: {{ receivers: [otlp], exporters: [debug] }} }}\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        vec![format!("--config={}", config.display())]
+    });
+    let source = Counting::new();
+    let address = if kind == Kind::OtlpGrpc { grpc } else { http };
+    let pusher = push(receiver(kind, &format!("http://{address}"), temporality), &source);
+    // In good order: a difference that it took and could not say so would come again.
+    away(&pusher, &mut server, if temporality == Temporality::Delta { Server::terminate } else { Server::kill }).await;
+    let usage = pusher.stop(PATIENCE).await;
+    assert!(usage.dropped.is_empty(), "{kind:?} {temporality:?}: {usage:?}");
+    let counted = source.grown.load(Ordering::SeqCst);
+    let reports = printed(&server.log());
+    let total = |of: fn(&Printed) -> u64| match temporality {
+        Temporality::Cumulative => reports.last().map_or(0, of),
+        Temporality::Delta => reports.iter().map(of).sum(),
+    };
+    assert_eq!((total(|r| r.grown), total(|r| r.count)), (counted, counted), "{kind:?} {temporality:?}: {reports:?}");
+    for report in &reports {
+        assert_eq!(report.temporality, format!("{temporality:?}"));
+        let [(lower, upper, count)] = report.buckets.as_slice() else { panic!("{report:?}") };
+        assert!(*lower < 0.003 && 0.003 <= *upper && upper / lower < 1.1, "{report:?}");
+        assert_eq!(*count, report.count);
+    }
+}
