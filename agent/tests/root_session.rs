@@ -103,7 +103,7 @@ fn root_both_engines_measure_the_same() {
     }
     load::named("kst-session", work);
     // The last switch is the thread's end, which may come after `join` returns.
-    let (bpf, ftrace) = wait_for("both engines", Duration::from_secs(20), || {
+    let (bpf, ftrace) = wait_for("both engines", Duration::from_secs(90), || {
         Some(measured(&agent)).filter(|(bpf, ftrace)| bpf == ftrace)
     });
     assert_eq!(bpf, ftrace);
