@@ -22,7 +22,7 @@ pub(crate) enum Service {
 
 /// A client with its connections.
 pub(crate) enum Door {
-    Http(HttpDoor),
+    Http(Box<HttpDoor>),
     Grpc(GrpcDoor),
 }
 
@@ -32,7 +32,7 @@ impl Door {
         let connector = connector(receiver, files)?;
         Ok(match receiver.kind {
             Kind::OtlpGrpc => Door::Grpc(GrpcDoor::new(receiver, connector)),
-            Kind::OtlpHttp | Kind::RemoteWrite => Door::Http(HttpDoor::new(receiver, connector)),
+            Kind::OtlpHttp | Kind::RemoteWrite => Door::Http(Box::new(HttpDoor::new(receiver, connector))),
         })
     }
 

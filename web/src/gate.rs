@@ -87,7 +87,8 @@ impl Gate {
                 Ok(response) => (response, Some(place)),
                 Err(never) => match never {},
             },
-            Err((why, response)) => {
+            Err(refused) => {
+                let (why, response) = *refused;
                 self.source.counters().refused(why);
                 (response, None)
             }
@@ -106,8 +107,8 @@ impl Gate {
         request: Request<Incoming>,
         from: &From,
         settings: &Settings,
-    ) -> Result<(Request<Body>, tokio::sync::OwnedSemaphorePermit), (Refused, Response)> {
-        let refuse = |why, status: StatusCode, text: &'static str| Err((why, (status, text).into_response()));
+    ) -> Result<(Request<Body>, tokio::sync::OwnedSemaphorePermit), Box<(Refused, Response)>> {
+        let refuse = |why, status: StatusCode, text: &'static str| Err(Box::new((why, (status, text).into_response())));
         if let Some(limit) = settings.rate_limit {
             let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
             if !bucket.take(limit, self.started.elapsed()) {
@@ -126,7 +127,7 @@ impl Gate {
                     tracing::debug!(client = %from.peer.0, "no right name and password");
                     let scheme = [(header::WWW_AUTHENTICATE, "Basic realm=\"kstrobe\", charset=\"UTF-8\"")];
                     let answer = (StatusCode::UNAUTHORIZED, scheme, "a name and a password are needed\n");
-                    return Err((Refused::Unauthorized, answer.into_response()));
+                    return Err(Box::new((Refused::Unauthorized, answer.into_response())));
                 }
                 Verdict::Busy => {
                     let text = "too many passwords to look at: ask again later\n";
