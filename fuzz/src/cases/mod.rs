@@ -34,7 +34,7 @@ pub fn format(bytes: &[u8]) {
     let _ = print::understood(&format);
     for field in &format.fields {
         if let Some(value) = field.value(record) {
-            (value.bits(), value.text(), value.elements().count());
+            std::hint::black_box((value.bits(), value.text(), value.elements().count()));
         }
     }
     kernel::with(0, |trace| {

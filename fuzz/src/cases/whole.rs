@@ -37,7 +37,7 @@ pub fn trace(trace: &Trace, choices: u16, case_bytes: usize) {
         last = event.time.max(last);
         count += 1;
         buffers[event.buffer] += 1;
-        (event.pid(), event.flags(), event.preempt_count());
+        std::hint::black_box((event.pid(), event.flags(), event.preempt_count()));
     }
     let unreadable = events.unreadable().len();
 
