@@ -171,7 +171,7 @@ fn root_the_api_starts_gives_ends_and_removes_captures() {
     assert_eq!(agent.scrape().sum("kstrobe_captures_running", &[]), 1.0);
     let capture = agent.ended(&id);
     assert_eq!(capture["state"], "done", "{capture}");
-    assert_eq!(agent.all_captures(), [capture.clone()]);
+    assert_eq!(agent.all_captures(), std::slice::from_ref(&capture));
     assert_eq!(capture["trigger"]["kind"], "api");
 
     let trace = agent.recorded(&id);

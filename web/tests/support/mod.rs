@@ -65,7 +65,7 @@ pub fn router() -> Router {
         .route("/who", get(who))
         .route("/echo", post(|body: Bytes| async { body }))
         .route("/large", get(|| async { vec![b'x'; 16 << 20] }))
-        .route("/never", get(|| std::future::pending::<()>()))
+        .route("/never", get(std::future::pending::<()>))
 }
 
 impl Running {
