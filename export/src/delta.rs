@@ -5,7 +5,7 @@
 
 use crate::part::Run;
 use crate::snapshot::{Family, Histograms, LabelTexts, Series, Snapshot, Values};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -53,11 +53,15 @@ pub fn merge(older: &Snapshot, newer: &Snapshot, most_bytes: usize) -> (Snapshot
     (Snapshot { at: newer.at, families }, lost)
 }
 
-/// The series of these runs alone.
+/// The series of these runs alone. Several runs of one family become one again.
 pub fn slice(snapshot: &Snapshot, runs: &[Run]) -> Snapshot {
-    let chosen = runs.iter().filter_map(|(family, series)| {
-        let family = snapshot.families.get(*family)?;
-        let rows: Vec<usize> = series.clone().filter(|&row| row < family.len()).collect();
+    let mut rows: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (family, series) in runs {
+        rows.entry(*family).or_default().extend(series.clone());
+    }
+    let chosen = rows.into_iter().filter_map(|(family, mut rows)| {
+        let family = snapshot.families.get(family)?;
+        rows.retain(|&row| row < family.len());
         Some(select(family, &rows))
     });
     Snapshot { at: snapshot.at, families: chosen.collect() }
