@@ -22,8 +22,6 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("nft", &["nftables"]),
     ("postgres", &["postgresql"]),
     ("trace-cmd", &["trace-cmd"]),
-    ("runc", &["runc"]),
-    ("buildah", &["buildah"]),
     ("jsonnet", &["jsonnet"]),
     ("prometheus-alertmanager", &["prometheus-alertmanager"]),
     ("clang", &["clang"]),
@@ -32,6 +30,9 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("systemd-socket-activate", &["systemd"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
+
+/// The same for chores that are not part of the tests: installed when one is asked for.
+const ON_REQUEST: &[(&str, &[&str])] = &[("runc", &["runc"]), ("buildah", &["buildah"])];
 
 /// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
 /// becomes newer: program, package, release of Debian.
@@ -94,7 +95,7 @@ pub fn install_these(names: &[impl AsRef<str>]) -> Result<()> {
             unpack(name)?;
             continue;
         }
-        let known = NEEDED.iter().find(|(program, _)| *program == name);
+        let known = NEEDED.iter().chain(ON_REQUEST).find(|(program, _)| *program == name);
         let (_, packages) = known.with_context(|| format!("it is not known which package has {name}"))?;
         println!("installing {}", packages[0]);
         let installed = packages.iter().any(|p| apt(&["install", "-y", "--no-install-recommends", p]).is_ok());
