@@ -95,7 +95,8 @@ fn root_a_profile_shares_time_between_functions_as_their_clock_does() {
     let time = (spent[0] + spent[1]).as_secs_f64();
     // As in `root_a_profile_counts_cpu_time`: an emulated CPU that stood still does not make up for its samples.
     let (slack, lost) = (12.0, if emulated() { 0.4 } else { 0.05 });
-    let range = time * HZ * (1.0 - lost) - slack..=time * HZ * 1.05 + slack;
+    // A host that takes the CPU away takes it off the thread's clock, while the sampling timer goes on.
+    let range = time * HZ * (1.0 - lost) - slack..=time * HZ * 1.1 + slack;
     assert!(range.contains(&(all as f64)), "{all} samples in {time} s\n{text}");
 
     let profile = gunzip(&page("pprof"));
