@@ -9,10 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a rate is taken over: a few scrapes.
 const WINDOW: &str = "30s";
 
-/// Metrics that have nothing to say on a healthy machine, each with what would have to happen.
+/// Metrics, or beginnings of their names, that have nothing to say here, each with the reason.
 const QUIET: &[(&str, &str)] = &[
     ("kstrobe_read_errors_total", "no table of the kernel failed to be read"),
     ("kstrobe_poll_errors_total", "no polled source failed to be read"),
+    ("kstrobe_export_", "the demonstration sends to nobody"),
+    ("kstrobe_web_config_", "the demonstration has no web configuration"),
+    ("kstrobe_slow_syscalls_total", "no system call of the load is slow enough"),
     ("kstrobe_tcp_synack_retransmits_total", "over loopback no SYN-ACK is sent again"),
 ];
 
@@ -60,7 +63,7 @@ impl Expected<'_> {
     }
 
     fn quiet(&self, metric: &str) -> Option<String> {
-        if let Some((_, reason)) = QUIET.iter().find(|(name, _)| metric == *name) {
+        if let Some((_, reason)) = QUIET.iter().find(|(name, _)| metric.starts_with(name)) {
             return Some(format!("{metric}: {reason}"));
         }
         let probe = self.catalogue.find(metric)?.0?;
