@@ -33,9 +33,6 @@ impl Format {
 /// Last line of OpenMetrics.
 const END: &[u8] = b"# EOF\n";
 
-/// Where native histograms lose resolution rather than grow: what OpenTelemetry's SDKs allow, too.
-pub const DEFAULT_NATIVE_BUCKET_LIMIT: usize = 160;
-
 /// A whole exposition: the snapshot, then the agent's own metrics, given in the same format. Text 0.0.4 has no exemplars.
 /// Native histograms have at most so many populated buckets (0: as many as there are).
 pub fn exposition(

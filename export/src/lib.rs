@@ -2,6 +2,7 @@
 //! state, no clock, no network.
 #![forbid(unsafe_code)]
 
+mod classic;
 pub mod delta;
 mod exposition;
 pub mod native;
@@ -17,7 +18,7 @@ mod test_data;
 mod text;
 mod transcode;
 
-pub use exposition::{DEFAULT_NATIVE_BUCKET_LIMIT, Format, exposition};
+pub use exposition::{Format, exposition};
 pub use number::{bound_text, decimal, quotient};
 pub use part::{Part, Run};
 pub use transcode::to_text_0_0_4;

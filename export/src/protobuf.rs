@@ -6,9 +6,10 @@
 pub(crate) mod message;
 pub(crate) use message::{MetricFamily, MetricType};
 
+use crate::classic::Classic;
 use crate::native::Native;
 use crate::number::quotient;
-use crate::snapshot::{Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
+use crate::snapshot::{Exemplar, Family, Histograms, Kind, Series, Snapshot, Values};
 use crate::text::{named_after_unit, without_nul};
 use message::{Bucket, BucketSpan, Counter, Gauge, Histogram, LabelPair, METRIC, Metric, Timestamp};
 use prost::Message;
@@ -69,19 +70,20 @@ fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], nati
         Values::Gauges(values) => {
             for (series, number) in family.series.iter().zip(values) {
                 set_labels(&mut metric, family, series);
-                metric.gauge = Some(Gauge { value: gauge(*number, about.raw_per_unit) });
+                metric.gauge = Some(Gauge { value: number.exported(about.raw_per_unit) });
                 append_metric(out, &metric);
             }
         }
         Values::Histograms(histograms) => {
             let exemplars: Vec<&Exemplar> = exemplars.iter().filter(|e| e.family == about.name).collect();
-            let mut form = Form::new(histograms, native_bucket_limit);
+            let form = Form { histograms, native_bucket_limit, classic: Classic::new(histograms) };
             for (position, series) in family.series.iter().enumerate() {
                 set_labels(&mut metric, family, series);
                 let mut histogram = metric.histogram.take().unwrap_or_default();
                 form.fill(&mut histogram, position, about.raw_per_unit);
                 histogram.start_timestamp = series.created.and_then(timestamp);
-                set_exemplars(&mut histogram, exemplars.iter().copied().filter(|e| e.labels == series.labels));
+                let own = exemplars.iter().copied().filter(|e| e.labels == series.labels);
+                set_exemplars(&mut histogram, &form.classic, own);
                 metric.histogram = Some(histogram);
                 append_metric(out, &metric);
             }
@@ -111,17 +113,6 @@ fn set_labels(metric: &mut Metric, family: &Family, series: &Series) {
     }
 }
 
-fn gauge(number: Number, raw_per_unit: u64) -> f64 {
-    match number {
-        Number::Unsigned(raw) => quotient(raw, raw_per_unit),
-        Number::Signed(raw) => {
-            let size = quotient(raw.unsigned_abs(), raw_per_unit);
-            if raw < 0 { -size } else { size }
-        }
-        Number::Float(value) => value,
-    }
-}
-
 /// `None` before 1970.
 fn timestamp(time: SystemTime) -> Option<Timestamp> {
     let since = time.duration_since(UNIX_EPOCH).ok()?;
@@ -132,33 +123,22 @@ fn timestamp(time: SystemTime) -> Option<Timestamp> {
 struct Form<'a> {
     histograms: &'a Histograms,
     native_bucket_limit: usize,
-    /// For each classic bucket, `+Inf` last: bound, and the number of in-kernel buckets at or below it.
-    classic: Vec<(f64, usize)>,
+    classic: Classic,
 }
 
-impl<'a> Form<'a> {
-    fn new(histograms: &'a Histograms, native_bucket_limit: usize) -> Form<'a> {
-        let fold = histograms.scheme.classic();
-        let end = |bucket: usize| fold.of.partition_point(|&of| usize::from(of) <= bucket);
-        let bounds = fold.bounds.iter().map(|(_, bound)| *bound).chain([f64::INFINITY]);
-        let classic = bounds.enumerate().map(|(bucket, bound)| (bound, end(bucket))).collect();
-        Form { histograms, native_bucket_limit, classic }
-    }
-
+impl Form<'_> {
     /// Everything but exemplars and the moment of creation.
-    fn fill(&mut self, histogram: &mut Histogram, series: usize, raw_per_unit: u64) {
+    fn fill(&self, histogram: &mut Histogram, series: usize, raw_per_unit: u64) {
         let counts = self.histograms.counts_of(series);
-        let (mut cumulative, mut from) = (0u64, 0);
+        let classic = self.classic.bounds().zip(self.classic.cumulative(counts));
         histogram.bucket.clear();
-        for &(bound, end) in &self.classic {
-            for count in counts.get(from..end).unwrap_or(&[]) {
-                cumulative = cumulative.wrapping_add(*count);
-            }
-            from = end;
-            histogram.bucket.push(Bucket { cumulative_count: cumulative, upper_bound: bound, exemplar: None });
-        }
-        histogram.sample_count = cumulative;
-        histogram.sample_sum = quotient(self.histograms.sums.get(series).copied().unwrap_or(0), raw_per_unit);
+        histogram.bucket.extend(classic.map(|(upper_bound, cumulative_count)| Bucket {
+            cumulative_count,
+            upper_bound,
+            exemplar: None,
+        }));
+        histogram.sample_count = histogram.bucket.last().map_or(0, |all| all.cumulative_count);
+        histogram.sample_sum = self.histograms.sum_of(series, raw_per_unit);
 
         let native = Native::new(&self.histograms.scheme, counts).limited(self.native_bucket_limit);
         let (spans, deltas) = native.spans();
@@ -171,14 +151,13 @@ impl<'a> Form<'a> {
 }
 
 /// The newest in each classic bucket, and all of them by time in the native form.
-fn set_exemplars<'a>(histogram: &mut Histogram, exemplars: impl Iterator<Item = &'a Exemplar>) {
+fn set_exemplars<'a>(histogram: &mut Histogram, classic: &Classic, exemplars: impl Iterator<Item = &'a Exemplar>) {
     histogram.exemplars.clear();
     for exemplar in exemplars {
         let label = LabelPair { name: "capture_id".to_owned(), value: without_nul(&exemplar.capture).into_owned() };
         let timestamp = timestamp(exemplar.at);
         let written = message::Exemplar { label: vec![label], value: exemplar.value, timestamp };
-        let bucket = histogram.bucket.partition_point(|bucket| bucket.upper_bound < exemplar.value);
-        if let Some(bucket) = histogram.bucket.get_mut(bucket) {
+        if let Some(bucket) = histogram.bucket.get_mut(classic.bucket_of(exemplar.value)) {
             bucket.exemplar = Some(written.clone());
         }
         histogram.exemplars.push(written);

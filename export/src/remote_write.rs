@@ -13,7 +13,7 @@ use crate::native::Native;
 use crate::number::quotient;
 use crate::otlp::Resource;
 use crate::part::Part;
-use crate::snapshot::{self, Family, Kind, Number, Series, Snapshot, Values};
+use crate::snapshot::{self, Family, Kind, Series, Snapshot, Values};
 use message::{BucketSpan, Exemplar, Histogram, Metadata, Request, Sample, TimeSeries};
 use prost::Message;
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
 
 /// What all requests of a sender have.
 #[derive(Clone, Copy, Debug)]
-pub struct From<'a> {
+pub struct Sender<'a> {
     /// Who sends.
     pub resource: &'a Resource,
     /// Most populated buckets of a histogram: above it the resolution is halved. 0 for no limit.
@@ -40,7 +40,7 @@ pub struct From<'a> {
 }
 
 /// Requests of [`MOST_REQUEST_BYTES`] for a snapshot and for what is gone since the last.
-pub fn requests(snapshot: &Snapshot, exemplars: &[snapshot::Exemplar], gone: &[Gone], from: From<'_>) -> Vec<Part> {
+pub fn requests(snapshot: &Snapshot, exemplars: &[snapshot::Exemplar], gone: &[Gone], from: Sender<'_>) -> Vec<Part> {
     bounded_requests(snapshot, exemplars, gone, from, MOST_REQUEST_BYTES)
 }
 
@@ -49,7 +49,7 @@ pub fn bounded_requests(
     snapshot: &Snapshot,
     exemplars: &[snapshot::Exemplar],
     gone: &[Gone],
-    from: From<'_>,
+    from: Sender<'_>,
     most_bytes: usize,
 ) -> Vec<Part> {
     let mut packer = Packer::new(from.resource, most_bytes);
@@ -101,13 +101,7 @@ fn fill(written: &mut TimeSeries, family: &Family, position: usize, native_bucke
             written.samples.push(Sample { value: quotient(values[position], per_unit), timestamp });
         }
         Values::Gauges(values) => {
-            let value = match values[position] {
-                Number::Unsigned(raw) => quotient(raw, per_unit),
-                Number::Signed(raw) if raw < 0 => -quotient(raw.unsigned_abs(), per_unit),
-                Number::Signed(raw) => quotient(raw.unsigned_abs(), per_unit),
-                Number::Float(value) => value,
-            };
-            written.samples.push(Sample { value, timestamp });
+            written.samples.push(Sample { value: values[position].exported(per_unit), timestamp });
         }
         Values::Histograms(histograms) => {
             let native = Native::new(&histograms.scheme, histograms.counts_of(position)).limited(native_bucket_limit);
@@ -115,7 +109,7 @@ fn fill(written: &mut TimeSeries, family: &Family, position: usize, native_bucke
             let span = |(offset, length): &(i32, u32)| BucketSpan { offset: *offset, length: *length };
             written.histograms.push(Histogram {
                 count_int: native.count(),
-                sum: quotient(histograms.sums.get(position).copied().unwrap_or(0), per_unit),
+                sum: histograms.sum_of(position, per_unit),
                 schema: native.schema,
                 zero_threshold: histograms.scheme.zero_threshold(),
                 zero_count_int: native.zero_count,

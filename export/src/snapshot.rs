@@ -3,6 +3,7 @@
 //! Columns instead of objects: a histogram family of 10,000 series is one flat vector of bucket counts, so that taking a
 //! snapshot costs a handful of allocations however many series there are.
 
+use crate::number::quotient;
 use kstrobe_ebpf::buckets::Scheme;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -62,6 +63,13 @@ pub struct Descriptor {
     pub raw_per_unit: u64,
     /// Label names in the user's order.
     pub label_names: Vec<String>,
+}
+
+impl Descriptor {
+    /// The name without a counter's `_total`: OpenMetrics calls the family so.
+    pub fn stem(&self) -> &str {
+        self.name.strip_suffix("_total").filter(|_| self.kind == Kind::Counter).unwrap_or(&self.name)
+    }
 }
 
 /// Kinds of metric.
@@ -124,6 +132,17 @@ pub enum Number {
     Float(f64),
 }
 
+impl Number {
+    /// In exported units, correctly rounded.
+    pub fn exported(self, raw_per_unit: u64) -> f64 {
+        match self {
+            Number::Unsigned(raw) => quotient(raw, raw_per_unit),
+            Number::Signed(raw) => quotient(raw.unsigned_abs(), raw_per_unit) * raw.signum() as f64,
+            Number::Float(value) => value,
+        }
+    }
+}
+
 /// Histograms of one family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histograms {
@@ -140,6 +159,11 @@ impl Histograms {
     pub fn counts_of(&self, series: usize) -> &[u64] {
         let stride = self.scheme.buckets();
         self.counts.get(series * stride..(series + 1) * stride).unwrap_or(&[])
+    }
+
+    /// Sum of one series in the exported unit, 0 when there is no such series.
+    pub fn sum_of(&self, series: usize, raw_per_unit: u64) -> f64 {
+        quotient(self.sums.get(series).copied().unwrap_or(0), raw_per_unit)
     }
 }
 

@@ -3,7 +3,8 @@
 //! The two differ little, and are written by the same code: OpenMetrics names a counter's family without `_total`, adds
 //! `# UNIT`, `_created` and `# EOF`, and escapes quotes in HELP.
 
-use super::number::{bound_text, decimal, float};
+use crate::classic::Classic;
+use crate::number::{bound_text, decimal, float};
 use crate::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,8 +29,7 @@ fn estimate(family: &Family) -> usize {
 }
 
 fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], open: bool) {
-    let base = family.about.name.strip_suffix("_total").filter(|_| family.about.kind == Kind::Counter);
-    let base = base.unwrap_or(&family.about.name);
+    let base = family.about.stem();
     write_metadata(out, family, base, open);
     let mut line = Line { base, labels: Vec::new(), created: open };
     match &family.values {
@@ -82,8 +82,7 @@ fn write_metadata(out: &mut Vec<u8>, family: &Family, base: &str, open: bool) {
 
 /// Whether a unit can be told: both OpenMetrics and Prometheus refuse one that the name does not end in.
 pub(crate) fn named_after_unit(about: &Descriptor) -> bool {
-    let base = about.name.strip_suffix("_total").filter(|_| about.kind == Kind::Counter).unwrap_or(&about.name);
-    !about.unit.is_empty() && base.strip_suffix(about.unit.as_str()).is_some_and(|rest| rest.ends_with('_'))
+    !about.unit.is_empty() && about.stem().strip_suffix(about.unit.as_str()).is_some_and(|rest| rest.ends_with('_'))
 }
 
 /// A NUL ends the input for Prometheus's text parser, so it is shown as U+FFFD, and so that a series is the same in every
@@ -146,10 +145,9 @@ fn write_histograms(
     exemplars: &[&Exemplar],
     line: &mut Line,
 ) {
-    let ends = classic_ends(histograms);
-    let bounds = &histograms.scheme.classic().bounds;
-    // The classic bucket that an observation lies in: the last is `+Inf`.
-    let bucket_of = |value: f64| bounds.partition_point(|(_, bound)| *bound < value);
+    let classic = Classic::new(histograms);
+    // The end of each bucket's line but for its count.
+    let tails: Vec<String> = classic.bounds().map(|bound| format!("le=\"{}\"}} ", bound_text(bound))).collect();
     let mut head = Vec::new();
     let mut number = itoa::Buffer::new();
     for (position, series) in family.series.iter().enumerate() {
@@ -158,18 +156,14 @@ fn write_histograms(
         for part in [line.base.as_bytes(), b"_bucket{", &line.labels, if line.labels.is_empty() { b"" } else { b"," }] {
             head.extend_from_slice(part);
         }
-        let counts = histograms.counts_of(position);
-        let (mut cumulative, mut from) = (0u64, 0);
-        for (bucket, (end, tail)) in ends.iter().enumerate() {
-            for count in counts.get(from..*end).unwrap_or(&[]) {
-                cumulative = cumulative.wrapping_add(*count);
-            }
-            from = *end;
+        let mut total = 0;
+        for (bucket, (cumulative, tail)) in classic.cumulative(histograms.counts_of(position)).zip(&tails).enumerate() {
+            total = cumulative;
             out.extend_from_slice(&head);
-            out.extend_from_slice(tail);
+            out.extend_from_slice(tail.as_bytes());
             out.extend_from_slice(number.format(cumulative).as_bytes());
             // The newest is the last.
-            let here = |e: &&&Exemplar| e.labels == series.labels && bucket_of(e.value) == bucket;
+            let here = |e: &&&Exemplar| e.labels == series.labels && classic.bucket_of(e.value) == bucket;
             if let Some(exemplar) = exemplars.iter().rev().find(here) {
                 write_exemplar(out, exemplar);
             }
@@ -179,7 +173,7 @@ fn write_histograms(
         decimal(out, histograms.sums.get(position).copied().unwrap_or(0), family.about.raw_per_unit);
         out.push(b'\n');
         line.start(out, "_count");
-        out.extend_from_slice(number.format(cumulative).as_bytes());
+        out.extend_from_slice(number.format(total).as_bytes());
         out.push(b'\n');
         line.created(out, series);
     }
@@ -195,18 +189,6 @@ fn write_exemplar(out: &mut Vec<u8>, exemplar: &Exemplar) {
         out.push(b' ');
         decimal(out, at, 1000);
     }
-}
-
-/// For each classic bucket, `+Inf` last, the number of in-kernel buckets at or below its bound, and the end of its line
-/// (`le="0.001"} `). In-kernel buckets never straddle a bound, so each bucket's count is exact.
-fn classic_ends(histograms: &Histograms) -> Vec<(usize, Vec<u8>)> {
-    let classic = histograms.scheme.classic();
-    let bounds = classic.bounds.iter().map(|(_, bound)| *bound).chain([f64::INFINITY]);
-    let end = |bucket: usize| classic.of.partition_point(|&of| usize::from(of) <= bucket);
-    bounds
-        .enumerate()
-        .map(|(bucket, bound)| (end(bucket), format!("le=\"{}\"}} ", bound_text(bound)).into_bytes()))
-        .collect()
 }
 
 fn write_number(out: &mut Vec<u8>, number: Number, raw_per_unit: u64) {

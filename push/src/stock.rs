@@ -5,7 +5,7 @@ use crate::settings::{Kind, Receiver};
 use kstrobe_export::otlp::{self, Resource, Temporality};
 use kstrobe_export::remote_write::{self, Seen};
 use kstrobe_export::snapshot::{Exemplar, Snapshot};
-use kstrobe_export::{DEFAULT_NATIVE_BUCKET_LIMIT, Part, Run, delta};
+use kstrobe_export::{Part, Run, delta};
 use std::collections::VecDeque;
 
 /// What the agent reads for one report.
@@ -15,6 +15,8 @@ pub struct Reading {
     pub snapshot: Snapshot,
     /// Captures that belong to observations.
     pub exemplars: Vec<Exemplar>,
+    /// Most populated buckets of a native histogram: above it the resolution is halved. 0 for no limit.
+    pub native_bucket_limit: usize,
 }
 
 /// What happened to points that were not sent when a report was taken in.
@@ -71,11 +73,10 @@ impl Stock {
     /// Takes a report in; what waited is replaced by it or becomes a part of it.
     pub fn take_in(&mut self, reading: Reading) -> TakenIn {
         let mut taken = TakenIn::default();
-        let Reading { snapshot, exemplars } = reading;
+        let Reading { snapshot, exemplars, native_bucket_limit } = reading;
         if self.kind == Kind::RemoteWrite {
             taken.superseded = self.points();
-            let from =
-                remote_write::From { resource: &self.resource, native_bucket_limit: DEFAULT_NATIVE_BUCKET_LIMIT };
+            let from = remote_write::Sender { resource: &self.resource, native_bucket_limit };
             let gone = self.seen.gone(&snapshot);
             self.parts = remote_write::requests(&snapshot, &exemplars, &gone, from).into();
             self.next_seen = Some(Seen::of(&snapshot));

@@ -4,6 +4,7 @@ use super::App;
 use kstrobe_export::{Format, own};
 use kstrobe_push::{Pusher, Reading, Receiver};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 
@@ -46,5 +47,5 @@ fn reading(app: &App, since: SystemTime) -> Reading {
         Ok(own) => snapshot.families.append(&mut own::as_families(&own, since)),
         Err(error) => tracing::error!(%error, "the agent's own metrics are not sent"),
     }
-    Reading { snapshot, exemplars }
+    Reading { snapshot, exemplars, native_bucket_limit: app.native_bucket_limit.load(Relaxed) }
 }

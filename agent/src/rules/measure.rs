@@ -2,7 +2,7 @@
 
 use super::{Compare, Condition, Matcher, Measure};
 use crate::binaries::pattern;
-use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Number, Values};
+use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Values};
 use std::collections::HashMap;
 
 /// What was found of one series.
@@ -51,7 +51,7 @@ pub fn measure(condition: &Condition, before: &Family, now: &Family, seconds: f6
         // A series that was not there began with nothing.
         let earlier = past.get(&series.labels).copied();
         let result = match (&now.values, &before.values) {
-            (Values::Gauges(values), _) => values.get(at).map(|number| (gauge(*number, unit), None)),
+            (Values::Gauges(values), _) => values.get(at).map(|number| (number.exported(now.about.raw_per_unit), None)),
             (Values::Counters(values), Values::Counters(old)) => {
                 let grown = values.get(at).map(|value| since(*value, earlier.and_then(|at| old.get(at).copied())));
                 grown.map(|grown| (grown as f64 / unit / seconds, None))
@@ -85,14 +85,6 @@ fn of_counts(measure: Measure, counts: &[u64], upper: &[u64], unit: f64, seconds
             })
         }
         Measure::Value => None,
-    }
-}
-
-fn gauge(number: Number, unit: f64) -> f64 {
-    match number {
-        Number::Unsigned(raw) => raw as f64 / unit,
-        Number::Signed(raw) => raw as f64 / unit,
-        Number::Float(value) => value,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Names and units of OpenTelemetry. One name is written in YAML, Prometheus's; OpenTelemetry's follows from it, and the
 //! rules by which Prometheus translates OTLP lead back to it.
 
-use crate::snapshot::{Descriptor, Kind};
+use crate::snapshot::Descriptor;
 use std::borrow::Cow;
 
 /// Prefixes that are namespaces: a dot follows them in OpenTelemetry.
@@ -10,8 +10,7 @@ const NAMESPACES: &[&str] = &["kstrobe_", "process_"];
 /// `kstrobe_recvfrom_wait_seconds` is `kstrobe.recvfrom_wait` with the unit `s`, and `kstrobe_errors_total` is the sum
 /// `kstrobe.errors`: what Prometheus appends to a name by unit and kind is taken from it.
 pub fn metric_name(about: &Descriptor) -> String {
-    let name = about.name.as_str();
-    let name = name.strip_suffix("_total").filter(|_| about.kind == Kind::Counter).unwrap_or(name);
+    let name = about.stem();
     let name = appended(&about.unit).and_then(|word| without_unit(name, word)).unwrap_or(name);
     let namespace = NAMESPACES.iter().find_map(|prefix| Some((prefix, name.strip_prefix(prefix)?)));
     match namespace {

@@ -1,6 +1,7 @@
 //! One series as one data point.
 
 use super::{attribute, unix_nanos};
+use crate::native::Native;
 use crate::snapshot::{self, Family, Histograms, Number, Series};
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::metrics::v1::exponential_histogram_data_point::Buckets;
@@ -24,25 +25,24 @@ pub(super) fn histogram(
     time: u64,
 ) -> ExponentialHistogramDataPoint {
     let series = &family.series[nth];
-    let native = histograms.scheme.native();
-    let (zero_count, populated) = native.fold(histograms.counts_of(nth));
+    let native = Native::new(&histograms.scheme, histograms.counts_of(nth));
     let of_series = exemplars.iter().filter(|exemplar| exemplar.labels == series.labels);
     ExponentialHistogramDataPoint {
         attributes: attributes(family, series),
         start_time_unix_nano: start(series),
         time_unix_nano: time,
-        count: populated.iter().fold(zero_count, |sum, (_, count)| sum.wrapping_add(*count)),
-        sum: Some(histograms.sums.get(nth).copied().unwrap_or(0) as f64 / family.about.raw_per_unit.max(1) as f64),
-        scale: native.schema.into(),
-        zero_count,
-        positive: Some(dense(&populated)),
+        count: native.count(),
+        sum: Some(histograms.sum_of(nth, family.about.raw_per_unit)),
+        scale: native.schema,
+        zero_count: native.zero_count,
+        positive: Some(dense(&native.populated)),
         // Nothing negative is observed, and no smallest or largest is kept.
         negative: None,
         min: None,
         max: None,
         flags: 0,
         exemplars: of_series.map(|exemplar| self::exemplar(exemplar)).collect(),
-        zero_threshold: native.zero_threshold,
+        zero_threshold: histograms.scheme.zero_threshold(),
     }
 }
 
@@ -75,9 +75,7 @@ fn value(number: Number, raw_per_unit: u64) -> Value {
             i64::try_from(raw).map_or(Value::AsDouble(raw as f64), Value::AsInt)
         }
         Number::Signed(raw) if raw_per_unit == 1 => Value::AsInt(raw),
-        Number::Unsigned(raw) => Value::AsDouble(raw as f64 / raw_per_unit as f64),
-        Number::Signed(raw) => Value::AsDouble(raw as f64 / raw_per_unit as f64),
-        Number::Float(value) => Value::AsDouble(value),
+        number => Value::AsDouble(number.exported(raw_per_unit)),
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::snapshot::Number;
 use crate::test_data::{SECOND_NS, at, counters, gauges, histograms, scheme, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 /// All series of one request by their labels.
 fn one(snapshot: &Snapshot, exemplars: &[snapshot::Exemplar], gone: &[Gone]) -> (Request, Vec<TimeSeries>) {
     let resource = resource();
-    let parts = requests(snapshot, exemplars, gone, From { resource: &resource, native_bucket_limit: 0 });
+    let parts = requests(snapshot, exemplars, gone, Sender { resource: &resource, native_bucket_limit: 0 });
     let mut requests = decode(&parts);
     assert_eq!(requests.len(), 1);
     let request = requests.remove(0);
@@ -150,7 +151,7 @@ fn a_large_snapshot_makes_requests_below_the_bound_with_every_series_once() {
         vec![counters("kstrobe_x_total", "", &counts), histograms("kstrobe_h_seconds", &scheme(3), &rows)],
     );
     let resource = resource();
-    let from = From { resource: &resource, native_bucket_limit: 160 };
+    let from = Sender { resource: &resource, native_bucket_limit: 160 };
     for most_bytes in [1, 400, 3_000, 20_000, 1 << 20] {
         let parts = bounded_requests(&all, &[], &[], from, most_bytes);
         let mut seen = BTreeSet::new();

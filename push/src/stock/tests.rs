@@ -40,7 +40,11 @@ fn reading(seconds: u64, series: std::ops::Range<usize>, value: u64) -> Reading 
     let values = Values::Counters(vec![value; series.len()]);
     let series = series.map(|n| Series { labels: labels(n), created: Some(at(0)) }).collect();
     let family = Family { about: Arc::new(about), columns: Arc::from([0]), series, values };
-    Reading { snapshot: Snapshot { at: at(seconds), families: vec![family] }, exemplars: Vec::new() }
+    Reading {
+        snapshot: Snapshot { at: at(seconds), families: vec![family] },
+        exemplars: Vec::new(),
+        native_bucket_limit: 0,
+    }
 }
 
 /// Sum of all values of a request.

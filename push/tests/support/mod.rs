@@ -34,7 +34,7 @@ impl Counting {
 
     pub fn read(&self) -> Reading {
         let count = self.grown.fetch_add(1, Ordering::SeqCst) + 1;
-        Reading { snapshot: self.snapshot(count), exemplars: Vec::new() }
+        Reading { snapshot: self.snapshot(count), exemplars: Vec::new(), native_bucket_limit: 0 }
     }
 
     pub fn snapshot(&self, count: u64) -> Snapshot {
