@@ -60,6 +60,7 @@ fn without_unit<'a>(name: &'a str, word: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Kind;
     use proptest::prelude::*;
 
     fn about(name: &str, kind: Kind, unit: &str) -> Descriptor {
