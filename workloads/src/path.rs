@@ -163,6 +163,8 @@ impl Reading {
         // Systemd puts `_` before names that would clash with the kernel's files.
         let unit = name.strip_prefix('_').unwrap_or(name);
         match unit {
+            // Of a pod of Podman's, named by its id.
+            _ if unit.contains("libpod_pod_") => Name::Other,
             _ if unit.ends_with(".slice") => Name::Slice(unit),
             _ if UNITS.iter().any(|kind| unit.ends_with(kind)) => Name::Unit(unit),
             _ => Name::Other,

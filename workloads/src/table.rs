@@ -24,7 +24,8 @@ pub struct Settings {
     pub node: Option<Arc<str>>,
     /// How long a group keeps its names after its end, and a pod that is gone can still name a group.
     pub grace: Duration,
-    /// How long a group waits for its pod and container to become known; nothing where nobody tells of pods.
+    /// How long a group waits for its pod and container to become known; zero where nobody tells of pods, so that containers are
+    /// named at once.
     pub patience: Duration,
 }
 
@@ -64,8 +65,8 @@ pub struct Table {
     /// Groups whose names are not final.
     waiting: BTreeSet<u64>,
     pods: HashMap<Arc<str>, Known>,
-    /// Static pods: hash of the configuration, uid in the API.
-    hashes: HashMap<Arc<str>, Arc<str>>,
+    /// What leads to the uid of a pod as well: a static pod's hash, ids of containers.
+    leads: HashMap<Arc<str>, Arc<str>>,
     missing: HashMap<u64, Missing>,
     nameless: Arc<Workload>,
     counts: Counts,
@@ -113,7 +114,7 @@ impl Table {
             groups: HashMap::new(),
             waiting: BTreeSet::new(),
             pods: HashMap::new(),
-            hashes: HashMap::new(),
+            leads: HashMap::new(),
             missing: HashMap::new(),
             nameless,
             counts: Counts::default(),
@@ -146,12 +147,10 @@ impl Table {
     /// There is a pod, or it changed.
     pub fn pod_seen(&mut self, pod: Pod, at: Instant) {
         let uid = key(&pod.uid);
-        self.forget_hash(&uid);
-        if let Some(hash) = &pod.config_hash {
-            self.hashes.insert(key(hash), uid.clone());
-        }
+        self.forget(&uid);
+        self.leads.extend(leads(&pod).map(|lead| (lead, uid.clone())));
         self.pods.insert(uid, Known { pod, gone: None });
-        // A group may wait for the pod by either name; few wait at all.
+        // A group may wait for the pod by any of its names; few wait at all.
         for id in self.waiting.clone() {
             self.name(id, at);
         }
@@ -284,14 +283,17 @@ impl Table {
     /// Names by what is known now.
     fn names(&self, place: &Place) -> Names {
         let node = self.settings.node.clone();
-        let Some(uid) = &place.pod_uid else {
-            let container = place.container_id.as_deref().map(short);
+        // Where the kubelet makes no groups for pods (`cgroupsPerQOS: false`), the container alone leads to the pod.
+        let lead = place.pod_uid.as_deref().or(place.container_id.as_deref());
+        let Some(known) = lead.and_then(|lead| self.pod(lead)) else {
+            let container = place.container_id.as_deref().filter(|_| place.pod_uid.is_none()).map(short);
             let unit = place.unit.as_deref().map(Arc::from);
-            return Names::Final(Workload { container, unit, node, ..Workload::default() });
-        };
-        let uid = key(uid);
-        let Some(known) = self.pods.get(self.hashes.get(&uid).unwrap_or(&uid)) else {
-            return Names::Partial { workload: Workload { node, ..Workload::default() }, pod: false };
+            let workload = Workload { container, unit, node, ..Workload::default() };
+            return match (&place.pod_uid, &place.container_id) {
+                (Some(_), _) => Names::Partial { workload, pod: false },
+                (None, Some(id)) if is_id(id) => Names::Partial { workload, pod: true },
+                (None, _) => Names::Final(workload),
+            };
         };
         let pod = &known.pod;
         let owner = pod.workload();
@@ -325,23 +327,37 @@ impl Table {
             return;
         }
         for entry in self.groups.values() {
-            if let Some(uid) = entry.place.pod_uid.as_deref().map(key) {
-                gone.remove(self.hashes.get(&uid).unwrap_or(&uid));
+            let lead = entry.place.pod_uid.as_deref().or(entry.place.container_id.as_deref()).map(key);
+            if let Some(uid) = lead {
+                gone.remove(self.leads.get(&uid).unwrap_or(&uid));
             }
         }
         for uid in gone {
-            self.forget_hash(&uid);
-            self.pods.remove(&uid);
+            self.forget(&uid);
         }
     }
 
-    /// Takes back what the pod with this uid says about hashes, unless another pod has come in its place.
-    fn forget_hash(&mut self, uid: &Arc<str>) {
-        let hash = self.pods.get(uid).and_then(|known| known.pod.config_hash.as_deref()).map(key);
-        if let Some(hash) = hash.filter(|hash| self.hashes.get(hash) == Some(uid)) {
-            self.hashes.remove(&hash);
+    /// The pod with this uid, hash or container.
+    fn pod(&self, lead: &str) -> Option<&Known> {
+        let lead = key(lead);
+        self.pods.get(self.leads.get(&lead).unwrap_or(&lead))
+    }
+
+    /// Forgets a pod and what leads to it, unless that leads to another one by now.
+    fn forget(&mut self, uid: &Arc<str>) {
+        let Some(known) = self.pods.remove(uid) else { return };
+        for lead in leads(&known.pod) {
+            if self.leads.get(&lead) == Some(uid) {
+                self.leads.remove(&lead);
+            }
         }
     }
+}
+
+/// What leads to a pod besides its uid.
+fn leads(pod: &Pod) -> impl Iterator<Item = Arc<str>> {
+    let containers = pod.containers.iter().map(|container| key(&container.id));
+    pod.config_hash.as_deref().map(key).into_iter().chain(containers)
 }
 
 /// Paths of the systemd driver do not tell `-` and `_` of a uid apart.
@@ -351,6 +367,10 @@ fn key(uid: &str) -> Arc<str> {
 
 /// A container's id as `docker ps` and `podman ps` show it.
 fn short(id: &str) -> Arc<str> {
-    let is_id = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_id { id[..12].into() } else { id.into() }
+    if is_id(id) { id[..12].into() } else { id.into() }
+}
+
+/// Not a machine's name.
+fn is_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }

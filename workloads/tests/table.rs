@@ -336,17 +336,42 @@ fn hosts_have_units_and_containers_without_pods() {
     let mut story = Story::begin();
     story.seen(1, "/");
     story.seen(2, "/system.slice/ssh.service");
-    story.seen(3, &format!("/system.slice/docker-{}.scope/init.scope", id('d')));
+    let docker = format!("/system.slice/docker-{}.scope/init.scope", id('d'));
+    story.seen(3, &docker);
     story.seen(4, "/lxc.payload.web-1");
     story.seen(5, &format!("/system.slice/web.service/libpod-payload-{}", id('e')));
     story.seen(6, &format!("/ecs/{0}/{0}-1234567890", "f".repeat(32)));
     story.is(1, "-/-/-/-");
     story.is(2, "-/-/-/ssh.service");
-    story.is(3, "-/-/dddddddddddd/-");
     story.is(4, "-/-/web-1/-");
-    story.is(5, "-/-/eeeeeeeeeeee/web.service");
     story.is(6, &format!("-/-/{}-1234567890/-", "f".repeat(32)));
-    assert_eq!(story.table.waiting(), 0);
+    // These may still turn out to be a pod's.
+    story.is(3, "waits");
+    story.after(PATIENCE);
+    story.is(3, "-/-/dddddddddddd/-");
+    story.is(5, "-/-/eeeeeeeeeeee/web.service");
+    assert_eq!((story.table.waiting(), story.counts()), (0, Counts::default()));
+}
+
+#[test]
+fn a_kubelet_without_groups_for_pods() {
+    // `cgroupsPerQOS: false`: containers lie where the runtime puts them by itself.
+    let mut story = Story::begin();
+    story.seen(1, &format!("/system.slice/docker-{}.scope", id('1')));
+    story.is(1, "waits");
+    story.pod(pod('a', "web-1", &[('1', "nginx")]));
+    story.is(1, "shop/web-1/nginx/-");
+    // The pod lives as long as its groups, and its containers lead nowhere afterwards.
+    story.table.pod_gone(&uid('a'), story.now);
+    story.after(GRACE * 2);
+    story.seen(2, &format!("/system.slice/docker-{}.scope/x", id('1')));
+    story.is(2, "shop/web-1/nginx/-");
+    story.gone(1);
+    story.gone(2);
+    story.after(GRACE);
+    story.seen(3, &format!("/system.slice/docker-{}.scope", id('1')));
+    story.is(3, "waits");
+    assert_eq!(story.table.pods(), 0);
 }
 
 #[test]
@@ -392,6 +417,8 @@ fn nobody_waits_where_nobody_tells_of_pods() {
     let mut story = Story { table: Table::new(settings), now: Instant::now() };
     story.seen(1, &path('a', '1'));
     story.is(1, "-/-/-/-");
+    story.seen(2, &format!("/docker/{}", id('d')));
+    story.is(2, "-/-/dddddddddddd/-");
 }
 
 fn term(field: Field, values: &[&str], negated: bool) -> Term {
