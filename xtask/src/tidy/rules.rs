@@ -119,7 +119,7 @@ fn pure_crates(path: &str, text: &str) -> Vec<Finding> {
 }
 
 fn forbids_unsafe(path: &str, text: &str) -> Option<Finding> {
-    let pure = ["cgroups", "config", "ebpf", "export", "ftrace", "mixin", "push", "web", "workloads"]
+    let pure = ["cgroups", "config", "ebpf", "export", "ftrace", "mixin", "push", "tls", "web", "workloads"]
         .iter()
         .any(|name| path.strip_suffix("/src/lib.rs") == Some(name));
     let missing = pure && !text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
