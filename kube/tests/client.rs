@@ -106,6 +106,7 @@ async fn objects_are_made_changed_and_removed() {
 async fn a_kubeconfig_file_with_files_and_contexts() {
     let (api, folder) = (FakeApi::start(), Folder::new());
     let identity = api.client("alice");
+    std::fs::create_dir_all(folder.0.join("pki")).unwrap();
     folder.write("pki/ca.crt", api.authority().pem());
     folder.write("pki/alice.crt", &identity.cert);
     folder.write("pki/alice.key", &identity.key);
@@ -171,6 +172,7 @@ async fn the_variable_kubeconfig_names_several_files() {
     api.set_token("first-wins");
     client.get::<Value>(PODS).await.unwrap();
 
+    std::fs::create_dir_all(folder.0.join("home/.kube")).unwrap();
     let home = folder.write("home/.kube/config", &api.kubeconfig());
     let around = surroundings(&[("HOME", home.parent().unwrap().parent().unwrap().to_str().unwrap())], &folder.0);
     let wanted = Wanted { namespace: Some("elsewhere".into()), ..Wanted::default() };
@@ -216,6 +218,7 @@ async fn a_credential_plugin_is_asked_again_when_its_token_has_ended() {
             .to_string()
     };
     folder.write("answer", &answer(&api.token()));
+    std::fs::create_dir_all(folder.0.join("bin")).unwrap();
     let plugin =
         folder.write("bin/plugin", "#!/bin/sh\necho \"$KUBERNETES_EXEC_INFO $1 $FROM\" >>\"$LOG\"\ncat \"$ANSWER\"\n");
     std::fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

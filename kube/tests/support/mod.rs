@@ -3,38 +3,12 @@
 
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::{Client, Config, Surroundings, Wanted};
+pub use kstrobe_witness::Folder;
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// A folder that is removed with its value.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kstrobe-kube-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    pub fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A pod's surroundings: these variables and no others, and the folder of its service account.
 pub fn surroundings(variables: &[(&str, &str)], service_account: &Path) -> Surroundings {
@@ -48,6 +22,7 @@ pub fn surroundings(variables: &[(&str, &str)], service_account: &Path) -> Surro
 
 /// The service account of a pod in this folder.
 pub fn service_account(api: &FakeApi, folder: &Folder) -> Surroundings {
+    std::fs::create_dir_all(folder.0.join("account")).unwrap();
     folder.write("account/token", &(api.token() + "\n"));
     folder.write("account/ca.crt", api.authority().pem());
     folder.write("account/namespace", "kstrobe");
