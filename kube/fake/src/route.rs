@@ -266,6 +266,15 @@ fn change(state: &State, target: &Target, method: &Method, kind: &str, body: &[u
     let mut store = state.store.lock().expect("no panic");
     let Some(before) = store.get(&target.key()).cloned() else { return target.not_found() };
     let asked = change["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    let uid = change["metadata"]["uid"].as_str().unwrap_or_default();
+    if !uid.is_empty() && before["metadata"]["uid"] != uid {
+        let there = before["metadata"]["uid"].as_str().unwrap_or_default();
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{}\": Precondition failed: UID in precondition: {uid}, UID in object meta: {there}",
+            target.plural, target.name
+        );
+        return refuse(409, "Conflict", &message);
+    }
     if !asked.is_empty() && before["metadata"]["resourceVersion"] != asked {
         return conflict(&target.plural, &target.group, &target.name);
     }
