@@ -55,7 +55,8 @@ impl Report {
 
 /// Whether the object is gone, or is another one by now: it has no entry to be written.
 fn is_another(error: &Error) -> bool {
-    error.is(404) || error.is(409) && error.status().is_some_and(|status| status.message.contains("UID in precondition"))
+    error.is(404)
+        || error.is(409) && error.status().is_some_and(|status| status.message.contains("UID in precondition"))
 }
 
 /// Writes entries.

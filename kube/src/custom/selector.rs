@@ -51,7 +51,8 @@ impl LabelSelector {
                 Operator::DoesNotExist => value.is_none(),
             }
         };
-        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value)) && self.match_expressions.iter().all(has)
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(has)
     }
 }
 
@@ -71,8 +72,14 @@ mod tests {
             (json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}), false),
             (json!({"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}), true),
             (json!({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}), false),
-            (json!({"matchExpressions": [{"key": "app", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"}]}), true),
-            (json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}), false),
+            (
+                json!({"matchExpressions": [{"key": "app", "operator": "Exists"}, {"key": "b", "operator": "DoesNotExist"}]}),
+                true,
+            ),
+            (
+                json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}),
+                false,
+            ),
         ] {
             let read: LabelSelector = serde_json::from_value(selector.clone()).unwrap();
             assert_eq!(read.matches(&labels), expected, "{selector}");

@@ -72,7 +72,8 @@ pub(crate) async fn poll(kubelet: Kubelet, limit: usize, counters: Arc<Counters>
 }
 
 fn objects(list: &Value, counters: &Counters) -> Result<Vec<Object<NodePod>>, Error> {
-    let items = list["items"].as_array().ok_or_else(|| Error::BadAnswer("the kubelet's pods without `items`".into()))?;
+    let items =
+        list["items"].as_array().ok_or_else(|| Error::BadAnswer("the kubelet's pods without `items`".into()))?;
     let objects: Vec<_> = items.iter().filter_map(object).collect();
     counters.events("objects_unreadable", (items.len() - objects.len()) as u64);
     Ok(objects)
