@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Programs without which there are no containers, for [`kstrobe_witness::witnesses`]. busybox must be linked statically.
+/// Programs without which there are no containers, for [`kstrobe_witness::witnesses`].
 pub const RUNC: &[&str] = &["runc", "busybox"];
 /// The same for those of Podman, which starts them by runc.
 pub const PODMAN: &[&str] = &["podman", "conmon", "runc", "busybox"];
@@ -91,7 +91,12 @@ impl Node {
         for folder in ["bin", "dev", "etc", "proc", "run", "sys", "tmp"] {
             std::fs::create_dir_all(files.join(folder)).unwrap();
         }
-        std::fs::copy(find("busybox").expect("busybox"), files.join("bin/busybox")).unwrap();
+        let busybox = find("busybox").expect("busybox");
+        let program = std::fs::read(&busybox).unwrap();
+        // The name of the dynamic linker, in a program that needs it.
+        let linked = program.windows(4).any(|bytes| bytes == b"/ld-");
+        assert!(!linked, "{}: there is no library in the containers: install busybox-static", busybox.display());
+        std::fs::copy(busybox, files.join("bin/busybox")).unwrap();
         node
     }
 
