@@ -188,6 +188,38 @@ fn root_a_table_names_containers_through_restarts() {
     assert_eq!(name(&table, another.cgroup_id()).as_deref(), Some("shop/pay-0/app"));
 }
 
+/// A container that is done before anybody walks: an init container, a job.
+#[test]
+#[ignore = "needs root"]
+fn root_a_container_that_lives_for_a_moment_is_found() {
+    if !witnesses("root_a_container_that_lives_for_a_moment_is_found", RUNC) {
+        return;
+    }
+    let node = Node::new();
+    let mut walker = walker(&node);
+    let alarm = walker.watch().unwrap();
+    walker.walk().unwrap();
+    let (uid, id) = (Node::uid(), Node::id());
+    let group = Driver::Systemd.container(&uid, "cri-containerd", &id);
+    let (mut came, mut gone) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let short = scope.spawn(|| node.runc(&group, &id, "exit").stop());
+        while !short.is_finished() {
+            if alarm.wait(Duration::from_millis(100)).unwrap() {
+                let changes = walker.changes().unwrap();
+                came.extend(changes.came);
+                gone.extend(changes.gone);
+            }
+        }
+    });
+    gone.extend(walker.changes().unwrap().gone);
+    let found = found(&came, &format!("/{}/{group}", node.name));
+    let place = place(&found.path);
+    assert_eq!((place.pod_uid, place.container_id), (Some(uid), Some(id)));
+    assert!(gone.contains(&found.id), "{gone:?}");
+    assert_eq!(walker.counts().walks, 1);
+}
+
 /// A container that ends by itself, as all do in the end: its group stays until somebody removes it, and is the same.
 #[test]
 #[ignore = "needs root"]

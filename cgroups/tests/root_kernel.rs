@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// A group of the test's own, gone at its end with those in it.
 struct Group(PathBuf);
@@ -124,6 +125,43 @@ fn root_every_hierarchy_is_walked_whole() {
         let ours =
             walk.came.iter().filter(|cgroup| cgroup.path.contains(&*group.0.file_name().unwrap().to_string_lossy()));
         assert_eq!(listed.lines().count(), ours.count());
+    }
+}
+
+/// How many folders this process watches by inotify, as the kernel says.
+fn watches() -> usize {
+    let files = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+    texts.map(|text| text.lines().filter(|line| line.starts_with("inotify ")).count()).sum()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_the_kernel_tells_of_groups_that_come_and_go() {
+    let found = Hierarchies::here(None).unwrap_or_else(|error| panic!("{error}"));
+    for hierarchy in found.legacy.into_iter().take(1).chain(found.unified) {
+        let group = Group::new(&hierarchy.mount_point, "told");
+        let before = watches();
+        let mut walker = Walker::new(hierarchy, 100_000);
+        let alarm = walker.watch().unwrap();
+        walker.walk().unwrap();
+        assert_eq!(watches() - before, walker.groups());
+        let deep = group.add("pod1/container/init.scope");
+        assert!(alarm.wait(Duration::from_secs(10)).unwrap());
+        let id = |folder: &Path| fs::metadata(folder).unwrap().ino();
+        let ids = [&deep, deep.parent().unwrap(), deep.parent().unwrap().parent().unwrap()].map(id);
+        let came = walker.changes().unwrap().came;
+        // Others may come meanwhile.
+        assert!(ids.iter().all(|id| came.iter().any(|group| group.id == *id)), "{ids:?} {came:?}");
+        for folder in deep.ancestors().take(3) {
+            fs::remove_dir(folder).unwrap();
+        }
+        assert!(alarm.wait(Duration::from_secs(10)).unwrap());
+        let gone = walker.changes().unwrap().gone;
+        assert!(ids.iter().all(|id| gone.contains(id)), "{ids:?} {gone:?}");
+        // No watch is left on what is gone.
+        assert_eq!(watches() - before, walker.groups());
+        assert_eq!(walker.counts().walks, 1);
     }
 }
 
