@@ -126,7 +126,10 @@ fn root_unchanged_probes_keep_their_counts_through_reloads_under_load() {
         }
     });
     assert!(made > 0 && scrapes > 10, "{made} calls, {scrapes} scrapes");
-    assert_eq!(value(&agent, "kstrobe_kept_calls_total"), made as f64, "each call is counted, and once");
+    // A kernel may switch a task out within a program: it then skips the program for others on this CPU, and says so.
+    let missed = agent.scrape().sum("kstrobe_program_missed_total", &[("probe", "kept")]);
+    let counted = value(&agent, "kstrobe_kept_calls_total");
+    assert_eq!(counted + missed, made as f64, "each call is counted, and once: {missed} missed");
     hashes.sort();
     hashes.dedup();
     assert_eq!(hashes.len(), 11, "each configuration has a hash of its own");
