@@ -1,5 +1,7 @@
 //! The part of `io.prometheus.client` that we write and read: field numbers are the protocol's.
 
+#![allow(missing_docs, reason = "names are the protocol's, and so are their meanings")]
+
 use prost::{Enumeration, Message};
 
 #[derive(Clone, PartialEq, Message)]

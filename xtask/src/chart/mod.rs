@@ -6,7 +6,8 @@
 
 mod agent_files;
 
-use crate::{container, programs};
+use crate::container;
+use crate::programs::{self, finish};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -132,12 +133,6 @@ fn made_from(folder: &Path, files: &[&Path]) -> Result<()> {
 
 fn texts(files: &[&Path]) -> Result<String> {
     files.iter().map(|file| fs::read_to_string(file).with_context(|| file.display().to_string())).collect()
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("starting {program}"))?;
-    if status.success() { Ok(()) } else { bail!("{program} ended with {status}") }
 }
 
 #[cfg(test)]
