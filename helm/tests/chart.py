@@ -14,6 +14,7 @@ import helm_python
 import kubernetes_validate
 import yaml
 
+import crds
 import readme
 import schema
 import shape
@@ -118,6 +119,14 @@ def keep(folder, found):
             (into / name).write_text(text)
 
 
+def custom_resources():
+    """The chart's own definitions, and objects of them."""
+    packed_ones = helm_python.Chart.load(packed()).crds
+    definitions = [o for c in packed_ones for o in yaml.safe_load_all(c["data"]) if o]
+    yield from crds.mistakes(definitions, VERSIONS)
+    yield from crds.objects_checked(TESTS / "objects", definitions)
+
+
 def size():
     """What Helm keeps of a release in a Secret: the chart and what it became, packed."""
     files = render({"dashboards": {"enabled": True}, "prometheusRule": {"enabled": True}})
@@ -183,6 +192,7 @@ def main():
     found += plain_manifests()
     found += cases()
     found += refused()
+    found += custom_resources()
     found += size()
     for mistake in found:
         print(mistake, file=sys.stderr)

@@ -43,7 +43,7 @@ const ON_REQUEST: &[(&str, &[&str])] = &[
 
 /// Programs of crates.io for the same.
 const CARGO_TOOLS: &[(&str, &str)] =
-    &[("cargo-cyclonedx", "CYCLONEDX"), ("cargo-deb", "DEB"), ("cargo-generate-rpm", "RPM")];
+    &[("cargo-cyclonedx", "0.5.9"), ("cargo-deb", "3.8.0"), ("cargo-generate-rpm", "0.21.1")];
 
 /// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
 /// becomes newer: program, package, release of Debian.

@@ -46,7 +46,7 @@ pub struct Metric {
     pub histogram: Option<Histogram>,
 }
 
-#[derive(Clone, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct LabelPair {
     #[prost(string, tag = "1")]
     pub name: String,

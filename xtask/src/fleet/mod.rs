@@ -19,8 +19,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The recorded node.
-const RECORDING: &[u8] = include_bytes!("../../fleet/node.pb.gz");
+/// The recorded node, from the project's root.
+const RECORDING: &str = "xtask/fleet/node.pb.gz";
 
 /// What to simulate.
 #[derive(clap::Args)]
@@ -60,20 +60,21 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
             Some(path) => std::path::absolute(path)?,
             None => build_agent(root)?,
         };
-        return record::run(&agent, &folder, &root.join("xtask/fleet/node.pb.gz"));
+        return record::run(&agent, &folder, &root.join(RECORDING));
     }
+    let packed = fs::read(root.join(RECORDING)).context("the recorded node; `--record` makes one")?;
     let machine = machine::describe();
     let pace = Pace { time: Duration::from_secs(options.seconds), interval: Duration::from_secs(options.interval) };
     // The server alone takes no time to settle.
     let alone = Pace { time: Duration::from_secs(10), ..pace };
-    let mut measured = vec![measure::run(&folder, RECORDING, 0, None, alone)?];
+    let mut measured = vec![measure::run(&folder, &packed, 0, None, alone)?];
     for &nodes in &options.nodes {
         for form in Form::ALL.into_iter().filter(|form| options.form.is_none_or(|only| only == *form)) {
             eprintln!("{nodes} nodes, {}", form.name());
-            measured.push(measure::run(&folder, RECORDING, usize::try_from(nodes)?, Some(form), pace)?);
+            measured.push(measure::run(&folder, &packed, usize::try_from(nodes)?, Some(form), pace)?);
         }
     }
-    let recording = Recording::read(RECORDING)?;
+    let recording = Recording::read(&packed)?;
     let command = command(options);
     let results =
         page::Results { recording: &recording, measured: &measured, pace, machine: &machine, command: &command };

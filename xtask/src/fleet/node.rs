@@ -279,7 +279,8 @@ pub mod tests {
 
     #[test]
     fn the_recording_in_the_tree_is_whole() {
-        let recording = Recording::read(super::super::RECORDING).unwrap();
+        let packed = std::fs::read(crate::root().join(super::super::RECORDING)).unwrap();
+        let recording = Recording::read(&packed).unwrap();
         let histograms = |families: &[MetricFamily]| {
             families.iter().flat_map(|family| &family.metric).filter(|metric| metric.histogram.is_some()).count()
         };
