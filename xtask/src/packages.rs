@@ -46,7 +46,7 @@ test ! -L /etc/systemd/system/multi-user.target.wants/kstrobe.service
 /// The life of an RPM, in a database of its own.
 const RPM: &str = r#"
 rpm --initdb
-rpm -i --nodeps "$package"
+rpm -i --force-debian --nodeps "$package"
 /usr/bin/kstrobe version
 /usr/bin/kstrobe check --syntax-only /usr/share/doc/kstrobe/probes/*.yaml
 test -f /usr/lib/systemd/system/kstrobe.service

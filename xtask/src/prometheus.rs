@@ -102,6 +102,12 @@ impl Prometheus {
         Ok(series.iter().filter_map(sample).collect())
     }
 
+    /// Makes it collect its garbage, so that what its heap holds is alive.
+    pub fn collect_garbage(&self) -> Result<()> {
+        let mut answer = ureq::get(&format!("http://{}/debug/pprof/heap?gc=1", self.address)).call()?;
+        answer.body_mut().read_to_vec().map(drop).context("the answer to a collection of garbage")
+    }
+
     /// What it tells of itself, in text.
     pub fn own_metrics(&self) -> Result<String> {
         Ok(ureq::get(&format!("http://{}/metrics", self.address)).call()?.body_mut().read_to_string()?)

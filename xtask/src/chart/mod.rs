@@ -23,6 +23,9 @@ pub struct Options {
     /// Also run the chart's pod in a container of the image on this machine (root)
     #[arg(long)]
     runc: bool,
+    /// The program for these containers, linked statically; without it one is built
+    #[arg(long, requires = "runc")]
+    agent: Option<PathBuf>,
 }
 
 /// What the checks need, once it is there.
@@ -40,7 +43,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         println!("not run: {why}");
     }
     check(root, &tools, options)?;
-    if options.runc { container::check(root, &tools.cases()) } else { Ok(()) }
+    if options.runc { container::check(root, &tools.cases(), options.agent.as_deref()) } else { Ok(()) }
 }
 
 /// Fetches what is missing; the reason when that cannot be.

@@ -48,10 +48,13 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The image of this machine's architecture, quick to build.
-pub fn for_tests(root: &Path) -> Result<Image> {
+/// The image of this machine's architecture: with this program, or one that is quick to build.
+pub fn for_tests(root: &Path, program: Option<&Path>) -> Result<Image> {
     let arch = Arch::here();
-    program::build(root, arch, "dev")?;
+    match program {
+        Some(program) => program::put(root, arch, program).map(drop)?,
+        None => program::build(root, arch, "dev").map(drop)?,
+    }
     build(root, arch)
 }
 
@@ -83,9 +86,8 @@ impl Image {
 
     /// Its configuration: entry point, user, labels.
     pub fn config(&self) -> Result<Value> {
-        let text =
-            finished(self.buildah().args(["inspect", "--type", "image", "--format", "{{json .OCIv1}}", &self.name]))?;
-        Ok(serde_json::from_str(&text)?)
+        let text = finished(self.buildah().args(["inspect", "--type", "image", &self.name]))?;
+        Ok(serde_json::from_str::<Value>(&text)?["OCIv1"].take())
     }
 
     /// A folder with its files.

@@ -12,6 +12,7 @@ mod volume;
 pub use image::{Options as ImageOptions, run as build_image};
 
 use crate::apt::Apt;
+use crate::bench::machine;
 use crate::programs;
 use anyhow::{Context, Result, bail, ensure};
 use runc::{Container, Workshop};
@@ -39,9 +40,11 @@ const OLD_PROFILE: &str = "/usr/share/containers/seccomp.json";
 type Check = fn(&Workshop) -> Result<()>;
 
 /// What the chart's pods can do in a real container. `cases` has the rendered chart.
-pub fn check(root: &Path, cases: &Path) -> Result<()> {
+pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     programs::install_these(&["runc", "ip", "buildah"])?;
-    let image = image::for_tests(root)?;
+    // Nodes have tracefs mounted; here it may not be.
+    machine::private_mounts()?;
+    let image = image::for_tests(root, agent)?;
     let folder = root.join("target/container");
     let rootfs = folder.join("rootfs");
     let _ = fs::remove_dir_all(&rootfs);

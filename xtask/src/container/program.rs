@@ -54,14 +54,19 @@ pub fn build(root: &Path, arch: Arch, profile: &str) -> Result<PathBuf> {
     build.args(["--", "-C", "target-feature=+crt-static", "-C", "strip=debuginfo"]).current_dir(root);
     finish(&mut build)?;
     let built = folder.join(if profile == "dev" { "debug" } else { profile }).join("kstrobe");
-    checked(&built, arch)?;
+    put(root, arch, &built)
+}
+
+/// Puts one there that has been built.
+pub fn put(root: &Path, arch: Arch, built: &Path) -> Result<PathBuf> {
+    checked(built, arch)?;
     let place = root.join("target/image").join(arch.of_images()).join("kstrobe");
     if let Some(folder) = place.parent() {
         fs::create_dir_all(folder)?;
     }
     // A program that runs cannot be written over, but it can be replaced.
     let _ = fs::remove_file(&place);
-    fs::copy(&built, &place).with_context(|| built.display().to_string())?;
+    fs::copy(built, &place).with_context(|| built.display().to_string())?;
     Ok(place)
 }
 

@@ -74,16 +74,18 @@ pub fn run(folder: &Path, packed: &[u8], nodes: usize, form: Option<Form>, pace:
     }
     let before = moment(&server, &served)?;
     std::thread::sleep(pace.time);
+    server.collect_garbage()?;
     let after = moment(&server, &served)?;
     let up = value(&server, "sum(up) or vector(0)")?;
     ensure!(up == nodes as f64, "of {nodes} nodes {up} are up: the machine is too slow for this interval");
     let seconds = (after.at - before.at).as_secs_f64();
     let own = |moment: &Moment, name: &str| number(&moment.own, name);
     let gone = |name: &str| Ok::<f64, anyhow::Error>(own(&after, name)? - own(&before, name)?);
-    let samples = ["float", "histogram"]
-        .map(|kind| gone(&format!("prometheus_tsdb_head_samples_appended_total{{type=\"{kind}\"}}")));
-    let [floats, histograms] = samples;
-    let samples = floats? + histograms?;
+    // A counter that has counted nothing is not there.
+    let appended = |moment: &Moment, kind: &str| {
+        own(moment, &format!("prometheus_tsdb_head_samples_appended_total{{type=\"{kind}\"}}")).unwrap_or(0.0)
+    };
+    let samples: f64 = ["float", "histogram"].map(|kind| appended(&after, kind) - appended(&before, kind)).iter().sum();
     let scrapes = (after.answered.scrapes - before.answered.scrapes) as f64;
     // What is left after a collection, and half as much or more on top, is when the next one begins.
     let percent = own(&after, "go_gc_gogc_percent").unwrap_or(75.0);

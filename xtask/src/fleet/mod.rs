@@ -32,7 +32,7 @@ pub struct Options {
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=7200))]
     seconds: u64,
     /// Seconds between two scrapes of a node
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=300))]
     interval: u64,
     /// Only this way to take histograms
     #[arg(long, value_enum)]

@@ -39,6 +39,7 @@ impl Recording {
     }
 
     /// The later exposition.
+    #[cfg(test)]
     pub fn last(&self) -> &[MetricFamily] {
         &self.after
     }

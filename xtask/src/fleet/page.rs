@@ -2,7 +2,7 @@
 
 use super::measure::{Measured, Pace};
 use super::model::{Costs, Expected, Node, fitted};
-use super::node::Recording;
+use super::node::{Recording, Tick};
 use super::size::{self, Form};
 use crate::bench::table::markdown;
 use anyhow::{Context, Result};
@@ -32,7 +32,7 @@ pub struct Results<'a> {
 
 /// The generated part of the page.
 pub fn text(results: &Results) -> Result<String> {
-    let families = results.recording.last();
+    let families = &typical(results.recording);
     let mut text = format!("`{}`\n\n{}.\n\n### One node\n\n", results.command, results.machine);
     text += &one_node(families)?;
     text += "\n### Measured\n\n";
@@ -57,6 +57,11 @@ pub fn with_results(page: &str, results: &str) -> Result<String> {
     let (head, rest) = page.split_once(BEGIN).context("docs/scale.md has no place for the results")?;
     let (_, tail) = rest.split_once(END).context("docs/scale.md has no end of the results")?;
     Ok(format!("{head}{BEGIN}\n{results}\n{END}{tail}"))
+}
+
+/// A node like the others after some scrapes, when numbers have grown longer.
+fn typical(recording: &Recording) -> Vec<MetricFamily> {
+    recording.exposition(Tick { node: 0, scrape: 10 })
 }
 
 fn node(families: &[MetricFamily], form: Form) -> Result<Node> {
@@ -85,13 +90,13 @@ fn measured(results: &Results) -> String {
             format!("{} {}", m.nodes, m.form.map_or("nodes", Form::name)),
             format!("{:.0}", m.series),
             format!("{:.0}", m.samples),
-            kb(m.bytes_a_scrape),
+            if m.nodes == 0 { "-".to_owned() } else { kb(m.bytes_a_scrape) },
             format!("{:.0}", m.scrape_seconds.0 * 1e3),
             format!("{:.0}", m.scrape_seconds.1 * 1e3),
             mib(m.live_heap),
             mib(m.resident),
             format!("{:.2}", m.cpus),
-            format!("{:.1}", m.log_bytes_a_sample),
+            if m.nodes == 0 { "-".to_owned() } else { format!("{:.1}", m.log_bytes_a_sample) },
         ]
     });
     let head = [
@@ -113,7 +118,7 @@ fn measured(results: &Results) -> String {
 fn costs(results: &Results) -> Result<Option<Costs>> {
     let none = results.measured.iter().find(|m| m.form.is_none());
     let (Some(none), Some(nodes)) = (none, fitted(results.measured)) else { return Ok(None) };
-    let families = results.recording.last();
+    let families = &typical(results.recording);
     let of = |form| {
         let measured = results.measured.iter().find(|m| m.nodes == nodes && m.form == Some(form));
         measured.context("a form that was fitted")
@@ -136,10 +141,11 @@ fn costs_table(costs: &Costs) -> String {
 
 fn checked(results: &Results, costs: &Costs) -> Result<String> {
     let (fitted, interval) = (fitted(results.measured), results.pace.interval.as_secs_f64());
+    let families = &typical(results.recording);
     let mut rows = Vec::new();
     for m in results.measured {
         let Some(form) = m.form else { continue };
-        let expected = costs.expected(&node(results.recording.last(), form)?, m.nodes, interval);
+        let expected = costs.expected(&node(families, form)?, m.nodes, interval);
         let source = fitted == Some(m.nodes) && form != Form::Both;
         rows.push(row_checked(m, form, &expected, source));
     }
