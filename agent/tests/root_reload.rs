@@ -350,8 +350,10 @@ fn root_reloads_leave_nothing_behind() {
         assert!(told.starts_with("reloaded; probes: 0 unchanged, 9 replaced, 0 started, 0 ended\n"), "{told}");
         assert_eq!(detached(&agent), lacking, "version {version}");
     };
+    let objects = held(&agent).0;
     change(1);
-    let before = held(&agent);
+    // Who waits for the events of the old ones does so for a second.
+    let before = wait_for("the old ones to go", LIMIT, || Some(held(&agent)).filter(|now| now.0 == objects));
     assert!(before.2 > 0 && before.0.len() > 9, "{before:?}");
     // An emulated processor compiles and loads nine probes in some ten seconds.
     let last = if emulated() { 6 } else { 50 };
