@@ -31,6 +31,7 @@ use crate::cli::{SourceArgs, complain, log};
 use crate::events::tail::Tail;
 use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
+use crate::handed;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
@@ -71,6 +72,8 @@ pub struct Options {
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
+    /// Probes that the cluster hands to this node.
+    pub handed: handed::Files,
 }
 
 /// A probe that others may be reading.
