@@ -126,10 +126,10 @@ fn root_unchanged_probes_keep_their_counts_through_reloads_under_load() {
         }
     });
     assert!(made > 0 && scrapes > 10, "{made} calls, {scrapes} scrapes");
-    // A kernel may switch a task out within a program: it then skips the program for others on this CPU, and says so.
+    // A kernel may switch a task out within a program: it then skips the program for others on this CPU, and says how often.
     let missed = agent.scrape().sum("kstrobe_program_missed_total", &[("probe", "kept")]);
-    let counted = value(&agent, "kstrobe_kept_calls_total");
-    assert_eq!(counted + missed, made as f64, "each call is counted, and once: {missed} missed");
+    let (counted, made) = (value(&agent, "kstrobe_kept_calls_total"), made as f64);
+    assert!(counted <= made && made <= counted + missed, "{made} calls, {counted} counted, {missed} missed");
     hashes.sort();
     hashes.dedup();
     assert_eq!(hashes.len(), 11, "each configuration has a hash of its own");
