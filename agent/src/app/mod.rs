@@ -3,6 +3,7 @@
 mod attached;
 mod budget;
 mod capturing;
+mod cluster;
 mod events;
 mod intent;
 mod iterate;
@@ -29,9 +30,9 @@ use std::time::Instant;
 
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::tail::Tail;
+use crate::handed;
 use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
-use crate::handed;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
@@ -72,6 +73,8 @@ pub struct Options {
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
+    /// `--kubernetes.custom-resources`
+    pub custom_resources: bool,
     /// Probes that the cluster hands to this node.
     pub handed: handed::Files,
 }
@@ -204,6 +207,7 @@ fn serve(
     let rules = rules::start(&app)?;
     let pushers = pushers::start(&app, receivers, runtime.handle());
     let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
+    cluster::start(&app, &options, &asks, runtime.handle());
     let log_json = intent.log(&options).1;
     let fixed = reload::Fixed { app: app.clone(), options, level, tail, listen, addresses, log_json };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
@@ -242,7 +246,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
         captures: Box::new(move || captures.captures()),
-        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks)) },
+        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks, "a client asks")) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),
         most_requests: options.web.most_requests,

@@ -41,10 +41,10 @@ pub(super) enum Ask {
 }
 
 /// Asks, and waits for what comes of it.
-pub(super) fn ask(asks: &Sender<Ask>) -> Answer {
+pub(super) fn ask(asks: &Sender<Ask>, why: &'static str) -> Answer {
     let (answer, answered) = channel();
     // A thread that is gone gives no answer either.
-    let _ = asks.send(Ask::Read("a client asks", Some(answer)));
+    let _ = asks.send(Ask::Read(why, Some(answer)));
     answered.recv().unwrap_or_else(|_| Err("the agent is about to end\n".to_owned()))
 }
 

@@ -51,6 +51,7 @@ impl World {
             events: None,
             log_level: None,
             log_json: None,
+            custom_resources: false,
             handed: crate::handed::Files::default(),
         };
         let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
