@@ -18,6 +18,8 @@ pub(crate) type Connector = HttpsConnector<HttpConnector>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Metrics,
+    Logs,
+    Traces,
 }
 
 /// A client with its connections.

@@ -31,7 +31,7 @@ impl GrpcDoor {
             channel: endpoint.connect_with_connector_lazy(connector),
             timeout: receiver.timeout,
             gzip: receiver.gzip,
-            url: receiver.url.to_string(),
+            url: receiver.shown(),
         }
     }
 
@@ -79,11 +79,11 @@ fn failed(url: &str, status: &Status) -> Outcome {
 }
 
 fn path(service: Service) -> PathAndQuery {
-    match service {
-        Service::Metrics => {
-            PathAndQuery::from_static("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
-        }
-    }
+    PathAndQuery::from_static(match service {
+        Service::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+        Service::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+        Service::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    })
 }
 
 /// Messages as bytes: what is sent was encoded before it was queued.

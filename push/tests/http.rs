@@ -5,15 +5,19 @@
 mod support;
 
 use kstrobe_export::otlp::Temporality;
+use kstrobe_export::otlp::logs::Record;
+use kstrobe_export::otlp::spans::Span;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use support::{Came, Counting, Receiving, receiver, until};
 use tokio::runtime::Handle;
 
@@ -47,7 +51,7 @@ async fn cumulative_reports_arrive_and_failures_are_made_up_for() {
     let url = format!("http://{}/base/", receiving.address);
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Cumulative), &source);
     until("five reports", || taken(&receiving).len() >= 5).await;
-    let usage = pusher.stop(PATIENCE).await;
+    let usage = pusher.stop(PATIENCE, None).await;
 
     let came = receiving.came();
     assert!(came.iter().all(|came| came.path == "/base/v1/metrics"));
@@ -78,7 +82,7 @@ async fn differences_add_up_though_reports_fail() {
     let url = format!("http://{}", receiving.address);
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Delta), &source);
     until("six reports", || taken(&receiving).len() >= 6).await;
-    let usage = pusher.stop(PATIENCE).await;
+    let usage = pusher.stop(PATIENCE, None).await;
     let arrived = taken(&receiving).iter().map(values).fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
     let counted = source.grown.load(Ordering::SeqCst);
     assert_eq!(arrived, (counted as i64, counted));
@@ -92,7 +96,7 @@ async fn what_is_refused_for_good_is_dropped_and_counted() {
     let url = format!("http://{}", receiving.address);
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Delta), &source);
     until("two reports", || taken(&receiving).len() >= 2).await;
-    let usage = pusher.stop(PATIENCE).await;
+    let usage = pusher.stop(PATIENCE, None).await;
     let arrived: u64 = taken(&receiving).iter().map(|came| values(came).1).sum();
     assert_eq!(arrived, source.grown.load(Ordering::SeqCst) - 2, "each refused report had one");
     assert_eq!((usage.dropped["refused"], usage.retried), (4, 0));
@@ -113,7 +117,7 @@ async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
         until("failures", || pusher.usage().failed.values().sum::<u64>() >= 4).await;
         let usage = pusher.usage();
         assert_eq!((usage.queue_points, usage.sent, usage.last_success), (2, 0, None), "{kind:?}");
-        let usage = pusher.stop(Duration::from_millis(300)).await;
+        let usage = pusher.stop(Duration::from_millis(300), None).await;
         assert_eq!(usage.dropped.into_iter().collect::<Vec<_>>(), [("stopped", 2)], "{kind:?}");
         assert!(
             usage.superseded > 0 && usage.failed.keys().all(|reason| reason.starts_with("connect")),
@@ -121,6 +125,69 @@ async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
             usage.failed
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_arrive_once_though_requests_fail() {
+    let down = "503 Down\r\nRetry-After: 0";
+    let receiving = Receiving::start(&[down, "200 OK", down, down, "429 Slow down"]);
+    let mut receiver =
+        receiver(Kind::OtlpHttp, &format!("http://{}/base?token=x", receiving.address), Temporality::Cumulative);
+    receiver.queue_bytes = 1 << 20;
+    let (pusher, outlet) = kstrobe_push::start_logs(&receiver, &Handle::current());
+    let record = |line: String| Record { at: UNIX_EPOCH, read: UNIX_EPOCH, attributes: vec![], line };
+    for number in 0..3 {
+        outlet.put(record(number.to_string()));
+        until("it", || pusher.usage().sent == number + 1).await;
+    }
+    // What was put just before the end is sent with it.
+    outlet.put(record("3".into()));
+    outlet.put(record("x".repeat(2 << 20)));
+    let watch = pusher.watch();
+    assert_eq!(watch.usage().queue_points, 1);
+    let usage = pusher.stop(PATIENCE, None).await;
+    assert_eq!((usage.receiver.as_str(), usage.sent, usage.queue_points), ("test/logs", 4, 0));
+    assert_eq!(usage.dropped.into_iter().collect::<Vec<_>>(), [("full", 1)], "it is larger than all the memory there is");
+    assert!(usage.retried >= 3 && usage.failed["server_error"] == 3 && usage.failed["throttled"] == 1);
+    let came = receiving.came();
+    assert!(came.iter().all(|came| came.path == "/base/v1/logs?token=x"));
+    let lines: Vec<String> = taken(&receiving).iter().flat_map(lines).collect();
+    assert_eq!(lines, ["0", "1", "2", "3"]);
+}
+
+/// Bodies of the log records of a request.
+fn lines(came: &Came) -> Vec<String> {
+    let request = ExportLogsServiceRequest::decode(came.body.as_slice()).unwrap();
+    let records = request.resource_logs.into_iter().flat_map(|r| r.scope_logs).flat_map(|s| s.log_records);
+    let bodies = records.map(|record| record.body.unwrap().value.unwrap());
+    bodies.map(|body| if let any_value::Value::StringValue(line) = body { line } else { panic!("{body:?}") }).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_that_cannot_be_sent_are_kept_within_a_bound_and_counted() {
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", place.local_addr().unwrap());
+    drop(place);
+    let mut receiver = receiver(Kind::OtlpHttp, &url, Temporality::Cumulative);
+    receiver.queue_bytes = 1 << 20;
+    let (pusher, outlet) = kstrobe_push::start_traces(&receiver, &Handle::current());
+    let span = |number: u64| Span {
+        trace: [1; 16],
+        id: number.to_be_bytes(),
+        parent: None,
+        name: "x".repeat(1000),
+        start: UNIX_EPOCH,
+        end: UNIX_EPOCH,
+        attributes: vec![],
+        error: None,
+    };
+    (1..=3000).for_each(|number| outlet.put(span(number)));
+    until("failures", || pusher.usage().failed.values().sum::<u64>() >= 4).await;
+    let usage = pusher.usage();
+    assert_eq!(usage.dropped["full"] + usage.queue_points, 3000, "{usage:?}");
+    assert!(usage.queue_bytes <= 1 << 20 && usage.queue_points > 500, "{usage:?}");
+    let usage = pusher.stop(Duration::from_millis(300), None).await;
+    assert_eq!(usage.dropped["full"] + usage.dropped["stopped"], 3000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,6 +209,6 @@ async fn headers_are_read_again_from_their_file() {
     until("a failure", || pusher.usage().failed.contains_key("settings")).await;
     std::fs::write(&file, "Authorization: Bearer newest\n").unwrap();
     until("the newest token", || with("Bearer newest")).await;
-    pusher.stop(PATIENCE).await;
+    pusher.stop(PATIENCE, None).await;
     std::fs::remove_file(&file).unwrap();
 }

@@ -12,7 +12,7 @@ fn service(name: &str, change: impl FnOnce(&mut Captures), record: Box<Record>) 
         Form::Pprof => panic!("on purpose"),
         _ => Err("nothing to fold".to_owned()),
     };
-    Service::open(settings, Engine { record, convert: Box::new(convert) }).unwrap()
+    Service::open(settings, Engine { record, convert: Box::new(convert), told: Box::new(|_, _, _| {}) }).unwrap()
 }
 
 fn trigger() -> Trigger {
