@@ -60,8 +60,7 @@ pub fn bounded_requests(
             packer.series(|symbols| {
                 let mut written = symbols.series(family, series);
                 fill(&mut written, family, position, from.native_bucket_limit, timestamp);
-                written.exemplars =
-                    exemplars.of(series).iter().map(|exemplar| symbols.exemplar(exemplar)).collect();
+                written.exemplars = exemplars.of(series).iter().map(|exemplar| symbols.exemplar(exemplar)).collect();
                 written
             });
         }

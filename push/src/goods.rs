@@ -13,17 +13,8 @@ use std::sync::Arc;
 
 /// Where it comes from, and what of it waits.
 pub(crate) enum Goods {
-    Reports {
-        read: Read,
-        stock: Stock,
-    },
-    Records {
-        service: Service,
-        source: Arc<dyn Source>,
-        queue: Queue,
-        from: Resource,
-        most_bytes: usize,
-    },
+    Reports { read: Read, stock: Stock },
+    Records { service: Service, source: Arc<dyn Source>, queue: Queue, from: Resource, most_bytes: usize },
 }
 
 impl Goods {

@@ -1,9 +1,10 @@
 //! OTLP over HTTP, and remote write.
 
-use crate::door::{Connector, Service, chain};
+use crate::door::{Connector, Service};
 use crate::files::Files;
 use crate::outcome::{self, Outcome};
 use crate::settings::{Kind, Receiver};
+use crate::trouble::trouble;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -92,11 +93,12 @@ impl HttpDoor {
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>, points: u64) -> Outcome {
-        let failed = |reason, message| Outcome::Later { reason, after: None, message };
         let response = match self.client.request(request).await {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return failed("connect", format!("{}: {}", self.shown, chain(&error))),
-            Err(error) => return failed("connection", format!("{}: {}", self.shown, chain(&error))),
+            Err(error) => {
+                let (reason, message) = trouble(&error, if error.is_connect() { "connect" } else { "connection" });
+                return Outcome::Later { reason, after: None, message: format!("{}: {message}", self.shown) };
+            }
         };
         let (head, body) = response.into_parts();
         let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());

@@ -16,6 +16,7 @@ pub mod run;
 pub mod settings;
 pub mod stock;
 mod tls;
+mod trouble;
 pub mod usage;
 
 pub use records::Outlet;

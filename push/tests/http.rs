@@ -147,7 +147,11 @@ async fn records_arrive_once_though_requests_fail() {
     assert_eq!(watch.usage().queue_points, 1);
     let usage = pusher.stop(PATIENCE, None).await;
     assert_eq!((usage.receiver.as_str(), usage.sent, usage.queue_points), ("test/logs", 4, 0));
-    assert_eq!(usage.dropped.into_iter().collect::<Vec<_>>(), [("full", 1)], "it is larger than all the memory there is");
+    assert_eq!(
+        usage.dropped.into_iter().collect::<Vec<_>>(),
+        [("full", 1)],
+        "it is larger than all the memory there is"
+    );
     assert!(usage.retried >= 3 && usage.failed["server_error"] == 3 && usage.failed["throttled"] == 1);
     let came = receiving.came();
     assert!(came.iter().all(|came| came.path == "/base/v1/logs?token=x"));

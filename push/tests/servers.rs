@@ -195,7 +195,7 @@ fn printed(log: &str) -> Vec<Printed> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an OpenTelemetry Collector"]
 async fn root_collector_has_what_was_counted() {
-    let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol` builds one";
+    let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one";
     let Some(program) = there("root_collector", "otelcol", why) else { return };
     for kind in [Kind::OtlpGrpc, Kind::OtlpHttp] {
         for temporality in [Temporality::Cumulative, Temporality::Delta] {

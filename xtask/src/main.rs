@@ -49,8 +49,8 @@ enum Chore {
     Image(container::ImageOptions),
     /// Check the systemd unit by systemd itself
     Unit,
-    /// Build an OpenTelemetry Collector from Debian's packages, for the tests that send to one (some 300 MB are fetched)
-    Otelcol,
+    /// Build an OpenTelemetry Collector from Debian's packages, and run the tests that send to one (some 300 MB are fetched)
+    Otelcol(otelcol::Options),
 }
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Chore::Helm(options) => chart::run(&root, &options),
         Chore::Image(options) => container::build_image(&root, &options),
         Chore::Unit => unit::check(&root),
-        Chore::Otelcol => otelcol::build(&root),
+        Chore::Otelcol(options) => otelcol::run(&root, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -56,9 +56,8 @@ impl Pushers {
     /// From now on these are sent to. Those that were before go on untouched with what they keep, the others send a last report.
     /// Differences begin where those before them ended.
     pub fn renew(&self, receivers: Vec<Receiver>) -> Changes {
-        let delta = |receiver: &Receiver| {
-            receiver.kind != Kind::RemoteWrite && receiver.temporality == Temporality::Delta
-        };
+        let delta =
+            |receiver: &Receiver| receiver.kind != Kind::RemoteWrite && receiver.temporality == Temporality::Delta;
         let same = lock(&self.running).iter().map(|sending| sending.receiver.clone()).collect::<Vec<_>>();
         let new = |receiver: &&Receiver| delta(receiver) && !same.contains(receiver);
         let seam = receivers.iter().any(|receiver| new(&receiver)).then(|| Arc::new(reading(&self.app, self.since)));

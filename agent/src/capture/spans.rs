@@ -198,7 +198,11 @@ mod tests {
         let capture = capture(State::Done, "");
         let spans = spans(about(&capture, Some(1_600_000_000_000_000_000)), &calls);
         let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
-        assert_eq!(names, ["capture", "__x64_sys_recvfrom", "sock_recvmsg", "tcp_recvmsg", "fdget"], "the longest first");
+        assert_eq!(
+            names,
+            ["capture", "__x64_sys_recvfrom", "sock_recvmsg", "tcp_recvmsg", "fdget"],
+            "the longest first"
+        );
         let parents: Vec<Option<&str>> = spans
             .iter()
             .map(|span| span.parent.map(|id| spans.iter().find(|s| s.id == id).unwrap().name.as_str()))
@@ -206,7 +210,8 @@ mod tests {
         let recv = Some("__x64_sys_recvfrom");
         assert_eq!(parents, [None, Some("capture"), recv, Some("sock_recvmsg"), recv]);
         assert!(spans.iter().all(|span| span.trace == trace_id(&capture.id, "n1") && span.error.is_none()));
-        let took: Vec<u64> = spans[1..].iter().map(|s| s.end.duration_since(s.start).unwrap().as_micros() as u64).collect();
+        let took: Vec<u64> =
+            spans[1..].iter().map(|s| s.end.duration_since(s.start).unwrap().as_micros() as u64).collect();
         assert_eq!(took, [8, 4, 2, 1]);
         let since = spans[1].start.duration_since(UNIX_EPOCH).unwrap();
         assert_eq!((since.as_secs(), since.subsec_micros()), (1_600_000_100, 1), "by the wall clock");
@@ -233,9 +238,7 @@ mod tests {
     #[test]
     fn there_is_a_most_and_what_is_left_out_is_told() {
         let line = "  100.000001 |   1)  mysqld-42    |   1.000 us    |  fdget();\n";
-        let text: String = (0..MOST_CALLS + 10)
-            .map(|n| line.replace("100.000001", &format!("100.{n:06}")))
-            .collect();
+        let text: String = (0..MOST_CALLS + 10).map(|n| line.replace("100.000001", &format!("100.{n:06}"))).collect();
         let capture = capture(State::Done, "");
         let spans = spans(about(&capture, None), &text::parse(&text));
         assert_eq!(spans.len(), 1 + MOST_CALLS);

@@ -98,7 +98,8 @@ impl Exemplars {
         if self.kept.is_empty() {
             return Vec::new();
         }
-        let by_name: HashMap<&str, &Family> = families.iter().map(|family| (family.about.name.as_str(), family)).collect();
+        let by_name: HashMap<&str, &Family> =
+            families.iter().map(|family| (family.about.name.as_str(), family)).collect();
         let in_order = self.order.values().filter_map(|place| Some((place, self.kept.get(place)?)));
         let exemplar = |(place, kept): (&Place, &Kept)| {
             let labels = in_key_order(by_name.get(&*place.family)?, &place.labels)?;
@@ -151,7 +152,8 @@ mod tests {
     fn fields_say_what_an_event_was_counted_as() {
         let values = [Value::from("nginx"), 7.into(), 0.25.into(), true.into(), false.into()];
         let fields: Vec<Field> = values.into_iter().map(Field::Value).collect();
-        let expected = Observed { family: "kstrobe_x_seconds".into(), labels: vec!["7".into(), "nginx".into()], value: 0.25 };
+        let expected =
+            Observed { family: "kstrobe_x_seconds".into(), labels: vec!["7".into(), "nginx".into()], value: 0.25 };
         assert_eq!(observed(&[linked(None)], &fields), [expected.clone()]);
         assert_eq!(observed(&[linked(Some(3))], &fields), [expected]);
         assert_eq!(observed(&[linked(Some(4))], &fields), [], "the metric's `where` did not hold");

@@ -115,7 +115,8 @@ mod tests {
         let fields = vec![("z".to_owned(), 1.into()), ("a".to_owned(), "quo\"te\n".into())];
         let event = Event { id: "a0".into(), at: UNIX_EPOCH, probe: "p".into(), pid: 1, tid: 2, fields };
         let time = "1970-01-01T00:00:00.000000Z";
-        let expected = format!(r#"{{"time":"{time}","id":"a0","probe":"p","pid":1,"tid":2,"fields":{{"z":1,"a":"quo\"te\n"}}}}"#);
+        let expected =
+            format!(r#"{{"time":"{time}","id":"a0","probe":"p","pid":1,"tid":2,"fields":{{"z":1,"a":"quo\"te\n"}}}}"#);
         assert_eq!(event.line(), expected);
     }
 }

@@ -35,7 +35,8 @@ pub(super) struct Fields<'a> {
 /// None when the probe has no `slow`. What a step observes may have been said by another step: there are no links of steps.
 pub(super) fn fields(probe: &model::Probe) -> Option<Fields<'_>> {
     let slow = probe.slow.as_ref()?;
-    let mut fields = Fields { all: slow.fields.iter().map(|(name, text)| (name.clone(), text)).collect(), linked: vec![] };
+    let mut fields =
+        Fields { all: slow.fields.iter().map(|(name, text)| (name.clone(), text)).collect(), linked: vec![] };
     if matches!(probe.shape, Shape::Steps(_)) {
         return Some(fields);
     }
@@ -103,13 +104,15 @@ slow: { when: elapsed > 1ms, fields: { who: comm, took: elapsed } }
                 ("field 4", "retval < 0")
             ]
         );
-        let link = |family: &str, value, labels: &[usize], filter| Linked { family: family.into(), value, labels: labels.into(), filter };
+        let link = |family: &str, value, labels: &[usize], filter| Linked {
+            family: family.into(),
+            value,
+            labels: labels.into(),
+            filter,
+        };
         assert_eq!(
             fields.linked,
-            [
-                link("kstrobe_receive_seconds", 1, &[0, 2], None),
-                link("kstrobe_failed_seconds", 3, &[0], Some(4)),
-            ]
+            [link("kstrobe_receive_seconds", 1, &[0, 2], None), link("kstrobe_failed_seconds", 3, &[0], Some(4)),]
         );
     }
 

@@ -117,8 +117,9 @@ fn exporter(node: &Node, entry: &Entry, keys: &Keys, name: String, report: &mut 
             in_range(text, bytes, MIN_QUEUE_BYTES, MAX_QUEUE_BYTES, quantity::show_bytes)
         })
     });
-    let truth =
-        |key: &str, report: &mut Report| fields.get(key).is_some_and(|node| fields::boolean(node, report) == Some(true));
+    let truth = |key: &str, report: &mut Report| {
+        fields.get(key).is_some_and(|node| fields::boolean(node, report) == Some(true))
+    };
     let tls = fields.entry("tls").or_else(|| fields.entry("tls_config"));
     let exporter = Exporter {
         name: fields.get("name").and_then(|node| fields::text(node, "a name", report)).map_or(name, |name| name.value),

@@ -88,10 +88,15 @@ mod tests {
         assert_eq!((record.time_unix_nano, record.observed_time_unix_nano), (5, 1_000_000_000));
         assert_eq!((record.event_name.as_str(), &record.body), ("kstrobe.slow", &Some(text("{}"))));
         let values: Vec<_> = record.attributes.iter().map(|a| a.value.clone().unwrap().value.unwrap()).collect();
-        let [probe, pid, wait, on, any_value::Value::ArrayValue(stack)] = values.as_slice() else { panic!("{values:?}") };
+        let [probe, pid, wait, on, any_value::Value::ArrayValue(stack)] = values.as_slice() else {
+            panic!("{values:?}")
+        };
         assert_eq!(*probe, any_value::Value::StringValue("p".into()));
         assert_eq!((pid, wait), (&any_value::Value::IntValue(-7), &any_value::Value::DoubleValue(0.25)));
-        assert_eq!((on, stack.values.as_slice()), (&any_value::Value::BoolValue(true), &[text("leaf"), text("root")][..]));
+        assert_eq!(
+            (on, stack.values.as_slice()),
+            (&any_value::Value::BoolValue(true), &[text("leaf"), text("root")][..])
+        );
     }
 
     #[test]

@@ -57,10 +57,8 @@ fn request(spans: Vec<SpanMessage>, from: &Resource) -> Vec<u8> {
 
 fn span(span: &Span) -> SpanMessage {
     // A span that went well says nothing of it: that is for whoever knows what it was for.
-    let status = span.error.as_ref().map(|message| Status {
-        code: status::StatusCode::Error as i32,
-        message: message.clone(),
-    });
+    let status =
+        span.error.as_ref().map(|message| Status { code: status::StatusCode::Error as i32, message: message.clone() });
     SpanMessage {
         trace_id: span.trace.to_vec(),
         span_id: span.id.to_vec(),

@@ -1,4 +1,5 @@
 //! A real server as a process of the test's own, which can be killed and started again where it was.
+#![allow(dead_code, reason = "every test crate uses a part of it")]
 
 use serde_json::Value;
 use std::fs::{File, OpenOptions};

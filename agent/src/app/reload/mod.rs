@@ -29,8 +29,8 @@ use crate::metrics::labels::Names;
 use crate::plan::{Draft, Identity};
 use crate::prepare;
 use crate::receivers::receivers;
-use kstrobe_web::systemd::{News, notify};
 use diff::{New, Old, Plan, Step, diff};
+use kstrobe_web::systemd::{News, notify};
 
 /// What came of it, in words: that it runs, or why what ran before runs on.
 type Answer = Result<String, String>;

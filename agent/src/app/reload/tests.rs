@@ -203,8 +203,10 @@ fn receiver() -> (String, Receiver<usize>) {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let head: Vec<String> = reader.by_ref().lines().map_while(Result::ok).take_while(|l| !l.is_empty()).collect();
-            let length = head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let head: Vec<String> =
+                reader.by_ref().lines().map_while(Result::ok).take_while(|l| !l.is_empty()).collect();
+            let length =
+                head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
             let mut body = vec![0; length.unwrap_or(0)];
             reader.read_exact(&mut body).unwrap();
             write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
@@ -229,9 +231,21 @@ fn exporters_come_stay_and_go() {
         usage.iter().map(|usage| usage.receiver.clone()).collect::<Vec<_>>()
     };
     for (list, told, expected) in [
-        (vec![otlp("one", ""), otlp("two", ", logs: true")], "0 unchanged, 2 started, 0 ended", vec!["one", "two", "two/logs"]),
-        (vec![otlp("two", ", logs: true"), otlp("one", "")], "2 unchanged, 0 started, 0 ended", vec!["two", "two/logs", "one"]),
-        (vec![otlp("two", ", logs: true"), otlp("one", ", temporality: delta")], "1 unchanged, 1 started, 1 ended", vec!["two", "two/logs", "one"]),
+        (
+            vec![otlp("one", ""), otlp("two", ", logs: true")],
+            "0 unchanged, 2 started, 0 ended",
+            vec!["one", "two", "two/logs"],
+        ),
+        (
+            vec![otlp("two", ", logs: true"), otlp("one", "")],
+            "2 unchanged, 0 started, 0 ended",
+            vec!["two", "two/logs", "one"],
+        ),
+        (
+            vec![otlp("two", ", logs: true"), otlp("one", ", temporality: delta")],
+            "1 unchanged, 1 started, 1 ended",
+            vec!["two", "two/logs", "one"],
+        ),
     ] {
         world.write("kstrobe.yaml", &with(&list));
         let answer = world.reload().unwrap();
