@@ -30,6 +30,11 @@ pub(super) struct Around {
 }
 
 impl Around {
+    /// Of an agent that nobody can reach and that sends to nobody.
+    pub fn nobody() -> Around {
+        Around { addresses: Vec::new(), source: Arc::new(Source::plain(Arc::default())), exports: Arc::default() }
+    }
+
     /// Records from this kernel.
     fn engine(&self) -> Engine {
         let exports = self.exports.clone();

@@ -154,7 +154,7 @@ mod tests {
         let fields: Vec<Field> = values.into_iter().map(Field::Value).collect();
         let expected =
             Observed { family: "kstrobe_x_seconds".into(), labels: vec!["7".into(), "nginx".into()], value: 0.25 };
-        assert_eq!(observed(&[linked(None)], &fields), [expected.clone()]);
+        assert_eq!(observed(&[linked(None)], &fields), std::slice::from_ref(&expected));
         assert_eq!(observed(&[linked(Some(3))], &fields), [expected]);
         assert_eq!(observed(&[linked(Some(4))], &fields), [], "the metric's `where` did not hold");
         assert_eq!(observed(&[linked(None)], &fields[..2]), [], "no room for the value");

@@ -57,8 +57,7 @@ impl World {
         };
         let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
         let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
-        let source = Arc::new(kstrobe_web::Source::plain(Arc::default()));
-        let around = Around { addresses: vec![], source, exports: Arc::default() };
+        let around = Around::nobody();
         let captures = capturing::start(&intent.agent, &intent.drafts, &around);
         let app = Arc::new(App::start(&intent.drafts, None, captures, &around));
         app.telemetry.configured(0, &intent.hash);
