@@ -4,7 +4,7 @@ use crate::door::Service;
 use crate::records::{Queue, Source};
 use crate::run::Read;
 use crate::settings::Receiver;
-use crate::stock::{Reading, Stock, TakenIn};
+use crate::stock::{Stock, TakenIn};
 use crate::usage::Shared;
 use kstrobe_export::Part;
 use kstrobe_export::otlp::Resource;
@@ -41,13 +41,21 @@ impl Goods {
         matches!(self, Goods::Reports { stock, .. } if stock.replaces())
     }
 
-    /// Takes in what there is by now, or a reading that was made already. This is work: not to be done on a thread that serves.
-    pub(crate) fn take_in(&mut self, made: Option<Arc<Reading>>) -> TakenIn {
+    /// Takes in what there is by now. This is work: not to be done on a thread that serves.
+    pub(crate) fn take_in(&mut self) -> TakenIn {
         match self {
-            Goods::Reports { read, stock } => stock.take_in(made.map_or_else(|| read(), Arc::unwrap_or_clone)),
+            Goods::Reports { read, stock } => stock.take_in(read()),
             Goods::Records { source, queue, from, most_bytes, .. } => {
                 TakenIn { dropped: queue.add(source.take(from), *most_bytes), superseded: 0 }
             }
+        }
+    }
+
+    /// Up to where differences were told.
+    pub(crate) fn told(&self) -> Option<&Snapshot> {
+        match self {
+            Goods::Reports { stock, .. } => stock.told(),
+            Goods::Records { .. } => None,
         }
     }
 

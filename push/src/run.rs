@@ -14,6 +14,7 @@ use kstrobe_export::snapshot::Snapshot;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -26,11 +27,11 @@ const GATHER: Duration = Duration::from_secs(1);
 pub type Read = Arc<dyn Fn() -> Reading + Send + Sync>;
 
 /// What is said to end a task.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Stop {
     patience: Duration,
-    /// What the last report is of, rather than of that moment.
-    last: Option<Arc<Reading>>,
+    /// Hears up to where differences were told, once the last report has been made.
+    heir: Option<Sender<Snapshot>>,
 }
 
 /// A running task.
@@ -111,11 +112,17 @@ impl Pusher {
         Watch(self.shared.clone())
     }
 
-    /// Sends one last report, of `last` if that is given, but no longer than `patience`, and ends. What could not be sent is
-    /// counted as dropped.
-    pub async fn stop(self, patience: Duration, last: Option<Arc<Reading>>) -> Usage {
-        // The task may have ended by a panic; then nobody listens.
-        let _ = self.stop.send(Some(Stop { patience, last }));
+    /// Begins the end, which [`Pusher::stop`] waits for. Gives soon up to where differences were told: whoever goes on from there
+    /// tells each count once.
+    pub fn bequeath(&self, patience: Duration) -> std::sync::mpsc::Receiver<Snapshot> {
+        let (heir, heard) = channel();
+        self.begin_end(Stop { patience, heir: Some(heir) });
+        heard
+    }
+
+    /// Sends one last report, but no longer than `patience`, and ends. What could not be sent is counted as dropped.
+    pub async fn stop(self, patience: Duration) -> Usage {
+        self.begin_end(Stop { patience, heir: None });
         let mut task = self.task;
         if tokio::time::timeout(patience, &mut task).await.is_err() {
             task.abort();
@@ -127,6 +134,11 @@ impl Pusher {
             *usage.dropped.entry("stopped").or_default() += left;
         }
         usage.clone()
+    }
+
+    /// The first word counts. The task may have ended by a panic; then nobody listens.
+    fn begin_end(&self, stop: Stop) {
+        self.stop.send_if_modified(|said| said.is_none() && said.replace(stop).is_none());
     }
 }
 
@@ -151,7 +163,7 @@ impl Task {
         loop {
             let now = self.began.elapsed();
             match self.course.next(now) {
-                Next::Read => match self.report(goods, last(&stopped)).await {
+                Next::Read => match self.report(goods, &stopped).await {
                     Some(back) => goods = back,
                     None => return,
                 },
@@ -175,11 +187,11 @@ impl Task {
     }
 
     /// Gives the goods back, with a report or without; `None` when the runtime ends.
-    async fn report(&mut self, mut goods: Goods, last: Option<Arc<Reading>>) -> Option<Goods> {
+    async fn report(&mut self, mut goods: Goods, stopped: &watch::Receiver<Option<Stop>>) -> Option<Goods> {
         // Reading and encoding are work: both are done away from the threads that serve.
         let work = tokio::task::spawn_blocking(move || {
             // What was kept for differences is as it was when reading fails.
-            let taken = catch_unwind(AssertUnwindSafe(|| goods.take_in(last)));
+            let taken = catch_unwind(AssertUnwindSafe(|| goods.take_in()));
             (goods, taken)
         });
         let (goods, taken) = work.await.ok()?;
@@ -195,6 +207,12 @@ impl Task {
                 receiver = self.receiver.name,
                 "no report: this is an error in kstrobe, please report it with the lines above"
             ),
+        }
+        // Only the report that is made at the end is the last.
+        let heir = if self.course.ends() { stopped.borrow().as_ref().and_then(|stop| stop.heir.clone()) } else { None };
+        if let (Some(heir), Some(base)) = (heir, goods.told()) {
+            // Who did not wait so long does without.
+            let _ = heir.send(base.clone());
         }
         // A report takes the place of the one that was to be tried again; records join those before them.
         self.retrying &= goods.service() != Service::Metrics;
@@ -271,10 +289,6 @@ impl Task {
         }
         verdict
     }
-}
-
-fn last(stopped: &watch::Receiver<Option<Stop>>) -> Option<Arc<Reading>> {
-    stopped.borrow().as_ref().and_then(|stop| stop.last.clone())
 }
 
 /// From 0 to 1; good enough to spread agents, and no more.

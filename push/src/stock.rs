@@ -71,6 +71,11 @@ impl Stock {
         self
     }
 
+    /// Up to where differences were taken in.
+    pub fn told(&self) -> Option<&Snapshot> {
+        self.base.as_ref()
+    }
+
     /// Whether a later report says all that an earlier one would.
     pub fn replaces(&self) -> bool {
         self.kind == Kind::RemoteWrite || self.temporality == Temporality::Cumulative

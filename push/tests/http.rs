@@ -51,7 +51,7 @@ async fn cumulative_reports_arrive_and_failures_are_made_up_for() {
     let url = format!("http://{}/base/", receiving.address);
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Cumulative), &source);
     until("five reports", || taken(&receiving).len() >= 5).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
 
     let came = receiving.came();
     assert!(came.iter().all(|came| came.path == "/base/v1/metrics"));
@@ -82,7 +82,7 @@ async fn differences_add_up_though_reports_fail() {
     let url = format!("http://{}", receiving.address);
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Delta), &source);
     until("six reports", || taken(&receiving).len() >= 6).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     let arrived = taken(&receiving).iter().map(values).fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
     let counted = source.grown.load(Ordering::SeqCst);
     assert_eq!(arrived, (counted as i64, counted));
@@ -96,7 +96,7 @@ async fn what_is_refused_for_good_is_dropped_and_counted() {
     let url = format!("http://{}", receiving.address);
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Delta), &source);
     until("two reports", || taken(&receiving).len() >= 2).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     let arrived: u64 = taken(&receiving).iter().map(|came| values(came).1).sum();
     assert_eq!(arrived, source.grown.load(Ordering::SeqCst) - 2, "each refused report had one");
     assert_eq!((usage.dropped["refused"], usage.retried), (4, 0));
@@ -117,7 +117,7 @@ async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
         until("failures", || pusher.usage().failed.values().sum::<u64>() >= 4).await;
         let usage = pusher.usage();
         assert_eq!((usage.queue_points, usage.sent, usage.last_success), (2, 0, None), "{kind:?}");
-        let usage = pusher.stop(Duration::from_millis(300), None).await;
+        let usage = pusher.stop(Duration::from_millis(300)).await;
         assert_eq!(usage.dropped.into_iter().collect::<Vec<_>>(), [("stopped", 2)], "{kind:?}");
         assert!(
             usage.superseded > 0 && usage.failed.keys().all(|reason| reason.starts_with("connect")),
@@ -125,6 +125,26 @@ async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
             usage.failed
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn differences_go_on_where_they_ended() {
+    let receiving = Receiving::start(&["200 OK", "503 Down"]);
+    let source = Counting::new();
+    let receiver = receiver(Kind::OtlpHttp, &format!("http://{}", receiving.address), Temporality::Delta);
+    let old = push(receiver.clone(), &source);
+    until("two reports", || taken(&receiving).len() >= 2).await;
+    let told = old.bequeath(PATIENCE);
+    let base = tokio::task::spawn_blocking(move || told.recv_timeout(PATIENCE).unwrap()).await.unwrap();
+    let read = source.clone();
+    let new = kstrobe_push::start(receiver, Arc::new(move || read.read()), Some(&base), &Handle::current());
+    assert!(old.stop(PATIENCE).await.dropped.is_empty());
+    let before = taken(&receiving).len();
+    until("two more", || taken(&receiving).len() >= before + 2).await;
+    assert!(new.stop(PATIENCE).await.dropped.is_empty());
+    let arrived = taken(&receiving).iter().map(values).fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+    let counted = source.grown.load(Ordering::SeqCst);
+    assert_eq!(arrived, (counted as i64, counted));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,7 +165,7 @@ async fn records_arrive_once_though_requests_fail() {
     outlet.put(record("x".repeat(2 << 20)));
     let watch = pusher.watch();
     assert_eq!(watch.usage().queue_points, 1);
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     assert_eq!((usage.receiver.as_str(), usage.sent, usage.queue_points), ("test/logs", 4, 0));
     assert_eq!(
         usage.dropped.into_iter().collect::<Vec<_>>(),
@@ -190,7 +210,7 @@ async fn spans_that_cannot_be_sent_are_kept_within_a_bound_and_counted() {
     let usage = pusher.usage();
     assert_eq!(usage.dropped["full"] + usage.queue_points, 3000, "{usage:?}");
     assert!(usage.queue_bytes <= 1 << 20 && usage.queue_points > 500, "{usage:?}");
-    let usage = pusher.stop(Duration::from_millis(300), None).await;
+    let usage = pusher.stop(Duration::from_millis(300)).await;
     assert_eq!(usage.dropped["full"] + usage.dropped["stopped"], 3000);
 }
 
@@ -213,6 +233,6 @@ async fn headers_are_read_again_from_their_file() {
     until("a failure", || pusher.usage().failed.contains_key("settings")).await;
     std::fs::write(&file, "Authorization: Bearer newest\n").unwrap();
     until("the newest token", || with("Bearer newest")).await;
-    pusher.stop(PATIENCE, None).await;
+    pusher.stop(PATIENCE).await;
     std::fs::remove_file(&file).unwrap();
 }

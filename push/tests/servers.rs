@@ -62,7 +62,7 @@ async fn root_victoria_metrics_has_what_was_counted() {
     let url = format!("http://{address}/opentelemetry");
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Cumulative), &source);
     away(&pusher, &mut server, Server::kill).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     assert!(usage.dropped.is_empty(), "{usage:?}");
 
     let counted = source.grown.load(Ordering::SeqCst) as f64;
@@ -103,7 +103,7 @@ async fn root_prometheus_has_what_was_counted() {
     receiver.resource.attributes.push(("host.arch".into(), "amd64".into()));
     let pusher = push(receiver, &source);
     away(&pusher, &mut server, Server::kill).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     assert!(usage.dropped.is_empty(), "{usage:?}");
 
     let counted = source.grown.load(Ordering::SeqCst) as f64;
@@ -155,7 +155,7 @@ async fn root_prometheus_ends_series_that_are_gone() {
     gone.store(true, Ordering::SeqCst);
     // Without markers they would be there for five minutes.
     until("their end", || live() == 0).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     assert!(usage.dropped.is_empty() && usage.failed.is_empty(), "{usage:?}");
 }
 
@@ -222,7 +222,7 @@ async fn collector(program: &std::path::Path, kind: Kind, temporality: Temporali
     let pusher = push(receiver(kind, &format!("http://{address}"), temporality), &source);
     // In good order: a difference that it took and could not say so would come again.
     away(&pusher, &mut server, if temporality == Temporality::Delta { Server::terminate } else { Server::kill }).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     assert!(usage.dropped.is_empty(), "{kind:?} {temporality:?}: {usage:?}");
     let counted = source.grown.load(Ordering::SeqCst);
     let reports = printed(&server.log());

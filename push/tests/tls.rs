@@ -122,7 +122,7 @@ async fn arrives(receiver: Receiver) {
     let what = format!("{receiver:?}");
     let pusher = push(receiver);
     until("points", || pusher.usage().sent >= 4).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     assert!(usage.failed.is_empty() && usage.dropped.is_empty(), "{what}: {usage:?}");
 }
 
@@ -132,7 +132,7 @@ async fn fails(receiver: Receiver, reason: &str, said: &[&str]) {
     LOG.lock().unwrap().clear();
     let pusher = push(receiver);
     until(&format!("`{reason}` of {what}"), || pusher.usage().failed.contains_key(reason)).await;
-    let usage = pusher.stop(Duration::from_millis(200), None).await;
+    let usage = pusher.stop(Duration::from_millis(200)).await;
     assert_eq!(usage.sent, 0, "{what}");
     let log = LOG.lock().unwrap().clone();
     for words in said {
@@ -172,7 +172,7 @@ async fn what_is_wrong_is_told(right: &Receiver, folder: &Folder, asks_for_certi
     });
     let pusher = push(plain);
     until("a failure without TLS", || !pusher.usage().failed.is_empty()).await;
-    assert_eq!(pusher.stop(Duration::from_millis(200), None).await.sent, 0);
+    assert_eq!(pusher.stop(Duration::from_millis(200)).await.sent, 0);
 }
 
 /// The files are read anew for each report.
@@ -185,7 +185,7 @@ async fn certificates_can_be_replaced(right: &Receiver, folder: &Folder) {
     until("a failure", || pusher.usage().failed.contains_key("tls")).await;
     put("ours.crt");
     until("points", || pusher.usage().sent >= 4).await;
-    let usage = pusher.stop(PATIENCE, None).await;
+    let usage = pusher.stop(PATIENCE).await;
     assert!(usage.dropped.is_empty(), "{usage:?}");
 }
 
@@ -234,7 +234,7 @@ async fn root_tls_prometheus_with_certificates_and_passwords() {
     // It may still be reading its empty store.
     let pusher = push(right.clone());
     until("points", || pusher.usage().sent >= 4).await;
-    pusher.stop(PATIENCE, None).await;
+    pusher.stop(PATIENCE).await;
     arrives(right.clone()).await;
     what_is_wrong_is_told(&right, &folder, true).await;
     certificates_can_be_replaced(&right, &folder).await;

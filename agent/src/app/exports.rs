@@ -12,7 +12,7 @@ use kstrobe_push::{Outlet, Usage, Watch};
 use super::lock;
 use crate::capture::form::Form;
 use crate::capture::spans::{About, spans};
-use crate::capture::store::{Capture, State};
+use crate::capture::store::Capture;
 use crate::events::line::Event;
 use crate::events::log;
 
@@ -75,7 +75,7 @@ impl Exports {
 fn made(capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) -> Result<Vec<spans::Span>, String> {
     let host = crate::receivers::host();
     let about = |epoch_offset_ns| About { capture, host: &host, times, epoch_offset_ns };
-    if capture.state == State::Failed {
+    if !capture.files.iter().any(|file| file.format == Form::Dat.name()) {
         return Ok(spans(about(None), &Default::default()));
     }
     let bytes = std::fs::read(folder.join(Form::Dat.file())).map_err(|e| format!("it cannot be read: {e}"))?;

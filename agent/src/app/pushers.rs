@@ -3,6 +3,7 @@
 use super::exports::Outlets;
 use super::{App, lock};
 use kstrobe_export::otlp::{Temporality, logs, spans};
+use kstrobe_export::snapshot::Snapshot;
 use kstrobe_export::{Format, own};
 use kstrobe_push::{Kind, Outlet, Pusher, Reading, Receiver};
 use std::sync::atomic::Ordering::Relaxed;
@@ -50,60 +51,69 @@ impl Pushers {
 
     /// From now on these are sent to, as if there had been nobody before.
     pub fn begin(&self, receivers: Vec<Receiver>) {
-        self.exchange(receivers, None);
+        *lock(&self.running) = receivers.into_iter().map(|receiver| self.start(receiver, None)).collect();
+        self.publish();
     }
 
     /// From now on these are sent to. Those that were before go on untouched with what they keep, the others send a last report.
-    /// Differences begin where those before them ended.
+    /// Differences begin where those of the same name ended, else with this moment.
     pub fn renew(&self, receivers: Vec<Receiver>) -> Changes {
-        let delta =
-            |receiver: &Receiver| receiver.kind != Kind::RemoteWrite && receiver.temporality == Temporality::Delta;
-        let same = lock(&self.running).iter().map(|sending| sending.receiver.clone()).collect::<Vec<_>>();
-        let new = |receiver: &&Receiver| delta(receiver) && !same.contains(receiver);
-        let seam = receivers.iter().any(|receiver| new(&receiver)).then(|| Arc::new(reading(&self.app, self.since)));
-        self.exchange(receivers, seam)
-    }
-
-    fn exchange(&self, receivers: Vec<Receiver>, seam: Option<Arc<Reading>>) -> Changes {
+        let mut changes = Changes::default();
         let mut running = lock(&self.running);
         let mut before = std::mem::take(&mut *running);
-        let mut changes = Changes::default();
-        for receiver in receivers {
-            running.push(match before.iter().position(|old| old.receiver == receiver) {
-                Some(at) => {
+        let mut same = |new: &Receiver| {
+            let at = before.iter().position(|old| old.receiver == *new)?;
+            Some(before.swap_remove(at))
+        };
+        let kept: Vec<Option<Sending>> = receivers.iter().map(&mut same).collect();
+        for (receiver, kept) in receivers.into_iter().zip(kept) {
+            running.push(match kept {
+                Some(sending) => {
                     changes.kept += 1;
-                    before.swap_remove(at)
+                    sending
                 }
                 None => {
                     changes.started += 1;
-                    self.start(receiver, seam.as_ref())
+                    let base = differs(&receiver).then(|| self.base(&receiver, &before));
+                    self.start(receiver, base.as_ref())
                 }
             });
         }
-        let pushers = running.iter().flat_map(Sending::pushers);
-        let outlets = Outlets {
-            logs: running.iter().flat_map(|s| s.logs.iter().map(|(_, outlet)| outlet.clone())).collect(),
-            traces: running.iter().flat_map(|s| s.traces.iter().map(|(_, outlet)| outlet.clone())).collect(),
-        };
-        self.app.exports.set(pushers.map(Pusher::watch).collect(), outlets);
         drop(running);
+        self.publish();
         changes.ended = before.len();
         let mut ending = lock(&self.ending);
         ending.retain(|last| !last.is_finished());
         for sending in before {
             tracing::info!(exporter = sending.receiver.name, "sent to no more: the configuration has changed");
-            let last = sending.into_pushers().map(|pusher| self.runtime.spawn(end(pusher, seam.clone())));
-            ending.extend(last);
+            ending.extend(sending.into_pushers().map(|pusher| self.runtime.spawn(end(pusher))));
         }
         changes
     }
 
-    fn start(&self, receiver: Receiver, seam: Option<&Arc<Reading>>) -> Sending {
+    /// Where differences begin.
+    fn base(&self, receiver: &Receiver, before: &[Sending]) -> Snapshot {
+        let old = before.iter().find(|old| old.receiver.name == receiver.name && differs(&old.receiver));
+        let told = old.and_then(|old| old.reports.bequeath(LAST_REPORTS).recv_timeout(LAST_REPORTS).ok());
+        told.unwrap_or_else(|| reading(&self.app, self.since).snapshot)
+    }
+
+    /// Lets the rest of the agent know what runs.
+    fn publish(&self) {
+        let running = lock(&self.running);
+        let outlets = Outlets {
+            logs: running.iter().flat_map(|s| s.logs.iter().map(|(_, outlet)| outlet.clone())).collect(),
+            traces: running.iter().flat_map(|s| s.traces.iter().map(|(_, outlet)| outlet.clone())).collect(),
+        };
+        let watches = running.iter().flat_map(Sending::pushers).map(Pusher::watch).collect();
+        self.app.exports.set(watches, outlets);
+    }
+
+    fn start(&self, receiver: Receiver, base: Option<&Snapshot>) -> Sending {
         let Receiver { name, logs, traces, .. } = &receiver;
         tracing::info!(exporter = name, url = receiver.shown(), logs, traces, "sending");
         let (app, since) = (self.app.clone(), self.since);
         let read = Arc::new(move || reading(&app, since));
-        let base = seam.map(|reading| &reading.snapshot);
         Sending {
             logs: receiver.logs.then(|| kstrobe_push::start_logs(&receiver, &self.runtime)),
             traces: receiver.traces.then(|| kstrobe_push::start_traces(&receiver, &self.runtime)),
@@ -115,7 +125,7 @@ impl Pushers {
     /// One last report each, within a bound.
     pub async fn stop(&self) {
         let running = std::mem::take(&mut *lock(&self.running));
-        let last = running.into_iter().flat_map(Sending::into_pushers).map(|pusher| tokio::spawn(end(pusher, None)));
+        let last = running.into_iter().flat_map(Sending::into_pushers).map(|pusher| tokio::spawn(end(pusher)));
         let mut last: Vec<_> = last.collect();
         last.append(&mut lock(&self.ending));
         for ended in last {
@@ -137,8 +147,13 @@ impl Sending {
     }
 }
 
-async fn end(pusher: Pusher, last: Option<Arc<Reading>>) {
-    let usage = pusher.stop(LAST_REPORTS, last).await;
+/// Whether it is sent differences.
+fn differs(receiver: &Receiver) -> bool {
+    receiver.kind != Kind::RemoteWrite && receiver.temporality == Temporality::Delta
+}
+
+async fn end(pusher: Pusher) {
+    let usage = pusher.stop(LAST_REPORTS).await;
     if let Some(points) = usage.dropped.get("stopped") {
         tracing::warn!(exporter = usage.receiver, points, "the last report did not arrive");
     }

@@ -1,6 +1,6 @@
 //! A recording as spans of OpenTelemetry: one for the capture, below it its longest calls, each within its caller.
 
-use super::store::{Capture, State};
+use super::store::Capture;
 use kstrobe_export::otlp::Value;
 use kstrobe_export::otlp::spans::{Span, SpanId, TraceId};
 use kstrobe_ftrace::calls::{Call, CallId, Calls};
@@ -97,7 +97,7 @@ fn root(about: About<'_>, calls: &Calls, trace: TraceId, told: usize) -> Span {
         start: times.0,
         end: times.1,
         attributes,
-        error: (capture.state == State::Failed).then(|| capture.error.clone()),
+        error: (!capture.error.is_empty()).then(|| capture.error.clone()),
     }
 }
 
@@ -153,7 +153,7 @@ fn wall(at_ns: u64, offset_ns: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::store::Trigger;
+    use crate::capture::store::{State, Trigger};
     use kstrobe_ftrace::calls::text;
 
     const GRAPH: &str = "\

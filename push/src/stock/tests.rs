@@ -95,7 +95,7 @@ fn differences_that_wait_become_part_of_the_next() {
 }
 
 #[test]
-fn one_reading_ends_one_receiver_s_differences_and_begins_another_s() {
+fn differences_of_one_receiver_go_on_where_those_of_another_ended() {
     let (mut old, mut sent) = (stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX), 0);
     let mut send = |stock: &mut Stock| {
         while let Some(part) = stock.first() {
@@ -105,9 +105,8 @@ fn one_reading_ends_one_receiver_s_differences_and_begins_another_s() {
     };
     old.take_in(reading(1, 0..10, 1));
     send(&mut old);
-    let seam = reading(2, 0..10, 3);
-    let mut new = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX).since(Some(&seam.snapshot));
-    old.take_in(seam);
+    old.take_in(reading(2, 0..10, 3));
+    let mut new = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX).since(old.told());
     new.take_in(reading(3, 0..10, 7));
     send(&mut old);
     send(&mut new);
