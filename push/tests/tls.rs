@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "../../web/tests/support/certificates.rs"]
+#[allow(dead_code, reason = "servers here have names of their own")]
 mod certificates;
 #[path = "support/server.rs"]
 mod server;
