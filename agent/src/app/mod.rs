@@ -39,7 +39,6 @@ use crate::logging::{self, Level};
 use crate::metrics::labels::Names;
 use crate::plan::Draft;
 use crate::prepare;
-use crate::receivers::receivers;
 use crate::rules::desk::Desk;
 use crate::sources::Choice;
 use crate::sources::diag::Diagnostic;
@@ -205,7 +204,7 @@ fn serve(
     };
     let walker = iterate::start(&app)?;
     let rules = rules::start(&app)?;
-    let (receivers, unsendable) = receivers(&intent.agent.exporters);
+    let (receivers, unsendable) = crate::receivers::receivers(&intent.agent.exporters);
     unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
     let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
     pushers.begin(receivers);
