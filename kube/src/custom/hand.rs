@@ -61,9 +61,10 @@ impl Hand {
         }
         let is_new = |wanted: &&WantedProbe| {
             let runs = self.taken.get(&wanted.uid).is_some_and(|taken| taken.generation == wanted.generation);
-            let waits = self.refused.get(&wanted.uid).is_some_and(|refused| {
-                refused.generation == wanted.generation && refused.again > now
-            });
+            let waits = self
+                .refused
+                .get(&wanted.uid)
+                .is_some_and(|refused| refused.generation == wanted.generation && refused.again > now);
             !runs && !waits
         };
         wanted.iter().find(is_new).map(|wanted| Change::Take(wanted.clone()))
@@ -109,7 +110,11 @@ impl Hand {
     }
 
     /// What is to be said of each object, by uid. `stands` tells how the probes of a text stand.
-    pub fn states(&mut self, wanted: &[WantedProbe], stands: impl Fn(&str) -> Vec<Stand>) -> BTreeMap<String, NodeProbe> {
+    pub fn states(
+        &mut self,
+        wanted: &[WantedProbe],
+        stands: impl Fn(&str) -> Vec<Stand>,
+    ) -> BTreeMap<String, NodeProbe> {
         self.refused.retain(|uid, _| wanted.iter().any(|wanted| wanted.uid == *uid));
         let mut states = BTreeMap::new();
         for (uid, taken) in &self.taken {
