@@ -43,7 +43,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         println!("not run: {why}");
     }
     check(root, &tools, options)?;
-    if options.runc { container::check(root, &tools.cases(), options.agent.as_deref()) } else { Ok(()) }
+    let content = container::Content::Image(options.agent.as_deref());
+    if options.runc { container::check(root, &tools.cases(), &content) } else { Ok(()) }
 }
 
 /// Fetches what is missing; the reason when that cannot be.
