@@ -145,7 +145,7 @@ fn pod(root: &Path, cases: Option<&Path>, report: &mut Report) {
         None => report.not_run(name, "the chart was not rendered".to_owned()),
         Some(cases) => match (programs::find("runc"), programs::cannot_install()) {
             (None, Some(why)) => report.not_run(name, format!("runc missing and not installed: {why}")),
-            _ => report.step(name, || container::check(root, cases, &container::Content::Plain(&agent))),
+            _ => report.step(name, || container::check(root, cases, Some(&agent))),
         },
     }
 }

@@ -56,39 +56,36 @@ const OLD_PROFILE: Profile = Profile {
 /// Fails when something is not as it should be.
 type Check = fn(&Workshop) -> Result<()>;
 
-/// What runs in the containers.
-pub enum Content<'a> {
-    /// The image, with this static program or one that is built for it.
-    Image(Option<&'a Path>),
-    /// A plain build with the libraries that it needs, where time is short: rights do not depend on how it is linked.
-    Plain(&'a Path),
-}
-
-/// What the chart's pods can do in a real container. `cases` has the rendered chart.
-pub fn check(root: &Path, cases: &Path, content: &Content) -> Result<()> {
+/// What the chart's pods can do in a real container. `cases` has the rendered chart. A static agent is put into the image, and
+/// one is built if none is given; another one runs with its libraries, since rights do not depend on how it is linked.
+pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     programs::install_these(&["runc", "ip"])?;
     std::thread::scope(|scope| {
         // Of its own, for the mounts that it sees are its own.
         let thread = scope.spawn(|| {
             // Nodes have tracefs mounted; here it may not be.
             machine::private_mounts()?;
-            of_thread(root, cases, content)
+            of_thread(root, cases, agent)
         });
         thread.join().map_err(|_| anyhow::anyhow!("the check panicked"))?
     })
 }
 
-fn of_thread(root: &Path, cases: &Path, content: &Content) -> Result<()> {
+fn of_thread(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     let folder = root.join("target/container");
     let rootfs = folder.join("rootfs");
     let _ = fs::remove_dir_all(&rootfs);
-    let image = match content {
-        Content::Image(agent) => {
-            let image = image::for_tests(root, *agent)?;
+    let dynamic = match agent {
+        Some(agent) => program::libraries(agent)?.then_some(agent),
+        None => None,
+    };
+    let image = match dynamic {
+        Some(agent) => image::plain(agent, &rootfs)?,
+        None => {
+            let image = image::for_tests(root, agent)?;
             image.files(&rootfs)?;
             image.config()?
         }
-        Content::Plain(agent) => image::plain(agent, &rootfs)?,
     };
     let seccomp = profile(&folder, &PROFILE)?;
     let mut workshop = Workshop { folder, rootfs, image, seccomp, cases: cases.to_owned() };
