@@ -116,6 +116,7 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
     diagnostics.append(&mut more);
     for probe in &mut all {
         probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
+        override_(probe, agent);
     }
     let (chosen, mut unknown) = choose(all.clone(), agent, choice);
     let runs = |probe: &Probe| chosen.iter().any(|chosen| chosen.name.value == probe.name.value);
@@ -126,6 +127,22 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
     let known = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
     diagnostics.append(&mut unknown);
     (known.then_some(chosen), diagnostics)
+}
+
+/// Adds what the configuration asks for to a probe. A label that a metric has already stays as it is. What is said of the probe
+/// itself stands over what is said of its pack.
+fn override_(probe: &mut Probe, agent: &Agent) {
+    let of = |name: &str| agent.overrides.iter().find(|o| o.name.value == *name);
+    let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack)) else { return };
+    probe.also.clone_from(&wanted.filter);
+    for metric in &mut probe.metrics {
+        for label in &wanted.labels {
+            if metric.labels.iter().all(|(name, _)| name.value != label.value) {
+                metric.labels.push((label.clone(), label.clone()));
+            }
+        }
+        metric.max_series = wanted.max_series.unwrap_or(metric.max_series);
+    }
 }
 
 /// YAML files right in a directory, in name order. A mounted ConfigMap shows each key as a link beside hidden folders.
@@ -169,7 +186,7 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
             ..problem(format!("there is no probe `{name}`"))
         });
     };
-    for s in agent.enable.iter().chain(&agent.disable) {
+    for s in agent.enable.iter().chain(&agent.disable).chain(agent.overrides.iter().map(|o| &o.name)) {
         unknown(&s.value, Some(s));
     }
     for name in choice.enable.iter().chain(&choice.disable).chain(&choice.only) {

@@ -18,6 +18,7 @@ mod upkeep;
 mod user_hooks;
 mod watch;
 mod web;
+mod workloads;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -35,12 +36,13 @@ use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
 use crate::metrics::labels::Names;
+use crate::metrics::owners::Owners;
 use crate::plan::Draft;
 use crate::prepare;
 use crate::rules::desk::Desk;
 use crate::sources::Choice;
 use crate::sources::diag::Diagnostic;
-use crate::telemetry::{Observed, Telemetry};
+use crate::telemetry::{Observed, Telemetry, WorkloadsUse};
 use events::Sink;
 use intent::{Intent, Reading};
 use kstrobe_export::Format;
@@ -108,6 +110,12 @@ struct App {
     web: Arc<kstrobe_web::Counters>,
     /// What became of what was sent to receivers.
     exports: Mutex<Vec<kstrobe_push::Watch>>,
+    /// What cgroups belong to.
+    owners: Arc<Owners>,
+    /// Whoever follows them.
+    workloads: workloads::Asks,
+    /// What it last said of itself.
+    workloads_use: Mutex<Option<WorkloadsUse>>,
 }
 
 /// What is to be told of the configuration.
@@ -182,7 +190,9 @@ fn serve(
     let (asks, asked) = channel();
     runtime.block_on(async { reload_signal(asks.clone()) })?;
     let captures = capturing::start(&intent.agent, &intent.drafts, &addresses);
-    let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures, source.counters().clone()));
+    let (asks_of_workloads, news) = workloads::asks();
+    let (btf, counters) = (options.source.btf.as_deref(), source.counters().clone());
+    let app = Arc::new(App::start(&intent.drafts, btf, captures, counters, asks_of_workloads));
     let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
     app.configured(mistakes.len(), &intent);
@@ -198,6 +208,7 @@ fn serve(
         ended.close();
     };
     let walker = iterate::start(&app)?;
+    let following = workloads::start(&app, news, &intent.agent)?;
     let rules = rules::start(&app)?;
     let pushers = pushers::start(&app, receivers, runtime.handle());
     let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
@@ -225,6 +236,7 @@ fn serve(
     upkeep.stop();
     reader.stop();
     walker.stop();
+    following.stop();
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     tracing::info!("stopped");
     Ok(served?)
@@ -247,7 +259,14 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
 }
 
 impl App {
-    fn start(drafts: &[Draft], btf: Option<&Path>, captures: Captures, web: Arc<kstrobe_web::Counters>) -> App {
+    fn start(
+        drafts: &[Draft],
+        btf: Option<&Path>,
+        captures: Captures,
+        web: Arc<kstrobe_web::Counters>,
+        workloads: workloads::Asks,
+    ) -> App {
+        let owners = Arc::<Owners>::default();
         sys::raise_open_files();
         sweep();
         if drafts.is_empty() {
@@ -264,7 +283,7 @@ impl App {
         let probes = drafts.iter().map(start).collect();
         let app = App {
             probes: RwLock::default(),
-            names: Mutex::new(Names::new()),
+            names: Mutex::new(Names::new().with_owners(owners.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),
             demand: iterate::Demand::default(),
             captures: RwLock::new(captures),
@@ -273,6 +292,9 @@ impl App {
             native_bucket_limit: AtomicUsize::default(),
             web,
             exports: Mutex::default(),
+            owners,
+            workloads,
+            workloads_use: Mutex::default(),
         };
         app.run_these(probes);
         app
@@ -282,6 +304,7 @@ impl App {
     fn configured(&self, mistakes: usize, intent: &Intent) {
         self.telemetry.configured(mistakes, &intent.hash);
         self.native_bucket_limit.store(intent.agent.native_bucket_limit, Relaxed);
+        self.owners.set_patience(workloads::Pace::of(&intent.agent).patience());
     }
 
     /// The probes that run now.
@@ -296,6 +319,7 @@ impl App {
         let _names = lock(&self.names);
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
         self.demand.serve(iterated);
+        self.workloads.tell(workloads::News::Probes);
     }
 
     /// Rules and captures now.
@@ -337,6 +361,7 @@ impl App {
             exemplars = desk.exemplars();
         }
         observed.web = Some(self.web.counts());
+        observed.workloads = lock(&self.workloads_use).clone();
         observed.exports = lock(&self.exports).iter().map(kstrobe_push::Watch::usage).collect();
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
