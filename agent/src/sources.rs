@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
+pub use kstrobe_config::model::PodSource;
 use kstrobe_config::model::{Agent, Location, Probe, Spanned};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes};
@@ -116,7 +117,7 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
     diagnostics.append(&mut more);
     for probe in &mut all {
         probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
-        override_(probe, agent);
+        apply_override(probe, agent);
     }
     let (chosen, mut unknown) = choose(all.clone(), agent, choice);
     let runs = |probe: &Probe| chosen.iter().any(|chosen| chosen.name.value == probe.name.value);
@@ -131,7 +132,7 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
 
 /// Adds what the configuration asks for to a probe. A label that a metric has already stays as it is. What is said of the probe
 /// itself stands over what is said of its pack.
-fn override_(probe: &mut Probe, agent: &Agent) {
+fn apply_override(probe: &mut Probe, agent: &Agent) {
     let of = |name: &str| agent.overrides.iter().find(|o| o.name.value == *name);
     let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack)) else { return };
     probe.also.clone_from(&wanted.filter);
@@ -274,6 +275,26 @@ metrics: { b_total: { type: counter } }
         assert_eq!(chosen(Choice::default()), "");
         assert_eq!(chosen(Choice { enable: pack(), ..Choice::default() }), "a b");
         assert_eq!(chosen(Choice { only: pack(), ..Choice::default() }), "a b");
+    }
+
+    #[test]
+    fn overrides_add_to_probes_and_packs() {
+        let config = "probes: { override: { pack: { labels: [unit] }, a: { labels: [pod, namespace], max_series: 7, where: pid > 1 } } }";
+        let file = |name: &str, text: &str| Arc::new(SourceFile { name: name.into(), text: text.into() });
+        let text = FILE.replace("b_total: { type: counter }", "b_total: { type: counter, labels: { unit: comm } }");
+        let agent = kstrobe_config::agent(&file("kstrobe.yaml", config)).0.unwrap();
+        let choice = Choice { only: vec!["a".into(), "b".into()], ..Choice::default() };
+        let (chosen, told) = chosen_of((vec![file("pack.yaml", &text)], vec![]), &agent, &choice);
+        assert_eq!(told.iter().map(Diagnostic::one_line).collect::<Vec<_>>(), Vec::<String>::new());
+        let probes = chosen.unwrap();
+        let labels = |probe: &Probe| -> Vec<String> {
+            let labels = probe.metrics[0].labels.iter();
+            labels.map(|(name, value)| format!("{}={}", name.value, value.value)).collect()
+        };
+        let [a, b] = probes.as_slice() else { panic!("two probes") };
+        assert_eq!((labels(a), a.metrics[0].max_series), (vec!["pod=pod".into(), "namespace=namespace".into()], 7));
+        assert_eq!(a.also.as_ref().map(|also| also.value.as_str()), Some("pid > 1"));
+        assert_eq!((labels(b), b.metrics[0].max_series), (vec!["unit=comm".to_owned()], 1024), "its own label stays");
     }
 
     #[test]

@@ -78,6 +78,10 @@ pub struct WorkloadsUse {
     pub expired: u64,
     /// Meant by a condition whose map is full.
     pub unselected: u64,
+    /// Requests to Kubernetes that failed: of what, and why.
+    pub failures: Vec<(&'static str, &'static str, u64)>,
+    /// What was done and seen there.
+    pub events: Vec<(&'static str, u64)>,
 }
 
 /// Whether a hook is attached.
@@ -419,6 +423,17 @@ fn family<L: EncodeLabelSet, M: EncodeMetric>(
     Ok(())
 }
 
+/// A metric without labels.
+fn single(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    metric: impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(out.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,6 +500,8 @@ mod tests {
                 reused: 8,
                 expired: 9,
                 unselected: 10,
+                failures: vec![("pods", "timeout", 11)],
+                events: vec![("listed", 12)],
             }),
             web: Some(kstrobe_web::Counts {
                 open: 2,
@@ -559,6 +576,8 @@ mod tests {
                 "kstrobe_workloads_reused_total 8",
                 "kstrobe_workloads_expired_total 9",
                 "kstrobe_workloads_unselected 10",
+                r#"kstrobe_kubernetes_failures_total{request="pods",reason="timeout"} 11"#,
+                r#"kstrobe_kubernetes_events_total{event="listed"} 12"#,
                 "kstrobe_http_open_connections 2",
                 "kstrobe_http_connections_total 7",
                 r#"kstrobe_http_connections_ended_total{reason="idle"} 3"#,

@@ -272,8 +272,11 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
         stopped.store(true, Ordering::Relaxed);
     });
     let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
-    let app = App::start(drafts, btf, captures, Arc::default());
+    let (asks, news) = workloads::asks();
+    let app = Arc::new(App::start(drafts, btf, captures, Arc::default(), asks));
+    let following = workloads::start(&app, news, &AgentConfig::default()).map_err(said)?;
     let said = |e: ProfileError| e.to_string();
-    let wanted = app.find_stacks(metric).map_err(said)?;
-    app.profile(&wanted, Some(time.unwrap_or(A_YEAR)), &stop).map_err(said)
+    let profile = app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop));
+    following.stop();
+    profile.map_err(said)
 }

@@ -155,8 +155,7 @@ impl TableSeries {
     }
 
     fn is_over(&self, known: &Known, owners: &Owners, now: Instant) -> bool {
-        let of_cgroups = self.table.key.iter().zip(known.labels.iter());
-        of_cgroups.into_iter().any(|(field, text)| {
+        self.table.key.iter().zip(known.labels.iter()).any(|(field, text)| {
             let Decoder::Cgroup(name) = field.decoder else { return false };
             match owners.status(id(field, &known.key)) {
                 Status::Named(workload) => owners::text(&workload, name) != &**text,

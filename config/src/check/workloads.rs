@@ -9,7 +9,7 @@ use crate::raw::{Entry, Node};
 use crate::report::{Problem, Report};
 
 const KUBERNETES: Keys =
-    Keys { of: "`kubernetes`", known: &["source", "node", "kubelet_url", "kubeconfig"], later: &[] };
+    Keys { of: "`kubernetes`", known: &["source", "node", "kubelet_url", "kubelet_ca", "kubeconfig"], later: &[] };
 const WORKLOADS: Keys = Keys { of: "`workloads`", known: &["walk", "grace", "wait"], later: &[] };
 const OVERRIDE: Keys = Keys { of: "an override", known: &["labels", "where", "max_series"], later: &[] };
 const SOURCES: [&str; 4] = ["auto", "api", "kubelet", "none"];
@@ -56,6 +56,7 @@ pub(super) fn kubernetes(entry: &Entry, report: &mut Report) -> Kubernetes {
         fields.get(key).and_then(|node| fields::text(node, what, report)).map(|text| text.value)
     };
     let (node, kubeconfig) = (text("node", "the name of a node"), text("kubeconfig", "a path"));
+    let kubelet_ca = text("kubelet_ca", "a path");
     let kubelet_url = fields.get("kubelet_url").and_then(|node| {
         fields::parsed(node, "an address such as `https://127.0.0.1:10250`", report, |text| {
             match text.strip_prefix("https://").or(text.strip_prefix("http://")) {
@@ -74,7 +75,7 @@ pub(super) fn kubernetes(entry: &Entry, report: &mut Report) -> Kubernetes {
         let diagnostic = Diagnostic::warning(&url.at, "the kubelet is not asked, as `source` does not say so");
         report.push(diagnostic.hint("write `source: kubelet`"));
     }
-    Kubernetes { source, node, kubelet_url: kubelet_url.map(|url| url.value), kubeconfig }
+    Kubernetes { source, node, kubelet_url: kubelet_url.map(|url| url.value), kubelet_ca, kubeconfig }
 }
 
 /// `probes.override:` by probe or pack.

@@ -11,6 +11,9 @@ pub struct Kubernetes {
     pub node: Option<String>,
     /// `kubelet_url:` default `https://127.0.0.1:10250`.
     pub kubelet_url: Option<String>,
+    /// `kubelet_ca:` a path to the authorities of the kubelet's certificate; absent means those of the system, and that a kubelet on
+    /// this host is taken as it is.
+    pub kubelet_ca: Option<String>,
     /// `kubeconfig:` a path; absent means the service account of the agent's pod.
     pub kubeconfig: Option<String>,
 }

@@ -238,6 +238,8 @@ impl Follower {
             reused: counts.reused,
             expired: counts.expired,
             unselected: unselected as u64,
+            failures: Vec::new(),
+            events: Vec::new(),
         }
     }
 }
