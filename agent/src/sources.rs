@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 pub use kstrobe_config::model::PodSource;
-use kstrobe_config::model::{Agent, Location, Probe, Spanned};
+use kstrobe_config::model::{Agent, Location, Owner, Probe, Shape, Spanned};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes};
 
@@ -134,7 +134,9 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
 /// itself stands over what is said of its pack.
 fn apply_override(probe: &mut Probe, agent: &Agent) {
     let of = |name: &str| agent.overrides.iter().find(|o| o.name.value == *name);
-    let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack)) else { return };
+    // Of a pack, what workloads have to do with: its rows and what is nobody's stay as they are.
+    let anybodys = !matches!(probe.shape, Shape::Poll { .. }) && probe.owner != Owner::Nobody;
+    let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack).filter(|_| anybodys)) else { return };
     probe.also.clone_from(&wanted.filter);
     for metric in &mut probe.metrics {
         for label in &wanted.labels {

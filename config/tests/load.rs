@@ -198,7 +198,8 @@ fn an_agent_file_gives_values_and_defaults() {
 #[test]
 fn whose_events_are() {
     let owner = |shape: &str, owner: &str| {
-        let text = format!("probe: p\nsummary: A probe.\n{shape}\n{owner}\nmetrics: {{ x_total: {{ type: counter }} }}\n");
+        let text =
+            format!("probe: p\nsummary: A probe.\n{shape}\n{owner}\nmetrics: {{ x_total: {{ type: counter }} }}\n");
         load(&text).remove(0).owner
     };
     let at = "at: rawtracepoint:sched_waking";

@@ -13,11 +13,12 @@ use kstrobe_ebpf::typed::Attach;
 
 use super::attached::Attached;
 use super::probe::Running;
-use super::{App, lock};
+use super::{App, lock, workloads};
 use crate::http::{Access, Captures, Denied, ProfileError, ProfileRequest, StacksStatus};
 use crate::metrics::labels::Names;
 use crate::metrics::stacks::{self as sums, NO_FRAMES, StackSums};
 use crate::plan::{Draft, Metric};
+use crate::sources::AgentConfig;
 use crate::stacks::processes::Processes;
 use crate::stacks::{Addresses, Profile, Resolved, Sample, Unit, symbols};
 use kstrobe_export::snapshot::{Descriptor, Moment};

@@ -118,7 +118,14 @@ impl TableSeries {
             }
         }
         self.previous = now.wall;
-        Ok(folded.columns.into_iter().zip(&self.families).map(|(column, shape)| self.family(shape, column)).collect())
+        let shown = folded.columns.into_iter().zip(&self.families).map(|(column, shape)| self.family(shape, column));
+        let shown = shown.collect();
+        if let Some(ttl) = self.ttl {
+            // What only has a rest is shown for as long as any series that does not change.
+            let idle = |group: &Group| now.mono.saturating_duration_since(group.changed) >= ttl;
+            self.groups.retain(|_, group| !group.slots.is_empty() || !idle(group));
+        }
+        Ok(shown)
     }
 
     /// Time to live of its keys; `None` when none is ever given back, as in tables without an index (a dense slot is there
@@ -157,7 +164,10 @@ impl TableSeries {
     fn is_over(&self, known: &Known, owners: &Owners, now: Instant) -> bool {
         self.table.key.iter().zip(known.labels.iter()).any(|(field, text)| {
             let Decoder::Cgroup(name) = field.decoder else { return false };
-            match owners.status(id(field, &known.key)) {
+            let id = id(field, &known.key);
+            match owners.status(id) {
+                // What belongs to no cgroup at all never ends.
+                Status::Absent if id == 0 => false,
                 Status::Named(workload) => owners::text(&workload, name) != &**text,
                 Status::Unnamed => false,
                 // It had names, and is kept no longer.
@@ -168,6 +178,12 @@ impl TableSeries {
                 }),
             }
         })
+    }
+
+    /// Whether none of the names of cgroups is known.
+    fn is_unnamed(&self, labels: &LabelTexts) -> bool {
+        let mut names = self.table.key.iter().zip(labels.iter());
+        names.all(|(field, text)| !matches!(field.decoder, Decoder::Cgroup(_)) || text.is_empty())
     }
 
     /// Keys that wait for the names of their cgroups.
@@ -276,11 +292,11 @@ impl TableSeries {
         let since = waited.get(key).copied().unwrap_or(now);
         let over = now.saturating_duration_since(since) >= owners.patience().wait;
         let mut fields = self.table.key.iter().filter(|field| matches!(field.decoder, Decoder::Cgroup(_)));
-        let missing = fields.any(|field| match owners.status(id(field, key)) {
-            Status::Named(_) => false,
-            Status::Unnamed => true,
-            // Whoever looked since has not found it: it has ended.
-            Status::Absent => owners.walked().is_none_or(|walked| walked <= since),
+        let missing = fields.any(|field| match (owners.status(id(field, key)), id(field, key)) {
+            (Status::Named(_), _) | (Status::Absent, 0) => false,
+            (Status::Unnamed, _) => true,
+            // Whoever looked since has not found it: it has ended, or is not to be seen from here.
+            (Status::Absent, _) => owners.walked().is_none_or(|walked| walked <= since),
         });
         (missing && !over).then_some(since)
     }
@@ -319,9 +335,11 @@ impl TableSeries {
 
     fn forget(&mut self, slot: u32) -> bool {
         let Some(known) = self.known.get_mut(slot as usize).and_then(Option::take) else { return false };
+        let unnamed = self.of_cgroups && self.is_unnamed(&known.labels);
         if let Some(group) = self.groups.get_mut(&known.labels) {
             group.slots.retain(|&other| other != slot);
-            if group.slots.is_empty() {
+            // A cgroup that cannot be seen from here may go on counting under another slot: its series must not go back.
+            if group.slots.is_empty() && (group.rest.is_empty() || !unnamed) {
                 self.groups.remove(&known.labels);
             }
         }

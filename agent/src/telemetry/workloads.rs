@@ -20,7 +20,13 @@ pub(super) fn encode(out: &mut DescriptorEncoder, used: &WorkloadsUse) -> fmt::R
     single(out, "workloads_unresolved", help, None, ConstCounter::new(used.unresolved))?;
     let help = "Cgroups whose names came, or became more, after they had been shown without.";
     single(out, "workloads_late", help, None, ConstCounter::new(used.late))?;
-    single(out, "workloads_reused", "Ids of cgroups that meant another one before.", None, ConstCounter::new(used.reused))?;
+    single(
+        out,
+        "workloads_reused",
+        "Ids of cgroups that meant another one before.",
+        None,
+        ConstCounter::new(used.reused),
+    )?;
     let help = "Cgroups that were forgotten some time after their end.";
     single(out, "workloads_expired", help, None, ConstCounter::new(used.expired))?;
     let help = "Cgroups that a condition means and its map has no room for.";

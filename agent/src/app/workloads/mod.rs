@@ -32,6 +32,8 @@ const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 pub(crate) enum News {
     /// Other probes run now.
     Probes,
+    /// Cgroups came or went.
+    Groups,
     /// There is a pod, or it changed.
     Pod(Box<Pod>),
     /// The pod with this uid is gone.
@@ -112,6 +114,7 @@ pub(super) fn start(app: &Arc<App>, news: Receiver<News>, agent: &AgentConfig) -
         source,
         telling: None,
         walked: None,
+        changed: false,
         failure: None,
     };
     let thread = std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&news))?;
@@ -128,6 +131,8 @@ struct Follower {
     /// What tells of pods, for as long as it lives.
     telling: Option<Box<dyn Send>>,
     walked: Option<Instant>,
+    /// Cgroups came or went since.
+    changed: bool,
     /// Why cgroups cannot be looked at, as it was last said.
     failure: Option<String>,
 }
@@ -166,6 +171,7 @@ impl Follower {
         let now = Instant::now();
         match news {
             News::Probes => self.walked = None,
+            News::Groups => self.changed = true,
             News::Pod(pod) => self.table.pod_seen(*pod, now),
             News::PodGone(uid) => self.table.pod_gone(&uid, now),
             News::Pods(pods) => self.table.pods_are(pods, now),
@@ -178,14 +184,18 @@ impl Follower {
         let probes = self.app.probes();
         if !probes.iter().any(|probe| lock(probe).asks_for_cgroups()) {
             *lock(&self.app.workloads_use) = None;
+            // Who asked once may ask again: what the kernel tells meanwhile must not pile up.
+            if std::mem::take(&mut self.changed) {
+                self.look(false);
+            }
             return None;
         }
         if let Some(source) = self.source.take() {
             self.telling = source(self.app.workloads.clone());
         }
         let due = self.walked.is_none_or(|walked| walked.elapsed() >= self.pace.walk);
-        if due {
-            self.walk();
+        if due || std::mem::take(&mut self.changed) {
+            self.look(due);
         }
         let now = Instant::now();
         self.table.tick(now);
@@ -196,17 +206,19 @@ impl Follower {
         Some(next)
     }
 
-    fn walk(&mut self) {
-        // Also when it fails: not again at once.
-        self.walked = Some(Instant::now());
+    /// Looks at all cgroups, or at those that changed.
+    fn look(&mut self, all: bool) {
+        if all {
+            // Also when it fails: not again at once.
+            self.walked = Some(Instant::now());
+        }
         let groups = match &mut self.groups {
             Some(groups) => Ok(groups),
-            None => Groups::here().map(|groups| self.groups.insert(groups)),
+            None => Groups::here(&self.app.workloads).map(|groups| self.groups.insert(groups)),
         };
-        let failure = match groups.and_then(|groups| groups.walk(&mut self.table)) {
-            Ok(()) => None,
-            Err(reason) => Some(reason),
-        };
+        let table = &mut self.table;
+        let looked = groups.and_then(|groups| if all { groups.walk(table) } else { groups.changes(table) });
+        let failure = looked.err();
         match (&failure, &self.failure) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::error!(reason, "cgroups cannot be looked at: their names are missing");

@@ -129,6 +129,24 @@ fn what_nobody_saw_is_shown_without_a_name_and_goes() {
     assert_eq!(node.ended(70), Vec::<u32>::new(), "nobody has looked again");
     node.tell(63);
     assert_eq!(node.ended(70), [1]);
+    // It may only not be seen from here: what it counts goes on.
+    node.series.evict(&[1], counts.as_slice());
+    assert_eq!(text(&node.read(&words(&[]), &[], 71)), "=5");
+    node.tell(72);
+    node.read(&words(&[0, 2]), &index, 71);
+    assert_eq!(text(&node.read(&words(&[0, 2]), &index, 73)), "=7");
+    node.series.evict(&[1], words(&[0, 2]).as_slice());
+    assert_eq!(text(&node.read(&words(&[]), &[], 900)), "=7");
+    assert_eq!(text(&node.read(&words(&[]), &[], 971)), "=7", "shown once more");
+    assert_eq!(text(&node.read(&words(&[]), &[], 972)), "", "as long as any series that does not change");
+}
+
+#[test]
+fn what_belongs_to_no_cgroup_neither_waits_nor_ends() {
+    let mut node = Node::new(table(&[CgroupName::Pod], vec![CellKind::Counter]));
+    assert_eq!(text(&node.read(&words(&[0, 5]), &[(0, 1)], 1)), "=5");
+    node.tell(1000);
+    assert_eq!(node.ended(1001), Vec::<u32>::new());
 }
 
 #[test]
