@@ -104,7 +104,7 @@ fn a_series_waits_for_its_name_but_not_for_ever() {
     node.named(11, "web-1", 33);
     assert_eq!(node.ended(33), [2]);
     node.series.evict(&[2], counts.as_slice());
-    assert_eq!(text(&node.read(&words(&[0, 5, 2]), &[(10, 1), (11, 2)], 34)), "web-0=5 web-1=2");
+    assert_eq!(text(&node.read(&words(&[0, 5, 2]), &[(10, 1), (11, 2)], 34)), "=7 web-0=5 web-1=2");
 }
 
 #[test]
