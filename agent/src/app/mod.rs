@@ -208,7 +208,7 @@ fn serve(
         ended.close();
     };
     let walker = iterate::start(&app)?;
-    let following = workloads::start(&app, news, &intent.agent)?;
+    let following = workloads::start(&app, news, &intent.agent, runtime.handle())?;
     let rules = rules::start(&app)?;
     let pushers = pushers::start(&app, receivers, runtime.handle());
     let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());

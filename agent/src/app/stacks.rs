@@ -275,7 +275,7 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
     let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
     let (asks, news) = workloads::asks();
     let app = Arc::new(App::start(drafts, btf, captures, Arc::default(), asks));
-    let following = workloads::start(&app, news, &AgentConfig::default()).map_err(said)?;
+    let following = workloads::start(&app, news, &AgentConfig::default(), runtime.handle()).map_err(said)?;
     let said = |e: ProfileError| e.to_string();
     let profile = app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop));
     following.stop();

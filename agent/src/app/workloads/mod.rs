@@ -6,6 +6,7 @@
 
 mod conditions;
 mod groups;
+mod pods;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kstrobe_kube::Counters;
 use kstrobe_workloads::{Pod, Settings, Table};
+use tokio::runtime::Handle;
 
 use super::{App, lock};
 use crate::metrics::owners::Patience;
@@ -21,6 +24,7 @@ use crate::sources::AgentConfig;
 use crate::telemetry::WorkloadsUse;
 pub(super) use conditions::Matching;
 use groups::Groups;
+use pods::{Teller, Telling};
 
 /// Looks in between, when something was asked for or told, come at most so often.
 const SOON: Duration = Duration::from_millis(50);
@@ -38,8 +42,6 @@ pub(crate) enum News {
     Pod(Box<Pod>),
     /// The pod with this uid is gone.
     PodGone(Arc<str>),
-    /// These pods there are, and no others.
-    Pods(Vec<Pod>),
     /// Nobody will ask any more.
     Stop,
 }
@@ -75,9 +77,6 @@ impl Pace {
     }
 }
 
-/// Starts telling of pods, once: whoever does, ends when the thread does.
-pub(super) type Source = Box<dyn FnOnce(Asks) -> Option<Box<dyn Send>> + Send>;
-
 /// The thread that follows.
 pub(super) struct Following {
     asks: Asks,
@@ -98,21 +97,27 @@ pub(super) fn asks() -> (Asks, Receiver<News>) {
     (Asks(asks), news)
 }
 
-/// Starts it.
-pub(super) fn start(app: &Arc<App>, news: Receiver<News>, agent: &AgentConfig) -> std::io::Result<Following> {
-    let (asks, pace) = (app.workloads.clone(), Pace::of(agent));
-    let node: Option<Arc<str>> = None;
-    let source: Option<Source> = None;
+/// Starts it. Who tells of pods is asked by tasks of the runtime.
+pub(super) fn start(
+    app: &Arc<App>,
+    news: Receiver<News>,
+    agent: &AgentConfig,
+    runtime: &Handle,
+) -> std::io::Result<Following> {
+    let (asks, pace, node) = (app.workloads.clone(), Pace::of(agent), pods::node(agent));
+    let counters = Arc::new(Counters::default());
+    let teller = Teller::of(agent, &node, &counters, runtime);
     // Without anybody who tells of pods there is nothing to wait for.
-    let patience = if source.is_some() { pace.wait } else { Duration::ZERO };
-    let settings = Settings { node, grace: pace.grace, patience };
+    let patience = if teller.is_some() { pace.wait } else { Duration::ZERO };
+    let settings = Settings { node: Some(node.into()), grace: pace.grace, patience };
     let follower = Follower {
         app: app.clone(),
         pace,
         table: Table::new(settings),
         groups: None,
-        source,
+        teller,
         telling: None,
+        counters,
         walked: None,
         changed: false,
         failure: None,
@@ -127,9 +132,12 @@ struct Follower {
     table: Table,
     /// Set once some probe has asked.
     groups: Option<Groups>,
-    source: Option<Source>,
+    /// Who tells of pods, before somebody asks.
+    teller: Option<Teller>,
     /// What tells of pods, for as long as it lives.
-    telling: Option<Box<dyn Send>>,
+    telling: Option<Telling>,
+    /// What came of asking for pods.
+    counters: Arc<Counters>,
     walked: Option<Instant>,
     /// Cgroups came or went since.
     changed: bool,
@@ -174,7 +182,6 @@ impl Follower {
             News::Groups => self.changed = true,
             News::Pod(pod) => self.table.pod_seen(*pod, now),
             News::PodGone(uid) => self.table.pod_gone(&uid, now),
-            News::Pods(pods) => self.table.pods_are(pods, now),
             News::Stop => {}
         }
     }
@@ -190,8 +197,8 @@ impl Follower {
             }
             return None;
         }
-        if let Some(source) = self.source.take() {
-            self.telling = source(self.app.workloads.clone());
+        if let Some(teller) = self.teller.take() {
+            self.telling = Some(teller.start(self.app.workloads.clone()));
         }
         let due = self.walked.is_none_or(|walked| walked.elapsed() >= self.pace.walk);
         if due || std::mem::take(&mut self.changed) {
@@ -230,7 +237,7 @@ impl Follower {
     }
 
     fn used(&self, unselected: usize) -> WorkloadsUse {
-        let counts = self.table.counts();
+        let (counts, asked) = (self.table.counts(), self.counters.counts());
         let (mut named, mut waiting, mut ended) = (0, 0, 0);
         for group in self.table.groups() {
             *match (group.ended, group.workload) {
@@ -250,8 +257,8 @@ impl Follower {
             reused: counts.reused,
             expired: counts.expired,
             unselected: unselected as u64,
-            failures: Vec::new(),
-            events: Vec::new(),
+            failures: asked.failures.into_iter().map(|((of, reason), n)| (of, reason, n)).collect(),
+            events: asked.events.into_iter().collect(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kstrobe_kube::config::Pem;
 use kstrobe_kube::pods::{self, Kubelet, Source};
@@ -16,12 +17,15 @@ use crate::sources::{AgentConfig, PodSource};
 
 /// Where the kubelet of this node listens.
 const KUBELET: &str = "https://127.0.0.1:10250";
+/// Between two attempts to find out where to ask.
+const AGAIN: Duration = Duration::from_secs(30);
 /// Changes that may wait for the thread that follows workloads.
 const WAITING: usize = 256;
 
-/// Who tells of pods, not yet asked.
+/// Who tells of pods, not yet asked: files of a service account may come later than the agent.
 pub(super) struct Teller {
-    source: Source,
+    agent: AgentConfig,
+    node: String,
     counters: Arc<Counters>,
     runtime: Handle,
 }
@@ -37,31 +41,29 @@ impl Drop for Telling {
 
 impl Teller {
     /// By the configuration. Without Kubernetes here there is nobody, which is an error only where somebody is asked for.
-    pub fn find(agent: &AgentConfig, node: &str, counters: &Arc<Counters>, runtime: &Handle) -> Option<Teller> {
-        let asked = &agent.kubernetes;
-        let found = match asked.source {
-            PodSource::None => return None,
-            PodSource::Auto | PodSource::Api => api(agent).map(|client| Source::Api { client, node: node.to_owned() }),
-            PodSource::Kubelet => kubelet(agent),
+    pub fn of(agent: &AgentConfig, node: &str, counters: &Arc<Counters>, runtime: &Handle) -> Option<Teller> {
+        let nobody = match agent.kubernetes.source {
+            PodSource::None => true,
+            PodSource::Auto => config(agent).is_err(),
+            PodSource::Api | PodSource::Kubelet => false,
         };
-        match found {
-            Ok(source) => Some(Teller { source, counters: counters.clone(), runtime: runtime.clone() }),
-            Err(reason) if asked.source == PodSource::Auto => {
-                tracing::info!(reason, "pods have no names here");
-                None
-            }
-            Err(reason) => {
-                tracing::error!(reason, "pods cannot be asked for: their names are missing");
-                None
-            }
-        }
+        let (agent, node) = (agent.clone(), node.to_owned());
+        (!nobody).then(|| Teller { agent, node, counters: counters.clone(), runtime: runtime.clone() })
     }
 
-    /// Begins.
+    /// Begins, and goes on trying until it can.
     pub fn start(self, asks: Asks) -> Telling {
-        let Teller { source, counters, runtime } = self;
-        tracing::info!(from = if matches!(source, Source::Api { .. }) { "API server" } else { "kubelet" }, "following pods");
+        let Teller { agent, node, counters, runtime } = self;
         Telling(runtime.spawn(async move {
+            let source = loop {
+                match source(&agent, &node) {
+                    Ok(source) => break source,
+                    Err(reason) => tracing::error!(reason, "pods cannot be asked for: their names are missing"),
+                }
+                tokio::time::sleep(AGAIN).await;
+            };
+            let from = if matches!(source, Source::Api { .. }) { "API server" } else { "kubelet" };
+            tracing::info!(from, node, "following pods");
             let (tell, mut told) = mpsc::channel(WAITING);
             let forward = async {
                 while let Some(change) = told.recv().await {
@@ -77,11 +79,14 @@ impl Teller {
     }
 }
 
-/// A client of the API server, found as kubectl does.
-fn api(agent: &AgentConfig) -> Result<Client, String> {
-    client(config(agent)?)
+fn source(agent: &AgentConfig, node: &str) -> Result<Source, String> {
+    match agent.kubernetes.source {
+        PodSource::Kubelet => kubelet(agent),
+        _ => Ok(Source::Api { client: client(config(agent)?)?, node: node.to_owned() }),
+    }
 }
 
+/// Where the API server is, found as kubectl does.
 fn config(agent: &AgentConfig) -> Result<Config, String> {
     let kubeconfig = agent.kubernetes.kubeconfig.as_ref().map(PathBuf::from);
     let wanted = Wanted { kubeconfig, ..Wanted::default() };
