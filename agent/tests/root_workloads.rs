@@ -2,65 +2,19 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 use support::agent::{Agent, Setup};
+use support::groups::{self, COMM, Group};
 use support::metrics::Metrics;
 use support::wait_for;
 
-const GROUP: &str = "KSTROBE_TEST_GROUP";
-const CALLS: &str = "KSTROBE_TEST_CALLS";
-const COMM: &str = "kst-workload";
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Where cgroup2 is mounted: at its usual place, or beside version 1.
-fn unified() -> PathBuf {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("a cgroup2 file system");
-    PathBuf::from(mount.split(' ').nth(4).unwrap())
-}
-
-/// A cgroup of the test's own. Removed at its end.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(path: &str) -> Group {
-        let folder = unified().join(path);
-        std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        Group(folder)
-    }
-
-    /// Runs a process in it that makes so many calls, to its end.
-    fn call(&self, calls: u64) {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["calls_in_a_group", "--exact", "--ignored", "--test-threads=1"]);
-        command.env(GROUP, self.0.join("cgroup.procs")).env(CALLS, calls.to_string());
-        support::output(&mut command);
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Its processes have ended; the kernel may take a moment to notice.
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() || !self.0.exists() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
 
 /// A process of these tests: goes into a cgroup and calls.
 #[test]
 #[ignore = "other tests run it"]
 fn calls_in_a_group() {
-    let Some(group) = std::env::var_os(GROUP) else { return };
-    std::fs::write(Path::new(&group), "0").unwrap();
-    std::fs::write("/proc/thread-self/comm", COMM).unwrap();
-    let calls: u64 = std::env::var(CALLS).unwrap().parse().unwrap();
-    (0..calls).for_each(|_| _ = nix::unistd::getppid());
+    groups::calls();
 }
 
 /// Names that no other test has at the same time.
@@ -144,10 +98,7 @@ fn root_each_load_is_counted_under_its_own_name_and_no_other() {
     let spans = counted.histogram("kstrobe_chosen_spans_seconds", &[]).count;
     assert!((3000.0..3100.0).contains(&spans), "{spans}: the test's process calls a little more than it is asked to");
     assert!(counted.sum("kstrobe_workloads_cgroups", &[("state", "named")]) >= 4.0);
-    drop(docker);
-    let _ = std::fs::remove_dir(unified().join("docker"));
-    drop((a, b));
-    let _ = std::fs::remove_dir(unified().join(second));
+    drop((docker, a, b));
     agent.stop();
 }
 
