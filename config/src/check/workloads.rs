@@ -19,6 +19,8 @@ const LABELS: [&str; 5] = ["namespace", "pod", "container", "workload", "unit"];
 pub(crate) const DEFAULT_WALK_NS: u64 = 5_000_000_000;
 /// A walk over the thousand cgroups of a busy node takes milliseconds.
 pub(crate) const MIN_WALK_NS: u64 = 500_000_000;
+/// Of the other two.
+pub(crate) const MIN_NS: u64 = 1_000_000_000;
 pub(crate) const DEFAULT_GRACE_NS: u64 = 60_000_000_000;
 pub(crate) const DEFAULT_WAIT_NS: u64 = 30_000_000_000;
 
@@ -34,8 +36,8 @@ pub(super) fn workloads(entry: &Entry, report: &mut Report) -> Workloads {
     let Some(fields) = Fields::read(&entry.value, &entry.key.at, &WORKLOADS, report) else { return workloads };
     for (key, least, to) in [
         ("walk", MIN_WALK_NS, &mut workloads.walk_ns),
-        ("grace", 1, &mut workloads.grace_ns),
-        ("wait", 1, &mut workloads.wait_ns),
+        ("grace", MIN_NS, &mut workloads.grace_ns),
+        ("wait", MIN_NS, &mut workloads.wait_ns),
     ] {
         if let Some(ns) = fields.get(key).and_then(|node| fields::duration(node, least, report)) {
             *to = ns;
