@@ -114,6 +114,6 @@ fn kubelet(agent: &AgentConfig) -> Result<Source, String> {
 /// The name of this node: what the configuration says, what the pod's environment does, or the host's own.
 pub(super) fn node(agent: &AgentConfig) -> String {
     let variable = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     agent.kubernetes.node.clone().or_else(variable).unwrap_or_else(host)
 }
