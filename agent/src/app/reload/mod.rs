@@ -313,7 +313,7 @@ impl Reload {
             }
         }
         app.run_these(probes);
-        let mut names = Names::new();
+        let mut names = Names::new().with_owners(app.owners.clone());
         for at in replaced.iter().chain(&plan.ends) {
             let mut running = lock(&old[*at]);
             let name: Arc<str> = Arc::from(running.outline.name.as_str());
