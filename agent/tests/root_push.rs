@@ -1,20 +1,18 @@
 //! A real agent that sends to real receivers: what they have in the end is what the agent counted, also after a minute in which
 //! none of them was there.
 
-#[path = "../../push/tests/support/server.rs"]
-mod server;
 mod support;
 
+use kstrobe_witness::{Api, Server, find, free, not_asked_for};
 use serde_json::{Value, json};
-use server::{Server, free, there};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::api::TOKEN;
 use support::load::{self, getpgid_calls, named};
 use support::tracing::graph_root;
-use support::{Folder, wait_for};
+use support::{Folder, wait_for, witnesses};
 
 /// How long the receivers are away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -51,7 +49,7 @@ fn victoria_metrics(program: &Path) -> (Server, SocketAddr) {
     let server = Server::start(program, address, "health", |folder| {
         vec![
             format!("-httpListenAddr={address}"),
-            format!("-storageDataPath={}", folder.join("data").display()),
+            format!("-storageDataPath={}", folder.0.join("data").display()),
             "-search.latencyOffset=0s".into(),
             "-inmemoryDataFlushInterval=1s".into(),
         ]
@@ -62,11 +60,11 @@ fn victoria_metrics(program: &Path) -> (Server, SocketAddr) {
 fn prometheus(program: &Path) -> (Server, SocketAddr) {
     let address = free();
     let server = Server::start(program, address, "-/ready", |folder| {
-        let config = folder.join("prometheus.yml");
+        let config = folder.0.join("prometheus.yml");
         std::fs::write(&config, "scrape_configs: []\n").unwrap();
         vec![
             format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", folder.join("data").display()),
+            format!("--storage.tsdb.path={}", folder.0.join("data").display()),
             format!("--web.listen-address={address}"),
             "--web.enable-remote-write-receiver".into(),
             "--enable-feature=native-histograms,exemplar-storage,metadata-wal-records".into(),
@@ -79,7 +77,7 @@ fn prometheus(program: &Path) -> (Server, SocketAddr) {
 fn collector(program: &Path) -> (Server, SocketAddr, SocketAddr) {
     let (grpc, http) = (free(), free());
     let server = Server::start(program, http, "", |folder| {
-        let config = folder.join("config.yaml");
+        let config = folder.0.join("config.yaml");
         let pipeline = "{ receivers: [otlp], exporters: [debug] }";
         let text = format!(
             "receivers: {{ otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}' }}, http: {{ endpoint: '{http}' }} }} }} }}\n\
@@ -93,7 +91,14 @@ fn collector(program: &Path) -> (Server, SocketAddr, SocketAddr) {
     (server, grpc, http)
 }
 
-const COLLECTOR: &str = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one";
+/// The collector, which no package has.
+fn asked_for(test: &str) -> Option<PathBuf> {
+    let found = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from);
+    if found.is_none() {
+        not_asked_for(test, "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one");
+    }
+    found
+}
 
 /// Pauses are short, so that what is shown are many tries.
 fn otlp(name: &str, address: SocketAddr, more: &str) -> String {
@@ -148,13 +153,14 @@ fn printed(log: &str) -> Printed {
 #[ignore = "needs root"]
 fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
     let test = "root_push_after_a_minute";
-    let victoria = there(test, "victoria-metrics", "VictoriaMetrics is not there");
-    let prometheus_there = there(test, "prometheus", "Prometheus is not there");
-    let (Some(victoria), Some(prometheus_there)) = (victoria, prometheus_there) else { return };
+    if !witnesses(test, &["victoria-metrics", "prometheus"]) {
+        return;
+    }
+    let (victoria, prometheus_there) = (find("victoria-metrics").unwrap(), find("prometheus").unwrap());
     let (mut vm, vm_address) = victoria_metrics(&victoria);
     let (mut prom, prom_address) = prometheus(&prometheus_there);
     // It is built on request; the rest is shown without it.
-    let mut collector = there(&format!("{test}: collector"), "otelcol", COLLECTOR).map(|program| collector(&program));
+    let mut collector = asked_for(&format!("{test}: collector")).map(|program| collector(&program));
 
     let mut exporters = vec!["vm", "prom"];
     let mut receivers = vec![otlp("vm", vm_address, "/opentelemetry', protocol: http")];
@@ -235,16 +241,16 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
 
     let selector = |name: &str| format!("last_over_time({{__name__=\"{name}\",comm=\"kst-asks\"}}[1h])");
     wait_for("the last report at VictoriaMetrics", LIMIT, || {
-        (vm.value(&selector("kstrobe.asks")) == Some(count)).then_some(())
+        (Api(vm_address).value(&selector("kstrobe.asks")) == Some(count)).then_some(())
     });
-    assert_eq!(vm.value(&selector("kstrobe.asked_count")), Some(count));
-    assert!((vm.value(&selector("kstrobe.asked_sum")).unwrap() - sum).abs() < 1e-9 * sum);
+    assert_eq!(Api(vm_address).value(&selector("kstrobe.asked_count")), Some(count));
+    assert!((Api(vm_address).value(&selector("kstrobe.asked_sum")).unwrap() - sum).abs() < 1e-9 * sum);
     let selector = "{comm=\"kst-asks\"}";
     wait_for("the last report at Prometheus", LIMIT, || {
-        (prom.value(&format!("kstrobe_asks_total{selector}")) == Some(count)).then_some(())
+        (Api(prom_address).value(&format!("kstrobe_asks_total{selector}")) == Some(count)).then_some(())
     });
-    assert_eq!(prom.value(&format!("histogram_count(kstrobe_asked_seconds{selector})")), Some(count));
-    let found = prom.value(&format!("histogram_sum(kstrobe_asked_seconds{selector})")).unwrap();
+    assert_eq!(Api(prom_address).value(&format!("histogram_count(kstrobe_asked_seconds{selector})")), Some(count));
+    let found = Api(prom_address).value(&format!("histogram_sum(kstrobe_asked_seconds{selector})")).unwrap();
     assert!((found - sum).abs() < 1e-9 * sum, "{found} of {sum}");
     if let Some((server, ..)) = &collector {
         let expected = Printed { asks: (asked.0, asked.0), observations: (asked.0, asked.0) };
@@ -267,7 +273,7 @@ slow: { when: elapsed > 20ms, max_per_second: 1000, fields: { call: syscall, too
 fn root_push_slow_events_and_captures_arrive_by_both_protocols() {
     const SLOW: u32 = 7;
     let test = "root_push_slow_events_and_captures";
-    let Some(program) = there(test, "otelcol", COLLECTOR) else { return };
+    let Some(program) = asked_for(test) else { return };
     let Some(function) = graph_root(test, "recvfrom") else { return };
     let (server, grpc, http) = collector(&program);
     let folder = Folder::new();

@@ -5,19 +5,15 @@
 #[path = "../../web/tests/support/certificates.rs"]
 #[allow(dead_code, reason = "servers here have names of their own")]
 mod certificates;
-#[path = "support/server.rs"]
-mod server;
-#[path = "support/mod.rs"]
 mod support;
 
 use kstrobe_export::otlp::Temporality;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver};
-use server::{Server, free, program, there};
+pub use kstrobe_witness::{Folder, output};
+use kstrobe_witness::{Server, find, free, not_asked_for, witnesses};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{Counting, receiver, until};
@@ -25,58 +21,20 @@ use tokio::runtime::Handle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder that is removed with its value.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kstrobe-push-tls-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    pub fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-
-    /// Two authorities; of the first a server whose name is `collector` and a client, of the second a client.
-    fn with_certificates() -> Folder {
-        let folder = Folder::new();
-        certificates::authority(&folder, "ours");
-        certificates::authority(&folder, "theirs");
-        let names = "subjectAltName = DNS:collector,DNS:localhost\nextendedKeyUsage = serverAuth";
-        certificates::make(&folder, "server", Some("ours"), &format!("basicConstraints = critical,CA:FALSE\n{names}"));
-        certificates::client(&folder, "client", "ours", "");
-        certificates::client(&folder, "stranger", "theirs", "");
-        folder
-    }
-
-    fn file(&self, name: &str) -> Option<PathBuf> {
-        Some(self.0.join(name))
-    }
+/// Two authorities; of the first a server whose name is `collector` and a client, of the second a client.
+fn certified() -> Folder {
+    let folder = Folder::new();
+    certificates::authority(&folder, "ours");
+    certificates::authority(&folder, "theirs");
+    let names = "subjectAltName = DNS:collector,DNS:localhost\nextendedKeyUsage = serverAuth";
+    certificates::make(&folder, "server", Some("ours"), &format!("basicConstraints = critical,CA:FALSE\n{names}"));
+    certificates::client(&folder, "client", "ours", "");
+    certificates::client(&folder, "stranger", "theirs", "");
+    folder
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Runs a command to its end; a failure fails the test and shows what it said.
-#[track_caller]
-pub fn output(command: &mut Command) -> String {
-    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{command:?} ended with {}\n{out}{err}", done.status);
-    out.into_owned()
+fn file(folder: &Folder, name: &str) -> Option<PathBuf> {
+    Some(folder.0.join(name))
 }
 
 /// What was logged by all tests of this file.
@@ -112,9 +70,9 @@ fn push(receiver: Receiver) -> Pusher {
 /// A receiver of the server at this address, by one of its names, with the right authority and client.
 fn right(kind: Kind, address: SocketAddr, path: &str, folder: &Folder) -> Receiver {
     let mut receiver = receiver(kind, &format!("https://localhost:{}{path}", address.port()), Temporality::Cumulative);
-    receiver.tls.ca_file = folder.file("ours.crt");
-    receiver.tls.cert_file = folder.file("client.crt");
-    receiver.tls.key_file = folder.file("client.key");
+    receiver.tls.ca_file = file(folder, "ours.crt");
+    receiver.tls.cert_file = file(folder, "client.crt");
+    receiver.tls.key_file = file(folder, "client.key");
     receiver
 }
 
@@ -148,9 +106,9 @@ async fn what_is_wrong_is_told(right: &Receiver, folder: &Folder, asks_for_certi
         change(&mut receiver, folder);
         receiver
     };
-    let other_authority = with(|receiver, folder| receiver.tls.ca_file = folder.file("theirs.crt"));
+    let other_authority = with(|receiver, folder| receiver.tls.ca_file = file(folder, "theirs.crt"));
     fails(other_authority, "tls", &["UnknownIssuer", "`ca_file` has to be the authority"]).await;
-    let no_authority = with(|receiver, folder| receiver.tls.ca_file = folder.file("gone.crt"));
+    let no_authority = with(|receiver, folder| receiver.tls.ca_file = file(folder, "gone.crt"));
     fails(no_authority, "settings", &["gone.crt", "No such file"]).await;
     let by_address = with(|receiver, _| {
         receiver.url = receiver.url.to_string().replace("localhost", "127.0.0.1").parse().unwrap();
@@ -163,8 +121,8 @@ async fn what_is_wrong_is_told(right: &Receiver, folder: &Folder, asks_for_certi
         let no_certificate = with(|receiver, _| (receiver.tls.cert_file, receiver.tls.key_file) = (None, None));
         fails(no_certificate, "tls", &["CertificateRequired", "set `cert_file` and `key_file`"]).await;
         let stranger = with(|receiver, folder| {
-            receiver.tls.cert_file = folder.file("stranger.crt");
-            receiver.tls.key_file = folder.file("stranger.key");
+            receiver.tls.cert_file = file(folder, "stranger.crt");
+            receiver.tls.key_file = file(folder, "stranger.key");
         });
         fails(stranger, "tls", &["does not take our certificate"]).await;
     }
@@ -179,7 +137,7 @@ async fn what_is_wrong_is_told(right: &Receiver, folder: &Folder, asks_for_certi
 /// The files are read anew for each report.
 async fn certificates_can_be_replaced(right: &Receiver, folder: &Folder) {
     let mut receiver = right.clone();
-    receiver.tls.ca_file = folder.file("ca.crt");
+    receiver.tls.ca_file = file(folder, "ca.crt");
     let put = |name: &str| std::fs::copy(folder.0.join(name), folder.0.join("ca.crt")).unwrap();
     put("theirs.crt");
     let pusher = push(receiver);
@@ -190,19 +148,17 @@ async fn certificates_can_be_replaced(right: &Receiver, folder: &Folder) {
     assert!(usage.dropped.is_empty(), "{usage:?}");
 }
 
-fn openssl(test: &str) -> bool {
-    let found = program("openssl").is_some();
-    assert!(found || std::env::var_os("KSTROBE_NOT_RUN_FILE").is_some(), "{test}: openssl is not installed");
-    found
+/// A server's program, when all is there.
+fn there(test: &str, name: &str) -> Option<PathBuf> {
+    witnesses(test, &[name, "openssl"]).then(|| find(name)).flatten()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Prometheus"]
 async fn root_tls_prometheus_with_certificates_and_passwords() {
-    let test = "root_tls_prometheus";
-    let Some(program) = there(test, "prometheus", "Prometheus is not there").filter(|_| openssl(test)) else { return };
+    let Some(program) = there("root_tls_prometheus_with_certificates_and_passwords", "prometheus") else { return };
     let turn = alone().await;
-    let folder = Folder::with_certificates();
+    let folder = certified();
     // `sesame` by bcrypt.
     let web = folder.write(
         "web.yml",
@@ -217,11 +173,11 @@ async fn root_tls_prometheus_with_certificates_and_passwords() {
     );
     let address = free();
     let _server = Server::start(&program, address, "", |own| {
-        let config = own.join("prometheus.yml");
+        let config = own.0.join("prometheus.yml");
         std::fs::write(&config, "scrape_configs: []\n").unwrap();
         vec![
             format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", own.join("data").display()),
+            format!("--storage.tsdb.path={}", own.0.join("data").display()),
             format!("--web.listen-address={address}"),
             format!("--web.config.file={}", web.display()),
             "--web.enable-remote-write-receiver".into(),
@@ -254,16 +210,14 @@ async fn root_tls_prometheus_with_certificates_and_passwords() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs VictoriaMetrics"]
 async fn root_tls_victoria_metrics() {
-    let test = "root_tls_victoria_metrics";
-    let found = there(test, "victoria-metrics", "VictoriaMetrics is not there");
-    let Some(program) = found.filter(|_| openssl(test)) else { return };
+    let Some(program) = there("root_tls_victoria_metrics", "victoria-metrics") else { return };
     let turn = alone().await;
-    let folder = Folder::with_certificates();
+    let folder = certified();
     let address = free();
     let _server = Server::start(&program, address, "", |own| {
         vec![
             format!("-httpListenAddr={address}"),
-            format!("-storageDataPath={}", own.join("data").display()),
+            format!("-storageDataPath={}", own.0.join("data").display()),
             "-tls".into(),
             format!("-tlsCertFile={}", folder.path("server.crt")),
             format!("-tlsKeyFile={}", folder.path("server.key")),
@@ -279,11 +233,17 @@ async fn root_tls_victoria_metrics() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an OpenTelemetry Collector"]
 async fn root_collector_tls_by_both_protocols() {
-    let test = "root_collector_tls";
-    let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one";
-    let Some(program) = there(test, "otelcol", why).filter(|_| openssl(test)) else { return };
+    let test = "root_collector_tls_by_both_protocols";
+    // Opt-in: no package has it.
+    let Some(program) = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from) else {
+        let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one";
+        return not_asked_for(test, why);
+    };
+    if !witnesses(test, &["openssl"]) {
+        return;
+    }
     let turn = alone().await;
-    let folder = Folder::with_certificates();
+    let folder = certified();
     let (grpc, http) = (free(), free());
     let _server = Server::start(&program, http, "", |own| collector(own, &folder, grpc, http));
     for (kind, address) in [(Kind::OtlpGrpc, grpc), (Kind::OtlpHttp, http)] {
@@ -296,14 +256,14 @@ async fn root_collector_tls_by_both_protocols() {
 }
 
 /// One that asks for a client's certificate.
-fn collector(own: &Path, folder: &Folder, grpc: SocketAddr, http: SocketAddr) -> Vec<String> {
+fn collector(own: &Folder, folder: &Folder, grpc: SocketAddr, http: SocketAddr) -> Vec<String> {
     let tls = format!(
         "tls: {{ cert_file: {}, key_file: {}, client_ca_file: {} }}",
         folder.path("server.crt"),
         folder.path("server.key"),
         folder.path("ours.crt")
     );
-    let config = own.join("config.yaml");
+    let config = own.0.join("config.yaml");
     let text = format!(
         "receivers: {{ otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}', {tls} }}, http: {{ endpoint: '{http}', {tls} }} }} }} }}\n\
          exporters: {{ debug: {{}} }}\n\

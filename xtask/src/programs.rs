@@ -2,6 +2,7 @@
 
 use crate::apt::{Apt, finished};
 use anyhow::{Context, Result, bail};
+pub use kstrobe_witness::find;
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,11 +29,26 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("curl", &["curl"]),
     ("openssl", &["openssl"]),
     ("systemd-socket-activate", &["systemd"]),
+    ("runc", &["runc"]),
+    ("podman", &["podman"]),
+    ("conmon", &["conmon"]),
+    // All that is in the containers of tests, so that it must be static.
+    ("busybox", &["busybox-static"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
 
 /// The same for chores that are not part of the tests: installed when one is asked for.
-const ON_REQUEST: &[(&str, &[&str])] = &[("runc", &["runc"]), ("buildah", &["buildah"])];
+const ON_REQUEST: &[(&str, &[&str])] = &[
+    ("buildah", &["buildah"]),
+    ("rpm", &["rpm"]),
+    ("aarch64-linux-gnu-gcc", &["gcc-aarch64-linux-gnu"]),
+    ("/usr/aarch64-linux-gnu/lib/libc.a", &["libc6-dev-arm64-cross"]),
+    ("qemu-aarch64-static", &["qemu-user-static"]),
+];
+
+/// Programs of crates.io for the same.
+const CARGO_TOOLS: &[(&str, &str)] =
+    &[("cargo-cyclonedx", "0.5.9"), ("cargo-deb", "3.8.0"), ("cargo-generate-rpm", "0.21.1")];
 
 /// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
 /// becomes newer: program, package, release of Debian.
@@ -42,23 +58,6 @@ const UNPACKED: &[(&str, &str, &str)] = &[
     ("prometheus-node-exporter", "prometheus-node-exporter", "sid"),
     ("victoria-metrics", "victoria-metrics", "sid"),
 ];
-
-/// Where they are; the tests' `support` looks here, too.
-const UNPACKED_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs");
-
-/// Where a program is, as the shell would find it; `sbin` included, as `sudo` may not have it in its path.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let unpacked = format!("{UNPACKED_FOLDER}/usr/bin");
-    let folders = path.split(':').chain(["/usr/sbin", "/sbin", &unpacked]);
-    // Joining an absolute path gives that path.
-    let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
-    // Debian keeps servers of several versions apart, outside the path.
-    found.or_else(|| {
-        let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
-        versions.map(|v| v.path().join("bin").join(name)).find(|file| file.is_file())
-    })
-}
 
 /// Names of the programs that are not there.
 pub fn missing() -> Vec<&'static str> {
@@ -114,7 +113,7 @@ pub fn unpack(program: &str) -> Result<PathBuf> {
     let known = UNPACKED.iter().find(|(name, ..)| *name == program);
     let (_, package, release) = known.with_context(|| format!("it is not known which package has {program}"))?;
     println!("fetching {package} from Debian {release}");
-    let folder = Path::new(UNPACKED_FOLDER);
+    let folder = Path::new(kstrobe_witness::UNPACKED);
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let apt = Apt::open(&folder.join("apt"), &[(*release).to_owned()])?;
     apt.download(&[(*package).to_owned()], folder)?;
@@ -126,6 +125,29 @@ pub fn unpack(program: &str) -> Result<PathBuf> {
         }
     }
     find(program).with_context(|| format!("{package} of Debian {release} has no {program}"))
+}
+
+/// Runs a program that must end well, with its output on ours.
+pub fn finish(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("starting {program}"))?;
+    if status.success() { Ok(()) } else { bail!("{program} ended with {status}") }
+}
+
+/// A program of crates.io, built into a folder of ours if it is not there.
+pub fn cargo_tool(root: &Path, name: &str) -> Result<PathBuf> {
+    let known = CARGO_TOOLS.iter().find(|(tool, _)| *tool == name);
+    let (_, version) = known.with_context(|| format!("it is not known which version of {name} is wanted"))?;
+    let folder = root.join("target/tools");
+    let program = folder.join("bin").join(name);
+    if !program.is_file() {
+        println!("building {name} {version}");
+        let mut install = Command::new("cargo");
+        // Quick to build rather than quick.
+        install.args(["install", "--quiet", "--locked", "--debug", "--version", version, "--root"]);
+        finish(install.arg(&folder).arg(name).current_dir(std::env::temp_dir()))?;
+    }
+    Ok(program)
 }
 
 /// Brings the index of packages up to date; what cannot be had is noticed when it is to be installed.
@@ -154,14 +176,4 @@ fn apt(arguments: &[&str]) -> Result<()> {
         .stdout(Stdio::null())
         .status()?;
     if status.success() { Ok(()) } else { bail!("apt-get {} failed", arguments.join(" ")) }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn programs_and_headers_are_found_by_name_and_by_path() {
-        assert!(super::find("sh").is_some_and(|path| path.is_absolute()));
-        assert_eq!(super::find("/etc/passwd").as_deref(), Some(std::path::Path::new("/etc/passwd")));
-        assert_eq!(super::find("no-such-program"), None);
-    }
 }

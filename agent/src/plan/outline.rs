@@ -8,7 +8,7 @@ use kstrobe_config::model::{self, MetricKind};
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
 use super::linked::{self, Linked};
-pub use kstrobe_mixin::catalogue::PREFIX;
+pub use kstrobe_config::PREFIX;
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]
