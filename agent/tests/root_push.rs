@@ -3,16 +3,16 @@
 
 mod support;
 
-use kstrobe_witness::{Api, Server, find, free, not_asked_for};
+use kstrobe_witness::{Api, Server, free, there};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::api::TOKEN;
 use support::load::{self, getpgid_calls, named};
 use support::tracing::graph_root;
-use support::{Folder, wait_for, witnesses};
+use support::{Folder, wait_for};
 
 /// How long the receivers are away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -91,15 +91,6 @@ fn collector(program: &Path) -> (Server, SocketAddr, SocketAddr) {
     (server, grpc, http)
 }
 
-/// The collector, which no package has.
-fn asked_for(test: &str) -> Option<PathBuf> {
-    let found = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from);
-    if found.is_none() {
-        not_asked_for(test, "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one");
-    }
-    found
-}
-
 /// Pauses are short, so that what is shown are many tries.
 fn otlp(name: &str, address: SocketAddr, more: &str) -> String {
     format!(
@@ -153,14 +144,13 @@ fn printed(log: &str) -> Printed {
 #[ignore = "needs root"]
 fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
     let test = "root_push_after_a_minute";
-    if !witnesses(test, &["victoria-metrics", "prometheus"]) {
-        return;
-    }
-    let (victoria, prometheus_there) = (find("victoria-metrics").unwrap(), find("prometheus").unwrap());
+    let victoria = there(test, "victoria-metrics");
+    let prometheus_there = there(test, "prometheus");
+    let (Some(victoria), Some(prometheus_there)) = (victoria, prometheus_there) else { return };
     let (mut vm, vm_address) = victoria_metrics(&victoria);
     let (mut prom, prom_address) = prometheus(&prometheus_there);
     // It is built on request; the rest is shown without it.
-    let mut collector = asked_for(&format!("{test}: collector")).map(|program| collector(&program));
+    let mut collector = kstrobe_witness::collector(test).map(|program| collector(&program));
 
     let mut exporters = vec!["vm", "prom"];
     let mut receivers = vec![otlp("vm", vm_address, "/opentelemetry', protocol: http")];
@@ -273,7 +263,7 @@ slow: { when: elapsed > 20ms, max_per_second: 1000, fields: { call: syscall, too
 fn root_push_slow_events_and_captures_arrive_by_both_protocols() {
     const SLOW: u32 = 7;
     let test = "root_push_slow_events_and_captures";
-    let Some(program) = asked_for(test) else { return };
+    let Some(program) = kstrobe_witness::collector(test) else { return };
     let Some(function) = graph_root(test, "recvfrom") else { return };
     let (server, grpc, http) = collector(&program);
     let folder = Folder::new();

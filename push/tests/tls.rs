@@ -5,13 +5,14 @@
 #[path = "../../web/tests/support/certificates.rs"]
 #[allow(dead_code, reason = "servers here have names of their own")]
 mod certificates;
+#[path = "support/mod.rs"]
 mod support;
 
 use kstrobe_export::otlp::Temporality;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver};
 pub use kstrobe_witness::{Folder, output};
-use kstrobe_witness::{Server, find, free, not_asked_for, witnesses};
+use kstrobe_witness::{Server, find as program, free, there};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ use tokio::runtime::Handle;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two authorities; of the first a server whose name is `collector` and a client, of the second a client.
-fn certified() -> Folder {
+fn with_certificates() -> Folder {
     let folder = Folder::new();
     certificates::authority(&folder, "ours");
     certificates::authority(&folder, "theirs");
@@ -148,17 +149,19 @@ async fn certificates_can_be_replaced(right: &Receiver, folder: &Folder) {
     assert!(usage.dropped.is_empty(), "{usage:?}");
 }
 
-/// A server's program, when all is there.
-fn there(test: &str, name: &str) -> Option<PathBuf> {
-    witnesses(test, &[name, "openssl"]).then(|| find(name)).flatten()
+fn openssl(test: &str) -> bool {
+    let found = program("openssl").is_some();
+    assert!(found || std::env::var_os("KSTROBE_NOT_RUN_FILE").is_some(), "{test}: openssl is not installed");
+    found
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Prometheus"]
 async fn root_tls_prometheus_with_certificates_and_passwords() {
-    let Some(program) = there("root_tls_prometheus_with_certificates_and_passwords", "prometheus") else { return };
+    let test = "root_tls_prometheus";
+    let Some(program) = there(test, "prometheus").filter(|_| openssl(test)) else { return };
     let turn = alone().await;
-    let folder = certified();
+    let folder = with_certificates();
     // `sesame` by bcrypt.
     let web = folder.write(
         "web.yml",
@@ -210,9 +213,11 @@ async fn root_tls_prometheus_with_certificates_and_passwords() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs VictoriaMetrics"]
 async fn root_tls_victoria_metrics() {
-    let Some(program) = there("root_tls_victoria_metrics", "victoria-metrics") else { return };
+    let test = "root_tls_victoria_metrics";
+    let found = there(test, "victoria-metrics");
+    let Some(program) = found.filter(|_| openssl(test)) else { return };
     let turn = alone().await;
-    let folder = certified();
+    let folder = with_certificates();
     let address = free();
     let _server = Server::start(&program, address, "", |own| {
         vec![
@@ -233,17 +238,10 @@ async fn root_tls_victoria_metrics() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an OpenTelemetry Collector"]
 async fn root_collector_tls_by_both_protocols() {
-    let test = "root_collector_tls_by_both_protocols";
-    // Opt-in: no package has it.
-    let Some(program) = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from) else {
-        let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one";
-        return not_asked_for(test, why);
-    };
-    if !witnesses(test, &["openssl"]) {
-        return;
-    }
+    let test = "root_collector_tls";
+    let Some(program) = kstrobe_witness::collector(test).filter(|_| openssl(test)) else { return };
     let turn = alone().await;
-    let folder = certified();
+    let folder = with_certificates();
     let (grpc, http) = (free(), free());
     let _server = Server::start(&program, http, "", |own| collector(own, &folder, grpc, http));
     for (kind, address) in [(Kind::OtlpGrpc, grpc), (Kind::OtlpHttp, http)] {

@@ -33,6 +33,7 @@ use crate::events::exemplars::Exemplars;
 use crate::events::tail::Tail;
 use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
+use crate::handed;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
@@ -75,6 +76,8 @@ pub struct Options {
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
+    /// Probes that the cluster hands to this node.
+    pub handed: handed::Files,
 }
 
 /// A probe that others may be reading.

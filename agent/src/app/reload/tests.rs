@@ -54,6 +54,7 @@ impl World {
             events: None,
             log_level: None,
             log_json: None,
+            handed: crate::handed::Files::default(),
         };
         let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
         let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
