@@ -22,6 +22,7 @@ use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 /// A request for a capture: names and filters, some kilobytes.
@@ -50,6 +51,7 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
         .route("/api/v1/captures/{id}", get(status).delete(remove))
         .route("/api/v1/captures/{id}/download", get(download))
         .route("/api/v1/captures/{id}/cancel", post(cancel))
+        .route("/api/v1/captures/clock", get(clock))
         .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
         .route("/api/v1/captures/alertmanager", post(alertmanager).layer(DefaultBodyLimit::max(MOST_ALERT_BYTES)))
         .route_layer(middleware::from_fn_with_state(shared, guard))
@@ -148,6 +150,18 @@ async fn start(State(shared): State<Arc<Shared>>, peer: Option<Extension<Peer>>,
 /// `GET /api/v1/captures`
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
     on_desk(shared, |desk| Ok(Json(serde_json::json!({"captures": desk.service().list()})).into_response())).await
+}
+
+/// `GET /api/v1/captures/clock`: whether captures may be asked for, and what time it is here. Made without waiting for
+/// anything, so that who asks can tell how far the clocks are apart.
+async fn clock(State(shared): State<Arc<Shared>>) -> Response {
+    if let Err(denied) = (shared.endpoints.captures)().desk {
+        return (denied.status, format!("{}\n", denied.message)).into_response();
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let unix_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    (no_store, Json(serde_json::json!({"unix_ns": unix_ns, "version": shared.endpoints.version}))).into_response()
 }
 
 /// `GET /api/v1/captures/{id}`

@@ -114,7 +114,7 @@ fn pure_crates(path: &str, text: &str) -> Vec<Finding> {
 }
 
 fn forbids_unsafe(path: &str, text: &str) -> Option<Finding> {
-    let pure = ["config", "ebpf", "export", "ftrace", "mixin", "push", "web"]
+    let pure = ["config", "ebpf", "export", "fleet", "ftrace", "mixin", "push", "web"]
         .iter()
         .any(|name| path.strip_suffix("/src/lib.rs") == Some(name));
     let missing = pure && !text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
