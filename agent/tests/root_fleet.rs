@@ -256,7 +256,11 @@ fn root_fleet_three_nodes_become_one_file() {
         // They have one clock, whatever the way to them takes.
         assert_eq!(node["corrected_ns"], 0, "{node:#}");
         let first = node["events_unix_ns"][0].as_i64().unwrap();
-        assert!((-MS..1000 * MS).contains(&(first - started)), "{name} began {} ns after the common time", first - started);
+        assert!(
+            (-MS..1000 * MS).contains(&(first - started)),
+            "{name} began {} ns after the common time",
+            first - started
+        );
         let clock = &node["capture"]["clock"];
         let moved = clock["epoch_offset_end_ns"].as_i64().unwrap() - clock["epoch_offset_start_ns"].as_i64().unwrap();
         assert!(clock["name"] == "mono" && moved.abs() < 100 * MS, "{clock}");
@@ -276,7 +280,8 @@ fn root_fleet_three_nodes_become_one_file() {
     let mut words = manifest["trace_cmd"].as_str().unwrap().split(' ');
     let mut report = Command::new(words.next().unwrap());
     let report = output(report.args(words).current_dir(cluster.folder.0.join("unpacked")));
-    let times: Vec<f64> = report.lines().filter_map(|line| line.split(':').nth(1)?.rsplit(' ').next()?.parse().ok()).collect();
+    let times: Vec<f64> =
+        report.lines().filter_map(|line| line.split(':').nth(1)?.rsplit(' ').next()?.parse().ok()).collect();
     let named: BTreeSet<&str> = report.lines().filter_map(|line| line.split(':').next()).collect();
     assert!(named.len() >= 3 && times.len() > 100, "{named:?} {}", times.len());
     assert!(times.is_sorted(), "trace-cmd shows all by time");
@@ -295,7 +300,10 @@ fn root_fleet_three_nodes_become_one_file() {
         for machine in &machines {
             let name = machine["name"].as_str().unwrap();
             let found = marks(machine);
-            assert!(recorded[name].iter().all(|mark| found.contains(mark)), "{name}: another time than in its trace.dat");
+            assert!(
+                recorded[name].iter().all(|mark| found.contains(mark)),
+                "{name}: another time than in its trace.dat"
+            );
             assert!(machine["events"].as_array().unwrap().is_sorted_by_key(|event| event[0].as_i64()));
         }
     }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::bpftrace::Bpftrace;
-use support::{Folder, emulated, load, output, postgresql, wait_for, witnesses};
+use support::{Folder, emulated, load, output, program, wait_for, witnesses};
 
 /// A call takes at least some 30 µs; each tool times the other's breakpoints too, some µs each.
 const TOOL_OVERHEAD_NS: u64 = 20_000;
@@ -72,7 +72,7 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        let programs = postgresql().into_iter().filter(|bin| bin.join("initdb").is_file()).max().expect("the package");
+        let programs = program("initdb").expect("the package").parent().expect("its folder").to_owned();
         // The server refuses to run as root.
         let user = User::from_name("postgres").unwrap().expect("the package brings its user");
         let folder = Folder::new();

@@ -2,34 +2,23 @@
 
 use kstrobe_mixin::rules::quoted;
 use kstrobe_mixin::{FOLDERS, catalogue, expressions, files};
+use kstrobe_witness::{Folder, find, witnesses};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program, when it is there. Where it could have been fetched its absence fails the test; elsewhere
-/// (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
+/// The program, when it is there.
 fn witness(test: &str, name: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    // Where `cargo xtask test` unpacks what it does not install.
-    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs/usr/bin");
-    let found =
-        path.split(':').chain([unpacked]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
-    if found.is_none() {
-        let reason = format!("{test}: {name} not installed");
-        let Some(list) = std::env::var_os("KSTROBE_NOT_RUN_FILE") else { panic!("{reason}") };
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(list).unwrap();
-        writeln!(file, "{reason}").unwrap();
-    }
-    found
+    witnesses(test, &[name]).then(|| find(name)).flatten()
 }
 
-/// All generated files in a folder that goes when the test has ended.
-struct Tree(PathBuf);
+/// All generated files.
+struct Tree(Folder);
 
 impl Tree {
-    fn new(test: &str) -> Self {
-        let root = std::env::temp_dir().join(format!("kstrobe-mixin-{test}-{}", std::process::id()));
+    fn new() -> Self {
+        let folder = Folder::new();
+        let root = &folder.0;
         for folder in FOLDERS {
             std::fs::create_dir_all(root.join(folder)).unwrap();
         }
@@ -39,28 +28,16 @@ impl Tree {
         }
         let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("jsonnet/mixin.libsonnet");
         std::fs::copy(own, root.join("mixin/jsonnet/mixin.libsonnet")).unwrap();
-        Tree(root)
-    }
-
-    fn write(&self, path: &str, text: &str) -> PathBuf {
-        let path = self.0.join(path);
-        std::fs::write(&path, text).unwrap();
-        path
+        Tree(folder)
     }
 
     /// What the program prints; it must end well.
     fn run(&self, program: &Path, arguments: &[&str]) -> String {
-        let output = Command::new(program).args(arguments).current_dir(&self.0).output().unwrap();
+        let output = Command::new(program).args(arguments).current_dir(&self.0.0).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{} {arguments:?}:\n{out}\n{err}", program.display());
         out
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -71,7 +48,7 @@ const RULES: [&str; 3] =
 #[ignore = "needs promtool"]
 fn root_promtool_takes_every_rule_and_every_query_of_every_panel() {
     let Some(promtool) = witness("promtool", "promtool") else { return };
-    let tree = Tree::new("check");
+    let tree = Tree::new();
     for rules in RULES {
         let out = tree.run(&promtool, &["check", "rules", "--lint=all", "--lint-fatal", rules]);
         assert!(out.contains("SUCCESS"), "{out}");
@@ -80,7 +57,7 @@ fn root_promtool_takes_every_rule_and_every_query_of_every_panel() {
     for (number, expression) in expressions(&catalogue(), "5m").iter().enumerate() {
         let _ = writeln!(text, "  - {{record: \"query:{number}\", expr: {}}}", quoted(&expression.text));
     }
-    tree.write("queries.yaml", &text);
+    tree.0.write("queries.yaml", &text);
     tree.run(&promtool, &["check", "rules", "--lint=none", "queries.yaml"]);
 }
 
@@ -88,7 +65,7 @@ fn root_promtool_takes_every_rule_and_every_query_of_every_panel() {
 #[ignore = "needs promtool"]
 fn root_promtool_sees_every_alert_fire_and_be_silent() {
     let Some(promtool) = witness("promtool", "promtool") else { return };
-    let tree = Tree::new("test");
+    let tree = Tree::new();
     for rules in RULES {
         let tests = rules.replace("rules/", "rules/tests/");
         let out = tree.run(&promtool, &["test", "rules", &tests]);
@@ -101,14 +78,14 @@ fn root_promtool_sees_every_alert_fire_and_be_silent() {
 #[ignore = "needs promtool"]
 fn root_promtool_sees_what_is_wrong() {
     let Some(promtool) = witness("promtool", "promtool") else { return };
-    let tree = Tree::new("wrong");
+    let tree = Tree::new();
     for rules in &RULES[..2] {
-        let text = std::fs::read_to_string(tree.0.join(rules)).unwrap();
+        let text = std::fs::read_to_string(tree.0.0.join(rules)).unwrap();
         // Each alert compares with something.
-        tree.write(rules, &text.replace("> ", "< "));
+        tree.0.write(rules, &text.replace("> ", "< "));
         let tests = rules.replace("rules/", "rules/tests/");
         let status =
-            Command::new(&promtool).args(["test", "rules", &tests]).current_dir(&tree.0).output().unwrap().status;
+            Command::new(&promtool).args(["test", "rules", &tests]).current_dir(&tree.0.0).output().unwrap().status;
         assert!(!status.success(), "{rules}");
     }
 }
@@ -117,8 +94,8 @@ fn root_promtool_sees_what_is_wrong() {
 #[ignore = "needs jsonnet"]
 fn root_jsonnet_users_get_the_same_with_their_own_settings() {
     let Some(jsonnet) = witness("jsonnet", "jsonnet") else { return };
-    let tree = Tree::new("jsonnet");
-    tree.write(
+    let tree = Tree::new();
+    tree.0.write(
         "use.jsonnet",
         r#"
         local kstrobe = (import 'mixin/jsonnet/mixin.libsonnet') + {
@@ -147,7 +124,7 @@ fn root_jsonnet_users_get_the_same_with_their_own_settings() {
     // What comes out is what Prometheus reads.
     if let Some(promtool) = witness("jsonnet", "promtool") {
         for part in ["rules", "alerts"] {
-            tree.write("made.yaml", &made[part].to_string());
+            tree.0.write("made.yaml", &made[part].to_string());
             tree.run(&promtool, &["check", "rules", "--lint=all", "--lint-fatal", "made.yaml"]);
         }
     }

@@ -50,7 +50,7 @@ fn connector(receiver: &Receiver, files: &Files) -> Result<Connector, String> {
     http.enforce_http(false);
     http.set_nodelay(true);
     let encrypted = receiver.url.scheme_str() == Some("https");
-    let config = if encrypted { tls::config(files)? } else { tls::none()? };
+    let config = if encrypted { tls::config(files)? } else { kstrobe_tls::without_authorities()? };
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
     if let Some(name) = &receiver.tls.server_name {
         let name = ServerName::try_from(name.clone()).map_err(|_| format!("`{name}` is not a server's name"))?;

@@ -2,15 +2,13 @@
 //! gRPC and HTTP). Each is killed while it is sent to, and what it has in the end is what was counted.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "support/server.rs"]
-mod server;
-#[path = "support/mod.rs"]
 mod support;
 
 use kstrobe_export::otlp::Temporality;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver, Usage};
-use server::{Server, free, there};
+use kstrobe_witness::{Api, Server, find, free, not_run, witnesses};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,6 +16,11 @@ use support::{Counting, receiver, until};
 use tokio::runtime::Handle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server's program, when it is there.
+fn there(test: &str, name: &str) -> Option<PathBuf> {
+    witnesses(test, &[name]).then(|| find(name)).flatten()
+}
 
 fn push(receiver: Receiver, source: &Arc<Counting>) -> Pusher {
     let source = source.clone();
@@ -45,12 +48,10 @@ async fn away(pusher: &Pusher, server: &mut Server, end: fn(&mut Server)) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs VictoriaMetrics"]
 async fn root_victoria_metrics_has_what_was_counted() {
-    let Some(program) = there("root_victoria_metrics", "victoria-metrics", "VictoriaMetrics is not there") else {
-        return;
-    };
+    let Some(program) = there("root_victoria_metrics_has_what_was_counted", "victoria-metrics") else { return };
     let address = free();
     let mut server = Server::start(&program, address, "health", |folder| {
-        let data = folder.join("data");
+        let data = folder.0.join("data");
         vec![
             format!("-httpListenAddr={address}"),
             format!("-storageDataPath={}", data.display()),
@@ -67,14 +68,14 @@ async fn root_victoria_metrics_has_what_was_counted() {
 
     let counted = source.grown.load(Ordering::SeqCst) as f64;
     let selector = |name: &str| format!("last_over_time({{__name__=\"{name}\",l=\"a\"}}[1h])");
-    until("the last report", || server.value(&selector("kstrobe.grown")) == Some(counted)).await;
-    assert_eq!(server.value(&selector("kstrobe.wait_count")), Some(counted));
-    let sum = server.value(&selector("kstrobe.wait_sum")).unwrap();
+    until("the last report", || Api(server.address()).value(&selector("kstrobe.grown")) == Some(counted)).await;
+    assert_eq!(Api(server.address()).value(&selector("kstrobe.wait_count")), Some(counted));
+    let sum = Api(server.address()).value(&selector("kstrobe.wait_sum")).unwrap();
     assert!((sum - counted * 0.003).abs() < 1e-9, "{sum}");
-    let buckets = server.query(&selector("kstrobe.wait_bucket"));
+    let buckets = Api(server.address()).query(&selector("kstrobe.wait_bucket"));
     let [bucket] = buckets.as_slice() else { panic!("all observations are alike: {buckets:?}") };
-    assert_eq!(bucket["value"][1], counted.to_string());
-    let range = bucket["metric"]["vmrange"].as_str().unwrap();
+    assert_eq!(bucket.value, counted);
+    let range = &bucket.labels["vmrange"];
     let (lower, upper) = range.split_once("...").unwrap();
     let (lower, upper): (f64, f64) = (lower.parse().unwrap(), upper.parse().unwrap());
     assert!(lower < 0.003 && 0.003 <= upper && upper / lower < 1.1, "{range}: a bucket of schema 3 is 9 % wide");
@@ -83,14 +84,14 @@ async fn root_victoria_metrics_has_what_was_counted() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Prometheus"]
 async fn root_prometheus_has_what_was_counted() {
-    let Some(program) = there("root_prometheus_remote_write", "prometheus", "Prometheus is not there") else { return };
+    let Some(program) = there("root_prometheus_has_what_was_counted", "prometheus") else { return };
     let address = free();
     let mut server = Server::start(&program, address, "-/ready", |folder| {
-        let config = folder.join("prometheus.yml");
+        let config = folder.0.join("prometheus.yml");
         std::fs::write(&config, "scrape_configs: []\n").unwrap();
         vec![
             format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", folder.join("data").display()),
+            format!("--storage.tsdb.path={}", folder.0.join("data").display()),
             format!("--web.listen-address={address}"),
             "--web.enable-remote-write-receiver".into(),
             "--enable-feature=native-histograms,exemplar-storage,metadata-wal-records".into(),
@@ -108,8 +109,13 @@ async fn root_prometheus_has_what_was_counted() {
 
     let counted = source.grown.load(Ordering::SeqCst) as f64;
     let target = "job=\"kstrobe\",instance=\"node-1\",l=\"a\"";
-    until("the last report", || server.value(&format!("kstrobe_grown_total{{{target}}}")) == Some(counted)).await;
-    let value = |expression: String| server.value(&expression).unwrap_or_else(|| panic!("{expression}: nothing"));
+    until("the last report", || {
+        Api(server.address()).value(&format!("kstrobe_grown_total{{{target}}}")) == Some(counted)
+    })
+    .await;
+    let value = |expression: String| {
+        Api(server.address()).value(&expression).unwrap_or_else(|| panic!("{expression}: nothing"))
+    };
     let histogram = format!("kstrobe_wait_seconds{{{target}}}");
     assert_eq!(value(format!("histogram_count({histogram})")), counted);
     assert!((value(format!("histogram_sum({histogram})")) - counted * 0.003).abs() < 1e-9);
@@ -121,14 +127,14 @@ async fn root_prometheus_has_what_was_counted() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Prometheus"]
 async fn root_prometheus_ends_series_that_are_gone() {
-    let Some(program) = there("root_prometheus_stale", "prometheus", "Prometheus is not there") else { return };
+    let Some(program) = there("root_prometheus_ends_series_that_are_gone", "prometheus") else { return };
     let address = free();
     let server = Server::start(&program, address, "-/ready", |folder| {
-        let config = folder.join("prometheus.yml");
+        let config = folder.0.join("prometheus.yml");
         std::fs::write(&config, "scrape_configs: []\n").unwrap();
         vec![
             format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", folder.join("data").display()),
+            format!("--storage.tsdb.path={}", folder.0.join("data").display()),
             format!("--web.listen-address={address}"),
             "--web.enable-remote-write-receiver".into(),
             "--enable-feature=native-histograms".into(),
@@ -150,7 +156,7 @@ async fn root_prometheus_ends_series_that_are_gone() {
     };
     let receiver = receiver(Kind::RemoteWrite, &url, Temporality::Cumulative);
     let pusher = start_at(receiver, Arc::new(read), &Handle::current(), Duration::ZERO);
-    let live = || server.query("{__name__=~\"kstrobe_.*\"}").len();
+    let live = || Api(server.address()).query("{__name__=~\"kstrobe_.*\"}").len();
     until("both series", || live() == 2).await;
     gone.store(true, Ordering::SeqCst);
     // Without markers they would be there for five minutes.
@@ -195,8 +201,11 @@ fn printed(log: &str) -> Vec<Printed> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an OpenTelemetry Collector"]
 async fn root_collector_has_what_was_counted() {
-    let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol` builds one";
-    let Some(program) = there("root_collector", "otelcol", why) else { return };
+    // Opt-in: no package has it.
+    let Some(program) = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from) else {
+        let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol` builds one";
+        return not_run("root_collector_has_what_was_counted", why);
+    };
     for kind in [Kind::OtlpGrpc, Kind::OtlpHttp] {
         for temporality in [Temporality::Cumulative, Temporality::Delta] {
             collector(&program, kind, temporality).await;
@@ -207,7 +216,7 @@ async fn root_collector_has_what_was_counted() {
 async fn collector(program: &std::path::Path, kind: Kind, temporality: Temporality) {
     let (grpc, http) = (free(), free());
     let mut server = Server::start(program, http, "", |folder| {
-        let config = folder.join("config.yaml");
+        let config = folder.0.join("config.yaml");
         let text = format!(
             "receivers: {{ otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}' }}, http: {{ endpoint: '{http}' }} }} }} }}\n\
              exporters: {{ debug: {{ verbosity: detailed, sampling_initial: 1000000 }} }}\n\

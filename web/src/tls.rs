@@ -4,14 +4,13 @@ use crate::sans;
 use kstrobe_config::model::{ClientAuth, Curve, Tls, TlsVersion};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, NamedGroup, RootCertStore, ServerConfig,
-    SignatureScheme, SupportedCipherSuite,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, NamedGroup, ServerConfig, SignatureScheme,
+    SupportedCipherSuite,
 };
 use std::sync::Arc;
 
@@ -25,45 +24,9 @@ pub struct Pems {
     pub client_ca: Option<Vec<u8>>,
 }
 
-/// Names of what the processor lacks for TLS. The cryptography is written for processors since about 2015 and has no slow path.
-pub fn processor_lacks() -> Vec<&'static str> {
-    let mut lacking = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        let needed = [
-            ("adx", std::arch::is_x86_feature_detected!("adx")),
-            ("aes", std::arch::is_x86_feature_detected!("aes")),
-            ("avx", std::arch::is_x86_feature_detected!("avx")),
-            ("avx2", std::arch::is_x86_feature_detected!("avx2")),
-            ("bmi1", std::arch::is_x86_feature_detected!("bmi1")),
-            ("bmi2", std::arch::is_x86_feature_detected!("bmi2")),
-            ("pclmulqdq", std::arch::is_x86_feature_detected!("pclmulqdq")),
-        ];
-        lacking.extend(needed.iter().filter(|(_, there)| !there).map(|(name, _)| *name));
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        let needed = [
-            ("neon", std::arch::is_aarch64_feature_detected!("neon")),
-            ("aes", std::arch::is_aarch64_feature_detected!("aes")),
-            ("pmull", std::arch::is_aarch64_feature_detected!("pmull")),
-            ("sha2", std::arch::is_aarch64_feature_detected!("sha2")),
-        ];
-        lacking.extend(needed.iter().filter(|(_, there)| !there).map(|(name, _)| *name));
-    }
-    lacking
-}
-
 /// What rustls needs, or what is wrong with certificates and key, for a person.
 pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, String> {
-    let lacking = processor_lacks();
-    if !lacking.is_empty() {
-        return Err(format!(
-            "TLS is not possible on this processor, which lacks {}: leave `tls_server_config` out and let a proxy on this \
-             machine speak TLS",
-            lacking.join(", ")
-        ));
-    }
+    kstrobe_tls::able("leave `tls_server_config` out and let a proxy on this machine speak TLS")?;
     let provider = Arc::new(provider(tls)?);
     let versions: &[_] = match (tls.min_version, tls.max_version) {
         (TlsVersion::Tls13, _) => &[&TLS13],
@@ -72,10 +35,8 @@ pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, Strin
         _ if tls.cipher_suites.as_ref().is_some_and(Vec::is_empty) => &[&TLS13],
         _ => &[&TLS13, &TLS12],
     };
-    let chain = certificates(&pems.cert, "certificate")?;
-    let key = PrivateKeyDer::from_pem_slice(&pems.key).map_err(|error| {
-        format!("the key has no private key in PEM form ({error}); one with a passphrase cannot be read")
-    })?;
+    let chain = kstrobe_tls::certificates(&pems.cert, "certificate")?;
+    let key = kstrobe_tls::key(&pems.key)?;
     let verifier = verifier(tls, &provider, pems.client_ca.as_deref())?;
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
@@ -94,7 +55,7 @@ pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, Strin
 }
 
 fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
-    let mut provider = rustls_graviola::default_provider();
+    let mut provider = kstrobe_tls::provider();
     if let Some(names) = &tls.cipher_suites {
         // The list is about TLS 1.2 alone. rustls calls suites as Go does, apart from those of TLS 1.3.
         let of = |name: &str| {
@@ -120,12 +81,6 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
     Ok(provider)
 }
 
-fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| format!("the {what} is not in PEM form: {error}"))?;
-    if found.is_empty() { Err(format!("there is no {what} in PEM form in it")) } else { Ok(found) }
-}
-
 /// `None` when clients need no certificate.
 fn verifier(
     tls: &Tls,
@@ -141,10 +96,7 @@ fn verifier(
         ClientAuth::Request => any(false),
         ClientAuth::RequireAny => any(true),
         ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => {
-            let mut roots = RootCertStore::empty();
-            for root in certificates(client_ca.unwrap_or_default(), "authority for clients")? {
-                roots.add(root).map_err(|error| format!("an authority for clients cannot be used: {error}"))?;
-            }
+            let roots = kstrobe_tls::roots(client_ca.unwrap_or_default(), "an authority for clients")?;
             let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
             let optional = tls.client_auth == ClientAuth::VerifyIfGiven;
             let builder = if optional { builder.allow_unauthenticated() } else { builder };

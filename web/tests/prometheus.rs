@@ -2,54 +2,31 @@
 
 mod support;
 
-use std::process::{Child, Command, Stdio};
-use support::{Folder, Running, certificates, find, hash, programs, wait_for};
+use kstrobe_witness::{Api, Server, find, free};
+use support::{Folder, Running, certificates, hash, programs, wait_for};
 
-struct Prometheus {
-    child: Child,
-    port: u16,
-}
+struct Prometheus(Server);
 
 impl Prometheus {
-    fn start(folder: &Folder, config: &str) -> Prometheus {
-        let config = folder.write("prometheus.yml", config);
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let log = std::fs::File::create(folder.0.join("prometheus.log")).unwrap();
-        let child = Command::new(find("prometheus").unwrap())
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.path("data")))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Prometheus { child, port }
+    fn start(config: &str) -> Prometheus {
+        let address = free();
+        Prometheus(Server::start(&find("prometheus").unwrap(), address, "/-/ready", |folder| {
+            vec![
+                format!("--config.file={}", folder.write("prometheus.yml", config).display()),
+                format!("--storage.tsdb.path={}", folder.path("data")),
+                format!("--web.listen-address={address}"),
+            ]
+        }))
     }
 
     /// Labels `job` and values of `up`, once all `jobs` were scraped.
     fn up(&self, jobs: usize) -> Vec<(String, bool)> {
         wait_for("a scrape of every job", || {
-            let url = format!("http://127.0.0.1:{}/api/v1/query?query=up", self.port);
-            let (_, status, _, body) = support::curl(&[&url]);
-            if status != 200 {
-                return None;
-            }
-            let mut found: Vec<(String, bool)> = body
-                .split("\"job\":\"")
-                .skip(1)
-                .map(|rest| (rest.split('"').next().unwrap().to_owned(), rest.contains(",\"1\"]")))
-                .collect();
+            let found = Api(self.0.address()).query("up");
+            let mut found: Vec<_> = found.into_iter().map(|up| (up.labels["job"].clone(), up.value == 1.0)).collect();
             found.sort();
             (found.len() == jobs).then_some(found)
         })
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -99,7 +76,7 @@ fn root_prometheus_scrapes_with_right_credentials_only() {
             server.address.port()
         );
     }
-    let prometheus = Prometheus::start(&folder, &config);
+    let prometheus = Prometheus::start(&config);
     let mut expected: Vec<(String, bool)> = jobs.iter().map(|(job, .., up)| ((*job).to_owned(), *up)).collect();
     expected.sort();
     // The first scrape of a busy machine may be too slow; who is refused stays so.

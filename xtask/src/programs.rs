@@ -2,6 +2,7 @@
 
 use crate::apt::{Apt, finished};
 use anyhow::{Context, Result, bail};
+pub use kstrobe_witness::find;
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,23 +43,6 @@ const UNPACKED: &[(&str, &str, &str)] = &[
     ("prometheus-node-exporter", "prometheus-node-exporter", "sid"),
     ("victoria-metrics", "victoria-metrics", "sid"),
 ];
-
-/// Where they are; the tests' `support` looks here, too.
-const UNPACKED_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs");
-
-/// Where a program is, as the shell would find it; `sbin` included, as `sudo` may not have it in its path.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let unpacked = format!("{UNPACKED_FOLDER}/usr/bin");
-    let folders = path.split(':').chain(["/usr/sbin", "/sbin", &unpacked]);
-    // Joining an absolute path gives that path.
-    let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
-    // Debian keeps servers of several versions apart, outside the path.
-    found.or_else(|| {
-        let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
-        versions.map(|v| v.path().join("bin").join(name)).find(|file| file.is_file())
-    })
-}
 
 /// Names of the programs that are not there.
 pub fn missing() -> Vec<&'static str> {
@@ -114,7 +98,7 @@ pub fn unpack(program: &str) -> Result<PathBuf> {
     let known = UNPACKED.iter().find(|(name, ..)| *name == program);
     let (_, package, release) = known.with_context(|| format!("it is not known which package has {program}"))?;
     println!("fetching {package} from Debian {release}");
-    let folder = Path::new(UNPACKED_FOLDER);
+    let folder = Path::new(kstrobe_witness::UNPACKED);
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let apt = Apt::open(&folder.join("apt"), &[(*release).to_owned()])?;
     apt.download(&[(*package).to_owned()], folder)?;
@@ -154,14 +138,4 @@ fn apt(arguments: &[&str]) -> Result<()> {
         .stdout(Stdio::null())
         .status()?;
     if status.success() { Ok(()) } else { bail!("apt-get {} failed", arguments.join(" ")) }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn programs_and_headers_are_found_by_name_and_by_path() {
-        assert!(super::find("sh").is_some_and(|path| path.is_absolute()));
-        assert_eq!(super::find("/etc/passwd").as_deref(), Some(std::path::Path::new("/etc/passwd")));
-        assert_eq!(super::find("no-such-program"), None);
-    }
 }

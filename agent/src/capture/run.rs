@@ -7,12 +7,12 @@ use super::{Error, collect, scope};
 use crate::kernel::instance::Instance;
 use crate::kernel::sys::{self, launch::Held};
 use crate::kernel::tracefs::Tracefs;
+use kstrobe_fleet::course::TraceClock;
 use kstrobe_ftrace::trace::{CpuPages, CpuStats, Trace};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use kstrobe_fleet::course::TraceClock;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How often it is looked whether the recording has ended by itself.

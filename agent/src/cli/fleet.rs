@@ -111,9 +111,8 @@ fn failed(error: &str) -> ExitCode {
 
 impl Reach {
     fn door(&self) -> Result<Door, String> {
-        let token = self.token_file.as_ref().map(|file| {
-            token(file).map_err(|reason| format!("{}: {reason}", file.display()))
-        });
+        let token =
+            self.token_file.as_ref().map(|file| token(file).map_err(|reason| format!("{}: {reason}", file.display())));
         let kubeconfig = kstrobe_kube::Wanted {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
@@ -126,7 +125,8 @@ impl Reach {
     async fn targets(&self, door: &Door, all: bool) -> Result<(Vec<Target>, Vec<Missing>), String> {
         let agents = door.pods(self.agent_namespace.as_deref(), &self.agent_selector).await?;
         if agents.is_empty() {
-            let place = self.agent_namespace.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace `{name}`"));
+            let place =
+                self.agent_namespace.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace `{name}`"));
             return Err(format!(
                 "no agents: no pods with the labels {} in {place}; name others with --agent-selector and --agent-namespace",
                 self.agent_selector

@@ -186,11 +186,7 @@ impl Drop for Agent {
     }
 }
 
-/// Status and body of a page; `None` when there is no connection.
-pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
-    let (status, body) = get_bytes(address, path)?;
-    Some((status, String::from_utf8(body).ok()?))
-}
+pub use super::http::get;
 
 fn get_bytes(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
     http::ask(address, "GET", path, &[], "").map(|answer| (answer.status, answer.body))

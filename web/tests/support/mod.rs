@@ -8,43 +8,14 @@ use axum::body::Bytes;
 use axum::extract::Extension;
 use axum::routing::{get, post};
 use kstrobe_web::{Counters, Counts, Identity, Limits, Server, Source, bind};
+pub use kstrobe_witness::{Folder, output, witnesses as programs};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// A folder that is removed with its value.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kstrobe-web-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
-    }
-
-    pub fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A running server that stops when dropped.
 pub struct Running {
@@ -168,44 +139,9 @@ pub fn hash(password: &str) -> String {
 }
 
 /// Asks until there is an answer.
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = ask() {
-            return found;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what} did not come");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// Whether programs are there. Where they could have been installed their absence fails the test; elsewhere
-/// (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
-pub fn programs(test: &str, names: &[&str]) -> bool {
-    let missing: Vec<&str> = names.iter().filter(|name| find(name).is_none()).copied().collect();
-    if missing.is_empty() {
-        return true;
-    }
-    let reason = format!("{test}: {} not installed", missing.join(", "));
-    let Some(list) = std::env::var_os("KSTROBE_NOT_RUN_FILE") else { panic!("{reason}") };
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(list).unwrap();
-    writeln!(file, "{reason}").unwrap();
-    false
-}
-
-/// Where a program is: installed, or unpacked beside the build by `cargo xtask test`.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/programs/usr/bin");
-    path.split(':').chain([unpacked]).map(|folder| Path::new(folder).join(name)).find(|file| file.is_file())
-}
-
-/// Standard output of a program that must succeed.
-pub fn output(command: &mut Command) -> String {
-    let done = command.output().unwrap();
-    let (text, error) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{command:?}: {}\n{text}{error}", done.status);
-    text.into_owned()
+#[track_caller]
+pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    kstrobe_witness::wait_for(what, Duration::from_secs(60), ask)
 }
 
 /// curl's exit code, the status (0 without an answer), the version of HTTP, and the body.

@@ -94,19 +94,34 @@ fn size(path: &str, text: &str) -> Option<Finding> {
     Some(Finding { path: path.to_owned(), line: limit + 1, level, message })
 }
 
-/// `config`, `ebpf` and `ftrace` are pure: they depend on nothing of ours.
+/// Crates that depend on these of ours and no others, but for their tests.
+const KNOWS: &[(&str, &[&str])] = &[
+    ("cgroups", &[]),
+    ("config", &[]),
+    ("ebpf", &[]),
+    ("ftrace", &[]),
+    ("kube", &["kstrobe-tls", "kstrobe-workloads"]),
+    ("kube/fake", &[]),
+    ("workloads", &[]),
+];
+
 fn pure_crates(path: &str, text: &str) -> Vec<Finding> {
-    if !["config/Cargo.toml", "ebpf/Cargo.toml", "ftrace/Cargo.toml"].contains(&path) {
-        return Vec::new();
-    }
+    let name = path.strip_suffix("/Cargo.toml").unwrap_or_default();
+    let Some((name, known)) = KNOWS.iter().find(|(of, _)| *of == name) else { return Vec::new() };
     let mut section = "";
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
         if line.starts_with('[') {
             section = line;
-        } else if section.contains("dependencies") && line.trim_start().starts_with("kstrobe") {
-            let message =
-                "config, ebpf and ftrace depend on no crate of the workspace: only the agent joins them".to_owned();
+        } else if section.contains("dependencies")
+            && !section.contains("dev-")
+            && line.trim_start().starts_with("kstrobe")
+            && !known.iter().any(|known| line.trim_start().split(['.', ' ', '=']).next() == Some(known))
+        {
+            let message = match known {
+                [] => format!("{name} depends on no crate of the workspace: only the agent joins them"),
+                known => format!("{name} depends on {} and no other crate of the workspace", known.join(", ")),
+            };
             found.push(error(path, number + 1, message));
         }
     }
@@ -114,9 +129,23 @@ fn pure_crates(path: &str, text: &str) -> Vec<Finding> {
 }
 
 fn forbids_unsafe(path: &str, text: &str) -> Option<Finding> {
-    let pure = ["config", "ebpf", "export", "fleet", "ftrace", "mixin", "push", "web"]
-        .iter()
-        .any(|name| path.strip_suffix("/src/lib.rs") == Some(name));
+    let pure = [
+        "cgroups",
+        "config",
+        "ebpf",
+        "export",
+        "fleet",
+        "ftrace",
+        "kube",
+        "kube/fake",
+        "mixin",
+        "push",
+        "tls",
+        "web",
+        "workloads",
+    ]
+    .iter()
+    .any(|name| path.strip_suffix("/src/lib.rs") == Some(name));
     let missing = pure && !text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
     missing.then(|| error(path, 1, "a pure crate says #![forbid(unsafe_code)]".to_owned()))
 }
@@ -305,6 +334,10 @@ mod tests {
             "4:",
         );
         one("config/src/lib.rs", "//! Text.", "forbid(unsafe_code)");
+        let kube = "[dependencies]\nkstrobe-tls.workspace = true\nkstrobe-workloads.workspace = true\n";
+        assert_eq!(messages("kube/Cargo.toml", kube), [""; 0]);
+        one("kube/Cargo.toml", &format!("{kube}kstrobe-push.workspace = true"), "4:kube depends on");
+        one("kube/fake/src/lib.rs", "//! Text.", "forbid(unsafe_code)");
     }
 
     #[test]

@@ -132,14 +132,24 @@ fn tell(outcome: &Outcome, out: &Path) {
         node.warnings.iter().for_each(|warning| eprintln!("{}: note: {warning}", node.node));
         if node.corrected_ns != 0 {
             let ms = node.corrected_ns as f64 / 1e6;
-            eprintln!("{}: note: its wall clock is {ms:.1} ms ahead of the others', and its times were set right", node.node);
+            eprintln!(
+                "{}: note: its wall clock is {ms:.1} ms ahead of the others', and its times were set right",
+                node.node
+            );
         }
     }
     if outcome.written {
-        let (records, lost) = manifest.nodes.iter().filter_map(|node| node.capture.as_ref()).fold((0, 0), |sum, capture| {
-            (sum.0 + capture.records, sum.1 + capture.lost)
-        });
-        eprintln!("{}: {} nodes, {records} records, {lost} lost, from {}", out.display(), manifest.downloaded, manifest.started);
+        let (records, lost) = manifest
+            .nodes
+            .iter()
+            .filter_map(|node| node.capture.as_ref())
+            .fold((0, 0), |sum, capture| (sum.0 + capture.records, sum.1 + capture.lost));
+        eprintln!(
+            "{}: {} nodes, {records} records, {lost} lost, from {}",
+            out.display(),
+            manifest.downloaded,
+            manifest.started
+        );
         eprintln!("open it in https://ui.perfetto.dev; .kstrobe/manifest.json in it says more");
     }
     if manifest.failed > 0 {

@@ -52,7 +52,8 @@ impl Agents for Door {
         if !body.is_empty() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let answer = self.client.pod_proxy(&to, method, path, headers, body).await.map_err(|error| error.to_string())?;
+        let answer =
+            self.client.pod_proxy(&to, method, path, headers, body).await.map_err(|error| error.to_string())?;
         Ok(answer.map(|body| body.map_err(|error| error.to_string()).boxed_unsync()))
     }
 }

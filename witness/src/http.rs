@@ -1,4 +1,4 @@
-//! Requests to the agent.
+//! Requests to servers of tests, as plain as can be.
 
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -54,4 +54,16 @@ pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str
     let head = std::str::from_utf8(&answer[..end]).ok()?.to_owned();
     let status = head.split(' ').nth(1)?.parse().ok()?;
     Some(Answer { status, head, body: answer.split_off(end + 4) })
+}
+
+/// Status and body of a page; `None` when there is no connection or no text.
+pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let answer = ask(address, "GET", path, &[], "")?;
+    Some((answer.status, String::from_utf8(answer.body).ok()?))
+}
+
+/// For the query of a URL.
+pub fn escape(text: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(byte);
+    text.bytes().map(|b| if plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

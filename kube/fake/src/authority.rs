@@ -1,0 +1,122 @@
+//! Certificates of a cluster's authority, made anew for each test.
+
+use graviola::hashing::Sha256;
+use graviola::signing::ecdsa::{P256, SigningKey};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SerialNumber, SignatureAlgorithm,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A certificate and its key, in PEM form.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The certificate.
+    pub cert: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// An authority.
+pub struct Authority {
+    issuer: Issuer<'static, Key>,
+    cert: String,
+}
+
+impl Default for Authority {
+    fn default() -> Authority {
+        Authority::new("kubernetes")
+    }
+}
+
+impl Authority {
+    /// A new one of this name.
+    pub fn new(name: &str) -> Authority {
+        let key = Key::new();
+        let mut params = params(name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let cert = params.self_signed(&key).expect("all of it is right").pem();
+        Authority { issuer: Issuer::new(params, key), cert }
+    }
+
+    /// Its own certificate in PEM form: `ca.crt`.
+    pub fn pem(&self) -> &str {
+        &self.cert
+    }
+
+    /// A server's certificate for these names and addresses.
+    pub fn server(&self, names: &[&str]) -> Identity {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names of servers");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params, "server")
+    }
+
+    /// A client's certificate for this user.
+    pub fn client(&self, user: &str) -> Identity {
+        let mut params = params(user);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params, user)
+    }
+
+    fn sign(&self, mut params: CertificateParams, name: &str) -> Identity {
+        let key = Key::new();
+        let own = self::params(name);
+        params.distinguished_name = own.distinguished_name;
+        params.serial_number = own.serial_number;
+        let cert = params.signed_by(&key, &self.issuer).expect("all of it is right").pem();
+        Identity { cert, key: key.pem() }
+    }
+}
+
+fn params(name: &str) -> CertificateParams {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.serial_number = Some(SerialNumber::from(NEXT.fetch_add(1, Ordering::Relaxed)));
+    params
+}
+
+/// A key of graviola, since rcgen's own would take a C compiler.
+struct Key {
+    key: SigningKey<P256>,
+    /// The point on the curve, uncompressed.
+    public: Vec<u8>,
+}
+
+impl Key {
+    fn new() -> Key {
+        let key = SigningKey::<P256>::generate().expect("random numbers");
+        let mut spki = [0; 256];
+        let spki = key.to_spki_der(&mut spki).expect("it fits");
+        // The point is the end of the structure: 4, x and y.
+        let public = spki[spki.len() - 65..].to_vec();
+        Key { key, public }
+    }
+
+    fn pem(&self) -> String {
+        let mut der = [0; 512];
+        let der = self.key.to_pkcs8_der(&mut der).expect("it fits");
+        pem::encode(&pem::Pem::new("PRIVATE KEY", der))
+    }
+}
+
+impl PublicKeyData for Key {
+    fn der_bytes(&self) -> &[u8] {
+        &self.public
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl rcgen::SigningKey for Key {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        let mut signature = [0; 128];
+        let signed = self.key.sign_asn1::<Sha256>(&[message], &mut signature);
+        signed.map(<[u8]>::to_vec).map_err(|_| rcgen::Error::RemoteKeyError)
+    }
+}

@@ -1,0 +1,166 @@
+//! Answers: whole ones with a limit, and refusals with what Kubernetes says of them.
+
+use crate::error::{Error, chain};
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::response::Parts;
+use http::{HeaderMap, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Refusals are short; the rest of a longer one is not read.
+const MOST_REFUSAL_BYTES: usize = 64 << 10;
+/// Most characters of a refusal that are shown.
+const MOST_MESSAGE_CHARACTERS: usize = 500;
+/// Longest pause that a server may ask for.
+const MOST_PAUSE: Duration = Duration::from_secs(600);
+
+/// Kubernetes' `Status`, or what there is of one in an answer of somebody else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The status of HTTP, which is the same as the object's `code`.
+    pub code: u16,
+    /// A word such as `NotFound`, `Conflict`, `Expired`; empty when it is not Kubernetes that answers.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// `metadata.continue`: where a list may go on whose own token has expired.
+    pub continue_token: Option<String>,
+    /// When to come again.
+    pub retry_after: Option<Duration>,
+}
+
+impl Status {
+    /// What an object says that may be a `Status`.
+    pub fn of_object(object: &Value) -> Option<Status> {
+        if object["kind"] != "Status" {
+            return None;
+        }
+        let text = |value: &Value| value.as_str().map(str::to_owned).unwrap_or_default();
+        let token = text(&object["metadata"]["continue"]);
+        Some(Status {
+            code: object["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500),
+            reason: text(&object["reason"]),
+            message: text(&object["message"]),
+            continue_token: (!token.is_empty()).then_some(token),
+            retry_after: object["details"]["retryAfterSeconds"].as_u64().and_then(pause),
+        })
+    }
+
+    /// What an answer says that is no success.
+    pub fn of_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Status {
+        let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let object = serde_json::from_slice::<Value>(body).ok();
+        let mut status = object
+            .as_ref()
+            .and_then(Status::of_object)
+            .unwrap_or_else(|| Status { message: readable(&String::from_utf8_lossy(body)), ..Status::default() });
+        status.code = code;
+        status.retry_after = status.retry_after.or(header.and_then(pause));
+        status
+    }
+
+    /// Whether what was asked for by its version is no longer there.
+    pub fn is_gone(&self) -> bool {
+        self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
+    }
+
+    /// Whether Kubernetes itself refuses, and not a pod behind it.
+    pub fn is_kubernetes(&self) -> bool {
+        !self.reason.is_empty()
+    }
+
+    pub(crate) fn word(&self) -> &'static str {
+        match self.code {
+            401 => "unauthorized",
+            403 => "forbidden",
+            404 => "not_found",
+            409 => "conflict",
+            410 => "gone",
+            422 => "invalid",
+            429 => "throttled",
+            300..400 => "redirected",
+            400..500 => "bad_request",
+            _ => "server_error",
+        }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HTTP status {}", self.code)?;
+        match self.message.as_str() {
+            "" => Ok(()),
+            message => write!(f, ": {}", readable(message)),
+        }
+    }
+}
+
+fn pause(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds).min(MOST_PAUSE))
+}
+
+/// One line of it, without what could disturb a terminal.
+fn readable(text: &str) -> String {
+    let shown: String =
+        text.chars().take(MOST_MESSAGE_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    shown.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The answer, when it is a success; else what it says, as an error.
+pub async fn checked(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    let (Parts { status, headers, .. }, body) = response.into_parts();
+    // The status says that it was refused; a body that is cut off or endless says nothing more. Who drips it is not waited for.
+    let body = tokio::time::timeout(Duration::from_secs(10), Limited::new(body, MOST_REFUSAL_BYTES).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+    Err(Error::Status(Box::new(Status::of_answer(status.as_u16(), &headers, &body))))
+}
+
+/// All of an answer, up to so many bytes.
+pub(crate) async fn whole(response: Response<Incoming>, limit: usize, what: &str) -> Result<Bytes, Error> {
+    match Limited::new(response.into_body(), limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Error::TooLarge { to: what.to_owned(), limit }),
+        Err(error) => Err(Error::Connection(format!("the answer to {what} was cut off: {}", chain(error.as_ref())))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn refusals_of_kubernetes_and_of_others() {
+        let status = |code, body: &str| Status::of_answer(code, &HeaderMap::new(), body.as_bytes());
+        let forbidden = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Forbidden", "code": 403,
+            "message": "pods is forbidden: User \"system:serviceaccount:kstrobe:kstrobe\" cannot list resource \"pods\"",
+        });
+        let told = status(403, &forbidden.to_string());
+        assert_eq!((told.reason.as_str(), told.word(), told.is_kubernetes()), ("Forbidden", "forbidden", true));
+        assert!(told.to_string().starts_with("HTTP status 403: pods is forbidden"));
+        let plain = status(401, "Unauthorized\n\u{1b}[31m");
+        assert_eq!((plain.to_string().as_str(), plain.is_kubernetes()), ("HTTP status 401: Unauthorized [31m", false));
+        assert_eq!(status(502, "").to_string(), "HTTP status 502");
+        let expired = json!({"kind": "Status", "code": 410, "reason": "Expired", "metadata": {"continue": "again"}});
+        let expired = status(410, &expired.to_string());
+        assert_eq!((expired.is_gone(), expired.continue_token.as_deref()), (true, Some("again")));
+    }
+
+    #[test]
+    fn a_server_says_when_to_come_again() {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, "3".parse().unwrap());
+        assert_eq!(Status::of_answer(429, &headers, b"").retry_after, Some(Duration::from_secs(3)));
+        headers.insert(RETRY_AFTER, "99999999".parse().unwrap());
+        assert_eq!(Status::of_answer(429, &headers, b"").retry_after, Some(MOST_PAUSE));
+        let body = json!({"kind": "Status", "code": 429, "details": {"retryAfterSeconds": 1}}).to_string();
+        assert_eq!(Status::of_answer(429, &headers, body.as_bytes()).retry_after, Some(Duration::from_secs(1)));
+    }
+}

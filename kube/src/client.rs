@@ -1,0 +1,207 @@
+//! One client of one server: an API server or a kubelet.
+
+use crate::answer::{checked, whole};
+use crate::config::Config;
+use crate::credentials::{Credentials, Material, Shown};
+use crate::error::{Error, chain};
+use crate::tls;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Most bytes of one answer that is read whole. A page of 500 pods has some 10 MB.
+pub(crate) const MOST_ANSWER_BYTES: usize = 64 << 20;
+/// A whole answer takes no longer, from its first byte on.
+const MOST_ANSWER_TIME: Duration = Duration::from_secs(60);
+
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// A client; a clone is the same one.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    config: Config,
+    credentials: Credentials,
+    /// Connections, and what they were made with.
+    http: Mutex<Option<(Material, Http)>>,
+    user_agent: HeaderValue,
+}
+
+impl Client {
+    /// Nothing is connected yet; an error says what in the configuration or in its files is wrong. `user_agent` is how the
+    /// server's audit log names us, as `kstrobe/1.0`.
+    pub fn new(config: Config, user_agent: &str) -> Result<Client, Error> {
+        let user_agent = HeaderValue::from_str(user_agent)
+            .map_err(|_| Error::Config(format!("`{user_agent}` cannot be the name of a client")))?;
+        let inner = Inner { config, credentials: Credentials::default(), http: Mutex::new(None), user_agent };
+        Ok(Client(Arc::new(inner)))
+    }
+
+    /// Where it is.
+    pub fn server(&self) -> &Uri {
+        &self.0.config.server
+    }
+
+    /// The namespace that is meant when none is named.
+    pub fn namespace(&self) -> &str {
+        &self.0.config.namespace
+    }
+
+    /// An object, or a list.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.exchange(Method::GET, path, HeaderMap::new(), Bytes::new()).await
+    }
+
+    /// Makes an object.
+    pub async fn create<T: DeserializeOwned>(&self, path: &str, object: &Value) -> Result<T, Error> {
+        self.exchange(Method::POST, path, json(), object.to_string().into()).await
+    }
+
+    /// Changes an object by RFC 7386: what is named is replaced, null removes.
+    pub async fn merge_patch<T: DeserializeOwned>(&self, path: &str, change: &Value) -> Result<T, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/merge-patch+json"));
+        self.exchange(Method::PATCH, path, headers, change.to_string().into()).await
+    }
+
+    /// Removes an object.
+    pub async fn delete(&self, path: &str) -> Result<(), Error> {
+        self.exchange::<Value>(Method::DELETE, path, HeaderMap::new(), Bytes::new()).await.map(|_| ())
+    }
+
+    async fn exchange<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<T, Error> {
+        let what = format!("{method} {path}");
+        let answer = checked(self.send(method, path, headers, body).await?).await?;
+        let late = || Error::Timeout { from: format!("{} to {what}", self.0.config.server), after: MOST_ANSWER_TIME };
+        let bytes = tokio::time::timeout(MOST_ANSWER_TIME, whole(answer, MOST_ANSWER_BYTES, &what)).await;
+        let bytes = bytes.map_err(|_| late())??;
+        serde_json::from_slice(&bytes).map_err(|error| Error::BadAnswer(format!("the answer to {what}: {error}")))
+    }
+
+    /// Sends a request and waits for the answer to begin, whatever its status is; its body is read by the caller, without a
+    /// limit of time. `path` may have a query. A token that has expired meanwhile is renewed once.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
+        let answer = self.once(method.clone(), path, headers.clone(), body.clone()).await?;
+        if answer.status() == 401 && self.0.credentials.refused(&self.0.config).await {
+            return self.once(method, path, headers, body).await;
+        }
+        Ok(answer)
+    }
+
+    async fn once(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
+        let config = &self.0.config;
+        let Shown { material, headers: ours } = self.0.credentials.show(config).await?;
+        let http = self.http(material)?;
+        let mut request = Request::builder().method(method).uri(below(&config.server, path)?);
+        if let Some(there) = request.headers_mut() {
+            there.insert(USER_AGENT, self.0.user_agent.clone());
+            there.insert(ACCEPT, HeaderValue::from_static("application/json"));
+            there.extend(headers);
+            there.extend(ours);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| Error::Config(error.to_string()))?;
+        let server = &config.server;
+        match tokio::time::timeout(config.timeout, http.request(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) if error.is_connect() => Err(Error::Connect(format!("{server}: {}", chain(&error)))),
+            Ok(Err(error)) => Err(Error::Connection(format!("{server}: {}", chain(&error)))),
+            Err(_) => Err(Error::Timeout { from: server.to_string(), after: config.timeout }),
+        }
+    }
+
+    /// The connections that were made with the same certificates, or new ones.
+    fn http(&self, material: Material) -> Result<Http, Error> {
+        let mut held = self.0.http.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made_with, http)) = held.as_ref()
+            && *made_with == material
+        {
+            return Ok(http.clone());
+        }
+        let http = connect(&self.0.config, &material)?;
+        *held = Some((material, http.clone()));
+        Ok(http)
+    }
+}
+
+fn connect(config: &Config, material: &Material) -> Result<Http, Error> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(config.timeout));
+    // A watch is silent for minutes. A server that is gone without a word is noticed by this, in some 45 s.
+    connector.set_keepalive(Some(Duration::from_secs(15)));
+    connector.set_keepalive_interval(Some(Duration::from_secs(10)));
+    connector.set_keepalive_retries(Some(3));
+    let tls = tls::config(material, config.server.scheme_str() == Some("https"))?;
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = &config.server_name {
+        let wrong = |_| Error::Config(format!("`{name}` is not a server's name"));
+        let name = ServerName::try_from(name.clone()).map_err(wrong)?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    // A connection of its own for each watch: over HTTP/2 one lost connection would take all of them along.
+    let connector = builder.enable_http1().wrap_connector(connector);
+    Ok(legacy::Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector))
+}
+
+fn json() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers
+}
+
+/// The server's URL with this path and query appended.
+fn below(server: &Uri, path: &str) -> Result<Uri, Error> {
+    let mut parts = server.clone().into_parts();
+    let path = format!("{}{path}", server.path().trim_end_matches('/'));
+    let wrong = |path: &str| Error::Config(format!("`{path:.200}` is not a path"));
+    parts.path_and_query = Some(path.parse().map_err(|_| wrong(&path))?);
+    Uri::from_parts(parts).map_err(|_| wrong(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_go_below_the_server() {
+        for (server, expected) in [
+            ("https://h:6443", "https://h:6443/api/v1/pods?limit=1"),
+            ("https://h/k8s/clusters/c-1/", "https://h/k8s/clusters/c-1/api/v1/pods?limit=1"),
+            ("https://[fd00::1]:443", "https://[fd00::1]:443/api/v1/pods?limit=1"),
+        ] {
+            assert_eq!(below(&server.parse().unwrap(), "/api/v1/pods?limit=1").unwrap().to_string(), expected);
+        }
+        assert!(below(&"https://h".parse().unwrap(), "/a b").is_err());
+    }
+}

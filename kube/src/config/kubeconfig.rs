@@ -1,0 +1,280 @@
+//! kubeconfig files: clusters, users and contexts, merged as kubectl merges them.
+
+use super::{Auth, Config, Exec, Impersonate, Pem, Secret, TIMEOUT, Wanted, read, server};
+use crate::error::Error;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// A file, as far as we know it; what we do not know is not ours.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct File {
+    current_context: Option<String>,
+    clusters: Option<Vec<Named>>,
+    users: Option<Vec<Named>>,
+    contexts: Option<Vec<Named>>,
+}
+
+/// `cluster`, `user` or `context`: only one is there.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: String,
+    cluster: Option<Cluster>,
+    user: Option<User>,
+    context: Option<Context>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct Cluster {
+    server: Option<String>,
+    certificate_authority: Option<PathBuf>,
+    certificate_authority_data: Option<String>,
+    insecure_skip_tls_verify: Option<bool>,
+    tls_server_name: Option<String>,
+    proxy_url: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct User {
+    client_certificate: Option<PathBuf>,
+    client_certificate_data: Option<String>,
+    client_key: Option<PathBuf>,
+    client_key_data: Option<String>,
+    token: Option<String>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<PathBuf>,
+    username: Option<String>,
+    password: Option<String>,
+    exec: Option<Plugin>,
+    auth_provider: Option<Provider>,
+    #[serde(rename = "as")]
+    act_as: Option<String>,
+    as_groups: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Provider {
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Plugin {
+    api_version: String,
+    command: String,
+    args: Option<Vec<String>>,
+    env: Option<Vec<Variable>>,
+    install_hint: Option<String>,
+    provide_cluster_info: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Context {
+    cluster: String,
+    user: String,
+    namespace: Option<String>,
+}
+
+/// An entry and the folder of its file, to which its paths are relative.
+struct Found<T> {
+    value: T,
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+/// The wanted or current context of these files. Of entries with one name the first counts. A file that is not there is an
+/// error when it `must` be, and else as good as empty.
+pub(super) fn config(files: &[PathBuf], must: bool, wanted: &Wanted) -> Result<Config, Error> {
+    let read: Vec<(PathBuf, File)> = files
+        .iter()
+        .filter(|file| must || file.exists())
+        .map(|file| Ok((file.clone(), parse(file)?)))
+        .collect::<Result<_, Error>>()?;
+    let listed = || files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+    if read.is_empty() {
+        return Err(Error::Config(format!("none of the kubeconfig files is there: {}", listed())));
+    }
+    let current = || read.iter().find_map(|(_, file)| file.current_context.clone().filter(|name| !name.is_empty()));
+    let name = wanted.context.clone().or_else(current).ok_or_else(|| {
+        Error::Config(format!("no current context in {}: name one, or `kubectl config use-context NAME`", listed()))
+    })?;
+    let mut read = read;
+    let context: Found<Context> = take(&mut read, &name, |file| &mut file.contexts, |named| named.context.take())
+        .ok_or_else(|| Error::Config(format!("there is no context `{name}` in {}", listed())))?;
+    let cluster: Found<Cluster> =
+        take(&mut read, &context.value.cluster, |file| &mut file.clusters, |named| named.cluster.take()).ok_or_else(
+            || {
+                Error::Config(format!(
+                    "the context `{name}` names the cluster `{}`, which is not in {}",
+                    context.value.cluster,
+                    listed()
+                ))
+            },
+        )?;
+    let user = take(&mut read, &context.value.user, |file| &mut file.users, |named| named.user.take());
+    // A context without a user is one of a server that asks for none.
+    if user.is_none() && !context.value.user.is_empty() {
+        return Err(Error::Config(format!(
+            "the context `{name}` names the user `{}`, which is not in {}",
+            context.value.user,
+            listed()
+        )));
+    }
+    assemble(context.value, cluster, user)
+}
+
+fn parse(file: &Path) -> Result<File, Error> {
+    let wrong = |why: String| Error::Config(format!("{}: {why}", file.display()));
+    let bytes = read(file).map_err(Error::Config)?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("not text".into()))?;
+    if text.trim().is_empty() {
+        return Ok(File::default());
+    }
+    // A message of the parser may quote a token.
+    serde_saphyr::from_str(&text).map_err(|error| {
+        let at = error.location().map(|at| format!(", line {}", at.line())).unwrap_or_default();
+        wrong(format!("not a kubeconfig file{at}"))
+    })
+}
+
+fn take<T>(
+    files: &mut [(PathBuf, File)],
+    name: &str,
+    list: fn(&mut File) -> &mut Option<Vec<Named>>,
+    part: fn(&mut Named) -> Option<T>,
+) -> Option<Found<T>> {
+    for (path, file) in files {
+        let named = list(file).iter_mut().flatten().find(|named| named.name == name);
+        if let Some(value) = named.and_then(part) {
+            let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+            return Some(Found { value, folder, file: path.clone() });
+        }
+    }
+    None
+}
+
+fn assemble(context: Context, cluster: Found<Cluster>, user: Option<Found<User>>) -> Result<Config, Error> {
+    let file = cluster.file.display().to_string();
+    let refuse = |what: &str| Err(Error::Config(format!("{file}: {what}")));
+    let Cluster { server: url, tls_server_name, proxy_url, .. } = &cluster.value;
+    if let Some(proxy) = proxy_url.as_ref().filter(|proxy| !proxy.is_empty()) {
+        return refuse(&format!("the cluster is behind the proxy `{proxy}`, and proxies are not supported"));
+    }
+    let Some(url) = url else { return refuse(&format!("the cluster `{}` has no `server`", context.cluster)) };
+    let insecure = cluster.value.insecure_skip_tls_verify.unwrap_or(false);
+    let ca = pem(
+        &cluster.value.certificate_authority_data,
+        &cluster.value.certificate_authority,
+        &cluster.folder,
+        "certificate-authority-data",
+        &file,
+    )?;
+    let mut config = Config {
+        server: server(url, &file)?,
+        ca,
+        insecure,
+        server_name: tls_server_name.clone().filter(|name| !name.is_empty()),
+        identity: None,
+        auth: Auth::None,
+        impersonate: Impersonate::default(),
+        namespace: context.namespace.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".into()),
+        timeout: TIMEOUT,
+    };
+    if let Some(user) = user {
+        identify(&mut config, user, &cluster.value)?;
+    }
+    Ok(config)
+}
+
+fn identify(config: &mut Config, user: Found<User>, cluster: &Cluster) -> Result<(), Error> {
+    let Found { value: user, folder, file } = user;
+    let file = file.display().to_string();
+    let refuse = |what: String| Err(Error::Config(format!("{file}: {what}")));
+    if let Some(Provider { name }) = &user.auth_provider {
+        return refuse(format!("the auth-provider `{name}` is not supported (kubectl has dropped it too): use `exec`"));
+    }
+    let cert = pem(&user.client_certificate_data, &user.client_certificate, &folder, "client-certificate-data", &file)?;
+    let key = pem(&user.client_key_data, &user.client_key, &folder, "client-key-data", &file)?;
+    config.identity = match (cert, key) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        (Some(_), None) => return refuse("a client certificate without its key".into()),
+        (None, Some(_)) => return refuse("a client key without its certificate".into()),
+    };
+    config.auth = match user {
+        User { token_file: Some(path), .. } if !path.as_os_str().is_empty() => Auth::TokenFile(folder.join(path)),
+        User { token: Some(token), .. } if !token.is_empty() => Auth::Token(Secret(token)),
+        User { username: Some(name), password, .. } if !name.is_empty() => {
+            Auth::Basic(name, Secret(password.unwrap_or_default()))
+        }
+        User { exec: Some(plugin), .. } => Auth::Exec(Box::new(exec(plugin, &folder, cluster, &file)?)),
+        _ => Auth::None,
+    };
+    config.impersonate = Impersonate { user: user.act_as, groups: user.as_groups.unwrap_or_default() };
+    Ok(())
+}
+
+fn exec(plugin: Plugin, folder: &Path, cluster: &Cluster, file: &str) -> Result<Exec, Error> {
+    const KNOWN: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+    if !KNOWN.contains(&plugin.api_version.as_str()) {
+        let message = format!("{file}: `exec` speaks `{}`, and we know {}", plugin.api_version, KNOWN.join(" and "));
+        return Err(Error::Config(message));
+    }
+    if plugin.command.is_empty() {
+        return Err(Error::Config(format!("{file}: `exec` has no `command`")));
+    }
+    // As kubectl: a path is relative to the file, a name is looked for in PATH.
+    let command =
+        if plugin.command.contains('/') { folder.join(&plugin.command) } else { PathBuf::from(&plugin.command) };
+    let told = plugin.provide_cluster_info.unwrap_or(false).then(|| told(cluster, folder).to_string());
+    Ok(Exec {
+        api_version: plugin.api_version,
+        command,
+        args: plugin.args.unwrap_or_default(),
+        env: plugin.env.unwrap_or_default().into_iter().map(|v| (v.name, v.value)).collect(),
+        install_hint: plugin.install_hint.unwrap_or_default(),
+        cluster: told,
+    })
+}
+
+/// `spec.cluster` of what a plugin is told.
+fn told(cluster: &Cluster, folder: &Path) -> Value {
+    let from_file = || Some(STANDARD.encode(read(&folder.join(cluster.certificate_authority.as_ref()?)).ok()?));
+    json!({
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify.unwrap_or(false),
+        "certificate-authority-data": cluster.certificate_authority_data.clone().or_else(from_file),
+    })
+}
+
+/// Data in the file itself comes before the name of another one.
+fn pem(
+    data: &Option<String>,
+    path: &Option<PathBuf>,
+    folder: &Path,
+    what: &str,
+    file: &str,
+) -> Result<Option<Pem>, Error> {
+    if let Some(data) = data.as_ref().filter(|data| !data.is_empty()) {
+        let compact: String = data.split_whitespace().collect();
+        let text = STANDARD.decode(compact).map_err(|_| Error::Config(format!("{file}: `{what}` is not base64")))?;
+        return Ok(Some(Pem::Text(text)));
+    }
+    Ok(path.as_ref().filter(|path| !path.as_os_str().is_empty()).map(|path| Pem::File(folder.join(path))))
+}

@@ -1,0 +1,125 @@
+//! Credential plugins: a program that prints a token or a certificate.
+
+use crate::config::{Exec, Secret};
+use crate::error::Error;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::Command;
+
+/// Plugins ask servers far away.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a plugin told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) token: Option<Secret>,
+    /// Certificate and key in PEM form.
+    pub(crate) identity: Option<(Vec<u8>, Secret)>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecCredential {
+    api_version: String,
+    status: Option<ExecStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecStatus {
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+/// Runs the plugin. It may not ask the user anything.
+pub(crate) async fn run(exec: &Exec) -> Result<Told, Error> {
+    let name = exec.command.display();
+    let mut command = Command::new(&exec.command);
+    command.args(&exec.args).envs(exec.env.iter().map(|(key, value)| (key, value)));
+    command.env("KUBERNETES_EXEC_INFO", info(exec));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
+    let output = match tokio::time::timeout(PATIENCE, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => {
+            let hint = if exec.install_hint.is_empty() { "" } else { "\n" };
+            let message = format!("the credential plugin {name} does not run: {error}{hint}{}", exec.install_hint);
+            return Err(Error::Credentials(message));
+        }
+        Err(_) => {
+            return Err(Error::Credentials(format!("the credential plugin {name} says nothing for {PATIENCE:?}")));
+        }
+    };
+    if !output.status.success() {
+        return Err(Error::Credentials(format!("the credential plugin {name} ended with {}", output.status)));
+    }
+    told(exec, &output.stdout).map_err(|why| Error::Credentials(format!("the credential plugin {name} {why}")))
+}
+
+fn info(exec: &Exec) -> String {
+    let mut spec = json!({"interactive": false});
+    if let Some(cluster) = exec.cluster.as_ref().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+        spec["cluster"] = cluster;
+    }
+    json!({"apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec}).to_string()
+}
+
+/// What it printed; an error never quotes it.
+fn told(exec: &Exec, printed: &[u8]) -> Result<Told, String> {
+    let credential: ExecCredential =
+        serde_json::from_slice(printed).map_err(|_| "printed no ExecCredential".to_owned())?;
+    if credential.api_version != exec.api_version {
+        return Err(format!("speaks {:.60}, and not {} as was said", credential.api_version, exec.api_version));
+    }
+    let status = credential.status.ok_or("told no credentials")?;
+    let identity = match (status.client_certificate_data, status.client_key_data) {
+        (Some(cert), Some(key)) => Some((cert.into_bytes(), Secret(key))),
+        (None, None) => None,
+        _ => return Err("told a certificate or a key without the other".into()),
+    };
+    let token = status.token.filter(|token| !token.is_empty()).map(Secret);
+    if token.is_none() && identity.is_none() {
+        return Err("told neither token nor certificate".into());
+    }
+    Ok(Told { token, identity })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exec() -> Exec {
+        Exec {
+            api_version: "client.authentication.k8s.io/v1".into(),
+            command: "x".into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            install_hint: String::new(),
+            cluster: Some("{\"server\":\"https://h\"}".into()),
+        }
+    }
+
+    #[test]
+    fn what_plugins_print() {
+        let v1 = "client.authentication.k8s.io/v1";
+        let of = |status: Value| told(&exec(), json!({"apiVersion": v1, "status": status}).to_string().as_bytes());
+        assert_eq!(of(json!({"token": "t"})), Ok(Told { token: Some(Secret("t".into())), identity: None }));
+        assert!(of(json!({"token": ""})).is_err());
+        assert!(of(json!({"clientCertificateData": "c"})).unwrap_err().contains("without the other"));
+        let both = of(json!({"clientCertificateData": "c", "clientKeyData": "k"})).unwrap();
+        assert_eq!(both.identity, Some((b"c".to_vec(), Secret("k".into()))));
+        let error = told(&exec(), b"token: secret").unwrap_err();
+        assert_eq!(error, "printed no ExecCredential");
+        let other = json!({"apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"token": "t"}}).to_string();
+        assert!(told(&exec(), other.as_bytes()).unwrap_err().contains("v1beta1"));
+    }
+
+    #[test]
+    fn what_plugins_are_told() {
+        let info: Value = serde_json::from_str(&info(&exec())).unwrap();
+        assert_eq!(info["spec"], json!({"interactive": false, "cluster": {"server": "https://h"}}));
+        assert_eq!(info["kind"], "ExecCredential");
+    }
+}

@@ -1,0 +1,51 @@
+//! Pauses after failures.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Each is twice the last, up to the longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first failure.
+    pub first: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) }
+    }
+}
+
+impl Backoff {
+    /// The pause after so many failures in a row, from half to all of it by `random` in `0..1`, so that the nodes of a cluster
+    /// do not come back all at once.
+    pub fn pause(&self, failures: u32, random: f64) -> Duration {
+        let doubled = self.first.saturating_mul(1u32 << failures.saturating_sub(1).min(20));
+        doubled.min(self.longest).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
+    }
+}
+
+/// From 0 to 1; good enough to spread agents, and no more.
+pub(crate) fn random() -> f64 {
+    // Its keys are random.
+    RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_the_longest_and_differ_by_chance() {
+        let backoff = Backoff::default();
+        for (failures, random, millis) in
+            [(0, 1.0, 1000), (1, 1.0, 1000), (1, 0.0, 500), (2, 1.0, 2000), (5, 1.0, 16_000), (6, 1.0, 30_000)]
+        {
+            assert_eq!(backoff.pause(failures, random), Duration::from_millis(millis), "{failures} {random}");
+        }
+        assert_eq!(backoff.pause(u32::MAX, 0.0), Duration::from_secs(15));
+        assert!(backoff.pause(1, f64::NAN) <= backoff.longest);
+    }
+}

@@ -1,0 +1,42 @@
+//! For tests and chores alone: programs that serve as witnesses, what was not run for want of one, servers as processes
+//! of a test's own. A failure panics, as it fails a test.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a test's failure")]
+
+mod folder;
+pub mod http;
+mod noted;
+mod programs;
+mod prometheus;
+mod server;
+
+pub use folder::Folder;
+pub use noted::{not_run, witnesses};
+pub use programs::{UNPACKED, find};
+pub use prometheus::{Api, Sample};
+pub use server::{Server, free};
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Asks again and again until there is an answer; fails the test when time is up.
+#[track_caller]
+pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begin.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs a command to its end and returns its output; a failure fails the test and shows what it said.
+#[track_caller]
+pub fn output(command: &mut Command) -> String {
+    let done = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{command:?} ended with {}\n{out}{err}", done.status);
+    out.into_owned()
+}

@@ -1,0 +1,34 @@
+//! What was not run, for the summary of `cargo xtask test`.
+
+use crate::find;
+use std::io::Write;
+
+/// Whether the witnesses that a test compares with are there. Where they could have been installed their absence fails
+/// the test; elsewhere (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
+#[track_caller]
+pub fn witnesses(test: &str, programs: &[&str]) -> bool {
+    let missing: Vec<&str> = programs.iter().filter(|name| find(name).is_none()).copied().collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let reason = format!("{} not installed", missing.join(", "));
+    assert!(note(test, &reason), "{test}: {reason}");
+    false
+}
+
+/// Notes that a test is not run because this kernel lacks what it needs. The kernels of the lab have all that tests need, or
+/// the test knows better: there it fails.
+#[track_caller]
+pub fn not_run(test: &str, reason: &str) {
+    assert!(std::env::var_os("KSTROBE_LAB").is_none(), "{test}: {reason}, on a kernel of the lab");
+    eprintln!("not run here: {test}: {reason}");
+    note(test, reason);
+}
+
+/// Whether there is a list to write it into.
+fn note(test: &str, reason: &str) -> bool {
+    let Some(list) = std::env::var_os("KSTROBE_NOT_RUN_FILE") else { return false };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(list).unwrap();
+    writeln!(file, "{test}: {reason}").unwrap();
+    true
+}

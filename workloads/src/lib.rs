@@ -1,0 +1,26 @@
+//! Which pod, container, workload or systemd unit a control group belongs to.
+//!
+//! ```text
+//!  path of a group ── path::place ──▶ Place { pod uid, container id, unit } ─┐
+//!                                                                            ├─▶ Table ─▶ Workload, Selector ─▶ ids
+//!  pods of the API server or kubelet ──▶ Pod { names, owner, containers } ───┘
+//! ```
+//!
+//! Everything is told: which groups came and went and where they lie, which pods there are, what time it is. Nothing here
+//! reads files, asks a server or a clock.
+
+#![forbid(unsafe_code)]
+
+mod owner;
+pub mod path;
+mod pod;
+mod selector;
+mod table;
+mod workload;
+
+pub use owner::Owner;
+pub use path::{Place, Runtime, place};
+pub use pod::{Container, Pod};
+pub use selector::{Difference, Selector, Term};
+pub use table::{Counts, Group, Settings, Table};
+pub use workload::{Field, Workload};

@@ -1,0 +1,96 @@
+//! A pod, as far as names need it.
+
+use crate::owner::Owner;
+use crate::path::Runtime;
+use std::sync::Arc;
+
+/// What the API server or the kubelet says about a pod of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// `metadata.uid`
+    pub uid: Arc<str>,
+    /// Annotation `kubernetes.io/config.hash`: a static pod's uid on its node, and so in the paths of its groups; the API server
+    /// has given its mirror pod another one.
+    pub config_hash: Option<Arc<str>>,
+    /// `metadata.namespace`
+    pub namespace: Arc<str>,
+    /// `metadata.name`
+    pub name: Arc<str>,
+    /// `spec.nodeName`
+    pub node: Option<Arc<str>>,
+    /// What the pod was made for, the owner's owner included; `None` when nobody owns it.
+    pub owner: Option<Owner>,
+    /// Those of `status`: init, usual and ephemeral ones, also the one before a restart (`lastState`).
+    pub containers: Vec<Container>,
+}
+
+/// A container that has or had an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// As in the paths of its groups, without the runtime: see [`Container::parse_id`].
+    pub id: Arc<str>,
+    /// Its name in the pod.
+    pub name: Arc<str>,
+    /// Whether it runs now.
+    pub running: bool,
+}
+
+impl Pod {
+    /// What the pod was made for; a pod that nobody made, and a static one, stand for themselves.
+    pub fn workload(&self) -> Owner {
+        let made = self.owner.clone().filter(|owner| &*owner.kind != "Node");
+        made.unwrap_or_else(|| Owner { kind: "Pod".into(), name: self.name.clone() })
+    }
+
+    /// The name of the container with this id.
+    pub fn container(&self, id: &str) -> Option<&Arc<str>> {
+        self.containers.iter().find(|container| &*container.id == id).map(|container| &container.name)
+    }
+}
+
+impl Container {
+    /// The id in a `containerID` of the API, such as `containerd://3f1c`, and which runtime it is; `None` while there is no
+    /// container.
+    pub fn parse_id(text: &str) -> Option<(Option<Runtime>, &str)> {
+        let (runtime, id) = match text.split_once("://") {
+            Some((scheme, id)) => (Runtime::of_scheme(scheme), id),
+            None => (None, text),
+        };
+        (!id.is_empty()).then_some((runtime, id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_the_api() {
+        assert_eq!(Container::parse_id("containerd://3f1c"), Some((Some(Runtime::Containerd), "3f1c")));
+        assert_eq!(Container::parse_id("cri-o://3f1c"), Some((Some(Runtime::CriO), "3f1c")));
+        assert_eq!(Container::parse_id("docker://3f1c"), Some((Some(Runtime::Docker), "3f1c")));
+        assert_eq!(Container::parse_id("frakti://3f1c"), Some((None, "3f1c")));
+        assert_eq!(Container::parse_id("3f1c"), Some((None, "3f1c")));
+        assert_eq!(Container::parse_id("containerd://"), None);
+        assert_eq!(Container::parse_id(""), None);
+    }
+
+    #[test]
+    fn a_pod_without_an_owner_stands_for_itself() {
+        let owner = |kind: &str, name: &str| Owner { kind: kind.into(), name: name.into() };
+        let mut pod = Pod {
+            uid: "u".into(),
+            config_hash: None,
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            node: None,
+            owner: Some(owner("StatefulSet", "web")),
+            containers: Vec::new(),
+        };
+        assert_eq!(pod.workload(), owner("StatefulSet", "web"));
+        pod.owner = None;
+        assert_eq!(pod.workload(), owner("Pod", "web-0"));
+        pod.owner = Some(owner("Node", "node-1"));
+        assert_eq!(pod.workload(), owner("Pod", "web-0"));
+    }
+}

@@ -1,0 +1,125 @@
+//! What a control group is called.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Names of a control group. What it has no name for is `None`: a service of the host has no pod, a pod's own group no
+/// container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Workload {
+    /// Namespace of the pod.
+    pub namespace: Option<Arc<str>>,
+    /// Name of the pod.
+    pub pod: Option<Arc<str>>,
+    /// Name of the container in its pod. Without a pod, the first 12 digits of its id, as `docker ps` shows it, or the name of
+    /// the machine.
+    pub container: Option<Arc<str>>,
+    /// What the pod was made for: its Deployment, StatefulSet, DaemonSet, CronJob and so on; of a pod that nobody made, its own
+    /// name.
+    pub workload: Option<Arc<str>>,
+    /// Kind of that: `Deployment`, ..., `Pod`.
+    pub workload_kind: Option<Arc<str>>,
+    /// Systemd unit, of groups that are no pod's: `nginx.service`.
+    pub unit: Option<Arc<str>>,
+    /// Name of the node, also of what runs outside of pods.
+    pub node: Option<Arc<str>>,
+}
+
+/// One of a [`Workload`]'s names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Field {
+    /// `namespace`
+    Namespace,
+    /// `pod`
+    Pod,
+    /// `container`
+    Container,
+    /// `workload`
+    Workload,
+    /// `workload_kind`
+    WorkloadKind,
+    /// `unit`
+    Unit,
+    /// `node`
+    Node,
+}
+
+impl Field {
+    /// All there are.
+    pub const ALL: [Field; 7] = [
+        Field::Namespace,
+        Field::Pod,
+        Field::Container,
+        Field::Workload,
+        Field::WorkloadKind,
+        Field::Unit,
+        Field::Node,
+    ];
+
+    /// As users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Field::Namespace => "namespace",
+            Field::Pod => "pod",
+            Field::Container => "container",
+            Field::Workload => "workload",
+            Field::WorkloadKind => "workload_kind",
+            Field::Unit => "unit",
+            Field::Node => "node",
+        }
+    }
+
+    /// What a user wrote.
+    pub fn named(name: &str) -> Option<Field> {
+        Field::ALL.into_iter().find(|field| field.name() == name)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Workload {
+    /// One of the names, if there is such.
+    pub fn get(&self, field: Field) -> Option<&str> {
+        let name = match field {
+            Field::Namespace => &self.namespace,
+            Field::Pod => &self.pod,
+            Field::Container => &self.container,
+            Field::Workload => &self.workload,
+            Field::WorkloadKind => &self.workload_kind,
+            Field::Unit => &self.unit,
+            Field::Node => &self.node,
+        };
+        name.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_own_name_and_place() {
+        for field in Field::ALL {
+            assert_eq!(Field::named(field.name()), Some(field));
+            let name: Option<Arc<str>> = Some(field.name().into());
+            let mut workload = Workload::default();
+            match field {
+                Field::Namespace => workload.namespace = name,
+                Field::Pod => workload.pod = name,
+                Field::Container => workload.container = name,
+                Field::Workload => workload.workload = name,
+                Field::WorkloadKind => workload.workload_kind = name,
+                Field::Unit => workload.unit = name,
+                Field::Node => workload.node = name,
+            }
+            let others = Field::ALL.into_iter().filter(|other| *other != field);
+            assert_eq!(workload.get(field), Some(field.name()));
+            assert_eq!(others.filter_map(|other| workload.get(other)).count(), 0, "{field}");
+        }
+        assert_eq!(Field::named("Pod"), None);
+    }
+}
