@@ -132,7 +132,7 @@ fn ns(duration: Duration) -> i64 {
 }
 
 impl<A: Agents> Run<A> {
-    /// One that puts what it downloads into a folder. When `stop` becomes true, what was recorded until then is fetched.
+    /// One that puts what it downloads into a folder, on the disk that the file is to be on. When `stop` becomes true, what was recorded until then is fetched.
     pub fn new(
         agents: A,
         (targets, missing): (Vec<Target>, Vec<Missing>),

@@ -35,6 +35,7 @@ use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
 use crate::metrics::labels::Names;
+use crate::neighbours::Neighbours;
 use crate::plan::Draft;
 use crate::prepare;
 use crate::rules::desk::Desk;
@@ -200,12 +201,14 @@ fn serve(
     let walker = iterate::start(&app)?;
     let rules = rules::start(&app)?;
     let pushers = pushers::start(&app, receivers, runtime.handle());
-    let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
+    let tls = source.settings().tls.is_some();
+    // The other agents of a DaemonSet listen as this one does.
+    let neighbours = addresses.first().and_then(|own| Neighbours::find(own.port(), tls));
+    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
     let log_json = intent.log(&options).1;
     let fixed = reload::Fixed { app: app.clone(), options, level, tail, listen, addresses, log_json };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
     drop(intent);
-    let tls = source.settings().tls.is_some();
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
@@ -239,6 +242,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
         captures: Box::new(move || captures.captures()),
+        neighbours: None,
         reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks)) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),

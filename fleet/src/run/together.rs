@@ -50,9 +50,8 @@ impl<A: Agents> Run<A> {
         if files.is_empty() {
             return Ok(Outcome { manifest, exit_code, written: false });
         }
-        let mut aside = out.as_os_str().to_owned();
-        aside.push(".part");
-        let aside = PathBuf::from(aside);
+        // Whole or not at all: it takes its name at the end.
+        let aside = self.folder.join("archive");
         let seconds = u64::try_from(manifest.started_unix_ns / 1_000_000_000).unwrap_or_default();
         let mut archive = Archive::new(BufWriter::new(File::create(&aside)?), seconds);
         archive.add(MERGED, BufReader::new(File::open(&merged)?))?;

@@ -3,13 +3,14 @@
 use super::super::stacks::duration;
 use super::progress::Progress;
 use super::{Reach, failed};
-use kstrobe_fleet::course::Limits;
+use kstrobe_fleet::course::{Limits, Stage};
 use kstrobe_fleet::run::{Outcome, Run, Wish};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 /// How often progress is shown.
@@ -71,6 +72,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     }
     let wish = Wish { probe: args.probe.clone(), request, duration: args.duration, keep: args.keep };
     let (stop, stopped) = watch::channel(false);
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let run = Run::new(door, targets, wish, Limits::default(), &folder.0, stopped);
     let mut progress = Progress::new();
     let mut going = std::pin::pin!(run.go());
@@ -79,7 +81,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
         tokio::select! {
             () = &mut going => break,
             _ = tick.tick() => progress.show(&run.look()),
-            _ = tokio::signal::ctrl_c() => {
+            _ = interrupts.recv() => {
                 if stop.send_replace(true) {
                     progress.end(&run.look());
                     return Ok(failed("given up: captures that run end by themselves"));
@@ -95,7 +97,10 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
         let selector = args.reach.selector.clone();
         tokio::task::spawn_blocking(move || run.put_together(&recorder, selector, &out))
     };
-    let together = together.await.map_err(|error| error.to_string())?;
+    let together = tokio::select! {
+        together = together => together.map_err(|error| error.to_string())?,
+        _ = interrupts.recv() => return Ok(failed("given up: nothing is written")),
+    };
     let outcome = together.map_err(|error| format!("{}: {error}", args.output.display()))?;
     tell(&outcome, &args.output);
     Ok(ExitCode::from(outcome.exit_code))
@@ -154,8 +159,9 @@ fn tell(outcome: &Outcome, out: &Path) {
     }
     if manifest.failed > 0 {
         eprintln!("{} of {} nodes failed:", manifest.failed, manifest.nodes.len());
-        for node in manifest.nodes.iter().filter(|node| !node.error.is_empty()) {
-            eprintln!("  {}: {}", node.node, node.error);
+        for node in manifest.nodes.iter().filter(|node| node.status != Stage::Downloaded) {
+            let error = if node.error.is_empty() { "it came no further" } else { &node.error };
+            eprintln!("  {}: {error} ({})", node.node, node.failed_at.unwrap_or(node.status).name());
         }
     }
 }

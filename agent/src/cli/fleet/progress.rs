@@ -8,6 +8,8 @@ use std::time::Instant;
 
 /// Nodes that have a line of their own; of the rest the number at each stage is told.
 const MOST_LINES: usize = 20;
+/// Characters of a line that is replaced: one that is broken in two would leave a part behind. The end tells reasons in full.
+const MOST_CHARACTERS: usize = 79;
 
 /// What was shown.
 pub struct Progress {
@@ -32,7 +34,7 @@ impl Progress {
             let lines = lines(nodes, seconds);
             let mut text = self.back();
             for line in &lines {
-                text += line;
+                text.extend(line.chars().take(MOST_CHARACTERS));
                 text += "\u{1b}[K\n";
             }
             self.lines = lines.len();
