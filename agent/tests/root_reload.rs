@@ -126,7 +126,10 @@ fn root_unchanged_probes_keep_their_counts_through_reloads_under_load() {
         }
     });
     assert!(made > 0 && scrapes > 10, "{made} calls, {scrapes} scrapes");
-    assert_eq!(value(&agent, "kstrobe_kept_calls_total"), made as f64, "each call is counted, and once");
+    // A kernel may switch a task out within a program: it then skips the program for others on this CPU, and says so.
+    let missed = agent.scrape().sum("kstrobe_program_missed_total", &[("probe", "kept")]);
+    let counted = value(&agent, "kstrobe_kept_calls_total");
+    assert_eq!(counted + missed, made as f64, "each call is counted, and once: {missed} missed");
     hashes.sort();
     hashes.dedup();
     assert_eq!(hashes.len(), 11, "each configuration has a hash of its own");
@@ -350,8 +353,10 @@ fn root_reloads_leave_nothing_behind() {
         assert!(told.starts_with("reloaded; probes: 0 unchanged, 9 replaced, 0 started, 0 ended\n"), "{told}");
         assert_eq!(detached(&agent), lacking, "version {version}");
     };
+    let objects = held(&agent).0;
     change(1);
-    let before = held(&agent);
+    // Who waits for the events of the old ones does so for a second.
+    let before = wait_for("the old ones to go", LIMIT, || Some(held(&agent)).filter(|now| now.0 == objects));
     assert!(before.2 > 0 && before.0.len() > 9, "{before:?}");
     // An emulated processor compiles and loads nine probes in some ten seconds.
     let last = if emulated() { 6 } else { 50 };

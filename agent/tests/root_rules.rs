@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::alertmanager::{self, Alertmanager};
 use support::api::{Home, LIMIT, TOKEN};
-use support::capture::instances;
+use support::capture::{instances, records};
 use support::http::ask;
 use support::load::{Asking, getppid_calls};
 use support::{Folder, wait_for, witnesses};
@@ -361,8 +361,8 @@ fn root_captures_of_an_agent_that_ends_or_is_killed() {
         let id = agent.begin(&request);
         let own = format!("kstrobe-{}-", agent.pid());
         let names = move || instances().into_iter().filter(|name| name.starts_with(&own)).collect::<Vec<_>>();
-        wait_for("its instance", LIMIT, || (!names().is_empty()).then_some(()));
-        // It has records then.
+        wait_for("its instance", LIMIT, || names().first().filter(|name| records(name)).map(|_| ()));
+        // The first part of the trace is written then.
         std::thread::sleep(Duration::from_secs(1));
         getppid_calls(1000);
         (id, names)

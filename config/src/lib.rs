@@ -21,7 +21,7 @@ mod when;
 
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use load::{agent, capture, embedded, probes, web};
-pub use names::did_you_mean;
+pub use names::{PREFIX, did_you_mean};
 pub use quantity::read as quantity;
 pub use reference::{limits, perf_events, words};
 pub use resolve::check_rules;

@@ -64,6 +64,9 @@ fn short(text: &str, what: &str, limit: usize) -> Result<(), Problem> {
     Ok(())
 }
 
+/// What every exported name begins with.
+pub const PREFIX: &str = "kstrobe_";
+
 /// A Prometheus metric name without our prefix, for a counter or something else.
 pub(crate) fn metric(text: &str, counter: bool) -> Result<(), Problem> {
     if !is_identifier(text) {
@@ -71,8 +74,8 @@ pub(crate) fn metric(text: &str, counter: bool) -> Result<(), Problem> {
         return Err(Problem::new(format!("`{text}` is not a metric name")).hint(hint));
     }
     short(text, "metric name", MAX_METRIC)?;
-    if let Some(rest) = text.strip_prefix("kstrobe_") {
-        return Err(Problem::new(format!("`{text}` would be exported as `kstrobe_{text}`"))
+    if let Some(rest) = text.strip_prefix(PREFIX) {
+        return Err(Problem::new(format!("`{text}` would be exported as `{PREFIX}{text}`"))
             .at(0..text.len() - rest.len())
             .hint(format!("leave the prefix out: `{rest}`")));
     }

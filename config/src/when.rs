@@ -8,6 +8,7 @@
 //! ```
 
 use crate::model::{Compare, Location, Match, Matcher, Measure, Quantity, Spanned, When};
+use crate::names::PREFIX;
 use crate::names::{did_you_mean, is_identifier};
 use crate::quantity;
 use crate::report::Problem;
@@ -20,8 +21,6 @@ pub(crate) const DEFAULT_OVER_NS: u64 = 10_000_000_000;
 pub(crate) const MAX_OVER_NS: u64 = 600_000_000_000;
 const MIN_OVER_NS: u64 = 1_000_000_000;
 pub(crate) const MAX_FOR_NS: u64 = 24 * 3_600_000_000_000;
-/// What every exported name begins with.
-const PREFIX: &str = "kstrobe_";
 const EXAMPLE: &str = "write for example `p99(recv_wait_seconds{comm=\"mysqld\"}) > 50ms for 30s`";
 
 /// Reads the condition that the scalar at `at` is.

@@ -13,6 +13,7 @@ import kubernetes_validate
 import yaml
 
 import readme
+import resources
 import schema
 import shape
 
@@ -161,6 +162,7 @@ def main():
     found += plain_manifests()
     found += cases(out)
     found += refused()
+    found += resources.mistakes(CHART, VERSIONS)
     for mistake in found:
         print(mistake, file=sys.stderr)
     print(f"{len(found)} mistakes")

@@ -1,10 +1,8 @@
 //! Every metric as plain data: those of probes from their definitions, the agent's own from its exposition.
 
+use kstrobe_config::PREFIX;
 use kstrobe_config::model::{Hook, MetricKind, Probe, Shape, Spanned};
 use serde::{Deserialize, Serialize};
-
-/// Every exported name begins with it.
-pub const PREFIX: &str = "kstrobe_";
 
 /// All metrics there are.
 #[derive(Clone, Debug, Default, PartialEq)]

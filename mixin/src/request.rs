@@ -1,9 +1,10 @@
 //! `kstrobe slo`: an objective as a user asks for it, checked against the metric it is about.
 
-use crate::catalogue::{Catalogue, Kind, Metric, PREFIX};
+use crate::catalogue::{Catalogue, Kind, Metric};
 use crate::objectives::BY;
 use crate::rules::quoted;
 use crate::slo::{Objective, rounded};
+use kstrobe_config::PREFIX;
 use kstrobe_config::did_you_mean;
 use kstrobe_config::model::Quantity;
 

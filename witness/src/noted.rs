@@ -21,6 +21,11 @@ pub fn witnesses(test: &str, programs: &[&str]) -> bool {
 #[track_caller]
 pub fn not_run(test: &str, reason: &str) {
     assert!(std::env::var_os("KSTROBE_LAB").is_none(), "{test}: {reason}, on a kernel of the lab");
+    not_asked_for(test, reason);
+}
+
+/// Notes that a test is not run because what it needs is only there on request.
+pub fn not_asked_for(test: &str, reason: &str) {
     eprintln!("not run here: {test}: {reason}");
     note(test, reason);
 }

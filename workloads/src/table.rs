@@ -146,14 +146,8 @@ impl Table {
 
     /// There is a pod, or it changed.
     pub fn pod_seen(&mut self, pod: Pod, at: Instant) {
-        let uid = key(&pod.uid);
-        self.forget(&uid);
-        self.leads.extend(leads(&pod).map(|lead| (lead, uid.clone())));
-        self.pods.insert(uid, Known { pod, gone: None });
-        // A group may wait for the pod by any of its names; few wait at all.
-        for id in self.waiting.clone() {
-            self.name(id, at);
-        }
+        self.learn(pod);
+        self.name_waiting(at);
     }
 
     /// A pod is gone. Its groups keep its names.
@@ -172,8 +166,9 @@ impl Table {
             }
         }
         for pod in pods {
-            self.pod_seen(pod, at);
+            self.learn(pod);
         }
+        self.name_waiting(at);
     }
 
     /// All groups were looked at, and what was seen has been told. An id asked for before that began, which has no group, has
@@ -188,9 +183,7 @@ impl Table {
     /// Time passes: who waited long enough is called what is known, who has been gone long enough is forgotten. Returns the ids
     /// that no longer mean anything.
     pub fn tick(&mut self, now: Instant) -> Vec<u64> {
-        for id in self.waiting.clone() {
-            self.name(id, now);
-        }
+        self.name_waiting(now);
         let grace = self.settings.grace;
         let over = |since: Instant| now.saturating_duration_since(since) >= grace;
         let ended = self.groups.iter().filter(|(_, entry)| entry.ended.is_some_and(over));
@@ -257,6 +250,20 @@ impl Table {
         self.counts
     }
 
+    fn learn(&mut self, pod: Pod) {
+        let uid = key(&pod.uid);
+        self.forget(&uid);
+        self.leads.extend(leads(&pod).map(|lead| (lead, uid.clone())));
+        self.pods.insert(uid, Known { pod, gone: None });
+    }
+
+    /// A group may wait for a pod by any of its names; few wait at all.
+    fn name_waiting(&mut self, now: Instant) {
+        for id in self.waiting.clone() {
+            self.name(id, now);
+        }
+    }
+
     /// Gives a group its names if they are known, or if it has waited for them long enough.
     fn name(&mut self, id: u64, now: Instant) {
         let Some(entry) = self.groups.get(&id) else { return };
@@ -283,9 +290,7 @@ impl Table {
     /// Names by what is known now.
     fn names(&self, place: &Place) -> Names {
         let node = self.settings.node.clone();
-        // Where the kubelet makes no groups for pods (`cgroupsPerQOS: false`), the container alone leads to the pod.
-        let lead = place.pod_uid.as_deref().or(place.container_id.as_deref());
-        let Some(known) = lead.and_then(|lead| self.pod(lead)) else {
+        let Some(known) = lead(place).and_then(|lead| self.pods.get(self.uid(&lead))) else {
             let container = place.container_id.as_deref().filter(|_| place.pod_uid.is_none()).map(short);
             let unit = place.unit.as_deref().map(Arc::from);
             let workload = Workload { container, unit, node, ..Workload::default() };
@@ -327,9 +332,8 @@ impl Table {
             return;
         }
         for entry in self.groups.values() {
-            let lead = entry.place.pod_uid.as_deref().or(entry.place.container_id.as_deref()).map(key);
-            if let Some(uid) = lead {
-                gone.remove(self.leads.get(&uid).unwrap_or(&uid));
+            if let Some(lead) = lead(&entry.place) {
+                gone.remove(self.uid(&lead));
             }
         }
         for uid in gone {
@@ -337,10 +341,9 @@ impl Table {
         }
     }
 
-    /// The pod with this uid, hash or container.
-    fn pod(&self, lead: &str) -> Option<&Known> {
-        let lead = key(lead);
-        self.pods.get(self.leads.get(&lead).unwrap_or(&lead))
+    /// The uid of the pod that this uid, hash or container leads to.
+    fn uid<'a>(&'a self, lead: &'a Arc<str>) -> &'a Arc<str> {
+        self.leads.get(lead).unwrap_or(lead)
     }
 
     /// Forgets a pod and what leads to it, unless that leads to another one by now.
@@ -352,6 +355,13 @@ impl Table {
             }
         }
     }
+}
+
+/// What may lead to a group's pod. Where the kubelet makes no groups for pods (`cgroupsPerQOS: false`), that is the container
+/// alone.
+fn lead(place: &Place) -> Option<Arc<str>> {
+    let container = || place.container_id.as_deref().filter(|id| is_id(id));
+    place.pod_uid.as_deref().or_else(container).map(key)
 }
 
 /// What leads to a pod besides its uid.

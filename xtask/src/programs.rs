@@ -29,11 +29,16 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("curl", &["curl"]),
     ("openssl", &["openssl"]),
     ("systemd-socket-activate", &["systemd"]),
+    ("runc", &["runc"]),
+    ("podman", &["podman"]),
+    ("conmon", &["conmon"]),
+    // All that is in the containers of tests, so that it must be static.
+    ("busybox", &["busybox-static"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),
 ];
 
 /// The same for chores that are not part of the tests: installed when one is asked for.
-const ON_REQUEST: &[(&str, &[&str])] = &[("runc", &["runc"]), ("buildah", &["buildah"])];
+const ON_REQUEST: &[(&str, &[&str])] = &[("buildah", &["buildah"])];
 
 /// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
 /// becomes newer: program, package, release of Debian.

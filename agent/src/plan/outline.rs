@@ -7,7 +7,7 @@ use kstrobe_config::model::{self, MetricKind};
 
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
-pub use kstrobe_mixin::catalogue::PREFIX;
+pub use kstrobe_config::PREFIX;
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]

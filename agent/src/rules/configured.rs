@@ -5,12 +5,10 @@ use super::{Compare, Condition, Matcher, Measure, Rule};
 use crate::capture::asked;
 use crate::capture::request::Request;
 use crate::capture::service::{Engine, Service};
+use kstrobe_config::PREFIX;
 use kstrobe_config::model::{self, Agent, Captures, Match};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What every exported name begins with.
-const PREFIX: &str = "kstrobe_";
 
 /// The rules of the configuration, ready to look; `None` when it has no `captures`. Rules about metrics that `known` does
 /// not have are left out: their probes were, for their mistakes.

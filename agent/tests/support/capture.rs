@@ -34,14 +34,8 @@ impl Capture {
             if let Some(status) = capture.child.try_wait().unwrap() {
                 panic!("it ended with {status}: {}", capture.said());
             }
-            let on = |name: &String| {
-                let tracefs = Mounted::new();
-                let says = |file: &str| tracefs.read(&format!("instances/{name}/{file}")).unwrap_or_default();
-                // A new instance is on, too, and has another clock.
-                says("tracing_on") == "1" && says("trace_clock").contains("[mono]")
-            };
             let mut new = capture.instances().into_iter().filter(|name| !before.contains(name));
-            (new.any(|name| on(&name)) || global_records()).then_some(())
+            (new.any(|name| records(&name)) || global_records()).then_some(())
         });
         capture
     }
@@ -86,6 +80,14 @@ pub fn trace(file: &Path) -> Trace {
 /// All tracing instances.
 pub fn instances() -> Vec<String> {
     Mounted::new().list("instances")
+}
+
+/// Whether an instance is ready and switched on.
+pub fn records(instance: &str) -> bool {
+    let tracefs = Mounted::new();
+    let says = |file: &str| tracefs.read(&format!("instances/{instance}/{file}")).unwrap_or_default();
+    // A new instance is on, too, and has another clock.
+    says("tracing_on") == "1" && says("trace_clock").contains("[mono]")
 }
 
 /// Whether somebody records calls into the global buffer.

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A made-up hierarchy, gone at the end.
 struct Tree(PathBuf);
@@ -147,10 +148,10 @@ fn a_folder_that_cannot_be_read_is_counted_and_its_groups_stay() {
     let first = walker.walk().unwrap();
     assert!(!first.whole);
     assert!(first.came.len() > 15, "{} groups", first.came.len());
-    assert_eq!(walker.counts(), Counts { walks: 1, unreadable: 1, limited: 0 });
+    assert_eq!(walker.counts(), Counts { walks: 1, unreadable: 1, ..Counts::default() });
     // The second time it is the same one.
     assert_eq!(walker.walk().unwrap(), Walk::default());
-    assert_eq!(walker.counts(), Counts { walks: 2, unreadable: 2, limited: 0 });
+    assert_eq!(walker.counts(), Counts { walks: 2, unreadable: 2, ..Counts::default() });
     let id = tree.add("new");
     assert_eq!(walker.walk().unwrap().came, [Cgroup { id, path: "/new".into() }]);
     tree.remove("new");
@@ -167,4 +168,160 @@ fn without_a_first_folder_there_is_an_error_and_nobody_is_gone() {
     assert_eq!(walker.walk().unwrap_err().kind(), io::ErrorKind::NotFound);
     fs::rename(&aside, &tree.0).unwrap();
     assert_eq!(walker.walk().unwrap(), Walk { whole: true, ..Walk::default() });
+}
+
+/// A watched tree that was walked once.
+fn watched(tree: &Tree) -> (Walker, Alarm) {
+    let mut walker = tree.walker("/", 1000);
+    let alarm = walker.watch().unwrap();
+    walker.walk().unwrap();
+    (walker, alarm)
+}
+
+/// Nothing waits to be looked at.
+const NOW: Duration = Duration::ZERO;
+/// Long enough for the kernel to tell.
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn what_comes_and_goes_between_walks_is_told() {
+    let tree = Tree::new(&["a"]);
+    let (mut walker, alarm) = watched(&tree);
+    assert!(!alarm.wait(NOW).unwrap());
+    assert_eq!(walker.changes().unwrap(), Walk::default());
+
+    // Three at once: the watch on the first is there after the others.
+    let id = tree.add("a/x/y/z");
+    assert!(alarm.wait(SOON).unwrap());
+    let walk = walker.changes().unwrap();
+    assert_eq!(came(&walk), ["/a/x", "/a/x/y", "/a/x/y/z"]);
+    assert_eq!((walk.gone.len(), walk.whole), (0, false));
+    assert!(!alarm.wait(NOW).unwrap());
+
+    // In those that came then.
+    let deepest = tree.add("a/x/y/z/w");
+    assert_eq!(walker.changes().unwrap().came, [Cgroup { id: deepest, path: "/a/x/y/z/w".into() }]);
+    tree.remove("a/x/y/z");
+    let mut both = vec![id, deepest];
+    both.sort_unstable();
+    assert_eq!(walker.changes().unwrap().gone, both);
+    // Looking everywhere finds nothing else.
+    assert_eq!(walker.walk().unwrap(), Walk { whole: true, ..Walk::default() });
+    assert_eq!(walker.counts(), Counts { walks: 2, ..Counts::default() });
+}
+
+#[test]
+fn only_what_is_there_in_the_end_is_told() {
+    let tree = Tree::new(&["a"]);
+    let (mut walker, _) = watched(&tree);
+    tree.add("b");
+    tree.remove("b");
+    assert_eq!(walker.changes().unwrap(), Walk::default());
+    // Made anew: another group, unless the file system gives the number again.
+    let old = fs::metadata(tree.0.join("a")).unwrap().ino();
+    tree.remove("a");
+    let id = tree.add("a");
+    tree.add("a/b");
+    let walk = walker.changes().unwrap();
+    assert!(came(&walk).ends_with(&["/a/b"]), "{walk:?}");
+    assert_eq!(walk.gone.contains(&old), old != id && walk.came.iter().all(|group| group.id != old), "{walk:?}");
+    tree.add("a/c");
+    assert_eq!(came(&walker.changes().unwrap()), ["/a/c"]);
+}
+
+#[test]
+fn when_much_changes_all_is_looked_at() {
+    let tree = Tree::new(&["a"]);
+    let (mut walker, alarm) = watched(&tree);
+    for number in 0..100 {
+        tree.add(&format!("a/{number}"));
+    }
+    let walk = walker.changes().unwrap();
+    assert_eq!((walk.came.len(), walk.whole), (100, true));
+    assert_eq!(walker.counts().walks, 2);
+    // A rename says nothing of what is below.
+    fs::rename(tree.0.join("a"), tree.0.join("b")).unwrap();
+    assert!(alarm.wait(SOON).unwrap());
+    let walk = walker.changes().unwrap();
+    assert_eq!((walk.came.len(), walk.gone.len(), walk.whole), (101, 0, true));
+    // The watches know the new names.
+    tree.add("b/7/x");
+    assert_eq!(came(&walker.changes().unwrap()), ["/b/7/x"]);
+}
+
+#[test]
+fn what_is_not_watched_is_counted_and_found_by_walks() {
+    let tree = Tree::new(&[]);
+    let mut walker = tree.walker("/", 1000);
+    walker.watch().unwrap();
+    walker.watches.as_mut().unwrap().limit(2);
+    walker.walk().unwrap();
+    tree.add("a/b/c");
+    assert_eq!(came(&walker.changes().unwrap()), ["/a", "/a/b", "/a/b/c"]);
+    assert_eq!(walker.counts().unwatched, 2);
+    tree.add("a/b/d");
+    assert_eq!(walker.changes().unwrap(), Walk::default());
+    assert_eq!(came(&walker.walk().unwrap()), ["/a/b/d"]);
+    // A watch that is free again is used again.
+    tree.remove("a");
+    assert_eq!(walker.changes().unwrap().gone.len(), 4);
+    tree.add("e");
+    walker.changes().unwrap();
+    tree.add("e/f");
+    assert_eq!(came(&walker.changes().unwrap()), ["/e/f"]);
+}
+
+#[test]
+fn without_watches_nothing_is_told() {
+    let tree = Tree::new(&[]);
+    let mut walker = tree.walker("/", 1000);
+    walker.walk().unwrap();
+    tree.add("a");
+    assert_eq!(walker.changes().unwrap(), Walk::default());
+    assert_eq!(came(&walker.walk().unwrap()), ["/a"]);
+}
+
+/// Somebody makes and removes groups as fast as it goes; whoever is told of it in between knows the same in the end as who looks
+/// afterwards.
+#[test]
+fn a_busy_tree_is_followed_without_a_walk() {
+    let tree = Tree::new(&["a", "b", "c"]);
+    let (mut walker, _) = watched(&tree);
+    let mut seen: BTreeMap<u64, String> = BTreeMap::new();
+    let mut first = tree.walker("/", 1000);
+    seen.extend(first.walk().unwrap().came.into_iter().map(|group| (group.id, group.path)));
+    let mut follow = |walker: &mut Walker| {
+        let walk = walker.changes().unwrap();
+        for id in walk.gone {
+            assert!(seen.remove(&id).is_some(), "{id} is gone and never came");
+        }
+        seen.extend(walk.came.into_iter().map(|group| (group.id, group.path)));
+    };
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            // Numbers that look random, the same each time.
+            let mut state = 1u32;
+            let mut draw = |below: u32| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 16) % below
+            };
+            for _ in 0..300 {
+                let names: Vec<&str> = (0..=draw(3)).map(|_| ["a", "b", "c", "d"][draw(4) as usize]).collect();
+                let folder = tree.0.join(names.join("/"));
+                if draw(3) == 0 {
+                    let _ = fs::remove_dir_all(folder);
+                } else {
+                    let _ = fs::create_dir_all(folder);
+                }
+            }
+        });
+        while !busy.is_finished() {
+            follow(&mut walker);
+        }
+    });
+    follow(&mut walker);
+    let now: BTreeMap<u64, String> =
+        tree.walker("/", 1000).walk().unwrap().came.into_iter().map(|group| (group.id, group.path)).collect();
+    assert_eq!(seen, now);
+    assert_eq!(walker.groups(), now.len());
 }

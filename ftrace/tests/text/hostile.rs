@@ -1,23 +1,13 @@
 //! Texts that nobody wrote.
 
-use kstrobe_ftrace::calls::{Calls, text};
+#[path = "../../../fuzz/src/cases/sound.rs"]
+mod sound;
+
+use kstrobe_ftrace::calls::text;
 use proptest::prelude::*;
 
 use crate::fixture;
-
-/// What holds whatever a text says.
-fn sound(calls: &Calls) {
-    let roots: Vec<_> = (0..calls.calls.len()).filter(|id| calls.calls[*id].parent.is_none()).collect();
-    assert_eq!(calls.roots.iter().map(|root| root.0 as usize).collect::<Vec<_>>(), roots);
-    let mut seen = 0;
-    for root in &calls.roots {
-        for (id, _) in calls.tree(*root) {
-            seen += 1;
-            assert!(calls[id].children.iter().all(|child| calls[*child].parent == Some(id)));
-        }
-    }
-    assert_eq!(seen, calls.calls.len(), "each call is in one tree, once");
-}
+use sound::sound;
 
 fn line() -> impl Strategy<Value = String> {
     let piece = prop_oneof![

@@ -3,6 +3,7 @@
 //! `ftrace/tests/corpora.rs` has this module too, and gives it the kept cases.
 
 mod kernel;
+mod sound;
 mod whole;
 
 use kstrobe_ftrace::dat;

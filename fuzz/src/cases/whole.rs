@@ -1,5 +1,6 @@
 //! All that is done with traces and with calls.
 
+use super::sound::sound;
 use kstrobe_ftrace::calls::{self, Calls};
 use kstrobe_ftrace::dat::{self, Compression, Version};
 use kstrobe_ftrace::report::{self, Asked};
@@ -99,19 +100,9 @@ fn written_and_read(trace: &Trace, choices: u16, count: u64) {
     }
 }
 
-/// What holds for calls wherever they are from, and what is made of them alone.
+/// What holds for calls, and what is made of them alone.
 pub fn calls(calls: &Calls, case_bytes: usize) {
-    let alone = (0..calls.calls.len()).filter(|id| calls.calls[*id].parent.is_none());
-    assert!(alone.eq(calls.roots.iter().map(|root| root.0 as usize)));
-    let mut seen = 0;
-    for root in &calls.roots {
-        for (id, _) in calls.tree(*root) {
-            seen += 1;
-            assert!(calls[id].children.iter().all(|child| calls[*child].parent == Some(id)));
-        }
-    }
-    assert_eq!(seen, calls.calls.len(), "each call is in one tree, once");
-    assert!(calls.marks.iter().all(|mark| mark.call.is_none_or(|call| (call.0 as usize) < calls.calls.len())));
+    sound(calls);
     bounded(calls.outline().len() as u64, case_bytes);
 
     let mut out = Counted(0);

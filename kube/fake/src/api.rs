@@ -5,7 +5,7 @@ use crate::faults::{End, Fault};
 use crate::proxy::{Backends, Connect};
 use crate::route;
 use crate::serve::Server;
-use crate::store::{Key, Store};
+use crate::store::{Key, Scope, Store};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{SocketAddr, TcpListener};
@@ -165,6 +165,12 @@ impl FakeApi {
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.into() };
         self.state.store.lock().expect("no panic").get(&key).cloned()
+    }
+
+    /// All objects of a kind as they are now.
+    pub fn all(&self, resource: &str) -> Vec<Value> {
+        let scope = Scope { resource: resource.into(), ..Scope::default() };
+        self.state.store.lock().expect("no panic").all(&scope)
     }
 
     /// Forgets the history, as after some minutes.

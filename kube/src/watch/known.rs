@@ -1,6 +1,6 @@
 //! The set of objects that others have been told of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An object, with what identifies it and this form of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ impl Known {
     /// These are all there are.
     pub fn replace<T>(&mut self, objects: Vec<Object<T>>) -> Vec<Change<T>> {
         let mut changes = Vec::new();
-        let there: BTreeMap<&str, ()> = objects.iter().map(|object| (object.uid.as_str(), ())).collect();
-        let gone: Vec<String> = self.told.keys().filter(|uid| !there.contains_key(uid.as_str())).cloned().collect();
+        let there: BTreeSet<&str> = objects.iter().map(|object| object.uid.as_str()).collect();
+        let gone: Vec<String> = self.told.keys().filter(|uid| !there.contains(uid.as_str())).cloned().collect();
         for uid in gone {
             self.told.remove(&uid);
             changes.push(Change::Gone(uid));

@@ -1,6 +1,8 @@
 //! A client of a fake server, and waiting.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod following;
+
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::{Client, Config, Surroundings, Wanted};
 pub use kstrobe_witness::Folder;
