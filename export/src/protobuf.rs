@@ -3,7 +3,9 @@
 //! One message is held at a time, that of a series, and its memory is used again for the next: a tree of all series would be
 //! several times as large as what is written.
 
-pub(crate) mod message;
+mod as_text;
+pub mod message;
+pub use as_text::text_0_0_4;
 pub(crate) use message::{MetricFamily, MetricType};
 
 use crate::classic::Classic;

@@ -205,7 +205,7 @@ fn write_number(out: &mut Vec<u8>, number: Number, raw_per_unit: u64) {
 }
 
 /// Label values escape `\`, `"` and newline; HELP of 0.0.4 leaves quotes alone. NUL as in [`without_nul`].
-fn escape(out: &mut Vec<u8>, text: &[u8], quotes: bool) {
+pub(crate) fn escape(out: &mut Vec<u8>, text: &[u8], quotes: bool) {
     let special = |byte: &u8| matches!(byte, b'\\' | b'\n' | 0) || (*byte == b'"' && quotes);
     let mut rest = text;
     while let Some(at) = rest.iter().position(special) {

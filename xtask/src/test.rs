@@ -1,8 +1,9 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{chart, oracles, programs, tidy, unit, vm};
-use anyhow::{Context, Result, bail};
+use crate::programs::{self, finish};
+use crate::{chart, oracles, tidy, unit, vm};
+use anyhow::{Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::Path;
@@ -228,11 +229,6 @@ fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root);
     command
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
-    if status.success() { Ok(()) } else { bail!("ended with {status}") }
 }
 
 #[cfg(test)]

@@ -4,12 +4,15 @@
 
 mod bundle;
 mod image;
+pub mod program;
 mod runc;
+mod sbom;
 mod volume;
 
 pub use image::{Options as ImageOptions, run as build_image};
 
 use crate::apt::Apt;
+use crate::bench::machine;
 use crate::programs;
 use anyhow::{Context, Result, bail, ensure};
 use runc::{Container, Workshop};
@@ -18,9 +21,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Token of the API in containers of tests.
 const TOKEN: &str = "0123456789abcdef-of-a-test";
+/// What the kubelet writes for every pod, and a receiver of metrics that has a name.
+const HOSTS: &str = "127.0.0.1 localhost\n127.0.0.1 gateway.observability.svc\n";
+/// Its port, in the chart's case `otlp`.
+const GATEWAY: u16 = 4318;
 /// The release of Debian whose Docker has the default profile of seccomp that containerd and Docker have since 2022, and the
 /// package with it.
 const PROFILE_FROM: (&str, &str) = ("trixie", "golang-github-docker-docker-dev");
@@ -31,19 +40,22 @@ const OLD_PROFILE: &str = "/usr/share/containers/seccomp.json";
 type Check = fn(&Workshop) -> Result<()>;
 
 /// What the chart's pods can do in a real container. `cases` has the rendered chart.
-pub fn check(root: &Path, cases: &Path) -> Result<()> {
+pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     programs::install_these(&["runc", "ip", "buildah"])?;
-    let image = image::for_tests(root)?;
+    // Nodes have tracefs mounted; here it may not be.
+    machine::private_mounts()?;
+    let image = image::for_tests(root, agent)?;
     let folder = root.join("target/container");
     let rootfs = folder.join("rootfs");
     let _ = fs::remove_dir_all(&rootfs);
     image.files(&rootfs)?;
     let seccomp = json(&default_profile(&folder)?)?;
     let mut workshop = Workshop { folder, rootfs, image: image.config()?, seccomp, cases: cases.to_owned() };
-    let checks: [(&str, Check); 5] = [
+    let checks: [(&str, Check); 6] = [
         ("all default probes with exactly the chart's rights", default_probes),
         ("each capability is missed in words", missing_capabilities),
         ("captures, where they are on", captures),
+        ("a receiver by name, by a program that no library resolves names for", receiver),
         ("the node's network, where it is asked for", host_network),
         ("without the right to write, no capture changes the kernel", read_only),
     ];
@@ -145,6 +157,31 @@ fn captures(workshop: &Workshop) -> Result<()> {
         let files = fs::read_dir(stored.join(&id)).ok()?.flatten();
         files.into_iter().any(|file| file.path().extension().is_some_and(|e| e == "dat")).then_some(())
     })
+}
+
+fn receiver(workshop: &Workshop) -> Result<()> {
+    let container = workshop.container("otlp", None, &[])?;
+    let listener = container.listen(GATEWAY)?;
+    listener.set_nonblocking(true)?;
+    let received = Arc::new(AtomicUsize::new(0));
+    let (count, runtime) = (received.clone(), tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
+    let taken = move |body: axum::body::Bytes| async move {
+        count.fetch_add(body.len(), Relaxed);
+    };
+    let router = axum::Router::new().route("/v1/metrics", axum::routing::post(taken));
+    runtime.spawn(kstrobe_web::serve(vec![listener], router, std::future::pending()));
+    let mut agent = container.start()?;
+    agent.wait("metrics at a receiver that has a name", |_| (received.load(Relaxed) > 0).then_some(()))?;
+    let (_, page) = agent.get("/metrics")?;
+    let sent = page.lines().any(|line| {
+        line.strip_prefix("kstrobe_export_points_sent_total{exporter=\"vendor\"} ").is_some_and(|sent| sent != "0")
+    });
+    ensure!(
+        sent,
+        "nothing was sent to `vendor`:\n{}",
+        page.lines().filter(|l| l.contains("_export_")).collect::<Vec<_>>().join("\n")
+    );
+    Ok(())
 }
 
 fn host_network(workshop: &Workshop) -> Result<()> {
