@@ -66,7 +66,7 @@ impl Neighbours {
         if let found @ Route::Here = route::route(labels, &self.me, &[]) {
             return Ok(found);
         }
-        Ok(route::route(labels, &self.me, &*self.agents().await?))
+        Ok(route::route(labels, &self.me, &self.agents().await?))
     }
 
     async fn agents(&self) -> Result<Arc<Vec<Pod>>, String> {
