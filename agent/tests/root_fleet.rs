@@ -243,11 +243,11 @@ fn root_fleet_three_nodes_become_one_file() {
     let mut cluster = Cluster::start();
     let out = cluster.folder.0.join("out.tar");
     let events = ["--probe", "softirq", "-e", "sched:sched_process_exec", "--duration", "3s"];
-    let (done, made) = cluster.capture(&out, &events, |_| {});
-    assert_eq!(done.code, Some(0), "{}", done.err);
+    let (ended, made) = cluster.capture(&out, &events, |_| {});
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
     let files = unpacked(&out);
     let manifest = manifest(&files);
-    println!("{}", done.err);
+    println!("{}", ended.err);
     assert_eq!((&manifest["downloaded"], &manifest["failed"]), (&json!(3), &json!(0)), "{manifest:#}");
     let started = manifest["started_unix_ns"].as_i64().unwrap();
     for node in manifest["nodes"].as_array().unwrap() {
@@ -342,15 +342,15 @@ fn root_fleet_a_node_that_dies_is_told_and_spoils_nothing() {
     let mut cluster = Cluster::start();
     let out = cluster.folder.0.join("out.tar");
     let events = ["-e", "sched:sched_process_exec", "--duration", "4s"];
-    let (done, made) = cluster.capture(&out, &events, |cluster| {
+    let (ended, made) = cluster.capture(&out, &events, |cluster| {
         let agent = cluster.agents.get_mut("n2").unwrap();
         agent.child.kill().unwrap();
         agent.child.wait().unwrap();
     });
-    println!("{}", done.err);
-    assert_eq!(done.code, Some(1), "{}", done.err);
-    assert!(done.err.contains("1 of 3 nodes failed:"), "{}", done.err);
-    let line = done.err.lines().find(|line| line.starts_with("  n2: ")).expect("the node that failed");
+    println!("{}", ended.err);
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("1 of 3 nodes failed:"), "{}", ended.err);
+    let line = ended.err.lines().find(|line| line.starts_with("  n2: ")).expect("the node that failed");
     assert!(line.contains("stopped answering") && line.contains("connection refused"), "{line}");
     let files = unpacked(&out);
     let manifest = manifest(&files);
