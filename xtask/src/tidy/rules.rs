@@ -99,6 +99,7 @@ const KNOWS: &[(&str, &[&str])] = &[
     ("cgroups", &[]),
     ("config", &[]),
     ("ebpf", &[]),
+    ("fleet", &["kstrobe-ftrace"]),
     ("ftrace", &[]),
     ("kube", &["kstrobe-tls", "kstrobe-workloads"]),
     ("kube/fake", &[]),
