@@ -6,6 +6,7 @@ pub mod binaries;
 pub mod capture;
 pub mod cli;
 pub mod events;
+pub mod handed;
 pub mod http;
 pub mod kernel;
 pub mod logging;

@@ -4,12 +4,14 @@
 //! has. [`report::Reporter`] writes each node's own entry of an object's status.
 
 pub mod capture;
+pub mod hand;
 pub mod probe;
 pub mod report;
 mod selector;
 mod when;
 
 pub use capture::{Capture, CaptureState, NodeCapture, Step};
+pub use hand::{Hand, Stand};
 pub use probe::{NodeProbe, Probe, ProbeState, WantedProbe};
 pub use report::{Report, Reporter};
 pub use selector::LabelSelector;

@@ -65,6 +65,17 @@ impl Stock {
         }
     }
 
+    /// The same whose first differences are to this, where they are to nothing otherwise.
+    pub fn since(mut self, base: Option<&Snapshot>) -> Stock {
+        self.base = base.filter(|_| !self.replaces()).cloned();
+        self
+    }
+
+    /// Up to where differences were taken in.
+    pub fn told(&self) -> Option<&Snapshot> {
+        self.base.as_ref()
+    }
+
     /// Whether a later report says all that an earlier one would.
     pub fn replaces(&self) -> bool {
         self.kind == Kind::RemoteWrite || self.temporality == Temporality::Cumulative

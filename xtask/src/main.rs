@@ -56,8 +56,8 @@ enum Chore {
     Packages(packages::Options),
     /// Check the systemd unit by systemd itself
     Unit,
-    /// Build an OpenTelemetry Collector from Debian's packages, for the tests that send to one (some 300 MB are fetched)
-    Otelcol,
+    /// Build an OpenTelemetry Collector from Debian's packages, and run the tests that send to one (some 300 MB are fetched)
+    Otelcol(otelcol::Options),
 }
 
 fn main() -> ExitCode {
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Chore::Image(options) => container::build_image(&root, &options),
         Chore::Packages(options) => packages::run(&root, &options),
         Chore::Unit => unit::check(&root),
-        Chore::Otelcol => otelcol::build(&root),
+        Chore::Otelcol(options) => otelcol::run(&root, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -60,7 +60,7 @@ impl Attached {
         let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
         let meter = Meter::new(born.mono);
         let processes = Processes::default();
-        let (unread, swept) = (Unread::default(), born.mono);
+        let (unread, swept) = (Unread::of(outline), born.mono);
         Attached { user, loaded, tables, abandoned: 0, processes, unread, born, every, swept, meter, since_ns: 1 }
     }
 

@@ -4,6 +4,7 @@ mod attached;
 mod budget;
 mod capturing;
 mod events;
+mod exports;
 mod intent;
 mod iterate;
 mod meter;
@@ -28,9 +29,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use crate::cli::{SourceArgs, complain, log};
+use crate::events::exemplars::Exemplars;
 use crate::events::tail::Tail;
 use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
+use crate::handed;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
@@ -42,13 +45,15 @@ use crate::rules::desk::Desk;
 use crate::sources::Choice;
 use crate::sources::diag::Diagnostic;
 use crate::telemetry::{Observed, Telemetry};
+use capturing::Around;
 use events::Sink;
+use exports::Exports;
 use intent::{Intent, Reading};
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
-use kstrobe_push::Receiver;
 use kstrobe_web::systemd::{News, notify};
 use probe::Running;
+use pushers::Pushers;
 pub use stacks::{Recording, record};
 
 /// What `kstrobe run` was asked for.
@@ -72,6 +77,8 @@ pub struct Options {
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
+    /// Probes that the cluster hands to this node.
+    pub handed: handed::Files,
 }
 
 /// A probe that others may be reading.
@@ -107,8 +114,10 @@ struct App {
     native_bucket_limit: AtomicUsize,
     /// What happened at the server's doors.
     web: Arc<kstrobe_web::Counters>,
-    /// What became of what was sent to receivers.
-    exports: Mutex<Vec<kstrobe_push::Watch>>,
+    /// What goes to receivers.
+    exports: Arc<Exports>,
+    /// Single events by the series that they were counted in.
+    exemplars: Mutex<Exemplars>,
 }
 
 /// What is to be told of the configuration.
@@ -153,8 +162,7 @@ pub fn run(options: Options) -> ExitCode {
         Ok(door) => door,
         Err(code) => return code,
     };
-    let receivers = crate::receivers::receivers(&intent.agent.exporters);
-    match serve(options, door, intent, reading, sink, level, receivers) {
+    match serve(options, door, intent, reading, sink, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -171,7 +179,6 @@ fn serve(
     reading: Reading,
     sink: Sink,
     level: Level,
-    receivers: Vec<Receiver>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let web::Door { listeners, source } = door;
     let listen = intent.listen(&options).to_vec();
@@ -182,8 +189,9 @@ fn serve(
     let stop = runtime.block_on(async { stop_signal() })?;
     let (asks, asked) = channel();
     runtime.block_on(async { reload_signal(asks.clone()) })?;
-    let captures = capturing::start(&intent.agent, &intent.drafts, &addresses);
-    let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures, source.counters().clone()));
+    let around = Around { addresses, source: source.clone(), exports: Arc::default() };
+    let captures = capturing::start(&intent.agent, &intent.drafts, &around);
+    let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures, &around));
     let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
     app.configured(mistakes.len(), &intent);
@@ -200,13 +208,18 @@ fn serve(
     };
     let walker = iterate::start(&app)?;
     let rules = rules::start(&app)?;
-    let pushers = pushers::start(&app, receivers, runtime.handle());
+    let (receivers, unsendable) = crate::receivers::receivers(&intent.agent.exporters);
+    unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
+    let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
+    pushers.begin(receivers);
     let tls = source.settings().tls.is_some();
     // The other agents of a DaemonSet listen as this one does.
-    let neighbours = addresses.first().and_then(|own| Neighbours::find(own.port(), tls));
+    let port = listeners.first().map(|own| own.local_addr()).transpose()?.map(|own| own.port());
+    let neighbours = port.and_then(|port| Neighbours::find(port, tls));
     let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
     let log_json = intent.log(&options).1;
-    let fixed = reload::Fixed { app: app.clone(), options, level, tail, listen, addresses, log_json };
+    let fixed =
+        reload::Fixed { app: app.clone(), options, level, tail, listen, around, pushers: pushers.clone(), log_json };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
     drop(intent);
     for l in &listeners {
@@ -220,13 +233,13 @@ fn serve(
     notify(News::Ready);
     runtime.spawn(web::stay_alive());
     let served = runtime.block_on(server.run(stop));
-    // The probes are still there for a last report.
-    runtime.block_on(pushers.stop());
     reloads.stop();
     rules.stop();
     capturing::close(&app.captures(), None);
     upkeep.stop();
     reader.stop();
+    // What ended has been handed over, and the probes are still there for a last report.
+    runtime.block_on(pushers.stop());
     walker.stop();
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     tracing::info!("stopped");
@@ -251,7 +264,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
 }
 
 impl App {
-    fn start(drafts: &[Draft], btf: Option<&Path>, captures: Captures, web: Arc<kstrobe_web::Counters>) -> App {
+    fn start(drafts: &[Draft], btf: Option<&Path>, captures: Captures, around: &Around) -> App {
         sys::raise_open_files();
         sweep();
         if drafts.is_empty() {
@@ -275,8 +288,9 @@ impl App {
             events: Mutex::default(),
             told: Mutex::default(),
             native_bucket_limit: AtomicUsize::default(),
-            web,
-            exports: Mutex::default(),
+            web: around.source.counters().clone(),
+            exports: around.exports.clone(),
+            exemplars: Mutex::default(),
         };
         app.run_these(probes);
         app
@@ -341,7 +355,8 @@ impl App {
             exemplars = desk.exemplars();
         }
         observed.web = Some(self.web.counts());
-        observed.exports = lock(&self.exports).iter().map(kstrobe_push::Watch::usage).collect();
+        exemplars.append(&mut lock(&self.exemplars).of(&families));
+        observed.exports = self.exports.usage();
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
     }

@@ -12,6 +12,7 @@ use kstrobe_ebpf::program::{Every, PerfEvent, Sampling};
 use kstrobe_ebpf::typed::Attach;
 
 use super::attached::Attached;
+use super::capturing::Around;
 use super::probe::Running;
 use super::{App, lock};
 use crate::http::{Access, Captures, Denied, ProfileError, ProfileRequest, StacksStatus};
@@ -272,7 +273,7 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
         stopped.store(true, Ordering::Relaxed);
     });
     let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
-    let app = App::start(drafts, btf, captures, Arc::default());
+    let app = App::start(drafts, btf, captures, &Around::nobody());
     let said = |e: ProfileError| e.to_string();
     let wanted = app.find_stacks(metric).map_err(said)?;
     app.profile(&wanted, Some(time.unwrap_or(A_YEAR)), &stop).map_err(said)

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Records from this kernel.
 pub fn kernel() -> Engine {
-    Engine { record: Box::new(record), convert: Box::new(convert) }
+    Engine { record: Box::new(record), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
 }
 
 fn record(request: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, String> {

@@ -187,6 +187,7 @@ fn run(args: RunArgs) -> ExitCode {
         events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),
+        handed: crate::handed::Files::default(),
     })
 }
 

@@ -8,7 +8,7 @@ use super::{Condition, Rule};
 use crate::capture::request::Request;
 use crate::capture::service::{Refusal, Service};
 use crate::capture::store::{Id, Trigger};
-use kstrobe_export::snapshot::{Exemplar, Family, Moment};
+use kstrobe_export::snapshot::{Exemplar, Family, Link, Moment};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -225,8 +225,8 @@ impl Desk {
                 if let Some(value) = found.typical {
                     let family = condition.metric.clone();
                     let labels = found.labels.clone();
-                    let capture = id.to_string();
-                    let exemplar = Exemplar { family, labels, capture, value, at: now.wall };
+                    let link = Link::Capture(id.to_string());
+                    let exemplar = Exemplar { family, labels, link, value, at: now.wall };
                     state.links.push((id.clone(), exemplar));
                     let surplus = state.links.len().saturating_sub(MOST_LINKS);
                     state.links.drain(..surplus);

@@ -65,7 +65,7 @@ pub fn engine() -> Engine {
         }
         _ => Err("nothing in it has stacks".to_owned()),
     };
-    Engine { record: Box::new(record), convert: Box::new(convert) }
+    Engine { record: Box::new(record), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
 }
 
 /// Waits, but not for ever.

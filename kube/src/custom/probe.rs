@@ -55,8 +55,8 @@ pub enum ProbeState {
     Partly,
     /// It is wrong, or this kernel cannot do it.
     Refused,
-    /// It cost too much and is off for a while.
-    Suspended,
+    /// Its overhead budget holds it back; the message says how much.
+    Throttled,
     /// What a newer agent may say.
     #[serde(other)]
     Unknown,

@@ -23,6 +23,8 @@ fn stock(kind: Kind, temporality: Temporality, queue_bytes: usize) -> Stock {
         temporality,
         queue_bytes,
         resource: Resource::default(),
+        logs: false,
+        traces: false,
     };
     Stock::new(&receiver)
 }
@@ -90,6 +92,29 @@ fn differences_that_wait_become_part_of_the_next() {
     assert_eq!(arrived, 20_000 + 15_000 * 3);
     assert_eq!(stock.take_in(reading(3, 0..15_000, 4)), TakenIn::default());
     assert_eq!(stock.requests(), 0, "nothing new");
+}
+
+#[test]
+fn differences_of_one_receiver_go_on_where_those_of_another_ended() {
+    let (mut old, mut sent) = (stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX), 0);
+    let mut send = |stock: &mut Stock| {
+        while let Some(part) = stock.first() {
+            sent += sum(part);
+            stock.done();
+        }
+    };
+    old.take_in(reading(1, 0..10, 1));
+    send(&mut old);
+    old.take_in(reading(2, 0..10, 3));
+    let mut new = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX).since(old.told());
+    new.take_in(reading(3, 0..10, 7));
+    send(&mut old);
+    send(&mut new);
+    assert_eq!(sent, 70, "each count is sent by one of them");
+    let mut totals = stock(Kind::OtlpGrpc, Temporality::Cumulative, usize::MAX);
+    totals = totals.since(Some(&reading(1, 0..10, 1).snapshot));
+    totals.take_in(reading(2, 0..10, 3));
+    assert_eq!(sum(totals.first().unwrap()), 30, "totals are of all");
 }
 
 #[test]
