@@ -41,6 +41,7 @@ use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
 use crate::metrics::labels::Names;
 use crate::metrics::owners::Owners;
+use crate::neighbours::Neighbours;
 use crate::plan::Draft;
 use crate::prepare;
 use crate::rules::desk::Desk;
@@ -225,14 +226,17 @@ fn serve(
     unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
     let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
     pushers.begin(receivers);
-    let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
+    let tls = source.settings().tls.is_some();
+    // The other agents of a DaemonSet listen as this one does.
+    let port = listeners.first().map(|own| own.local_addr()).transpose()?.map(|own| own.port());
+    let neighbours = port.and_then(|port| Neighbours::find(port, tls));
+    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
     cluster::start(&app, &options, &asks, runtime.handle());
     let log_json = intent.log(&options).1;
     let fixed =
         reload::Fixed { app: app.clone(), options, level, tail, listen, around, pushers: pushers.clone(), log_json };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
     drop(intent);
-    let tls = source.settings().tls.is_some();
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
@@ -267,6 +271,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
         captures: Box::new(move || captures.captures()),
+        neighbours: None,
         reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks, "a client asks")) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),
