@@ -123,6 +123,9 @@ struct RunArgs {
     /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
     #[arg(long, value_name = "stderr|none|FILE")]
     events: Option<String>,
+    /// Do this node's part of `Probe` objects (kstrobe.dev) in the agent's own namespace. NODE_NAME says which node this is.
+    #[arg(long = "kubernetes.custom-resources")]
+    custom_resources: bool,
     /// Least severe messages to log: error, warn, info, debug, trace.
     #[arg(long = "log.level", value_name = "LEVEL")]
     log_level: Option<String>,
@@ -180,6 +183,7 @@ fn run(args: RunArgs) -> ExitCode {
         events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),
+        custom_resources: args.custom_resources,
         handed: crate::handed::Files::default(),
     })
 }

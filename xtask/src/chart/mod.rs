@@ -23,7 +23,8 @@ pub struct Options {
     /// Also run the chart's pod in a container of the image on this machine (root)
     #[arg(long)]
     runc: bool,
-    /// The program for these containers, linked statically; without it one is built
+    /// The agent in these containers: a static one goes into the image, another one takes its libraries along; without it a
+    /// static one is built
     #[arg(long, requires = "runc")]
     agent: Option<PathBuf>,
 }

@@ -4,9 +4,9 @@ use super::program::{self, Arch};
 use super::sbom;
 use crate::apt::finished;
 use crate::programs::{self, finish};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,6 +56,17 @@ pub fn for_tests(root: &Path, program: Option<&Path>) -> Result<Image> {
         None => program::build(root, arch, "dev").map(drop)?,
     }
     build(root, arch)
+}
+
+/// The files of an image of a program that takes libraries, and its configuration.
+pub fn plain(program: &Path, into: &Path) -> Result<Value> {
+    fs::create_dir_all(into)?;
+    fs::copy(program, into.join("kstrobe")).with_context(|| program.display().to_string())?;
+    let listed = finished(Command::new("ldd").arg(program))?;
+    // `libc.so.6 => /lib/.../libc.so.6 (0x..)`, and the loader without an arrow.
+    let files = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    finish(Command::new("cp").args(["--dereference", "--parents"]).args(files).arg(into))?;
+    Ok(json!({"config": {"Entrypoint": ["/kstrobe"]}}))
 }
 
 fn build(root: &Path, arch: Arch) -> Result<Image> {

@@ -86,12 +86,7 @@ fn cross(build: &mut Command, arch: Arch) -> Result<()> {
 
 /// It needs no library, and it starts.
 fn checked(program: &Path, arch: Arch) -> Result<()> {
-    let headers = finished(Command::new("readelf").args(["--wide", "--dynamic", "--program-headers"]).arg(program))?;
-    ensure!(
-        !headers.contains("(NEEDED)") && !headers.contains("INTERP"),
-        "{} is not static:\n{headers}",
-        program.display()
-    );
+    ensure!(!libraries(program)?, "{} is not static", program.display());
     let version = match arch == Arch::here() {
         true => finished(Command::new(program).arg("version"))?,
         false => {
@@ -101,4 +96,10 @@ fn checked(program: &Path, arch: Arch) -> Result<()> {
     };
     println!("{}: {}", program.display(), version.lines().next().unwrap_or_default());
     Ok(())
+}
+
+/// Whether it needs libraries.
+pub fn libraries(program: &Path) -> Result<bool> {
+    let headers = finished(Command::new("readelf").args(["--wide", "--dynamic", "--program-headers"]).arg(program))?;
+    Ok(headers.contains("(NEEDED)") || headers.contains("INTERP"))
 }
