@@ -130,7 +130,18 @@ fn pure_crates(path: &str, text: &str) -> Vec<Finding> {
 
 fn forbids_unsafe(path: &str, text: &str) -> Option<Finding> {
     let pure = [
-        "cgroups", "config", "ebpf", "export", "ftrace", "kube", "kube/fake", "mixin", "push", "tls", "web", "workloads",
+        "cgroups",
+        "config",
+        "ebpf",
+        "export",
+        "ftrace",
+        "kube",
+        "kube/fake",
+        "mixin",
+        "push",
+        "tls",
+        "web",
+        "workloads",
     ]
     .iter()
     .any(|name| path.strip_suffix("/src/lib.rs") == Some(name));
