@@ -1,7 +1,7 @@
 //! One client of one server: an API server or a kubelet.
 
 use crate::answer::{checked, whole};
-use crate::config::Config;
+use crate::config::{Auth, Config};
 use crate::credentials::{Credentials, Material, Shown};
 use crate::error::{Error, chain};
 use crate::tls;
@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ struct Inner {
     /// Connections, and what they were made with.
     http: Mutex<Option<(Material, Http)>>,
     user_agent: HeaderValue,
+    /// Whether credentials are shown to it.
+    shows: bool,
 }
 
 impl Client {
@@ -45,7 +48,11 @@ impl Client {
     pub fn new(config: Config, user_agent: &str) -> Result<Client, Error> {
         let user_agent = HeaderValue::from_str(user_agent)
             .map_err(|_| Error::Config(format!("`{user_agent}` cannot be the name of a client")))?;
-        let inner = Inner { config, credentials: Credentials::default(), http: Mutex::new(None), user_agent };
+        let shows = is_private(&config.server);
+        if !shows && (config.auth != Auth::None || config.identity.is_some()) {
+            tracing::warn!(server = %config.server, "no credentials are shown to this server, as others could read them: use https://");
+        }
+        let inner = Inner { config, credentials: Credentials::default(), http: Mutex::new(None), user_agent, shows };
         Ok(Client(Arc::new(inner)))
     }
 
@@ -127,7 +134,9 @@ impl Client {
             there.insert(USER_AGENT, self.0.user_agent.clone());
             there.insert(ACCEPT, HeaderValue::from_static("application/json"));
             there.extend(headers);
-            there.extend(ours);
+            if self.0.shows {
+                there.extend(ours);
+            }
         }
         let request = request.body(Full::new(body)).map_err(|error| Error::Config(error.to_string()))?;
         let server = &config.server;
@@ -174,6 +183,13 @@ fn connect(config: &Config, material: &Material) -> Result<Http, Error> {
     Ok(legacy::Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector))
 }
 
+/// Whether nobody else can read what is sent there.
+fn is_private(server: &Uri) -> bool {
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_here || server.scheme_str() == Some("https")
+}
+
 fn json() -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -192,6 +208,20 @@ fn below(server: &Uri, path: &str) -> Result<Uri, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credentials_are_for_servers_that_nobody_overhears() {
+        for (server, expected) in [
+            ("https://10.0.0.1:10250", true),
+            ("http://10.0.0.1:10255", false),
+            ("http://127.0.0.1:8001", true),
+            ("http://[::1]:8001", true),
+            ("http://localhost:8001", true),
+            ("http://localhost.example:8001", false),
+        ] {
+            assert_eq!(is_private(&server.parse().unwrap()), expected, "{server}");
+        }
+    }
 
     #[test]
     fn paths_go_below_the_server() {

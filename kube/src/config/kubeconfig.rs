@@ -126,7 +126,12 @@ pub(super) fn config(files: &[PathBuf], must: bool, wanted: &Wanted) -> Result<C
                 ))
             },
         )?;
-    let user = take(&mut read, &context.value.user, |file| &mut file.users, |named| named.user.take());
+    let user = take(
+        &mut read,
+        &context.value.user,
+        |file| &mut file.users,
+        |named| Some(named.user.take().unwrap_or_default()),
+    );
     // A context without a user is one of a server that asks for none.
     if user.is_none() && !context.value.user.is_empty() {
         return Err(Error::Config(format!(

@@ -164,8 +164,10 @@ impl Telling {
     async fn told(&mut self, asked: Owned, told: Told) -> Result<(), Unwanted> {
         let is_of = |pod: &&mut NodePod| owned(pod).is_some_and(|(owned, _)| owned == asked);
         let of: Vec<&mut NodePod> = self.pods.values_mut().filter(is_of).collect();
-        let by_name = of.first().and_then(|pod| owned(pod)).map_or_else(|| asked.1.clone(), |(_, by_name)| by_name);
-        self.owners.told(asked.clone(), told, &by_name, self.began.elapsed());
+        // Without a pod of it there is no name to go by, and nobody who wants to know.
+        let by_name = of.first().and_then(|pod| owned(pod)).map(|(_, by_name)| by_name);
+        let told = if by_name.is_none() && told == Told::Gone { Told::Failed } else { told };
+        self.owners.told(asked.clone(), told, by_name.as_ref().unwrap_or(&asked.1), self.began.elapsed());
         let Some(owner) = self.owners.get(&asked) else { return Ok(()) };
         let mut changed = Vec::new();
         for pod in of.into_iter().filter(|pod| pod.pod.owner.as_ref() != Some(owner)) {

@@ -23,7 +23,9 @@ impl Backoff {
     /// do not come back all at once.
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doubled = self.first.saturating_mul(1u32 << failures.saturating_sub(1).min(20));
-        doubled.min(self.longest).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
+        // What is no number of that range is taken for its end.
+        let part = if (0.0..=1.0).contains(&random) { random } else { 1.0 };
+        doubled.min(self.longest).mul_f64(0.5 + part / 2.0)
     }
 }
 
@@ -46,6 +48,6 @@ mod tests {
             assert_eq!(backoff.pause(failures, random), Duration::from_millis(millis), "{failures} {random}");
         }
         assert_eq!(backoff.pause(u32::MAX, 0.0), Duration::from_secs(15));
-        assert!(backoff.pause(1, f64::NAN) <= backoff.longest);
+        assert_eq!(backoff.pause(1, f64::NAN), backoff.first);
     }
 }
