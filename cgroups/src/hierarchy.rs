@@ -71,6 +71,9 @@ const CONTROLLERS: &[&str] = &[
     "debug",
 ];
 
+/// Controllers of version 1 whose groups are followed: the first that there is. Those of containers are the same in all.
+const FOLLOWED: &[&str] = &["pids", "memory", "cpu", "cpuset"];
+
 impl Hierarchies {
     /// Those of this process's mount namespace, or only those at `place` or below. There is at least one.
     pub fn here(place: Option<&Path>) -> Result<Hierarchies, Error> {
@@ -119,6 +122,14 @@ impl Hierarchies {
             (None, false) => Mode::Legacy,
             (None, true) => Mode::None,
         }
+    }
+
+    /// The hierarchy whose groups have names, and with version 1 the controller that leads to it: version 2 wherever it is
+    /// mounted, since runtimes use it beside version 1, too; else what every kubelet and runtime makes groups in.
+    pub fn followed(&self) -> Option<(&Hierarchy, Option<&'static str>)> {
+        let legacy =
+            || FOLLOWED.iter().find_map(|controller| Some((self.with_controller(controller)?, Some(*controller))));
+        self.unified.as_ref().map(|hierarchy| (hierarchy, None)).or_else(legacy)
     }
 
     /// The hierarchy of version 1 with this controller, or `name=systemd`.
@@ -237,9 +248,14 @@ mod tests {
         );
         assert_eq!(hybrid.with_controller("cpuacct"), Some(&hybrid.legacy[0]));
         assert_eq!(hybrid.with_controller("memory"), None);
+        assert_eq!(unified.followed(), unified.unified.as_ref().map(|hierarchy| (hierarchy, None)));
+        assert_eq!(hybrid.followed(), hybrid.unified.as_ref().map(|hierarchy| (hierarchy, None)));
         let legacy: String =
             HYBRID.lines().filter(|line| !line.contains("cgroup2")).map(|l| format!("{l}\n")).collect();
-        assert_eq!(Hierarchies::of(&legacy, None).mode(), Mode::Legacy);
+        let legacy = Hierarchies::of(&legacy, None);
+        assert_eq!(legacy.mode(), Mode::Legacy);
+        assert_eq!(legacy.followed(), legacy.with_controller("cpu").map(|hierarchy| (hierarchy, Some("cpu"))));
+        assert_eq!(Hierarchies::default().followed(), None);
         for nothing in
             ["", "junk", "1 2 3", "a b c d e - cgroup", "a b c d e - cgroup cgroup rw,xattr", " - cgroup2 x y"]
         {

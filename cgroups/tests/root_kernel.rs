@@ -1,7 +1,7 @@
 //! Ids of groups on the running kernel: that the walk's are those that the kernel gives to programs.
 
 use kstrobe_cgroups::{Cgroup, Hierarchies, Mode, Walker};
-use kstrobe_witness::{output, witnesses};
+use kstrobe_witness::{not_run, output, witnesses};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -79,6 +79,57 @@ fn root_ids_are_those_of_the_kernel() {
         assert!(path.ends_with(folder.strip_prefix(group.0.parent().unwrap()).unwrap().to_str().unwrap()), "{said}");
         let found = came.get(path).unwrap_or_else(|| panic!("no {path} among {came:?}"));
         assert_eq!(ids, [*found; 2], "{path}");
+    }
+}
+
+/// What programs read where version 1 is in use: through the controller's place in the task's set of groups.
+#[test]
+#[ignore = "needs root"]
+fn root_ids_of_version_1_are_those_of_the_kernel() {
+    if !witnesses("root_ids_of_version_1_are_those_of_the_kernel", &["bpftrace", "bpftool"]) {
+        return;
+    }
+    // bpftrace knows neither members of this structure nor constants as indices.
+    let types = output(Command::new("bpftool").args("btf dump file /sys/kernel/btf/vmlinux format raw".split(' ')));
+    let node = types.split_once("STRUCT 'kernfs_node'").expect("kernfs_node").1;
+    let after = |text: &str, what: &str| -> u64 {
+        let rest = text.split_once(what).unwrap_or_else(|| panic!("no {what}")).1;
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).find(|word| !word.is_empty());
+        digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{what} without a number"))
+    };
+    let id = node.split_once("'id'").expect("kernfs_node.id").1;
+    let id_offset = after(id, "bits_offset=") / 8;
+    let number = |what: &str| after(&types, what);
+    let found = Hierarchies::here(None).unwrap_or_else(|error| panic!("{error}"));
+    let of_v1 = found.legacy.iter().filter(|hierarchy| !hierarchy.controllers[0].starts_with("name="));
+    let mut asked = 0;
+    for hierarchy in of_v1 {
+        let controller = match hierarchy.controllers[0].as_str() {
+            // A new group of it takes no process before it was told of CPUs.
+            "cpuset" => continue,
+            "blkio" => "io",
+            other => other,
+        };
+        let group = Group::new(&hierarchy.mount_point, "v1");
+        let folder = group.add("kubepods/pod1");
+        let mut walker = Walker::new(hierarchy.clone(), 100_000);
+        let walk = walker.walk().unwrap();
+        let said = inside(
+            &folder,
+            &format!(
+                "exec bpftrace -e 'BEGIN {{ $kn = (uint64)((struct task_struct *)curtask)->cgroups->subsys[{}]->cgroup->kn; \
+                 printf(\"id %llu\\n\", *(uint64 *)($kn + {id_offset})); exit(); }}'",
+                number(&format!("'{controller}_cgrp_id' val="))
+            ),
+        );
+        let id = said.lines().find_map(|line| line.strip_prefix("id ")).unwrap_or_else(|| panic!("{said}"));
+        let path = folder.strip_prefix(&hierarchy.mount_point).unwrap();
+        let expected = Cgroup { id: id.parse().unwrap(), path: format!("/{}", path.display()) };
+        assert!(walk.came.contains(&expected), "{controller}: {expected:?} {walk:?}");
+        asked += 1;
+    }
+    if asked == 0 {
+        not_run("root_ids_of_version_1_are_those_of_the_kernel", "no controller is in version 1");
     }
 }
 
