@@ -7,21 +7,31 @@ use kstrobe_push::{Kind, Receiver};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// All receivers. One that cannot be sent to is reported and does not take the others down.
-pub fn receivers(exporters: &[Exporter]) -> Vec<Receiver> {
+/// All receivers, and why others cannot be sent to.
+pub fn receivers(exporters: &[Exporter]) -> (Vec<Receiver>, Vec<String>) {
     let found = found();
-    let each = exporters.iter().filter_map(|exporter| match receiver(exporter, &found) {
-        Ok(receiver) => Some(receiver),
-        Err(reason) => {
-            tracing::error!(exporter = exporter.name, reason, "nothing is sent to this receiver");
-            None
+    let (mut receivers, mut reasons) = (Vec::new(), Vec::new());
+    for exporter in exporters {
+        match receiver(exporter, &found) {
+            Ok(receiver) => receivers.push(receiver),
+            Err(reason) => reasons.push(format!("nothing can be sent to the exporter `{}`: {reason}", exporter.name)),
         }
-    });
-    each.collect()
+    }
+    (receivers, reasons)
+}
+
+/// The machine's name.
+pub fn host() -> String {
+    line("/proc/sys/kernel/hostname")
+}
+
+fn line(file: &str) -> String {
+    std::fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 fn receiver(exporter: &Exporter, found: &[(&str, String)]) -> Result<Receiver, String> {
-    let url = exporter.url.value.parse().map_err(|error| format!("{}: {error}", exporter.url.value))?;
+    // The URL is not shown: its query may hold a secret.
+    let url = exporter.url.value.parse().map_err(|error| format!("its URL: {error}"))?;
     let path = |file: &Option<String>| file.as_ref().map(PathBuf::from);
     Ok(Receiver {
         name: exporter.name.clone(),
@@ -53,6 +63,8 @@ fn receiver(exporter: &Exporter, found: &[(&str, String)]) -> Result<Receiver, S
             attributes: attributes(found, &exporter.resource),
             version: env!("CARGO_PKG_VERSION").into(),
         },
+        logs: exporter.logs,
+        traces: exporter.traces,
     })
 }
 
@@ -65,9 +77,8 @@ fn attributes(found: &[(&str, String)], configured: &[(String, String)]) -> Vec<
 
 /// Attributes of this agent by the semantic conventions. An agent is one a node, so the node's name tells them apart.
 fn found() -> Vec<(&'static str, String)> {
-    let line = |file: &str| std::fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default();
     let node = ["NODE_NAME", "K8S_NODE_NAME"].iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
-    let host = line("/proc/sys/kernel/hostname");
+    let host = host();
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

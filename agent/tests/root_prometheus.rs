@@ -275,6 +275,68 @@ fn root_prometheus_has_the_capture_as_an_exemplar() {
 
 #[test]
 #[ignore = "needs root"]
+fn root_prometheus_has_a_slow_event_as_an_exemplar() {
+    if !witnesses("prometheus: exemplars of events", &[PROGRAM]) {
+        return;
+    }
+    // What the record says in its own fields is neither value nor label of the histogram.
+    let probe = format!(
+        "{}slow: {{ when: args.pid > 1000000, max_per_second: 1000, fields: {{ asked: args.pid }} }}\n",
+        lasting()
+    );
+    let agent = start(&probe);
+    let prometheus = Prometheus::start(agent.address());
+    ask("kst-asks", &[5_000_000, 700, 20_000_000, 6_000_000]);
+    ask("kst-asks-2", &[2_000_000]);
+    let events = wait_for("events", SOON, || {
+        let answer: Value = serde_json::from_str(&agent.get("/api/v1/events").unwrap().1).unwrap();
+        answer["events"].as_array().filter(|events| events.len() == 4).cloned()
+    });
+    let id = |asked: i64| {
+        let event = events.iter().find(|event| event["fields"]["asked"] == asked).unwrap();
+        assert_eq!(event["fields"].as_object().unwrap().len(), 1, "{event}: only what the user wants is shown");
+        event["id"].as_str().unwrap().to_owned()
+    };
+    // Of the two in a bucket the newer; in the native form both, as they are an octave's part apart.
+    let (six, twenty, two) = (id(6_000_000), id(20_000_000), id(2_000_000));
+    for (selector, comm, le, expected) in [
+        (r#"kstrobe_asked_seconds_bucket{job="protobuf",comm="kst-asks",le="10.0"}"#, "kst-asks", Some("10.0"), &six),
+        (
+            r#"kstrobe_asked_seconds_bucket{job="openmetrics",comm="kst-asks",le="10.0"}"#,
+            "kst-asks",
+            Some("10.0"),
+            &six,
+        ),
+        (
+            r#"kstrobe_asked_seconds_bucket{job="openmetrics",comm="kst-asks",le="+Inf"}"#,
+            "kst-asks",
+            Some("+Inf"),
+            &twenty,
+        ),
+        (r#"kstrobe_asked_seconds_bucket{job="protobuf",comm="kst-asks-2"}"#, "kst-asks-2", Some("10.0"), &two),
+        (r#"kstrobe_asked_seconds{job="protobuf",comm="kst-asks-2"}"#, "kst-asks-2", None, &two),
+    ] {
+        let found = wait_for(&format!("exemplars of {selector}"), SOON, || {
+            let found = prometheus.exemplars(selector);
+            found
+                .iter()
+                .any(|(_, exemplars)| exemplars.iter().any(|e| e["labels"]["event_id"] == **expected))
+                .then_some(found)
+        });
+        let [(labels, exemplars)] = found.as_slice() else { panic!("{selector}: {found:?}") };
+        assert_eq!(labels.get("comm").map(String::as_str), Some(comm), "{selector}");
+        assert_eq!(labels.get("le").map(String::as_str), le, "{selector}");
+        let newest = exemplars.iter().find(|e| e["labels"]["event_id"] == **expected).unwrap();
+        let value: f64 = newest["value"].as_str().unwrap().parse().unwrap();
+        let event = events.iter().find(|event| event["id"] == **expected).unwrap();
+        assert_eq!(value, event["fields"]["asked"].as_f64().unwrap() / 1e6, "{selector}: {exemplars:?}");
+    }
+    assert_eq!(prometheus.scrape_errors(), Vec::<String>::new());
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
 fn root_promtool_finds_no_fault_with_the_text() {
     if !witnesses("promtool", &["promtool"]) {
         return;

@@ -21,4 +21,5 @@ mod transcode;
 pub use exposition::{Format, exposition};
 pub use number::{bound_text, decimal, quotient};
 pub use part::{Part, Run};
+pub use protobuf::{message, text_0_0_4};
 pub use transcode::to_text_0_0_4;

@@ -6,14 +6,18 @@
 //! A snapshot makes several requests when it is large, since receivers refuse messages above a limit (4 MiB is usual for
 //! gRPC).
 
+mod bundle;
 pub mod logs;
 mod names;
 mod points;
+pub mod spans;
+mod value;
 
 pub use names::{metric_name, ucum};
+pub use value::{Attributes, Value};
 
 use crate::part::{Part, Run};
-use crate::snapshot::{Exemplar, Family, Snapshot, Values};
+use crate::snapshot::{Exemplar, Family, OfFamily, Snapshot, Values};
 use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
@@ -80,8 +84,7 @@ pub fn bounded_requests(
                 packer.family(position, family, points, |data_points| Data::Gauge(Gauge { data_points }));
             }
             Values::Histograms(histograms) => {
-                let exemplars: Vec<&Exemplar> =
-                    exemplars.iter().filter(|exemplar| exemplar.family == family.about.name).collect();
+                let exemplars = OfFamily::new(family, exemplars);
                 let points =
                     (0..family.series.len()).map(|nth| points::histogram(family, histograms, nth, &exemplars, time));
                 packer.family(position, family, points, |data_points| {
@@ -94,7 +97,8 @@ pub fn bounded_requests(
     packer.finish()
 }
 
-/// What a receiver says of a request it took: data points it refused, and why. Unreadable answers say nothing.
+/// What a receiver says of a request it took: data points, log records or spans that it refused, and why; the answers of
+/// the three services have one form. Unreadable ones say nothing.
 pub fn refused(response: &[u8]) -> (u64, String) {
     let partial = ExportMetricsServiceResponse::decode(response).ok().and_then(|response| response.partial_success);
     partial.map_or((0, String::new()), |partial| {

@@ -3,13 +3,15 @@
 //! One message is held at a time, that of a series, and its memory is used again for the next: a tree of all series would be
 //! several times as large as what is written.
 
-pub(crate) mod message;
+mod as_text;
+pub mod message;
+pub use as_text::text_0_0_4;
 pub(crate) use message::{MetricFamily, MetricType};
 
 use crate::classic::Classic;
 use crate::native::Native;
 use crate::number::quotient;
-use crate::snapshot::{Exemplar, Family, Histograms, Kind, Series, Snapshot, Values};
+use crate::snapshot::{Exemplar, Family, Histograms, Kind, OfFamily, Series, Snapshot, Values};
 use crate::text::{named_after_unit, without_nul};
 use message::{Bucket, BucketSpan, Counter, Gauge, Histogram, LabelPair, METRIC, Metric, Timestamp};
 use prost::Message;
@@ -75,15 +77,14 @@ fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], nati
             }
         }
         Values::Histograms(histograms) => {
-            let exemplars: Vec<&Exemplar> = exemplars.iter().filter(|e| e.family == about.name).collect();
+            let exemplars = OfFamily::new(family, exemplars);
             let form = Form { histograms, native_bucket_limit, classic: Classic::new(histograms) };
             for (position, series) in family.series.iter().enumerate() {
                 set_labels(&mut metric, family, series);
                 let mut histogram = metric.histogram.take().unwrap_or_default();
                 form.fill(&mut histogram, position, about.raw_per_unit);
                 histogram.start_timestamp = series.created.and_then(timestamp);
-                let own = exemplars.iter().copied().filter(|e| e.labels == series.labels);
-                set_exemplars(&mut histogram, &form.classic, own);
+                set_exemplars(&mut histogram, &form.classic, exemplars.of(series));
                 metric.histogram = Some(histogram);
                 append_metric(out, &metric);
             }
@@ -151,10 +152,11 @@ impl Form<'_> {
 }
 
 /// The newest in each classic bucket, and all of them by time in the native form.
-fn set_exemplars<'a>(histogram: &mut Histogram, classic: &Classic, exemplars: impl Iterator<Item = &'a Exemplar>) {
+fn set_exemplars(histogram: &mut Histogram, classic: &Classic, by_time: &[&Exemplar]) {
     histogram.exemplars.clear();
-    for exemplar in exemplars {
-        let label = LabelPair { name: "capture_id".to_owned(), value: without_nul(&exemplar.capture).into_owned() };
+    for exemplar in by_time {
+        let (name, id) = exemplar.link.label();
+        let label = LabelPair { name: name.to_owned(), value: without_nul(id).into_owned() };
         let timestamp = timestamp(exemplar.at);
         let written = message::Exemplar { label: vec![label], value: exemplar.value, timestamp };
         if let Some(bucket) = histogram.bucket.get_mut(classic.bucket_of(exemplar.value)) {
@@ -162,7 +164,6 @@ fn set_exemplars<'a>(histogram: &mut Histogram, classic: &Classic, exemplars: im
         }
         histogram.exemplars.push(written);
     }
-    histogram.exemplars.sort_by_key(|e| e.timestamp.map(|at| (at.seconds, at.nanos)));
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::native::Native;
 use crate::number::quotient;
 use crate::otlp::Resource;
 use crate::part::Part;
-use crate::snapshot::{self, Family, Kind, Series, Snapshot, Values};
+use crate::snapshot::{self, Family, Kind, OfFamily, Series, Snapshot, Values};
 use message::{BucketSpan, Exemplar, Histogram, Metadata, Request, Sample, TimeSeries};
 use prost::Message;
 use std::borrow::Cow;
@@ -55,13 +55,12 @@ pub fn bounded_requests(
     let mut packer = Packer::new(from.resource, most_bytes);
     let timestamp = millis(snapshot.at);
     for family in snapshot.families.iter().filter(|family| !family.is_empty()) {
-        let exemplars: Vec<_> = exemplars.iter().filter(|exemplar| exemplar.family == family.about.name).collect();
+        let exemplars = OfFamily::new(family, exemplars);
         for (position, series) in family.series.iter().enumerate() {
             packer.series(|symbols| {
                 let mut written = symbols.series(family, series);
                 fill(&mut written, family, position, from.native_bucket_limit, timestamp);
-                let of_series = exemplars.iter().filter(|exemplar| exemplar.labels == series.labels);
-                written.exemplars = of_series.map(|exemplar| symbols.exemplar(exemplar)).collect();
+                written.exemplars = exemplars.of(series).iter().map(|exemplar| symbols.exemplar(exemplar)).collect();
                 written
             });
         }
@@ -181,7 +180,8 @@ impl<'a> Symbols<'a> {
     }
 
     fn exemplar(&mut self, exemplar: &snapshot::Exemplar) -> Exemplar {
-        let labels_refs = self.labels(vec![("capture_id".into(), &exemplar.capture)]);
+        let (name, id) = exemplar.link.label();
+        let labels_refs = self.labels(vec![(name.into(), id)]);
         Exemplar { labels_refs, value: exemplar.value, timestamp: millis(exemplar.at) }
     }
 

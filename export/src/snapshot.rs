@@ -5,6 +5,7 @@
 
 use crate::number::quotient;
 use kstrobe_ebpf::buckets::Scheme;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -17,19 +18,57 @@ pub struct Snapshot {
     pub families: Vec<Family>,
 }
 
-/// A capture that belongs to an observation of a histogram.
+/// What an exemplar leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Id of a capture that was started because of such observations.
+    Capture(String),
+    /// Id of a single event, which was this observation.
+    Event(String),
+}
+
+impl Link {
+    /// Name and value of its label.
+    pub fn label(&self) -> (&'static str, &str) {
+        match self {
+            Link::Capture(id) => ("capture_id", id),
+            Link::Event(id) => ("event_id", id),
+        }
+    }
+}
+
+/// A capture or single event that belongs to an observation of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exemplar {
     /// Full name of the metric.
     pub family: String,
     /// Labels of the series, as [`Series::labels`].
     pub labels: LabelTexts,
-    /// Id of the capture.
-    pub capture: String,
+    /// What it leads to.
+    pub link: Link,
     /// The observation, in the exported unit.
     pub value: f64,
     /// When it was seen.
     pub at: SystemTime,
+}
+
+/// Exemplars of one family, by series.
+pub(crate) struct OfFamily<'a>(HashMap<&'a [Arc<str>], Vec<&'a Exemplar>>);
+
+impl<'a> OfFamily<'a> {
+    pub(crate) fn new(family: &Family, exemplars: &'a [Exemplar]) -> OfFamily<'a> {
+        let mut by_series: HashMap<&[Arc<str>], Vec<&Exemplar>> = HashMap::new();
+        for exemplar in exemplars.iter().filter(|exemplar| exemplar.family == family.about.name) {
+            by_series.entry(&exemplar.labels).or_default().push(exemplar);
+        }
+        by_series.values_mut().for_each(|of_series| of_series.sort_by_key(|exemplar| exemplar.at));
+        OfFamily(by_series)
+    }
+
+    /// Those of a series, the newest last.
+    pub(crate) fn of(&self, series: &Series) -> &[&'a Exemplar] {
+        self.0.get(&*series.labels).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// The two clocks of one instant, read together by the caller.

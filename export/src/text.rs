@@ -5,7 +5,7 @@
 
 use crate::classic::Classic;
 use crate::number::{bound_text, decimal, float};
-use crate::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind, Number, Series, Snapshot, Values};
+use crate::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind, Number, OfFamily, Series, Snapshot, Values};
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -51,8 +51,7 @@ fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], open
             }
         }
         Values::Histograms(histograms) => {
-            let exemplars: Vec<&Exemplar> =
-                exemplars.iter().filter(|exemplar| open && exemplar.family == family.about.name).collect();
+            let exemplars = OfFamily::new(family, if open { exemplars } else { &[] });
             write_histograms(out, family, histograms, &exemplars, &mut line);
         }
     }
@@ -142,7 +141,7 @@ fn write_histograms(
     out: &mut Vec<u8>,
     family: &Family,
     histograms: &Histograms,
-    exemplars: &[&Exemplar],
+    exemplars: &OfFamily<'_>,
     line: &mut Line,
 ) {
     let classic = Classic::new(histograms);
@@ -157,14 +156,14 @@ fn write_histograms(
             head.extend_from_slice(part);
         }
         let mut total = 0;
+        let of_series = exemplars.of(series);
         for (bucket, (cumulative, tail)) in classic.cumulative(histograms.counts_of(position)).zip(&tails).enumerate() {
             total = cumulative;
             out.extend_from_slice(&head);
             out.extend_from_slice(tail.as_bytes());
             out.extend_from_slice(number.format(cumulative).as_bytes());
             // The newest is the last.
-            let here = |e: &&&Exemplar| e.labels == series.labels && classic.bucket_of(e.value) == bucket;
-            if let Some(exemplar) = exemplars.iter().rev().find(here) {
+            if let Some(exemplar) = of_series.iter().rev().find(|e| classic.bucket_of(e.value) == bucket) {
                 write_exemplar(out, exemplar);
             }
             out.push(b'\n');
@@ -181,8 +180,11 @@ fn write_histograms(
 
 /// ` # {capture_id="20231114T221320000Z-0a1b2c"} 0.0531 1700000000.25`
 fn write_exemplar(out: &mut Vec<u8>, exemplar: &Exemplar) {
-    out.extend_from_slice(b" # {capture_id=\"");
-    escape(out, exemplar.capture.as_bytes(), true);
+    let (name, id) = exemplar.link.label();
+    for part in [" # {", name, "=\""] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    escape(out, id.as_bytes(), true);
     out.extend_from_slice(b"\"} ");
     float(out, exemplar.value);
     if let Some(at) = millis(exemplar.at) {
@@ -205,7 +207,7 @@ fn write_number(out: &mut Vec<u8>, number: Number, raw_per_unit: u64) {
 }
 
 /// Label values escape `\`, `"` and newline; HELP of 0.0.4 leaves quotes alone. NUL as in [`without_nul`].
-fn escape(out: &mut Vec<u8>, text: &[u8], quotes: bool) {
+pub(crate) fn escape(out: &mut Vec<u8>, text: &[u8], quotes: bool) {
     let special = |byte: &u8| matches!(byte, b'\\' | b'\n' | 0) || (*byte == b'"' && quotes);
     let mut rest = text;
     while let Some(at) = rest.iter().position(special) {

@@ -4,6 +4,8 @@ What it renders is left in the folder OUT for checks in other languages: the age
 operator's objects.
 """
 
+import functools
+import gzip
 import json
 import pathlib
 import sys
@@ -12,6 +14,7 @@ import helm_python
 import kubernetes_validate
 import yaml
 
+import crds
 import readme
 import schema
 import shape
@@ -19,10 +22,15 @@ import shape
 TESTS = pathlib.Path(__file__).parent
 ROOT = TESTS.parent.parent
 CHART = TESTS.parent / "kstrobe"
+# Where the chart is packed, and what it renders left.
+OUT = pathlib.Path(sys.argv[1])
 MANIFESTS = ROOT / "deploy" / "kstrobe.yaml"
 VERSIONS = ["1.28", "1.30", "1.33", "1.37"]
 # What `deploy/kstrobe.yaml` is rendered for: the oldest with the field `appArmorProfile`.
 MANIFESTS_VERSION = "1.30"
+
+# Of the API server.
+MOST_OF_A_SECRET = 1 << 20
 
 MANIFESTS_HEAD = """\
 # kstrobe without Helm: kubectl apply -f deploy/kstrobe.yaml
@@ -41,11 +49,17 @@ def read(path):
     return yaml.safe_load(path.read_text()) or {}
 
 
+@functools.cache
+def packed():
+    """The chart as it is shipped: what links lead to is in it."""
+    return helm_python.package(CHART, destination=OUT)
+
+
 def render(values, version=None):
     """Files of the rendered chart, by name."""
     if version:
         values = {**values, "kubeVersion": version}
-    return helm_python.Chart.load(CHART).render(values, name="kstrobe", namespace="kstrobe")
+    return helm_python.Chart.load(packed()).render(values, name="kstrobe", namespace="kstrobe")
 
 
 def objects(files):
@@ -55,7 +69,7 @@ def objects(files):
 
 
 def lint(values, version):
-    result = helm_python.lint(CHART, values, strict=True, namespace="kstrobe", kube_version=version)
+    result = helm_python.lint(packed(), values, strict=True, namespace="kstrobe", kube_version=version)
     return [f"lint: {m['path']}: {m['error']}" for m in result["messages"]] + result["errors"]
 
 
@@ -70,7 +84,7 @@ def validate(found, version):
             yield f"{name}: {o['kind']}/{o['metadata']['name']} on {version}: {error.message}"
 
 
-def cases(out):
+def cases():
     """Every `ci/*-values.yaml` on every version."""
     operator, count = [], 0
     for path in sorted((CHART / "ci").glob("*-values.yaml")):
@@ -81,10 +95,10 @@ def cases(out):
             found = objects(files)
             count += len(found)
             yield from (f"{case}: {m}" for m in validate(found, version))
-            yield from (f"{case} on {version}: {m}" for m in shape.mistakes(found, files, version))
+            yield from (f"{case} on {version}: {m}" for m in shape.mistakes(found, files, version, values))
         operator += [{"of": case, "object": o} for _, o in found if o["apiVersion"].startswith("monitoring.coreos.com/")]
-        keep(out / "cases" / case, found)
-    (out / "operator.json").write_text(json.dumps(operator))
+        keep(OUT / "cases" / case, found)
+    (OUT / "operator.json").write_text(json.dumps(operator))
     print(f"{count} objects linted, rendered and validated for Kubernetes {', '.join(VERSIONS)}")
 
 
@@ -103,6 +117,23 @@ def keep(folder, found):
         into.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (into / name).write_text(text)
+
+
+def custom_resources():
+    """The chart's own definitions, and objects of them."""
+    packed_ones = helm_python.Chart.load(packed()).crds
+    definitions = [o for c in packed_ones for o in yaml.safe_load_all(c["data"]) if o]
+    yield from crds.mistakes(definitions, VERSIONS)
+    yield from crds.objects_checked(TESTS / "objects", definitions)
+
+
+def size():
+    """What Helm keeps of a release in a Secret: the chart and what it became, packed."""
+    files = render({"dashboards": {"enabled": True}, "prometheusRule": {"enabled": True}})
+    bytes_ = (pathlib.Path(packed()).stat().st_size + len(gzip.compress("".join(files.values()).encode()))) * 4 // 3
+    print(f"a release with everything takes about {bytes_ // 1024} KiB of a Secret")
+    if bytes_ > MOST_OF_A_SECRET:
+        yield f"Helm cannot keep a release of {bytes_} bytes: a Secret has {MOST_OF_A_SECRET} at most"
 
 
 def refused():
@@ -151,16 +182,18 @@ def agrees(path, text, bless):
 
 
 def main():
-    out, bless = pathlib.Path(sys.argv[1]), "--bless" in sys.argv
-    out.mkdir(parents=True, exist_ok=True)
+    bless = "--bless" in sys.argv
+    OUT.mkdir(parents=True, exist_ok=True)
     values, text = read(CHART / "values.yaml"), (CHART / "values.yaml").read_text()
     found = list(schema.mistakes(json.loads((CHART / "values.schema.json").read_text()), values))
     found += readme.mistakes(text)
     found += agrees(CHART / "README.md", readme.with_table((CHART / "README.md").read_text(), text), bless)
     found += agrees(MANIFESTS, manifests(), bless)
     found += plain_manifests()
-    found += cases(out)
+    found += cases()
     found += refused()
+    found += custom_resources()
+    found += size()
     for mistake in found:
         print(mistake, file=sys.stderr)
     print(f"{len(found)} mistakes")

@@ -1,11 +1,16 @@
 """What the chart's objects have to be beyond being valid."""
 
+import json
+import pathlib
+
 import yaml
 
-PRIVILEGED = {"SYS_ADMIN", "SYS_PTRACE"}
+ROOT = pathlib.Path(__file__).parent.parent.parent
+# The job that the project's rules and dashboards go by.
+JOB = "kstrobe"
 
 
-def mistakes(found, files, version):
+def mistakes(found, files, version, values):
     names = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for _, o in found]
     yield from (f"{name} comes twice" for name in sorted({n for n in names if names.count(n) > 1}, key=str))
     by_kind = {}
@@ -20,8 +25,12 @@ def mistakes(found, files, version):
     notes = next(text for name, text in files.items() if name.endswith("NOTES.txt"))
     if notes.count("\n     kubectl") < 3:
         yield "the notes have fewer than three commands"
-    if "PrometheusRule" in by_kind:
-        yield from rules(by_kind["PrometheusRule"])
+    for monitor in by_kind.get("PodMonitor", []) + by_kind.get("ServiceMonitor", []):
+        yield from job(monitor)
+    if values.get("prometheusRule", {}).get("enabled"):
+        yield from rules(by_kind["PrometheusRule"], values["prometheusRule"])
+    if values.get("dashboards", {}).get("enabled"):
+        yield from dashboards(by_kind["ConfigMap"])
 
 
 def volumes(spec):
@@ -72,7 +81,42 @@ def selectors(daemon_set, by_kind):
             yield "the ServiceMonitor does not select the Service"
 
 
-def rules(found):
-    text = yaml.safe_dump(found)
-    if "KstrobeDown" in text:
-        yield "an alert that is disabled is there"
+def job(monitor):
+    """What is scraped has the job that rules and dashboards ask for, whatever the objects are called."""
+    for endpoint in monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]:
+        if {"targetLabel": "job", "replacement": JOB} not in endpoint["relabelings"]:
+            yield f"{monitor['kind']} does not set the job {JOB}"
+
+
+def rules(found, values):
+    """The project's rules, all of them but what the values leave out."""
+    form = values.get("objectives", "classic")
+    names = ["kstrobe-alerts"] + ([] if form == "none" else [f"kstrobe-slo-{form}"])
+    groups = [g for n in names for g in yaml.safe_load((ROOT / "rules" / f"{n}.yaml").read_text())["groups"]]
+    shipped = [rule for g in groups for rule in g["rules"]]
+    disabled = values.get("disabled", [])
+    yield from (f"there is no alert {name} to be disabled" for name in disabled if name not in [r.get("alert") for r in shipped])
+    own = [rule for g in values.get("extraGroups", []) for rule in g["rules"]]
+    wanted = [essence(rule) for rule in shipped + own if rule.get("alert") not in disabled]
+    there = [essence(rule) for o in found for g in o["spec"]["groups"] for rule in g["rules"]]
+    if len(shipped) < 100 and form != "none" or sorted(wanted, key=str) != sorted(there, key=str):
+        yield f"{len(there)} rules, and {len(wanted)} were wanted"
+    for rule in (rule for o in found for g in o["spec"]["groups"] for rule in g["rules"] if "alert" in rule):
+        missing = values.get("alertLabels", {}).items() - rule["labels"].items() if rule["alert"] not in [r["alert"] for r in own] else {}
+        url = rule["annotations"].get("runbook_url", "")
+        if missing or values.get("runbookUrl") and url and not url.startswith(values["runbookUrl"]):
+            yield f"alert {rule['alert']}: {missing} missing, {url}"
+
+
+def essence(rule):
+    return (rule.get("alert"), rule.get("record"), rule["expr"].strip(), rule.get("for"))
+
+
+def dashboards(found):
+    """The project's dashboards, each in an object of its own."""
+    there = {}
+    for o in found:
+        there |= {k: json.loads(v) for k, v in o.get("data", {}).items() if k.endswith(".json")}
+    wanted = {path.name: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
+    if not wanted or there != wanted:
+        yield f"dashboards {sorted(there)}, and {sorted(wanted)} were wanted"

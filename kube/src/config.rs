@@ -107,11 +107,14 @@ impl fmt::Debug for Pem {
     }
 }
 
+/// Tells a variable of the environment.
+pub type Variable = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
+
 /// What a process finds around it. Tests have their own.
 #[derive(Clone)]
 pub struct Surroundings {
     /// Variables of the environment.
-    pub variable: Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>,
+    pub variable: Variable,
     /// The folder in which the kubelet puts the token of a service account.
     pub service_account: PathBuf,
 }

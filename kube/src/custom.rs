@@ -4,12 +4,14 @@
 //! has. [`report::Reporter`] writes each node's own entry of an object's status.
 
 pub mod capture;
+pub mod hand;
 pub mod probe;
 pub mod report;
 mod selector;
 mod when;
 
 pub use capture::{Capture, CaptureState, NodeCapture, Step};
+pub use hand::{Hand, Stand};
 pub use probe::{NodeProbe, Probe, ProbeState, WantedProbe};
 pub use report::{Report, Reporter};
 pub use selector::LabelSelector;
@@ -57,6 +59,18 @@ pub async fn node_labels(client: &Client, node: &str) -> Result<BTreeMap<String,
 /// Which nodes an object is for; all of them when it does not say.
 fn is_for(me: &Me<'_>, name: Option<&str>, selector: Option<&LabelSelector>) -> bool {
     name.is_none_or(|name| name == me.node) && selector.is_none_or(|selector| selector.matches(me.labels))
+}
+
+/// Most characters of a message. An object holds those of all nodes, and etcd takes objects up to 1.5 MB.
+const MOST_MESSAGE: usize = 300;
+
+/// A message that is not longer than an object can hold for each of many nodes.
+fn brief(message: Option<&String>) -> Option<String> {
+    let message = message?.trim_end();
+    match message.char_indices().nth(MOST_MESSAGE) {
+        Some((end, _)) => Some(format!("{}...", message[..end].trim_end())),
+        None => Some(message.to_owned()),
+    }
 }
 
 /// What every object has.

@@ -223,7 +223,6 @@ async fn a_server_that_says_nothing_any_more() {
     until("another watch", || counters.counts().failure("watch", "timeout") == 1).await;
     assert!(begun.elapsed() < Duration::from_secs(10));
     // The loop ends when nobody takes what it tells, also while it waits.
-    drop(take);
     drop(changes);
     tokio::time::timeout(Duration::from_secs(5), following).await.expect("its end").unwrap();
 }

@@ -18,6 +18,8 @@ pub(crate) type Connector = HttpsConnector<HttpConnector>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Metrics,
+    Logs,
+    Traces,
 }
 
 /// A client with its connections.
@@ -60,20 +62,4 @@ fn connector(receiver: &Receiver, files: &Files) -> Result<Connector, String> {
         Kind::OtlpGrpc => builder.enable_http2().wrap_connector(http),
         Kind::OtlpHttp | Kind::RemoteWrite => builder.enable_http1().enable_http2().wrap_connector(http),
     })
-}
-
-/// An error and what caused it in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Many errors repeat their cause's text.
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -5,6 +5,7 @@ use crate::files::Files;
 use crate::http_door::user_agent;
 use crate::outcome::{self, Outcome};
 use crate::settings::Receiver;
+use crate::trouble::trouble;
 use bytes::{Buf, BufMut, Bytes};
 use http::uri::PathAndQuery;
 use kstrobe_export::Part;
@@ -31,7 +32,7 @@ impl GrpcDoor {
             channel: endpoint.connect_with_connector_lazy(connector),
             timeout: receiver.timeout,
             gzip: receiver.gzip,
-            url: receiver.url.to_string(),
+            url: receiver.shown(),
         }
     }
 
@@ -51,8 +52,8 @@ impl GrpcDoor {
         }
         let client = &mut client.accept_compressed(CompressionEncoding::Gzip);
         if let Err(error) = client.ready().await {
-            let message = format!("{}: {}", self.url, crate::door::chain(&error));
-            return Outcome::Later { reason: "connect", after: None, message };
+            let (reason, message) = trouble(&error, "connect");
+            return Outcome::Later { reason, after: None, message: format!("{}: {message}", self.url) };
         }
         let mut request = Request::new(Bytes::copy_from_slice(&part.body));
         *request.metadata_mut() = MetadataMap::from_headers(files.headers.clone());
@@ -71,19 +72,19 @@ impl GrpcDoor {
 fn failed(url: &str, status: &Status) -> Outcome {
     match std::error::Error::source(status) {
         Some(cause) => {
-            let message = format!("{url}: {}", crate::door::chain(cause));
-            Outcome::Later { reason: "connection", after: None, message }
+            let (reason, message) = trouble(cause, "connection");
+            Outcome::Later { reason, after: None, message: format!("{url}: {message}") }
         }
         None => outcome::grpc(status.code() as i32, status.message(), status.details()),
     }
 }
 
 fn path(service: Service) -> PathAndQuery {
-    match service {
-        Service::Metrics => {
-            PathAndQuery::from_static("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
-        }
-    }
+    PathAndQuery::from_static(match service {
+        Service::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+        Service::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+        Service::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    })
 }
 
 /// Messages as bytes: what is sent was encoded before it was queued.

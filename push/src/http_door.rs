@@ -1,9 +1,10 @@
 //! OTLP over HTTP, and remote write.
 
-use crate::door::{Connector, Service, chain};
+use crate::door::{Connector, Service};
 use crate::files::Files;
 use crate::outcome::{self, Outcome};
 use crate::settings::{Kind, Receiver};
+use crate::trouble::trouble;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -22,6 +23,8 @@ const MOST_ANSWER_BYTES: usize = 64 << 10;
 pub(crate) struct HttpDoor {
     kind: Kind,
     url: Uri,
+    /// The same for messages.
+    shown: String,
     timeout: Duration,
     gzip: bool,
     client: Client<Connector, Full<Bytes>>,
@@ -34,6 +37,7 @@ impl HttpDoor {
         HttpDoor {
             kind: receiver.kind,
             url: receiver.url.clone(),
+            shown: receiver.shown(),
             timeout: receiver.timeout,
             gzip: receiver.gzip,
             client,
@@ -49,7 +53,7 @@ impl HttpDoor {
         let late = Outcome::Later {
             reason: "timeout",
             after: None,
-            message: format!("no answer from {} within {:?}", self.url, self.timeout),
+            message: format!("no answer from {} within {:?}", self.shown, self.timeout),
         };
         tokio::time::timeout(self.timeout, self.exchange(request, part.points)).await.unwrap_or(late)
     }
@@ -89,11 +93,12 @@ impl HttpDoor {
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>, points: u64) -> Outcome {
-        let failed = |reason, message| Outcome::Later { reason, after: None, message };
         let response = match self.client.request(request).await {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return failed("connect", format!("{}: {}", self.url, chain(&error))),
-            Err(error) => return failed("connection", format!("{}: {}", self.url, chain(&error))),
+            Err(error) => {
+                let (reason, message) = trouble(&error, if error.is_connect() { "connect" } else { "connection" });
+                return Outcome::Later { reason, after: None, message: format!("{}: {message}", self.shown) };
+            }
         };
         let (head, body) = response.into_parts();
         let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -124,6 +129,8 @@ pub(crate) fn user_agent(receiver: &Receiver) -> String {
 fn path(service: Service) -> &'static str {
     match service {
         Service::Metrics => "/v1/metrics",
+        Service::Logs => "/v1/logs",
+        Service::Traces => "/v1/traces",
     }
 }
 

@@ -7,15 +7,19 @@
 pub mod course;
 mod door;
 mod files;
+mod goods;
 mod grpc;
 mod http_door;
 pub mod outcome;
+pub mod records;
 pub mod run;
 pub mod settings;
 pub mod stock;
 mod tls;
+mod trouble;
 pub mod usage;
 
-pub use run::{Pusher, Reading, Watch, start};
+pub use records::Outlet;
+pub use run::{Pusher, Reading, Watch, start, start_logs, start_traces};
 pub use settings::{Kind, Receiver};
 pub use usage::Usage;

@@ -3,41 +3,91 @@
 use crate::course::{Course, Next, Verdict};
 use crate::door::{Door, Service};
 use crate::files::Files;
+use crate::goods::Goods;
 use crate::outcome::Outcome;
+use crate::records::{Outlet, Record};
 use crate::settings::Receiver;
 pub use crate::stock::Reading;
-use crate::stock::Stock;
 use crate::usage::{Shared, Usage};
+use kstrobe_export::otlp::{logs, spans};
+use kstrobe_export::snapshot::Snapshot;
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+/// How long records are gathered before they are sent: as OpenTelemetry's batch processors.
+const GATHER: Duration = Duration::from_secs(1);
+
 /// Takes a snapshot; called on a thread that may block.
 pub type Read = Arc<dyn Fn() -> Reading + Send + Sync>;
+
+/// What is said to end a task.
+#[derive(Clone)]
+struct Stop {
+    patience: Duration,
+    /// Hears up to where differences were told, once the last report has been made.
+    heir: Option<Sender<Snapshot>>,
+}
 
 /// A running task.
 pub struct Pusher {
     shared: Shared,
-    stop: watch::Sender<Option<Duration>>,
+    stop: watch::Sender<Option<Stop>>,
     task: JoinHandle<()>,
 }
 
 /// Starts sending. The first report comes after a random part of the interval, so that the agents of a fleet do not
-/// all send at once.
-pub fn start(receiver: Receiver, read: Read, runtime: &Handle) -> Pusher {
+/// all send at once. Differences are to `base`, or to nothing.
+pub fn start(receiver: Receiver, read: Read, base: Option<&Snapshot>, runtime: &Handle) -> Pusher {
     let first = receiver.interval.mul_f64(random());
-    start_at(receiver, read, runtime, first)
+    begin(receiver, read, base, runtime, first)
 }
 
 /// The same with the first report after this time.
 pub fn start_at(receiver: Receiver, read: Read, runtime: &Handle, first: Duration) -> Pusher {
+    begin(receiver, read, None, runtime, first)
+}
+
+fn begin(receiver: Receiver, read: Read, base: Option<&Snapshot>, runtime: &Handle, first: Duration) -> Pusher {
+    let goods = Goods::reports(&receiver, read, base);
+    let course = Course::new(receiver.interval, receiver.retry, goods.replaces(), first);
     let shared = Shared::new(&receiver.name);
+    spawn(Task::new(receiver, shared, course), goods, runtime)
+}
+
+/// Starts sending the log records that are put into the outlet. Its name is the receiver's and `/logs`.
+pub fn start_logs(receiver: &Receiver, runtime: &Handle) -> (Pusher, Outlet<logs::Record>) {
+    start_records(receiver, "logs", Service::Logs, runtime)
+}
+
+/// The same with spans; its name ends in `/traces`.
+pub fn start_traces(receiver: &Receiver, runtime: &Handle) -> (Pusher, Outlet<spans::Span>) {
+    start_records(receiver, "traces", Service::Traces, runtime)
+}
+
+fn start_records<T: Record>(
+    receiver: &Receiver,
+    signal: &str,
+    service: Service,
+    runtime: &Handle,
+) -> (Pusher, Outlet<T>) {
+    let receiver = Receiver { name: format!("{}/{signal}", receiver.name), ..receiver.clone() };
+    let shared = Shared::new(&receiver.name);
+    let outlet = Outlet::new(receiver.queue_bytes, shared.clone());
+    let goods = Goods::records(&receiver, service, Arc::new(outlet.clone()));
+    let course = Course::new(GATHER, receiver.retry, goods.replaces(), GATHER);
+    (spawn(Task::new(receiver, shared, course), goods, runtime), outlet)
+}
+
+fn spawn(task: Task, goods: Goods, runtime: &Handle) -> Pusher {
+    let shared = task.shared.clone();
     let (stop, stopped) = watch::channel(None);
-    let task = runtime.spawn(Task::new(receiver, read, shared.clone(), first).run(stopped));
-    Pusher { shared, stop, task }
+    Pusher { shared, stop, task: runtime.spawn(task.run(goods, stopped)) }
 }
 
 /// The totals of a task.
@@ -62,10 +112,17 @@ impl Pusher {
         Watch(self.shared.clone())
     }
 
+    /// Begins the end, which [`Pusher::stop`] waits for. Gives soon up to where differences were told: whoever goes on from there
+    /// tells each count once.
+    pub fn bequeath(&self, patience: Duration) -> std::sync::mpsc::Receiver<Snapshot> {
+        let (heir, heard) = channel();
+        self.begin_end(Stop { patience, heir: Some(heir) });
+        heard
+    }
+
     /// Sends one last report, but no longer than `patience`, and ends. What could not be sent is counted as dropped.
     pub async fn stop(self, patience: Duration) -> Usage {
-        // The task may have ended by a panic; then nobody listens.
-        let _ = self.stop.send(Some(patience));
+        self.begin_end(Stop { patience, heir: None });
         let mut task = self.task;
         if tokio::time::timeout(patience, &mut task).await.is_err() {
             task.abort();
@@ -78,16 +135,18 @@ impl Pusher {
         }
         usage.clone()
     }
+
+    /// The first word counts. The task may have ended by a panic; then nobody listens.
+    fn begin_end(&self, stop: Stop) {
+        self.stop.send_if_modified(|said| said.is_none() && said.replace(stop).is_none());
+    }
 }
 
 struct Task {
     receiver: Receiver,
-    read: Read,
     shared: Shared,
     began: Instant,
     course: Course,
-    /// Away while a report is being made of a snapshot.
-    stock: Stock,
     open: Option<(Door, Files)>,
     /// What the log said last: the same again would be noise.
     said: Option<&'static str>,
@@ -95,20 +154,20 @@ struct Task {
 }
 
 impl Task {
-    fn new(receiver: Receiver, read: Read, shared: Shared, first: Duration) -> Task {
-        let stock = Stock::new(&receiver);
-        let course = Course::new(receiver.interval, receiver.retry, stock.replaces(), first);
-        let began = Instant::now();
-        Task { receiver, read, shared, began, course, stock, open: None, said: None, retrying: false }
+    fn new(receiver: Receiver, shared: Shared, course: Course) -> Task {
+        Task { receiver, shared, began: Instant::now(), course, open: None, said: None, retrying: false }
     }
 
-    async fn run(mut self, mut stopped: watch::Receiver<Option<Duration>>) {
+    async fn run(mut self, mut goods: Goods, mut stopped: watch::Receiver<Option<Stop>>) {
         let mut listening = true;
         loop {
             let now = self.began.elapsed();
             match self.course.next(now) {
-                Next::Read => self.report().await,
-                Next::Send => self.send().await,
+                Next::Read => match self.report(goods, &stopped).await {
+                    Some(back) => goods = back,
+                    None => return,
+                },
+                Next::Send => self.send(&mut goods).await,
                 Next::Wait(until) => {
                     tokio::select! {
                         () = tokio::time::sleep(until.saturating_sub(now)) => {}
@@ -120,58 +179,62 @@ impl Task {
                 }
                 Next::Finished => return,
             }
-            let patience = *stopped.borrow();
+            let patience = stopped.borrow().as_ref().map(|stop| stop.patience);
             if let Some(patience) = patience.or((!listening).then_some(Duration::ZERO)) {
                 self.course.stop(self.began.elapsed(), patience);
             }
         }
     }
 
-    async fn report(&mut self) {
+    /// Gives the goods back, with a report or without; `None` when the runtime ends.
+    async fn report(&mut self, mut goods: Goods, stopped: &watch::Receiver<Option<Stop>>) -> Option<Goods> {
         // Reading and encoding are work: both are done away from the threads that serve.
-        let read = self.read.clone();
-        match tokio::task::spawn_blocking(move || read()).await {
-            Ok(reading) => self.take_in(reading).await,
-            Err(error) => tracing::error!(receiver = self.receiver.name, %error, "no report: reading failed"),
-        }
-        self.retrying = false;
-        self.count_queue();
-        self.course.read(self.began.elapsed(), self.stock.requests());
-    }
-
-    async fn take_in(&mut self, reading: Reading) {
-        let mut stock = std::mem::replace(&mut self.stock, Stock::new(&self.receiver));
-        let made = tokio::task::spawn_blocking(move || {
-            let taken = stock.take_in(reading);
-            (stock, taken)
+        let work = tokio::task::spawn_blocking(move || {
+            // What was kept for differences is as it was when reading fails.
+            let taken = catch_unwind(AssertUnwindSafe(|| goods.take_in()));
+            (goods, taken)
         });
-        match made.await {
-            Ok((stock, taken)) => {
-                self.stock = stock;
+        let (goods, taken) = work.await.ok()?;
+        match taken {
+            Ok(taken) => {
                 let mut usage = self.shared.lock();
                 usage.superseded += taken.superseded;
                 if taken.dropped > 0 {
                     *usage.dropped.entry("full").or_default() += taken.dropped;
                 }
             }
-            Err(error) => tracing::error!(receiver = self.receiver.name, %error, "a report could not be made"),
+            Err(_) => tracing::error!(
+                receiver = self.receiver.name,
+                "no report: this is an error in kstrobe, please report it with the lines above"
+            ),
         }
+        // Only the report that is made at the end is the last.
+        let heir = if self.course.ends() { stopped.borrow().as_ref().and_then(|stop| stop.heir.clone()) } else { None };
+        if let (Some(heir), Some(base)) = (heir, goods.told()) {
+            // Who did not wait so long does without.
+            let _ = heir.send(base.clone());
+        }
+        // A report takes the place of the one that was to be tried again; records join those before them.
+        self.retrying &= goods.service() != Service::Metrics;
+        goods.count(&self.shared);
+        self.course.read(self.began.elapsed(), goods.requests());
+        Some(goods)
     }
 
-    async fn send(&mut self) {
+    async fn send(&mut self, goods: &mut Goods) {
         let outcome = match self.open() {
-            Ok(()) => match (&self.open, self.stock.first()) {
-                (Some((door, files)), Some(part)) => door.send(Service::Metrics, part, files).await,
+            Ok(()) => match (&self.open, goods.first()) {
+                (Some((door, files)), Some(part)) => door.send(goods.service(), part, files).await,
                 _ => Outcome::Taken { refused: 0, message: String::new() },
             },
             Err(message) => Outcome::Later { reason: "settings", after: None, message },
         };
-        let points = self.stock.first().map_or(0, |part| part.points);
+        let points = goods.first().map_or(0, |part| part.points);
         let verdict = self.account(&outcome, points);
         if verdict == Verdict::Done {
-            self.stock.done();
+            goods.done();
         }
-        self.count_queue();
+        goods.count(&self.shared);
         self.course.sent(self.began.elapsed(), verdict, random());
     }
 
@@ -225,12 +288,6 @@ impl Task {
             self.said = Some(reason);
         }
         verdict
-    }
-
-    fn count_queue(&self) {
-        let mut usage = self.shared.lock();
-        usage.queue_points = self.stock.points();
-        usage.queue_bytes = self.stock.bytes() as u64;
     }
 }
 

@@ -5,8 +5,8 @@ use kstrobe_export::otlp::{Resource, Temporality};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A receiver and how to send to it.
-#[derive(Clone, Debug)]
+/// A receiver and how to send to it. Two that are equal are sent to in the same way.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Receiver {
     /// Its name in logs and metrics.
     pub name: String,
@@ -34,6 +34,20 @@ pub struct Receiver {
     pub queue_bytes: usize,
     /// Who sends.
     pub resource: Resource,
+    /// Whether slow events are sent to it, as OTLP logs.
+    pub logs: bool,
+    /// Whether captures are sent to it, as OTLP spans.
+    pub traces: bool,
+}
+
+impl Receiver {
+    /// Where it is, for people: without what may be a secret, a user's name and password or a query.
+    pub fn shown(&self) -> String {
+        let host = self.url.authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
+        let path = self.url.path();
+        let path = if path == "/" { "" } else { path };
+        format!("{}://{}{path}", self.url.scheme_str().unwrap_or_default(), host.unwrap_or_default())
+    }
 }
 
 /// What a receiver understands.
@@ -95,6 +109,38 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_secrets() {
+        for (url, expected) in [
+            ("http://h:4317/", "http://h:4317"),
+            ("https://u:p@h/api/v1/write?token=x", "https://h/api/v1/write"),
+            ("https://[::1]:1/?token=x", "https://[::1]:1"),
+        ] {
+            let receiver = Receiver { url: url.parse().unwrap(), ..receiver() };
+            assert_eq!(receiver.shown(), expected);
+        }
+    }
+
+    fn receiver() -> Receiver {
+        Receiver {
+            name: "test".into(),
+            kind: Kind::OtlpHttp,
+            url: "http://test".parse().unwrap(),
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            headers: Vec::new(),
+            headers_file: None,
+            gzip: false,
+            tls: Tls::default(),
+            retry: Retry::default(),
+            temporality: Temporality::Cumulative,
+            queue_bytes: 0,
+            resource: Resource::default(),
+            logs: false,
+            traces: false,
+        }
+    }
 
     #[test]
     fn pauses_grow_up_to_the_longest_and_differ_by_chance() {

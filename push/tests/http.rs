@@ -5,15 +5,19 @@
 mod support;
 
 use kstrobe_export::otlp::Temporality;
+use kstrobe_export::otlp::logs::Record;
+use kstrobe_export::otlp::spans::Span;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use support::{Came, Counting, Receiving, receiver, until};
 use tokio::runtime::Handle;
 
@@ -121,6 +125,93 @@ async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
             usage.failed
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn differences_go_on_where_they_ended() {
+    let receiving = Receiving::start(&["200 OK", "503 Down"]);
+    let source = Counting::new();
+    let receiver = receiver(Kind::OtlpHttp, &format!("http://{}", receiving.address), Temporality::Delta);
+    let old = push(receiver.clone(), &source);
+    until("two reports", || taken(&receiving).len() >= 2).await;
+    let told = old.bequeath(PATIENCE);
+    let base = tokio::task::spawn_blocking(move || told.recv_timeout(PATIENCE).unwrap()).await.unwrap();
+    let read = source.clone();
+    let new = kstrobe_push::start(receiver, Arc::new(move || read.read()), Some(&base), &Handle::current());
+    assert!(old.stop(PATIENCE).await.dropped.is_empty());
+    let before = taken(&receiving).len();
+    until("two more", || taken(&receiving).len() >= before + 2).await;
+    assert!(new.stop(PATIENCE).await.dropped.is_empty());
+    let arrived = taken(&receiving).iter().map(values).fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+    let counted = source.grown.load(Ordering::SeqCst);
+    assert_eq!(arrived, (counted as i64, counted));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_arrive_once_though_requests_fail() {
+    let down = "503 Down\r\nRetry-After: 0";
+    let receiving = Receiving::start(&[down, "200 OK", down, down, "429 Slow down"]);
+    let mut receiver =
+        receiver(Kind::OtlpHttp, &format!("http://{}/base?token=x", receiving.address), Temporality::Cumulative);
+    receiver.queue_bytes = 1 << 20;
+    let (pusher, outlet) = kstrobe_push::start_logs(&receiver, &Handle::current());
+    let record = |line: String| Record { at: UNIX_EPOCH, read: UNIX_EPOCH, attributes: vec![], line };
+    for number in 0..3 {
+        outlet.put(record(number.to_string()));
+        until("it", || pusher.usage().sent == number + 1).await;
+    }
+    // What was put just before the end is sent with it.
+    outlet.put(record("3".into()));
+    outlet.put(record("x".repeat(2 << 20)));
+    let watch = pusher.watch();
+    assert_eq!(watch.usage().queue_points, 1);
+    let usage = pusher.stop(PATIENCE).await;
+    assert_eq!((usage.receiver.as_str(), usage.sent, usage.queue_points), ("test/logs", 4, 0));
+    assert_eq!(
+        usage.dropped.into_iter().collect::<Vec<_>>(),
+        [("full", 1)],
+        "it is larger than all the memory there is"
+    );
+    assert!(usage.retried >= 3 && usage.failed["server_error"] == 3 && usage.failed["throttled"] == 1);
+    let came = receiving.came();
+    assert!(came.iter().all(|came| came.path == "/base/v1/logs?token=x"));
+    let lines: Vec<String> = taken(&receiving).iter().flat_map(lines).collect();
+    assert_eq!(lines, ["0", "1", "2", "3"]);
+}
+
+/// Bodies of the log records of a request.
+fn lines(came: &Came) -> Vec<String> {
+    let request = ExportLogsServiceRequest::decode(came.body.as_slice()).unwrap();
+    let records = request.resource_logs.into_iter().flat_map(|r| r.scope_logs).flat_map(|s| s.log_records);
+    let bodies = records.map(|record| record.body.unwrap().value.unwrap());
+    bodies.map(|body| if let any_value::Value::StringValue(line) = body { line } else { panic!("{body:?}") }).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_that_cannot_be_sent_are_kept_within_a_bound_and_counted() {
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", place.local_addr().unwrap());
+    drop(place);
+    let mut receiver = receiver(Kind::OtlpHttp, &url, Temporality::Cumulative);
+    receiver.queue_bytes = 1 << 20;
+    let (pusher, outlet) = kstrobe_push::start_traces(&receiver, &Handle::current());
+    let span = |number: u64| Span {
+        trace: [1; 16],
+        id: number.to_be_bytes(),
+        parent: None,
+        name: "x".repeat(1000),
+        start: UNIX_EPOCH,
+        end: UNIX_EPOCH,
+        attributes: vec![],
+        error: None,
+    };
+    (1..=3000).for_each(|number| outlet.put(span(number)));
+    until("failures", || pusher.usage().failed.values().sum::<u64>() >= 4).await;
+    let usage = pusher.usage();
+    assert_eq!(usage.dropped["full"] + usage.queue_points, 3000, "{usage:?}");
+    assert!(usage.queue_bytes <= 1 << 20 && usage.queue_points > 500, "{usage:?}");
+    let usage = pusher.stop(Duration::from_millis(300)).await;
+    assert_eq!(usage.dropped["full"] + usage.dropped["stopped"], 3000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,8 +7,7 @@ mod support;
 use kstrobe_export::otlp::Temporality;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver, Usage};
-use kstrobe_witness::{Api, Server, find, free, not_asked_for, witnesses};
-use std::path::PathBuf;
+use kstrobe_witness::{Api, Server, free, there};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,11 +15,6 @@ use support::{Counting, receiver, until};
 use tokio::runtime::Handle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A server's program, when it is there.
-fn there(test: &str, name: &str) -> Option<PathBuf> {
-    witnesses(test, &[name]).then(|| find(name)).flatten()
-}
 
 fn push(receiver: Receiver, source: &Arc<Counting>) -> Pusher {
     let source = source.clone();
@@ -201,11 +195,7 @@ fn printed(log: &str) -> Vec<Printed> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an OpenTelemetry Collector"]
 async fn root_collector_has_what_was_counted() {
-    // Opt-in: no package has it.
-    let Some(program) = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from) else {
-        let why = "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol` builds one";
-        return not_asked_for("root_collector_has_what_was_counted", why);
-    };
+    let Some(program) = kstrobe_witness::collector("root_collector_has_what_was_counted") else { return };
     for kind in [Kind::OtlpGrpc, Kind::OtlpHttp] {
         for temporality in [Temporality::Cumulative, Temporality::Delta] {
             collector(&program, kind, temporality).await;

@@ -11,7 +11,7 @@ mod prometheus;
 mod server;
 
 pub use folder::Folder;
-pub use noted::{not_asked_for, not_run, witnesses};
+pub use noted::{collector, not_run, there, witnesses};
 pub use programs::{UNPACKED, find};
 pub use prometheus::{Api, Sample};
 pub use server::{Server, free};

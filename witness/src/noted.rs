@@ -2,6 +2,7 @@
 
 use crate::find;
 use std::io::Write;
+use std::path::PathBuf;
 
 /// Whether the witnesses that a test compares with are there. Where they could have been installed their absence fails
 /// the test; elsewhere (`KSTROBE_NOT_RUN_FILE` is set) the test is noted as not run.
@@ -16,6 +17,21 @@ pub fn witnesses(test: &str, programs: &[&str]) -> bool {
     false
 }
 
+/// The program of a witness that a test needs, as [`witnesses`] has it.
+#[track_caller]
+pub fn there(test: &str, name: &str) -> Option<PathBuf> {
+    witnesses(test, &[name]).then(|| find(name)).flatten()
+}
+
+/// The OpenTelemetry Collector that `KSTROBE_OTELCOL` names. No package has one, so it is on request everywhere.
+pub fn collector(test: &str) -> Option<PathBuf> {
+    let named = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from);
+    if named.is_none() {
+        not_asked_for(test, "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one");
+    }
+    named
+}
+
 /// Notes that a test is not run because this kernel lacks what it needs. The kernels of the lab have all that tests need, or
 /// the test knows better: there it fails.
 #[track_caller]
@@ -24,8 +40,8 @@ pub fn not_run(test: &str, reason: &str) {
     not_asked_for(test, reason);
 }
 
-/// Notes that a test is not run because what it needs is only there on request.
-pub fn not_asked_for(test: &str, reason: &str) {
+/// The same of what is only there on request.
+fn not_asked_for(test: &str, reason: &str) {
     eprintln!("not run here: {test}: {reason}");
     note(test, reason);
 }

@@ -1,15 +1,18 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | helm | image | unit | otelcol`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | fleet | helm | image | packages | unit | otelcol`.
 
 mod apt;
 mod bench;
 mod chart;
 mod container;
 mod demo;
+mod fleet;
 mod fuzz;
 mod mixin;
 mod oracles;
 mod otelcol;
+mod packages;
 mod programs;
+mod prometheus;
 mod test;
 mod tidy;
 mod unit;
@@ -43,14 +46,18 @@ enum Chore {
     Bench(bench::Options),
     /// Watch a busy node with the agent and a real Prometheus (root)
     Demo(demo::Options),
+    /// Simulate a fleet of nodes against a real Prometheus, and measure what that takes
+    Fleet(fleet::Options),
     /// Check the Helm chart: lint, render, schemas of Kubernetes, and what it writes for the agent
     Helm(chart::Options),
     /// Build the agent as a static program, and the image with it
     Image(container::ImageOptions),
+    /// Build Debian and RPM packages, and try them in a copy of this system
+    Packages(packages::Options),
     /// Check the systemd unit by systemd itself
     Unit,
-    /// Build an OpenTelemetry Collector from Debian's packages, for the tests that send to one (some 300 MB are fetched)
-    Otelcol,
+    /// Build an OpenTelemetry Collector from Debian's packages, and run the tests that send to one (some 300 MB are fetched)
+    Otelcol(otelcol::Options),
 }
 
 fn main() -> ExitCode {
@@ -63,10 +70,12 @@ fn main() -> ExitCode {
         Chore::Fuzz(options) => fuzz::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),
+        Chore::Fleet(options) => fleet::run(&root, &options),
         Chore::Helm(options) => chart::run(&root, &options),
         Chore::Image(options) => container::build_image(&root, &options),
+        Chore::Packages(options) => packages::run(&root, &options),
         Chore::Unit => unit::check(&root),
-        Chore::Otelcol => otelcol::build(&root),
+        Chore::Otelcol(options) => otelcol::run(&root, &options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,17 +1,57 @@
-//! `cargo xtask otelcol`: a real OpenTelemetry Collector for `KSTROBE_OTELCOL`. Debian has its libraries and the compiler, and
+//! `cargo xtask otelcol [--test]`: a real OpenTelemetry Collector for `KSTROBE_OTELCOL`, and the tests that send to one. Debian has its libraries and the compiler, and
 //! no program of them: ours is the few lines of `xtask/otelcol/main.go`. Nothing is installed.
 
 use crate::apt::{Apt, finished};
-use anyhow::{Context, Result};
+use crate::programs;
+use anyhow::{Context, Result, bail};
+use nix::unistd::geteuid;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What brings the libraries with all they need, the compiler included.
 const LIBRARIES: &str = "golang-opentelemetry-collector-dev";
 
-/// Fetches and builds what is not there yet, and says where it is.
-pub fn build(root: &Path) -> Result<()> {
+/// Options of the chore.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Run the tests that send to it; as root also those of the agent
+    #[arg(long)]
+    test: bool,
+}
+
+/// Fetches and builds what is not there yet, and says where it is or tests with it.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let program = build(root)?;
+    if !options.test {
+        println!("KSTROBE_OTELCOL={}", program.display());
+        return Ok(());
+    }
+    test(
+        root,
+        &program,
+        &["-p", "kstrobe-push", "--test", "servers", "--test", "tls", "--", "--ignored", "root_collector"],
+    )?;
+    if !geteuid().is_root() {
+        println!("not run: the agent's tests (root_push), which need root");
+        return Ok(());
+    }
+    // The agent's tests compare it with the other receivers.
+    if programs::cannot_install().is_none() {
+        programs::install_these(&["prometheus", "victoria-metrics"])?;
+    }
+    test(root, &program, &["-p", "kstrobe", "--test", "root_push", "--", "--ignored", "root_push", "--test-threads=1"])
+}
+
+fn test(root: &Path, program: &Path, arguments: &[&str]) -> Result<()> {
+    // Cargo tells what it starts which cargo it is, so that a toolchain chosen on the command line stays the same.
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--locked"]).args(arguments).env("KSTROBE_OTELCOL", program).current_dir(root);
+    let status = cargo.status().context("starting cargo")?;
+    if status.success() { Ok(()) } else { bail!("the tests ended with {status}") }
+}
+
+fn build(root: &Path) -> Result<PathBuf> {
     let folder = root.join("target/otelcol");
     let program = folder.join("otelcol");
     if !program.is_file() {
@@ -21,11 +61,7 @@ pub fn build(root: &Path) -> Result<()> {
         }
         compile(root, &folder, &unpacked, &program)?;
     }
-    println!(
-        "KSTROBE_OTELCOL={} cargo test -p kstrobe-push --test servers -- --ignored root_collector",
-        program.display()
-    );
-    Ok(())
+    Ok(program)
 }
 
 fn fetch(folder: &Path, unpacked: &Path) -> Result<()> {

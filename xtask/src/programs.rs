@@ -38,7 +38,17 @@ const NEEDED: &[(&str, &[&str])] = &[
 ];
 
 /// The same for chores that are not part of the tests: installed when one is asked for.
-const ON_REQUEST: &[(&str, &[&str])] = &[("buildah", &["buildah"])];
+const ON_REQUEST: &[(&str, &[&str])] = &[
+    ("buildah", &["buildah"]),
+    ("rpm", &["rpm"]),
+    ("aarch64-linux-gnu-gcc", &["gcc-aarch64-linux-gnu"]),
+    ("/usr/aarch64-linux-gnu/lib/libc.a", &["libc6-dev-arm64-cross"]),
+    ("qemu-aarch64-static", &["qemu-user-static"]),
+];
+
+/// Programs of crates.io for the same.
+const CARGO_TOOLS: &[(&str, &str)] =
+    &[("cargo-cyclonedx", "0.5.9"), ("cargo-deb", "3.8.0"), ("cargo-generate-rpm", "0.21.1")];
 
 /// Programs that are unpacked beside the build and not installed, so that no service starts and nothing else of the machine
 /// becomes newer: program, package, release of Debian.
@@ -115,6 +125,29 @@ pub fn unpack(program: &str) -> Result<PathBuf> {
         }
     }
     find(program).with_context(|| format!("{package} of Debian {release} has no {program}"))
+}
+
+/// Runs a program that must end well, with its output on ours.
+pub fn finish(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("starting {program}"))?;
+    if status.success() { Ok(()) } else { bail!("{program} ended with {status}") }
+}
+
+/// A program of crates.io, built into a folder of ours if it is not there.
+pub fn cargo_tool(root: &Path, name: &str) -> Result<PathBuf> {
+    let known = CARGO_TOOLS.iter().find(|(tool, _)| *tool == name);
+    let (_, version) = known.with_context(|| format!("it is not known which version of {name} is wanted"))?;
+    let folder = root.join("target/tools");
+    let program = folder.join("bin").join(name);
+    if !program.is_file() {
+        println!("building {name} {version}");
+        let mut install = Command::new("cargo");
+        // Quick to build rather than quick.
+        install.args(["install", "--quiet", "--locked", "--debug", "--version", version, "--root"]);
+        finish(install.arg(&folder).arg(name).current_dir(std::env::temp_dir()))?;
+    }
+    Ok(program)
 }
 
 /// Brings the index of packages up to date; what cannot be had is noticed when it is to be installed.

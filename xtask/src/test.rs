@@ -1,11 +1,12 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first. A step that cannot run here is named with the
 //! reason; nothing is left out silently.
 
-use crate::{chart, oracles, programs, tidy, unit, vm};
-use anyhow::{Context, Result, bail};
+use crate::programs::{self, finish};
+use crate::{chart, container, oracles, tidy, unit, vm};
+use anyhow::{Result, bail};
 use nix::unistd::geteuid;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,7 @@ pub fn run(root: &Path) -> Result<()> {
         finish(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
     dependencies(root, &mut report);
-    helm_chart(root, &mut report);
+    let cases = helm_chart(root, &mut report);
     match programs::find("systemd-analyze") {
         Some(_) => report.step("systemd unit", || unit::check(root)),
         None => report.not_run("systemd unit", "systemd-analyze is not installed".to_owned()),
@@ -89,6 +90,7 @@ pub fn run(root: &Path) -> Result<()> {
     report.step("tests", || cargo(root, &["test", "--quiet", "--workspace", "--locked"]));
     oracle_tests(root, &mut report);
     root_tests(root, &mut report);
+    pod(root, cases.as_deref(), &mut report);
     other_kernels(root, &mut report);
     report.finish()
 }
@@ -115,9 +117,8 @@ fn dependencies(root: &Path, report: &mut Report) {
     }
 }
 
-/// The chart needs Helm and schemas, which are fetched once. Its pod in a container is `cargo xtask helm --runc`: it takes a
-/// static build of the agent.
-fn helm_chart(root: &Path, report: &mut Report) {
+/// The chart needs Helm and schemas, which are fetched once. Leads to what was rendered.
+fn helm_chart(root: &Path, report: &mut Report) -> Option<PathBuf> {
     let name = "helm chart";
     match chart::prepare(root) {
         Ok(tools) => {
@@ -125,8 +126,27 @@ fn helm_chart(root: &Path, report: &mut Report) {
             if let Some(why) = tools.lacking() {
                 report.not_run(name, why.to_owned());
             }
+            Some(tools.cases())
         }
-        Err(why) => report.not_run(name, why),
+        Err(why) => {
+            report.not_run(name, why);
+            None
+        }
+    }
+}
+
+/// The chart's pod by a real runtime, with the agent that the tests were run with. By the image it is `cargo xtask helm --runc`,
+/// which takes a static build.
+fn pod(root: &Path, cases: Option<&Path>, report: &mut Report) {
+    let name = "the chart's pod in a container";
+    let agent = root.join("target/debug/kstrobe");
+    match cases {
+        _ if !geteuid().is_root() => report.not_run(name, "not root".to_owned()),
+        None => report.not_run(name, "the chart was not rendered".to_owned()),
+        Some(cases) => match (programs::find("runc"), programs::cannot_install()) {
+            (None, Some(why)) => report.not_run(name, format!("runc missing and not installed: {why}")),
+            _ => report.step(name, || container::check(root, cases, Some(&agent))),
+        },
     }
 }
 
@@ -228,11 +248,6 @@ fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root);
     command
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
-    if status.success() { Ok(()) } else { bail!("ended with {status}") }
 }
 
 #[cfg(test)]

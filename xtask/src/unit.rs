@@ -71,6 +71,21 @@ fn quiet(command: &mut Command) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    #[test]
+    fn the_packaged_configuration_is_one_in_all_its_lines() {
+        let text = include_str!("../../packaging/kstrobe.yaml");
+        let (head, lines) = text.split_once("\n\n").unwrap();
+        assert!(
+            head.lines().all(|line| line.starts_with('#')) && lines.lines().all(|l| l.is_empty() || l.starts_with('#'))
+        );
+        let text: String = lines.lines().map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
+        let file = Arc::new(kstrobe_config::model::SourceFile { name: "kstrobe.yaml".into(), text });
+        let (config, diagnostics) = kstrobe_config::agent(&file);
+        assert!(config.is_some() && diagnostics.is_empty(), "{}", kstrobe_config::diag::render(&diagnostics));
+    }
+
     #[test]
     fn the_same_capabilities_in_the_same_order() {
         let unit = "AmbientCapabilities=CAP_BPF CAP_PERFMON\nCapabilityBoundingSet=CAP_BPF CAP_PERFMON\n";

@@ -66,7 +66,7 @@ impl Attached {
         }
         let meter = Meter::new(born.mono);
         let processes = Processes::default();
-        let (unread, swept) = (Unread::default(), born.mono);
+        let (unread, swept) = (Unread::of(outline), born.mono);
         Attached { user, loaded, tables, abandoned: 0, processes, unread, born, every, swept, meter, since_ns: 1 }
     }
 

@@ -2,9 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::capture::engine;
+use kstrobe_web::Source;
+
+use super::exports::Exports;
+use crate::capture::engine::kernel;
+use crate::capture::service::Engine;
 use crate::http::{self, Access, Captures, Denied};
 use crate::plan::Draft;
 use crate::rules::configured;
@@ -13,16 +18,62 @@ use crate::sources::AgentConfig;
 /// How long captures that run may take to put down what they have once there is no place for them any more.
 const END: Duration = Duration::from_secs(10);
 
+/// What captures need of the agent.
+#[derive(Clone)]
+pub(super) struct Around {
+    /// Where the agent listens.
+    pub addresses: Vec<SocketAddr>,
+    /// Its doors, where clients may be asked who they are.
+    pub source: Arc<Source>,
+    /// Where captures are handed over that have ended.
+    pub exports: Arc<Exports>,
+}
+
+impl Around {
+    /// Of an agent that nobody can reach and that sends to nobody.
+    pub fn nobody() -> Around {
+        Around { addresses: Vec::new(), source: Arc::new(Source::plain(Arc::default())), exports: Arc::default() }
+    }
+
+    /// Records from this kernel.
+    fn engine(&self) -> Engine {
+        let exports = self.exports.clone();
+        Engine { told: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)), ..kernel() }
+    }
+
+    /// Who may ask for captures.
+    fn access(&self, agent: &AgentConfig) -> Access {
+        let token_file = agent.captures.as_ref().and_then(|captures| captures.token_file.as_ref());
+        Access::new(&self.addresses, token_file.map(|file| PathBuf::from(&file.value)))
+    }
+
+    /// Says what keeps everybody from them.
+    fn offered(&self, captures: Captures) -> Captures {
+        match &captures.access {
+            // Who came through the door has said who they are, and may.
+            Access::Nobody(_) if self.source.settings().asks_who() => {}
+            Access::Nobody(reason) if captures.desk.is_ok() => tracing::warn!(reason, "the API of captures"),
+            Access::Token(file) => {
+                if let Err(reason) = http::token(file) {
+                    tracing::error!(reason, "the token of captures cannot be read");
+                }
+            }
+            Access::Nobody(_) | Access::Local => {}
+        }
+        captures
+    }
+}
+
 /// Of an agent that starts. One that cannot store captures still measures.
-pub(super) fn start(agent: &AgentConfig, drafts: &[Draft], addresses: &[SocketAddr]) -> Captures {
-    let desk = match configured::desk(agent, engine::kernel(), |name| known(drafts, name)) {
+pub(super) fn start(agent: &AgentConfig, drafts: &[Draft], around: &Around) -> Captures {
+    let desk = match configured::desk(agent, around.engine(), |name| known(drafts, name)) {
         Ok(desk) => desk.ok_or_else(Denied::off),
         Err(reason) => {
             tracing::error!(%reason, "captures cannot be stored: there will be none");
             Err(Denied::broken(&reason))
         }
     };
-    offered(Captures { desk, access: access(agent, addresses) })
+    around.offered(Captures { desk, access: around.access(agent) })
 }
 
 /// What another configuration makes of them. Nothing has changed until it is done.
@@ -38,29 +89,29 @@ pub(super) fn prepare(
     now: &Captures,
     agent: &AgentConfig,
     drafts: &[Draft],
-    addresses: &[SocketAddr],
+    around: &Around,
 ) -> Result<Change, String> {
-    let access = access(agent, addresses);
+    let access = around.access(agent);
     if let (Ok(desk), Some(wanted)) = (&now.desk, &agent.captures)
         && desk.service().settings().dir == wanted.dir
     {
         return Ok(Change::Configure(access));
     }
-    let desk = configured::desk(agent, engine::kernel(), |name| known(drafts, name));
+    let desk = configured::desk(agent, around.engine(), |name| known(drafts, name));
     let desk = desk.map_err(|reason| format!("captures cannot be stored: {reason}"))?;
     Ok(Change::Replace(Captures { desk: desk.ok_or_else(Denied::off), access }))
 }
 
 impl Change {
     /// Does it. Gives what there is from now on.
-    pub fn make(self, now: &Captures, agent: &AgentConfig, drafts: &[Draft]) -> Captures {
+    pub fn make(self, now: &Captures, agent: &AgentConfig, drafts: &[Draft], around: &Around) -> Captures {
         match self {
-            Change::Replace(captures) => offered(captures),
+            Change::Replace(captures) => around.offered(captures),
             Change::Configure(access) => {
                 if let (Ok(desk), Some(captures)) = (&now.desk, &agent.captures) {
                     configured::configure(desk, agent, captures, |name| known(drafts, name));
                 }
-                offered(Captures { desk: now.desk.clone(), access })
+                around.offered(Captures { desk: now.desk.clone(), access })
             }
         }
     }
@@ -69,31 +120,12 @@ impl Change {
 /// Ends what runs, unless it is what runs from now on too.
 pub(super) fn close(captures: &Captures, next: Option<&Captures>) {
     let Ok(desk) = &captures.desk else { return };
-    let stays = next.and_then(|next| next.desk.as_ref().ok()).is_some_and(|next| std::sync::Arc::ptr_eq(next, desk));
+    let stays = next.and_then(|next| next.desk.as_ref().ok()).is_some_and(|next| Arc::ptr_eq(next, desk));
     if !stays {
         desk.service().close(END);
     }
 }
 
-fn access(agent: &AgentConfig, addresses: &[SocketAddr]) -> Access {
-    let token_file = agent.captures.as_ref().and_then(|captures| captures.token_file.as_ref());
-    Access::new(addresses, token_file.map(|file| PathBuf::from(&file.value)))
-}
-
 fn known(drafts: &[Draft], name: &str) -> bool {
     drafts.iter().flat_map(|draft| draft.outline().metrics.iter()).any(|metric| metric.about.name == name)
-}
-
-/// Says what keeps everybody from them.
-fn offered(captures: Captures) -> Captures {
-    match &captures.access {
-        Access::Nobody(reason) if captures.desk.is_ok() => tracing::warn!(reason, "the API of captures"),
-        Access::Token(file) => {
-            if let Err(reason) = http::token(file) {
-                tracing::error!(reason, "the token of captures cannot be read");
-            }
-        }
-        Access::Nobody(_) | Access::Local => {}
-    }
-    captures
 }

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use super::{App, lock};
+use crate::events::exemplars;
+use crate::events::id::Ids;
 use crate::events::line::{Event, wall_time};
 use crate::events::record::{self, Field, Record};
 use crate::events::tail::Tail;
@@ -19,6 +21,7 @@ use crate::kernel::events::{Buffers, wait};
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
+use crate::plan::{Linked, Outline};
 use crate::stacks::processes::Processes;
 use crate::stacks::symbols::{Symbols, resolve_by};
 use crate::stacks::{Addresses, Profile, Sample};
@@ -40,19 +43,29 @@ pub(super) struct Unread {
     records: Vec<Record>,
     /// Addresses of their stacks, in the order of the fields that are one.
     stacks: Vec<Addresses>,
-    /// Names of the fields.
+    /// Names of the fields that are shown.
     names: Vec<String>,
+    /// How many fields are shown; those behind them are for links.
+    shown: usize,
+    /// Histograms that the events are counted in, where the records say so.
+    linked: Arc<[Linked]>,
     /// Processes that stacks are of, as they were then.
     processes: Processes,
     total: u64,
 }
 
 impl Unread {
+    /// Of a probe's events.
+    pub fn of(outline: &Outline) -> Unread {
+        Unread { shown: outline.shown_fields, linked: outline.linked.clone(), ..Unread::default() }
+    }
+
     /// Takes what is there, with the addresses of its stacks: their ids mean something only for now.
     pub fn take(&mut self, maps: &ProbeMaps, buffers: &mut Buffers, names: &mut Names) {
         let Some(layout) = maps.layout().events.as_ref().filter(|_| self.records.len() < MOST_UNREAD) else { return };
         if self.names.is_empty() {
-            self.names = layout.fields.iter().flat_map(|f| f.names.first().cloned()).collect();
+            let names = layout.fields.iter().flat_map(|f| f.names.first().cloned());
+            self.names = names.take(self.shown).collect();
         }
         let (now, from) = (Instant::now(), self.records.len());
         // A record that is not what its layout says would be a fault of the compiler.
@@ -72,10 +85,14 @@ impl Unread {
 
     /// Gives away what was taken.
     pub fn hand_over(&mut self) -> Unread {
-        let (names, total) = (self.names.clone(), self.total);
-        let taken = std::mem::take(self);
-        (self.names, self.total) = (names, total);
-        taken
+        let next = Unread {
+            names: self.names.clone(),
+            shown: self.shown,
+            linked: self.linked.clone(),
+            total: self.total,
+            ..Unread::default()
+        };
+        std::mem::replace(self, next)
     }
 
     /// Events so far.
@@ -162,7 +179,7 @@ pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Re
 }
 
 fn run(app: &App, tail: &Tail, sink: Sink, stopped: &PipeReader, _end: Sender<()>) {
-    let mut out = Out { app, tail, sink, failed: false, symbols: None };
+    let mut out = Out { app, tail, sink, failed: false, symbols: None, ids: Ids::new() };
     let mut names = Names::new();
     let mut ending = false;
     loop {
@@ -202,6 +219,7 @@ struct Out<'a> {
     /// The last line could not be written.
     failed: bool,
     symbols: Option<(Symbols, Instant)>,
+    ids: Ids,
 }
 
 impl Out<'_> {
@@ -238,19 +256,24 @@ impl Out<'_> {
         if unread.records.is_empty() {
             return;
         }
-        let Unread { records, stacks, names, processes, .. } = unread;
+        let Unread { records, stacks, names, processes, linked, .. } = unread;
         let mut stacks = self.named(&records, stacks, processes).into_iter();
         let (now_ns, now) = (monotonic_ns(), SystemTime::now());
         for record in records {
+            let (id, at) = (self.ids.give(), wall_time(record.at_ns, now_ns, now));
+            let observed = exemplars::observed(&linked, &record.fields);
             let values = record.fields.into_iter().map(|field| match field {
                 Field::Value(value) => value,
                 Field::Stack { .. } => stacks.next().unwrap_or_default(),
             });
             let fields = names.iter().cloned().zip(values).collect();
-            let at = wall_time(record.at_ns, now_ns, now);
-            let line = Event { at, probe: probe.clone(), pid: record.pid, tid: record.tid, fields }.line();
+            let event = Event { id, at, probe: probe.clone(), pid: record.pid, tid: record.tid, fields };
+            let line = event.line();
             self.tail.add(probe, &line);
+            self.app.exports.event(&event, &line, now);
             self.write(&line);
+            let mut seen = lock(&self.app.exemplars);
+            observed.into_iter().for_each(|observed| seen.add(observed, &event.id, at));
         }
     }
 

@@ -45,7 +45,8 @@ pub(super) fn read(options: &Options, directory: Option<&Path>) -> Reading {
     let directory = directory.map(Path::to_path_buf);
     seen.append(&mut watch::look(None, directory.as_deref()));
     let Some(agent) = agent else { return Reading { intent: None, diagnostics, seen, directory } };
-    let files = sources::probe_files(&agent, own);
+    let mut files = sources::probe_files(&agent, own);
+    files.0.extend(options.handed.get());
     let hash = hash(file.iter().chain(&files.0));
     let (probes, mut more) = sources::chosen_of(files, &agent, &options.choice);
     diagnostics.append(&mut more);

@@ -3,7 +3,9 @@
 mod attached;
 mod budget;
 mod capturing;
+mod cluster;
 mod events;
+mod exports;
 mod intent;
 mod iterate;
 mod meter;
@@ -29,7 +31,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use crate::cli::{SourceArgs, complain, log};
+use crate::events::exemplars::Exemplars;
 use crate::events::tail::Tail;
+use crate::handed;
 use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
@@ -37,19 +41,22 @@ use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
 use crate::metrics::labels::Names;
 use crate::metrics::owners::Owners;
+use crate::neighbours::Neighbours;
 use crate::plan::Draft;
 use crate::prepare;
 use crate::rules::desk::Desk;
 use crate::sources::Choice;
 use crate::sources::diag::Diagnostic;
 use crate::telemetry::{Observed, Telemetry, WorkloadsUse};
+use capturing::Around;
 use events::Sink;
+use exports::Exports;
 use intent::{Intent, Reading};
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
-use kstrobe_push::Receiver;
 use kstrobe_web::systemd::{News, notify};
 use probe::Running;
+use pushers::Pushers;
 pub use stacks::{Recording, record};
 
 /// What `kstrobe run` was asked for.
@@ -73,6 +80,10 @@ pub struct Options {
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
+    /// `--kubernetes.custom-resources`
+    pub custom_resources: bool,
+    /// Probes that the cluster hands to this node.
+    pub handed: handed::Files,
 }
 
 /// A probe that others may be reading.
@@ -108,8 +119,10 @@ struct App {
     native_bucket_limit: AtomicUsize,
     /// What happened at the server's doors.
     web: Arc<kstrobe_web::Counters>,
-    /// What became of what was sent to receivers.
-    exports: Mutex<Vec<kstrobe_push::Watch>>,
+    /// What goes to receivers.
+    exports: Arc<Exports>,
+    /// Single events by the series that they were counted in.
+    exemplars: Mutex<Exemplars>,
     /// What cgroups belong to.
     owners: Arc<Owners>,
     /// Whoever follows them.
@@ -160,8 +173,7 @@ pub fn run(options: Options) -> ExitCode {
         Ok(door) => door,
         Err(code) => return code,
     };
-    let receivers = crate::receivers::receivers(&intent.agent.exporters);
-    match serve(options, door, intent, reading, sink, level, receivers) {
+    match serve(options, door, intent, reading, sink, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
@@ -178,7 +190,6 @@ fn serve(
     reading: Reading,
     sink: Sink,
     level: Level,
-    receivers: Vec<Receiver>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let web::Door { listeners, source } = door;
     let listen = intent.listen(&options).to_vec();
@@ -189,10 +200,11 @@ fn serve(
     let stop = runtime.block_on(async { stop_signal() })?;
     let (asks, asked) = channel();
     runtime.block_on(async { reload_signal(asks.clone()) })?;
-    let captures = capturing::start(&intent.agent, &intent.drafts, &addresses);
+    let around = Around { addresses, source: source.clone(), exports: Arc::default() };
+    let captures = capturing::start(&intent.agent, &intent.drafts, &around);
     let (asks_of_workloads, news) = workloads::asks();
-    let (btf, counters) = (options.source.btf.as_deref(), source.counters().clone());
-    let app = Arc::new(App::start(&intent.drafts, btf, captures, counters, asks_of_workloads));
+    let btf = options.source.btf.as_deref();
+    let app = Arc::new(App::start(&intent.drafts, btf, captures, &around, asks_of_workloads));
     let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
     app.configured(mistakes.len(), &intent);
@@ -210,13 +222,21 @@ fn serve(
     let walker = iterate::start(&app)?;
     let following = workloads::start(&app, news, &intent.agent, runtime.handle())?;
     let rules = rules::start(&app)?;
-    let pushers = pushers::start(&app, receivers, runtime.handle());
-    let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
+    let (receivers, unsendable) = crate::receivers::receivers(&intent.agent.exporters);
+    unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
+    let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
+    pushers.begin(receivers);
+    let tls = source.settings().tls.is_some();
+    // The other agents of a DaemonSet listen as this one does.
+    let port = listeners.first().map(|own| own.local_addr()).transpose()?.map(|own| own.port());
+    let neighbours = port.and_then(|port| Neighbours::find(port, tls));
+    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
+    cluster::start(&app, &options, &asks, runtime.handle());
     let log_json = intent.log(&options).1;
-    let fixed = reload::Fixed { app: app.clone(), options, level, tail, listen, addresses, log_json };
+    let fixed =
+        reload::Fixed { app: app.clone(), options, level, tail, listen, around, pushers: pushers.clone(), log_json };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
     drop(intent);
-    let tls = source.settings().tls.is_some();
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
@@ -228,13 +248,13 @@ fn serve(
     notify(News::Ready);
     runtime.spawn(web::stay_alive());
     let served = runtime.block_on(server.run(stop));
-    // The probes are still there for a last report.
-    runtime.block_on(pushers.stop());
     reloads.stop();
     rules.stop();
     capturing::close(&app.captures(), None);
     upkeep.stop();
     reader.stop();
+    // What ended has been handed over, and the probes are still there for a last report.
+    runtime.block_on(pushers.stop());
     walker.stop();
     following.stop();
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
@@ -251,7 +271,8 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
         captures: Box::new(move || captures.captures()),
-        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks)) },
+        neighbours: None,
+        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks, "a client asks")) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),
         most_requests: options.web.most_requests,
@@ -263,7 +284,7 @@ impl App {
         drafts: &[Draft],
         btf: Option<&Path>,
         captures: Captures,
-        web: Arc<kstrobe_web::Counters>,
+        around: &Around,
         workloads: workloads::Asks,
     ) -> App {
         let owners = Arc::<Owners>::default();
@@ -290,8 +311,9 @@ impl App {
             events: Mutex::default(),
             told: Mutex::default(),
             native_bucket_limit: AtomicUsize::default(),
-            web,
-            exports: Mutex::default(),
+            web: around.source.counters().clone(),
+            exports: around.exports.clone(),
+            exemplars: Mutex::default(),
             owners,
             workloads,
             workloads_use: Mutex::default(),
@@ -361,8 +383,9 @@ impl App {
             exemplars = desk.exemplars();
         }
         observed.web = Some(self.web.counts());
+        exemplars.append(&mut lock(&self.exemplars).of(&families));
         observed.workloads = lock(&self.workloads_use).clone();
-        observed.exports = lock(&self.exports).iter().map(kstrobe_push::Watch::usage).collect();
+        observed.exports = self.exports.usage();
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)
     }

@@ -569,6 +569,13 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let outline = draft.outline();
+    let fields = layout.events.as_ref().map_or(0, |events| events.fields.len());
+    if outline.linked.iter().any(|linked| linked.needs(fields)) {
+        tracing::warn!(
+            probe = outline.name,
+            "its slow events are no exemplars: with the labels of its histograms records would be too large"
+        );
+    }
     let engine = match programs.iter().any(|(_, attach)| matches!(attach, Attach::Iter { .. })) {
         true => Engine::Iterated(Arc::new(Iterated::new(outline, layout, loaded))),
         false => Engine::Attached(Box::new(Attached::new(outline, layout, loaded, user, born))),

@@ -12,6 +12,7 @@ use kstrobe_ebpf::program::{Every, PerfEvent, Sampling};
 use kstrobe_ebpf::typed::Attach;
 
 use super::attached::Attached;
+use super::capturing::Around;
 use super::probe::Running;
 use super::{App, lock, workloads};
 use crate::http::{Access, Captures, Denied, ProfileError, ProfileRequest, StacksStatus};
@@ -274,7 +275,7 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
     });
     let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
     let (asks, news) = workloads::asks();
-    let app = Arc::new(App::start(drafts, btf, captures, Arc::default(), asks));
+    let app = Arc::new(App::start(drafts, btf, captures, &Around::nobody(), asks));
     let following = workloads::start(&app, news, &AgentConfig::default(), runtime.handle()).map_err(said)?;
     let said = |e: ProfileError| e.to_string();
     let profile = app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop));

@@ -19,6 +19,7 @@ pub mod run;
 mod scope;
 pub mod service;
 mod settings;
+pub mod spans;
 mod spool;
 pub mod store;
 pub mod write;

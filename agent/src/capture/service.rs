@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,12 +21,18 @@ pub type Record = dyn Fn(&Request, &Path, &Stop) -> Result<Recorded, String> + S
 /// Makes another form of a `trace.dat`: from, form, to.
 pub type Convert = dyn Fn(&Path, Form, &Path) -> Result<(), String> + Send + Sync;
 
+/// Is told of a capture that has ended: what it is, the folder with its files, when it began and ended. It may take its time:
+/// the next capture does not wait for it.
+pub type Told = dyn Fn(&Capture, &Path, (SystemTime, SystemTime)) + Send + Sync;
+
 /// What the service runs.
 pub struct Engine {
     /// Records.
     pub record: Box<Record>,
     /// Converts.
     pub convert: Box<Convert>,
+    /// Is told.
+    pub told: Box<Told>,
 }
 
 impl Engine {
@@ -34,6 +41,7 @@ impl Engine {
         Engine {
             record: Box::new(move |_, _, _| Err(reason.to_owned())),
             convert: Box::new(move |_, _, _| Err(reason.to_owned())),
+            told: Box::new(|_, _, _| {}),
         }
     }
 }
@@ -71,6 +79,8 @@ pub struct Service {
     ended: Mutex<BTreeMap<(String, &'static str), u64>>,
     /// One conversion at a time: each reads a whole capture.
     converting: Mutex<()>,
+    /// Captures that have ended and are being told of.
+    telling: AtomicUsize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -87,8 +97,8 @@ impl Service {
     pub fn open(settings: Captures, engine: Engine) -> std::io::Result<Arc<Service>> {
         let store = Mutex::new(Store::open(Path::new(&settings.dir), limits(&settings))?);
         let settings = RwLock::new(Arc::new(settings));
-        let (running, ended, converting) = Default::default();
-        Ok(Arc::new(Service { settings, engine, store, running, ended, converting }))
+        let (running, ended, converting, telling) = Default::default();
+        Ok(Arc::new(Service { settings, engine, store, running, ended, converting, telling }))
     }
 
     /// Its configuration.
@@ -145,7 +155,9 @@ impl Service {
     }
 
     fn run(&self, id: &Id, request: &Request, trigger: Trigger, folder: &Path, stop: &Stop) {
+        let began = SystemTime::now();
         let recorded = catch_unwind(AssertUnwindSafe(|| (self.engine.record)(request, folder, stop)));
+        let times = (began, SystemTime::now());
         let recorded = recorded.unwrap_or_else(|_| {
             Err("the recorder failed: this is an error in kstrobe, please report it with the agent's log".to_owned())
         });
@@ -157,7 +169,7 @@ impl Service {
             Ok(Capture { state: State::Cancelled, .. }) => "cancelled",
             _ => "failed",
         };
-        match ended {
+        match &ended {
             Ok(c) if c.error.is_empty() => {
                 tracing::info!(capture = %id, result, bytes = c.bytes, records = c.records, lost = c.lost, "a capture ended");
             }
@@ -165,7 +177,16 @@ impl Service {
             Err(error) => tracing::error!(capture = %id, %error, "a capture cannot be stored"),
         }
         self.count(trigger.kind, result);
+        self.telling.fetch_add(1, Relaxed);
         running.remove(id);
+        drop(running);
+        if let Ok(capture) = &ended {
+            let _turn = lock(&self.converting);
+            if catch_unwind(AssertUnwindSafe(|| (self.engine.told)(capture, folder, times))).is_err() {
+                tracing::error!(capture = %id, "it was not told: this is an error in kstrobe, please report it");
+            }
+        }
+        self.telling.fetch_sub(1, Relaxed);
     }
 
     fn count(&self, kind: String, result: &'static str) {
@@ -255,7 +276,8 @@ impl Service {
     pub fn close(&self, limit: Duration) {
         lock(&self.running).values().for_each(Stop::stop);
         let begun = Instant::now();
-        while !lock(&self.running).is_empty() && begun.elapsed() < limit {
+        let busy = || !lock(&self.running).is_empty() || self.telling.load(Relaxed) > 0;
+        while busy() && begun.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -8,6 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// An event with all its names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
+    /// Its own name.
+    pub id: String,
     /// When it was.
     pub at: SystemTime,
     /// Its probe.
@@ -21,7 +23,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// `{"time":..,"probe":..,"pid":..,"tid":..,"fields":{..}}`, without a newline.
+    /// `{"time":..,"id":..,"probe":..,"pid":..,"tid":..,"fields":{..}}`, without a newline.
     pub fn line(&self) -> String {
         // Its keys are text and its values JSON: nothing in it can fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -30,8 +32,9 @@ impl Event {
 
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(5))?;
+        let mut map = serializer.serialize_map(Some(6))?;
         map.serialize_entry("time", &rfc3339(self.at))?;
+        map.serialize_entry("id", &self.id)?;
         map.serialize_entry("probe", &*self.probe)?;
         map.serialize_entry("pid", &self.pid)?;
         map.serialize_entry("tid", &self.tid)?;
@@ -110,9 +113,10 @@ mod tests {
     #[test]
     fn fields_keep_their_order_and_are_quoted() {
         let fields = vec![("z".to_owned(), 1.into()), ("a".to_owned(), "quo\"te\n".into())];
-        let event = Event { at: UNIX_EPOCH, probe: "p".into(), pid: 1, tid: 2, fields };
+        let event = Event { id: "a0".into(), at: UNIX_EPOCH, probe: "p".into(), pid: 1, tid: 2, fields };
         let time = "1970-01-01T00:00:00.000000Z";
-        let expected = format!(r#"{{"time":"{time}","probe":"p","pid":1,"tid":2,"fields":{{"z":1,"a":"quo\"te\n"}}}}"#);
+        let expected =
+            format!(r#"{{"time":"{time}","id":"a0","probe":"p","pid":1,"tid":2,"fields":{{"z":1,"a":"quo\"te\n"}}}}"#);
         assert_eq!(event.line(), expected);
     }
 }

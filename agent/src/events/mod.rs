@@ -1,8 +1,12 @@
 //! Single events, as `slow:` asks for them: records of the kernel to lines of JSON, and the last of them kept for whoever
 //! asks.
 //!
-//! Pure but for its locks: [`record`] reads bytes by their layout, [`mod@line`] writes text, [`tail`] keeps it.
+//! Pure but for its locks: [`record`] reads bytes by their layout, [`mod@line`] writes text, [`log`] makes a record for receivers,
+//! [`exemplars`] finds the series that an event was counted in, [`tail`] keeps it.
 
+pub mod exemplars;
+pub mod id;
 pub mod line;
+pub mod log;
 pub mod record;
 pub mod tail;

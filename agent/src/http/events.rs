@@ -25,15 +25,24 @@ struct Options {
     probe: Option<usize>,
     limit: Option<usize>,
     follow: bool,
+    /// Only the event of this name.
+    id: Option<String>,
 }
 
-/// `/api/v1/events?probe=NAME&limit=N&follow=true`
+/// `/api/v1/events?probe=NAME&limit=N&follow=true`, `/api/v1/events?id=ID`
 pub(super) async fn events(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     let tail = shared.endpoints.events.clone();
     let options = match options(query.as_deref().unwrap_or(""), &tail.probes()) {
         Ok(options) => options,
         Err((status, message)) => return (status, message + "\n").into_response(),
     };
+    if let Some(id) = &options.id {
+        let mut excerpt = tail.last(options.probe, MOST_KEPT);
+        // Within a text its quotes would be escaped.
+        let own = format!("\"id\":\"{id}\"");
+        excerpt.lines.retain(|line| line.contains(&own));
+        return answer("application/json", Body::from(document(&excerpt)));
+    }
     if !options.follow {
         let excerpt = tail.last(options.probe, options.limit.unwrap_or(MOST_KEPT));
         return answer("application/json", Body::from(document(&excerpt)));
@@ -116,7 +125,7 @@ impl hyper::body::Body for Chunks {
 }
 
 fn options(query: &str, probes: &[String]) -> Result<Options, (StatusCode, String)> {
-    let mut options = Options { probe: None, limit: None, follow: false };
+    let mut options = Options { probe: None, limit: None, follow: false, id: None };
     let bad = |message: String| Err((StatusCode::BAD_REQUEST, message));
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -134,7 +143,11 @@ fn options(query: &str, probes: &[String]) -> Result<Options, (StatusCode, Strin
                 "false" | "0" => options.follow = false,
                 _ => return bad(format!("follow={value}: it is true or false")),
             },
-            _ => return bad(format!("there is no option `{key}`: they are probe, limit and follow")),
+            "id" if value.len() == 16 && value.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                options.id = Some(value.into())
+            }
+            "id" => return bad(format!("id={value}: it is 16 hexadecimal digits")),
+            _ => return bad(format!("there is no option `{key}`: they are probe, limit, follow and id")),
         }
     }
     Ok(options)
@@ -155,8 +168,13 @@ mod tests {
     fn options_are_read_or_explained() {
         let probes = ["a".to_owned(), "b".to_owned()];
         let ok = |query| options(query, &probes).unwrap();
-        assert_eq!(ok(""), Options { probe: None, limit: None, follow: false });
-        assert_eq!(ok("probe=b&limit=5&follow=true"), Options { probe: Some(1), limit: Some(5), follow: true });
+        let none = || Options { probe: None, limit: None, follow: false, id: None };
+        assert_eq!(ok(""), none());
+        assert_eq!(
+            ok("probe=b&limit=5&follow=true"),
+            Options { probe: Some(1), limit: Some(5), follow: true, ..none() }
+        );
+        assert_eq!(ok("id=5f0c2a9100000007").id.as_deref(), Some("5f0c2a9100000007"));
         assert!(ok("follow").follow && !ok("follow=0").follow);
         for (query, status, part) in [
             ("probe=c", 404, "those with `slow` are a, b"),
@@ -164,6 +182,7 @@ mod tests {
             ("limit=1025", 400, "up to 1024"),
             ("follow=yes", 400, "true or false"),
             ("n=5", 400, "no option `n`"),
+            ("id=%22", 400, "16 hexadecimal digits"),
         ] {
             let (found, message) = options(query, &probes).unwrap_err();
             assert!(found == status && message.contains(part), "{query}: {message}");

@@ -2,11 +2,13 @@
 
 pub mod explain;
 mod identity;
+mod linked;
 mod outline;
 mod program;
 mod report;
 
 pub use identity::Identity;
+pub use linked::Linked;
 pub use outline::{Engine, Metric, Outline, PREFIX, Poll, Stacks};
 
 use std::sync::Arc;
@@ -165,9 +167,25 @@ impl Draft {
         &self.identity
     }
 
+    fn without_links(&self) -> Option<Program> {
+        let slow = self.program.slow.as_ref()?;
+        let shown = self.outline.shown_fields;
+        (slow.fields.len() > shown).then(|| {
+            let mut program = self.program.clone();
+            program.slow.iter_mut().for_each(|slow| slow.fields.truncate(shown));
+            program
+        })
+    }
+
     /// Compiles the probe for a kernel.
     pub fn compile(&self, target: &Target) -> Result<Artifact, Refusal> {
-        kstrobe_ebpf::compile(&self.program, target).map_err(|errors| {
+        let made = kstrobe_ebpf::compile(&self.program, target);
+        // Fields for links are nobody's wish: a probe whose records have no room for them goes without.
+        let made = match self.without_links().filter(|_| made.is_err()) {
+            Some(program) => kstrobe_ebpf::compile(&program, target),
+            None => made,
+        };
+        made.map_err(|errors| {
             let mut diagnostics: Vec<_> =
                 errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect();
             // The compiler's order is that of its input; people read from the top of the file.

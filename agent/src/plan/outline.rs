@@ -7,6 +7,7 @@ use kstrobe_config::model::{self, MetricKind};
 
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
+use super::linked::{self, Linked};
 pub use kstrobe_config::PREFIX;
 
 /// A probe as the agent runs it.
@@ -26,6 +27,10 @@ pub struct Outline {
     pub metrics: Vec<Metric>,
     /// Whether it sends single events.
     pub slow: bool,
+    /// Fields of these that are shown; those behind them are for links.
+    pub shown_fields: usize,
+    /// Histograms that they are counted in.
+    pub linked: Arc<[Linked]>,
     /// Set when its events are rows that the agent reads.
     pub poll: Option<Poll>,
     /// What runs it.
@@ -89,6 +94,8 @@ pub(super) fn outline(probe: &model::Probe, hooks: Vec<String>) -> Outline {
         hooks,
         metrics: probe.metrics.iter().map(|m| metric(probe, m)).collect(),
         slow: probe.slow.is_some(),
+        shown_fields: probe.slow.as_ref().map_or(0, |slow| slow.fields.len()),
+        linked: linked::fields(probe).map(|fields| fields.linked.into()).unwrap_or_default(),
         poll,
         engine: match probe.engine {
             model::Engine::Auto => Engine::Auto,

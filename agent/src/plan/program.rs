@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::linked::{self, Fields};
 use kstrobe_config::model::{self, Location, Spanned};
 use kstrobe_ebpf::buckets::BucketSpec;
 use kstrobe_ebpf::diag::TextId;
@@ -35,6 +36,9 @@ impl Texts {
     }
     fn pairs(&mut self, pairs: &[(Spanned<String>, Spanned<String>)]) -> Vec<(Text, Text)> {
         pairs.iter().map(|(name, value)| (self.text(name), self.text(value))).collect()
+    }
+    fn fields(&mut self, fields: &Fields<'_>) -> Vec<(Text, Text)> {
+        fields.all.iter().map(|(name, value)| (self.text(name), self.text(value))).collect()
     }
     fn hooks(&mut self, hooks: &[Spanned<model::Hook>]) -> Vec<Hook> {
         hooks
@@ -94,7 +98,7 @@ fn written(probe: &model::Probe, texts: &mut Texts) -> Program {
         metrics: probe.metrics.iter().map(|m| metric(m, texts)).collect(),
         slow: probe.slow.as_ref().map(|s| Slow {
             when: texts.text(&s.when),
-            fields: texts.pairs(&s.fields),
+            fields: linked::fields(probe).map(|fields| texts.fields(&fields)).unwrap_or_default(),
             max_per_second: s.max_per_second,
         }),
         limits: Limits {

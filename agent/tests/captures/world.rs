@@ -54,7 +54,7 @@ pub fn engine() -> Engine {
             std::thread::sleep(Duration::from_millis(2));
         }
         match how {
-            "quick" | "slow" => Ok(Recorded { forms: vec![Form::Dat], records: 7, lost: 2, notes: vec![] }),
+            "quick" | "slow" => Ok(Recorded { forms: vec![Form::Dat], records: 7, lost: 2, ..Recorded::default() }),
             other => Err(format!("no event `{other}`")),
         }
     };
@@ -65,7 +65,7 @@ pub fn engine() -> Engine {
         }
         _ => Err("nothing in it has stacks".to_owned()),
     };
-    Engine { record: Box::new(record), convert: Box::new(convert) }
+    Engine { record: Box::new(record), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
 }
 
 /// Waits, but not for ever.

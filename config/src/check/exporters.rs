@@ -26,6 +26,8 @@ const OTLP: Keys = Keys {
         "retry_on_failure",
         "queue_bytes",
         "resource",
+        "logs",
+        "traces",
     ],
     later: &[],
 };
@@ -115,6 +117,9 @@ fn exporter(node: &Node, entry: &Entry, keys: &Keys, name: String, report: &mut 
             in_range(text, bytes, MIN_QUEUE_BYTES, MAX_QUEUE_BYTES, quantity::show_bytes)
         })
     });
+    let truth = |key: &str, report: &mut Report| {
+        fields.get(key).is_some_and(|node| fields::boolean(node, report) == Some(true))
+    };
     let tls = fields.entry("tls").or_else(|| fields.entry("tls_config"));
     let exporter = Exporter {
         name: fields.get("name").and_then(|node| fields::text(node, "a name", report)).map_or(name, |name| name.value),
@@ -130,6 +135,8 @@ fn exporter(node: &Node, entry: &Entry, keys: &Keys, name: String, report: &mut 
         longest_pause_ns: pauses.1,
         queue_bytes: bytes.map_or(64 << 20, |bytes| bytes.value),
         resource: fields.entry("resource").map(|entry| pairs(entry, |_, _| Ok(()), report)).unwrap_or_default(),
+        logs: truth("logs", report),
+        traces: truth("traces", report),
         url: url?,
     };
     if let Some(entry) = tls.filter(|_| exporter.url.value.starts_with("http://")) {

@@ -33,6 +33,10 @@ pub struct Exporter {
     pub queue_bytes: u64,
     /// `resource:` attributes besides, or instead of, those that the agent finds.
     pub resource: Vec<(String, String)>,
+    /// `logs:` whether slow events are sent as OTLP logs, default false.
+    pub logs: bool,
+    /// `traces:` whether captures are sent as OTLP spans, default false.
+    pub traces: bool,
 }
 
 /// What a receiver understands.

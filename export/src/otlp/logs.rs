@@ -1,8 +1,10 @@
 //! Slow events as OTLP logs.
 
-use super::{MOST_REQUEST_BYTES, NESTED_BYTES, Resource, attribute, resource, scope, text, unix_nanos};
-use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
-use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
+use super::bundle::bundle;
+use super::value::{self, Attributes, typed};
+use super::{Resource, resource, scope, text, unix_nanos};
+use crate::part::Part;
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
 use prost::Message;
 use std::time::SystemTime;
@@ -18,56 +20,28 @@ pub struct Record {
     /// When the agent read it.
     pub read: SystemTime,
     /// What is said of it, in this order.
-    pub attributes: Vec<(String, Value)>,
+    pub attributes: Attributes,
     /// All of it as one line.
     pub line: String,
 }
 
-/// An attribute's value.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// Text.
-    Text(String),
-    /// A whole number.
-    Whole(i64),
-    /// Another number.
-    Float(f64),
-    /// Truth.
-    Truth(bool),
-}
-
-/// Requests (encoded `ExportLogsServiceRequest`) of bounded size, each with the number of its records.
-pub fn requests(records: &[Record], from: &Resource) -> Vec<(Vec<u8>, u64)> {
-    let (mut done, mut some, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for record in records {
-        let record = log_record(record);
-        let size = record.encoded_len() + NESTED_BYTES;
-        if bytes + size > MOST_REQUEST_BYTES && !some.is_empty() {
-            done.push(request(std::mem::take(&mut some), from));
-            bytes = 0;
-        }
-        bytes += size;
-        some.push(record);
+impl Record {
+    /// About as many bytes as it takes.
+    pub fn bytes(&self) -> usize {
+        self.line.len() + value::bytes(&self.attributes) + 64
     }
-    if !some.is_empty() {
-        done.push(request(some, from));
-    }
-    done
 }
 
-/// What a receiver says of a request it took: records it refused, and why.
-pub fn refused(response: &[u8]) -> (u64, String) {
-    let partial = ExportLogsServiceResponse::decode(response).ok().and_then(|response| response.partial_success);
-    partial.map_or((0, String::new()), |partial| {
-        (u64::try_from(partial.rejected_log_records).unwrap_or(0), partial.error_message)
-    })
+/// Requests (`ExportLogsServiceRequest`) of bounded size; the points of each are its records.
+pub fn requests(records: &[Record], from: &Resource) -> Vec<Part> {
+    let envelope = request(Vec::new(), from).len();
+    bundle(records.iter().map(log_record), envelope, |records| request(records, from))
 }
 
-fn request(log_records: Vec<LogRecord>, from: &Resource) -> (Vec<u8>, u64) {
-    let count = log_records.len() as u64;
+fn request(log_records: Vec<LogRecord>, from: &Resource) -> Vec<u8> {
     let scope_logs = vec![ScopeLogs { scope: Some(scope(from)), log_records, schema_url: String::new() }];
     let resource_logs = vec![ResourceLogs { resource: Some(resource(from)), scope_logs, schema_url: String::new() }];
-    (ExportLogsServiceRequest { resource_logs }.encode_to_vec(), count)
+    ExportLogsServiceRequest { resource_logs }.encode_to_vec()
 }
 
 fn log_record(record: &Record) -> LogRecord {
@@ -78,25 +52,17 @@ fn log_record(record: &Record) -> LogRecord {
         severity_number: SeverityNumber::Info as i32,
         severity_text: "INFO".into(),
         body: Some(text(&record.line)),
-        attributes: record.attributes.iter().map(|(name, value)| typed(name, value)).collect(),
+        attributes: typed(&record.attributes),
         event_name: EVENT_NAME.into(),
         ..LogRecord::default()
     }
 }
 
-fn typed(name: &str, value: &Value) -> KeyValue {
-    let value = match value {
-        Value::Text(text) => return attribute(name, text),
-        Value::Whole(number) => any_value::Value::IntValue(*number),
-        Value::Float(number) => any_value::Value::DoubleValue(*number),
-        Value::Truth(truth) => any_value::Value::BoolValue(*truth),
-    };
-    KeyValue { key: name.into(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::{MOST_REQUEST_BYTES, Value, attribute};
     use super::*;
+    use opentelemetry_proto::tonic::common::v1::any_value;
     use std::time::{Duration, UNIX_EPOCH};
 
     fn record(line: String) -> Record {
@@ -105,6 +71,7 @@ mod tests {
             ("pid".into(), Value::Whole(-7)),
             ("wait".into(), Value::Float(0.25)),
             ("on".into(), Value::Truth(true)),
+            ("stack".into(), Value::Texts(vec!["leaf".into(), "root".into()])),
         ];
         Record { at: UNIX_EPOCH + Duration::from_nanos(5), read: UNIX_EPOCH + Duration::from_secs(1), attributes, line }
     }
@@ -113,7 +80,7 @@ mod tests {
     fn an_event_is_a_record_with_typed_attributes() {
         let from = Resource { attributes: vec![("service.name".into(), "kstrobe".into())], version: "1".into() };
         let requests = requests(&[record("{}".into())], &from);
-        let [(body, 1)] = requests.as_slice() else { panic!("{requests:?}") };
+        let [Part { body, points: 1, .. }] = requests.as_slice() else { panic!("{requests:?}") };
         let request = ExportLogsServiceRequest::decode(body.as_slice()).unwrap();
         let resource = &request.resource_logs[0];
         assert_eq!(resource.resource.as_ref().unwrap().attributes, [attribute("service.name", "kstrobe")]);
@@ -121,20 +88,25 @@ mod tests {
         assert_eq!((record.time_unix_nano, record.observed_time_unix_nano), (5, 1_000_000_000));
         assert_eq!((record.event_name.as_str(), &record.body), ("kstrobe.slow", &Some(text("{}"))));
         let values: Vec<_> = record.attributes.iter().map(|a| a.value.clone().unwrap().value.unwrap()).collect();
-        let expected = [
-            any_value::Value::StringValue("p".into()),
-            any_value::Value::IntValue(-7),
-            any_value::Value::DoubleValue(0.25),
-            any_value::Value::BoolValue(true),
-        ];
-        assert_eq!(values, expected);
+        let [probe, pid, wait, on, any_value::Value::ArrayValue(stack)] = values.as_slice() else {
+            panic!("{values:?}")
+        };
+        assert_eq!(*probe, any_value::Value::StringValue("p".into()));
+        assert_eq!((pid, wait), (&any_value::Value::IntValue(-7), &any_value::Value::DoubleValue(0.25)));
+        assert_eq!(
+            (on, stack.values.as_slice()),
+            (&any_value::Value::BoolValue(true), &[text("leaf"), text("root")][..])
+        );
     }
 
     #[test]
     fn many_large_records_make_several_requests() {
         let records: Vec<_> = (0..50).map(|_| record("x".repeat(100 << 10))).collect();
         let requests = requests(&records, &Resource::default());
-        assert!(requests.len() >= 3 && requests.iter().all(|(body, _)| body.len() <= MOST_REQUEST_BYTES + 1024));
-        assert_eq!(requests.iter().map(|(_, count)| count).sum::<u64>(), 50);
+        assert!(requests.len() >= 3 && requests.iter().all(|part| part.body.len() <= MOST_REQUEST_BYTES));
+        assert_eq!(requests.iter().map(|part| part.points).sum::<u64>(), 50);
+        let encoded: usize = requests.iter().map(|part| part.body.len()).sum();
+        let estimated: usize = records.iter().map(Record::bytes).sum();
+        assert!(estimated * 9 / 10 < encoded && encoded < estimated * 11 / 10, "{estimated} for {encoded}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{attribute, unix_nanos};
 use crate::native::Native;
-use crate::snapshot::{self, Family, Histograms, Number, Series};
+use crate::snapshot::{self, Family, Histograms, Number, OfFamily, Series};
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::metrics::v1::exponential_histogram_data_point::Buckets;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
@@ -21,12 +21,11 @@ pub(super) fn histogram(
     family: &Family,
     histograms: &Histograms,
     nth: usize,
-    exemplars: &[&snapshot::Exemplar],
+    exemplars: &OfFamily<'_>,
     time: u64,
 ) -> ExponentialHistogramDataPoint {
     let series = &family.series[nth];
     let native = Native::new(&histograms.scheme, histograms.counts_of(nth));
-    let of_series = exemplars.iter().filter(|exemplar| exemplar.labels == series.labels);
     ExponentialHistogramDataPoint {
         attributes: attributes(family, series),
         start_time_unix_nano: start(series),
@@ -41,7 +40,7 @@ pub(super) fn histogram(
         min: None,
         max: None,
         flags: 0,
-        exemplars: of_series.map(|exemplar| self::exemplar(exemplar)).collect(),
+        exemplars: exemplars.of(series).iter().map(|exemplar| self::exemplar(exemplar)).collect(),
         zero_threshold: histograms.scheme.zero_threshold(),
     }
 }
@@ -80,8 +79,9 @@ fn value(number: Number, raw_per_unit: u64) -> Value {
 }
 
 fn exemplar(seen: &snapshot::Exemplar) -> Exemplar {
+    let (name, id) = seen.link.label();
     Exemplar {
-        filtered_attributes: vec![attribute("capture_id", &seen.capture)],
+        filtered_attributes: vec![attribute(name, id)],
         time_unix_nano: unix_nanos(seen.at),
         value: Some(exemplar::Value::AsDouble(seen.value)),
         ..Exemplar::default()

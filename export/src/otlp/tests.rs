@@ -1,5 +1,5 @@
 use super::*;
-use crate::snapshot::Number;
+use crate::snapshot::{Link, Number};
 use crate::test_data::{SECOND_NS, at, counters, gauges, histograms, scheme, snapshot};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsPartialSuccess;
 use opentelemetry_proto::tonic::metrics::v1::exemplar;
@@ -117,7 +117,7 @@ fn exemplars_go_with_their_series() {
     let exemplar = Exemplar {
         family: "kstrobe_h_seconds".into(),
         labels: family.series[1].labels.clone(),
-        capture: "20231114T221320000Z-0a1b2c".into(),
+        link: Link::Capture("20231114T221320000Z-0a1b2c".into()),
         value: 0.25,
         at: at(9),
     };

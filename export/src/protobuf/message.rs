@@ -1,5 +1,7 @@
 //! The part of `io.prometheus.client` that we write and read: field numbers are the protocol's.
 
+#![allow(missing_docs, reason = "names are the protocol's, and so are their meanings")]
+
 use prost::{Enumeration, Message};
 
 #[derive(Clone, PartialEq, Message)]
@@ -44,7 +46,7 @@ pub struct Metric {
     pub histogram: Option<Histogram>,
 }
 
-#[derive(Clone, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct LabelPair {
     #[prost(string, tag = "1")]
     pub name: String,

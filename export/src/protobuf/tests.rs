@@ -1,6 +1,6 @@
 use super::message::{Metric as M, MetricFamily, MetricType};
 use super::*;
-use crate::snapshot::LabelTexts;
+use crate::snapshot::{LabelTexts, Link};
 use crate::text::tests::{descriptor, families, family, sample};
 use crate::{Format, exposition};
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
@@ -103,7 +103,7 @@ fn exemplars_stand_in_both_forms_at_their_series() {
     let exemplar = |capture: &str, value, ms| Exemplar {
         family: "kstrobe_wait_seconds".into(),
         labels: labels.clone(),
-        capture: capture.into(),
+        link: Link::Capture(capture.into()),
         value,
         at: at(ms),
     };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::snapshot::Number;
+use crate::snapshot::{Link, Number};
 use crate::test_data::{SECOND_NS, at, counters, gauges, histograms, scheme, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ fn histograms_are_native_with_exemplars() {
     let exemplar = snapshot::Exemplar {
         family: "kstrobe_h_seconds".into(),
         labels: family.series[0].labels.clone(),
-        capture: "c1".into(),
+        link: Link::Event("c1".into()),
         value: 0.9,
         at: at(9),
     };
@@ -95,7 +95,7 @@ fn histograms_are_native_with_exemplars() {
     assert_eq!(histogram, &expected);
     assert!(series[0].samples.is_empty());
     let [exemplar] = series[0].exemplars.as_slice() else { panic!("{series:?}") };
-    assert_eq!(labels(&request, &exemplar.labels_refs), map(&[("capture_id", "c1")]));
+    assert_eq!(labels(&request, &exemplar.labels_refs), map(&[("event_id", "c1")]));
     assert_eq!((exemplar.value, exemplar.timestamp), (0.9, 1_700_000_009_000));
 }
 

@@ -84,6 +84,8 @@ pub fn receiver(kind: Kind, url: &str, temporality: Temporality) -> Receiver {
         temporality,
         queue_bytes: 64 << 20,
         resource: Resource { attributes: vec![("service.name".into(), "kstrobe".into())], version: "0".into() },
+        logs: false,
+        traces: false,
     }
 }
 

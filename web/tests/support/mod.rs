@@ -1,5 +1,5 @@
 //! A real server in this process, files for it, and programs that speak to it.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 pub mod certificates;
 

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: what an event, a scrape and a recorded trace cost, against other ways to get the same.
 
-mod agent;
+pub mod agent;
 mod bpftrace;
 mod buckets;
 mod events;
@@ -8,9 +8,9 @@ mod formats;
 mod hand_written;
 mod hooks;
 mod load;
-mod machine;
+pub mod machine;
 mod scrapes;
-mod table;
+pub mod table;
 mod trace;
 mod variants;
 

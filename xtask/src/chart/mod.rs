@@ -6,7 +6,8 @@
 
 mod agent_files;
 
-use crate::{container, programs};
+use crate::container;
+use crate::programs::{self, finish};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::fs;
@@ -22,6 +23,10 @@ pub struct Options {
     /// Also run the chart's pod in a container of the image on this machine (root)
     #[arg(long)]
     runc: bool,
+    /// The agent in these containers: a static one goes into the image, another one takes its libraries along; without it a
+    /// static one is built
+    #[arg(long, requires = "runc")]
+    agent: Option<PathBuf>,
 }
 
 /// What the checks need, once it is there.
@@ -39,7 +44,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         println!("not run: {why}");
     }
     check(root, &tools, options)?;
-    if options.runc { container::check(root, &tools.cases()) } else { Ok(()) }
+    if options.runc { container::check(root, &tools.cases(), options.agent.as_deref()) } else { Ok(()) }
 }
 
 /// Fetches what is missing; the reason when that cannot be.
@@ -132,12 +137,6 @@ fn made_from(folder: &Path, files: &[&Path]) -> Result<()> {
 
 fn texts(files: &[&Path]) -> Result<String> {
     files.iter().map(|file| fs::read_to_string(file).with_context(|| file.display().to_string())).collect()
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("starting {program}"))?;
-    if status.success() { Ok(()) } else { bail!("{program} ended with {status}") }
 }
 
 #[cfg(test)]

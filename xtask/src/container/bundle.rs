@@ -15,6 +15,8 @@ pub struct Outside<'a> {
     pub seccomp: &'a Value,
     /// The pod's network namespace.
     pub network: &'a Path,
+    /// The pod's `/etc/hosts`, which the kubelet writes.
+    pub hosts: &'a Path,
     /// Path of the control group.
     pub cgroup: &'a str,
     /// Arguments instead of the pod's.
@@ -116,6 +118,7 @@ fn mounts(pod: &Value, container: &Value, outside: &Outside) -> Result<Vec<Value
         json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
         json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]}),
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
+        json!({"destination": "/etc/hosts", "type": "bind", "source": outside.hosts, "options": ["rbind", "rprivate", "rw"]}),
     ];
     let volumes = pod["volumes"].as_array().context("the pod has no volumes")?;
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
@@ -217,6 +220,7 @@ mod tests {
             volumes: &volumes,
             seccomp: &seccomp,
             network: Path::new("/net"),
+            hosts: Path::new("/hosts"),
             cgroup: "/c",
             arguments: None,
             without,
@@ -233,7 +237,7 @@ mod tests {
         assert_eq!(config["process"]["noNewPrivileges"], true);
         assert_eq!(config["root"]["readonly"], true);
         assert_eq!(config["linux"]["resources"]["memory"]["limit"], 512 << 20);
-        let options: Vec<&Value> = config["mounts"].as_array().unwrap()[3..].iter().map(|m| &m["options"][2]).collect();
+        let options: Vec<&Value> = config["mounts"].as_array().unwrap()[4..].iter().map(|m| &m["options"][2]).collect();
         assert_eq!(options, [&json!("ro"), &json!("rw")]);
         let names: Vec<&str> = config["linux"]["seccomp"]["syscalls"]
             .as_array()

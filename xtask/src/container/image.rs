@@ -1,27 +1,22 @@
-//! `cargo xtask image`: the agent as a static program, and the image with it.
+//! `cargo xtask image`: the image with the static program, by buildah.
 
-use crate::programs;
-use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use super::program::{self, Arch};
+use super::sbom;
+use crate::apt::finished;
+use crate::programs::{self, finish};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An architecture as images and as compilers name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Arch {
-    /// x86_64
-    Amd64,
-    /// aarch64
-    Arm64,
-}
-
 /// What to build.
 #[derive(Args)]
 pub struct Options {
-    /// Architecture [default: this machine's]
+    /// Architecture; can be given several times [default: this machine's]
     #[arg(long, value_enum)]
-    arch: Option<Arch>,
+    arch: Vec<Arch>,
     /// Cargo's profile; `dev` is quicker to build
     #[arg(long, default_value = "release")]
     profile: String,
@@ -33,70 +28,45 @@ pub struct Image {
     name: String,
 }
 
-impl Arch {
-    fn here() -> Arch {
-        if cfg!(target_arch = "aarch64") { Arch::Arm64 } else { Arch::Amd64 }
-    }
-
-    fn of_images(self) -> &'static str {
-        match self {
-            Arch::Amd64 => "amd64",
-            Arch::Arm64 => "arm64",
-        }
-    }
-
-    fn of_compilers(self) -> &'static str {
-        match self {
-            Arch::Amd64 => "x86_64-unknown-linux-gnu",
-            Arch::Arm64 => "aarch64-unknown-linux-gnu",
-        }
-    }
-}
-
-/// Builds the program and the image.
+/// Builds program, image and bill of materials.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let arch = options.arch.unwrap_or(Arch::here());
-    let program = program(root, arch, &options.profile)?;
-    println!("{}: {} KiB, static", program.display(), fs::metadata(&program)?.len() / 1024);
-    let image = build(root, arch)?;
-    let layout = root.join("target/image").join(format!("{}.oci", arch.of_images()));
-    let _ = fs::remove_dir_all(&layout);
-    finish(image.buildah().args(["push", "--quiet", &image.name]).arg(format!("oci:{}:kstrobe", layout.display())))?;
-    println!("{}: the image, as an OCI layout", layout.display());
-    bill_of_materials(root, arch)
+    let all = if options.arch.is_empty() { vec![Arch::here()] } else { options.arch.clone() };
+    for arch in all {
+        let program = program::build(root, arch, &options.profile)?;
+        println!("{}: {} KiB, static", program.display(), fs::metadata(&program)?.len() / 1024);
+        let image = build(root, arch)?;
+        image.check(arch, &root.join("target/image").join(format!("{}.files", arch.of_images())))?;
+        let layout = root.join("target/image").join(format!("{}.oci", arch.of_images()));
+        let _ = fs::remove_dir_all(&layout);
+        let to = format!("oci:{}:kstrobe", layout.display());
+        finish(image.buildah().args(["push", "--quiet", &image.name]).arg(to))?;
+        println!("{}: the image, as an OCI layout", layout.display());
+        let bill = root.join("target/image").join(format!("kstrobe-{}.cdx.json", arch.of_images()));
+        let parts = sbom::write(root, arch, &bill)?;
+        println!("{}: bill of materials, {parts} crates", bill.display());
+    }
+    Ok(())
 }
 
-/// The image of this machine's architecture, quick to build.
-pub fn for_tests(root: &Path) -> Result<Image> {
+/// The image of this machine's architecture: with this program, or one that is quick to build.
+pub fn for_tests(root: &Path, program: Option<&Path>) -> Result<Image> {
     let arch = Arch::here();
-    program(root, arch, "dev")?;
+    match program {
+        Some(program) => program::put(root, arch, program).map(drop)?,
+        None => program::build(root, arch, "dev").map(drop)?,
+    }
     build(root, arch)
 }
 
-/// The agent, linked statically, where the Containerfile expects it.
-fn program(root: &Path, arch: Arch, profile: &str) -> Result<PathBuf> {
-    let target = arch.of_compilers();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.args(["build", "--locked", "-p", "kstrobe", "--profile", profile, "--target", target]).current_dir(root);
-    finish(build.env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
-    let folder = if profile == "dev" { "debug" } else { profile };
-    let built = root.join("target").join(target).join(folder).join("kstrobe");
-    if arch == Arch::here() {
-        let answer = Command::new("ldd").arg(&built).output().context("starting ldd")?;
-        let said = String::from_utf8_lossy(&answer.stdout).into_owned() + &String::from_utf8_lossy(&answer.stderr);
-        if !said.contains("statically linked") && !said.contains("not a dynamic executable") {
-            bail!("{} is not static: {}", built.display(), said.trim());
-        }
-    }
-    let place = root.join("target/image").join(arch.of_images()).join("kstrobe");
-    if let Some(folder) = place.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    // A program that runs cannot be written over, but it can be replaced.
-    let _ = fs::remove_file(&place);
-    fs::copy(&built, &place).with_context(|| built.display().to_string())?;
-    Ok(place)
+/// The files of an image of a program that takes libraries, and its configuration.
+pub fn plain(program: &Path, into: &Path) -> Result<Value> {
+    fs::create_dir_all(into)?;
+    fs::copy(program, into.join("kstrobe")).with_context(|| program.display().to_string())?;
+    let listed = finished(Command::new("ldd").arg(program))?;
+    // `libc.so.6 => /lib/.../libc.so.6 (0x..)`, and the loader without an arrow.
+    let files = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    finish(Command::new("cp").args(["--dereference", "--parents"]).args(files).arg(into))?;
+    Ok(json!({"config": {"Entrypoint": ["/kstrobe"]}}))
 }
 
 fn build(root: &Path, arch: Arch) -> Result<Image> {
@@ -112,7 +82,7 @@ fn build(root: &Path, arch: Arch) -> Result<Image> {
     buildah.arg(format!("--platform=linux/{}", arch.of_images()));
     buildah.arg(format!("--build-arg=VERSION={}", env!("CARGO_PKG_VERSION")));
     buildah.arg(format!("--build-arg=REVISION={revision}"));
-    finish(buildah.args(["-t", &image.name, "-f", "packaging/Containerfile", "."]).current_dir(root))?;
+    finished(buildah.args(["-t", &image.name, "-f", "packaging/Containerfile", "."]).current_dir(root))?;
     Ok(image)
 }
 
@@ -126,10 +96,9 @@ impl Image {
     }
 
     /// Its configuration: entry point, user, labels.
-    pub fn config(&self) -> Result<serde_json::Value> {
-        let text =
-            finished(self.buildah().args(["inspect", "--type", "image", "--format", "{{json .OCIv1}}", &self.name]))?;
-        Ok(serde_json::from_str(&text)?)
+    pub fn config(&self) -> Result<Value> {
+        let text = finished(self.buildah().args(["inspect", "--type", "image", &self.name]))?;
+        Ok(serde_json::from_str::<Value>(&text)?["OCIv1"].take())
     }
 
     /// A folder with its files.
@@ -141,48 +110,24 @@ impl Image {
         finished(self.buildah().args(["rm", container.trim()]))?;
         copied
     }
-}
 
-/// What is in the program, for who has to know.
-fn bill_of_materials(root: &Path, arch: Arch) -> Result<()> {
-    if programs::find("cargo-cyclonedx").is_none() {
-        println!("no bill of materials: cargo install --locked cargo-cyclonedx");
-        return Ok(());
-    }
-    let name = format!("kstrobe-{}.cdx", arch.of_images());
-    let mut cyclonedx = Command::new("cargo");
-    cyclonedx.args([
-        "cyclonedx",
-        "--quiet",
-        "--format",
-        "json",
-        "--spec-version",
-        "1.5",
-        "--manifest-path",
-        "agent/Cargo.toml",
-    ]);
-    cyclonedx.args(["--target", arch.of_compilers(), "--override-filename", &name]);
-    finish(cyclonedx.current_dir(root))?;
-    let place = root.join("target/image").join(format!("{name}.json"));
-    // It writes beside every crate's manifest.
-    for crate_folder in ["agent", "config", "ebpf", "export", "ftrace", "push", "web", "mixin", "workloads"] {
-        let written = root.join(crate_folder).join(format!("{name}.json"));
-        if crate_folder == "agent" {
-            fs::copy(&written, &place).with_context(|| written.display().to_string())?;
+    /// One program that nobody may change, and labels that say which.
+    fn check(&self, arch: Arch, folder: &Path) -> Result<()> {
+        let config = self.config()?;
+        ensure!(config["architecture"] == arch.of_images(), "the image is for {}", config["architecture"]);
+        ensure!(config["config"]["Entrypoint"][0] == "/kstrobe", "{config:#}");
+        for label in ["title", "description", "licenses", "source", "version", "revision"] {
+            let value = &config["config"]["Labels"][format!("org.opencontainers.image.{label}")];
+            ensure!(
+                value.as_str().is_some_and(|text| !text.is_empty() && text != "unknown"),
+                "label {label} is {value}"
+            );
         }
-        // Not every crate is there, nor does the agent need every one.
-        let _ = fs::remove_file(&written);
+        let _ = fs::remove_dir_all(folder);
+        self.files(folder)?;
+        let listed = finished(Command::new("find").arg(folder).args(["-mindepth", "1", "-printf", "%P %m %U:%G\\n"]))?;
+        fs::remove_dir_all(folder)?;
+        ensure!(listed == "kstrobe 555 0:0\n", "the image has these files:\n{listed}");
+        Ok(())
     }
-    println!("{}: what is in it", place.display());
-    Ok(())
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("starting {program}"))?;
-    if status.success() { Ok(()) } else { bail!("{program} ended with {status}") }
-}
-
-fn finished(command: &mut Command) -> Result<String> {
-    crate::apt::finished(command)
 }

@@ -4,46 +4,96 @@
 
 mod bundle;
 mod image;
+pub mod program;
 mod runc;
+mod sbom;
 mod volume;
 
 pub use image::{Options as ImageOptions, run as build_image};
 
 use crate::apt::Apt;
+use crate::bench::machine;
 use crate::programs;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use runc::{Container, Workshop};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Token of the API in containers of tests.
 const TOKEN: &str = "0123456789abcdef-of-a-test";
-/// The release of Debian whose Docker has the default profile of seccomp that containerd and Docker have since 2022, and the
-/// package with it.
-const PROFILE_FROM: (&str, &str) = ("trixie", "golang-github-docker-docker-dev");
-/// The default profile of runtimes that go by `containers-common`, as Debian 12 has it.
-const OLD_PROFILE: &str = "/usr/share/containers/seccomp.json";
+/// What the kubelet writes for every pod, and a receiver of metrics that has a name.
+const HOSTS: &str = "127.0.0.1 localhost\n127.0.0.1 gateway.observability.svc\n";
+/// Its port, in the chart's case `otlp`.
+const GATEWAY: u16 = 4318;
+/// A default profile of seccomp: where it is kept, the release of Debian and the package that have it, and its file there.
+struct Profile {
+    folder: &'static str,
+    suite: &'static str,
+    package: &'static str,
+    file: &'static str,
+}
+
+/// Of Docker, as containerd and Docker have it since 2022.
+const PROFILE: Profile = Profile {
+    folder: "profile",
+    suite: "trixie",
+    package: "golang-github-docker-docker-dev",
+    file: "usr/share/gocode/src/github.com/docker/docker/profiles/seccomp/default.json",
+};
+/// Of runtimes that go by `containers-common`, as it was in 2023.
+const OLD_PROFILE: Profile = Profile {
+    folder: "old-profile",
+    suite: "bookworm",
+    package: "golang-github-containers-common",
+    file: "usr/share/containers/seccomp.json",
+};
 
 /// Fails when something is not as it should be.
 type Check = fn(&Workshop) -> Result<()>;
 
-/// What the chart's pods can do in a real container. `cases` has the rendered chart.
-pub fn check(root: &Path, cases: &Path) -> Result<()> {
-    programs::install_these(&["runc", "ip", "buildah"])?;
-    let image = image::for_tests(root)?;
+/// What the chart's pods can do in a real container. `cases` has the rendered chart. A static agent is put into the image, and
+/// one is built if none is given; another one runs with its libraries, since rights do not depend on how it is linked.
+pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
+    programs::install_these(&["runc", "ip"])?;
+    std::thread::scope(|scope| {
+        // Of its own, for the mounts that it sees are its own.
+        let thread = scope.spawn(|| {
+            // Nodes have tracefs mounted; here it may not be.
+            machine::private_mounts()?;
+            of_thread(root, cases, agent)
+        });
+        thread.join().map_err(|_| anyhow::anyhow!("the check panicked"))?
+    })
+}
+
+fn of_thread(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     let folder = root.join("target/container");
     let rootfs = folder.join("rootfs");
     let _ = fs::remove_dir_all(&rootfs);
-    image.files(&rootfs)?;
-    let seccomp = json(&default_profile(&folder)?)?;
-    let mut workshop = Workshop { folder, rootfs, image: image.config()?, seccomp, cases: cases.to_owned() };
-    let checks: [(&str, Check); 5] = [
+    let dynamic = match agent {
+        Some(agent) => program::libraries(agent)?.then_some(agent),
+        None => None,
+    };
+    let image = match dynamic {
+        Some(agent) => image::plain(agent, &rootfs)?,
+        None => {
+            let image = image::for_tests(root, agent)?;
+            image.files(&rootfs)?;
+            image.config()?
+        }
+    };
+    let seccomp = profile(&folder, &PROFILE)?;
+    let mut workshop = Workshop { folder, rootfs, image, seccomp, cases: cases.to_owned() };
+    let checks: [(&str, Check); 6] = [
         ("all default probes with exactly the chart's rights", default_probes),
         ("each capability is missed in words", missing_capabilities),
         ("captures, where they are on", captures),
+        ("a receiver by its name", receiver),
         ("the node's network, where it is asked for", host_network),
         ("without the right to write, no capture changes the kernel", read_only),
     ];
@@ -51,7 +101,7 @@ pub fn check(root: &Path, cases: &Path) -> Result<()> {
         check(&workshop).with_context(|| what.to_owned())?;
         println!("in a container: {what}");
     }
-    workshop.seccomp = json(Path::new(OLD_PROFILE))?;
+    workshop.seccomp = profile(&workshop.folder, &OLD_PROFILE)?;
     old_profile(&workshop).context("a profile of seccomp that wants SYS_ADMIN")?;
     println!("in a container: a profile of seccomp that wants SYS_ADMIN is named as the reason");
     Ok(())
@@ -147,6 +197,31 @@ fn captures(workshop: &Workshop) -> Result<()> {
     })
 }
 
+fn receiver(workshop: &Workshop) -> Result<()> {
+    let container = workshop.container("otlp", None, &[])?;
+    let listener = container.listen(GATEWAY)?;
+    listener.set_nonblocking(true)?;
+    let received = Arc::new(AtomicUsize::new(0));
+    let (count, runtime) = (received.clone(), tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
+    let taken = move |body: axum::body::Bytes| async move {
+        count.fetch_add(body.len(), Relaxed);
+    };
+    let router = axum::Router::new().route("/v1/metrics", axum::routing::post(taken));
+    runtime.spawn(kstrobe_web::serve(vec![listener], router, std::future::pending()));
+    let mut agent = container.start()?;
+    agent.wait("metrics at a receiver that has a name", |_| (received.load(Relaxed) > 0).then_some(()))?;
+    let (_, page) = agent.get("/metrics")?;
+    let sent = page.lines().any(|line| {
+        line.strip_prefix("kstrobe_export_points_sent_total{exporter=\"vendor\"} ").is_some_and(|sent| sent != "0")
+    });
+    ensure!(
+        sent,
+        "nothing was sent to `vendor`:\n{}",
+        page.lines().filter(|l| l.contains("_export_")).collect::<Vec<_>>().join("\n")
+    );
+    Ok(())
+}
+
 fn host_network(workshop: &Workshop) -> Result<()> {
     let mut agent = workshop.container("hostnetwork", None, &[])?.start()?;
     let running = running(&agent)?;
@@ -170,26 +245,19 @@ fn old_profile(workshop: &Workshop) -> Result<()> {
     Ok(())
 }
 
-/// The default profile of seccomp of Docker, from Debian.
-fn default_profile(folder: &Path) -> Result<std::path::PathBuf> {
-    let (suite, package) = PROFILE_FROM;
-    let into = folder.join("profile");
-    let profile = into.join("usr/share/gocode/src/github.com/docker/docker/profiles/seccomp/default.json");
-    if !profile.is_file() {
+/// A default profile of seccomp, from Debian.
+fn profile(folder: &Path, profile: &Profile) -> Result<Value> {
+    let Profile { suite, package, .. } = profile;
+    let into = folder.join(profile.folder);
+    let file = into.join(profile.file);
+    if !file.is_file() {
         fs::create_dir_all(&into)?;
-        Apt::open(&folder.join("apt"), &[suite.to_owned()])?.download(&[package.to_owned()], &into)?;
+        Apt::open(&into.join("apt"), &[(*suite).to_owned()])?.download(&[(*package).to_owned()], &into)?;
         let packages = fs::read_dir(&into)?.flatten().map(|entry| entry.path());
-        let file = packages.into_iter().find(|path| path.extension().is_some_and(|e| e == "deb"));
-        let file = file.with_context(|| format!("no {package} was fetched"))?;
-        crate::apt::finished(Command::new("dpkg-deb").arg("-x").arg(file).arg(&into))?;
+        let fetched = packages.into_iter().find(|path| path.extension().is_some_and(|e| e == "deb"));
+        let fetched = fetched.with_context(|| format!("no {package} was fetched"))?;
+        crate::apt::finished(Command::new("dpkg-deb").arg("-x").arg(fetched).arg(&into))?;
     }
-    if !profile.is_file() {
-        bail!("{package} of {suite} has no default profile of seccomp");
-    }
-    Ok(profile)
-}
-
-fn json(file: &Path) -> Result<Value> {
-    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let text = fs::read_to_string(&file).with_context(|| format!("{package} of {suite}: {}", profile.file))?;
     serde_json::from_str(&text).with_context(|| file.display().to_string())
 }

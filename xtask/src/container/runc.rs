@@ -8,14 +8,15 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long something may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long an answer may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// What containers are made of.
 pub struct Workshop {
@@ -29,6 +30,16 @@ pub struct Workshop {
     pub seccomp: Value,
     /// A folder for each rendered case of the chart.
     pub cases: PathBuf,
+}
+
+/// Any status is an answer.
+fn client() -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(REQUEST_LIMIT)).build();
+    config.into()
+}
+
+fn answer(mut answer: ureq::http::Response<ureq::Body>) -> Result<(u16, String)> {
+    Ok((answer.status().as_u16(), answer.body_mut().read_to_string()?))
 }
 
 /// A network namespace, removed when dropped.
@@ -56,11 +67,13 @@ impl Workshop {
         fs::create_dir_all(folder.join("bundle"))?;
         let volumes = self.volumes(case, &pod, &folder)?;
         let network = Network::new(&name)?;
+        fs::write(folder.join("hosts"), super::HOSTS)?;
         let outside = Outside {
             image: &self.image,
             volumes: &volumes,
             seccomp: &self.seccomp,
             network: &network.path(),
+            hosts: &folder.join("hosts"),
             cgroup: &format!("/{name}"),
             arguments,
             without,
@@ -151,38 +164,36 @@ impl Container {
 
     /// Status and body of a page.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        let url = self.url(path);
+        self.inside(move || answer(client().get(url).call()?))
     }
 
     /// The same of a request with a body and the token.
-    pub fn post(&self, path: &str, body: &str) -> Result<(u16, String)> {
-        let (length, token) = (body.len(), super::TOKEN);
-        self.ask(&format!(
-            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
-             Content-Length: {length}\r\n\r\n{body}"
-        ))
+    pub fn post(&self, path: &str, body: &'static str) -> Result<(u16, String)> {
+        let url = self.url(path);
+        let token = format!("Bearer {}", super::TOKEN);
+        self.inside(move || answer(client().post(url).header("Authorization", token).send(body)?))
     }
 
-    fn ask(&self, request: &str) -> Result<(u16, String)> {
-        // A thread of its own goes into the pod's network, and ends there.
-        let (network, address) = ((!self.host_network).then(|| self.network.path()), self.address);
-        let request = request.to_owned();
-        let asked = std::thread::spawn(move || -> Result<String> {
+    /// A listener in the pod's network.
+    pub fn listen(&self, port: u16) -> Result<TcpListener> {
+        self.inside(move || Ok(TcpListener::bind(("127.0.0.1", port))?))
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// What is done by a thread that goes into the pod's network, and ends there.
+    fn inside<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let network = (!self.host_network).then(|| self.network.path());
+        let done = std::thread::spawn(move || -> Result<T> {
             if let Some(network) = network {
                 setns(File::open(network)?, CloneFlags::CLONE_NEWNET)?;
             }
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-            stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-            stream.write_all(request.as_bytes())?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer)?;
-            Ok(String::from_utf8_lossy(&answer).into_owned())
+            work()
         });
-        let answer = asked.join().map_err(|_| anyhow::anyhow!("the client panicked"))??;
-        let (head, body) = answer.split_once("\r\n\r\n").context("half an answer")?;
-        let status =
-            head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("an answer without status")?;
-        Ok((status, body.to_owned()))
+        done.join().map_err(|_| anyhow::anyhow!("a thread in the pod's network panicked"))?
     }
 
     fn runc(&self, arguments: &[&str]) -> Command {

@@ -1,6 +1,6 @@
 //! Whether every query of the dashboards and rules has an answer on a node that is busy.
 
-use super::prometheus::Prometheus;
+use crate::prometheus::Prometheus;
 use anyhow::{Result, bail};
 use kstrobe_mixin::catalogue::Catalogue;
 use kstrobe_mixin::{Expression, catalogue, expressions, objectives};

@@ -1,18 +1,17 @@
 //! `cargo xtask demo`: a busy node, the agent, a real Prometheus, and what they answer. Everything ends by itself.
 
 mod check;
-mod load;
+pub mod load;
 mod prometheus;
 mod questions;
 
 use crate::bench::build_agent;
+use crate::prometheus::Running;
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, geteuid};
-use prometheus::Prometheus;
+use nix::unistd::geteuid;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Packs of probes, beside the default ones, that the load gives something to do.
@@ -66,17 +65,6 @@ pub struct Options {
     keep: bool,
 }
 
-/// A process that does not outlive us.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It has ended already, or ends now.
-        let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
-        let _ = self.0.wait();
-    }
-}
-
 /// Shows it.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     if !geteuid().is_root() {
@@ -90,7 +78,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     };
     let agent = start_agent(&binary, options, &folder)?;
     println!("agent       http://{}/metrics, its log in {}", options.listen, folder.join("agent.log").display());
-    let prometheus = Prometheus::start(root, &folder, &options.listen, &options.prometheus)?;
+    let prometheus = prometheus::start(root, &folder, &options.listen, &options.prometheus)?;
     println!("Prometheus  http://{}", options.prometheus);
 
     println!("a small shop is busy for {} s\n", options.seconds);

@@ -1,94 +1,16 @@
-//! A Prometheus of its own.
+//! The server that scrapes the agent and evaluates the project's rules.
 
-use super::{INTERVAL_SECONDS, Running, START_LIMIT};
-use crate::programs;
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use super::INTERVAL_SECONDS;
+use crate::prometheus::Prometheus;
+use anyhow::Result;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// Versions before 3.8 take native histograms by flag alone, later ones by the setting alone.
 const FEATURES: &str = "--enable-feature=native-histograms,created-timestamp-zero-ingestion,exemplar-storage";
 
-/// A server that scrapes the agent and evaluates the project's rules.
-pub struct Prometheus {
-    address: String,
-    _process: Running,
-}
-
-/// One series of an answer.
-pub struct Sample {
-    labels: BTreeMap<String, String>,
-    /// Its value; a histogram's number of observations.
-    pub value: f64,
-}
-
-impl Sample {
-    /// What a label says.
-    pub fn label(&self, name: &str) -> &str {
-        self.labels.get(name).map_or("", String::as_str)
-    }
-
-    /// `a="x", b="y"`, without what all series of the demonstration share.
-    pub fn labels(&self) -> String {
-        let shown = self.labels.iter().filter(|(name, _)| !["__name__", "job", "instance"].contains(&name.as_str()));
-        shown.map(|(name, value)| format!("{name}={value:?}")).collect::<Vec<_>>().join(", ")
-    }
-}
-
-impl Prometheus {
-    /// Starts it and waits until it is ready.
-    pub fn start(root: &Path, folder: &Path, agent: &str, address: &str) -> Result<Prometheus> {
-        let binary = programs::unpack("prometheus")?;
-        let data = folder.join("prometheus-data");
-        if data.exists() {
-            fs::remove_dir_all(&data)?;
-        }
-        let config = folder.join("prometheus.yml");
-        fs::write(&config, configuration(&root.join("rules"), agent))?;
-        let log = folder.join("prometheus.log");
-        let mut command = Command::new(&binary);
-        command
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", data.display()))
-            .arg(format!("--web.listen-address={address}"))
-            .arg(FEATURES)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log)?);
-        let mut process = Running(command.spawn().with_context(|| format!("starting {}", binary.display()))?);
-        let begin = Instant::now();
-        while ureq::get(&format!("http://{address}/-/ready")).call().is_err() {
-            if process.0.try_wait()?.is_some() || begin.elapsed() > START_LIMIT {
-                bail!("Prometheus does not run; its log: {}", fs::read_to_string(&log)?);
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(Prometheus { address: address.to_owned(), _process: process })
-    }
-
-    /// The series that an expression gives now, in the server's order.
-    pub fn query(&self, expression: &str) -> Result<Vec<Sample>> {
-        let url = format!("http://{}/api/v1/query", self.address);
-        let answer: Value = ureq::get(&url)
-            .query("query", expression)
-            .call()
-            .with_context(|| format!("asking for {expression}"))?
-            .body_mut()
-            .read_json()?;
-        let series = answer["data"]["result"].as_array().cloned().unwrap_or_default();
-        Ok(series.iter().filter_map(sample).collect())
-    }
-}
-
-fn sample(series: &Value) -> Option<Sample> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let labels = series["metric"].as_object()?.iter().map(|(name, value)| (name.clone(), text(value))).collect();
-    let value = series["value"][1].as_str().or_else(|| series["histogram"][1]["count"].as_str())?;
-    Some(Sample { labels, value: value.parse().ok()? })
+/// Starts it and waits until it is ready.
+pub fn start(root: &Path, folder: &Path, agent: &str, address: &str) -> Result<Prometheus> {
+    Prometheus::start(folder, address, &configuration(&root.join("rules"), agent), &[FEATURES])
 }
 
 /// `job` is the name that the project's rules and dashboards expect.

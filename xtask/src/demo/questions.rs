@@ -1,6 +1,6 @@
 //! What one asks of a busy node, as PromQL.
 
-use super::prometheus::Prometheus;
+use crate::prometheus::Prometheus;
 use anyhow::Result;
 
 /// Most answers shown.

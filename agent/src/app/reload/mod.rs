@@ -6,7 +6,6 @@
 
 mod diff;
 
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,8 +15,10 @@ use std::time::Instant;
 
 use crate::sources::diag::{self, Diagnostic};
 
+use super::capturing::Around;
 use super::events::Sink;
 use super::intent::{self, Intent, Reading};
+use super::pushers::{Changes, Pushers};
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
 use super::{App, Options, Probe, Running, Told, capturing, lock};
 use crate::cli::log;
@@ -27,7 +28,9 @@ use crate::logging::Level;
 use crate::metrics::labels::Names;
 use crate::plan::{Draft, Identity};
 use crate::prepare;
+use crate::receivers::receivers;
 use diff::{New, Old, Plan, Step, diff};
+use kstrobe_web::systemd::{News, notify};
 
 /// What came of it, in words: that it runs, or why what ran before runs on.
 type Answer = Result<String, String>;
@@ -41,10 +44,10 @@ pub(super) enum Ask {
 }
 
 /// Asks, and waits for what comes of it.
-pub(super) fn ask(asks: &Sender<Ask>) -> Answer {
+pub(super) fn ask(asks: &Sender<Ask>, why: &'static str) -> Answer {
     let (answer, answered) = channel();
     // A thread that is gone gives no answer either.
-    let _ = asks.send(Ask::Read("a client asks", Some(answer)));
+    let _ = asks.send(Ask::Read(why, Some(answer)));
     answered.recv().unwrap_or_else(|_| Err("the agent is about to end\n".to_owned()))
 }
 
@@ -54,9 +57,10 @@ pub(super) struct Fixed {
     pub options: Options,
     pub level: Level,
     pub tail: Arc<Tail>,
-    /// That it listens on, as they were asked for and as they are.
+    /// That it listens on, as they were asked for.
     pub listen: Vec<String>,
-    pub addresses: Vec<SocketAddr>,
+    pub around: Around,
+    pub pushers: Arc<Pushers>,
     pub log_json: bool,
 }
 
@@ -93,6 +97,15 @@ struct Reload {
     /// Of probe files.
     directory: Option<PathBuf>,
     begun: Instant,
+}
+
+/// Tells systemd when it goes.
+struct Ready;
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        notify(News::Ready);
+    }
 }
 
 /// Why nothing was changed.
@@ -159,6 +172,9 @@ impl Reload {
 
     fn reload(&mut self, why: &'static str) -> Answer {
         tracing::info!(why, "reloading");
+        notify(News::Reloading);
+        // Ready is what it is again, whatever came of it and however this ends.
+        let _ready = Ready;
         match self.attempt() {
             Ok(told) => {
                 self.fixed.app.telemetry.reloaded(true);
@@ -188,18 +204,24 @@ impl Reload {
             Some(intent) if !diagnostics.iter().any(Diagnostic::is_error) => intent,
             _ => return Err(Refused::files(&diagnostics)),
         };
-        let Fixed { app, options, addresses, .. } = &self.fixed;
+        let Fixed { app, options, around, pushers, .. } = &self.fixed;
+        let (receivers, unsendable) = receivers(&intent.agent.exporters);
+        if !unsendable.is_empty() {
+            return Err(Refused::from(unsendable.join("; ")));
+        }
         let sink = Sink::open(intent.events(options))?;
         let captures = app.captures();
-        let change = capturing::prepare(&captures, &intent.agent, &intent.drafts, addresses)?;
+        let change = capturing::prepare(&captures, &intent.agent, &intent.drafts, around)?;
         let prepared = self.prepare(&intent.drafts)?;
         // From here on nothing can fail.
         let counts = self.exchange(&intent.drafts, prepared, sink);
-        let next = change.make(&captures, &intent.agent, &intent.drafts);
+        let next = change.make(&captures, &intent.agent, &intent.drafts, around);
         *app.captures.write().unwrap_or_else(PoisonError::into_inner) = next.clone();
         capturing::close(&captures, Some(&next));
         *lock(&app.told) = Told::default();
         app.configured(0, &intent);
+        // After the probes: the last report of an exporter that ends tells of the new ones already.
+        let exporters = self.exporters(pushers.renew(receivers));
         let notes = self.notes(&intent);
         tracing::info!(probes = counts, hash = intent.hash, "reloaded");
         for note in &notes {
@@ -207,7 +229,19 @@ impl Reload {
         }
         let notes: String = notes.into_iter().map(|note| format!("warning: {note}\n")).collect();
         let doubts = diag::render(&diagnostics);
-        Ok(format!("reloaded; probes: {counts}\n{notes}{doubts}"))
+        Ok(format!("reloaded; probes: {counts}\n{exporters}{notes}{doubts}"))
+    }
+
+    /// What became of exporters, if there were or are any.
+    fn exporters(&self, changes: Changes) -> String {
+        let Changes { kept, started, ended } = changes;
+        if changes == Changes::default() {
+            return String::new();
+        }
+        if started + ended > 0 {
+            tracing::info!(unchanged = kept, started, ended, "exporters");
+        }
+        format!("exporters: {kept} unchanged, {started} started, {ended} ended\n")
     }
 
     /// Loads and attaches what is new, beside what runs.

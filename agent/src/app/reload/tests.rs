@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Its files, and what reads them.
 struct World {
     folder: PathBuf,
+    /// Exporters' tasks end with it.
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    runtime: tokio::runtime::Runtime,
     reload: Reload,
 }
 
@@ -51,17 +54,22 @@ impl World {
             events: None,
             log_level: None,
             log_json: None,
+            custom_resources: false,
+            handed: crate::handed::Files::default(),
         };
         let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
         let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
-        let captures = capturing::start(&intent.agent, &intent.drafts, &[]);
-        let app = Arc::new(App::start(&intent.drafts, None, captures, Arc::default()));
+        let around = Around::nobody();
+        let captures = capturing::start(&intent.agent, &intent.drafts, &around);
+        let app = Arc::new(App::start(&intent.drafts, None, captures, &around, super::super::workloads::asks().0));
         app.telemetry.configured(0, &intent.hash);
         let (listen, log_json) = (intent.listen(&options).to_vec(), intent.log(&options).1);
         let tail = Arc::new(Tail::new(intent.slow()));
         let level = Level::of_nothing();
-        let fixed = Fixed { app, options, level, tail, listen, addresses: vec![], log_json };
-        World { folder, reload: Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() } }
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
+        let fixed = Fixed { app, options, level, tail, listen, around, pushers, log_json };
+        World { folder, runtime, reload: Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() } }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -185,6 +193,78 @@ fn what_takes_a_restart_is_said() {
     world.write("kstrobe.yaml", CONFIG);
     assert!(!world.reload().unwrap().contains("restart"));
     assert!(matches!(lock(&world.app().events).sink, Some(Sink::None)));
+}
+
+/// Takes requests of HTTP, and says how long each was.
+fn receiver() -> (String, Receiver<usize>) {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (came, told) = channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let head: Vec<String> =
+                reader.by_ref().lines().map_while(Result::ok).take_while(|l| !l.is_empty()).collect();
+            let length =
+                head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            reader.read_exact(&mut body).unwrap();
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+            if came.send(body.len()).is_err() {
+                return;
+            }
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn exporters_come_stay_and_go() {
+    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let (address, came) = receiver();
+    let otlp = |name: &str, more: &str| {
+        format!("{{ name: {name}, endpoint: 'http://{address}/x?token=secret', protocol: http, interval: 1h{more} }}")
+    };
+    let with = |list: &[String]| format!("{CONFIG}exporters: {{ otlp: [{}] }}\n", list.join(", "));
+    let names = |world: &World| {
+        let usage = world.app().exports.usage();
+        usage.iter().map(|usage| usage.receiver.clone()).collect::<Vec<_>>()
+    };
+    for (list, told, expected) in [
+        (
+            vec![otlp("one", ""), otlp("two", ", logs: true")],
+            "0 unchanged, 2 started, 0 ended",
+            vec!["one", "two", "two/logs"],
+        ),
+        (
+            vec![otlp("two", ", logs: true"), otlp("one", "")],
+            "2 unchanged, 0 started, 0 ended",
+            vec!["two", "two/logs", "one"],
+        ),
+        (
+            vec![otlp("two", ", logs: true"), otlp("one", ", temporality: delta")],
+            "1 unchanged, 1 started, 1 ended",
+            vec!["two", "two/logs", "one"],
+        ),
+    ] {
+        world.write("kstrobe.yaml", &with(&list));
+        let answer = world.reload().unwrap();
+        assert!(answer.contains(&format!("\nexporters: {told}\n")), "{answer}");
+        assert_eq!(names(&world), expected);
+    }
+    // The one that ended sent a last report, though its time had not come.
+    let soon = std::time::Duration::from_secs(20);
+    assert!(came.recv_timeout(soon).unwrap() > 100);
+    world.write("kstrobe.yaml", &with(&[otlp("one", ", interval: 1s")]));
+    assert!(world.reload().is_err(), "a mistake, which changes nothing");
+    assert_eq!(names(&world).len(), 3);
+    world.write("kstrobe.yaml", CONFIG);
+    assert!(world.reload().unwrap().contains("exporters: 0 unchanged, 0 started, 2 ended\n"));
+    assert!(names(&world).is_empty());
+    assert!(came.recv_timeout(soon).unwrap() > 100);
+    assert!(came.recv_timeout(soon).unwrap() > 100);
+    assert!(!world.reload().unwrap().contains("exporters"));
 }
 
 #[test]

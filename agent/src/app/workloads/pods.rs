@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kstrobe_kube::config::Pem;
-use kstrobe_kube::pods::{self, Kubelet, NodePod, Source};
+use kstrobe_kube::pods::{self, Kubelet, Source};
 use kstrobe_kube::watch::Change;
 use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
 use tokio::runtime::Handle;
@@ -64,7 +64,7 @@ impl Teller {
             };
             let from = if matches!(source, Source::Api { .. }) { "API server" } else { "kubelet" };
             tracing::info!(from, node, "following pods");
-            let (tell, mut told) = mpsc::channel::<Change<NodePod>>(WAITING);
+            let (tell, mut told) = mpsc::channel::<Change<pods::NodePod>>(WAITING);
             let forward = async {
                 while let Some(change) = told.recv().await {
                     match change {

@@ -3,6 +3,15 @@ use std::io::Read;
 
 /// A service that records what a test's own recorder writes.
 fn service(name: &str, change: impl FnOnce(&mut Captures), record: Box<Record>) -> Arc<Service> {
+    service_that_tells(name, change, record, Box::new(|_, _, _| {}))
+}
+
+fn service_that_tells(
+    name: &str,
+    change: impl FnOnce(&mut Captures),
+    record: Box<Record>,
+    told: Box<Told>,
+) -> Arc<Service> {
     let dir = std::env::temp_dir().join(format!("kstrobe-service-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     let mut settings = Captures { dir: dir.display().to_string(), ..Captures::default() };
@@ -12,7 +21,7 @@ fn service(name: &str, change: impl FnOnce(&mut Captures), record: Box<Record>) 
         Form::Pprof => panic!("on purpose"),
         _ => Err("nothing to fold".to_owned()),
     };
-    Service::open(settings, Engine { record, convert: Box::new(convert) }).unwrap()
+    Service::open(settings, Engine { record, convert: Box::new(convert), told }).unwrap()
 }
 
 fn trigger() -> Trigger {
@@ -107,4 +116,28 @@ fn a_recorder_that_panics_is_a_capture_that_failed() {
     assert_eq!(capture.state, State::Failed);
     assert!(capture.error.contains("please report it"), "{}", capture.error);
     assert_eq!(service.usage().ended, [("api".to_owned(), "failed", 1)]);
+}
+
+#[test]
+fn ends_are_told_and_waited_for() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let hear = move |capture: &Capture, folder: &Path, (began, ended): (SystemTime, SystemTime)| {
+        // Slow to hear: the end of the service waits for it.
+        std::thread::sleep(Duration::from_millis(300));
+        let there = folder.join(Form::Dat.file()).is_file();
+        tell.send((capture.id.clone(), capture.state, there, began <= ended)).unwrap();
+        assert!(capture.state != State::Failed, "a panic there harms nobody");
+    };
+    let record = |request: &Request, folder: &Path, stop: &Stop| match &request.tracer {
+        None => at_once(request, folder, stop),
+        Some(_) => Err("on purpose".to_owned()),
+    };
+    let service = service_that_tells("tells", |_| {}, Box::new(record), Box::new(hear));
+    let failing = Request { tracer: Some("no".into()), ..request() };
+    for (request, state, there) in [(request(), State::Done, true), (failing, State::Failed, false)] {
+        let id = service.start(request, trigger()).unwrap();
+        ended(&service, &id);
+        service.close(Duration::from_secs(20));
+        assert_eq!(told.try_recv(), Ok((id.to_string(), state, there, true)));
+    }
 }

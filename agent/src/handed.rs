@@ -1,0 +1,235 @@
+//! `Probe` objects of the cluster: this node's part of them.
+//!
+//! Their texts stand beside the files of probes, and are read with these. Which of them are tried and what is said of them is
+//! decided by [`kstrobe_kube::custom::hand`]; here it is done.
+
+use crate::http::ProbeStatus;
+use crate::sources::SourceFile;
+use crate::sources::diag::{self, Diagnostic};
+use kstrobe_kube::custom::hand::{Change, Hand, Stand};
+use kstrobe_kube::custom::probe::{self, Probe, WantedProbe};
+use kstrobe_kube::custom::{self, Me, PROBES, Reporter};
+use kstrobe_kube::watch::backoff::Backoff;
+use kstrobe_kube::watch::{self, follow};
+use kstrobe_kube::{Client, Counters};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// How often it is looked how probes stand.
+const LOOK: Duration = Duration::from_secs(2);
+/// Labels of a node change seldom.
+const LABELS: Duration = Duration::from_secs(300);
+/// After a status that could not be written.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Changes that wait.
+const WAITING: usize = 64;
+
+/// Texts of probes that came from the cluster, for whoever reads probes.
+#[derive(Clone, Debug, Default)]
+pub struct Files(Arc<Mutex<Vec<Arc<SourceFile>>>>);
+
+impl Files {
+    /// Those that are to run now.
+    pub fn get(&self) -> Vec<Arc<SourceFile>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, texts: Vec<(String, String)>) {
+        let files = texts.iter().map(|(name, text)| file(name, text)).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = files;
+    }
+}
+
+/// Its name is no built-in file's: those cannot be replaced from outside of the node's own configuration.
+fn file(name: &str, text: &str) -> Arc<SourceFile> {
+    Arc::new(SourceFile { name: format!("{name}.probe.kstrobe.dev.yaml"), text: text.to_owned() })
+}
+
+/// Reads all probes anew and says why not, if it cannot. It may block.
+pub type Reload = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// How the probes that run stand.
+pub type Standing = Arc<dyn Fn() -> Vec<ProbeStatus> + Send + Sync>;
+
+/// Who follows the objects.
+pub struct Handed {
+    /// The API server.
+    pub client: Client,
+    /// Where the objects are: the agent's own namespace.
+    pub namespace: String,
+    /// This node.
+    pub node: String,
+    /// What fails is counted here.
+    pub counters: Arc<Counters>,
+    /// Where their texts go.
+    pub files: Files,
+    /// Has the texts read.
+    pub reload: Reload,
+    /// Asked what came of them.
+    pub standing: Standing,
+}
+
+/// Does this node's part of all objects, for ever.
+pub async fn run(handed: Handed) {
+    let (tell, mut told) = mpsc::channel(WAITING);
+    let watched = custom::watched(&PROBES, &handed.namespace);
+    let following = follow(handed.client.clone(), watched, probe::read, handed.counters.clone(), tell);
+    let working = async {
+        let began = Instant::now();
+        let reporter =
+            Reporter { client: handed.client.clone(), counters: handed.counters.clone(), backoff: Backoff::default() };
+        let mut work = Work { handed, reporter, began, hand: Hand::default(), objects: BTreeMap::new(), synced: false };
+        let mut labels = Labels::default();
+        let mut quiet_until = Duration::ZERO;
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                change = told.recv() => match change {
+                    Some(change) => work.hear(change),
+                    None => return,
+                },
+                _ = tick.tick() => {}
+            }
+            // Before the first list is whole, what is missing is not gone.
+            if !work.synced {
+                continue;
+            }
+            let labels = labels.of(&work.handed, began.elapsed()).await;
+            let me = Me { node: &work.handed.node.clone(), labels, pods: &[] };
+            work.try_all(&me).await;
+            if began.elapsed() >= quiet_until && !work.report(&me).await {
+                quiet_until = began.elapsed() + PAUSE;
+            }
+        }
+    };
+    tokio::join!(following, working);
+}
+
+/// Labels of the node, for selectors.
+#[derive(Default)]
+struct Labels {
+    found: BTreeMap<String, String>,
+    until: Option<Duration>,
+}
+
+impl Labels {
+    async fn of(&mut self, handed: &Handed, now: Duration) -> &BTreeMap<String, String> {
+        if self.until.is_none_or(|until| until <= now) {
+            match custom::node_labels(&handed.client, &handed.node).await {
+                Ok(labels) => self.found = labels,
+                Err(error) => {
+                    handed.counters.failure("node", &error);
+                    tracing::warn!(node = handed.node, %error, "labels of the node are not known: selectors of nodes do not fit it");
+                }
+            }
+            self.until = Some(now + LABELS);
+        }
+        &self.found
+    }
+}
+
+struct Work {
+    handed: Handed,
+    reporter: Reporter,
+    began: Instant,
+    hand: Hand,
+    objects: BTreeMap<String, Probe>,
+    synced: bool,
+}
+
+impl Work {
+    fn hear(&mut self, change: watch::Change<Probe>) {
+        match change {
+            watch::Change::Seen(probe) => _ = self.objects.insert(probe.head.uid.clone(), probe),
+            watch::Change::Gone(uid) => _ = self.objects.remove(&uid),
+            watch::Change::Synced => self.synced = true,
+        }
+    }
+
+    fn wanted(&self, me: &Me<'_>) -> Vec<WantedProbe> {
+        probe::wanted(&self.objects.values().cloned().collect::<Vec<_>>(), me)
+    }
+
+    /// Puts the changes to the agent, one after another.
+    async fn try_all(&mut self, me: &Me<'_>) {
+        let wanted = self.wanted(me);
+        while let Some(change) = self.hand.next(&wanted, self.began.elapsed()) {
+            let result = match &change {
+                Change::Take(WantedProbe { name, text: Ok(text), .. }) => match wrong(name, text) {
+                    Some(wrong) => Err(wrong),
+                    None => self.put(&change).await,
+                },
+                // What nobody can read is not put to anybody.
+                Change::Take(_) => Ok(()),
+                Change::End(_) => self.put(&change).await,
+            };
+            match (&change, &result) {
+                (Change::Take(WantedProbe { name, text, .. }), result) => {
+                    match text.as_ref().err().or(result.as_ref().err()) {
+                        None => tracing::info!(object = name, "a probe of the cluster was taken"),
+                        Some(reason) => tracing::warn!(
+                            object = name,
+                            reason = reason.trim_end(),
+                            "a probe of the cluster is refused"
+                        ),
+                    }
+                }
+                (Change::End(uid), _) => tracing::info!(uid, "a probe of the cluster has ended"),
+            }
+            self.hand.done(change, result, self.began.elapsed());
+        }
+    }
+
+    /// Has the agent read its probes with this change, or without it when it does not take it.
+    async fn put(&self, change: &Change) -> Result<(), String> {
+        self.handed.files.set(self.hand.texts(Some(change)));
+        let result = self.reload().await;
+        if result.is_err() && matches!(change, Change::Take(_)) {
+            self.handed.files.set(self.hand.texts(None));
+            // So that nobody takes the configuration for a wrong one.
+            if let Err(reason) = self.reload().await {
+                tracing::warn!(reason = reason.trim_end(), "the configuration is not taken without it either");
+            }
+        }
+        result
+    }
+
+    async fn reload(&self) -> Result<(), String> {
+        let reload = self.handed.reload.clone();
+        let done = tokio::task::spawn_blocking(move || reload()).await;
+        done.unwrap_or_else(|error| Err(format!("the reload failed: {error}")))
+    }
+
+    /// Says how they stand; false when that could not be written.
+    async fn report(&mut self, me: &Me<'_>) -> bool {
+        let standing = self.handed.standing.clone();
+        let Ok(standing) = tokio::task::spawn_blocking(move || standing()).await else { return false };
+        let wanted = self.wanted(me);
+        let has = self.hand.states(&wanted, |text| stands(text, &standing));
+        let objects: Vec<Probe> = self.objects.values().cloned().collect();
+        let mut written = true;
+        for report in probe::reports(&objects, me, &has) {
+            if let Err(error) = self.reporter.probe(&report).await {
+                tracing::warn!(object = report.name, %error, "the status of a probe is not written");
+                written = false;
+            }
+        }
+        written
+    }
+}
+
+/// What is wrong with a text alone, for a person.
+fn wrong(name: &str, text: &str) -> Option<String> {
+    let (_, diagnostics) = kstrobe_config::probes(&[file(name, text)]);
+    diagnostics.iter().any(Diagnostic::is_error).then(|| diag::render(&diagnostics))
+}
+
+/// How the probes of a text stand among all.
+fn stands(text: &str, all: &[ProbeStatus]) -> Vec<Stand> {
+    let (probes, _) = kstrobe_config::probes(&[file("", text)]);
+    let of = |name: &str| all.iter().find(|status| status.name == name);
+    let found = probes.iter().filter_map(|probe| of(&probe.name.value));
+    found.map(|status| Stand { reason: status.reason.clone(), throttled: status.throttled.clone() }).collect()
+}
