@@ -66,8 +66,14 @@ pub fn limits() -> Vec<(&'static str, String)> {
             "`workloads.walk`",
             format!("at least {}, {} by default", ns(workloads::MIN_WALK_NS), ns(workloads::DEFAULT_WALK_NS)),
         ),
-        ("`workloads.grace`", format!("{} by default", ns(workloads::DEFAULT_GRACE_NS))),
-        ("`workloads.wait`", format!("{} by default", ns(workloads::DEFAULT_WAIT_NS))),
+        (
+            "`workloads.grace`",
+            format!("at least {}, {} by default", ns(workloads::MIN_NS), ns(workloads::DEFAULT_GRACE_NS)),
+        ),
+        (
+            "`workloads.wait`",
+            format!("at least {}, {} by default", ns(workloads::MIN_NS), ns(workloads::DEFAULT_WAIT_NS)),
+        ),
         ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
         ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),
         ("`interval:`", format!("{} to {}", ns(hook::MIN_PERIOD_NS), ns(hook::MAX_PERIOD_NS))),
