@@ -265,7 +265,7 @@ fn root_fleet_three_nodes_become_one_file() {
         let moved = clock["epoch_offset_end_ns"].as_i64().unwrap() - clock["epoch_offset_start_ns"].as_i64().unwrap();
         assert!(clock["name"] == "mono" && moved.abs() < 100 * MS, "{clock}");
     }
-    let dat = |node: &str| dat::read(&files[&format!(".kstrobe/nodes/{node}/trace.dat")]).unwrap().trace;
+    let dat = |node: &str| dat::read(&files[&format!(".kstrobe/nodes/{node}.dat")]).unwrap().trace;
     let recorded: BTreeMap<String, Vec<i64>> = NODES.map(|node| (node.to_owned(), marks(&dat(node)))).into();
     one_timeline(&recorded, &made);
     let softirqs = dat("n1").events().filter(|event| event.is("irq", "softirq_entry")).count();
@@ -360,7 +360,7 @@ fn root_fleet_a_node_that_dies_is_told_and_spoils_nothing() {
     assert_eq!(manifest["nodes"][1]["failed_at"], "recording");
     let dats: BTreeMap<String, Vec<i64>> = ["n1", "n3"]
         .map(|node| {
-            let trace = dat::read(&files[&format!(".kstrobe/nodes/{node}/trace.dat")]).unwrap().trace;
+            let trace = dat::read(&files[&format!(".kstrobe/nodes/{node}.dat")]).unwrap().trace;
             (node.to_owned(), marks(&trace))
         })
         .into();
