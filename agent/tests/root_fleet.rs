@@ -369,6 +369,11 @@ fn root_fleet_a_node_that_dies_is_told_and_spoils_nothing() {
         let names: Vec<_> = machines.iter().map(|machine| machine["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["n1", "n3"]);
     }
+    // What the killed agent left in tracefs is put right by the next recorder.
+    let file = cluster.folder.0.join("swept.dat");
+    let sweep = ["capture", "-e", "sched:sched_process_exec", "--duration", "10ms", "-o", file.to_str().unwrap()];
+    let swept = done(&mut support::agent::command(&sweep));
+    assert_eq!(swept.code, Some(0), "{}", swept.err);
     // A node without an agent is one that fails.
     let missing = cluster.kubectl(&["probes", "--node", "n1,n9"]);
     assert_eq!(missing.code, Some(1));
