@@ -265,7 +265,7 @@ fn root_fleet_three_nodes_become_one_file() {
         let moved = clock["epoch_offset_end_ns"].as_i64().unwrap() - clock["epoch_offset_start_ns"].as_i64().unwrap();
         assert!(clock["name"] == "mono" && moved.abs() < 100 * MS, "{clock}");
     }
-    let dat = |node: &str| dat::read(&files[&format!(".kstrobe/nodes/{node}/trace.dat")]).unwrap().trace;
+    let dat = |node: &str| dat::read(&files[&format!(".kstrobe/nodes/{node}.dat")]).unwrap().trace;
     let recorded: BTreeMap<String, Vec<i64>> = NODES.map(|node| (node.to_owned(), marks(&dat(node)))).into();
     one_timeline(&recorded, &made);
     let softirqs = dat("n1").events().filter(|event| event.is("irq", "softirq_entry")).count();
@@ -360,7 +360,7 @@ fn root_fleet_a_node_that_dies_is_told_and_spoils_nothing() {
     assert_eq!(manifest["nodes"][1]["failed_at"], "recording");
     let dats: BTreeMap<String, Vec<i64>> = ["n1", "n3"]
         .map(|node| {
-            let trace = dat::read(&files[&format!(".kstrobe/nodes/{node}/trace.dat")]).unwrap().trace;
+            let trace = dat::read(&files[&format!(".kstrobe/nodes/{node}.dat")]).unwrap().trace;
             (node.to_owned(), marks(&trace))
         })
         .into();
@@ -369,6 +369,11 @@ fn root_fleet_a_node_that_dies_is_told_and_spoils_nothing() {
         let names: Vec<_> = machines.iter().map(|machine| machine["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["n1", "n3"]);
     }
+    // What the killed agent left in tracefs is put right by the next recorder.
+    let file = cluster.folder.0.join("swept.dat");
+    let sweep = ["capture", "-e", "sched:sched_process_exec", "--duration", "10ms", "-o", file.to_str().unwrap()];
+    let swept = done(&mut support::agent::command(&sweep));
+    assert_eq!(swept.code, Some(0), "{}", swept.err);
     // A node without an agent is one that fails.
     let missing = cluster.kubectl(&["probes", "--node", "n1,n9"]);
     assert_eq!(missing.code, Some(1));

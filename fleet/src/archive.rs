@@ -14,13 +14,13 @@ pub const MERGED: &str = "fleet.pftrace";
 /// What is no trace for Perfetto.
 pub const OTHERS: &str = ".kstrobe";
 
-/// Name of a node's `trace.dat`.
+/// Name of a node's recording: trace-cmd shows several by the last part of their names.
 pub fn dat_of(node: &str) -> String {
     // Names of nodes are DNS names; whatever else comes must stay in its folder.
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = node.chars().map(safe).collect();
     let name = if name.trim_matches('.').is_empty() { "node".to_owned() } else { name };
-    format!("{OTHERS}/nodes/{name}/trace.dat")
+    format!("{OTHERS}/nodes/{name}.dat")
 }
 
 /// An archive that is being written. No file is in memory as a whole.
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn names_stay_in_their_folder() {
-        assert_eq!(dat_of("ip-10-0-0-7.ec2.internal"), ".kstrobe/nodes/ip-10-0-0-7.ec2.internal/trace.dat");
-        assert_eq!(dat_of("../../etc"), ".kstrobe/nodes/.._.._etc/trace.dat");
-        assert_eq!(dat_of(".."), ".kstrobe/nodes/node/trace.dat");
+        assert_eq!(dat_of("ip-10-0-0-7.ec2.internal"), ".kstrobe/nodes/ip-10-0-0-7.ec2.internal.dat");
+        assert_eq!(dat_of("../../etc"), ".kstrobe/nodes/.._.._etc.dat");
+        assert_eq!(dat_of(".."), ".kstrobe/nodes/node.dat");
     }
 }

@@ -188,7 +188,7 @@ async fn all_nodes_begin_together_and_deliver() {
     let manifest = &made.outcome.manifest;
     assert_eq!((made.outcome.exit_code, manifest.downloaded, manifest.failed), (0, 3, 0), "{manifest:#?}");
     let names: Vec<_> = made.files.keys().map(String::as_str).collect();
-    let dats = ["n1", "n2", "n3"].map(|node| format!(".kstrobe/nodes/{node}/trace.dat"));
+    let dats = ["n1", "n2", "n3"].map(|node| format!(".kstrobe/nodes/{node}.dat"));
     assert_eq!(names, [".kstrobe/manifest.json", &dats[0], &dats[1], &dats[2], "fleet.pftrace"]);
     // One moment, told to each by its own clock.
     let state = lock(&made.fakes.state);
