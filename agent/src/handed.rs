@@ -166,10 +166,16 @@ impl Work {
                 Change::End(_) => self.put(&change).await,
             };
             match (&change, &result) {
-                (Change::Take(WantedProbe { name, text, .. }), result) => match text.as_ref().err().or(result.as_ref().err()) {
-                    None => tracing::info!(object = name, "a probe of the cluster was taken"),
-                    Some(reason) => tracing::warn!(object = name, reason = reason.trim_end(), "a probe of the cluster is refused"),
-                },
+                (Change::Take(WantedProbe { name, text, .. }), result) => {
+                    match text.as_ref().err().or(result.as_ref().err()) {
+                        None => tracing::info!(object = name, "a probe of the cluster was taken"),
+                        Some(reason) => tracing::warn!(
+                            object = name,
+                            reason = reason.trim_end(),
+                            "a probe of the cluster is refused"
+                        ),
+                    }
+                }
                 (Change::End(uid), _) => tracing::info!(uid, "a probe of the cluster has ended"),
             }
             self.hand.done(change, result, self.began.elapsed());

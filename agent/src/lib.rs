@@ -11,6 +11,8 @@ pub mod http;
 pub mod kernel;
 pub mod logging;
 pub mod metrics;
+pub mod neighbours;
+pub mod objects;
 pub mod plan;
 pub mod polls;
 pub mod prepare;

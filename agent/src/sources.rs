@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
-use kstrobe_config::model::{Agent, Location, Probe, Spanned};
+pub use kstrobe_config::model::PodSource;
+use kstrobe_config::model::{Agent, Location, Owner, Probe, Shape, Spanned};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes};
 
@@ -116,6 +117,7 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
     diagnostics.append(&mut more);
     for probe in &mut all {
         probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
+        apply_override(probe, agent);
     }
     let (chosen, mut unknown) = choose(all.clone(), agent, choice);
     let runs = |probe: &Probe| chosen.iter().any(|chosen| chosen.name.value == probe.name.value);
@@ -126,6 +128,24 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
     let known = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
     diagnostics.append(&mut unknown);
     (known.then_some(chosen), diagnostics)
+}
+
+/// Adds what the configuration asks for to a probe. A label that a metric has already stays as it is. What is said of the probe
+/// itself stands over what is said of its pack.
+fn apply_override(probe: &mut Probe, agent: &Agent) {
+    let of = |name: &str| agent.overrides.iter().find(|o| o.name.value == *name);
+    // Of a pack, what workloads have to do with: its rows and what is nobody's stay as they are.
+    let anybodys = !matches!(probe.shape, Shape::Poll { .. }) && probe.owner != Owner::Nobody;
+    let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack).filter(|_| anybodys)) else { return };
+    probe.also.clone_from(&wanted.filter);
+    for metric in &mut probe.metrics {
+        for label in &wanted.labels {
+            if metric.labels.iter().all(|(name, _)| name.value != label.value) {
+                metric.labels.push((label.clone(), label.clone()));
+            }
+        }
+        metric.max_series = wanted.max_series.unwrap_or(metric.max_series);
+    }
 }
 
 /// YAML files right in a directory, in name order. A mounted ConfigMap shows each key as a link beside hidden folders.
@@ -169,7 +189,7 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
             ..problem(format!("there is no probe `{name}`"))
         });
     };
-    for s in agent.enable.iter().chain(&agent.disable) {
+    for s in agent.enable.iter().chain(&agent.disable).chain(agent.overrides.iter().map(|o| &o.name)) {
         unknown(&s.value, Some(s));
     }
     for name in choice.enable.iter().chain(&choice.disable).chain(&choice.only) {
@@ -257,6 +277,26 @@ metrics: { b_total: { type: counter } }
         assert_eq!(chosen(Choice::default()), "");
         assert_eq!(chosen(Choice { enable: pack(), ..Choice::default() }), "a b");
         assert_eq!(chosen(Choice { only: pack(), ..Choice::default() }), "a b");
+    }
+
+    #[test]
+    fn overrides_add_to_probes_and_packs() {
+        let config = "probes: { override: { pack: { labels: [unit] }, a: { labels: [pod, namespace], max_series: 7, where: pid > 1 } } }";
+        let file = |name: &str, text: &str| Arc::new(SourceFile { name: name.into(), text: text.into() });
+        let text = FILE.replace("b_total: { type: counter }", "b_total: { type: counter, labels: { unit: comm } }");
+        let agent = kstrobe_config::agent(&file("kstrobe.yaml", config)).0.unwrap();
+        let choice = Choice { only: vec!["a".into(), "b".into()], ..Choice::default() };
+        let (chosen, told) = chosen_of((vec![file("pack.yaml", &text)], vec![]), &agent, &choice);
+        assert_eq!(told.iter().map(Diagnostic::one_line).collect::<Vec<_>>(), Vec::<String>::new());
+        let probes = chosen.unwrap();
+        let labels = |probe: &Probe| -> Vec<String> {
+            let labels = probe.metrics[0].labels.iter();
+            labels.map(|(name, value)| format!("{}={}", name.value, value.value)).collect()
+        };
+        let [a, b] = probes.as_slice() else { panic!("two probes") };
+        assert_eq!((labels(a), a.metrics[0].max_series), (vec!["pod=pod".into(), "namespace=namespace".into()], 7));
+        assert_eq!(a.also.as_ref().map(|also| also.value.as_str()), Some("pid > 1"));
+        assert_eq!((labels(b), b.metrics[0].max_series), (vec!["unit=comm".to_owned()], 1024), "its own label stays");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod config;
 mod exports;
 mod process;
 mod web;
+mod workloads;
 
 use kstrobe_export::{Format, to_text_0_0_4};
 use prometheus_client::collector::Collector;
@@ -52,6 +53,35 @@ pub struct Observed {
     pub web: Option<kstrobe_web::Counts>,
     /// One per receiver that is sent to.
     pub exports: Vec<kstrobe_push::Usage>,
+    /// When some probe asks for names of cgroups.
+    pub workloads: Option<WorkloadsUse>,
+}
+
+/// What is known of the node's workloads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorkloadsUse {
+    /// Cgroups by what is known of them.
+    pub cgroups: Vec<(&'static str, u64)>,
+    /// Pods that can name cgroups.
+    pub pods: u64,
+    /// Time of the last look at all cgroups.
+    pub walk: Duration,
+    /// What could not be read of them.
+    pub walk_errors: u64,
+    /// Shown without the names of their pod.
+    pub unresolved: u64,
+    /// Names that came after that.
+    pub late: u64,
+    /// Ids that mean another cgroup than before.
+    pub reused: u64,
+    /// Forgotten after their end.
+    pub expired: u64,
+    /// Meant by a condition whose map is full.
+    pub unselected: u64,
+    /// Requests to Kubernetes that failed: of what, and why.
+    pub failures: Vec<(&'static str, &'static str, u64)>,
+    /// What was done and seen there.
+    pub events: Vec<(&'static str, u64)>,
 }
 
 /// Whether a hook is attached.
@@ -137,6 +167,8 @@ pub struct SeriesUse {
     pub overflowed: u64,
     /// Keys given back after their time to live.
     pub evicted: u64,
+    /// Where labels are names of cgroups: keys that wait for them.
+    pub waiting: Option<usize>,
 }
 
 /// Most bytes of a text of free form in a label; `/api/v1/probes` has all of it.
@@ -297,12 +329,16 @@ impl Collector for ObservedCollector {
         family(out, "series_overflow", help, None, overflow)?;
         let evicted = observed.series.iter().map(|series| (labels(series), ConstCounter::new(series.evicted)));
         family(out, "series_evicted", "Label sets given back after their time to live.", None, evicted)?;
+        let waiting = observed.series.iter().filter_map(|s| Some((labels(s), ConstGauge::new(s.waiting? as u64))));
+        let help = "Label sets that are not shown yet, as the names of their cgroups are not known.";
+        family(out, "series_waiting", help, None, waiting)?;
         let events = observed.events.iter().map(|e| ([("probe", e.probe.clone())], ConstCounter::new(e.events)));
         family(out, "slow_events", "Single events that came, by probe.", None, events)?;
         encode_iterations(out, &observed.iterations)?;
         encode_budgets(out, &observed.budgets)?;
         captures::encode(out, &observed)?;
         observed.web.iter().try_for_each(|counts| web::encode(out, counts))?;
+        observed.workloads.iter().try_for_each(|used| workloads::encode(out, used))?;
         exports::encode(out, &observed)
     }
 }
@@ -387,6 +423,17 @@ fn family<L: EncodeLabelSet, M: EncodeMetric>(
     Ok(())
 }
 
+/// A metric without labels.
+fn single(
+    out: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
+    metric: impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(out.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -421,7 +468,7 @@ mod tests {
             }],
             maps: vec![MapUse { probe: probe(), map: "keys".into(), entries: 3, capacity: 64 }],
             losses: vec![Lost { probe: probe(), reason: "no_start", events: 2 }],
-            series: vec![SeriesUse { probe: probe(), overflowed: 5, evicted: 6 }],
+            series: vec![SeriesUse { probe: probe(), overflowed: 5, evicted: 6, waiting: Some(7) }],
             events: vec![EventCount { probe: probe(), events: 9 }],
             budgets: vec![BudgetUse { probe: probe(), one_of: 8, over: true, throttled: 2 }],
             iterations: vec![IterationUse { probe: probe(), took: Duration::from_millis(250), late: 3 }],
@@ -443,6 +490,19 @@ mod tests {
                 queue_bytes: 32,
                 last_success: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
             }],
+            workloads: Some(WorkloadsUse {
+                cgroups: vec![("named", 7), ("waiting", 1), ("ended", 2)],
+                pods: 3,
+                walk: Duration::from_millis(5),
+                walk_errors: 4,
+                unresolved: 5,
+                late: 6,
+                reused: 8,
+                expired: 9,
+                unselected: 10,
+                failures: vec![("pods", "timeout", 11)],
+                events: vec![("listed", 12)],
+            }),
             web: Some(kstrobe_web::Counts {
                 open: 2,
                 accepted: 7,
@@ -493,6 +553,7 @@ mod tests {
                 r#"kstrobe_lost_total{probe="softirq",reason="no_start"} 2"#,
                 r#"kstrobe_series_overflow_total{probe="softirq"} 5"#,
                 r#"kstrobe_series_evicted_total{probe="softirq"} 6"#,
+                r#"kstrobe_series_waiting{probe="softirq"} 7"#,
                 r#"kstrobe_slow_events_total{probe="softirq"} 9"#,
                 "kstrobe_events_unwritten_total 1",
                 r#"kstrobe_probe_sampling_ratio{probe="softirq"} 0.125"#,
@@ -506,6 +567,17 @@ mod tests {
                 r#"kstrobe_captures_evicted_total{reason="ttl"} 2"#,
                 r#"kstrobe_captures_evicted_total{reason="quota"} 3"#,
                 r#"kstrobe_rule_captures_total{rule="slow_recv",result="cooldown"} 5"#,
+                r#"kstrobe_workloads_cgroups{state="waiting"} 1"#,
+                "kstrobe_workloads_pods 3",
+                "kstrobe_workloads_walk_seconds 0.005",
+                "kstrobe_workloads_walk_errors_total 4",
+                "kstrobe_workloads_unresolved_total 5",
+                "kstrobe_workloads_late_total 6",
+                "kstrobe_workloads_reused_total 8",
+                "kstrobe_workloads_expired_total 9",
+                "kstrobe_workloads_unselected 10",
+                r#"kstrobe_kubernetes_failures_total{request="pods",reason="timeout"} 11"#,
+                r#"kstrobe_kubernetes_events_total{event="listed"} 12"#,
                 "kstrobe_http_open_connections 2",
                 "kstrobe_http_connections_total 7",
                 r#"kstrobe_http_connections_ended_total{reason="idle"} 3"#,

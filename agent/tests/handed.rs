@@ -31,7 +31,9 @@ fn read(files: &Files) -> Result<Vec<String>, String> {
 }
 
 fn text(name: &str) -> String {
-    format!("probe: {name}\nsummary: Wakeups.\nat: rawtracepoint:sched_waking\nmetrics: {{ {name}_total: {{ type: counter }} }}\n")
+    format!(
+        "probe: {name}\nsummary: Wakeups.\nat: rawtracepoint:sched_waking\nmetrics: {{ {name}_total: {{ type: counter }} }}\n"
+    )
 }
 
 fn world() -> World {
@@ -140,5 +142,7 @@ fn probes_of_the_cluster_are_taken_one_by_one() {
     // The other way round: a node that is no longer meant has nothing to say.
     assert!(!world.entry("mapped").is_null());
     world.change("mapped", json!({"nodeName": "n2", "yaml": text("mapped")}));
-    kstrobe_witness::wait_for("its entry goes", Duration::from_secs(30), || world.entry("mapped").is_null().then_some(()));
+    kstrobe_witness::wait_for("its entry goes", Duration::from_secs(30), || {
+        world.entry("mapped").is_null().then_some(())
+    });
 }

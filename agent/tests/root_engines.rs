@@ -36,8 +36,12 @@ fn left(loaded: &Loaded) -> Left {
 }
 
 /// Runs all programs once in the order of events, which is the reverse of the order in which they attach.
-fn run(loader: &mut Loader, artifact: &Artifact, ctx: &[u64]) -> Result<Left, String> {
+fn run(loader: &mut Loader, artifact: &Artifact, ctx: &[u64], selected: &[u64]) -> Result<Left, String> {
     let loaded = loaded(loader, artifact)?;
+    let ids = selected.iter().copied().collect();
+    for condition in &artifact.module.layout.selected {
+        loaded.maps().select(condition.map, &ids).map_err(|error| error.to_string())?;
+    }
     for program in artifact.programs.iter().rev() {
         loaded.test_run(&program.name, ctx).map_err(|error| format!("test run: {error}"))?;
     }
@@ -115,7 +119,8 @@ fn run_case(loader: &mut Loader, arena: &Arena, case: &Case) -> Result<(), Strin
     let artifact = compiled(&case.program, &case.target(false, false))?;
     let (_own, placed) = arena.place(case);
     for row in &case.rows {
-        let left = run(loader, &artifact, &case.context(row, &placed)).map_err(|e| format!("`{}`: {e}", row.line))?;
+        let left = run(loader, &artifact, &case.context(row, &placed), &case.selected);
+        let left = left.map_err(|e| format!("`{}`: {e}", row.line))?;
         judge(row, &artifact.module.layout, &left)?;
     }
     Ok(())

@@ -3,11 +3,13 @@
 mod capture;
 mod exporter;
 mod web;
+mod workloads;
 
 pub use capture::*;
 pub use exporter::*;
 use std::sync::Arc;
 pub use web::*;
+pub use workloads::*;
 
 /// A YAML file: its name as shown to people and its text.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +59,10 @@ pub struct Probe {
     pub shape: Shape,
     /// `where:` of the document.
     pub filter: Option<Spanned<String>>,
+    /// Another condition: `where:` of the probe's `probes.override`.
+    pub also: Option<Spanned<String>>,
+    /// `owner:`.
+    pub owner: Owner,
     /// Metrics in file order.
     pub metrics: Vec<Metric>,
     /// `slow:`.
@@ -67,6 +73,23 @@ pub struct Probe {
     pub budget_ppm: Option<u64>,
     /// `engine:`, default [`Engine::Bpf`].
     pub engine: Engine,
+}
+
+/// `owner:` whose the events are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// The task's that runs.
+    #[default]
+    Current,
+    /// `none`
+    Nobody,
+    /// An expression, or `{start: .., end: ..}`.
+    Of {
+        /// Where events are measured.
+        end: Spanned<String>,
+        /// At the start of a span.
+        start: Option<Spanned<String>>,
+    },
 }
 
 /// What runs a probe.
@@ -348,6 +371,12 @@ pub struct Agent {
     pub disable: Vec<Spanned<String>>,
     /// `probes.directory:` of YAML files, besides the embedded ones.
     pub probes_directory: Option<Spanned<String>>,
+    /// `probes.override:` in file order.
+    pub overrides: Vec<Override>,
+    /// `kubernetes:`.
+    pub kubernetes: Kubernetes,
+    /// `workloads:`.
+    pub workloads: Workloads,
     /// `limits.budget_cpu_percent:` of each probe, in millionths of one CPU's time, default 2 %; 0 for none.
     pub budget_ppm: u64,
     /// `limits.native_bucket_limit:` populated buckets of a native histogram, default 160; 0 for no limit.

@@ -1,6 +1,6 @@
 //! What the language page lists: taken from the code, so that the page can be compared with it.
 
-use crate::check::{self, buckets, hook, metric, sampling, slow, stacks, steps};
+use crate::check::{self, buckets, hook, metric, owner, sampling, slow, stacks, steps, workloads};
 use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
@@ -16,6 +16,7 @@ pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
         metric::KEYS,
         buckets::KEYS,
         slow::KEYS,
+        owner::KEYS,
     ]
     .map(|k| (k.of, k.known.to_vec()))
     .into();
@@ -61,6 +62,12 @@ pub fn limits() -> Vec<(&'static str, String)> {
             "`limits.native_bucket_limit`",
             format!("0 to {}, {} by default", check::MAX_NATIVE_BUCKETS, check::DEFAULT_NATIVE_BUCKETS),
         ),
+        (
+            "`workloads.walk`",
+            format!("at least {}, {} by default", ns(workloads::MIN_WALK_NS), ns(workloads::DEFAULT_WALK_NS)),
+        ),
+        ("`workloads.grace`", format!("{} by default", ns(workloads::DEFAULT_GRACE_NS))),
+        ("`workloads.wait`", format!("{} by default", ns(workloads::DEFAULT_WAIT_NS))),
         ("`span.max_entries`", format!("1 to {}, {} by default", check::MAX_ENTRIES, check::DEFAULT_MAX_OPEN)),
         ("`poll.every`", format!("at least {}, {} by default", ns(check::MIN_EVERY_NS), ns(check::DEFAULT_EVERY_NS))),
         ("`interval:`", format!("{} to {}", ns(hook::MIN_PERIOD_NS), ns(hook::MAX_PERIOD_NS))),

@@ -1,6 +1,6 @@
 //! What is loaded from good files: values, defaults, places, and names across files.
 
-use kstrobe_config::model::{Agent, Buckets, Hook, Metric, MetricKind, Probe, Shape, SourceFile};
+use kstrobe_config::model::{Agent, Buckets, Hook, Metric, MetricKind, Owner, Probe, Shape, SourceFile};
 use kstrobe_config::{Severity, agent, embedded, probes, render};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -193,4 +193,23 @@ fn an_agent_file_gives_values_and_defaults() {
     assert_eq!(full.probes_directory.unwrap().value, "/etc/x");
     let (none, diagnostics) = agent(&file("kstrobe.yaml", "lisen: \":1\"\n"));
     assert!(none.is_none() && diagnostics[0].severity == Severity::Error);
+}
+
+#[test]
+fn whose_events_are() {
+    let owner = |shape: &str, owner: &str| {
+        let text =
+            format!("probe: p\nsummary: A probe.\n{shape}\n{owner}\nmetrics: {{ x_total: {{ type: counter }} }}\n");
+        load(&text).remove(0).owner
+    };
+    let at = "at: rawtracepoint:sched_waking";
+    let span = "span: { start: rawtracepoint:sched_waking, end: rawtracepoint:sched_switch, by: cpu }";
+    assert_eq!(owner(at, ""), Owner::Current);
+    assert_eq!(owner(at, "owner: none"), Owner::Nobody);
+    let Owner::Of { end, start: None } = owner(at, "owner: args.p") else { panic!("an owner") };
+    assert_eq!(end.value, "args.p");
+    let Owner::Of { end, start: Some(start) } = owner(span, "owner: { end: args.next, start: args.p }") else {
+        panic!("two owners")
+    };
+    assert_eq!((end.value.as_str(), start.value.as_str()), ("args.next", "args.p"));
 }

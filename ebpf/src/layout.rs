@@ -8,7 +8,7 @@
 
 use crate::buckets::Scheme;
 pub use crate::program::StackSpec;
-use crate::typed::{Decoder, Ty};
+use crate::typed::{Decoder, Selector, Ty};
 use std::sync::Arc;
 
 /// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
@@ -46,6 +46,17 @@ pub struct Layout {
     pub state: Option<StateMap>,
     /// What the agent tells running programs.
     pub control: Option<ControlMap>,
+    /// Which cgroups conditions mean; the agent keeps them current.
+    pub selected: Vec<SelectedMap>,
+}
+
+/// The ids of the cgroups that a condition means: a hash from id (u64) to a u32 that nobody reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectedMap {
+    /// The hash. Empty until the agent fills it, and then nothing passes.
+    pub map: MapId,
+    /// Which cgroups belong in it.
+    pub selector: Selector,
 }
 
 /// States of steps. The kernel drops the one that was used least recently when there is no room, and does not say so: what came,
@@ -225,7 +236,7 @@ pub struct KeyField {
     pub names: Vec<String>,
     /// Type of the stored value; little-endian, zero- or sign-extended as the type says.
     pub ty: Ty,
-    /// Bytes from the key's start (hash keys only).
+    /// Bytes from the key's start (hash keys only). Labels that show one value in several ways lie at one offset.
     pub offset: u32,
     /// How to print it.
     pub decoder: Decoder,

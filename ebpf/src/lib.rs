@@ -167,7 +167,8 @@ fn seen_by<'t>(program: &Program, target: &'t Target) -> Cow<'t, Target> {
 /// Where each text of the program stands.
 fn lines(program: &Program) -> build::Lines {
     let mut texts = vec![&program.name];
-    texts.extend(&program.filter);
+    // What a configuration adds stands in another file than the probe.
+    texts.extend(program.filter.iter().chain(program.owner.texts()));
     match &program.shape {
         program::Shape::At(hooks) => texts.extend(hooks.iter().map(|h| &h.text)),
         program::Shape::Span(s) => {

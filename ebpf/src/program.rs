@@ -33,6 +33,10 @@ pub struct Program {
     pub shape: Shape,
     /// `where`: events (for a span: ends) for which this is false are ignored.
     pub filter: Option<Text>,
+    /// Another one, that must hold as well.
+    pub also: Option<Text>,
+    /// Whose its events are, where a label or a condition asks by name.
+    pub owner: Owner,
     /// What it measures, in the user's order.
     pub metrics: Vec<Metric>,
     /// `slow:` one record per measurement that is worth looking at.
@@ -42,6 +46,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// All that is asked of every measurement.
+    pub fn filters(&self) -> impl Iterator<Item = &Text> {
+        self.filter.iter().chain(&self.also)
+    }
+
     /// Every hook, in the user's order; alternatives stand for themselves.
     pub fn hooks<'a>(&'a self) -> Vec<&'a Hook> {
         let hooks: Vec<&Hook> = match &self.shape {
@@ -55,6 +64,34 @@ impl Program {
             _ => vec![hook],
         };
         hooks.into_iter().flat_map(each).collect()
+    }
+}
+
+/// Whose the events of a probe are: a cgroup's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Owner {
+    /// That of the task that runs.
+    #[default]
+    Current,
+    /// Nobody's: the task that runs has nothing to do with them.
+    Nobody,
+    /// A cgroup's id, a task or a socket.
+    Of {
+        /// Where events are measured: the end of a span.
+        end: Text,
+        /// At the start of a span, where it is known there.
+        start: Option<Text>,
+    },
+}
+
+impl Owner {
+    /// What is written of it.
+    pub fn texts(&self) -> impl Iterator<Item = &Text> {
+        let (end, start) = match self {
+            Owner::Of { end, start } => (Some(end), start.as_ref()),
+            Owner::Current | Owner::Nobody => (None, None),
+        };
+        end.into_iter().chain(start)
     }
 }
 

@@ -465,6 +465,75 @@ pub enum Decoder {
     Enum(Vec<(i64, String)>),
     /// Named values and what all others are; `None` prints decimal.
     Map(Vec<(i64, String)>, Option<String>),
+    /// Id of a cgroup to what the agent knows it as.
+    Cgroup(CgroupName),
+}
+
+/// What the processes of a cgroup belong to, by one of its names. The kernel knows ids; only the agent knows these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CgroupName {
+    /// Namespace of its pod.
+    Namespace,
+    /// Name of its pod.
+    Pod,
+    /// Name of its container.
+    Container,
+    /// What made its pod: a deployment and the like.
+    Workload,
+    /// The systemd unit.
+    Unit,
+}
+
+impl CgroupName {
+    /// All of them.
+    pub const ALL: [CgroupName; 5] =
+        [CgroupName::Namespace, CgroupName::Pod, CgroupName::Container, CgroupName::Workload, CgroupName::Unit];
+
+    /// As the language spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CgroupName::Namespace => "namespace",
+            CgroupName::Pod => "pod",
+            CgroupName::Container => "container",
+            CgroupName::Workload => "workload",
+            CgroupName::Unit => "unit",
+        }
+    }
+
+    /// The one that is spelled so.
+    pub fn of(name: &str) -> Option<CgroupName> {
+        CgroupName::ALL.into_iter().find(|known| known.name() == name)
+    }
+}
+
+/// Which cgroups a condition means: those for which every term holds. Terms are in order of name and values, each once, so that
+/// what means the same is equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Selector {
+    /// At least one.
+    pub terms: Vec<SelectorTerm>,
+}
+
+/// One comparison of a name. What a cgroup has no name for has the empty one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SelectorTerm {
+    /// Which name.
+    pub name: CgroupName,
+    /// It is one of these.
+    pub values: Vec<String>,
+    /// It is none of them.
+    pub negated: bool,
+}
+
+impl std::fmt::Display for Selector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, SelectorTerm { name, values, negated }) in self.terms.iter().enumerate() {
+            let and = if i > 0 { " && " } else { "" };
+            let not = if *negated { "not " } else { "" };
+            write!(f, "{and}{} {not}in {values:?}", name.name())?;
+        }
+        Ok(())
+    }
 }
 
 /// The types of the language. Widths and signs are explicit; nothing widens silently.
@@ -655,6 +724,8 @@ pub enum Kind {
     StrEq(Box<Expr>, Vec<u8>),
     /// An integer is one of these constants, which ascend.
     OneOf(Box<Expr>, Vec<u64>),
+    /// The id is that of a cgroup that the agent says is selected. Stands only among what `&&` joins in a `where`.
+    Selected(Box<Expr>, Selector),
 }
 
 /// Where the bits of a bitfield lie.

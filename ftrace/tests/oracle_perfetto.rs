@@ -3,7 +3,7 @@
 use flate2::read::GzDecoder;
 use kstrobe_ftrace::format::{EventFormat, Formats, PageFormat};
 use kstrobe_ftrace::page::Lost;
-use kstrobe_ftrace::perfetto;
+use kstrobe_ftrace::perfetto::{self, Machine};
 use kstrobe_ftrace::symbols::Symbols;
 use kstrobe_ftrace::trace::{About, Buffer, CpuPages, CpuStats, Event, Trace};
 use kstrobe_ftrace::value::Value;
@@ -115,14 +115,53 @@ fn oracle_perfetto_reads_every_recording() {
     }
 }
 
-/// What the script says about a trace; `KSTROBE_PYTHON` is the Python that has the packages.
+#[test]
+#[ignore = "needs the Python package perfetto"]
+fn oracle_perfetto_reads_several_machines_on_one_timeline() {
+    let recordings: Vec<_> = recordings().into_iter().take(3).collect();
+    let mut out = Vec::new();
+    let mut expected = BTreeMap::new();
+    // Each was recorded by a clock of its own; by the wall clock they began a millisecond apart.
+    let begin = 1_700_000_000_000_000_000_i64;
+    let mut first = None;
+    for (number, recording) in recordings.iter().enumerate() {
+        let mut trace = load(recording);
+        let start = trace.events().next().unwrap().time;
+        let offset = begin + 1_000_000 * number as i64 - start as i64;
+        trace.about.epoch_offset_ns = Some(offset);
+        let first = *first.get_or_insert(offset);
+        let name = format!("node-{number}");
+        perfetto::write_machine(&trace, Machine::beside(number as u32, &name, offset, first), &mut out).unwrap();
+        let mut times: Vec<i64> = trace.events().map(|event| event.time as i64 + offset - first).collect();
+        times.sort_unstable();
+        expected.insert(name, (times, trace.comms.len() - trace.tgids.len()));
+    }
+    let said = run_oracle("read_machines.py", &out, "machines");
+    assert_eq!(said.len(), 3);
+    for (number, machine) in said.iter().enumerate() {
+        let (times, threads) = &expected[machine["name"].as_str().unwrap()];
+        assert_eq!(machine["id"], number);
+        assert_eq!(machine["wall"], begin + 1_000_000 * number as i64);
+        let theirs: Vec<i64> =
+            machine["events"].as_array().unwrap().iter().map(|event| event[0].as_i64().unwrap()).collect();
+        assert_eq!(&theirs, times);
+        assert_eq!(machine["threads"].as_object().unwrap().len(), *threads);
+    }
+}
+
+/// What the script says about a trace.
 fn read_by_perfetto(trace: &Trace, recording: &Path) -> Vec<Json> {
-    let name = format!("kstrobe-{}-{}.pftrace", std::process::id(), recording.file_name().unwrap().display());
-    let file = std::env::temp_dir().join(name);
-    let mut out = std::fs::File::create(&file).unwrap();
+    let mut out = Vec::new();
     perfetto::write(trace, &mut out).unwrap();
+    run_oracle("read_perfetto.py", &out, &recording.file_name().unwrap().to_string_lossy())
+}
+
+/// What a script says about a file; `KSTROBE_PYTHON` is the Python that has the packages.
+fn run_oracle(script: &str, contents: &[u8], name: &str) -> Vec<Json> {
+    let file = std::env::temp_dir().join(format!("kstrobe-{}-{name}.pftrace", std::process::id()));
+    std::fs::write(&file, contents).unwrap();
     let python = std::env::var("KSTROBE_PYTHON").unwrap_or_else(|_| "python3".into());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles/read_perfetto.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(script);
     let output = Command::new(python).arg(script).arg(&file).output().unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

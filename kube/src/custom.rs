@@ -61,6 +61,18 @@ fn is_for(me: &Me<'_>, name: Option<&str>, selector: Option<&LabelSelector>) -> 
     name.is_none_or(|name| name == me.node) && selector.is_none_or(|selector| selector.matches(me.labels))
 }
 
+/// Most characters of a message. An object holds those of all nodes, and etcd takes objects up to 1.5 MB.
+const MOST_MESSAGE: usize = 300;
+
+/// A message that is not longer than an object can hold for each of many nodes.
+fn brief(message: Option<&String>) -> Option<String> {
+    let message = message?.trim_end();
+    match message.char_indices().nth(MOST_MESSAGE) {
+        Some((end, _)) => Some(format!("{}...", message[..end].trim_end())),
+        None => Some(message.to_owned()),
+    }
+}
+
 /// What every object has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {

@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 /// Where it comes from, and what of it waits.
 pub(crate) enum Goods {
-    Reports { read: Read, stock: Stock },
+    Reports { read: Read, stock: Box<Stock> },
     Records { service: Service, source: Arc<dyn Source>, queue: Queue, from: Resource, most_bytes: usize },
 }
 
 impl Goods {
     /// Differences are to `base`, or to nothing.
     pub(crate) fn reports(receiver: &Receiver, read: Read, base: Option<&Snapshot>) -> Goods {
-        Goods::Reports { read, stock: Stock::new(receiver).since(base) }
+        Goods::Reports { read, stock: Box::new(Stock::new(receiver).since(base)) }
     }
 
     pub(crate) fn records(receiver: &Receiver, service: Service, source: Arc<dyn Source>) -> Goods {

@@ -6,7 +6,7 @@ use kstrobe_export::otlp::{self, Resource, Temporality};
 use kstrobe_export::remote_write::{self, Seen};
 use kstrobe_export::snapshot::{Exemplar, Snapshot};
 use kstrobe_export::{Part, Run, delta};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// What the agent reads for one report.
 #[derive(Clone, Debug)]
@@ -46,6 +46,10 @@ pub struct Stock {
     next_seen: Option<Seen>,
     /// Whether they are among `seen` already.
     known_in_part: bool,
+    /// What exemplars lead to that the receiver has: the same again would be out of order there, or a copy.
+    linked: HashSet<String>,
+    /// The same with those of the report that waits, until it has arrived.
+    next_linked: HashSet<String>,
 }
 
 impl Stock {
@@ -62,6 +66,8 @@ impl Stock {
             seen: Seen::default(),
             next_seen: None,
             known_in_part: false,
+            linked: HashSet::new(),
+            next_linked: HashSet::new(),
         }
     }
 
@@ -84,7 +90,9 @@ impl Stock {
     /// Takes a report in; what waited is replaced by it or becomes a part of it.
     pub fn take_in(&mut self, reading: Reading) -> TakenIn {
         let mut taken = TakenIn::default();
-        let Reading { snapshot, exemplars, native_bucket_limit } = reading;
+        let Reading { snapshot, mut exemplars, native_bucket_limit } = reading;
+        self.next_linked = exemplars.iter().map(|exemplar| exemplar.link.label().1.to_owned()).collect();
+        exemplars.retain(|exemplar| !self.linked.contains(exemplar.link.label().1));
         if self.kind == Kind::RemoteWrite {
             taken.superseded = self.points();
             let from = remote_write::Sender { resource: &self.resource, native_bucket_limit };
@@ -136,6 +144,7 @@ impl Stock {
         }
         if self.parts.is_empty() {
             self.unsent = None;
+            self.linked = std::mem::take(&mut self.next_linked);
         }
     }
 

@@ -30,6 +30,9 @@ const OPEN_SPAN_LIFE: Duration = Duration::from_secs(3600);
 /// Shortest and longest time between two looks at what is due to go.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// The same where cgroups end: their slots are needed for those that come.
+const SWEEP_CGROUPS_EVERY: Duration = Duration::from_secs(15);
+
 /// A running probe.
 pub(super) struct Attached {
     // Let go of before the programs are.
@@ -57,7 +60,10 @@ impl Attached {
     pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, user: Option<UserHooks>, born: Moment) -> Attached {
         let tables: Vec<TableSeries> = layout.tables.iter().map(|t| series_of(outline, t, born)).collect();
         let others = layout.spans.is_some() || layout.stacks.is_some();
-        let every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
+        let mut every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
+        if tables.iter().any(TableSeries::is_of_cgroups) {
+            every = every.map(|every| every.min(SWEEP_CGROUPS_EVERY));
+        }
         let meter = Meter::new(born.mono);
         let processes = Processes::default();
         let (unread, swept) = (Unread::of(outline), born.mono);
@@ -165,13 +171,14 @@ impl Attached {
                 errors.push(e);
                 continue;
             }
-            let victims: Vec<_> = table.tick(now.mono).into_iter().map(|e| (e.key, e.slot)).collect();
+            let victims: BTreeMap<u32, Box<[u8]>> =
+                table.tick(now.mono).into_iter().chain(table.ended(names, now.mono)).map(|e| (e.slot, e.key)).collect();
             if victims.is_empty() {
                 continue;
             }
-            match self.loaded.maps().evict(i, &victims) {
-                Ok(_) => table.evict(&victims.iter().map(|(_, slot)| *slot).collect::<Vec<_>>()),
-                Err(e) => errors.push(format!("cannot give back keys of table {i}: {e}")),
+            let victims: Vec<_> = victims.into_iter().map(|(slot, key)| (key, slot)).collect();
+            if let Err(e) = self.loaded.maps().evict(i, &victims, |slots, values| table.evict(slots, values)) {
+                errors.push(format!("cannot give back keys of table {i}: {e}"));
             }
         }
         match self.loaded.maps().sweep_spans(OPEN_SPAN_LIFE.as_nanos() as u64) {
@@ -242,6 +249,11 @@ impl Attached {
             probe: probe.to_string(),
             overflowed: merged.into_iter().map(|(_, n)| n).sum(),
             evicted: self.tables.iter().map(TableSeries::evicted).sum(),
+            waiting: self
+                .tables
+                .iter()
+                .any(TableSeries::is_of_cgroups)
+                .then(|| self.tables.iter().map(TableSeries::waiting).sum()),
         });
     }
 }

@@ -13,6 +13,7 @@ use kstrobe_ebpf::layout::{Layout, Loss, Table};
 
 use super::{App, lock};
 use crate::kernel::load::Loaded;
+use crate::kernel::read::ProbeMaps;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
 use crate::plan::Outline;
@@ -76,11 +77,16 @@ impl Iterated {
             let view = maps.table(i).map_err(|e| format!("cannot read table {i}: {e}"))?;
             let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
             // A table of one walk: nothing lasts from one to the next.
-            let mut once = TableSeries::new(table.clone(), about.clone(), Duration::ZERO, now);
+            let mut once = TableSeries::once(table.clone(), about.clone(), now);
             let read = once.read(view.values, index, &mut lock(names), now);
             families.extend(read.map_err(|e| format!("cannot read table {i}: {e}"))?);
         }
         Ok(families)
+    }
+
+    /// Its maps.
+    pub fn maps(&self) -> &ProbeMaps {
+        self.loaded.maps()
     }
 
     /// The last walk, and in `observed` what this probe says of itself. Also what went wrong.
@@ -111,6 +117,7 @@ impl Iterated {
                 probe: probe(),
                 overflowed: losses.iter().filter(|(l, _)| *l == Loss::SeriesOverflow).map(|(_, n)| n).sum(),
                 evicted: 0,
+                waiting: None,
             }),
             Err(e) => errors.push(format!("cannot read what was lost: {e}")),
         }

@@ -3,6 +3,7 @@
 mod attached;
 mod budget;
 mod capturing;
+mod cluster;
 mod events;
 mod exports;
 mod intent;
@@ -19,6 +20,7 @@ mod upkeep;
 mod user_hooks;
 mod watch;
 mod web;
+mod workloads;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -31,19 +33,21 @@ use std::time::Instant;
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::exemplars::Exemplars;
 use crate::events::tail::Tail;
+use crate::handed;
 use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
-use crate::handed;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::logging::{self, Level};
 use crate::metrics::labels::Names;
+use crate::metrics::owners::Owners;
+use crate::neighbours::Neighbours;
 use crate::plan::Draft;
 use crate::prepare;
 use crate::rules::desk::Desk;
 use crate::sources::Choice;
 use crate::sources::diag::Diagnostic;
-use crate::telemetry::{Observed, Telemetry};
+use crate::telemetry::{Observed, Telemetry, WorkloadsUse};
 use capturing::Around;
 use events::Sink;
 use exports::Exports;
@@ -76,6 +80,8 @@ pub struct Options {
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
+    /// `--kubernetes.custom-resources`
+    pub custom_resources: bool,
     /// Probes that the cluster hands to this node.
     pub handed: handed::Files,
 }
@@ -117,6 +123,12 @@ struct App {
     exports: Arc<Exports>,
     /// Single events by the series that they were counted in.
     exemplars: Mutex<Exemplars>,
+    /// What cgroups belong to.
+    owners: Arc<Owners>,
+    /// Whoever follows them.
+    workloads: workloads::Asks,
+    /// What it last said of itself.
+    workloads_use: Mutex<Option<WorkloadsUse>>,
 }
 
 /// What is to be told of the configuration.
@@ -190,7 +202,9 @@ fn serve(
     runtime.block_on(async { reload_signal(asks.clone()) })?;
     let around = Around { addresses, source: source.clone(), exports: Arc::default() };
     let captures = capturing::start(&intent.agent, &intent.drafts, &around);
-    let app = Arc::new(App::start(&intent.drafts, options.source.btf.as_deref(), captures, &around));
+    let (asks_of_workloads, news) = workloads::asks();
+    let btf = options.source.btf.as_deref();
+    let app = Arc::new(App::start(&intent.drafts, btf, captures, &around, asks_of_workloads));
     let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
     app.configured(mistakes.len(), &intent);
@@ -206,18 +220,23 @@ fn serve(
         ended.close();
     };
     let walker = iterate::start(&app)?;
+    let following = workloads::start(&app, news, &intent.agent, runtime.handle())?;
     let rules = rules::start(&app)?;
     let (receivers, unsendable) = crate::receivers::receivers(&intent.agent.exporters);
     unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
     let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
     pushers.begin(receivers);
-    let endpoints = endpoints(&app, tail.clone(), &options, asks.clone());
+    let tls = source.settings().tls.is_some();
+    // The other agents of a DaemonSet listen as this one does.
+    let port = listeners.first().map(|own| own.local_addr()).transpose()?.map(|own| own.port());
+    let neighbours = port.and_then(|port| Neighbours::find(port, tls));
+    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
+    cluster::start(&app, &options, &asks, runtime.handle());
     let log_json = intent.log(&options).1;
     let fixed =
         reload::Fixed { app: app.clone(), options, level, tail, listen, around, pushers: pushers.clone(), log_json };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
     drop(intent);
-    let tls = source.settings().tls.is_some();
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
@@ -237,6 +256,7 @@ fn serve(
     // What ended has been handed over, and the probes are still there for a last report.
     runtime.block_on(pushers.stop());
     walker.stop();
+    following.stop();
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     tracing::info!("stopped");
     Ok(served?)
@@ -251,7 +271,8 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
         captures: Box::new(move || captures.captures()),
-        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks)) },
+        neighbours: None,
+        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks, "a client asks")) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),
         most_requests: options.web.most_requests,
@@ -259,7 +280,14 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
 }
 
 impl App {
-    fn start(drafts: &[Draft], btf: Option<&Path>, captures: Captures, around: &Around) -> App {
+    fn start(
+        drafts: &[Draft],
+        btf: Option<&Path>,
+        captures: Captures,
+        around: &Around,
+        workloads: workloads::Asks,
+    ) -> App {
+        let owners = Arc::<Owners>::default();
         sys::raise_open_files();
         sweep();
         if drafts.is_empty() {
@@ -276,7 +304,7 @@ impl App {
         let probes = drafts.iter().map(start).collect();
         let app = App {
             probes: RwLock::default(),
-            names: Mutex::new(Names::new()),
+            names: Mutex::new(Names::new().with_owners(owners.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),
             demand: iterate::Demand::default(),
             captures: RwLock::new(captures),
@@ -286,6 +314,9 @@ impl App {
             web: around.source.counters().clone(),
             exports: around.exports.clone(),
             exemplars: Mutex::default(),
+            owners,
+            workloads,
+            workloads_use: Mutex::default(),
         };
         app.run_these(probes);
         app
@@ -295,6 +326,7 @@ impl App {
     fn configured(&self, mistakes: usize, intent: &Intent) {
         self.telemetry.configured(mistakes, &intent.hash);
         self.native_bucket_limit.store(intent.agent.native_bucket_limit, Relaxed);
+        self.owners.set_patience(workloads::Pace::of(&intent.agent).patience());
     }
 
     /// The probes that run now.
@@ -309,6 +341,7 @@ impl App {
         let _names = lock(&self.names);
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
         self.demand.serve(iterated);
+        self.workloads.tell(workloads::News::Probes);
     }
 
     /// Rules and captures now.
@@ -351,6 +384,7 @@ impl App {
         }
         observed.web = Some(self.web.counts());
         exemplars.append(&mut lock(&self.exemplars).of(&families));
+        observed.workloads = lock(&self.workloads_use).clone();
         observed.exports = self.exports.usage();
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::target::{Ability, usdt_name};
-use kstrobe_ebpf::typed::Attach;
+use kstrobe_ebpf::typed::{Attach, Decoder};
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
@@ -18,6 +18,7 @@ use super::iterate::Iterated;
 use super::poll::Poll;
 use super::traced::Traced;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
+use super::workloads::Matching;
 use crate::binaries::find::World;
 use crate::cli::log;
 use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
@@ -133,7 +134,7 @@ impl Running {
                 families
             }
             Engine::Poll(p) => {
-                observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0 });
+                observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0, waiting: None });
                 p.families()
             }
             Engine::Waiting(_) | Engine::Off(_) => vec![],
@@ -170,6 +171,35 @@ impl Running {
         self.engine = Engine::Off(reason.to_owned());
         self.budget = None;
         unread
+    }
+
+    /// Whether names of cgroups matter to it, in labels, in single events or in conditions.
+    pub fn asks_for_cgroups(&self) -> bool {
+        let layout = match &self.engine {
+            Engine::Attached(a) => a.loaded.maps().layout(),
+            Engine::Iterated(i) => i.maps().layout(),
+            Engine::Traced(t) => t.layout(),
+            Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => return false,
+        };
+        let fields = layout.tables.iter().flat_map(|t| &t.key).chain(layout.events.iter().flat_map(|e| &e.fields));
+        !layout.selected.is_empty() || fields.into_iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_)))
+    }
+
+    /// Makes the maps of its conditions hold the cgroups that they mean now. Says how many found no room.
+    pub fn select(&mut self, matching: Matching<'_>) -> usize {
+        let maps = match &self.engine {
+            Engine::Attached(a) => a.loaded.maps(),
+            Engine::Iterated(i) => i.maps(),
+            Engine::Traced(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => return 0,
+        };
+        let selected = maps.layout().selected.iter().map(|s| maps.select(s.map, &matching(&s.selector)));
+        match selected.sum::<std::io::Result<usize>>() {
+            Ok(refused) => refused,
+            Err(error) => {
+                tracing::error!(probe = self.outline.name, %error, "its conditions on workloads cannot be kept current");
+                0
+            }
+        }
     }
 
     /// Whether it measures, or waits for what it measures.

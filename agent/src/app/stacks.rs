@@ -14,11 +14,12 @@ use kstrobe_ebpf::typed::Attach;
 use super::attached::Attached;
 use super::capturing::Around;
 use super::probe::Running;
-use super::{App, lock};
+use super::{App, lock, workloads};
 use crate::http::{Access, Captures, Denied, ProfileError, ProfileRequest, StacksStatus};
 use crate::metrics::labels::Names;
 use crate::metrics::stacks::{self as sums, NO_FRAMES, StackSums};
 use crate::plan::{Draft, Metric};
+use crate::sources::AgentConfig;
 use crate::stacks::processes::Processes;
 use crate::stacks::{Addresses, Profile, Resolved, Sample, Unit, symbols};
 use kstrobe_export::snapshot::{Descriptor, Moment};
@@ -273,8 +274,11 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
         stopped.store(true, Ordering::Relaxed);
     });
     let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
-    let app = App::start(drafts, btf, captures, &Around::nobody());
+    let (asks, news) = workloads::asks();
+    let app = Arc::new(App::start(drafts, btf, captures, &Around::nobody(), asks));
+    let following = workloads::start(&app, news, &AgentConfig::default(), runtime.handle()).map_err(said)?;
     let said = |e: ProfileError| e.to_string();
-    let wanted = app.find_stacks(metric).map_err(said)?;
-    app.profile(&wanted, Some(time.unwrap_or(A_YEAR)), &stop).map_err(said)
+    let profile = app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop));
+    following.stop();
+    profile.map_err(said)
 }

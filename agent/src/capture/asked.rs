@@ -1,11 +1,13 @@
 //! What is asked for in YAML and JSON, as a [`Request`], and back.
 
+mod start_at;
+
 use super::request::{EventRequest, Flight, Request, Scope};
 use kstrobe_config::model::{self, Captures, SourceFile};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How long a capture lasts that does not say.
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
@@ -41,6 +43,7 @@ pub fn request(capture: &model::Capture, captures: &Captures) -> Request {
         cpus: capture.cpus.clone(),
         clock: capture.clock.clone(),
         buffer_kib: capture.buffer_kib,
+        start_at: None,
         duration: Some(duration.unwrap_or(DEFAULT_DURATION.min(most))),
         max_bytes: Some(capture.max_bytes.as_ref().map_or(captures.max_bytes, |bytes| bytes.value)),
         flight: capture.flight.as_ref().map(|flight| Flight {
@@ -50,15 +53,20 @@ pub fn request(capture: &model::Capture, captures: &Captures) -> Request {
     }
 }
 
-/// The request in a body of JSON, or what is wrong with it, in lines for a person.
+/// The request in a body of JSON, or what is wrong with it, in lines for a person. Only such a request may say when it begins.
 pub fn from_json(body: &[u8], captures: &Captures) -> Result<Request, String> {
     let text = std::str::from_utf8(body).map_err(|_| "error: the body is not UTF-8 text\n".to_owned())?;
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("error: the body is not JSON: {error}\n"))?;
+    let mut value: Value =
+        serde_json::from_str(text).map_err(|error| format!("error: the body is not JSON: {error}\n"))?;
+    let start = value.as_object_mut().and_then(|map| map.remove("start_at"));
+    let start_at = start.as_ref().map(|start| start_at::parse(start, SystemTime::now())).transpose();
+    let start_at = start_at.map_err(|wrong| format!("error: `start_at`: {wrong}\n"))?;
     // JSON is YAML but for tabs and for characters written as two `\u`: those are written anew, at the cost of places.
-    let text = if text.contains('\t') || text.contains("\\u") { format!("{value:#}") } else { text.to_owned() };
+    let anew = start.is_some() || text.contains('\t') || text.contains("\\u");
+    let text = if anew { format!("{value:#}") } else { text.to_owned() };
     let file = Arc::new(SourceFile { name: "body".into(), text });
     match kstrobe_config::capture(&file, captures) {
-        (Some(capture), _) => Ok(request(&capture, captures)),
+        (Some(capture), _) => Ok(Request { start_at, ..request(&capture, captures) }),
         (None, wrong) => Err(kstrobe_config::render(&wrong)),
     }
 }
@@ -92,6 +100,7 @@ pub fn to_json(request: &Request) -> Value {
     put("cpus", json!(request.cpus));
     put("clock", json!(request.clock));
     put("buffer_kib", json!(request.buffer_kib));
+    put("start_at", json!(request.start_at.map(start_at::show)));
     put("duration", json!(request.duration.map(show)));
     put("max_bytes", json!(request.max_bytes));
     let stop = |(event, filter): &(String, Option<String>)| match filter {
@@ -162,6 +171,18 @@ mod tests {
         let captures = Captures { max_duration_ns: 5_000_000_000, ..Captures::default() };
         let request = from_json(br#"{"events":"sched"}"#, &captures).unwrap();
         assert_eq!((request.duration, request.max_bytes), (Some(Duration::from_secs(5)), Some(captures.max_bytes)));
+    }
+
+    #[test]
+    fn a_beginning_that_several_nodes_share() {
+        let captures = Captures::default();
+        let soon = SystemTime::now() + Duration::from_secs(2);
+        let body = json!({"events": "sched", "start_at": start_at::show(soon)}).to_string();
+        let request = from_json(body.as_bytes(), &captures).unwrap();
+        assert!(request.start_at.unwrap().duration_since(soon).is_ok_and(|late| late.is_zero()), "{request:?}");
+        assert_eq!(from_json(to_json(&request).to_string().as_bytes(), &captures).unwrap(), request);
+        let late = from_json(br#"{"events":"sched","start_at":"2026-01-01T00:00:00Z"}"#, &captures).unwrap_err();
+        assert!(late.starts_with("error: `start_at`: 2026-01-01T00:00:00Z was"), "{late}");
     }
 
     #[test]

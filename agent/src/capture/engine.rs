@@ -31,7 +31,8 @@ fn record(request: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, Str
     if recorded.left > 0 {
         notes.push(format!("{} records were left behind for want of room", recorded.left));
     }
-    Ok(Recorded { forms: vec![Form::Dat], records: recorded.records, lost: recorded.lost, notes })
+    let clock = Some(recorded.clock);
+    Ok(Recorded { forms: vec![Form::Dat], records: recorded.records, lost: recorded.lost, clock, notes })
 }
 
 fn convert(from: &Path, form: Form, to: &Path) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! What somebody wants recorded: the same for the command line, the API and rules.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// One recording. Lists that are empty do not restrict.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +30,8 @@ pub struct Request {
     pub clock: Option<String>,
     /// Ring buffer of each CPU in KiB; `None` leaves the choice to the recorder.
     pub buffer_kib: Option<u64>,
+    /// When to begin by the wall clock; `None`: as soon as it can. All is set up before.
+    pub start_at: Option<SystemTime>,
     /// When to stop; `None`: when told to, or when the command ends.
     pub duration: Option<Duration>,
     /// Bytes of pages after which recording stops.

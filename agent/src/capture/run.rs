@@ -7,12 +7,13 @@ use super::{Error, collect, scope};
 use crate::kernel::instance::Instance;
 use crate::kernel::sys::{self, launch::Held};
 use crate::kernel::tracefs::Tracefs;
+use kstrobe_fleet::course::TraceClock;
 use kstrobe_ftrace::trace::{CpuPages, CpuStats, Trace};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often it is looked whether the recording has ended by itself.
 const TICK: Duration = Duration::from_millis(20);
@@ -97,6 +98,8 @@ pub struct Recorded {
     pub lost: u64,
     /// Records that were left behind as there was no room for them.
     pub left: u64,
+    /// How its times and the wall clock belong together.
+    pub clock: TraceClock,
     /// What was decided for whoever asked.
     pub notes: Vec<String>,
 }
@@ -121,7 +124,11 @@ pub fn run(request: &Request, places: &Places, stop: &Stop, tell: &mut dyn FnMut
 
     let mut running = Running { request, ready: &ready, threads: BTreeSet::new(), own: BTreeSet::new(), child: None };
     running.set_threads(command.as_ref().map(Held::pid))?;
+    if request.start_at.is_some_and(|start| !wait_until(start, stop)) {
+        return Err(Error::Failed("it was stopped before it began".into()));
+    }
     ready.instance.set_on(true)?;
+    let epoch_offset_start_ns = sys::epoch_offset_ns(&ready.clock);
     if let Some(watch) = &ready.watch {
         watch.set_on(true)?;
     }
@@ -140,7 +147,23 @@ pub fn run(request: &Request, places: &Places, stop: &Stop, tell: &mut dyn FnMut
         None => spool(most_bytes)?,
     };
     let taken = spool.finish()?;
-    put_together(&ready, page, taken, (ended, elapsed))
+    let mut recorded = put_together(&ready, page, taken, (ended, elapsed))?;
+    recorded.clock.epoch_offset_start_ns = epoch_offset_start_ns;
+    Ok(recorded)
+}
+
+/// Waits for a time of the wall clock; false when it was stopped before.
+fn wait_until(start: SystemTime, stop: &Stop) -> bool {
+    // The clock may be set meanwhile, so it is looked at again and again.
+    loop {
+        let left = start.duration_since(SystemTime::now()).unwrap_or_default();
+        if left.is_zero() {
+            return true;
+        }
+        if stop.wait(left.min(TICK)) {
+            return false;
+        }
+    }
 }
 
 /// A recording while it goes on.
@@ -278,5 +301,23 @@ fn put_together(
         cpus.push(CpuPages { cpu, pages, stats: Some(stats) });
     }
     let trace = collect::trace(&ready.instance, page, &ready.events, ready.clock.clone(), cpus)?;
-    Ok(Recorded { trace, ended, elapsed, records, lost, left, notes: ready.notes.clone() })
+    let epoch_offset_end_ns = trace.about.epoch_offset_ns;
+    let clock = TraceClock { name: ready.clock.clone(), epoch_offset_start_ns: None, epoch_offset_end_ns };
+    Ok(Recorded { trace, ended, elapsed, records, lost, left, clock, notes: ready.notes.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_common_beginning_is_waited_for() {
+        let stop = Stop::default();
+        let start = SystemTime::now() + Duration::from_millis(50);
+        assert!(wait_until(start, &stop));
+        assert!(SystemTime::now() >= start, "not before its time");
+        assert!(wait_until(SystemTime::UNIX_EPOCH, &stop), "what is over is not waited for");
+        stop.stop();
+        assert!(!wait_until(SystemTime::now() + Duration::from_secs(600), &stop));
+    }
 }

@@ -183,6 +183,7 @@ mod tests {
             records: 12,
             lost: 1,
             notes: vec![],
+            clock: None,
             files: vec![],
         }
     }

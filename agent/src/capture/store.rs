@@ -5,6 +5,7 @@
 
 use super::form::Form;
 use crate::events::line::rfc3339;
+use kstrobe_fleet::course::TraceClock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -115,6 +116,9 @@ pub struct Capture {
     /// Records that were lost while it was recorded.
     #[serde(default)]
     pub lost: u64,
+    /// How its times and the wall clock belong together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<TraceClock>,
     /// What a reader of it should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -141,6 +145,8 @@ pub struct Recorded {
     pub records: u64,
     /// Records that were lost.
     pub lost: u64,
+    /// How its times and the wall clock belong together.
+    pub clock: Option<TraceClock>,
     /// What a reader of it should know.
     pub notes: Vec<String>,
 }
@@ -279,6 +285,7 @@ impl Store {
             bytes: 0,
             records: 0,
             lost: 0,
+            clock: None,
             notes: Vec::new(),
             files: Vec::new(),
         };
@@ -308,6 +315,7 @@ impl Store {
                 capture.state = if cancelled { State::Cancelled } else { State::Done };
                 capture.records = recorded.records;
                 capture.lost = recorded.lost;
+                capture.clock = recorded.clock;
                 capture.notes = recorded.notes;
                 let mut forms = recorded.forms;
                 forms.retain(|form| path.join(form.file()).is_file());

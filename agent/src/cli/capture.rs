@@ -181,6 +181,7 @@ fn request(args: &Args) -> Request {
         cpus: args.cpumask.clone().map(|cpus| cpus.0).unwrap_or_default(),
         clock: args.clock.clone(),
         buffer_kib: args.buffer_size,
+        start_at: None,
         duration: args.duration,
         max_bytes: Some(args.max_bytes),
         flight: args.flight.then(|| Flight {

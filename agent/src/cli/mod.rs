@@ -6,6 +6,7 @@ mod check;
 mod compile;
 mod doctor;
 mod explain;
+mod fleet;
 mod list;
 mod report;
 mod slo;
@@ -57,6 +58,8 @@ enum Command {
     Stacks(stacks::Args),
     /// Record a trace of the kernel: events, functions and calls, of everybody or of some.
     Capture(Box<capture::Args>),
+    /// Ask the agents of many nodes of a Kubernetes cluster; also the plugin `kubectl kstrobe`.
+    Fleet(fleet::Args),
     /// Say what a capture tells: waits and work, functions, wakeups, interrupts, packets, block requests.
     Report(report::Args),
     /// Print recording rules and alerts for an objective on any latency: 99.9 % of them within 10 ms.
@@ -123,6 +126,9 @@ struct RunArgs {
     /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
     #[arg(long, value_name = "stderr|none|FILE")]
     events: Option<String>,
+    /// Do this node's part of `Probe` objects (kstrobe.dev) in the agent's own namespace. NODE_NAME says which node this is.
+    #[arg(long = "kubernetes.custom-resources")]
+    custom_resources: bool,
     /// Least severe messages to log: error, warn, info, debug, trace.
     #[arg(long = "log.level", value_name = "LEVEL")]
     log_level: Option<String>,
@@ -139,7 +145,10 @@ enum LogFormat {
 
 /// Reads the command line and does what it says.
 pub fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = match fleet::as_plugin() {
+        Some(args) => Command::Fleet(args),
+        None => Cli::parse().command,
+    };
     if !matches!(command, Command::Run(_)) {
         // `kstrobe list | head` ends quietly, as other tools do. The agent must outlive whoever reads its log.
         sys::end_on_broken_pipe();
@@ -152,6 +161,7 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::run(&args),
         Command::Stacks(args) => stacks::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Fleet(args) => fleet::run(args),
         Command::Report(args) => report::run(&args),
         Command::Slo(args) => slo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
@@ -180,6 +190,7 @@ fn run(args: RunArgs) -> ExitCode {
         events: args.events,
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),
+        custom_resources: args.custom_resources,
         handed: crate::handed::Files::default(),
     })
 }

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 const MOST_TOKEN_BYTES: u64 = 4096;
 /// A token that is shorter can be found by trying.
 const LEAST_TOKEN_BYTES: usize = 16;
+/// Has the token where `Authorization` is somebody else's: Kubernetes' API server takes that header for itself and hands none on.
+pub const TOKEN_HEADER: &str = "x-kstrobe-token";
 
 /// What a client must show for captures. The server has asked for passwords and certificates before, if `web-config.yml` says
 /// so: who came through with one is known, and may where there is no token. Where there is one, captures need it; it is then as
@@ -65,7 +67,7 @@ impl Access {
 
     /// Whether a request shows the token, where there is one.
     pub fn is_token(&self, headers: &HeaderMap) -> bool {
-        matches!(self, Access::Token(_)) && self.check(headers, false).is_ok()
+        matches!(self, Access::Token(_)) && given(headers).is_some() && self.check(headers, false).is_ok()
     }
 
     /// Whether a request may go on. `is_known` when the server knows who asks.
@@ -80,11 +82,7 @@ impl Access {
                     let message = "captures are off: the agent cannot read its token, see its log".to_owned();
                     Denied { status: StatusCode::SERVICE_UNAVAILABLE, message }
                 })?;
-                let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-                let given = given.and_then(|value| {
-                    let (scheme, rest) = value.split_at_checked(7)?;
-                    scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
-                });
+                let given = given(headers);
                 if given.is_some_and(|given| same(given, wanted.as_bytes())) {
                     return Ok(());
                 }
@@ -95,6 +93,15 @@ impl Access {
             }
         }
     }
+}
+
+/// The token that a request shows.
+fn given(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, rest) = value.as_bytes().split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(TOKEN_HEADER).map(|value| value.as_bytes().trim_ascii()))
 }
 
 /// Without a token, whoever can reach the loopback address may ask, but a page in a browser may not: it says where it comes
@@ -213,6 +220,17 @@ mod tests {
             assert_eq!(status(&[("authorization", wrong)]), Err(StatusCode::UNAUTHORIZED), "{wrong}");
         }
         assert_eq!(status(&[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(status(&[("x-kstrobe-token", " 0123456789abcdef ")]), Ok(()));
+        // A proxy's password is none of ours.
+        assert_eq!(status(&[("authorization", "Basic eA=="), ("x-kstrobe-token", "0123456789abcdef")]), Ok(()));
+        assert_eq!(status(&[("x-kstrobe-token", "0123456789abcde")]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(
+            status(&[("authorization", "Bearer wrong"), ("x-kstrobe-token", "0123456789abcdef")]),
+            Err(StatusCode::UNAUTHORIZED),
+            "one token is shown, not several tried"
+        );
+        assert!(access.is_token(&headers(&[("x-kstrobe-token", "0123456789abcdef")])));
+        assert!(!access.is_token(&headers(&[("authorization", "Basic eA==")])));
         assert!(access.check(&headers(&[]), true).is_err(), "a password is no token");
         std::fs::write(&file, "short\n").unwrap();
         assert_eq!(status(&[("authorization", "Bearer short")]), Err(StatusCode::SERVICE_UNAVAILABLE));

@@ -1,13 +1,14 @@
 //! `/api/v1/captures`: start, list, download, cancel, remove, and alerts.
 
+mod alerts;
+
 use super::access::{Access, Denied, client};
 use super::routes::{Shared, internal};
 use crate::capture::asked;
 use crate::capture::form::Form;
 use crate::capture::service::Refusal;
 use crate::capture::store::{Id, StoreError, Trigger};
-use crate::rules::alerts::Notification;
-use crate::rules::desk::{Desk, Outcome};
+use crate::rules::desk::Desk;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, Request, State};
@@ -22,6 +23,7 @@ use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 /// A request for a capture: names and filters, some kilobytes.
@@ -50,8 +52,12 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
         .route("/api/v1/captures/{id}", get(status).delete(remove))
         .route("/api/v1/captures/{id}/download", get(download))
         .route("/api/v1/captures/{id}/cancel", post(cancel))
+        .route("/api/v1/captures/clock", get(clock))
         .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
-        .route("/api/v1/captures/alertmanager", post(alertmanager).layer(DefaultBodyLimit::max(MOST_ALERT_BYTES)))
+        .route(
+            "/api/v1/captures/alertmanager",
+            post(alerts::alertmanager).layer(DefaultBodyLimit::max(MOST_ALERT_BYTES)),
+        )
         .route_layer(middleware::from_fn_with_state(shared, guard))
 }
 
@@ -148,6 +154,18 @@ async fn start(State(shared): State<Arc<Shared>>, peer: Option<Extension<Peer>>,
 /// `GET /api/v1/captures`
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
     on_desk(shared, |desk| Ok(Json(serde_json::json!({"captures": desk.service().list()})).into_response())).await
+}
+
+/// `GET /api/v1/captures/clock`: whether captures may be asked for, and what time it is here. Made without waiting for
+/// anything, so that who asks can tell how far the clocks are apart.
+async fn clock(State(shared): State<Arc<Shared>>) -> Response {
+    if let Err(denied) = (shared.endpoints.captures)().desk {
+        return (denied.status, format!("{}\n", denied.message)).into_response();
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let unix_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    (no_store, Json(serde_json::json!({"unix_ns": unix_ns, "version": shared.endpoints.version}))).into_response()
 }
 
 /// `GET /api/v1/captures/{id}`
@@ -291,27 +309,4 @@ impl hyper::body::Body for FileBody {
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left)
     }
-}
-
-/// `POST /api/v1/captures/alertmanager`
-async fn alertmanager(State(shared): State<Arc<Shared>>, peer: Option<Extension<Peer>>, body: Bytes) -> Response {
-    let peer = client(peer.as_deref());
-    on_desk(shared, move |desk| {
-        let notification: Notification = serde_json::from_slice(&body).map_err(|error| {
-            (StatusCode::BAD_REQUEST, format!("this is no notification of Alertmanager (webhook version 4): {error}"))
-        })?;
-        let outcomes = desk.alert(&notification, &peer);
-        let results = notification.alerts.iter().zip(&outcomes).map(|(alert, outcome)| {
-            let mut result = serde_json::json!({"fingerprint": alert.fingerprint, "result": outcome.name()});
-            if let Outcome::Started(id) = outcome {
-                audit(&peer, "start by alert", &id.to_string(), "started");
-                result["capture_id"] = id.to_string().into();
-            }
-            result
-        });
-        let results: Vec<_> = results.collect();
-        // Whatever came of it: anything else would be posted again at once.
-        Ok((StatusCode::ACCEPTED, Json(serde_json::json!({"results": results}))).into_response())
-    })
-    .await
 }

@@ -11,7 +11,7 @@ mod reload;
 mod routes;
 mod stacks;
 
-pub use access::{Access, Denied, token};
+pub use access::{Access, Denied, TOKEN_HEADER, token};
 pub use captures::Captures;
 pub use kstrobe_web::{BindError, Peer, bind, serve};
 pub use negotiate::{accepts_gzip, format};

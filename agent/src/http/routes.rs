@@ -3,6 +3,7 @@
 use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
 use super::{captures, events, negotiate, pages, reload};
 use crate::events::tail::Tail;
+use crate::neighbours::Neighbours;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -40,6 +41,8 @@ pub struct Endpoints {
     pub events: Arc<Tail>,
     /// Captures, and who may ask for them, now.
     pub captures: Box<dyn Fn() -> captures::Captures + Send + Sync>,
+    /// The agents of other nodes, where alerts about those are handed on to.
+    pub neighbours: Option<Arc<Neighbours>>,
     /// Reads the configuration again.
     pub reload: reload::Reload,
     /// Of the agent.

@@ -3,6 +3,7 @@
 use crate::kernel::mmap::Values;
 use crate::kernel::sys::{self, KernelMap};
 use kstrobe_ebpf::layout::{Index, Layout, Loss, MapDef, MapId, MapKind, SpanMap, Table};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -135,14 +136,19 @@ impl ProbeMaps {
     /// Takes keys out of a hashed table and gives their slots back: the keys go first, then every program that may still
     /// hold a slot has finished, then the values are zeroed in all shards, and only then a new key may get the slot.
     ///
-    /// Blocks for an RCU grace period (some milliseconds). Returns how many keys were really there. What an event adds to
-    /// a key at the very moment it is taken out is lost with it.
-    pub fn evict(&self, table: usize, victims: &[(Box<[u8]>, u32)]) -> io::Result<usize> {
+    /// Blocks for an RCU grace period (some milliseconds). Returns how many keys were really there. `last` is given the slots
+    /// of keys that are gone and all values before theirs are zeroed: nothing that was counted is missing there.
+    pub fn evict(
+        &self,
+        table: usize,
+        victims: &[(Box<[u8]>, u32)],
+        last: impl FnOnce(&[u32], &[AtomicU64]),
+    ) -> io::Result<usize> {
         let (layout, values) = self.table_parts(table)?;
         let Index::Hash { map, free, .. } = layout.index else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("table {table} has no keys to evict")));
         };
-        let mut slots = Vec::with_capacity(victims.len());
+        let (mut slots, mut gone) = (Vec::with_capacity(victims.len()), Vec::with_capacity(victims.len()));
         let mut failed = None;
         for (key, slot) in victims {
             // A slot out of range or the overflow slot is never given back: two keys would share it.
@@ -150,15 +156,20 @@ impl ProbeMaps {
                 continue;
             }
             match self.map(map).delete(key) {
-                Ok(true) => slots.push(*slot),
-                Ok(false) => {}
+                Ok(true) => {
+                    slots.push(*slot);
+                    gone.push(*slot);
+                }
+                Ok(false) => gone.push(*slot),
                 // The slots of keys that are gone already must still come back.
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
         if !slots.is_empty() {
             sys::wait_for_running_programs();
+            values.refresh(self.map(layout.values))?;
         }
+        last(&gone, values.words());
         for &slot in &slots {
             for shard in 0..layout.shards {
                 let record = shard * layout.slots + slot;
@@ -231,6 +242,25 @@ impl ProbeMaps {
             }
         }
         self.sweep_spans(0)
+    }
+
+    /// Makes the map of a condition hold these cgroups and no others. Says how many found no room.
+    pub fn select(&self, map: MapId, ids: &BTreeSet<u64>) -> io::Result<usize> {
+        let map = self.map(map);
+        let held: BTreeSet<u64> =
+            map.keys()?.into_iter().filter_map(|key| Some(u64::from_ne_bytes(key.try_into().ok()?))).collect();
+        for id in held.difference(ids) {
+            map.delete(&id.to_ne_bytes())?;
+        }
+        let mut refused = 0;
+        for id in ids.difference(&held) {
+            match map.update(&id.to_ne_bytes(), &1u32.to_ne_bytes(), 0) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => refused += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(refused)
     }
 
     /// How full the hashes are.

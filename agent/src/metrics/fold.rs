@@ -120,12 +120,37 @@ pub struct Folded {
     pub fingerprints: Vec<u64>,
 }
 
+/// What one series is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// Its slots.
+    pub slots: &'a [u32],
+    /// What slots had that it was made of once, a record or nothing. Gauges take no part in it.
+    pub rest: &'a [u64],
+}
+
+impl<'a> From<&'a [u32]> for Row<'a> {
+    fn from(slots: &'a [u32]) -> Self {
+        Row { slots, rest: &[] }
+    }
+}
+
+/// Adds a slot's record to `rest`, word by word.
+pub fn keep<W: Words + ?Sized>(table: &Table, words: &W, slot: u32, rest: &mut Vec<u64>) {
+    let stride = record_words(table);
+    rest.resize(stride, 0);
+    if slot < table.slots {
+        (0..table.shards as usize).for_each(|shard| words.add_to(record_at(table, stride, shard, slot), rest));
+    }
+}
+
 /// Folds rows of slots, in the order given. Slots beyond the table are ignored.
-pub fn fold<'a, W: Words + ?Sized>(
+pub fn fold<'a, W: Words + ?Sized, R: Into<Row<'a>>>(
     table: &Table,
     words: &W,
-    rows: impl ExactSizeIterator<Item = &'a [u32]> + Clone,
+    rows: impl ExactSizeIterator<Item = R> + Clone,
 ) -> Result<Folded, FoldError> {
+    let rows = rows.map(Into::into);
     check_size(table, words)?;
     let mut fingerprints = vec![0; rows.len()];
     let columns =
@@ -137,14 +162,14 @@ fn fold_cell<'a, W: Words + ?Sized>(
     table: &Table,
     words: &W,
     cell: &Cell,
-    rows: impl ExactSizeIterator<Item = &'a [u32]>,
+    rows: impl ExactSizeIterator<Item = Row<'a>>,
     fingerprints: &mut [u64],
 ) -> Column {
     let stride = record_words(table);
     let first = cell.offset as usize / 8;
     let shards = 0..table.shards as usize;
-    let starts = |row: &'a [u32]| {
-        let slots = row.iter().filter(|&&slot| slot < table.slots);
+    let starts = |row: Row<'a>| {
+        let slots = row.slots.iter().filter(|&&slot| slot < table.slots);
         let shards = shards.clone();
         slots.flat_map(move |&slot| shards.clone().map(move |shard| record_at(table, stride, shard, slot) + first))
     };
@@ -152,7 +177,8 @@ fn fold_cell<'a, W: Words + ?Sized>(
     match &cell.kind {
         CellKind::Counter | CellKind::Stacks(_) => Column::Counter(
             rows.map(|(row, print)| {
-                let value = starts(row).fold(0u64, |sum, at| sum.wrapping_add(words.word(at)));
+                let rest = row.rest.get(first).copied().unwrap_or(0);
+                let value = starts(row).fold(rest, |sum, at| sum.wrapping_add(words.word(at)));
                 *print = print.wrapping_add(value);
                 value
             })
@@ -181,7 +207,10 @@ fn fold_cell<'a, W: Words + ?Sized>(
             let mut sums = Vec::with_capacity(rows.len());
             let mut counts = vec![0u64; rows.len() * buckets];
             for ((row, print), out) in rows.zip(counts.chunks_exact_mut(buckets)) {
-                let mut sum = 0u64;
+                let mut sum = row.rest.get(first).copied().unwrap_or(0);
+                for (count, rest) in out.iter_mut().zip(row.rest.get(first + 1..).unwrap_or(&[])) {
+                    *count = *rest;
+                }
                 for at in starts(row) {
                     words.add_to(at + 1, out);
                     sum = sum.wrapping_add(words.word(at));

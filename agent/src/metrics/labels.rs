@@ -4,11 +4,13 @@
 //! a label is never empty or guessed because a table is older than the kernel.
 
 use super::functions::Functions;
+use super::owners::{self, Owners, Status};
 use kstrobe_ebpf::typed::{Decoder, Ty};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use syscalls::Sysno;
 
@@ -23,6 +25,7 @@ pub struct Names {
     interfaces: HashMap<u32, (Option<String>, Instant)>,
     resolve_interface: fn(u32) -> Option<String>,
     functions: Functions,
+    owners: Arc<Owners>,
 }
 
 impl Names {
@@ -38,7 +41,17 @@ impl Names {
     /// With another source of interface names.
     pub fn with_interfaces(resolve_interface: fn(u32) -> Option<String>) -> Self {
         let functions = Functions::new(|| std::fs::read_to_string("/proc/kallsyms").unwrap_or_default());
-        Self { interfaces: HashMap::new(), resolve_interface, functions }
+        Self { interfaces: HashMap::new(), resolve_interface, functions, owners: Arc::default() }
+    }
+
+    /// With what is known of cgroups.
+    pub fn with_owners(self, owners: Arc<Owners>) -> Self {
+        Self { owners, ..self }
+    }
+
+    /// What is known of cgroups.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// The text of one stored value. `bytes` is the value as it lies in the key: little-endian for integers.
@@ -58,6 +71,13 @@ impl Names {
                 [high, low, ..] => return u16::from_be_bytes([*high, *low]).to_string(),
                 _ => None,
             },
+            // Whoever can wait has asked before, see `series`.
+            Decoder::Cgroup(name) => {
+                return match self.owners.status(unsigned) {
+                    Status::Named(workload) => owners::text(&workload, *name).to_owned(),
+                    Status::Unnamed | Status::Absent => String::new(),
+                };
+            }
             Decoder::Syscall => syscall(unsigned),
             Decoder::Errno => errno(unsigned),
             Decoder::TcpState => table_name(&TCP_STATES, unsigned),

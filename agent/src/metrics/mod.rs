@@ -6,6 +6,7 @@
 pub mod fold;
 pub mod functions;
 pub mod labels;
+pub mod owners;
 pub mod polled;
 pub mod series;
 pub mod stacks;

@@ -4,12 +4,17 @@
 //! A *series* is a set of label texts. Usually it is one key, but different keys can read the same (everything that a
 //! `map` decoder calls `many`, a label that really is `other`): their values are added, and they live and are evicted
 //! together, so that what is exported never goes back while the series lives.
+//!
+//! Keys of cgroups end with their cgroup. What such a key had counted stays in the series as long as other keys have it: so
+//! does the sum of a deployment when one of its pods goes. A series whose last key goes, goes.
 
-use crate::metrics::fold::{self, Column, FoldError, Words};
+use crate::metrics::fold::{self, Column, FoldError, Row, Words};
 use crate::metrics::labels::{Names, OTHER};
+use crate::metrics::owners::{self, Owners, Status};
 use kstrobe_ebpf::layout::{Index, KeyField, Table};
+use kstrobe_ebpf::typed::Decoder;
 use kstrobe_export::snapshot::{Descriptor, Family, LabelTexts, Moment, Series, Values};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -26,6 +31,12 @@ pub struct TableSeries {
     known: Vec<Option<Known>>,
     groups: BTreeMap<LabelTexts, Group>,
     texts: HashSet<Arc<str>>,
+    /// Whether labels are made from names of cgroups, which may come later than the events.
+    of_cgroups: bool,
+    /// Keys whose cgroups have no names yet, and since when.
+    waiting: HashMap<Box<[u8]>, Instant>,
+    /// Nothing lasts from one reading to the next: nothing is waited for.
+    once: bool,
     /// The last moment at which a key that is not known was not there.
     previous: SystemTime,
     evicted: u64,
@@ -39,10 +50,13 @@ struct FamilyShape {
 struct Known {
     key: Box<[u8]>,
     labels: LabelTexts,
+    since: Instant,
 }
 
 struct Group {
     slots: Vec<u32>,
+    /// What keys had that are gone: a record, or nothing.
+    rest: Vec<u64>,
     created: SystemTime,
     changed: Instant,
     fingerprint: u64,
@@ -70,10 +84,18 @@ impl TableSeries {
             known,
             groups: BTreeMap::new(),
             texts: HashSet::new(),
+            of_cgroups: table.key.iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_))),
+            waiting: HashMap::new(),
+            once: false,
             previous: born.wall,
             evicted: 0,
             table,
         }
+    }
+
+    /// The same for one reading alone.
+    pub fn once(table: Table, about: Vec<Arc<Descriptor>>, now: Moment) -> Self {
+        Self { once: true, ..Self::new(table, about, Duration::ZERO, now) }
     }
 
     /// Reads the table: one family per cell, series sorted by label texts. `index` is the content of the index map (empty
@@ -87,7 +109,8 @@ impl TableSeries {
     ) -> Result<Vec<Family>, FoldError> {
         fold::check_size(&self.table, words)?;
         self.learn(words, index, names, now);
-        let folded = fold::fold(&self.table, words, self.groups.values().map(|group| group.slots.as_slice()))?;
+        let rows = self.groups.values().map(|group| Row { slots: &group.slots, rest: &group.rest });
+        let folded = fold::fold(&self.table, words, rows)?;
         for (group, print) in self.groups.values_mut().zip(&folded.fingerprints) {
             if group.fingerprint != *print {
                 group.fingerprint = *print;
@@ -95,7 +118,14 @@ impl TableSeries {
             }
         }
         self.previous = now.wall;
-        Ok(folded.columns.into_iter().zip(&self.families).map(|(column, shape)| self.family(shape, column)).collect())
+        let shown = folded.columns.into_iter().zip(&self.families).map(|(column, shape)| self.family(shape, column));
+        let shown = shown.collect();
+        if let Some(ttl) = self.ttl {
+            // What only has a rest is shown for as long as any series that does not change.
+            let idle = |group: &Group| now.mono.saturating_duration_since(group.changed) >= ttl;
+            self.groups.retain(|_, group| !group.slots.is_empty() || !idle(group));
+        }
+        Ok(shown)
     }
 
     /// Time to live of its keys; `None` when none is ever given back, as in tables without an index (a dense slot is there
@@ -120,8 +150,61 @@ impl TableSeries {
             .collect()
     }
 
-    /// Forgets keys that were removed from the index and whose records were cleared.
-    pub fn evict(&mut self, slots: &[u32]) {
+    /// Keys to give back because of their cgroups: those that have ended, and those that are called otherwise now.
+    pub fn ended(&self, names: &Names, now: Instant) -> Vec<Expired> {
+        if !self.of_cgroups || self.ttl().is_none() {
+            return Vec::new();
+        }
+        let known = self.known.iter().enumerate().filter_map(|(slot, known)| Some((slot as u32, known.as_ref()?)));
+        let keys = known.filter(|(slot, _)| Some(*slot) != self.table.overflow);
+        let over = keys.filter(|(_, known)| self.is_over(known, names.owners(), now));
+        over.map(|(slot, known)| Expired { slot, key: known.key.clone() }).collect()
+    }
+
+    fn is_over(&self, known: &Known, owners: &Owners, now: Instant) -> bool {
+        self.table.key.iter().zip(known.labels.iter()).any(|(field, text)| {
+            let Decoder::Cgroup(name) = field.decoder else { return false };
+            let id = id(field, &known.key);
+            match owners.status(id) {
+                // What belongs to no cgroup at all never ends.
+                Status::Absent if id == 0 => false,
+                Status::Named(workload) => owners::text(&workload, name) != &**text,
+                Status::Unnamed => false,
+                // It had names, and is kept no longer.
+                Status::Absent if !text.is_empty() => true,
+                // Nobody ever saw it, or it had no such name. Somebody must have looked since.
+                Status::Absent => owners.walked().is_some_and(|walked| {
+                    walked.saturating_duration_since(known.since) >= owners.patience().grace && walked <= now
+                }),
+            }
+        })
+    }
+
+    /// Whether none of the names of cgroups is known.
+    fn is_unnamed(&self, labels: &LabelTexts) -> bool {
+        let mut names = self.table.key.iter().zip(labels.iter());
+        names.all(|(field, text)| !matches!(field.decoder, Decoder::Cgroup(_)) || text.is_empty())
+    }
+
+    /// Keys that wait for the names of their cgroups.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether labels are made from names of cgroups.
+    pub fn is_of_cgroups(&self) -> bool {
+        self.of_cgroups
+    }
+
+    /// Forgets keys that were removed from the index and whose records are about to be cleared.
+    pub fn evict<W: Words + ?Sized>(&mut self, slots: &[u32], words: &W) {
+        let enough = words.count() >= fold::table_words(&self.table);
+        for slot in slots.iter().filter(|_| enough) {
+            let known = self.known.get(*slot as usize).and_then(Option::as_ref);
+            if let Some(group) = known.and_then(|known| self.groups.get_mut(&known.labels)) {
+                fold::keep(&self.table, words, *slot, &mut group.rest);
+            }
+        }
         let gone = slots.iter().filter(|&&slot| self.forget(slot)).count();
         if gone > 0 {
             self.evicted += gone as u64;
@@ -168,10 +251,16 @@ impl TableSeries {
                 }
             }
             Index::Hash { key_bytes, .. } => {
+                let waited = std::mem::take(&mut self.waiting);
                 for (key, slot) in index {
-                    if key.len() == key_bytes as usize && Some(slot) != self.table.overflow {
-                        self.learn_key(slot, key, names, now);
+                    if key.len() != key_bytes as usize || Some(slot) == self.table.overflow {
+                        continue;
                     }
+                    if let Some(since) = self.waits(slot, key, &waited, names.owners(), now.mono) {
+                        self.waiting.insert(key.into(), since);
+                        continue;
+                    }
+                    self.learn_key(slot, key, names, now);
                 }
             }
         }
@@ -182,6 +271,34 @@ impl TableSeries {
             let other = self.share(OTHER.to_owned());
             self.insert(slot, &[], self.table.key.iter().map(|_| other.clone()).collect(), now);
         }
+    }
+
+    /// Since when a key that is not known waits for names, if it is to wait on.
+    fn waits(
+        &self,
+        slot: u32,
+        key: &[u8],
+        waited: &HashMap<Box<[u8]>, Instant>,
+        owners: &Owners,
+        now: Instant,
+    ) -> Option<Instant> {
+        if !self.of_cgroups || self.once {
+            return None;
+        }
+        let known = self.known.get(slot as usize)?;
+        if known.as_ref().is_some_and(|known| *known.key == *key) {
+            return None;
+        }
+        let since = waited.get(key).copied().unwrap_or(now);
+        let over = now.saturating_duration_since(since) >= owners.patience().wait;
+        let mut fields = self.table.key.iter().filter(|field| matches!(field.decoder, Decoder::Cgroup(_)));
+        let missing = fields.any(|field| match (owners.status(id(field, key)), id(field, key)) {
+            (Status::Named(_), _) | (Status::Absent, 0) => false,
+            (Status::Unnamed, _) => true,
+            // Whoever looked since has not found it: it has ended, or is not to be seen from here.
+            (Status::Absent, _) => owners.walked().is_none_or(|walked| walked <= since),
+        });
+        (missing && !over).then_some(since)
     }
 
     fn learn_key(&mut self, slot: u32, key: &[u8], names: &mut Names, now: Moment) {
@@ -210,17 +327,19 @@ impl TableSeries {
         // A scrape has the time at which the scraper began it, and may have waited since: while probes were attached, or
         // behind another scraper's. A start after that time would look like a reset at the next scrape.
         let created = now.wall.checked_sub(SCRAPE_WAIT).map_or(self.previous, |begun| begun.min(self.previous));
-        let fresh = || Group { slots: Vec::new(), created, changed: now.mono, fingerprint: 0 };
+        let fresh = || Group { slots: Vec::new(), rest: Vec::new(), created, changed: now.mono, fingerprint: 0 };
         let group = self.groups.entry(labels.clone()).or_insert_with(fresh);
         group.slots.push(slot);
-        self.known[slot as usize] = Some(Known { key: key.into(), labels });
+        self.known[slot as usize] = Some(Known { key: key.into(), labels, since: now.mono });
     }
 
     fn forget(&mut self, slot: u32) -> bool {
         let Some(known) = self.known.get_mut(slot as usize).and_then(Option::take) else { return false };
+        let unnamed = self.of_cgroups && self.is_unnamed(&known.labels);
         if let Some(group) = self.groups.get_mut(&known.labels) {
             group.slots.retain(|&other| other != slot);
-            if group.slots.is_empty() {
+            // A cgroup that cannot be seen from here may go on counting under another slot: its series must not go back.
+            if group.slots.is_empty() && (group.rest.is_empty() || !unnamed) {
                 self.groups.remove(&known.labels);
             }
         }
@@ -254,6 +373,12 @@ impl TableSeries {
     }
 }
 
+/// The id of the cgroup in a key.
+fn id(field: &KeyField, key: &[u8]) -> u64 {
+    let at = field.offset as usize;
+    key.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// The key that a dense slot stands for: its digits in the mixed radix of the domains, as the bytes of a packed key.
 fn dense_key(fields: &[KeyField], domains: &[u32], slot: u32) -> Vec<u8> {
     let mut rest = slot;
@@ -272,3 +397,5 @@ fn dense_key(fields: &[KeyField], domains: &[u32], slot: u32) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_cgroups;

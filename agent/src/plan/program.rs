@@ -7,8 +7,8 @@ use kstrobe_config::model::{self, Location, Spanned};
 use kstrobe_ebpf::buckets::BucketSpec;
 use kstrobe_ebpf::diag::TextId;
 use kstrobe_ebpf::program::{
-    Binary, Edge, Engine, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, PerfEvent, Program, Sampling,
-    Shape, Slow, Span, StackSpec, Step, Steps, Text, Via,
+    Binary, Edge, Engine, Every, Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Owner, PerfEvent, Program,
+    Sampling, Shape, Slow, Span, StackSpec, Step, Steps, Text, Via,
 };
 
 /// Where each text stands, and the text as the compiler saw it.
@@ -87,6 +87,14 @@ fn written(probe: &model::Probe, texts: &mut Texts) -> Program {
         },
         shape: shape(&probe.shape, &probe.metrics, texts),
         filter: probe.filter.as_ref().map(|f| texts.text(f)),
+        also: probe.also.as_ref().map(|f| texts.text(f)),
+        owner: match &probe.owner {
+            model::Owner::Current => Owner::Current,
+            model::Owner::Nobody => Owner::Nobody,
+            model::Owner::Of { end, start } => {
+                Owner::Of { end: texts.text(end), start: start.as_ref().map(|start| texts.text(start)) }
+            }
+        },
         metrics: probe.metrics.iter().map(|m| metric(m, texts)).collect(),
         slow: probe.slow.as_ref().map(|s| Slow {
             when: texts.text(&s.when),
@@ -119,7 +127,7 @@ pub(super) fn hook_texts(program: &Program) -> Vec<String> {
 
 /// Every expression of a probe.
 pub(super) fn expressions(program: &Program) -> Vec<&str> {
-    let mut texts: Vec<&Text> = program.filter.iter().collect();
+    let mut texts: Vec<&Text> = program.filters().chain(program.owner.texts()).collect();
     match &program.shape {
         Shape::Span(s) => {
             texts.extend(s.by.iter().chain(&s.by_end).chain(s.save.iter().map(|(_, e)| e)).chain(&s.filter));

@@ -42,6 +42,10 @@ pub enum Outcome {
     UnknownRule,
     /// The alert names no rule, and nothing is configured for such alerts.
     NoRule,
+    /// The alert is about a node that has no agent.
+    UnknownNode,
+    /// The alert is about another node, whose agent cannot be reached.
+    Unreachable,
 }
 
 impl Outcome {
@@ -57,6 +61,8 @@ impl Outcome {
             Outcome::Resolved => "resolved",
             Outcome::UnknownRule => "unknown_rule",
             Outcome::NoRule => "no_rule",
+            Outcome::UnknownNode => "unknown_node",
+            Outcome::Unreachable => "unreachable",
         }
     }
 }
@@ -105,6 +111,20 @@ struct State {
     seen: Seen,
     counts: BTreeMap<(String, &'static str), u64>,
     links: Vec<(Id, Exemplar)>,
+}
+
+impl State {
+    /// The rule that an alert names, and the name under which it is counted.
+    fn rule_of(&self, alert: &Alert) -> (Option<Option<usize>>, String) {
+        // Names that alerts bring along are not for labels: only those of the configuration are.
+        let at = alert.rule().map(|name| self.rules.iter().position(|r| r.rule.name == name));
+        let name = match at {
+            Some(Some(at)) => self.rules[at].rule.name.clone(),
+            Some(None) => "unknown".to_owned(),
+            None => DEFAULT_RULE.to_owned(),
+        };
+        (at, name)
+    }
 }
 
 impl Desk {
@@ -228,15 +248,24 @@ impl Desk {
         notification.alerts.iter().map(|alert| self.one(&mut state, alert, client)).collect()
     }
 
+    /// Counts an alert that is about another node and does not get there.
+    pub fn lose(&self, alert: &Alert, outcome: &Outcome, reason: &str) {
+        let mut state = self.state();
+        let (_, name) = state.rule_of(alert);
+        let result = outcome.name();
+        tracing::warn!(
+            rule = name,
+            alert = alert.name(),
+            result,
+            reason,
+            "an alert about another node gets no capture"
+        );
+        *state.counts.entry((name, result)).or_default() += 1;
+    }
+
     fn one(&self, state: &mut State, alert: &Alert, client: &str) -> Outcome {
         let since = self.begun.elapsed();
-        // Names that alerts bring along are not for labels: only those of the configuration are.
-        let at = alert.rule().map(|name| state.rules.iter().position(|r| r.rule.name == name));
-        let name = match at {
-            Some(Some(at)) => state.rules[at].rule.name.clone(),
-            Some(None) => "unknown".to_owned(),
-            None => DEFAULT_RULE.to_owned(),
-        };
+        let (at, name) = state.rule_of(alert);
         let trigger = Trigger {
             kind: "alertmanager".into(),
             client: client.to_owned(),

@@ -1,7 +1,7 @@
 //! Metrics of captures and rules.
 
-use super::{Observed, family};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use super::{Observed, family, single};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
@@ -17,15 +17,11 @@ pub(super) fn encode(out: &mut DescriptorEncoder, observed: &Observed) -> fmt::R
         ([("trigger", trigger.clone()), ("result", (*result).to_owned())], ConstCounter::new(*n))
     });
     family(out, "captures", "Captures that ended or were refused, by who asked for them.", None, ended)?;
-    gauge(out, "captures_running", "Captures that run.", used.running)?;
+    single(out, "captures_running", "Captures that run.", None, ConstGauge::new(used.running))?;
     // Its unit is within the name, where the crate would not have it.
-    gauge(out, "captures_stored_bytes", "Bytes of all captures that are stored.", used.stored_bytes)?;
+    let stored = ConstGauge::new(used.stored_bytes);
+    single(out, "captures_stored_bytes", "Bytes of all captures that are stored.", None, stored)?;
     let evicted = [("ttl", used.evicted.ttl), ("quota", used.evicted.quota)];
     let evicted = evicted.into_iter().map(|(reason, n)| ([("reason", reason)], ConstCounter::new(n)));
     family(out, "captures_evicted", "Captures removed to keep the limits.", None, evicted)
-}
-
-fn gauge(out: &mut DescriptorEncoder, name: &str, help: &str, value: u64) -> fmt::Result {
-    let gauge = ConstGauge::new(value);
-    gauge.encode(out.encode_descriptor(name, help, None, gauge.metric_type())?)
 }

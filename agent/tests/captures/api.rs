@@ -3,6 +3,7 @@
 use super::world::{Folder, agent, engine, until};
 use kstrobe::events::tail::Tail;
 use kstrobe::http::{Access, Captures, Denied, Endpoints, Reload, Status, bind, router, serve};
+use kstrobe::neighbours::Neighbours;
 use kstrobe::rules::configured;
 use kstrobe::rules::desk::Desk;
 use serde_json::{Value, json};
@@ -13,22 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-const TOKEN: &str = "a-token-of-more-than-16";
+pub const TOKEN: &str = "a-token-of-more-than-16";
 
 /// A running server that stops when dropped.
-struct Server {
+pub struct Server {
     address: SocketAddr,
-    desk: Option<Arc<Desk>>,
+    pub desk: Option<Arc<Desk>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
     folder: Folder,
 }
 
 /// An answer: its status, its head in small letters, its body.
-struct Answer(u16, String, String);
+pub struct Answer(pub u16, pub String, pub String);
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.2).unwrap_or_else(|e| panic!("{e}: {}", self.2))
     }
 }
@@ -48,7 +49,21 @@ impl Server {
         let listeners = bind(&[if open { "0.0.0.0:0" } else { "127.0.0.1:0" }.to_owned()]).unwrap();
         let bound = listeners[0].local_addr().unwrap();
         let access = Access::new(&[bound], token);
-        Server::serve(folder, Ok(desk), access, listeners)
+        Server::serve(folder, Ok(desk), access, listeners, None)
+    }
+
+    /// One on a loopback address of its own, which knows others by their API server.
+    pub fn on(address: SocketAddr, neighbours: Option<Arc<Neighbours>>) -> Server {
+        let folder = Folder::new();
+        let token = folder.0.join("token");
+        std::fs::write(&token, format!("{TOKEN}\n")).unwrap();
+        let rules = "rules:\n  - { name: by_alert, capture: { events: quick } }\n";
+        let desk = configured::desk(&agent(&folder, "", rules), engine(), |_| true).unwrap().unwrap();
+        let listeners = bind(&[address.to_string()]).unwrap();
+        let access = Access::new(&[address], Some(token));
+        let mut server = Server::serve(folder, Ok(desk), access, listeners, neighbours);
+        server.address = address;
+        server
     }
 
     fn serve(
@@ -56,6 +71,7 @@ impl Server {
         desk: Result<Arc<Desk>, Denied>,
         access: Access,
         listeners: Vec<std::net::TcpListener>,
+        neighbours: Option<Arc<Neighbours>>,
     ) -> Server {
         let port = listeners[0].local_addr().unwrap().port();
         let endpoints = Endpoints {
@@ -67,6 +83,7 @@ impl Server {
                 let captures = Captures { desk: desk.clone(), access };
                 Box::new(move || captures.clone())
             },
+            neighbours,
             reload: Reload { open: false, ask: Box::new(|| Ok(String::new())) },
             events: Arc::new(Tail::new(vec![])),
             version: "1".into(),
@@ -82,7 +99,7 @@ impl Server {
         Server { address, desk: desk.ok(), stop: Some(stop), thread: Some(thread), folder }
     }
 
-    fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let length = body.len();
@@ -101,7 +118,7 @@ impl Server {
     }
 
     /// With the token.
-    fn may(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub fn may(&self, method: &str, path: &str, body: &str) -> Answer {
         self.ask(method, path, &format!("Authorization: Bearer {TOKEN}\r\n"), body.as_bytes())
     }
 
@@ -284,7 +301,7 @@ fn on_other_addresses_captures_are_off_without_a_token() {
 #[test]
 fn without_captures_in_the_configuration_they_are_off() {
     let listeners = bind(&["127.0.0.1:0".to_owned()]).unwrap();
-    let server = Server::serve(Folder::new(), Err(Denied::off()), Access::Local, listeners);
+    let server = Server::serve(Folder::new(), Err(Denied::off()), Access::Local, listeners, None);
     let answer = server.ask("GET", "/api/v1/captures", "", b"");
     assert!(answer.0 == 403 && answer.2.contains("`captures: {}`"), "{} {}", answer.0, answer.2);
 }

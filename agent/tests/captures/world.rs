@@ -54,7 +54,7 @@ pub fn engine() -> Engine {
             std::thread::sleep(Duration::from_millis(2));
         }
         match how {
-            "quick" | "slow" => Ok(Recorded { forms: vec![Form::Dat], records: 7, lost: 2, notes: vec![] }),
+            "quick" | "slow" => Ok(Recorded { forms: vec![Form::Dat], records: 7, lost: 2, ..Recorded::default() }),
             other => Err(format!("no event `{other}`")),
         }
     };

@@ -9,6 +9,7 @@ pub mod bpftrace;
 pub mod capture;
 pub mod disk;
 pub mod frames;
+pub mod groups;
 pub mod kernel_objects;
 pub mod load;
 pub mod memory_group;

@@ -1,19 +1,30 @@
 //! `kstrobe.yaml`.
 
-use super::{captures, exporters};
+use super::{captures, exporters, workloads};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Agent, Spanned};
+use crate::model::{Agent, Kubernetes, Spanned, Workloads};
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 use std::net::SocketAddr;
 
 const AGENT: Keys = Keys {
     of: "the configuration",
-    known: &["listen", "probes", "limits", "events", "captures", "rules", "exporters", "log"],
+    known: &[
+        "listen",
+        "probes",
+        "kubernetes",
+        "workloads",
+        "limits",
+        "events",
+        "captures",
+        "rules",
+        "exporters",
+        "log",
+    ],
     later: &[],
 };
-const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory"], later: &[] };
+const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory", "override"], later: &[] };
 const LOG: Keys = Keys { of: "`log`", known: &["level", "format"], later: &[] };
 const LIMITS: Keys = Keys { of: "`limits`", known: &["budget_cpu_percent", "native_bucket_limit"], later: &[] };
 /// As many as OpenTelemetry's SDKs keep: 20 octaves at schema 3.
@@ -29,6 +40,9 @@ impl Default for Agent {
             enable: Vec::new(),
             disable: Vec::new(),
             probes_directory: None,
+            overrides: Vec::new(),
+            kubernetes: Kubernetes::default(),
+            workloads: Workloads::default(),
             budget_ppm: super::DEFAULT_BUDGET_PPM,
             native_bucket_limit: DEFAULT_NATIVE_BUCKETS,
             events: "none".to_owned(),
@@ -60,7 +74,14 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
         agent.enable = fields.get("enable").map(|node| selection(node, report)).unwrap_or_default();
         agent.disable = fields.get("disable").map(|node| selection(node, report)).unwrap_or_default();
         agent.probes_directory = fields.get("directory").and_then(|node| fields::text(node, "a path", report));
+        agent.overrides = fields.get("override").map(|node| workloads::overrides(node, report)).unwrap_or_default();
         contradictions(&agent, report);
+    }
+    if let Some(entry) = fields.entry("kubernetes") {
+        agent.kubernetes = workloads::kubernetes(entry, report);
+    }
+    if let Some(entry) = fields.entry("workloads") {
+        agent.workloads = workloads::workloads(entry, report);
     }
     if let Some(entry) = fields.entry("limits")
         && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LIMITS, report)

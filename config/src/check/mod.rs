@@ -8,12 +8,14 @@ mod exporters;
 mod function;
 pub(crate) mod hook;
 pub(crate) mod metric;
+pub(crate) mod owner;
 pub(crate) mod sampling;
 pub(crate) mod slow;
 pub(crate) mod stacks;
 pub(crate) mod steps;
 mod user;
 mod web;
+pub(crate) mod workloads;
 
 pub(crate) use agent::{DEFAULT_NATIVE_BUCKETS, MAX_NATIVE_BUCKETS, agent};
 pub(crate) use capture::capture;
@@ -22,7 +24,7 @@ pub(crate) use web::web;
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Engine, Probe, Shape, Span, Spanned};
+use crate::model::{Engine, Owner, Probe, Shape, Span, Spanned};
 use crate::names;
 use crate::quantity;
 use crate::raw::{Entry, Kind, Node};
@@ -41,6 +43,7 @@ pub(crate) const PROBE: Keys = Keys {
         "steps",
         "poll",
         "where",
+        "owner",
         "metrics",
         "slow",
         "max_map_bytes",
@@ -127,6 +130,7 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let enabled = fields.get("enabled").map_or(Some(true), |node| fields::boolean(node, report));
     let shape = shape(&fields, report);
     let filter = fields.get("where").and_then(|node| expression(node, report));
+    let owner = fields.entry("owner").map_or(Some(Owner::Current), |e| owner::owner(e, shape.as_ref(), report));
     let metrics =
         fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, seen, report)).unwrap_or_default();
     if let Some(shape) = &shape {
@@ -146,6 +150,8 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         enabled: enabled?,
         shape: shape?,
         filter,
+        also: None,
+        owner: owner?,
         metrics,
         slow,
         max_map_bytes: max_map_bytes?,

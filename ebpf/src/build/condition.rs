@@ -115,6 +115,7 @@ impl Exprs<'_> {
                 let differs = self.text_differs(text, literal);
                 Cond { op: CmpOp::Eq, a: differs, b: Operand::Imm(0) }
             }
+            Kind::Selected(id, selector) => Cond { op: CmpOp::Ne, a: self.selected(id, selector), b: Operand::Imm(0) },
             _ => Cond { op: CmpOp::Ne, a: self.var(e), b: Operand::Imm(0) },
         }
     }

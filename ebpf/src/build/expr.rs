@@ -94,9 +94,13 @@ impl<'a> Exprs<'a> {
             }
             Kind::Log2(a) => self.log2(a),
             Kind::Cond(c, a, b) => self.choose(c, a, b),
-            Kind::Not(_) | Kind::Cmp(..) | Kind::And(..) | Kind::Or(..) | Kind::StrEq(..) | Kind::OneOf(..) => {
-                self.truth(e)
-            }
+            Kind::Not(_)
+            | Kind::Cmp(..)
+            | Kind::And(..)
+            | Kind::Or(..)
+            | Kind::StrEq(..)
+            | Kind::OneOf(..)
+            | Kind::Selected(..) => self.truth(e),
             // Text never is a scalar; `check` keeps it out of here.
             Kind::Comm | Kind::Str(_) | Kind::DataLoc { .. } | Kind::StrAt(_) => self.w.imm(0),
         }

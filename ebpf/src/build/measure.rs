@@ -122,7 +122,10 @@ pub(super) fn write_key(s: &mut Exprs<'_>, key: Slot, bytes: u32, offsets: &[u32
             s.w.store_slot(key, w, Size::B8, Operand::Imm(0));
         }
     }
-    for (e, at) in fields.iter().zip(offsets) {
+    for (i, (e, at)) in fields.iter().zip(offsets).enumerate() {
+        if offsets[..i].contains(at) {
+            continue;
+        }
         if e.ty.is_scalar() {
             let value = s.kept(e);
             s.w.store_slot(key, *at, Size::of(e.ty.bytes()).unwrap_or(Size::B8), value);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{slow, stacks};
+use super::{cgroups, slow, stacks};
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::layout::{
@@ -66,7 +66,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let mut atomic = Vec::new();
     let mut errors = Vec::new();
     for metrics in &groups {
-        match table(probe, metrics, &mut layout) {
+        match table(probe, metrics, &sites, &mut layout) {
             Ok(table) => layout.tables.push(table),
             Err(e) => errors.push(e),
         }
@@ -75,6 +75,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
         return Err(errors);
     }
     layout.events = slow::plan(probe, target, &mut layout);
+    cgroups::plan(probe, &mut layout);
     losses(probe, &mut layout);
     control(probe, &mut layout);
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
@@ -150,7 +151,12 @@ pub(super) fn add_map(layout: &mut Layout, name: String, kind: MapKind, key: u32
     MapId(layout.maps.len() as u32 - 1)
 }
 
-fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table, Diagnostic> {
+fn table(
+    probe: &Probe,
+    metrics: &[usize],
+    sites: &[Vec<Option<&Measure>>],
+    layout: &mut Layout,
+) -> Result<Table, Diagnostic> {
     let first = &probe.metrics[metrics[0]];
     let mut cells = Vec::new();
     let mut offset = 0;
@@ -171,19 +177,20 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
         cells.push(Cell { metric: m as u32, offset, kind, labels });
         offset += bytes;
     }
-    let mut key = Vec::new();
+    let mut key: Vec<KeyField> = Vec::new();
     let mut key_bytes = 0u32;
     for (i, label) in first.labels.iter().enumerate() {
         let size = label.ty.bytes();
         let align = if label.ty.is_scalar() { size } else { 8 };
-        key_bytes = key_bytes.next_multiple_of(align);
+        let shared = (0..i).find(|&before| is_same(first, sites, metrics[0], before, i));
+        let offset = shared.map_or(key_bytes.next_multiple_of(align), |before| key[before].offset);
         key.push(KeyField {
             names: metrics.iter().map(|&m| probe.metrics[m].labels[i].name.clone()).collect(),
             ty: label.ty,
-            offset: key_bytes,
+            offset,
             decoder: label.decoder.clone(),
         });
-        key_bytes += size;
+        key_bytes = key_bytes.max(offset + size);
     }
     let n = layout.tables.len();
     let dense: Option<Vec<u32>> = first.labels.iter().map(|l| l.domain).collect();
@@ -211,6 +218,14 @@ fn table(probe: &Probe, metrics: &[usize], layout: &mut Layout) -> Result<Table,
     }
     let values = add_map(layout, format!("ks_values{n}"), MapKind::Array { mmap: false }, 4, offset, shards * slots);
     Ok(Table { values, shards, slots, overflow, index, key, cells })
+}
+
+/// Whether two labels are one value wherever it is measured, so that it need not be kept twice. Small ranges are left to
+/// arithmetic.
+fn is_same(metric: &Metric, sites: &[Vec<Option<&Measure>>], n: usize, a: usize, b: usize) -> bool {
+    let (first, second) = (&metric.labels[a], &metric.labels[b]);
+    let alike = first.ty == second.ty && first.domain.is_none() && second.domain.is_none();
+    alike && sites.iter().filter_map(|site| site[n]).all(|measure| measure.labels[a] == measure.labels[b])
 }
 
 fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Open> {

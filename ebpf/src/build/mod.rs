@@ -6,6 +6,7 @@
 //! without atomics.
 
 mod arith;
+mod cgroups;
 mod condition;
 mod control;
 mod descriptor;

@@ -137,7 +137,8 @@ fn expr(e: &mut Expr) {
         | Kind::Swap(a)
         | Kind::Log2(a)
         | Kind::StrEq(a, _)
-        | Kind::OneOf(a, _) => expr(a),
+        | Kind::OneOf(a, _)
+        | Kind::Selected(a, _) => expr(a),
         Kind::Element { base: a, index: b, .. }
         | Kind::Arith(_, a, b)
         | Kind::Cmp(_, a, b)

@@ -9,7 +9,7 @@ use crate::ast::{self, ExprKind, Ident, TypeKind};
 use crate::diag::{Span, did_you_mean};
 use crate::target::Btf;
 use crate::target::btf::Kind as BtfKind;
-use crate::typed::{Arith, Expr, Kind, Trust, Ty};
+use crate::typed::{Arith, CgroupName, Expr, Kind, Trust, Ty};
 
 /// Conversions: name and the type they give.
 const CONVERSIONS: [(&str, u8, bool); 8] = [
@@ -24,7 +24,7 @@ const CONVERSIONS: [(&str, u8, bool); 8] = [
 ];
 
 /// The other functions: name and how they are written.
-const FUNCTIONS: [(&str, usize, &str); 15] = [
+const FUNCTIONS: [(&str, usize, &str); 16] = [
     ("ntohs", 1, "ntohs(x)"),
     ("ntohl", 1, "ntohl(x)"),
     ("min", 2, "min(a, b)"),
@@ -37,6 +37,7 @@ const FUNCTIONS: [(&str, usize, &str); 15] = [
     ("has_type", 1, "has_type(struct NAME)"),
     ("fd_file", 1, "fd_file(fd)"),
     ("fd_sock", 1, "fd_sock(fd)"),
+    ("cgroup_of", 1, "cgroup_of(x)"),
     ("str", 2, "str(pointer, length)"),
     ("starts_with", 2, "starts_with(text, \"x\")"),
     ("glob", 2, "glob(text, \"x*\")"),
@@ -66,6 +67,9 @@ impl Env<'_> {
         if let Some((_, count, usage)) = FUNCTIONS.iter().find(|f| f.0 == name.name) {
             self.arity(&name.name, args, *count, usage, span)?;
             return self.function(&name.name, args, span);
+        }
+        if CgroupName::of(&name.name).is_some() {
+            return Err(self.name_of_cgroup_misplaced(&name.name, name.span));
         }
         if DECODERS.contains(&name.name.as_str()) {
             let message = format!("`{}(..)` decodes a label: it stands only outermost in one", name.name);
@@ -120,6 +124,7 @@ impl Env<'_> {
             }
             "fd_file" => self.behind_descriptor(&args[0], "file", Kind::FdFile, span),
             "fd_sock" => self.behind_descriptor(&args[0], "sock", Kind::FdSock, span),
+            "cgroup_of" => self.cgroup_id(&args[0]).map(Value::Typed),
             "str" => self.str(args, span),
             _ => self.text_function(name, args, span),
         }

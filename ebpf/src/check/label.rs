@@ -6,10 +6,10 @@ use super::{access, walk};
 use crate::ast::{self, ExprKind};
 use crate::diag::Span;
 use crate::target::btf::Kind as BtfKind;
-use crate::typed::{Decoder, Expr, Kind, Ty};
+use crate::typed::{CgroupName, Decoder, Expr, Kind, Ty};
 
 /// Calls that stand only outermost in a label.
-pub(super) const DECODERS: [&str; 12] = [
+pub(super) const DECODERS: [&str; 17] = [
     "syscall",
     "errno",
     "tcp_state",
@@ -22,6 +22,11 @@ pub(super) const DECODERS: [&str; 12] = [
     "ksym",
     "map",
     "enum",
+    "namespace",
+    "pod",
+    "container",
+    "workload",
+    "unit",
 ];
 
 /// A label at one site.
@@ -76,6 +81,11 @@ impl Env<'_> {
                 Some(false) => self.label_value(no),
                 None => self.plain_label(ast),
             },
+            ExprKind::Name(name) if CgroupName::of(name).is_some() => self.cgroup_label(name, None, ast.span),
+            ExprKind::Call(name, args) if CgroupName::of(&name.name).is_some() => {
+                self.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
+                self.cgroup_label(&name.name, Some(&args[0]), ast.span)
+            }
             ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span),
             ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span),
             ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {
@@ -95,6 +105,13 @@ impl Env<'_> {
             Kind::Const(bit) => Some(bit == 1),
             _ => None,
         }
+    }
+
+    /// `pod`, or `pod(x)`.
+    fn cgroup_label(&mut self, name: &str, of: Option<&ast::Expr>, span: Span) -> Checked<LabelValue> {
+        let expr = self.cgroup_asked(name, of, span)?;
+        let decoder = CgroupName::of(name).map_or(Decoder::Unsigned, Decoder::Cgroup);
+        Ok(LabelValue { expr, decoder, domain: None })
     }
 
     fn saved_identity(&self, expr: &Expr) -> Option<&'static str> {

@@ -15,10 +15,12 @@
 //! | `scope` | what does a name mean at this site? |
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
+//! | `cgroup` | whose event is it? |
 //! | `metric`, `label`, `stacks` | is this a value, or a label, that can be stored and shown? |
 
 mod access;
 mod call;
+mod cgroup;
 mod descriptor;
 mod expr;
 mod first_of;
@@ -149,8 +151,8 @@ fn at<'a>(
     let mut sites = Vec::new();
     for point in points {
         let role = if point.is_object() { Role::Object } else { Role::At };
-        let scope = Scope::new(role, point.args);
-        let filter = filter(input, &scope, &input.program.filter, report);
+        let scope = Scope::new(input, role, point.args);
+        let filter = cgroup::of_probe(input, &scope, cgroup::Part::All, report);
         let measures = measures(input, &scope, columns, report);
         let slow = slow::measure(input, &scope, &mut columns.slow, report);
         let (Ok(filter), Ok(measures), Ok(slow)) = (filter, measures, slow) else {
@@ -182,20 +184,15 @@ fn poll(
         let message = format!("no poll source `{}`", source.text);
         return Err(report.add(Diagnostic::user(whole(source), message).hint(hint)));
     };
-    let scope = Scope::new(Role::Poll, Args::Record { what: format!("poll source `{}`", source.text), fields });
-    let filter = filter(input, &scope, &input.program.filter, report);
+    let scope = Scope::new(input, Role::Poll, Args::Record { what: format!("poll source `{}`", source.text), fields });
+    let filter = cgroup::of_probe(input, &scope, cgroup::Part::All, report);
     let measures = measures(input, &scope, columns, report);
     Ok(typed::Shape::Poll { source: source.text.clone(), every_ns, filter: filter?, measures: measures? })
 }
 
-/// A `where`: a bool at this site; a constant `true` is no filter.
+/// All of a `where`.
 fn filter(input: Input, scope: &Scope, text: &Option<Text>, report: &mut Report) -> Checked<Option<typed::Expr>> {
-    let Some(text) = text else { return Ok(None) };
-    let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
-    let mut env = expr::Env { target: input.target, scope, text, report };
-    let value = env.value(ast)?;
-    let condition = env.truth(value)?;
-    Ok(if condition.kind == typed::Kind::Const(1) { None } else { Some(condition) })
+    cgroup::filter(input, scope, text, cgroup::Part::All, report)
 }
 
 /// One measurement per metric at this site; all are checked even when one is wrong.

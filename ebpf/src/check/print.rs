@@ -199,6 +199,7 @@ pub fn print_expr(expr: &Expr, btf: Option<&Btf>) -> String {
             }
             _ => format!("({} in {values:?})", show(a)),
         },
+        Kind::Selected(a, selector) => format!("selected({}, {selector})", show(a)),
         leaf => print_leaf(leaf, expr.ty, &ty()),
     }
 }

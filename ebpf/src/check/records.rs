@@ -62,6 +62,7 @@ fn reads(expr: &Expr) -> Option<(&'static str, crate::diag::Place)> {
         Kind::Gid => Some("`gid`"),
         Kind::Cgroup => Some("`cgroup`"),
         Kind::KernelStack | Kind::UserStack => Some("call stacks"),
+        Kind::Selected(..) => Some("whose events they are"),
         _ => None,
     };
     match what {

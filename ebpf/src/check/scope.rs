@@ -1,5 +1,7 @@
 //! What names mean at a site.
 
+use super::Input;
+use super::cgroup::Owner;
 use super::expr::{Env, Value};
 use super::objects::{self, ObjectArgs};
 use super::prototype::{self, FunctionArgs, REGISTERS};
@@ -12,7 +14,7 @@ use crate::diag::{Diagnostic, Span, did_you_mean};
 use crate::target::btf::Kind as BtfKind;
 use crate::target::plain_name;
 use crate::target::{Arch, Field, FieldType};
-use crate::typed::{Expr, Kind, Trust, Ty};
+use crate::typed::{CgroupName, Expr, Kind, Trust, Ty};
 
 /// Which part of a probe an expression belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +91,14 @@ pub(super) struct Scope<'a> {
     pub(super) saved_syscall: Option<u32>,
     /// Why `elapsed.off_cpu` cannot be had, if so: message and hint.
     pub(super) no_switches: Option<(String, String)>,
+    /// Whose the events are.
+    pub(super) owner: Owner<'a>,
 }
 
 impl<'a> Scope<'a> {
-    pub(super) fn new(role: Role, args: Args<'a>) -> Self {
-        Self { role, args, saved: Vec::new(), state: Vec::new(), saved_syscall: None, no_switches: None }
+    pub(super) fn new(input: Input<'a>, role: Role, args: Args<'a>) -> Self {
+        let owner = Owner::at(input, role);
+        Self { role, args, saved: Vec::new(), state: Vec::new(), saved_syscall: None, no_switches: None, owner }
     }
 
     pub(super) fn arg_names(&self, target: &'a crate::Target) -> Vec<&str> {
@@ -166,6 +171,7 @@ impl Env<'_> {
             "task" => return self.task(span).map(|e| Some(Value::Typed(e))),
             "netns" => return self.netns(span).map(Some),
             // bpftrace's names, where a hook has registers rather than named arguments.
+            name if CgroupName::of(name).is_some() => return Err(self.name_of_cgroup_misplaced(name, span)),
             _ if is_register_arg(name) && matches!(self.scope.args, Args::User(_)) => {
                 return self.arg(&Ident { name: name.into(), span }, span).map(Some);
             }

@@ -1,6 +1,7 @@
 //! Spans: how starts and ends are paired, and what is saved between them.
 
 use super::access::retrust;
+use super::cgroup::{self, Part, both};
 use super::expr::Env;
 use super::hooks::{self, Point};
 use super::key::{SiteKey, hash_key, key_parts, same_types};
@@ -30,7 +31,7 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
     let selected: Vec<_> = start_points.iter().map(|p| p.numbers.clone()).collect();
     let enters = start_points.iter().all(Point::is_syscall_enter);
 
-    let key_scopes = end_points.iter().map(|p| Scope::new(Role::Key, p.args.clone()));
+    let key_scopes = end_points.iter().map(|p| Scope::new(input, Role::Key, p.args.clone()));
     let by_end = if span.by_end.is_empty() { &span.by } else { &span.by_end };
     let end_keys: Vec<_> = key_scopes.map(|scope| site_key(input, by_end, &scope, by_task, report)).collect();
     // The agent must see which stacks open spans still refer to, and only a hash can be listed.
@@ -43,7 +44,7 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
     for (point, site_key) in end_points.into_iter().zip(end_keys) {
         let scope = end_scope(input, span, &point, &saved, by_task);
         let (filter, measures) =
-            (filter(input, &scope, &input.program.filter, report), measures(input, &scope, columns, report));
+            (cgroup::of_probe(input, &scope, Part::AtEnd, report), measures(input, &scope, columns, report));
         let slow = slow::measure(input, &scope, &mut columns.slow, report);
         let (Ok(filter), Ok(measures), Ok(slow), Ok(by), Ok(key)) = (filter, measures, slow, site_key, &key) else {
             outcome = Err(Reported);
@@ -147,9 +148,12 @@ struct Start {
 fn starts(input: Input, span: &Span, points: &[Point], by_task: bool, report: &mut Report) -> Vec<Start> {
     let mut starts = Vec::new();
     for point in points {
-        let scope = Scope::new(Role::Start, point.args.clone());
-        let filter = filter(input, &scope, &span.filter, report);
-        let key_scope = Scope::new(Role::Key, point.args.clone());
+        let scope = Scope::new(input, Role::Start, point.args.clone());
+        // Whose span it is, is known when it begins: what is of no interest is not even opened.
+        let early = cgroup::of_probe(input, &scope, Part::AtStart, report);
+        let own = filter(input, &scope, &span.filter, report);
+        let filter = early.and_then(|early| Ok(early.into_iter().chain(own?).reduce(both)));
+        let key_scope = Scope::new(input, Role::Key, point.args.clone());
         let key = site_key(input, &span.by, &key_scope, by_task, report);
         let values: Vec<Checked<Expr>> = span
             .save
@@ -214,7 +218,7 @@ fn check_saved_names(span: &Span, report: &mut Report) {
 }
 
 fn end_scope<'a>(input: Input<'a>, span: &Span, point: &Point<'a>, saved: &[Saved], by_task: bool) -> Scope<'a> {
-    let mut scope = Scope::new(Role::End, point.args.clone());
+    let mut scope = Scope::new(input, Role::End, point.args.clone());
     scope.saved = saved.to_vec();
     let from_syscalls = span.start.iter().all(|h| matches!(h.kind, HookKind::Syscall { .. }));
     // By another key the call that returns may not be the one that began the span.

@@ -1,6 +1,7 @@
 //! Steps: what a state holds, and what each event does with the state of its key.
 
 use super::access::convert;
+use super::cgroup::{self, Part, both, flatten};
 use super::expr::{Env, Value, describe};
 use super::hooks::{self, Point};
 use super::key::{SiteKey, hash_key, key_parts, same_types};
@@ -108,7 +109,7 @@ fn learn(input: Input, steps: &Steps, points: &[Vec<Point>], fields: &mut [Saved
     for _ in 0..2 {
         for (step, points) in steps.steps.iter().zip(points) {
             for point in points {
-                let scope = scope(point, fields);
+                let scope = scope(input, point, fields);
                 let learnt: Vec<(usize, Expr)> = step
                     .set
                     .iter()
@@ -129,8 +130,8 @@ fn learn(input: Input, steps: &Steps, points: &[Vec<Point>], fields: &mut [Saved
     }
 }
 
-fn scope<'a>(point: &Point<'a>, fields: &[Saved]) -> Scope<'a> {
-    let mut scope = Scope::new(Role::Step, point.args.clone());
+fn scope<'a>(input: Input<'a>, point: &Point<'a>, fields: &[Saved]) -> Scope<'a> {
+    let mut scope = Scope::new(input, Role::Step, point.args.clone());
     scope.state = fields.to_vec();
     scope
 }
@@ -144,11 +145,11 @@ fn site(
     columns: &mut Columns,
     report: &mut Report,
 ) -> Checked<(StepSite, SiteKey)> {
-    let scope = scope(&point, fields);
+    let scope = scope(input, &point, fields);
     let by = if step.by.is_empty() { &steps.by } else { &step.by };
-    let key_scope = Scope::new(Role::Key, point.args.clone());
+    let key_scope = Scope::new(input, Role::Key, point.args.clone());
     let key = key_parts(input, by, &key_scope, report);
-    let probes_own = filter(input, &scope, &input.program.filter, report);
+    let probes_own = cgroup::of_probe(input, &scope, Part::All, report);
     let own = filter(input, &scope, &step.filter, report);
     let set: Vec<Checked<(u32, Expr)>> =
         step.set.iter().map(|(name, text)| assignment(input, &scope, name, text, report)).collect();
@@ -173,30 +174,17 @@ fn site(
 /// Conditions that all must hold: those that are known before the state is looked for, and those that are not.
 fn split(filters: [Option<Expr>; 2]) -> (Option<Expr>, Option<Expr>) {
     let mut parts = Vec::new();
-    filters.into_iter().flatten().for_each(|filter| conjuncts(filter, &mut parts));
+    filters.into_iter().flatten().for_each(|filter| flatten(filter, &mut parts));
+    parts.sort_by_key(|part| !matches!(part.kind, Kind::Selected(..)));
     let (mut before, mut after) = (None, None);
     for part in parts {
         let side = if walk::any(&part, &|kind| matches!(kind, Kind::State(_))) { &mut after } else { &mut before };
         *side = Some(match side.take() {
             None => part,
-            Some(other) => {
-                let place = part.place;
-                let kind = Kind::And(Box::new(other), Box::new(part));
-                Expr { kind, ty: Ty::Bool, duration: false, place }
-            }
+            Some(other) => both(other, part),
         });
     }
     (before, after)
-}
-
-fn conjuncts(e: Expr, into: &mut Vec<Expr>) {
-    match e.kind {
-        Kind::And(a, b) => {
-            conjuncts(*a, into);
-            conjuncts(*b, into);
-        }
-        _ => into.push(e),
-    }
 }
 
 /// A field's new value, in the field's type: nothing is cut.

@@ -37,7 +37,8 @@ pub(super) fn children(expr: &Expr) -> Vec<&Expr> {
         | Kind::Swap(a)
         | Kind::Log2(a)
         | Kind::StrEq(a, _)
-        | Kind::OneOf(a, _) => vec![a],
+        | Kind::OneOf(a, _)
+        | Kind::Selected(a, _) => vec![a],
         Kind::Arith(_, a, b) | Kind::Cmp(_, a, b) | Kind::And(a, b) | Kind::Or(a, b) => vec![a, b],
         Kind::Cond(a, b, c) => vec![a, b, c],
     }

@@ -128,6 +128,11 @@ impl Machine {
         self.maps.get_mut(map.0 as usize).is_some_and(|map| map.push(value, 0) == 0)
     }
 
+    /// Puts an entry into a hash; whether there was room.
+    pub fn insert(&mut self, map: MapId, key: &[u8], value: &[u8]) -> bool {
+        self.maps.get_mut(map.0 as usize).is_some_and(|map| map.update(key, value, 0) == 0)
+    }
+
     /// Removes a key from a hash map; false when it is not there.
     pub fn delete(&mut self, map: MapId, key: &[u8]) -> bool {
         self.maps.get_mut(map.0 as usize).is_some_and(|map| map.delete(key) == 0)

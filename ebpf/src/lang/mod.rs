@@ -30,7 +30,7 @@ pub fn parse_program(program: &Program) -> (Exprs, Vec<Diagnostic>) {
 }
 
 fn expression_texts(program: &Program) -> Vec<&Text> {
-    let mut texts: Vec<&Text> = program.filter.iter().collect();
+    let mut texts: Vec<&Text> = program.filters().chain(program.owner.texts()).collect();
     match &program.shape {
         Shape::Span(span) => {
             texts.extend(span.by.iter().chain(&span.by_end));

@@ -56,6 +56,8 @@ fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32, u32) {
     let user_ptr = b.ptr(user);
     let int_ptr = b.ptr(i.int);
     let data = b.ptr(0);
+    let cgroup = cgroup(b, i);
+    let cgrp_data = b.structure("sock_cgroup_data", 8, &[("cgroup", cgroup, 0, 0)]);
     let sock = b.next_id();
     b.structure(
         "sock",
@@ -72,11 +74,20 @@ fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32, u32) {
             ("sk_int", int_ptr, 896, 0),
             ("sk_user_data", data, 960, 0),
             ("sk_busy", i.bool, 1024, 0),
+            ("sk_cgrp_data", cgrp_data, 1088, 0),
         ],
     );
     let request = b.structure("request_sock", 64, &[("__req_common", common, 0, 0)]);
     let inet_request = b.structure("inet_request_sock", 72, &[("req", request, 0, 0)]);
     (common, sock, inet_request)
+}
+
+/// A pointer to `struct cgroup`, made once.
+fn cgroup(b: &mut BtfBytes, i: &Ints) -> u32 {
+    let node = b.structure("kernfs_node", 16, &[("id", i.u64, 64, 0)]);
+    let node = b.ptr(node);
+    let cgroup = b.structure("cgroup", 16, &[("kn", node, 64, 0)]);
+    b.ptr(cgroup)
 }
 
 /// What lies behind a descriptor; a pointer to `struct files_struct`.
@@ -124,6 +135,9 @@ fn btf() -> Btf {
     let nsproxy = b.structure("nsproxy", 64, &[("net_ns", net_ptr, 320, 0)]);
     let nsproxy_ptr = b.ptr(nsproxy);
     let files_ptr = files(&mut b, &i, sock_ptr);
+    let cgroup = cgroup(&mut b, &i);
+    let css_set = b.structure("css_set", 16, &[("dfl_cgrp", cgroup, 64, 0)]);
+    let css_set = b.ptr(css_set);
     let task = b.next_id();
     let task_ptr = b.ptr(task + 1);
     b.structure(
@@ -134,6 +148,7 @@ fn btf() -> Btf {
             ("nsproxy", nsproxy_ptr, 64, 0),
             ("tgid", i.int, 128, 0),
             ("files", files_ptr, 192, 0),
+            ("cgroups", css_set, 256, 0),
         ],
     );
     let regs = b.array(i.u64, 31, i.u32);

@@ -6,6 +6,8 @@
 //! save fd: args.fd
 //! start.where: true
 //! where: true
+//! also: cpu == 0                        what a configuration adds to `where`
+//! owner: args.sk                         or `none` (also `owner.start:`, after it)
 //! keep: first
 //! poll: softnet
 //! state: args.n                          one part of a state's key a line
@@ -133,6 +135,8 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
         engine: Engine::Bpf,
         shape: Shape::At(Vec::new()),
         filter: None,
+        also: None,
+        owner: Owner::Current,
         metrics: Vec::new(),
         slow: None,
         limits: Limits::default(),
@@ -165,6 +169,13 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "by.end" => span.by_end.push(r.text(value)),
             "keep" => span.keep = if value == "first" { Keep::First } else { Keep::Last },
             "start.where" => span.filter = Some(r.text(value)),
+            "also" => program.also = Some(r.text(value)),
+            "owner" if value == "none" => program.owner = Owner::Nobody,
+            "owner" => program.owner = Owner::Of { end: r.text(value), start: None },
+            "owner.start" => match &mut program.owner {
+                Owner::Of { start, .. } => *start = Some(r.text(value)),
+                _ => panic!("`owner` before `owner.start`"),
+            },
             "where" => program.filter = Some(r.text(value)),
             "poll" => program.shape = Shape::Poll { source: r.text(value), every_ns: 5_000_000_000 },
             "metric" => {

@@ -23,7 +23,8 @@ fn place(case: &Case) -> (Vec<Vec<u64>>, Placed) {
 }
 
 fn run(case: &Case, tp_btf: bool, rdonly_cast: bool) -> Result<(), String> {
-    let compiled = compiled(&case.program, &case.target(tp_btf, rdonly_cast))?;
+    let mut compiled = compiled(&case.program, &case.target(tp_btf, rdonly_cast))?;
+    compiled.selected.clone_from(&case.selected);
     let (areas, placed) = place(case);
     let (mut kernel, mut user) = (Memory::default(), Memory::default());
     for ((name, is_user), area) in case.regions().zip(&areas) {

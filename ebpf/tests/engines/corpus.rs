@@ -9,6 +9,7 @@
 //! memory m: u8:1 @8 u64:-5 "abc" &m+4      bytes behind `&m`: numbers, padding up to an offset, text, addresses
 //! user u: "abc" u8:0          the same in the process's own memory
 //! value: args.a + 1           also `where`, `label NAME`, and for spans `by`, `save NAME`, `start.where`
+//! selected: 7 9               ids of the cgroups that all conditions mean
 //! raw: the pointer faults     only for helpers that read memory, not for plain loads
 //!   7 &m = 8                  a run: arguments, and the value (`none`: there is none; with labels: the key's fields)
 //! ```
@@ -25,13 +26,14 @@ use std::collections::BTreeMap;
 pub const REGION_BYTES: usize = 128;
 
 /// A case file's text by name.
-pub const FILES: [(&str, &str); 6] = [
+pub const FILES: [(&str, &str); 7] = [
     ("arithmetic", include_str!("arithmetic.case")),
     ("compare", include_str!("compare.case")),
     ("convert", include_str!("convert.case")),
     ("memory", include_str!("memory.case")),
     ("text", include_str!("text.case")),
     ("keys", include_str!("keys.case")),
+    ("cgroups", include_str!("cgroups.case")),
 ];
 
 /// One expression and its runs.
@@ -43,6 +45,8 @@ pub struct Case {
     regions: Vec<Region>,
     /// Pointers fault, which only helpers survive.
     pub raw_only: bool,
+    /// Ids of the cgroups that are selected.
+    pub selected: Vec<u64>,
     pub rows: Vec<Row>,
 }
 
@@ -103,6 +107,7 @@ fn case(place: &str, block: &str) -> Case {
         args: args.map(|(ty, name)| (ty.to_string(), name.to_string())).collect(),
         regions: regions.collect(),
         raw_only: get("raw").is_some(),
+        selected: get("selected").map(words).unwrap_or_default().iter().map(|id| number(id) as u64).collect(),
         rows,
         program: program(&lines),
     }
@@ -176,6 +181,8 @@ fn program(lines: &[(&str, &str)]) -> Program {
         engine: Default::default(),
         shape,
         filter: None,
+        also: None,
+        owner: Default::default(),
         metrics: vec![metric],
         slow: None,
         limits,

@@ -21,6 +21,8 @@ use kstrobe_ebpf::{Program, Source, Target, compile};
 struct Compiled {
     module: Module,
     codes: Vec<Code>,
+    /// Ids of cgroups that all conditions mean.
+    selected: Vec<u64>,
 }
 
 fn compiled(program: &Program, target: &Target) -> Result<Compiled, String> {
@@ -33,7 +35,7 @@ fn compiled(program: &Program, target: &Target) -> Result<Compiled, String> {
     module.funcs.iter_mut().for_each(|func| plain_adds(&mut func.body));
     let codes = module.funcs.iter().map(|func| lower(func, &module, &options).map_err(|e| e.message));
     let codes = codes.collect::<Result<_, _>>()?;
-    Ok(Compiled { module, codes })
+    Ok(Compiled { module, codes, selected: Vec::new() })
 }
 
 /// rbpf adds nothing atomically.
@@ -56,7 +58,7 @@ fn order(module: &Module) -> impl Iterator<Item = usize> {
 }
 
 fn interpreted(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory) -> Result<Left, String> {
-    let Compiled { module, .. } = compiled;
+    let Compiled { module, selected, .. } = compiled;
     let mut machine = Machine::new(&module.layout).map_err(|trap| trap.to_string())?;
     machine.environment.now_ns = 1_000_000;
     machine.environment.kernel = kernel.clone();
@@ -64,6 +66,9 @@ fn interpreted(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory)
     let table = &module.layout.tables[0];
     if let Index::Hash { free, .. } = table.index {
         (1..table.slots).rev().for_each(|slot| assert!(machine.push(free, &slot.to_le_bytes())));
+    }
+    for map in &module.layout.selected {
+        selected.iter().for_each(|id| assert!(machine.insert(map.map, &id.to_le_bytes(), &1u32.to_le_bytes())));
     }
     let ctx: Vec<u8> = ctx.iter().flat_map(|word| word.to_le_bytes()).collect();
     for func in order(module) {
@@ -79,8 +84,9 @@ fn interpreted(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory)
 }
 
 fn executed(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory) -> Result<Left, String> {
-    let Compiled { module, codes } = compiled;
+    let Compiled { module, codes, selected } = compiled;
     let mut vm = vm::Vm::new(module, codes, kernel.clone(), user.clone());
+    module.layout.selected.iter().for_each(|map| vm.fill(map.map, selected));
     for func in order(module) {
         vm.run(func, ctx).map_err(|error| format!("{error}\n{}", codes[func].listing()))?;
     }

@@ -241,6 +241,13 @@ impl Vm {
         }
     }
 
+    /// Puts ids into a hash.
+    pub fn fill(&mut self, map: MapId, ids: &[u64]) {
+        for (place, id) in self.world.maps[map.0 as usize].keys.iter_mut().zip(ids) {
+            *place = Some(id.to_le_bytes().to_vec());
+        }
+    }
+
     /// Words of a map's values.
     pub fn values(&self, map: MapId) -> &[u64] {
         &self.world.maps[map.0 as usize].values

@@ -7,13 +7,18 @@
 //! Perfetto's time is that of `CLOCK_BOOTTIME`. Traces of other clocks do not say how far they are from it, so both are taken to be the
 //! same when the trace begins: exact for `boot`, and for `mono` until the machine first slept; of `local`, `global` and the rest only
 //! differences of times mean something. The wall clock is right whenever [`About::epoch_offset_ns`](crate::trace::About) is.
+//!
+//! Recordings of several machines become one trace when they are written one behind the other, each as a [`Machine`].
 
 mod events;
 mod fields;
+mod machine;
 mod preamble;
 mod proto;
 #[cfg(test)]
 mod tests;
+
+pub use machine::Machine;
 
 use crate::format::EventFormat;
 use crate::page::Lost;
@@ -64,9 +69,14 @@ impl Summary {
 
 /// Writes a trace as Perfetto protobuf.
 pub fn write(trace: &Trace, out: &mut impl Write) -> io::Result<Summary> {
+    write_machine(trace, Machine::default(), out)
+}
+
+/// Writes a trace as that of one machine among several, which are written one behind the other.
+pub fn write_machine(trace: &Trace, machine: Machine<'_>, out: &mut impl Write) -> io::Result<Summary> {
     let start = trace.events().next().map_or(0, |event| event.time);
-    let mut writer = Writer::new(trace, start, out);
-    for packet in preamble::packets(trace, start) {
+    let mut writer = Writer::new(trace, machine, start, out);
+    for packet in preamble::packets(trace, machine, start) {
         writer.packet(packet)?;
     }
     let mut events = trace.events();
@@ -79,6 +89,7 @@ pub fn write(trace: &Trace, out: &mut impl Write) -> io::Result<Summary> {
 
 struct Writer<'a, W> {
     trace: &'a Trace,
+    machine: Machine<'a>,
     out: &'a mut W,
     sequences: Vec<Sequence>,
     /// By buffer and CPU.
@@ -107,11 +118,11 @@ struct Open {
 }
 
 impl<'a, W: Write> Writer<'a, W> {
-    fn new(trace: &'a Trace, start: u64, out: &'a mut W) -> Writer<'a, W> {
+    fn new(trace: &'a Trace, machine: Machine<'a>, start: u64, out: &'a mut W) -> Writer<'a, W> {
         let sequence = |(number, buffer): (usize, &crate::trace::Buffer)| Sequence {
             clock: clock(&buffer.clock),
             // Readers take a pair of times that they have seen before for one of the same buffer.
-            start: start.saturating_add(number as u64),
+            start: machine.time(start).saturating_add(number as u64),
             begun: false,
             interned: Interned::default(),
         };
@@ -120,6 +131,7 @@ impl<'a, W: Write> Writer<'a, W> {
             summary: Summary { ticking_buffers: ticking.count() as u64, ..Summary::default() },
             sequences: trace.buffers.iter().enumerate().map(sequence).collect(),
             trace,
+            machine,
             out,
             open: HashMap::new(),
             readers: HashMap::new(),
@@ -136,7 +148,7 @@ impl<'a, W: Write> Writer<'a, W> {
             self.open.entry(key).or_default().lost = true;
         }
         let message = proto::Event {
-            timestamp: Some(event.time),
+            timestamp: Some(self.machine.time(event.time)),
             pid: Some(event.pid() as u32),
             common_flags: Some(event.flags().into()),
             kind: Some(self.kind(event)),
@@ -206,7 +218,7 @@ impl<'a, W: Write> Writer<'a, W> {
 
     fn packet(&mut self, packet: Packet) -> io::Result<()> {
         self.bytes.clear();
-        File { packet: vec![packet] }.encode(&mut self.bytes).map_err(io::Error::other)?;
+        File { packet: vec![self.machine.own(packet)] }.encode(&mut self.bytes).map_err(io::Error::other)?;
         self.summary.bytes += self.bytes.len() as u64;
         self.out.write_all(&self.bytes)
     }

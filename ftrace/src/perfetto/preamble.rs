@@ -1,10 +1,10 @@
 //! Packets that tell about the whole trace.
 
-use super::WHOLE;
 use super::proto::{
     Clock, ClockId, ClockSnapshot, END_OF_TRACE, FtraceCpuStats, FtraceStats, Packet, Process, ProcessTree, SystemInfo,
     Thread, ThreadName, Utsname,
 };
+use super::{Machine, WHOLE};
 use crate::trace::{About, CpuPages, Trace};
 use std::collections::BTreeSet;
 
@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 const TREE_ENTRIES: usize = 1024;
 
 /// What comes before the events: machine, clocks, processes and threads.
-pub(super) fn packets(trace: &Trace, start: u64) -> impl Iterator<Item = Packet> + '_ {
-    [system(&trace.about), clocks(trace, start)].into_iter().chain(trees(trace)).chain(names(trace, start)).map(whole)
+pub(super) fn packets<'a>(trace: &'a Trace, machine: Machine<'a>, start: u64) -> impl Iterator<Item = Packet> + 'a {
+    let head = [system(&trace.about, machine), clocks(trace, machine, start)];
+    head.into_iter().chain(trees(trace)).chain(names(trace, machine.time(start))).map(whole)
 }
 
 /// What comes after them: the kernel's own counts.
@@ -42,7 +43,7 @@ fn cpu_stats(pages: &CpuPages) -> Option<FtraceCpuStats> {
     })
 }
 
-fn system(about: &About) -> Packet {
+fn system(about: &About, machine: Machine<'_>) -> Packet {
     let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     // The version is made of words, too, so the names around it are taken from both ends.
     let utsname = about.uname.split_once(' ').and_then(|(sysname, rest)| {
@@ -59,21 +60,23 @@ fn system(about: &About) -> Packet {
         utsname,
         tracing_service_version: known(&about.recorder),
         num_cpus: (about.cpus > 0).then_some(about.cpus),
-        machine_name: known(&about.hostname),
+        machine_name: known(machine.name.unwrap_or(&about.hostname)),
     };
     Packet { system_info: Some(info), ..Packet::default() }
 }
 
 /// One moment, by all clocks that it is known or taken to be known by.
-fn clocks(trace: &Trace, start: u64) -> Packet {
+fn clocks(trace: &Trace, machine: Machine<'_>, start: u64) -> Packet {
     let clock = |id: ClockId, timestamp| Clock { clock_id: Some(id as u32), timestamp: Some(timestamp) };
-    let mut clocks = vec![clock(ClockId::Boottime, start)];
+    let mut clocks = vec![clock(ClockId::Boottime, machine.time(start))];
     let used = |name: &str| trace.buffers.iter().any(|buffer| buffer.clock == name);
     clocks.extend(used("mono").then(|| clock(ClockId::Monotonic, start)));
     clocks.extend(used("mono_raw").then(|| clock(ClockId::MonotonicRaw, start)));
     let realtime = trace.about.epoch_offset_ns.and_then(|offset| start.checked_add_signed(offset));
     clocks.extend(realtime.map(|realtime| clock(ClockId::Realtime, realtime)));
-    let snapshot = ClockSnapshot { clocks, primary_trace_clock: Some(ClockId::Boottime as i32) };
+    // The clock of the first machine is that of the whole trace.
+    let primary_trace_clock = (machine.number == 0).then_some(ClockId::Boottime as i32);
+    let snapshot = ClockSnapshot { clocks, primary_trace_clock };
     Packet { clock_snapshot: Some(snapshot), ..Packet::default() }
 }
 

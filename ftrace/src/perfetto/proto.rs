@@ -38,6 +38,9 @@ pub(super) struct Packet {
     pub ftrace_stats: Option<FtraceStats>,
     #[prost(message, optional, tag = "45")]
     pub system_info: Option<SystemInfo>,
+    /// Which machine it is of; none for the first.
+    #[prost(uint32, optional, tag = "98")]
+    pub machine_id: Option<u32>,
     #[prost(message, optional, tag = "120")]
     pub thread_name: Option<ThreadName>,
 }

@@ -1,6 +1,6 @@
 use super::events::{GenericValue, Kind, TABLE, TAGS};
 use super::proto::{self, File, Packet};
-use super::{BUNDLE_EVENTS, Summary, write};
+use super::{BUNDLE_EVENTS, Machine, Summary, write, write_machine};
 use crate::format::{EventFormat, Formats, PageFormat};
 use crate::symbols::Symbols;
 use crate::trace::{About, Buffer, CpuPages, CpuStats, Trace};
@@ -194,6 +194,46 @@ fn buffers_are_sequences_of_their_own() {
     assert!(bundles(&packets).iter().all(|packet| packet.interned_data.is_some() && packet.sequence_flags == Some(3)));
     let stats = packets.last().unwrap().ftrace_stats.clone().unwrap();
     assert_eq!((stats.phase, stats.cpu_stats.len(), stats.cpu_stats[0].overrun), (Some(2), 1, Some(5)));
+}
+
+#[test]
+fn machines_lie_on_one_timeline_and_keep_apart() {
+    // The same moments by clocks that began at different times.
+    let mut out = Vec::new();
+    let offsets = [1_000_000_i64, 1_000_700, 999_000];
+    for (number, offset) in offsets.into_iter().enumerate() {
+        let begin = (1_010_000 + 10 * number as i64 - offset) as u64;
+        let mut trace = trace("mono", vec![(0, page(begin, 0, &[entry(0xffff_ffff_8100_0000, 0), entry(2, 1)]))]);
+        trace.about = About { hostname: "localhost".into(), epoch_offset_ns: Some(offset), ..About::default() };
+        trace.comms = [(7, format!("worker-{number}"))].into();
+        let name = format!("n{number}");
+        write_machine(&trace, Machine::beside(number as u32, &name, offset, offsets[0]), &mut out).unwrap();
+    }
+    let packets = File::decode(&out[..]).unwrap().packet;
+    let mut sequences = std::collections::HashMap::new();
+    for number in 0..3 {
+        let id = (number > 0).then_some(number);
+        let own: Vec<Packet> = packets.iter().filter(|packet| packet.machine_id == id).cloned().collect();
+        for packet in &own {
+            let sequence = packet.trusted_packet_sequence_id.unwrap();
+            assert_eq!(*sequences.entry(sequence).or_insert(number), number, "a sequence is of one machine");
+        }
+        let system = own.iter().find_map(|packet| packet.system_info.clone()).unwrap();
+        assert_eq!(system.machine_name, Some(format!("n{number}")));
+        let snapshot = own.iter().find_map(|packet| packet.clock_snapshot.clone()).unwrap();
+        assert_eq!(snapshot.primary_trace_clock.is_some(), number == 0);
+        let at = |id| snapshot.clocks.iter().find(|clock| clock.clock_id == Some(id)).unwrap().timestamp.unwrap();
+        let wall = 1_010_000 + 10 * u64::from(number);
+        assert_eq!((at(1), at(6)), (wall, wall - 1_000_000), "the same clock for all");
+        assert_eq!(at(3) as i64, wall as i64 - offsets[number as usize], "its own one as it was");
+        let times: Vec<_> =
+            bundles(&own)[0].ftrace_events.as_ref().unwrap().event.iter().map(|e| e.timestamp).collect();
+        assert_eq!(times, [Some(wall - 1_000_000), Some(wall - 999_000)]);
+        let name = own.iter().find_map(|packet| packet.thread_name.clone()).unwrap();
+        assert_eq!(name.comm, Some(format!("worker-{number}")));
+    }
+    // Before the first machine's clock began.
+    assert_eq!(Machine { shift_ns: -10, ..Machine::default() }.time(3), 0);
 }
 
 #[test]

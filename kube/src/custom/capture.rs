@@ -1,7 +1,7 @@
 //! `Capture`: a recording on one node, on some or on all.
 
 use super::report::Report;
-use super::{Head, LabelSelector, Me, from_text, is_for};
+use super::{Head, LabelSelector, Me, brief, from_text, is_for};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -147,9 +147,12 @@ pub fn steps(captures: &[Capture], me: &Me<'_>, has: &BTreeMap<String, NodeCaptu
 
 fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> Option<Step> {
     let said = capture.nodes.get(me.node);
-    let report = |entry: &NodeCapture| Some(Step::Report(Report::of(&capture.head, me.node, &entry)));
+    let report = |entry: &NodeCapture| {
+        let entry = NodeCapture { message: brief(entry.message.as_ref()), ..entry.clone() };
+        (said != Some(&entry)).then(|| Step::Report(Report::of(&capture.head, me.node, &entry)))
+    };
     if let Some(own) = own {
-        return if said == Some(own) { None } else { report(own) };
+        return report(own);
     }
     match said {
         Some(said) if said.state.is_end() => return None,

@@ -1,7 +1,7 @@
 //! `Probe`: a probe that the cluster hands to its agents.
 
 use super::report::Report;
-use super::{Head, LabelSelector, Me, is_for};
+use super::{Head, LabelSelector, Me, brief, is_for};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -121,8 +121,11 @@ pub fn reports(probes: &[Probe], me: &Me<'_>, has: &BTreeMap<String, NodeProbe>)
         match has.get(&probe.head.uid) {
             _ if probe.head.deleting => None,
             _ if !is_meant(probe, me) => said.map(|_| Report::none(&probe.head, me.node)),
-            Some(own) if said != Some(own) => Some(Report::of(&probe.head, me.node, own)),
-            _ => None,
+            Some(own) => {
+                let entry = NodeProbe { message: brief(own.message.as_ref()), ..own.clone() };
+                (said != Some(&entry)).then(|| Report::of(&probe.head, me.node, &entry))
+            }
+            None => None,
         }
     };
     probes.iter().filter_map(report).collect()
@@ -185,6 +188,15 @@ mod tests {
         probe.nodes.insert("node-a".into(), own);
         assert_eq!(patch(&probe, &has), None);
         assert_eq!(summary(&probe.nodes), json!({"attached": 1, "failed": 0}));
+        // A message is cut once, and then the same.
+        let long =
+            NodeProbe { state: ProbeState::Refused, message: Some("\u{e9}".repeat(999)), observed_generation: 3 };
+        let has_long = BTreeMap::from([("a".to_owned(), long.clone())]);
+        let said = patch(&probe, &has_long).unwrap()["node-a"]["message"].as_str().unwrap().to_owned();
+        assert_eq!(said, "\u{e9}".repeat(300) + "...");
+        let mut told = probe.clone();
+        told.nodes.insert("node-a".into(), NodeProbe { message: Some(said), ..long });
+        assert_eq!(patch(&told, &has_long), None);
         probe.spec.as_mut().unwrap().node_name = Some("node-b".into());
         assert_eq!(patch(&probe, &has), Some(json!({"node-a": null})));
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::settings::{Retry, Tls};
-use kstrobe_export::snapshot::{Descriptor, Family, Kind as MetricKind, Series, Values};
+use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
+use kstrobe_export::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind as MetricKind, Link, Series, Values};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
@@ -136,6 +137,53 @@ fn memory_is_bounded_and_what_does_not_fit_is_counted() {
             }
         }
         assert!(dropped > 0);
+    }
+}
+
+#[test]
+fn an_exemplar_is_sent_until_it_has_arrived_and_then_no_more() {
+    let scheme = Arc::new(
+        Scheme::new(&BucketSpec { schema: 0, raw_per_unit: 1, min: 1, max: 1024, classic: vec!["64".into()] }).unwrap(),
+    );
+    let labels: Arc<[Arc<str>]> = Arc::from([]);
+    let (name, help, unit) = ("kstrobe_h".to_owned(), String::new(), String::new());
+    let about =
+        Arc::new(Descriptor { name, help, kind: MetricKind::Histogram, unit, raw_per_unit: 1, label_names: vec![] });
+    let reading = |seconds, ids: &[&str]| {
+        let mut counts = vec![0; scheme.buckets()];
+        counts[scheme.index(5)] = seconds;
+        let values = Values::Histograms(Histograms { scheme: scheme.clone(), sums: vec![5 * seconds], counts });
+        let series = vec![Series { labels: labels.clone(), created: Some(at(0)) }];
+        let family = Family { about: about.clone(), columns: Arc::from([]), series, values };
+        let exemplar = |id: &&str| Exemplar {
+            family: "kstrobe_h".into(),
+            labels: labels.clone(),
+            link: Link::Event((*id).to_owned()),
+            value: 5.0,
+            at: at(seconds),
+        };
+        let snapshot = Snapshot { at: at(seconds), families: vec![family] };
+        Reading { snapshot, exemplars: ids.iter().map(exemplar).collect(), native_bucket_limit: 0 }
+    };
+    let exemplars = |part: &Part| {
+        let request = ExportMetricsServiceRequest::decode(part.body.as_slice()).unwrap();
+        match &request.resource_metrics[0].scope_metrics[0].metrics[0].data {
+            Some(Data::ExponentialHistogram(h)) => h.data_points[0].exemplars.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    for temporality in [Temporality::Cumulative, Temporality::Delta] {
+        let mut stock = stock(Kind::OtlpHttp, temporality, usize::MAX);
+        stock.take_in(reading(1, &["a"]));
+        // That report did not arrive.
+        stock.take_in(reading(2, &["a", "b"]));
+        assert_eq!(exemplars(stock.first().unwrap()), 2, "{temporality:?}");
+        stock.done();
+        stock.take_in(reading(3, &["a", "b", "c"]));
+        assert_eq!(exemplars(stock.first().unwrap()), 1, "{temporality:?}");
+        stock.done();
+        stock.take_in(reading(4, &["c"]));
+        assert_eq!(exemplars(stock.first().unwrap()), 0, "{temporality:?}");
     }
 }
 

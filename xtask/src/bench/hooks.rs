@@ -4,22 +4,31 @@ use super::agent::{self, Agent, Settings};
 use super::{load, table};
 use anyhow::{Result, bail};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Probe of `xtask/bench/hooks.yaml`, what it shows, and the metric that says how much it saw.
 struct Row {
     probe: &'static str,
     name: &'static str,
     seen: &'static str,
+    /// Whether it counts the calls; if not, it must count none.
+    counts: bool,
 }
 
 const fn row(probe: &'static str, name: &'static str, seen: &'static str) -> Row {
-    Row { probe, name, seen }
+    Row { probe, name, seen, counts: true }
+}
+
+/// One that lets no event through.
+const fn filtered(probe: &'static str, name: &'static str, seen: &'static str) -> Row {
+    Row { probe, name, seen, counts: false }
 }
 
 /// The first is what the others are compared with.
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 16] = [
     row("bench_tp_btf", "counter at a BTF-typed tracepoint", "kstrobe_bench_tp_btf_total"),
+    row("bench_selected", "the same of cgroups that a condition means", "kstrobe_bench_selected_total"),
+    filtered("bench_unselected", "the same of others: it ends at the look-up", "kstrobe_bench_unselected_total"),
     row("bench_tracepoint", "counter at a perf tracepoint", "kstrobe_bench_tracepoint_total"),
     row("bench_fentry", "counter at fentry", "kstrobe_bench_fentry_total"),
     row("bench_fexit", "counter at fexit", "kstrobe_bench_fexit_total"),
@@ -76,17 +85,46 @@ fn measure(
     }
     // Attaching patches kernel code and wakes every CPU; let that pass.
     std::thread::sleep(Duration::from_millis(20));
+    let before = match until_selected(&agent, before, row.probe)? {
+        Ok(before) => before,
+        Err(reason) => return Ok(Err(reason)),
+    };
     let ns = load::fastest_call_ns(cpu, calls)?;
     let after = agent.scrape()?;
     agent.stop()?;
     let seen = |text: &str| agent::plain_value(text, row.seen);
     let Some(counted) = seen(&after) else { return Ok(Err(format!("no {} in /metrics", row.seen))) };
     let counted = counted - seen(&before).unwrap_or(0.0);
+    if !row.counts && counted == 0.0 {
+        return Ok(Ok(ns));
+    }
     // A fast program that counts nothing would win.
-    if !(f64::from(calls) * 0.99..=f64::from(calls) * 1.05).contains(&counted) {
+    if !row.counts || !(f64::from(calls) * 0.99..=f64::from(calls) * 1.05).contains(&counted) {
         bail!("{} counted {counted} of {calls} calls", row.probe);
     }
     Ok(Ok(ns))
+}
+
+/// Scrapes until the agent knows which cgroups a probe's condition means, if it has one. For one that means none there is nothing
+/// to wait for but the look at cgroups.
+fn until_selected(agent: &Agent, first: String, probe: &str) -> Result<Result<String, String>> {
+    let condition = format!("probe=\"{probe}\",map=\"ks_selected0\"");
+    if !first.contains(&condition) {
+        return Ok(Ok(first));
+    }
+    let begun = Instant::now();
+    loop {
+        let now = agent.scrape()?;
+        let known = agent::value(&now, "kstrobe_workloads_cgroups", "state=\"named\"").unwrap_or(0.0);
+        let meant = agent::value(&now, "kstrobe_map_entries", &condition).unwrap_or(0.0);
+        if known > 0.0 && (meant > 0.0 || probe == "bench_unselected") {
+            return Ok(Ok(now));
+        }
+        if begun.elapsed() > Duration::from_secs(10) {
+            return Ok(Err("the agent does not know this machine's cgroups".to_owned()));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Why the agent could not attach the probe, if so.

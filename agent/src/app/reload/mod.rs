@@ -44,10 +44,10 @@ pub(super) enum Ask {
 }
 
 /// Asks, and waits for what comes of it.
-pub(super) fn ask(asks: &Sender<Ask>) -> Answer {
+pub(super) fn ask(asks: &Sender<Ask>, why: &'static str) -> Answer {
     let (answer, answered) = channel();
     // A thread that is gone gives no answer either.
-    let _ = asks.send(Ask::Read("a client asks", Some(answer)));
+    let _ = asks.send(Ask::Read(why, Some(answer)));
     answered.recv().unwrap_or_else(|_| Err("the agent is about to end\n".to_owned()))
 }
 
@@ -313,7 +313,7 @@ impl Reload {
             }
         }
         app.run_these(probes);
-        let mut names = Names::new();
+        let mut names = Names::new().with_owners(app.owners.clone());
         for at in replaced.iter().chain(&plan.ends) {
             let mut running = lock(&old[*at]);
             let name: Arc<str> = Arc::from(running.outline.name.as_str());

@@ -54,13 +54,14 @@ impl World {
             events: None,
             log_level: None,
             log_json: None,
+            custom_resources: false,
             handed: crate::handed::Files::default(),
         };
         let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
         let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
         let around = Around::nobody();
         let captures = capturing::start(&intent.agent, &intent.drafts, &around);
-        let app = Arc::new(App::start(&intent.drafts, None, captures, &around));
+        let app = Arc::new(App::start(&intent.drafts, None, captures, &around, super::super::workloads::asks().0));
         app.telemetry.configured(0, &intent.hash);
         let (listen, log_json) = (intent.listen(&options).to_vec(), intent.log(&options).1);
         let tail = Arc::new(Tail::new(intent.slow()));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kstrobe_ebpf::ir::interp::{Environment, Machine, Trap};
 use kstrobe_ebpf::ir::{Call, Func, Helper, Module, Op, Stmt};
-use kstrobe_ebpf::layout::{Index, Loss, MapKind, SpanMap, Table};
+use kstrobe_ebpf::layout::{Index, Layout, Loss, MapKind, SpanMap, Table};
 
 use crate::app::attached::series_of;
 use crate::metrics::labels::Names;
@@ -37,6 +37,11 @@ impl Interpreted {
         let asks = |helper| module.funcs.iter().any(|func| calls(func, helper));
         let (asks_comm, asks_pid) = (asks(Helper::GetCurrentComm), asks(Helper::GetCurrentPidTgid));
         Ok(Interpreted { module, machine, tables, asks_comm, asks_pid, abandoned: 0 })
+    }
+
+    /// What its maps hold.
+    pub fn layout(&self) -> &Layout {
+        &self.module.layout
     }
 
     /// Its programs: what they hook, in the order in which they run.
@@ -77,15 +82,17 @@ impl Interpreted {
             }
             let Index::Hash { map, free, .. } = table.index else { continue };
             let mut slots = Vec::new();
-            for expired in series.tick(now.mono) {
-                let given = (1..table.slots).contains(&expired.slot) && self.machine.delete(map, &expired.key);
-                if given {
-                    clear(self.machine.array_mut(table.values), table, expired.slot);
-                    self.machine.push(free, &expired.slot.to_le_bytes());
+            for expired in series.tick(now.mono).into_iter().chain(series.ended(names, now.mono)) {
+                if (1..table.slots).contains(&expired.slot) && self.machine.delete(map, &expired.key) {
                     slots.push(expired.slot);
                 }
             }
-            series.evict(&slots);
+            let values: Vec<u64> = words(self.machine.array(table.values)).collect();
+            series.evict(&slots, values.as_slice());
+            for slot in slots {
+                clear(self.machine.array_mut(table.values), table, slot);
+                self.machine.push(free, &slot.to_le_bytes());
+            }
         }
         let Some(SpanMap { map, .. }) = &self.module.layout.spans else { return };
         let is_hash = self.module.layout.maps.get(map.0 as usize).is_some_and(|def| def.kind == MapKind::Hash);

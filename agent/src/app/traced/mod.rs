@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::Artifact;
 use kstrobe_ebpf::ir::interp::Environment;
-use kstrobe_ebpf::layout::Loss;
+use kstrobe_ebpf::layout::{Layout, Loss};
 use kstrobe_ebpf::typed::Attach;
 
 use crate::kernel::event_stream::{EventStream, Wanted};
@@ -127,6 +127,11 @@ impl Traced {
         (families, errors)
     }
 
+    /// What its maps hold.
+    pub fn layout(&self) -> &Layout {
+        self.probe.layout()
+    }
+
     /// Why it does not measure now, or nothing.
     pub fn failure(&self) -> String {
         self.failure.clone().unwrap_or_default()
@@ -144,6 +149,7 @@ impl Traced {
             probe: probe.to_string(),
             overflowed: merged.into_iter().map(|(_, n)| n).sum(),
             evicted: self.probe.evicted(),
+            waiting: None,
         });
         match self.stream.lost() {
             Ok((events, pages)) => {

@@ -33,7 +33,7 @@ fn begin(store: &mut Store, bytes: u64, seconds: u64) -> Result<(Id, PathBuf), S
 fn done(store: &mut Store, bytes: usize, seconds: u64) -> Id {
     let (id, path) = begin(store, bytes as u64, seconds).unwrap();
     fs::write(path.join("trace.dat"), vec![7; bytes]).unwrap();
-    let recorded = Recorded { forms: vec![Form::Dat], records: 3, lost: 1, notes: vec!["a".into()] };
+    let recorded = Recorded { forms: vec![Form::Dat], records: 3, lost: 1, notes: vec!["a".into()], clock: None };
     store.end(&id, Ok(recorded), false, at(seconds + 1)).unwrap();
     id
 }

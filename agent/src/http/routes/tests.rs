@@ -24,6 +24,7 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
             desk: Err(crate::http::Denied::off()),
             access: crate::http::Access::Local,
         }),
+        neighbours: None,
         reload: reload::Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
         events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()])),
         version: "1.2.3".into(),

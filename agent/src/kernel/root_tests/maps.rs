@@ -175,7 +175,7 @@ fn root_keys_are_evicted_and_their_slots_given_back() {
         let mut victims = view.index.clone();
         victims.retain(|(_, slot)| *slot == 1);
         victims.push((Box::from([9u8; 8]), 3));
-        assert_eq!(maps.evict(0, &victims).unwrap(), 1, "the second key was never there");
+        assert_eq!(maps.evict(0, &victims, |_, _| {}).unwrap(), 1, "the second key was never there");
         let view = maps.table(0).unwrap();
         assert_eq!(view.index.len(), 1);
         let words: Vec<u64> = view.values.iter().step_by(2).map(|w| w.load(Relaxed)).collect();

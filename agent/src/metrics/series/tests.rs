@@ -4,12 +4,12 @@ use kstrobe_ebpf::layout::{Cell, MapId};
 use kstrobe_ebpf::typed::{Decoder, Ty};
 use kstrobe_export::snapshot::Kind;
 
-fn at(born: Moment, seconds: u64) -> Moment {
+pub(super) fn at(born: Moment, seconds: u64) -> Moment {
     let age = Duration::from_secs(seconds);
     Moment { wall: born.wall + age, mono: born.mono + age }
 }
 
-fn descriptor(name: &str, labels: &[&str]) -> Arc<Descriptor> {
+pub(super) fn descriptor(name: &str, labels: &[&str]) -> Arc<Descriptor> {
     Arc::new(Descriptor {
         name: name.into(),
         help: "X.".into(),
@@ -20,7 +20,7 @@ fn descriptor(name: &str, labels: &[&str]) -> Arc<Descriptor> {
     })
 }
 
-fn field(ty: Ty, offset: u32, decoder: Decoder) -> KeyField {
+pub(super) fn field(ty: Ty, offset: u32, decoder: Decoder) -> KeyField {
     KeyField { names: vec![], ty, offset, decoder }
 }
 
@@ -42,7 +42,7 @@ fn series_of(table: Table, ttl: u64, born: Moment) -> TableSeries {
 }
 
 /// `(label texts, value)` of a family of counters.
-fn counters(family: &Family) -> Vec<(Vec<&str>, u64)> {
+pub(super) fn counters(family: &Family) -> Vec<(Vec<&str>, u64)> {
     let Values::Counters(values) = &family.values else { panic!("counters") };
     assert_eq!(values.len(), family.series.len());
     let labels = |series| (0..family.columns.len()).map(|position| family.label(series, position)).collect();
@@ -109,7 +109,7 @@ fn keys_that_read_the_same_are_one_series_and_go_together() {
     assert_eq!(slots(&series, 110), [1, 2, 3]);
 
     drop(family);
-    series.evict(&[1, 2]);
+    series.evict(&[1, 2], [0, 10, 21, 3].as_slice());
     assert_eq!((series.evicted(), series.keys()), (2, 1));
     let family = read(&mut series, &[0, 0, 0, 3], &[(0, 3)], at(born, 120));
     assert_eq!(counters(&family), [(vec!["none"], 3)]);

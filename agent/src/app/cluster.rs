@@ -1,0 +1,41 @@
+//! Objects of the cluster that concern this node, where somebody asks for them.
+
+use super::reload::{self, Ask};
+use super::{App, Options};
+use crate::handed::{self, Handed};
+use kstrobe_kube::{Client, Config, Counters, Error, Surroundings, Wanted};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use tokio::runtime::Handle;
+
+/// Follows them until the runtime ends. That there is no cluster is said, and takes nothing else down.
+pub(super) fn start(app: &Arc<App>, options: &Options, asks: &Sender<Ask>, runtime: &Handle) {
+    if !options.custom_resources {
+        return;
+    }
+    match follow(app, options, asks, runtime) {
+        Ok(()) => {}
+        Err(error) => tracing::error!(%error, "--kubernetes.custom-resources: no objects of a cluster are followed"),
+    }
+}
+
+fn follow(app: &Arc<App>, options: &Options, asks: &Sender<Ask>, runtime: &Handle) -> Result<(), Error> {
+    let config = Config::find(&Wanted::default(), &Surroundings::own())?;
+    let client = Client::new(config, concat!("kstrobe/", env!("CARGO_PKG_VERSION")))?;
+    let node = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    let node = node.ok_or_else(|| Error::Config("the variable NODE_NAME does not say which node this is".into()))?;
+    let (standing, asks) = (app.clone(), asks.clone());
+    let namespace = client.namespace().to_owned();
+    tracing::info!(server = %client.server(), namespace, node, "objects of the cluster are followed");
+    let handed = Handed {
+        client,
+        namespace,
+        node,
+        counters: Arc::new(Counters::default()),
+        files: options.handed.clone(),
+        reload: Arc::new(move || reload::ask(&asks, "probes of the cluster have changed").map(|_| ())),
+        standing: Arc::new(move || standing.status().probes),
+    };
+    runtime.spawn(handed::run(handed));
+    Ok(())
+}

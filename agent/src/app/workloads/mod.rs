@@ -1,0 +1,264 @@
+//! Following the workloads of the node: one thread knows which cgroups there are and what they belong to. It publishes their names
+//! for those who make labels, and keeps the maps of conditions current, so that nobody else ever waits for a cgroup file system
+//! or for Kubernetes.
+//!
+//! As long as no probe asks for a name, it does nothing at all.
+
+mod conditions;
+mod groups;
+mod pods;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kstrobe_kube::Counters;
+use kstrobe_workloads::{Pod, Settings, Table};
+use tokio::runtime::Handle;
+
+use super::{App, lock};
+use crate::metrics::owners::Patience;
+use crate::sources::AgentConfig;
+use crate::telemetry::WorkloadsUse;
+pub(super) use conditions::Matching;
+use groups::Groups;
+use pods::{Teller, Telling};
+
+/// Looks in between, when something was asked for or told, come at most so often.
+const SOON: Duration = Duration::from_millis(50);
+/// After a fault of our own: not at once, it may last.
+const AFTER_A_FAULT: Duration = Duration::from_secs(5);
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// Other probes run now.
+    Probes,
+    /// Cgroups came or went.
+    Groups,
+    /// There is a pod, or it changed.
+    Pod(Box<Pod>),
+    /// The pod with this uid is gone.
+    PodGone(Arc<str>),
+    /// Nobody will ask any more.
+    Stop,
+}
+
+/// What can be asked of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks(Sender<News>);
+
+impl Asks {
+    /// Tells it something. A thread that is gone needs no telling.
+    pub fn tell(&self, news: News) {
+        let _ = self.0.send(news);
+    }
+}
+
+/// How often to look, and how long to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    walk: Duration,
+    grace: Duration,
+    wait: Duration,
+}
+
+impl Pace {
+    pub fn of(agent: &AgentConfig) -> Pace {
+        let asked = agent.workloads;
+        let [walk, grace, wait] = [asked.walk_ns, asked.grace_ns, asked.wait_ns].map(Duration::from_nanos);
+        Pace { walk, grace, wait }
+    }
+
+    pub fn patience(self) -> Patience {
+        Patience { wait: self.wait, grace: self.grace }
+    }
+}
+
+/// The thread that follows.
+pub(super) struct Following {
+    asks: Asks,
+    thread: JoinHandle<()>,
+}
+
+impl Following {
+    /// Ends it.
+    pub fn stop(self) {
+        self.asks.tell(News::Stop);
+        let _ = self.thread.join();
+    }
+}
+
+/// Where to tell it, before it runs.
+pub(super) fn asks() -> (Asks, Receiver<News>) {
+    let (asks, news) = channel();
+    (Asks(asks), news)
+}
+
+/// Starts it. Who tells of pods is asked by tasks of the runtime.
+pub(super) fn start(
+    app: &Arc<App>,
+    news: Receiver<News>,
+    agent: &AgentConfig,
+    runtime: &Handle,
+) -> std::io::Result<Following> {
+    let (asks, pace, node) = (app.workloads.clone(), Pace::of(agent), pods::node(agent));
+    let counters = Arc::new(Counters::default());
+    let teller = Teller::of(agent, &node, &counters, runtime);
+    // Without anybody who tells of pods there is nothing to wait for.
+    let patience = if teller.is_some() { pace.wait } else { Duration::ZERO };
+    let settings = Settings { node: Some(node.into()), grace: pace.grace, patience };
+    let follower = Follower {
+        app: app.clone(),
+        pace,
+        table: Table::new(settings),
+        groups: None,
+        teller,
+        telling: None,
+        counters,
+        walked: None,
+        changed: false,
+        failure: None,
+    };
+    let thread = std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&news))?;
+    Ok(Following { asks, thread })
+}
+
+struct Follower {
+    app: Arc<App>,
+    pace: Pace,
+    table: Table,
+    /// Set once some probe has asked.
+    groups: Option<Groups>,
+    /// Who tells of pods, before somebody asks.
+    teller: Option<Teller>,
+    /// What tells of pods, for as long as it lives.
+    telling: Option<Telling>,
+    /// What came of asking for pods.
+    counters: Arc<Counters>,
+    walked: Option<Instant>,
+    /// Cgroups came or went since.
+    changed: bool,
+    /// Why cgroups cannot be looked at, as it was last said.
+    failure: Option<String>,
+}
+
+impl Follower {
+    fn run(mut self, news: &Receiver<News>) {
+        loop {
+            let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
+            let pause = turn.unwrap_or_else(|_| {
+                tracing::error!(
+                    "following workloads failed: this is an error in kstrobe, please report it with the lines above"
+                );
+                Some(AFTER_A_FAULT)
+            });
+            let first = match pause {
+                Some(pause) => news.recv_timeout(pause),
+                None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match first {
+                Ok(News::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Ok(first) => self.hear(first),
+            }
+            // What comes in a burst is one turn.
+            std::thread::sleep(SOON);
+            while let Ok(more) = news.try_recv() {
+                match more {
+                    News::Stop => return,
+                    more => self.hear(more),
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        let now = Instant::now();
+        match news {
+            News::Probes => self.walked = None,
+            News::Groups => self.changed = true,
+            News::Pod(pod) => self.table.pod_seen(*pod, now),
+            News::PodGone(uid) => self.table.pod_gone(&uid, now),
+            News::Stop => {}
+        }
+    }
+
+    /// Looks, names, publishes. Says how long to wait; `None` when nobody asks for names.
+    fn turn(&mut self) -> Option<Duration> {
+        let probes = self.app.probes();
+        if !probes.iter().any(|probe| lock(probe).asks_for_cgroups()) {
+            *lock(&self.app.workloads_use) = None;
+            // Who asked once may ask again: what the kernel tells meanwhile must not pile up.
+            if std::mem::take(&mut self.changed) {
+                self.look(false);
+            }
+            return None;
+        }
+        if let Some(teller) = self.teller.take() {
+            self.telling = Some(teller.start(self.app.workloads.clone()));
+        }
+        let due = self.walked.is_none_or(|walked| walked.elapsed() >= self.pace.walk);
+        if due || std::mem::take(&mut self.changed) {
+            self.look(due);
+        }
+        let now = Instant::now();
+        self.table.tick(now);
+        self.app.owners.publish(groups::owners(&self.table), self.groups.as_ref().and_then(Groups::walked));
+        let unselected = conditions::keep(&self.table, &probes);
+        *lock(&self.app.workloads_use) = Some(self.used(unselected));
+        let next = self.walked.map_or(self.pace.walk, |walked| self.pace.walk.saturating_sub(walked.elapsed()));
+        Some(next)
+    }
+
+    /// Looks at all cgroups, or at those that changed.
+    fn look(&mut self, all: bool) {
+        if all {
+            // Also when it fails: not again at once.
+            self.walked = Some(Instant::now());
+        }
+        let groups = match &mut self.groups {
+            Some(groups) => Ok(groups),
+            None => Groups::here(&self.app.workloads).map(|groups| self.groups.insert(groups)),
+        };
+        let table = &mut self.table;
+        let looked = groups.and_then(|groups| if all { groups.walk(table) } else { groups.changes(table) });
+        let failure = looked.err();
+        match (&failure, &self.failure) {
+            (Some(reason), before) if before.as_ref() != Some(reason) => {
+                tracing::error!(reason, "cgroups cannot be looked at: their names are missing");
+            }
+            (None, Some(_)) => tracing::info!("cgroups can be looked at again"),
+            _ => {}
+        }
+        self.failure = failure;
+    }
+
+    fn used(&self, unselected: usize) -> WorkloadsUse {
+        let (counts, asked) = (self.table.counts(), self.counters.counts());
+        let (mut named, mut waiting, mut ended) = (0, 0, 0);
+        for group in self.table.groups() {
+            *match (group.ended, group.workload) {
+                (true, _) => &mut ended,
+                (false, Some(_)) => &mut named,
+                (false, None) => &mut waiting,
+            } += 1;
+        }
+        let (took, errors) = self.groups.as_ref().map_or((Duration::ZERO, 0), Groups::cost);
+        WorkloadsUse {
+            cgroups: vec![("named", named), ("waiting", waiting), ("ended", ended)],
+            pods: self.table.pods() as u64,
+            walk: took,
+            walk_errors: errors,
+            unresolved: counts.unresolved,
+            late: counts.late,
+            reused: counts.reused,
+            expired: counts.expired,
+            unselected: unselected as u64,
+            failures: asked.failures.into_iter().map(|((of, reason), n)| (of, reason, n)).collect(),
+            events: asked.events.into_iter().collect(),
+        }
+    }
+}

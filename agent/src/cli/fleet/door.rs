@@ -1,0 +1,59 @@
+//! Agents, through the API server.
+
+use crate::http::TOKEN_HEADER;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, header};
+use http_body_util::BodyExt;
+use kstrobe_fleet::run::{Agents, Body};
+use kstrobe_fleet::target::Pod;
+use kstrobe_kube::{Client, Config, PodPort, Surroundings, Wanted};
+
+/// The API server, and what agents are told.
+#[derive(Clone)]
+pub struct Door {
+    client: Client,
+    port: String,
+    https: bool,
+    token: Option<HeaderValue>,
+}
+
+impl Door {
+    /// Nothing is connected yet.
+    pub fn open(wanted: &Wanted, port: &str, https: bool, token: Option<&str>) -> Result<Door, String> {
+        let config = Config::find(wanted, &Surroundings::own()).map_err(|error| error.to_string())?;
+        let client = Client::new(config, concat!("kstrobe/", env!("CARGO_PKG_VERSION"))).map_err(|e| e.to_string())?;
+        let token = token.map(|token| {
+            let mut value = HeaderValue::from_str(token).map_err(|_| "the token cannot stand in a header of HTTP")?;
+            value.set_sensitive(true);
+            Ok::<_, &str>(value)
+        });
+        Ok(Door { client, port: port.to_owned(), https, token: token.transpose()? })
+    }
+
+    /// Pods with these labels, of all namespaces or of one.
+    pub async fn pods(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<Pod>, String> {
+        let objects = self.client.pods(namespace, selector, "").await.map_err(|error| error.to_string())?;
+        Ok(objects.iter().filter_map(Pod::from_object).collect())
+    }
+}
+
+impl Agents for Door {
+    async fn ask(&self, agent: &Pod, method: Method, path: &str, body: Bytes) -> Result<Response<Body>, String> {
+        let to = PodPort {
+            namespace: agent.namespace.clone(),
+            pod: agent.name.clone(),
+            port: self.port.clone(),
+            https: self.https,
+        };
+        let mut headers = HeaderMap::new();
+        if let Some(token) = &self.token {
+            headers.insert(TOKEN_HEADER, token.clone());
+        }
+        if !body.is_empty() {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let answer =
+            self.client.pod_proxy(&to, method, path, headers, body).await.map_err(|error| error.to_string())?;
+        Ok(answer.map(|body| body.map_err(|error| error.to_string()).boxed_unsync()))
+    }
+}

@@ -1,0 +1,124 @@
+//! How far each node is: lines that change on a terminal, and lines that follow one another elsewhere.
+
+use kstrobe_fleet::course::Stage;
+use kstrobe_fleet::run::Seen;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+/// Nodes that have a line of their own; of the rest the number at each stage is told.
+const MOST_LINES: usize = 20;
+/// Characters of a line that is replaced: one that is broken in two would leave a part behind. The end tells reasons in full.
+const MOST_CHARACTERS: usize = 79;
+
+/// What was shown.
+pub struct Progress {
+    terminal: bool,
+    begun: Instant,
+    /// Lines that the next ones replace.
+    lines: usize,
+    stages: BTreeMap<String, Stage>,
+}
+
+impl Progress {
+    /// On standard error.
+    pub fn new() -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        Progress { terminal, begun: Instant::now(), lines: 0, stages: BTreeMap::new() }
+    }
+
+    /// Shows how all nodes stand.
+    pub fn show(&mut self, nodes: &[Seen]) {
+        let seconds = self.begun.elapsed().as_secs();
+        if self.terminal {
+            let lines = lines(nodes, seconds);
+            let mut text = self.back();
+            for line in &lines {
+                text.extend(line.chars().take(MOST_CHARACTERS));
+                text += "\u{1b}[K\n";
+            }
+            self.lines = lines.len();
+            self.write(&text);
+            return;
+        }
+        for node in nodes {
+            if self.stages.insert(node.node.clone(), node.stage) != Some(node.stage) {
+                self.write(&format!("{seconds:>4}s  {}\n", line(node)));
+            }
+        }
+    }
+
+    /// Shows it for the last time.
+    pub fn end(&mut self, nodes: &[Seen]) {
+        self.show(nodes);
+        self.lines = 0;
+    }
+
+    /// Says something in between.
+    pub fn say(&mut self, text: &str) {
+        let back = self.back();
+        self.lines = 0;
+        self.write(&format!("{back}{}{text}\n", if self.terminal { "\u{1b}[J" } else { "" }));
+    }
+
+    /// To the first of the lines that are replaced.
+    fn back(&self) -> String {
+        if self.lines > 0 { format!("\u{1b}[{}A\r", self.lines) } else { String::new() }
+    }
+
+    fn write(&self, text: &str) {
+        // Nobody reads it: then it need not be told.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+fn lines(nodes: &[Seen], seconds: u64) -> Vec<String> {
+    let mut lines: Vec<String> = nodes.iter().take(MOST_LINES).map(line).collect();
+    if nodes.len() > MOST_LINES {
+        lines.push(format!("and {} more: {}", nodes.len() - MOST_LINES, sums(&nodes[MOST_LINES..])));
+    }
+    lines.push(format!("{seconds}s  {}", sums(nodes)));
+    lines
+}
+
+fn sums(nodes: &[Seen]) -> String {
+    let mut stages: BTreeMap<Stage, usize> = BTreeMap::new();
+    nodes.iter().for_each(|node| *stages.entry(node.stage).or_default() += 1);
+    stages.iter().map(|(stage, n)| format!("{n} {}", stage.name())).collect::<Vec<_>>().join(", ")
+}
+
+fn line(node: &Seen) -> String {
+    let name = if node.node.is_empty() { "-" } else { &node.node };
+    let head = format!("{name}  {}", node.stage.name());
+    match node.stage {
+        Stage::Failed => format!("{head}: {}", node.reason),
+        // What is tried again.
+        _ if !node.reason.is_empty() => format!("{head} ({})", node.reason),
+        Stage::Recorded | Stage::Downloaded => {
+            let mib = node.bytes as f64 / f64::from(1 << 20);
+            format!("{head}  {} records, {mib:.1} MiB", node.records)
+        }
+        _ => head,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(node: &str, stage: Stage, reason: &str) -> Seen {
+        Seen { node: node.into(), stage, bytes: 3 << 20, records: 7, reason: reason.into() }
+    }
+
+    #[test]
+    fn a_line_for_each_of_the_first_nodes() {
+        assert_eq!(line(&seen("n1", Stage::Downloaded, "")), "n1  done  7 records, 3.0 MiB");
+        assert_eq!(line(&seen("n1", Stage::Failed, "no answer")), "n1  failed: no answer");
+        assert_eq!(line(&seen("n1", Stage::Recording, "502")), "n1  recording (502)");
+        let mut nodes = vec![seen("n", Stage::Recording, ""); 25];
+        nodes[24].stage = Stage::Failed;
+        let lines = lines(&nodes, 4);
+        assert_eq!(lines.len(), MOST_LINES + 2);
+        assert_eq!(lines[MOST_LINES..], ["and 5 more: 4 recording, 1 failed", "4s  24 recording, 1 failed"]);
+    }
+}

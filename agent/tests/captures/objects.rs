@@ -1,0 +1,127 @@
+//! `Capture` objects: what an agent makes of them, with an API server that speaks the real protocol.
+
+use super::world::{Folder, agent, engine, until};
+use kstrobe::objects::{Objects, run};
+use kstrobe::rules::configured;
+use kstrobe::rules::desk::Desk;
+use kstrobe_fake_api::FakeApi;
+use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// An API server, and the agent of node n1 that follows it until this is dropped.
+struct World {
+    api: FakeApi,
+    desk: Arc<Desk>,
+    _runtime: tokio::runtime::Runtime,
+    _folder: Folder,
+}
+
+fn world(before: impl FnOnce(&FakeApi)) -> World {
+    let folder = Folder::new();
+    let api = FakeApi::start();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"disk": "ssd"}}});
+    api.put(node);
+    before(&api);
+    let file = folder.0.join("kubeconfig");
+    std::fs::write(&file, api.kubeconfig()).unwrap();
+    let wanted = Wanted { kubeconfig: Some(file), ..Wanted::default() };
+    let client = Client::new(Config::find(&wanted, &Surroundings::own()).unwrap(), "test").unwrap();
+    let desk = configured::desk(&agent(&folder, "max_concurrent: 4", ""), engine(), |_| true).unwrap().unwrap();
+    let service = desk.service().clone();
+    let objects = Objects {
+        client,
+        namespace: "kstrobe".into(),
+        node: "n1".into(),
+        captures: Box::new(move || Some(service.clone())),
+        counters: Arc::new(Counters::default()),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.spawn(run(objects));
+    World { api, desk, _runtime: runtime, _folder: folder }
+}
+
+fn now() -> OffsetDateTime {
+    OffsetDateTime::from(SystemTime::now())
+}
+
+fn text(at: OffsetDateTime) -> String {
+    at.replace_nanosecond(0).unwrap().format(&Rfc3339).unwrap()
+}
+
+fn object(name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "kstrobe.dev/v1alpha1", "kind": "Capture",
+        "metadata": {"namespace": "kstrobe", "name": name, "uid": format!("uid-{name}"), "generation": 1, "creationTimestamp": text(now())},
+        "spec": spec,
+    })
+}
+
+impl World {
+    /// What n1 says of an object, once it says this.
+    fn says(&self, name: &str, state: &str) -> Value {
+        let mut found = Value::Null;
+        until(&format!("{name} is {state}"), || {
+            let object = self.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", name);
+            found = object.map_or(Value::Null, |object| object["status"]["nodes"]["n1"].clone());
+            found["state"] == state
+        });
+        found
+    }
+
+    fn captures(&self) -> usize {
+        self.desk.service().list().len()
+    }
+}
+
+#[test]
+fn an_object_becomes_a_capture_and_tells_what_came_of_it() {
+    let world = world(|api| {
+        let selector = json!({"matchLabels": {"disk": "ssd"}});
+        api.put(object("mine", json!({"nodeSelector": selector, "capture": {"events": "quick"}})));
+        let selector = json!({"matchLabels": {"disk": "floppy"}});
+        api.put(object("others", json!({"nodeSelector": selector, "capture": {"events": "quick"}})));
+        api.put(object("elsewhere", json!({"nodeName": "n2", "capture": {"events": "quick"}})));
+        api.put(object("wrong", json!({"nodeName": "n1", "capture": {"evnts": "quick"}})));
+        api.put(object("fails", json!({"nodeName": "n1", "capture": {"events": "nothing"}})));
+    });
+    let mine = world.says("mine", "Done");
+    assert_eq!((&mine["formats"], &mine["bytes"]), (&json!(["dat"]), &json!(600_000)));
+    let capture =
+        world.desk.service().list().into_iter().find(|capture| Some(capture.id.as_str()) == mine["id"].as_str());
+    let capture = capture.expect("the capture that the object names");
+    assert_eq!((capture.trigger.kind.as_str(), capture.trigger.why.as_str()), ("kubernetes", "Capture mine"));
+    let wrong = world.says("wrong", "Refused");
+    assert!(wrong["message"].as_str().unwrap().contains("did you mean `events`?"), "{wrong}");
+    assert_eq!(world.says("fails", "Failed")["message"], "no event `nothing`");
+    // Nothing is done twice, and nothing that is for others.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(world.captures(), 2);
+    let others = |name: &str| {
+        world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", name).unwrap()["status"]["nodes"]["n1"].clone()
+    };
+    assert_eq!((others("others"), others("elsewhere")), (Value::Null, Value::Null));
+    let sums =
+        world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", "mine").unwrap()["status"]["done"].clone();
+    assert_eq!(sums, 1);
+}
+
+#[test]
+fn a_capture_ends_with_its_object_and_begins_at_its_time() {
+    let world = world(|_| {});
+    let gone = object("gone", json!({"nodeName": "n1", "capture": {"events": "slow", "duration": "50s"}}));
+    world.api.put(gone.clone());
+    world.says("gone", "Running");
+    world.api.remove(&gone);
+    until("it is cancelled", || world.desk.service().usage().running == 0);
+    // Three seconds ahead, to the second: that is what the capture itself is told.
+    let at = text(now() + Duration::from_secs(3));
+    world.api.put(object("later", json!({"nodeName": "n1", "startAt": at, "capture": {"events": "quick"}})));
+    world.says("later", "Done");
+    let capture = world.desk.service().list().remove(0);
+    assert_eq!(capture.request["start_at"].as_str().unwrap(), at);
+    assert!(capture.started_unix_ms > 0 && UNIX_EPOCH < SystemTime::now());
+}

@@ -1,0 +1,166 @@
+//! Labels and conditions by pod: cgroups with the paths of pods, a load of known size in each, and an API server that speaks the
+//! real protocol. The load of one pod never appears under another, also across restarts and late news.
+
+mod support;
+
+use kstrobe_fake_api::{End, FakeApi, objects};
+use serde_json::{Value, json};
+use std::time::Duration;
+use support::agent::{Agent, Setup};
+use support::groups::{self, COMM, Group};
+use support::metrics::Metrics;
+use support::{Folder, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A process of these tests: goes into a cgroup and calls.
+#[test]
+#[ignore = "other tests run it"]
+fn calls_in_a_group() {
+    groups::calls();
+}
+
+/// A pod of `node-a` with one container, in the API and in cgroupfs.
+struct TestPod {
+    name: String,
+    object: Value,
+    group: Group,
+}
+
+impl TestPod {
+    /// `number` makes its uid and its container's id; `workload` owns it.
+    fn new(namespace: &str, workload: &str, number: u32) -> TestPod {
+        let name = format!("{workload}-5d8f7c9b6d-{number:05}");
+        let uid = format!("{:08x}-0f5b-4d0e-9f3a-{number:012x}", std::process::id());
+        let id = format!("{number:08x}").repeat(8);
+        let mut object = objects::web();
+        let metadata = &mut object["metadata"];
+        metadata["namespace"] = json!(namespace);
+        metadata["name"] = json!(name);
+        metadata["uid"] = json!(uid);
+        metadata["ownerReferences"][0]["name"] = json!(format!("{workload}-5d8f7c9b6d"));
+        object["status"]["containerStatuses"][0]["containerID"] = json!(format!("containerd://{id}"));
+        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+        let path = format!("kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-{id}.scope");
+        TestPod { name, object, group: Group::new(&path) }
+    }
+}
+
+const PROBES: &str = "\
+probe: pod_calls
+summary: Calls by pod.
+at: syscall:getppid:enter
+where: comm == \"COMM\"
+metrics:
+  pod_calls_total:
+    type: counter
+    labels: { namespace: namespace, pod: pod, container: container, workload: workload }
+  workload_calls_total: { type: counter, labels: { workload: workload } }
+---
+probe: shop_calls
+summary: Calls in one namespace.
+at: syscall:getppid:enter
+where: namespace in [\"shop\"] && comm == \"COMM\"
+metrics:
+  shop_calls_total: { type: counter, labels: { pod: pod } }
+";
+
+/// An agent of `node-a` that asks this server.
+fn start(api: &FakeApi, wait: &str) -> (Agent, Folder) {
+    let folder = Folder::new();
+    let kubeconfig = folder.write("kubeconfig", &api.kubeconfig());
+    let config = format!(
+        "kubernetes: {{ source: api, node: node-a, kubeconfig: {} }}\n\
+         workloads: {{ walk: 500ms, grace: 1s, wait: {wait} }}\n",
+        kubeconfig.display()
+    );
+    let probes = PROBES.replace("COMM", COMM);
+    let agent = Setup { probes: &[("pods", &probes)], config: &config, ..Setup::default() }.start();
+    (agent, folder)
+}
+
+fn of(metrics: &Metrics, pod: &TestPod) -> f64 {
+    metrics.sum("kstrobe_pod_calls_total", &[("pod", &pod.name)])
+}
+
+/// Waits until so many cgroups may pass the condition.
+fn meant(agent: &Agent, count: f64) {
+    wait_for("the condition's cgroups", LIMIT, || {
+        let labels = [("probe", "shop_calls"), ("map", "ks_selected0")];
+        (agent.scrape().sum("kstrobe_map_entries", &labels) == count).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_the_load_of_a_pod_never_appears_under_another() {
+    let api = FakeApi::start();
+    let (a, b) = (TestPod::new("shop", "web", 1), TestPod::new("bank", "ledger", 2));
+    for pod in [&a, &b] {
+        api.put(pod.object.clone());
+    }
+    let (agent, _folder) = start(&api, "30s");
+    // The pod's own group is meant as well as its container's, whose name is told with the pod.
+    meant(&agent, 2.0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| a.group.call(3000));
+        scope.spawn(|| b.group.call(5000));
+    });
+    let counted = wait_for("both names", LIMIT, || {
+        let now = agent.scrape();
+        (of(&now, &a) + of(&now, &b) == 8000.0).then_some(now)
+    });
+    assert_eq!((of(&counted, &a), of(&counted, &b)), (3000.0, 5000.0));
+    let labels = [("namespace", "shop"), ("pod", &a.name), ("container", "app"), ("workload", "web")];
+    assert_eq!(counted.sum("kstrobe_pod_calls_total", &labels), 3000.0);
+    assert_eq!(counted.sum("kstrobe_shop_calls_total", &[]), 3000.0);
+    assert_eq!(counted.sum("kstrobe_map_entries", &[("probe", "shop_calls"), ("map", "ks_index0")]), 1.0);
+
+    // A restart: another pod of the same workload, another uid, another container, while the API server loses us.
+    api.end_watches(End::Cut);
+    api.compact();
+    api.remove(&a.object);
+    let old = a.name.clone();
+    drop(a);
+    let next = TestPod::new("shop", "web", 3);
+    api.put(next.object.clone());
+    meant(&agent, 2.0);
+    next.group.call(700);
+    let after = wait_for("the next pod's name", LIMIT, || {
+        let now = agent.scrape();
+        (of(&now, &next) == 700.0).then_some(now)
+    });
+    assert!(after.sum("kstrobe_pod_calls_total", &[("pod", &old)]) <= 3000.0, "nothing more under the old name");
+    assert_eq!(of(&after, &b), 5000.0);
+    // By workload it is one series, which never goes back, also when the old pod's key does.
+    wait_for("the end of the old pod's series", LIMIT, || {
+        let now = agent.scrape();
+        assert_eq!(now.sum("kstrobe_workload_calls_total", &[("workload", "web")]), 3700.0);
+        (!now.has("kstrobe_pod_calls_total", &[("pod", &old)])).then_some(())
+    });
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_pod_that_is_told_late_waits_for_its_name() {
+    let api = FakeApi::start();
+    let (agent, _folder) = start(&api, "30s");
+    let pod = TestPod::new("shop", "late", 4);
+    pod.group.call(100);
+    wait_for("the key that waits", LIMIT, || {
+        (agent.scrape().sum("kstrobe_series_waiting", &[("probe", "pod_calls")]) >= 1.0).then_some(())
+    });
+    assert!(!agent.scrape().has("kstrobe_pod_calls_total", &[]), "absent is not nameless");
+    api.put(pod.object.clone());
+    let named = wait_for("the name", LIMIT, || {
+        let now = agent.scrape();
+        now.has("kstrobe_pod_calls_total", &[("pod", &pod.name)]).then_some(now)
+    });
+    assert_eq!(named.sum("kstrobe_pod_calls_total", &[]), 100.0, "nothing under any other name");
+    assert_eq!(named.sum("kstrobe_pod_calls_total", &[("workload", "late")]), 100.0);
+    meant(&agent, 2.0);
+    pod.group.call(10);
+    assert_eq!(agent.scrape().sum("kstrobe_shop_calls_total", &[("pod", &pod.name)]), 10.0);
+    agent.stop();
+}

@@ -1,0 +1,158 @@
+//! Labels and conditions by what a cgroup belongs to: groups of the test's own, with a load of known size in each.
+
+mod support;
+
+use std::time::Duration;
+use support::agent::{Agent, Setup};
+use support::groups::{self, COMM, Group};
+use support::metrics::Metrics;
+use support::wait_for;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A process of these tests: goes into a cgroup and calls.
+#[test]
+#[ignore = "other tests run it"]
+fn calls_in_a_group() {
+    groups::calls();
+}
+
+/// Names that no other test has at the same time.
+fn unit(name: &str) -> String {
+    format!("kst-{}-{name}.service", std::process::id())
+}
+
+fn probes(chosen: &str) -> String {
+    format!(
+        "\
+probe: grouped_calls
+summary: Calls by unit.
+at: syscall:getppid:enter
+where: comm == \"{COMM}\"
+metrics:
+  grouped_calls_total: {{ type: counter, labels: {{ unit: unit, container: container, pod: pod }} }}
+---
+probe: chosen_calls
+summary: Calls of one unit.
+at: syscall:getppid:enter
+where: comm == \"{COMM}\" && {chosen}
+metrics:
+  chosen_calls_total: {{ type: counter, labels: {{ unit: unit }} }}
+---
+probe: chosen_spans
+summary: Calls of one unit from their start to their end.
+span: {{ start: \"syscall:getppid:enter\", end: \"syscall:getppid:exit\" }}
+where: {chosen}
+metrics:
+  chosen_spans_seconds: {{ type: histogram, value: elapsed }}
+"
+    )
+}
+
+fn start(chosen: &str) -> Agent {
+    let probes = probes(chosen);
+    let config = "workloads: { walk: 500ms, grace: 1s, wait: 2s }\n";
+    Setup { probes: &[("grouped", &probes)], config, ..Setup::default() }.start()
+}
+
+/// Waits until the maps of both conditions hold so many cgroups.
+fn selected(agent: &Agent, count: f64) {
+    wait_for("the conditions' cgroups", LIMIT, || {
+        let now = agent.scrape();
+        let held = |probe| now.sum("kstrobe_map_entries", &[("probe", probe), ("map", "ks_selected0")]);
+        (held("chosen_calls") == count && held("chosen_spans") == count).then_some(())
+    });
+}
+
+fn calls(metrics: &Metrics, unit: &str) -> f64 {
+    metrics.sum("kstrobe_grouped_calls_total", &[("unit", unit)])
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_each_load_is_counted_under_its_own_name_and_no_other() {
+    let (first, second) = (unit("first"), unit("second"));
+    let (a, b) = (Group::new(&first), Group::new(&format!("{second}/inside")));
+    let id = "3f1c".repeat(16);
+    let docker = Group::new(&format!("docker/{id}"));
+    let agent = start(&format!("unit == \"{first}\""));
+    selected(&agent, 1.0);
+    // What it counts must be the same whoever runs at the same time.
+    std::thread::scope(|scope| {
+        scope.spawn(|| a.call(3000));
+        scope.spawn(|| b.call(5000));
+        scope.spawn(|| docker.call(700));
+    });
+    let counted = wait_for("the names of all", LIMIT, || {
+        let now = agent.scrape();
+        (now.sum("kstrobe_grouped_calls_total", &[]) == 8700.0).then_some(now)
+    });
+    let short = &id[..12];
+    let docker_calls = counted.sum("kstrobe_grouped_calls_total", &[("container", short), ("unit", "")]);
+    assert_eq!((calls(&counted, &first), calls(&counted, &second), docker_calls), (3000.0, 5000.0, 700.0));
+    // Conditions let nothing else through, not even into a map.
+    assert_eq!(counted.sum("kstrobe_chosen_calls_total", &[]), 3000.0);
+    assert_eq!(counted.sum("kstrobe_chosen_calls_total", &[("unit", &first)]), 3000.0);
+    let keys = counted.sum("kstrobe_map_entries", &[("probe", "chosen_calls"), ("map", "ks_index0")]);
+    assert_eq!(keys, 1.0, "no key for what is not meant");
+    let spans = counted.histogram("kstrobe_chosen_spans_seconds", &[]).count;
+    assert!((3000.0..3100.0).contains(&spans), "{spans}: the test's process calls a little more than it is asked to");
+    assert!(counted.sum("kstrobe_workloads_cgroups", &[("state", "named")]) >= 4.0);
+    drop((docker, a, b));
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_counts_of_a_group_that_ended_stay_while_another_has_its_name() {
+    let name = unit("again");
+    let first = Group::new(&name);
+    let agent = start("unit == \"nobody.service\"");
+    first.call(1000);
+    wait_for("the first load", LIMIT, || (calls(&agent.scrape(), &name) == 1000.0).then_some(()));
+    drop(first);
+    // As a restarted service has it: the same path, another cgroup.
+    let second = Group::new(&name);
+    second.call(10);
+    let evicted = |now: &Metrics| now.sum("kstrobe_series_evicted_total", &[("probe", "grouped_calls")]);
+    let mut least = 1000.0;
+    wait_for("the end of the first", LIMIT, || {
+        let now = agent.scrape();
+        let count = calls(&now, &name);
+        assert!(count >= least, "{count} after {least}: a counter went back");
+        least = count;
+        (evicted(&now) >= 1.0).then_some(())
+    });
+    assert_eq!(calls(&agent.scrape(), &name), 1010.0);
+    second.call(5);
+    assert_eq!(calls(&agent.scrape(), &name), 1015.0);
+    let now = agent.scrape();
+    assert_eq!(now.sum("kstrobe_chosen_calls_total", &[]), 0.0, "nobody was meant");
+    drop(second);
+    wait_for("the end of the series", LIMIT, || {
+        (!agent.scrape().has("kstrobe_grouped_calls_total", &[("unit", &name)])).then_some(())
+    });
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_reload_means_other_groups() {
+    let (first, second) = (unit("one"), unit("two"));
+    let (a, b) = (Group::new(&first), Group::new(&second));
+    let agent = start(&format!("unit == \"{first}\""));
+    selected(&agent, 1.0);
+    a.call(100);
+    b.call(200);
+    assert_eq!(agent.scrape().sum("kstrobe_chosen_calls_total", &[]), 100.0);
+    agent.write("probes/grouped.yaml", &probes(&format!("unit in [\"{first}\", \"{second}\"]")));
+    agent.signal(nix::sys::signal::Signal::SIGHUP);
+    selected(&agent, 2.0);
+    let before = agent.scrape().sum("kstrobe_chosen_calls_total", &[]);
+    a.call(10);
+    b.call(20);
+    let after = agent.scrape();
+    assert_eq!(after.sum("kstrobe_chosen_calls_total", &[]) - before, 30.0);
+    assert_eq!(calls(&after, &first) + calls(&after, &second), 330.0, "the other probe counts on");
+    agent.stop();
+}

@@ -1,0 +1,200 @@
+//! Which agents are asked: from pods, as the API server lists them.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the chart's pods are labelled with.
+pub const AGENTS: &str = "app.kubernetes.io/name=kstrobe";
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Where it runs; empty as long as it has no place.
+    pub node: String,
+    /// Its addresses and its node's.
+    pub addresses: Vec<String>,
+    /// Whether it runs, and is not about to end.
+    pub runs: bool,
+    /// Whether it says that it is ready.
+    pub ready: bool,
+    /// When it was made, in the text of Kubernetes, which sorts by time.
+    pub created: String,
+    /// Why it does not run, in Kubernetes' words.
+    pub reason: String,
+}
+
+impl Pod {
+    /// From an object of the API; `None` when it is no pod.
+    pub fn from_object(object: &Value) -> Option<Pod> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (metadata, status) = (&object["metadata"], &object["status"]);
+        let name = metadata["name"].as_str()?.to_owned();
+        let phase = text(&status["phase"]);
+        let ends = !metadata["deletionTimestamp"].is_null();
+        let conditions = status["conditions"].as_array();
+        let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+        let addresses = [&status["podIP"], &status["hostIP"]].map(text);
+        let reason = text(&status["reason"]);
+        Some(Pod {
+            namespace: text(&metadata["namespace"]),
+            name,
+            node: text(&object["spec"]["nodeName"]),
+            addresses: addresses.into_iter().filter(|address| !address.is_empty()).collect(),
+            runs: phase == "Running" && !ends,
+            ready: conditions.is_some_and(|all| all.iter().any(ready)),
+            created: text(&metadata["creationTimestamp"]),
+            reason: if ends {
+                "is being deleted".to_owned()
+            } else if reason.is_empty() {
+                phase
+            } else {
+                reason
+            },
+        })
+    }
+
+    /// `NAMESPACE/NAME`
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The nodes that are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Every one that has an agent.
+    All,
+    /// These.
+    Nodes(BTreeSet<String>),
+    /// Those on which these pods run.
+    Of(Vec<Pod>),
+}
+
+/// An agent that is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its node.
+    pub node: String,
+    /// Its pod.
+    pub agent: Pod,
+    /// The pods that are the reason, `NAMESPACE/NAME`.
+    pub pods: Vec<String>,
+}
+
+/// A node, or a pod without one, that is wanted and cannot be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The node; empty when there is none.
+    pub node: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// The agents of the nodes that are wanted, one a node and by its name, and those nodes that have none.
+pub fn choose(agents: &[Pod], wanted: &Wanted) -> (Vec<Target>, Vec<Missing>) {
+    let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    for agent in agents.iter().filter(|agent| !agent.node.is_empty()) {
+        by_node.entry(&agent.node).or_default().push(agent);
+    }
+    let mut missing = Vec::new();
+    let mut nodes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    match wanted {
+        Wanted::All => nodes.extend(by_node.keys().map(|node| (*node, Vec::new()))),
+        Wanted::Nodes(names) => nodes.extend(names.iter().map(|node| (node.as_str(), Vec::new()))),
+        Wanted::Of(pods) => {
+            // Pods that have ended are still listed.
+            for pod in pods.iter().filter(|pod| pod.runs) {
+                nodes.entry(&pod.node).or_default().push(pod.full_name());
+            }
+        }
+    }
+    let mut targets = Vec::new();
+    for (node, mut pods) in nodes {
+        pods.sort();
+        let here = by_node.get(node).map_or(&[][..], Vec::as_slice);
+        // While one is replaced there are two.
+        let best = here.iter().filter(|agent| agent.runs).max_by_key(|agent| (agent.ready, &agent.created));
+        match (best, here.first()) {
+            (Some(agent), _) => targets.push(Target { node: node.to_owned(), agent: (*agent).clone(), pods }),
+            (None, Some(agent)) => {
+                let reason = format!("its agent {} does not run: {}", agent.full_name(), agent.reason);
+                missing.push(Missing { node: node.to_owned(), reason });
+            }
+            (None, None) => {
+                missing.push(Missing { node: node.to_owned(), reason: "no agent runs there".to_owned() });
+            }
+        }
+    }
+    (targets, missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, node: &str, phase: &str) -> Value {
+        json!({
+            "metadata": {"name": name, "namespace": "kstrobe", "creationTimestamp": "2026-11-21T10:00:00Z"},
+            "spec": {"nodeName": node},
+            "status": {"phase": phase, "podIP": "10.1.0.7", "hostIP": "192.0.2.1", "conditions": [{"type": "Ready", "status": "True"}]},
+        })
+    }
+
+    fn read(object: &Value) -> Pod {
+        Pod::from_object(object).unwrap()
+    }
+
+    #[test]
+    fn a_pod_of_the_api() {
+        let found = read(&pod("kstrobe-x", "n1", "Running"));
+        assert!(found.runs && found.ready);
+        assert_eq!(found.addresses, ["10.1.0.7", "192.0.2.1"]);
+        assert_eq!(found.full_name(), "kstrobe/kstrobe-x");
+        let mut ends = pod("kstrobe-x", "n1", "Running");
+        ends["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z".into();
+        assert!(!read(&ends).runs);
+        let mut evicted = pod("kstrobe-x", "n1", "Failed");
+        evicted["status"]["reason"] = "Evicted".into();
+        assert_eq!(read(&evicted).reason, "Evicted");
+        assert_eq!(Pod::from_object(&json!({"kind": "Status"})), None);
+    }
+
+    #[test]
+    fn one_agent_for_each_node_that_is_wanted() {
+        let mut newer = pod("a2", "n1", "Running");
+        newer["metadata"]["creationTimestamp"] = "2026-11-21T11:00:00Z".into();
+        let mut starting = pod("b2", "n2", "Running");
+        starting["metadata"]["creationTimestamp"] = "2026-11-21T11:00:00Z".into();
+        starting["status"]["conditions"] = json!([]);
+        let objects = [
+            pod("a1", "n1", "Running"),
+            newer,
+            pod("b1", "n2", "Running"),
+            starting,
+            pod("c1", "n3", "Pending"),
+            pod("d1", "", "Pending"),
+        ];
+        let agents: Vec<Pod> = objects.iter().map(read).collect();
+        let (targets, missing) = choose(&agents, &Wanted::All);
+        let names: Vec<_> = targets.iter().map(|target| target.agent.name.as_str()).collect();
+        assert_eq!(names, ["a2", "b1"], "the newer one, but not one that is not ready yet");
+        assert_eq!(missing.len(), 1);
+        assert!(missing[0].node == "n3" && missing[0].reason.contains("Pending"), "{missing:?}");
+
+        let nodes = Wanted::Nodes(["n1", "n9"].map(String::from).into());
+        let (targets, missing) = choose(&agents, &nodes);
+        assert_eq!((targets.len(), missing.len()), (1, 1));
+        assert_eq!(missing[0], Missing { node: "n9".into(), reason: "no agent runs there".into() });
+
+        let mysql = ["mysql-1", "mysql-0"].map(|name| read(&pod(name, "n2", "Running")));
+        let ended = read(&pod("mysql-2", "n1", "Succeeded"));
+        let (targets, missing) = choose(&agents, &Wanted::Of([&mysql[..], &[ended]].concat()));
+        assert_eq!((targets.len(), missing.len()), (1, 0));
+        assert_eq!(targets[0].pods, ["kstrobe/mysql-0", "kstrobe/mysql-1"]);
+    }
+}
