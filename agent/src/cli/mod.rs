@@ -126,7 +126,7 @@ struct RunArgs {
     /// Where single events (`slow:`) are written as lines of JSON: stderr, none or a file [default: none].
     #[arg(long, value_name = "stderr|none|FILE")]
     events: Option<String>,
-    /// Do this node's part of `Probe` objects (kstrobe.dev) in the agent's own namespace. NODE_NAME says which node this is.
+    /// Do this node's part of `Capture` and `Probe` objects (kstrobe.dev) in the agent's own namespace. NODE_NAME says which node this is.
     #[arg(long = "kubernetes.custom-resources")]
     custom_resources: bool,
     /// Least severe messages to log: error, warn, info, debug, trace.
