@@ -130,7 +130,7 @@ fn probes_of_the_cluster_are_taken_one_by_one() {
 
     // For the worse: what ran runs on. For the better, and gone.
     world.change("good", json!({"yaml": "probe: good\n"}));
-    assert!(world.becomes("good", "Refused").ends_with("it runs on as it was before"));
+    assert!(world.becomes("good", "Refused").starts_with("it runs on as it was before"));
     assert!(world.files.get().iter().any(|file| file.text == text("good")));
     world.change("good", json!({"yaml": text("better")}));
     world.becomes("good", "Attached");

@@ -192,7 +192,8 @@ mod tests {
         let outlet = Outlet::new(1000, shared.clone());
         outlet.put(record(2000));
         outlet.put(record(10));
-        assert_eq!((shared.lock().dropped["full"], shared.lock().queue_points), (1, 1));
+        let usage = shared.lock().clone();
+        assert_eq!((usage.dropped["full"], usage.queue_points), (1, 1));
         let parts = outlet.take(&Resource::default());
         assert_eq!(parts.iter().map(|part| part.points).sum::<u64>(), 1);
         assert!(outlet.take(&Resource::default()).is_empty());

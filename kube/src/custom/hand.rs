@@ -101,8 +101,9 @@ impl Hand {
             (Change::Take(WantedProbe { uid, generation, text, .. }), result) => {
                 let message = text.err().or(result.err()).unwrap_or_default();
                 let message = match self.taken.contains_key(&uid) {
-                    true => format!("{}\nit runs on as it was before", message.trim_end()),
-                    false => message.trim_end().to_owned(),
+                    // First, as long messages are cut.
+                    true => format!("it runs on as it was before\n{}", message.trim_end()),
+                    false => message,
                 };
                 self.refused.insert(uid, Refused { generation, message, again: now.saturating_add(AGAIN) });
             }
@@ -197,7 +198,7 @@ mod tests {
         let worse = [wanted("a", 2, "bad")];
         assert_eq!(settle(&mut hand, &worse, SECOND), ["bad"]);
         assert_eq!(hand.texts(None), [("n-a".to_owned(), "one".to_owned())]);
-        assert_eq!(states(&mut hand, &worse), ["a Refused 2 it is bad, it runs on as it was before"]);
+        assert_eq!(states(&mut hand, &worse), ["a Refused 2 it runs on as it was before, it is bad"]);
         let better = [wanted("a", 3, "good")];
         assert_eq!(settle(&mut hand, &better, SECOND), ["good"]);
         assert_eq!(states(&mut hand, &better), ["a Attached 3 -"]);
