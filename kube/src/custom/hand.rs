@@ -100,11 +100,9 @@ impl Hand {
             }
             (Change::Take(WantedProbe { uid, generation, text, .. }), result) => {
                 let message = text.err().or(result.err()).unwrap_or_default();
-                let message = match self.taken.contains_key(&uid) {
-                    // First, as long messages are cut.
-                    true => format!("it runs on as it was before\n{}", message.trim_end()),
-                    false => message,
-                };
+                // What follows comes first, as long messages are cut.
+                let follows = if self.taken.contains_key(&uid) { "it runs on as it was before\n" } else { "" };
+                let message = format!("{follows}{}", message.trim_end());
                 self.refused.insert(uid, Refused { generation, message, again: now.saturating_add(AGAIN) });
             }
         }
