@@ -1,12 +1,13 @@
 //! Answers: whole ones with a limit, and refusals with what Kubernetes says of them.
 
-use crate::error::{Error, chain};
+use crate::error::Error;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::response::Parts;
 use http::{HeaderMap, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use kstrobe_tls::chain;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use crate::answer::{checked, whole};
 use crate::config::{Auth, Config};
 use crate::credentials::{Credentials, Material, Shown};
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::tls;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -14,6 +14,7 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilde
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kstrobe_tls::chain;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

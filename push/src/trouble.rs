@@ -1,5 +1,6 @@
 //! What a connection that failed means: a word for metrics, and for people what happened and what to do about it.
 
+use kstrobe_tls::chain;
 use rustls::{AlertDescription, CertificateError};
 use std::error::Error;
 use std::io;
@@ -14,22 +15,6 @@ pub(crate) fn trouble(error: &(dyn Error + 'static), otherwise: &'static str) ->
             None => ("tls", text),
         },
     }
-}
-
-/// An error and what caused it in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Many errors repeat their cause's text.
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// The error of TLS among the causes; those of I/O hide what is in them.

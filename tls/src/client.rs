@@ -1,7 +1,9 @@
 //! A client's side: our own or the system's authorities, a certificate of ours.
 
+use crate::any_server::AnyServer;
 use crate::{certificates, key, provider, roots};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::WantsClientCert;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 use std::sync::Arc;
 
 /// What a client shows and whom it trusts, as texts in PEM form.
@@ -22,10 +24,17 @@ impl Client<'_> {
             Some(ca) => roots(ca, "an authority")?,
             None => of_the_system()?,
         };
-        let builder = ClientConfig::builder_with_provider(Arc::new(provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| format!("TLS: {error}"))?
-            .with_root_certificates(roots);
+        self.shown(builder()?.with_root_certificates(roots))
+    }
+
+    /// The same for a server that nobody vouches for: `ca` is not looked at.
+    pub fn config_for_any_server(&self) -> Result<ClientConfig, String> {
+        let algorithms = provider().signature_verification_algorithms;
+        let verifier = Arc::new(AnyServer { algorithms });
+        self.shown(builder()?.dangerous().with_custom_certificate_verifier(verifier))
+    }
+
+    fn shown(&self, builder: ConfigBuilder<ClientConfig, WantsClientCert>) -> Result<ClientConfig, String> {
         match (self.cert, self.key) {
             (Some(cert), Some(own)) => builder
                 .with_client_auth_cert(certificates(cert, "certificate")?, key(own)?)
@@ -39,9 +48,12 @@ impl Client<'_> {
 
 /// For connections that are not encrypted: no authority is looked for, and no certificate would be taken.
 pub fn without_authorities() -> Result<ClientConfig, String> {
+    Ok(builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+}
+
+fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider())).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| format!("TLS: {error}"))?;
-    Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+    builder.map_err(|error| format!("TLS: {error}"))
 }
 
 fn of_the_system() -> Result<RootCertStore, String> {

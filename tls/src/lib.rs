@@ -2,9 +2,12 @@
 //! client's side of a connection. No files, no sockets.
 #![forbid(unsafe_code)]
 
+mod any_server;
+mod chain;
 mod client;
 mod processor;
 
+pub use chain::chain;
 pub use client::{Client, without_authorities};
 pub use processor::able;
 
