@@ -21,3 +21,6 @@ pub mod rules;
 pub mod sources;
 pub mod stacks;
 pub mod telemetry;
+
+/// Who asks servers of HTTP.
+pub(crate) const USER_AGENT: &str = concat!("kstrobe/", env!("CARGO_PKG_VERSION"));

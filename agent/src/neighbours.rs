@@ -44,7 +44,7 @@ impl Neighbours {
         let config =
             config.inspect_err(|error| tracing::info!(%error, "alerts are not handed on to other agents")).ok()?;
         let namespace = variable("POD_NAMESPACE").unwrap_or_else(|| config.namespace.clone());
-        let client = Client::new(config, concat!("kstrobe/", env!("CARGO_PKG_VERSION")));
+        let client = Client::new(config, crate::USER_AGENT);
         let client =
             client.inspect_err(|error| tracing::warn!(%error, "alerts are not handed on to other agents")).ok()?;
         let me = Me {
@@ -125,7 +125,7 @@ impl Neighbours {
             namespace: String::new(),
             timeout: LIMIT,
         };
-        Client::new(config, concat!("kstrobe/", env!("CARGO_PKG_VERSION"))).map_err(|error| error.to_string())
+        Client::new(config, crate::USER_AGENT).map_err(|error| error.to_string())
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn start(app: &Arc<App>, options: &Options, asks: &Sender<Ask>, runti
 
 fn follow(app: &Arc<App>, options: &Options, asks: &Sender<Ask>, runtime: &Handle) -> Result<(), Error> {
     let config = Config::find(&Wanted::default(), &Surroundings::own())?;
-    let client = Client::new(config, concat!("kstrobe/", env!("CARGO_PKG_VERSION")))?;
+    let client = Client::new(config, crate::USER_AGENT)?;
     let node = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
     let node = node.ok_or_else(|| Error::Config("the variable NODE_NAME does not say which node this is".into()))?;
     let (standing, capturing, asks) = (app.clone(), app.clone(), asks.clone());

@@ -1,9 +1,10 @@
 //! `process_*`: the names every Prometheus client library uses, read from procfs at each exposition.
 
+use super::single;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
@@ -45,36 +46,26 @@ impl Collector for ProcessCollector {
         let out = &mut encoder;
         if let Some(stat) = own_stat() {
             let cpu = ConstCounter::new(stat.cpu_ticks as f64 / self.ticks_per_second);
-            one(out, "process_cpu", "User and system CPU time of the agent.", Some(Unit::Seconds), cpu)?;
+            single(out, "process_cpu", "User and system CPU time of the agent.", Some(Unit::Seconds), cpu)?;
             let resident = ConstGauge::new(stat.resident_pages * self.page_bytes);
-            one(out, "process_resident_memory", "Resident memory of the agent.", Some(Unit::Bytes), resident)?;
+            single(out, "process_resident_memory", "Resident memory of the agent.", Some(Unit::Bytes), resident)?;
             let mapped = ConstGauge::new(stat.virtual_bytes);
-            one(out, "process_virtual_memory", "Virtual memory of the agent.", Some(Unit::Bytes), mapped)?;
+            single(out, "process_virtual_memory", "Virtual memory of the agent.", Some(Unit::Bytes), mapped)?;
         }
         if let Some(started) = self.started {
             let help = "Start of the agent since the epoch.";
-            one(out, "process_start_time", help, Some(Unit::Seconds), ConstGauge::new(started))?;
+            single(out, "process_start_time", help, Some(Unit::Seconds), ConstGauge::new(started))?;
         }
         // One of them is the directory being listed.
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             let open = ConstGauge::new(open.count().saturating_sub(1) as u64);
-            one(out, "process_open_fds", "Open file descriptors.", None, open)?;
+            single(out, "process_open_fds", "Open file descriptors.", None, open)?;
         }
         if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
-            one(out, "process_max_fds", "Most open file descriptors.", None, ConstGauge::new(soft))?;
+            single(out, "process_max_fds", "Most open file descriptors.", None, ConstGauge::new(soft))?;
         }
         Ok(())
     }
-}
-
-fn one(
-    out: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    unit: Option<Unit>,
-    metric: impl EncodeMetric,
-) -> fmt::Result {
-    metric.encode(out.encode_descriptor(name, help, unit.as_ref(), metric.metric_type())?)
 }
 
 fn own_stat() -> Option<Stat> {

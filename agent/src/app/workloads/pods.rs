@@ -94,8 +94,7 @@ fn config(agent: &AgentConfig) -> Result<Config, String> {
 }
 
 fn client(config: Config) -> Result<Client, String> {
-    let name = concat!("kstrobe/", env!("CARGO_PKG_VERSION"));
-    Client::new(config, name).map_err(|error| error.to_string())
+    Client::new(config, crate::USER_AGENT).map_err(|error| error.to_string())
 }
 
 /// The kubelet, shown the token that the API server would be shown, which is asked about owners.

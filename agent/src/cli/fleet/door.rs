@@ -21,7 +21,7 @@ impl Door {
     /// Nothing is connected yet.
     pub fn open(wanted: &Wanted, port: &str, https: bool, token: Option<&str>) -> Result<Door, String> {
         let config = Config::find(wanted, &Surroundings::own()).map_err(|error| error.to_string())?;
-        let client = Client::new(config, concat!("kstrobe/", env!("CARGO_PKG_VERSION"))).map_err(|e| e.to_string())?;
+        let client = Client::new(config, crate::USER_AGENT).map_err(|e| e.to_string())?;
         let token = token.map(|token| {
             let mut value = HeaderValue::from_str(token).map_err(|_| "the token cannot stand in a header of HTTP")?;
             value.set_sensitive(true);
