@@ -72,7 +72,9 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        let programs = program("initdb").expect("the package").parent().expect("its folder").to_owned();
+        // The path may have a link to it, and the server alone.
+        let initdb = fs::canonicalize(program("initdb").expect("the package")).unwrap();
+        let programs = initdb.parent().expect("its folder").to_owned();
         // The server refuses to run as root.
         let user = User::from_name("postgres").unwrap().expect("the package brings its user");
         let folder = Folder::new();
@@ -113,7 +115,7 @@ impl Server {
 
     /// Sends statements over one connection, each as a query of its own.
     fn ask(&self, statements: &str) -> bool {
-        let mut psql = Command::new(self.programs.join("psql"));
+        let mut psql = Command::new(program("psql").expect("the package"));
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--username", "postgres", "--dbname", "postgres"]);
         psql.arg("--host").arg(&self.folder.0).stdout(Stdio::null()).stderr(Stdio::null());
         let file = self.folder.write("statements.sql", statements);

@@ -83,8 +83,13 @@ impl Open {
                 return;
             }
         }
+        let mut bookmark = false;
         loop {
-            for line in self.news() {
+            let mut lines = self.news();
+            // After what it says is known.
+            lines.extend(bookmark.then(|| self.bookmark()));
+            bookmark = false;
+            for line in lines {
                 if !send(&mut self.sender, line, self.drip).await {
                     return;
                 }
@@ -92,12 +97,7 @@ impl Open {
             tokio::select! {
                 more = changed.changed() => if more.is_err() { return },
                 tell = told.recv() => match tell {
-                    Ok(Tell::Bookmark) if self.bookmarks => {
-                        let line = self.bookmark();
-                        if !send(&mut self.sender, line, self.drip).await {
-                            return;
-                        }
-                    }
+                    Ok(Tell::Bookmark) => bookmark = self.bookmarks,
                     Ok(Tell::End(how)) => return self.end(how).await,
                     _ => {}
                 },
