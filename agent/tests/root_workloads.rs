@@ -4,9 +4,9 @@ mod support;
 
 use std::time::Duration;
 use support::agent::{Agent, Setup};
-use support::groups::{self, COMM, Group};
+use support::groups::{self, COMM, Group, Legacy, unified};
 use support::metrics::Metrics;
-use support::wait_for;
+use support::{not_run, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -50,9 +50,13 @@ metrics:
 }
 
 fn start(chosen: &str) -> Agent {
+    start_under(&[], chosen)
+}
+
+fn start_under(under: &[&str], chosen: &str) -> Agent {
     let probes = probes(chosen);
     let config = "workloads: { walk: 500ms, grace: 1s, wait: 2s }\n";
-    Setup { probes: &[("grouped", &probes)], config, ..Setup::default() }.start()
+    Setup { probes: &[("grouped", &probes)], config, under, ..Setup::default() }.start()
 }
 
 /// Waits until the maps of both conditions hold so many cgroups.
@@ -99,6 +103,39 @@ fn root_each_load_is_counted_under_its_own_name_and_no_other() {
     assert!((3000.0..3100.0).contains(&spans), "{spans}: the test's process calls a little more than it is asked to");
     assert!(counted.sum("kstrobe_workloads_cgroups", &[("state", "named")]) >= 4.0);
     drop((docker, a, b));
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_groups_of_version_1_have_names_where_version_2_is_not_mounted() {
+    let Some(legacy) = Legacy::new() else {
+        return not_run(
+            "root_groups_of_version_1_have_names_where_version_2_is_not_mounted",
+            "version 2 has all controllers in use",
+        );
+    };
+    let (first, second) = (unit("v1-first"), unit("v1-second"));
+    let groups = [&first, &second].map(|name| Group::of_version_1(&legacy, name));
+    // The agent sees what a host has that never mounted it.
+    let script = format!("umount --lazy {} && exec \"$0\" \"$@\"", unified().display());
+    let agent = start_under(
+        &["unshare", "--mount", "--propagation", "private", "sh", "-c", &script],
+        &format!("unit == \"{first}\""),
+    );
+    selected(&agent, 1.0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| groups[0].call(3000));
+        scope.spawn(|| groups[1].call(5000));
+    });
+    let counted = wait_for("the names of both", LIMIT, || {
+        let now = agent.scrape();
+        (now.sum("kstrobe_grouped_calls_total", &[]) == 8000.0).then_some(now)
+    });
+    assert_eq!((calls(&counted, &first), calls(&counted, &second)), (3000.0, 5000.0));
+    assert_eq!(counted.sum("kstrobe_chosen_calls_total", &[("unit", &first)]), 3000.0);
+    assert_eq!(counted.sum("kstrobe_chosen_calls_total", &[]), 3000.0);
+    drop(groups);
     agent.stop();
 }
 

@@ -42,6 +42,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         release: release(),
         arch: if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 },
         cpus: possible_cpus(),
+        cgroup_v1: cgroup_v1(),
         btf,
         tracepoints: tracepoints(tracefs.as_ref(), &wanted.tracepoints),
         syscalls: system_calls(tracefs.as_ref(), &wanted.syscalls),
@@ -51,6 +52,12 @@ pub fn detect(wanted: &Wanted) -> Target {
         usdts: BTreeMap::new(),
         polls: BTreeMap::new(),
     }
+}
+
+/// The controller whose groups have names, where that is not version 2.
+fn cgroup_v1() -> Option<String> {
+    let found = kstrobe_cgroups::Hierarchies::here(None).ok()?;
+    found.followed()?.1.map(str::to_owned)
 }
 
 /// BTF from a file, by default the kernel's own, or why there is none.

@@ -1,5 +1,7 @@
-//! Cgroups (v2) of a test's own, and processes that make a known number of calls in them.
+//! Cgroups of a test's own, and processes that make a known number of calls in them.
 
+use super::Folder;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -16,6 +18,34 @@ pub fn unified() -> PathBuf {
     PathBuf::from(mount.split(' ').nth(4).unwrap())
 }
 
+/// Where a controller of version 1 is mounted whose groups have names. Where all are version 2's, as long as this lives.
+pub struct Legacy {
+    folder: PathBuf,
+    mounted: Option<Folder>,
+}
+
+impl Legacy {
+    /// Finds or mounts it; `None` where version 2 has its controllers in use.
+    pub fn new() -> Option<Legacy> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let of_version_1 = |line: &&str| line.split_once(" - cgroup ").is_some_and(|(_, rest)| rest.ends_with(",pids"));
+        if let Some(mount) = mounts.lines().find(of_version_1) {
+            return Some(Legacy { folder: PathBuf::from(mount.split(' ').nth(4).unwrap()), mounted: None });
+        }
+        let folder = Folder::new();
+        let mounted = mount(Some("none"), &folder.0, Some("cgroup"), MsFlags::empty(), Some("pids"));
+        mounted.ok().map(|()| Legacy { folder: folder.0.clone(), mounted: Some(folder) })
+    }
+}
+
+impl Drop for Legacy {
+    fn drop(&mut self) {
+        if self.mounted.is_some() {
+            let _ = umount2(&self.folder, MntFlags::MNT_DETACH);
+        }
+    }
+}
+
 /// A cgroup of the test's own. Removed at its end, with the folders above it that were made for it.
 pub struct Group {
     folder: PathBuf,
@@ -23,9 +53,17 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes it.
+    /// Makes one of version 2.
     pub fn new(path: &str) -> Group {
-        let folder = unified().join(path);
+        Group::at(unified().join(path))
+    }
+
+    /// Makes one of version 1.
+    pub fn of_version_1(legacy: &Legacy, path: &str) -> Group {
+        Group::at(legacy.folder.join(path))
+    }
+
+    fn at(folder: PathBuf) -> Group {
         let above = folder.ancestors().skip(1).take_while(|above| !above.exists()).map(Path::to_path_buf).collect();
         std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         Group { folder, above }

@@ -8,14 +8,15 @@ use super::expr::{Env, Value};
 use super::report::{Checked, Report, Reported};
 use super::scope::{Role, Scope};
 use crate::ast::{self, BinaryOp, ExprKind, Ident, UnaryOp};
-use crate::diag::Span;
+use crate::diag::{Diagnostic, Span};
 use crate::program::{self, Text};
 use crate::target::btf::Kind as BtfKind;
 use crate::typed::{CgroupName, Expr, Kind, Selector, SelectorTerm, Ty};
 
-/// Types that belong to a cgroup, and the way to its id: the v2 cgroup of a task, and that of whoever made a socket.
-const MEMBERS: [(&str, &[&str]); 2] =
-    [("task_struct", &["cgroups", "dfl_cgrp", "kn", "id"]), ("sock", &["sk_cgrp_data", "cgroup", "kn", "id"])];
+/// The way from a task to the id of its cgroup of version 2.
+const OF_TASK: &[&str] = &["cgroups", "dfl_cgrp", "kn", "id"];
+/// Likewise from a socket to that of whoever made it. It has none of version 1.
+const OF_SOCKET: &[&str] = &["sk_cgrp_data", "cgroup", "kn", "id"];
 
 /// Whose events are, at one site.
 #[derive(Clone, Copy)]
@@ -243,7 +244,7 @@ impl Env<'_> {
                 let message = format!("`{name}` would be that of the agent, which runs this program");
                 Err(self.fail_hint(span, message, "say whose the objects are, as in `owner: args.task`"))
             }
-            Owner::Current => Ok(Expr { kind: Kind::Cgroup, ty: Ty::U64, duration: false, place: self.place(span) }),
+            Owner::Current => self.own_cgroup(span),
             Owner::Nobody => {
                 let message = format!("`{name}` means nothing here: the probe's events are nobody's (`owner: none`)");
                 let hint =
@@ -267,18 +268,51 @@ impl Env<'_> {
             _ => None,
         };
         let known = |name: &str| self.target.btf.as_ref().and_then(|btf| btf.find(name, BtfKind::Struct));
-        let path = MEMBERS.iter().find(|(name, _)| pointee.is_some() && known(name) == pointee);
-        let Some((_, path)) = path else {
+        let points_to = |name: &str| pointee.is_some() && known(name) == pointee;
+        if points_to("task_struct") {
+            self.cgroup_of_task(expr, ast.span)
+        } else if points_to("sock") {
+            self.walk(Value::Typed(expr), OF_SOCKET, ast.span)
+        } else {
             let message = format!("`{}` is {} and belongs to no cgroup", self.quote(ast.span), self.describe(expr.ty));
             let hint = "give a cgroup's id (u64), a `struct task_struct *` or a `struct sock *`; see cast(..)";
-            return Err(self.fail_hint(ast.span, message, hint));
-        };
-        let mut value = Value::Typed(expr);
-        for name in *path {
-            value = self.member(value, &Ident { name: (*name).into(), span: ast.span }, ast.span)?;
+            Err(self.fail_hint(ast.span, message, hint))
         }
-        let expr = self.typed(value)?;
-        Ok(super::access::convert(expr, Ty::U64))
+    }
+
+    /// Id of the current task's cgroup: the inode number of its folder.
+    pub(super) fn own_cgroup(&mut self, span: Span) -> Checked<Expr> {
+        if self.target.cgroup_v1.is_none() {
+            return Ok(Expr { kind: Kind::Cgroup, ty: Ty::U64, duration: false, place: self.place(span) });
+        }
+        let task = self.task(span)?;
+        self.cgroup_of_task(task, span)
+    }
+
+    /// In the hierarchy of version 2, or, where that is not in use, of a controller of version 1.
+    fn cgroup_of_task(&mut self, task: Expr, span: Span) -> Checked<Expr> {
+        let task = Value::Typed(task);
+        let Some(constant) = self.target.cgroup_constant() else { return self.walk(task, OF_TASK, span) };
+        let Some((_, number)) = self.btf(span)?.constant(&constant) else {
+            let message = format!("cgroups have no id here: this kernel's types have no `{constant}`");
+            return Err(self.report.add(Diagnostic::target(self.place(span), message)));
+        };
+        let number = self.literal(number.into(), span);
+        let mut states = task;
+        for name in ["cgroups", "subsys"] {
+            states = self.member(states, &Ident { name: name.into(), span }, span)?;
+        }
+        let state = self.element(states, number, span)?;
+        self.walk(state, &["cgroup", "kn", "id"], span)
+    }
+
+    /// An id at the end of a chain of members.
+    fn walk(&mut self, mut value: Value, members: &[&str], span: Span) -> Checked<Expr> {
+        for name in members {
+            value = self.member(value, &Ident { name: (*name).into(), span }, span)?;
+        }
+        let id = self.typed(value)?;
+        Ok(super::access::convert(id, Ty::U64))
     }
 
     /// A name of a cgroup where it is neither a label nor a term of a condition.

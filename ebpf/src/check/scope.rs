@@ -161,15 +161,15 @@ impl Env<'_> {
             "uid" => simple(Kind::Uid, Ty::U32),
             "gid" => simple(Kind::Gid, Ty::U32),
             "comm" => simple(Kind::Comm, Ty::Str(16)),
-            "cgroup" => simple(Kind::Cgroup, Ty::U64),
             "cpu" => simple(Kind::Cpu, Ty::U32),
             "nsecs" => Ok((Kind::Now, Ty::U64, true)),
             "elapsed" => self.elapsed(Kind::Elapsed, name, span),
             "retval" => return self.retval(span).map(Some),
             "syscall" => return self.syscall(span).map(Some),
-            "task" | "netns" if self.scope.role == Role::Poll => Err(self.not_in_poll(name, span)),
+            "cgroup" | "task" | "netns" if self.scope.role == Role::Poll => Err(self.not_in_poll(name, span)),
             "task" => return self.task(span).map(|e| Some(Value::Typed(e))),
             "netns" => return self.netns(span).map(Some),
+            "cgroup" => return self.own_cgroup(span).map(|e| Some(Value::Typed(e))),
             // bpftrace's names, where a hook has registers rather than named arguments.
             name if CgroupName::of(name).is_some() => return Err(self.name_of_cgroup_misplaced(name, span)),
             _ if is_register_arg(name) && matches!(self.scope.args, Args::User(_)) => {

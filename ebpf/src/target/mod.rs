@@ -39,6 +39,8 @@ pub struct Target {
     /// Static probe points some probe asked for, by [`usdt_name`]: the different ways in which their notes say where the
     /// arguments are, sorted. Absent when no such point was found.
     pub usdts: BTreeMap<String, Vec<String>>,
+    /// The controller of cgroup version 1 whose groups `cgroup` means, where version 2 is not in use.
+    pub cgroup_v1: Option<String>,
     /// Row types of the agent's poll sources, by source name.
     pub polls: BTreeMap<String, Vec<Field>>,
     /// Events come as records from an ftrace session, see [`Target::as_session`].
@@ -46,6 +48,13 @@ pub struct Target {
 }
 
 impl Target {
+    /// The kernel's constant for the place of [`Target::cgroup_v1`] among a task's controllers.
+    pub fn cgroup_constant(&self) -> Option<String> {
+        // Version 2 has renamed one.
+        let name = |controller| if controller == "blkio" { "io" } else { controller };
+        self.cgroup_v1.as_deref().map(|controller| format!("{}_cgrp_id", name(controller)))
+    }
+
     /// The same kernel as an ftrace session sees it: events are records, and what does not stand in them cannot be read.
     pub fn as_session(&self) -> Target {
         let no = Ability::No("an ftrace session records events, and nothing else".into());

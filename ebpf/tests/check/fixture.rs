@@ -109,6 +109,16 @@ fn files(b: &mut BtfBytes, i: &Ints, sock_ptr: u32) -> u32 {
     b.ptr(files)
 }
 
+/// What a task's groups are found through; a pointer to `struct css_set`.
+fn cgroups(b: &mut BtfBytes, i: &Ints, cgroup: u32) -> u32 {
+    let state = b.structure("cgroup_subsys_state", 64, &[("cgroup", cgroup, 0, 0)]);
+    let state = b.ptr(state);
+    b.enumeration("cgroup_subsys_id", &[("cpuset_cgrp_id", 0), ("io_cgrp_id", 1), ("pids_cgrp_id", 2)]);
+    let states = b.array(state, 3, i.u32);
+    let set = b.structure("css_set", 128, &[("dfl_cgrp", cgroup, 64, 0), ("subsys", states, 128, 0)]);
+    b.ptr(set)
+}
+
 /// Functions of the iterators, but for that over local sockets.
 fn iterators(b: &mut BtfBytes, i: &Ints, (common, sock): (u32, u32), task: u32) {
     let inet = b.structure("inet_sock", 200, &[("sk", sock, 0, 0)]);
@@ -136,8 +146,7 @@ fn btf() -> Btf {
     let nsproxy_ptr = b.ptr(nsproxy);
     let files_ptr = files(&mut b, &i, sock_ptr);
     let cgroup = cgroup(&mut b, &i);
-    let css_set = b.structure("css_set", 16, &[("dfl_cgrp", cgroup, 64, 0)]);
-    let css_set = b.ptr(css_set);
+    let cgroups_ptr = cgroups(&mut b, &i, cgroup);
     let task = b.next_id();
     let task_ptr = b.ptr(task + 1);
     b.structure(
@@ -148,7 +157,7 @@ fn btf() -> Btf {
             ("nsproxy", nsproxy_ptr, 64, 0),
             ("tgid", i.int, 128, 0),
             ("files", files_ptr, 192, 0),
-            ("cgroups", css_set, 256, 0),
+            ("cgroups", cgroups_ptr, 256, 0),
         ],
     );
     let regs = b.array(i.u64, 31, i.u32);
@@ -260,6 +269,8 @@ pub fn target(changes: &str) -> Target {
         let no = || Ability::No("this test says so".into());
         match change {
             "no_btf" => target.btf = None,
+            "cgroup_v1" => target.cgroup_v1 = Some("pids".into()),
+            "cgroup_v1_gone" => target.cgroup_v1 = Some("net_cls".into()),
             "no_tp_btf" => target.abilities.tp_btf = no(),
             "no_raw_tp" => target.abilities.raw_tp = no(),
             "no_tracepoint" => target.abilities.tracepoint = no(),

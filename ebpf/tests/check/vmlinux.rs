@@ -147,6 +147,23 @@ fn shipped_probes_check_on_this_kernel() {
     }
 }
 
+/// A kernel whose containers are in groups of version 1: any controller will do.
+#[test]
+fn cgroups_of_version_1_have_ids_on_this_kernel() {
+    let Some(target) = target() else {
+        eprintln!("not run: this kernel publishes no BTF");
+        return;
+    };
+    for controller in ["pids", "memory", "cpu", "blkio"] {
+        let target = Target { cgroup_v1: Some(controller.into()), ..target.clone() };
+        let (program, texts) = program_text::read("at: rawtracepoint:tcp_retransmit_skb\nlabel group: cgroup");
+        if let Err(list) = check(&program, &target) {
+            let shown: String = list.iter().map(|d| crate::show(d, &texts)).collect();
+            panic!("{controller}:\n{shown}");
+        }
+    }
+}
+
 /// Other paths through real structs: unions, bitfields, arrays, lists, macros.
 #[test]
 fn members_of_real_structs_are_found() {

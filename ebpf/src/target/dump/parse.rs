@@ -18,6 +18,7 @@ pub fn parse(text: &str) -> Result<Target, String> {
             "release" => target.release = p.after_keyword(Parser::string)?,
             "arch" => target.arch = p.after_keyword(Parser::arch)?,
             "cpus" => target.cpus = p.after_keyword(Parser::number)?,
+            "cgroup_v1" => target.cgroup_v1 = Some(p.after_keyword(Parser::name)?),
             "ability" => p.after_keyword(|p| p.ability(&mut target))?,
             "tracepoint" => {
                 let (name, fields) = p.after_keyword(Parser::record)?;
@@ -45,8 +46,9 @@ pub fn parse(text: &str) -> Result<Target, String> {
                 target.modules.insert(name, types);
             }
             _ => {
-                return p
-                    .fail("release, arch, cpus, ability, tracepoint, syscall, usdt, poll, functions, btf or module");
+                let known = "release, arch, cpus, cgroup_v1, ability, tracepoint, syscall, usdt, poll, functions, btf \
+                             or module";
+                return p.fail(known);
             }
         }
     }

@@ -35,6 +35,13 @@ pub fn roots<'a>(
         let mut finder = Finder { btf, words: BTreeSet::new(), roots: BTreeSet::new(), open: VecDeque::new() };
         finder.root("bpf_rdonly_cast");
         texts.iter().for_each(|text| finder.text(text));
+        if let Some(constant) = target.cgroup_constant().filter(|_| finder.words.contains("cgroup")) {
+            finder.root("task_struct");
+            // Elements of the array of controllers point to it.
+            finder.root("cgroup_subsys_state");
+            finder.root(&constant);
+            finder.words.extend(CGROUP.into_iter().chain(["subsys"]).map(str::to_owned));
+        }
         raw_events.iter().for_each(|event| finder.event(event));
         syscalls.iter().for_each(|call| finder.syscall(target, call));
         patterns.iter().filter_map(|p| target.functions.get(*p)).flatten().for_each(|f| finder.function(&f.symbol));

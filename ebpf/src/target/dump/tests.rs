@@ -81,6 +81,7 @@ fn sample() -> Target {
         release: "6.18.0-\"odd\"\n\u{7f}é".into(),
         arch: Arch::Aarch64,
         cpus: 256,
+        cgroup_v1: Some("pids".into()),
         btf: Some(Btf::parse(sample_types().finish()).unwrap()),
         ..Target::default()
     };
@@ -118,7 +119,7 @@ fn what_was_written_is_read_back() {
     let text = dump(&target, &ROOTS);
     let back = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     assert_eq!(back.release, target.release);
-    assert_eq!((back.arch, back.cpus), (target.arch, target.cpus));
+    assert_eq!((back.arch, back.cpus, &back.cgroup_v1), (target.arch, target.cpus, &target.cgroup_v1));
     assert_eq!(back.tracepoints, target.tracepoints);
     assert_eq!(back.syscalls, target.syscalls);
     assert_eq!(back.polls, target.polls);

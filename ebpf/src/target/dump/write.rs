@@ -15,6 +15,9 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
         Arch::Aarch64 => "aarch64",
     };
     let _ = writeln!(out, "arch {arch}\ncpus {}", target.cpus);
+    if let Some(controller) = &target.cgroup_v1 {
+        let _ = writeln!(out, "cgroup_v1 {}", word(controller));
+    }
     let mut known = target.abilities.clone();
     for (name, ability) in ABILITIES.iter().zip(abilities(&mut known)) {
         let _ = match ability {
