@@ -36,14 +36,14 @@ impl Drop for Groups {
 }
 
 impl Groups {
-    /// That of version 2, where it is mounted. Who is asked is told when something changes.
+    /// That of version 2, or of version 1 where that is not mounted. Who is asked is told when something changes.
     pub fn here(asks: &Asks) -> Result<Groups, String> {
         let found = Hierarchies::here(None).map_err(|error| error.to_string())?;
-        let Some(unified) = found.unified else {
-            return Err("no cgroup2 file system is mounted, and the kernel tells ids of that one alone".to_owned());
+        let Some((hierarchy, controller)) = found.followed() else {
+            return Err("neither cgroup2 nor a controller of version 1 that pods have groups of is mounted".to_owned());
         };
-        tracing::info!(at = %unified.mount_point.display(), "following cgroups");
-        let mut walker = Walker::new(unified, MOST);
+        tracing::info!(at = %hierarchy.mount_point.display(), controller, "following cgroups");
+        let mut walker = Walker::new(hierarchy.clone(), MOST);
         let over = Arc::new(AtomicBool::new(false));
         // Without it there are still the walks.
         if let Err(error) = walker.watch().and_then(|alarm| listen(alarm, asks.clone(), over.clone())) {
