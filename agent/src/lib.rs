@@ -9,6 +9,7 @@ pub mod events;
 pub mod handed;
 pub mod http;
 pub mod kernel;
+pub mod kubernetes;
 pub mod logging;
 pub mod metrics;
 pub mod neighbours;

@@ -1,6 +1,8 @@
 //! The other agents of the cluster: alerts about their nodes are handed on to them.
 
 use crate::http::TOKEN_HEADER;
+use crate::kubernetes::{self, variable};
+use crate::sources::AgentConfig;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Limited};
@@ -9,7 +11,7 @@ use kstrobe_fleet::route::{self, FORWARDED, Me, Route};
 use kstrobe_fleet::run::explain;
 use kstrobe_fleet::target::{AGENTS, Pod};
 use kstrobe_kube::config::{Auth, Impersonate};
-use kstrobe_kube::{Client, Config, Surroundings, Wanted};
+use kstrobe_kube::{Client, Config};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -37,14 +39,13 @@ pub struct Neighbours {
 impl Neighbours {
     /// Those in the namespace of the agent's own pod, which listen on the same port and as it does. `None` outside of a cluster:
     /// where nobody says which node this is.
-    pub fn find(port: u16, https: bool) -> Option<Arc<Neighbours>> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-        let node = variable("NODE_NAME")?;
-        let config = Config::find(&Wanted::default(), &Surroundings::own());
+    pub fn find(agent: &AgentConfig, port: u16, https: bool) -> Option<Arc<Neighbours>> {
+        let node = kubernetes::node(agent)?;
+        let config = kubernetes::config(agent);
         let config =
             config.inspect_err(|error| tracing::info!(%error, "alerts are not handed on to other agents")).ok()?;
         let namespace = variable("POD_NAMESPACE").unwrap_or_else(|| config.namespace.clone());
-        let client = Client::new(config, crate::USER_AGENT);
+        let client = kubernetes::client(config);
         let client =
             client.inspect_err(|error| tracing::warn!(%error, "alerts are not handed on to other agents")).ok()?;
         let me = Me {
@@ -125,7 +126,7 @@ impl Neighbours {
             namespace: String::new(),
             timeout: LIMIT,
         };
-        Client::new(config, crate::USER_AGENT).map_err(|error| error.to_string())
+        kubernetes::client(config).map_err(|error| error.to_string())
     }
 }
 

@@ -7,6 +7,7 @@
 mod captures;
 mod config;
 mod exports;
+mod kubernetes;
 mod process;
 mod web;
 mod workloads;
@@ -55,6 +56,8 @@ pub struct Observed {
     pub exports: Vec<kstrobe_push::Usage>,
     /// When some probe asks for names of cgroups.
     pub workloads: Option<WorkloadsUse>,
+    /// What was asked of Kubernetes.
+    pub kubernetes: kstrobe_kube::Counts,
 }
 
 /// What is known of the node's workloads.
@@ -78,10 +81,6 @@ pub struct WorkloadsUse {
     pub expired: u64,
     /// Meant by a condition whose map is full.
     pub unselected: u64,
-    /// Requests to Kubernetes that failed: of what, and why.
-    pub failures: Vec<(&'static str, &'static str, u64)>,
-    /// What was done and seen there.
-    pub events: Vec<(&'static str, u64)>,
 }
 
 /// Whether a hook is attached.
@@ -339,6 +338,7 @@ impl Collector for ObservedCollector {
         captures::encode(out, &observed)?;
         observed.web.iter().try_for_each(|counts| web::encode(out, counts))?;
         observed.workloads.iter().try_for_each(|used| workloads::encode(out, used))?;
+        kubernetes::encode(out, &observed.kubernetes)?;
         exports::encode(out, &observed)
     }
 }
@@ -500,9 +500,11 @@ mod tests {
                 reused: 8,
                 expired: 9,
                 unselected: 10,
-                failures: vec![("pods", "timeout", 11)],
-                events: vec![("listed", 12)],
             }),
+            kubernetes: kstrobe_kube::Counts {
+                failures: [(("pods", "timeout"), 11)].into(),
+                events: [("listed", 12)].into(),
+            },
             web: Some(kstrobe_web::Counts {
                 open: 2,
                 accepted: 7,

@@ -129,6 +129,8 @@ struct App {
     workloads: workloads::Asks,
     /// What it last said of itself.
     workloads_use: Mutex<Option<WorkloadsUse>>,
+    /// What came of asking Kubernetes.
+    kubernetes: Arc<kstrobe_kube::Counters>,
 }
 
 /// What is to be told of the configuration.
@@ -229,9 +231,9 @@ fn serve(
     let tls = source.settings().tls.is_some();
     // The other agents of a DaemonSet listen as this one does.
     let port = listeners.first().map(|own| own.local_addr()).transpose()?.map(|own| own.port());
-    let neighbours = port.and_then(|port| Neighbours::find(port, tls));
+    let neighbours = port.and_then(|port| Neighbours::find(&intent.agent, port, tls));
     let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
-    cluster::start(&app, &options, &asks, runtime.handle());
+    cluster::start(&app, &options, &intent.agent, &asks, runtime.handle());
     let log_json = intent.log(&options).1;
     let fixed =
         reload::Fixed { app: app.clone(), options, level, tail, listen, around, pushers: pushers.clone(), log_json };
@@ -317,6 +319,7 @@ impl App {
             owners,
             workloads,
             workloads_use: Mutex::default(),
+            kubernetes: Arc::default(),
         };
         app.run_these(probes);
         app
@@ -385,6 +388,7 @@ impl App {
         observed.web = Some(self.web.counts());
         exemplars.append(&mut lock(&self.exemplars).of(&families));
         observed.workloads = lock(&self.workloads_use).clone();
+        observed.kubernetes = self.kubernetes.counts();
         observed.exports = self.exports.usage();
         self.telemetry.observe(observed);
         (Snapshot { at: now.wall, families }, exemplars)

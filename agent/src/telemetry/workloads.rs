@@ -30,12 +30,5 @@ pub(super) fn encode(out: &mut DescriptorEncoder, used: &WorkloadsUse) -> fmt::R
     let help = "Cgroups that were forgotten some time after their end.";
     single(out, "workloads_expired", help, None, ConstCounter::new(used.expired))?;
     let help = "Cgroups that a condition means and its map has no room for.";
-    single(out, "workloads_unselected", help, None, ConstGauge::new(used.unselected))?;
-    let failures = used.failures.iter().map(|(of, reason, n)| {
-        ([("request", (*of).to_owned()), ("reason", (*reason).to_owned())], ConstCounter::new(*n))
-    });
-    let help = "Requests to Kubernetes that failed, by what was asked for and why.";
-    family(out, "kubernetes_failures", help, None, failures)?;
-    let events = used.events.iter().map(|(event, n)| ([("event", (*event).to_owned())], ConstCounter::new(*n)));
-    family(out, "kubernetes_events", "What was done and seen with Kubernetes, by name.", None, events)
+    single(out, "workloads_unselected", help, None, ConstGauge::new(used.unselected))
 }

@@ -14,7 +14,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kstrobe_kube::Counters;
 use kstrobe_workloads::{Pod, Settings, Table};
 use tokio::runtime::Handle;
 
@@ -105,8 +104,7 @@ pub(super) fn start(
     runtime: &Handle,
 ) -> std::io::Result<Following> {
     let (asks, pace, node) = (app.workloads.clone(), Pace::of(agent), pods::node(agent));
-    let counters = Arc::new(Counters::default());
-    let teller = Teller::of(agent, &node, &counters, runtime);
+    let teller = Teller::of(agent, &node, &app.kubernetes, runtime);
     // Without anybody who tells of pods there is nothing to wait for.
     let patience = if teller.is_some() { pace.wait } else { Duration::ZERO };
     let settings = Settings { node: Some(node.into()), grace: pace.grace, patience };
@@ -117,7 +115,6 @@ pub(super) fn start(
         groups: None,
         teller,
         telling: None,
-        counters,
         walked: None,
         changed: false,
         failure: None,
@@ -136,8 +133,6 @@ struct Follower {
     teller: Option<Teller>,
     /// What tells of pods, for as long as it lives.
     telling: Option<Telling>,
-    /// What came of asking for pods.
-    counters: Arc<Counters>,
     walked: Option<Instant>,
     /// Cgroups came or went since.
     changed: bool,
@@ -237,7 +232,7 @@ impl Follower {
     }
 
     fn used(&self, unselected: usize) -> WorkloadsUse {
-        let (counts, asked) = (self.table.counts(), self.counters.counts());
+        let counts = self.table.counts();
         let (mut named, mut waiting, mut ended) = (0, 0, 0);
         for group in self.table.groups() {
             *match (group.ended, group.workload) {
@@ -257,8 +252,6 @@ impl Follower {
             reused: counts.reused,
             expired: counts.expired,
             unselected: unselected as u64,
-            failures: asked.failures.into_iter().map(|((of, reason), n)| (of, reason, n)).collect(),
-            events: asked.events.into_iter().collect(),
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Where names of pods come from: the API server or the kubelet, asked by a task of the runtime that never ends by itself.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kstrobe_kube::config::Pem;
 use kstrobe_kube::pods::{self, Kubelet, Source};
 use kstrobe_kube::watch::Change;
-use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
+use kstrobe_kube::{Counters, Error};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Asks, News};
+use crate::kubernetes;
 use crate::sources::{AgentConfig, PodSource};
 
 /// Where the kubelet of this node listens.
@@ -44,7 +44,7 @@ impl Teller {
     pub fn of(agent: &AgentConfig, node: &str, counters: &Arc<Counters>, runtime: &Handle) -> Option<Teller> {
         let nobody = match agent.kubernetes.source {
             PodSource::None => true,
-            PodSource::Auto => config(agent).is_err(),
+            PodSource::Auto => kubernetes::config(agent).is_err(),
             PodSource::Api | PodSource::Kubelet => false,
         };
         let (agent, node) = (agent.clone(), node.to_owned());
@@ -58,7 +58,7 @@ impl Teller {
             let source = loop {
                 match source(&agent, &node) {
                     Ok(source) => break source,
-                    Err(reason) => tracing::error!(reason, "pods cannot be asked for: their names are missing"),
+                    Err(error) => tracing::error!(%error, "pods cannot be asked for: their names are missing"),
                 }
                 tokio::time::sleep(AGAIN).await;
             };
@@ -79,40 +79,29 @@ impl Teller {
     }
 }
 
-fn source(agent: &AgentConfig, node: &str) -> Result<Source, String> {
+fn source(agent: &AgentConfig, node: &str) -> Result<Source, Error> {
     match agent.kubernetes.source {
         PodSource::Kubelet => kubelet(agent),
-        _ => Ok(Source::Api { client: client(config(agent)?)?, node: node.to_owned() }),
+        _ => Ok(Source::Api { client: kubernetes::client(kubernetes::config(agent)?)?, node: node.to_owned() }),
     }
 }
 
-/// Where the API server is, found as kubectl does.
-fn config(agent: &AgentConfig) -> Result<Config, String> {
-    let kubeconfig = agent.kubernetes.kubeconfig.as_ref().map(PathBuf::from);
-    let wanted = Wanted { kubeconfig, ..Wanted::default() };
-    Config::find(&wanted, &Surroundings::own()).map_err(|error| error.to_string())
-}
-
-fn client(config: Config) -> Result<Client, String> {
-    Client::new(config, crate::USER_AGENT).map_err(|error| error.to_string())
-}
-
 /// The kubelet, shown the token that the API server would be shown, which is asked about owners.
-fn kubelet(agent: &AgentConfig) -> Result<Source, String> {
+fn kubelet(agent: &AgentConfig) -> Result<Source, Error> {
     let asked = &agent.kubernetes;
     let url = asked.kubelet_url.as_deref().unwrap_or(KUBELET);
-    let server: hyper::Uri = url.parse().map_err(|_| format!("`kubernetes.kubelet_url`: `{url}` is no URL"))?;
+    let server: hyper::Uri =
+        url.parse().map_err(|_| Error::Config(format!("`kubernetes.kubelet_url`: `{url}` is no URL")))?;
     // A kubelet signs its own certificate unless somebody gave it another; nobody else listens on this machine's port.
     let local = matches!(server.host(), Some("127.0.0.1" | "localhost" | "[::1]"));
     let ca = asked.kubelet_ca.as_ref().map(|file| Pem::File(file.into()));
-    let config = config(agent)?;
-    let kubelet = client(config.clone().kubelet(server, ca.clone(), local && ca.is_none()))?;
-    Ok(Source::Kubelet { kubelet: Kubelet::new(kubelet), api: Some(client(config)?) })
+    let config = kubernetes::config(agent)?;
+    let kubelet = kubernetes::client(config.clone().kubelet(server, ca.clone(), local && ca.is_none()))?;
+    Ok(Source::Kubelet { kubelet: Kubelet::new(kubelet), api: Some(kubernetes::client(config)?) })
 }
 
-/// The name of this node: what the configuration says, what the pod's environment does, or the host's own.
+/// The name of this node; where nobody says it, the host's own.
 pub(super) fn node(agent: &AgentConfig) -> String {
-    let variable = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-    agent.kubernetes.node.clone().or_else(variable).unwrap_or_else(host)
+    kubernetes::node(agent).unwrap_or_else(host)
 }
