@@ -114,10 +114,9 @@ fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_millis(500)).collect();
     let (calm, during, after) = (median(&calm), median(&during), median(&after));
     assert!(during < 0.8 * calm, "{during:.0} calls a second with the probe, {calm:.0} without: it is no flood");
-    // Two emulated CPUs share a machine with others.
-    let share = if emulated() { 0.5 } else { 0.85 };
+    // Others may have come to the machine meanwhile: what the probe took must be mostly given back.
     assert!(
-        after > share * calm,
+        after - during > 0.5 * (calm - during),
         "{after:.0} calls a second afterwards, {calm:.0} before ({during:.0} with the probe)"
     );
 
