@@ -6,7 +6,8 @@ use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::groups::{self, COMM, Group, Legacy, unified};
 use support::metrics::Metrics;
-use support::{not_run, wait_for};
+use support::prometheus::{self, JOBS, Prometheus};
+use support::{not_run, wait_for, witnesses};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -169,6 +170,29 @@ fn root_counts_of_a_group_that_ended_stay_while_another_has_its_name() {
     wait_for("the end of the series", LIMIT, || {
         (!agent.scrape().has("kstrobe_grouped_calls_total", &[("unit", &name)])).then_some(())
     });
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_prometheus_takes_nobody_for_the_pod_of_the_agent() {
+    let test = "root_prometheus_takes_nobody_for_the_pod_of_the_agent";
+    if !witnesses(test, &[prometheus::PROGRAM]) {
+        return;
+    }
+    let name = unit("scraped");
+    let group = Group::new(&name);
+    let agent = start("unit == \"nobody.service\"");
+    group.call(1000);
+    let server = Prometheus::in_a_cluster(agent.address(), "monitoring", "kstrobe-x7k2p");
+    for (job, _) in JOBS {
+        let calls = format!("kstrobe_grouped_calls_total{{job=\"{job}\",unit=\"{name}\"");
+        server.wait(&format!("{calls},namespace=\"monitoring\",pod=\"\"}}"), |calls| calls == 1000.0);
+        assert_eq!(server.value(&format!("{calls},pod!=\"\"}}")), None, "{job}");
+        // What is said of the agent itself has its pod's name.
+        server.wait(&format!("kstrobe_scrapes_total{{job=\"{job}\",pod=\"kstrobe-x7k2p\"}}"), |scrapes| scrapes >= 1.0);
+    }
+    drop(group);
     agent.stop();
 }
 

@@ -28,10 +28,20 @@ pub struct Prometheus {
 impl Prometheus {
     /// Starts one that scrapes this agent each second in each format.
     pub fn start(agent: SocketAddr) -> Prometheus {
+        Prometheus::with(agent, "", "")
+    }
+
+    /// The same as the chart's monitors have it done: the target has names of its own, and those that the agent says stay.
+    pub fn in_a_cluster(agent: SocketAddr, namespace: &str, pod: &str) -> Prometheus {
+        let names = format!(", labels: {{ namespace: {namespace}, pod: {pod} }}");
+        Prometheus::with(agent, "honor_labels: true, ", &names)
+    }
+
+    fn with(agent: SocketAddr, of_jobs: &str, of_targets: &str) -> Prometheus {
         let jobs = JOBS.map(|(job, protocol)| {
             format!(
                 "  - {{ job_name: {job}, scrape_protocols: [{protocol}], always_scrape_classic_histograms: true, \
-                 static_configs: [{{ targets: ['{agent}'] }}] }}\n"
+                 {of_jobs}static_configs: [{{ targets: ['{agent}']{of_targets} }}] }}\n"
             )
         });
         let config =
