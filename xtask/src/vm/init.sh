@@ -12,6 +12,9 @@ mount -t devpts pts /dev/pts
 mkdir -p /dev/shm /tmp /run
 for folder in /dev/shm /run; do mount -t tmpfs tmp $folder; done
 mount -t cgroup2 cgroup /sys/fs/cgroup
+# One of version 1, too, as hybrid hosts have: a controller is in one of both.
+mkdir /run/pids
+mount -t cgroup -o pids pids /run/pids
 for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
     echo +$controller >/sys/fs/cgroup/cgroup.subtree_control
 done
