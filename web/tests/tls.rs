@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{Folder, Running, certificates, curl, hash, output, programs};
+use support::{Folder, Running, certificates, curl, hash, output, programs, wait_for};
 
 const NEEDED: [&str; 2] = ["curl", "openssl"];
 
@@ -281,6 +281,8 @@ fn root_tls_slow_handshakes_end() {
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
     }
-    assert_eq!(server.ended("handshake_time") + server.ended("handshake"), 4);
-    assert_eq!(server.counts().open, 0);
+    wait_for("the end of all", || {
+        let ended = server.ended("handshake_time") + server.ended("handshake");
+        ((ended, server.counts().open) == (4, 0)).then_some(())
+    });
 }
