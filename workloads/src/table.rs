@@ -14,9 +14,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ids without a group that are remembered. More than that within a walk's interval have no names at once.
-const MOST_MISSING: usize = 1 << 16;
-
 /// How long to wait for what.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -32,8 +29,6 @@ pub struct Settings {
 /// What happened since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Ids without a group: it came and went between two walks.
-    pub unknown: u64,
     /// Groups that were shown without the names of their pod, which nobody told of in time.
     pub unresolved: u64,
     /// Groups whose names came, or became more, after they had been shown without.
@@ -67,8 +62,6 @@ pub struct Table {
     pods: HashMap<Arc<str>, Known>,
     /// What leads to the uid of a pod as well: a static pod's hash, ids of containers.
     leads: HashMap<Arc<str>, Arc<str>>,
-    missing: HashMap<u64, Missing>,
-    nameless: Arc<Workload>,
     counts: Counts,
 }
 
@@ -88,15 +81,6 @@ struct Known {
     gone: Option<Instant>,
 }
 
-/// An id that was asked for and has no group.
-#[derive(Debug)]
-struct Missing {
-    first: Instant,
-    last: Instant,
-    /// A walk that began later did not find it.
-    certain: bool,
-}
-
 /// What is known about a group.
 enum Names {
     /// Everything.
@@ -108,22 +92,18 @@ enum Names {
 impl Table {
     /// Without groups and pods.
     pub fn new(settings: Settings) -> Table {
-        let nameless = Arc::new(Workload { node: settings.node.clone(), ..Workload::default() });
         Table {
             settings,
             groups: HashMap::new(),
             waiting: BTreeSet::new(),
             pods: HashMap::new(),
             leads: HashMap::new(),
-            missing: HashMap::new(),
-            nameless,
             counts: Counts::default(),
         }
     }
 
     /// There is a group. Told again, nothing changes, unless the id has another path: then it is another group.
     pub fn cgroup_seen(&mut self, id: u64, path: &str, at: Instant) {
-        self.missing.remove(&id);
         if let Some(entry) = self.groups.get_mut(&id) {
             if *entry.path == *path {
                 entry.ended = None;
@@ -171,15 +151,6 @@ impl Table {
         self.name_waiting(at);
     }
 
-    /// All groups were looked at, and what was seen has been told. An id asked for before that began, which has no group, has
-    /// lost it.
-    pub fn walked(&mut self, began: Instant) {
-        for missing in self.missing.values_mut().filter(|missing| !missing.certain && missing.first <= began) {
-            missing.certain = true;
-            self.counts.unknown += 1;
-        }
-    }
-
     /// Time passes: who waited long enough is called what is known, who has been gone long enough is forgotten. Returns the ids
     /// that no longer mean anything.
     pub fn tick(&mut self, now: Instant) -> Vec<u64> {
@@ -194,7 +165,6 @@ impl Table {
             self.waiting.remove(id);
         }
         self.counts.expired += expired.len() as u64;
-        self.missing.retain(|_, missing| !over(missing.last));
         self.forget_pods(over);
         expired
     }
@@ -202,21 +172,6 @@ impl Table {
     /// What a group is called; `None` while its names are not known, and for ids without a group.
     pub fn get(&self, id: u64) -> Option<&Arc<Workload>> {
         self.groups.get(&id)?.workload.as_ref()
-    }
-
-    /// What the group with an id that the kernel gave is called; `None` means to ask again later. It remembers ids without a
-    /// group: when the next whole walk does not find one either, it is called nothing.
-    pub fn ask(&mut self, id: u64, at: Instant) -> Option<&Arc<Workload>> {
-        if let Some(entry) = self.groups.get(&id) {
-            return entry.workload.as_ref();
-        }
-        if self.missing.len() >= MOST_MISSING && !self.missing.contains_key(&id) {
-            self.counts.unknown += 1;
-            return Some(&self.nameless);
-        }
-        let missing = self.missing.entry(id).or_insert(Missing { first: at, last: at, certain: false });
-        missing.last = at;
-        missing.certain.then_some(&self.nameless)
     }
 
     /// Ids of all groups with names that meet a condition, those in their grace period included.

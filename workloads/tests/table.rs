@@ -70,10 +70,8 @@ impl Story {
 
     /// `NAMESPACE/POD/CONTAINER/UNIT`, `-` for what there is not; `waits`.
     #[track_caller]
-    fn is(&mut self, id: u64, expected: &str) {
-        let now = self.now;
-        let asked = self.table.ask(id, now).cloned();
-        assert_eq!(shown(asked.as_deref()), expected, "group {id}");
+    fn is(&self, id: u64, expected: &str) {
+        assert_eq!(shown(self.table.get(id).map(|workload| &**workload)), expected, "group {id}");
     }
 
     fn counts(&self) -> Counts {
@@ -375,43 +373,6 @@ fn a_kubelet_without_groups_for_pods() {
 }
 
 #[test]
-fn an_id_without_a_group_is_called_nothing_after_the_next_walk() {
-    let mut story = Story::begin();
-    story.is(7, "waits");
-    let before = story.now - Duration::from_secs(1);
-    // That walk began before the id was read: it may have been there too early.
-    story.table.walked(before);
-    story.is(7, "waits");
-    story.after(Duration::from_secs(1));
-    story.is(8, "waits");
-    story.table.walked(story.now - Duration::from_millis(1));
-    story.is(7, "-/-/-/-");
-    story.is(8, "waits");
-    assert_eq!(story.counts(), Counts { unknown: 1, ..Counts::default() });
-    // It was only seen late after all.
-    story.seen(7, "/system.slice/ssh.service");
-    story.is(7, "-/-/-/ssh.service");
-    // Nobody asks for the other one any more.
-    story.after(GRACE);
-    story.table.walked(story.now);
-    assert_eq!(story.counts().unknown, 1);
-}
-
-#[test]
-fn ids_without_a_group_are_remembered_up_to_a_limit() {
-    let mut story = Story::begin();
-    for id in 0..1 << 16 {
-        story.is(id, "waits");
-    }
-    story.is(1 << 20, "-/-/-/-");
-    assert_eq!(story.counts().unknown, 1);
-    story.table.walked(story.now);
-    assert_eq!(story.counts().unknown, 1 + (1 << 16));
-    story.after(GRACE);
-    story.is(1 << 20, "waits");
-}
-
-#[test]
 fn nobody_waits_where_nobody_tells_of_pods() {
     let settings = Settings { node: None, grace: GRACE, patience: Duration::ZERO };
     let mut story = Story { table: Table::new(settings), now: Instant::now() };
@@ -497,7 +458,6 @@ enum Step {
     PodSeen { pod: char, listed: bool },
     PodGone { pod: char },
     Wait { seconds: u64 },
-    Walked,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -508,7 +468,6 @@ fn step() -> impl Strategy<Value = Step> {
         (pod(), any::<bool>()).prop_map(|(pod, listed)| Step::PodSeen { pod, listed }),
         pod().prop_map(|pod| Step::PodGone { pod }),
         (0u64..80).prop_map(|seconds| Step::Wait { seconds }),
-        Just(Step::Walked),
     ]
 }
 
@@ -535,7 +494,6 @@ proptest! {
                         lies.remove(&id);
                     }
                 }
-                Step::Walked => story.table.walked(story.now),
             }
             for id in 1..5 {
                 let name = story.table.get(id).and_then(|workload| workload.get(Field::Pod).map(str::to_owned));

@@ -59,7 +59,6 @@ impl Groups {
         tell(&walk, table, began);
         self.took = began.elapsed();
         if walk.whole {
-            table.walked(began);
             self.walked = Some(began);
         }
         Ok(())
