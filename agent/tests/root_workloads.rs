@@ -119,7 +119,7 @@ fn root_groups_of_version_1_have_names_where_version_2_is_not_mounted() {
     let (first, second) = (unit("v1-first"), unit("v1-second"));
     let groups = [&first, &second].map(|name| Group::of_version_1(&legacy, name));
     // The agent sees what a host has that never mounted it.
-    let script = format!("umount --lazy {} && exec \"$0\" \"$@\"", unified().display());
+    let script = format!("umount -l {} && exec \"$0\" \"$@\"", unified().display());
     let agent = start_under(
         &["unshare", "--mount", "--propagation", "private", "sh", "-c", &script],
         &format!("unit == \"{first}\""),
