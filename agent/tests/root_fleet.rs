@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -158,7 +159,8 @@ impl Cluster {
             std::fs::copy("/bin/true", &program).unwrap();
         }
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64;
-        output(&mut Command::new(program));
+        // Where it is busybox, that goes by this name.
+        output(Command::new(program).arg0("true"));
         at
     }
 }

@@ -1,85 +1,48 @@
-//! Parser of tracefs `format` files.
+//! What tracefs `format` files mean to programs.
 
 use kstrobe_ebpf::target::{Field, FieldType, SyscallArg, TracepointFormat};
-
-/// One `field:` line.
-struct Line<'a> {
-    /// C declaration up to the name, e.g. `struct sockaddr *`.
-    ctype: &'a str,
-    name: &'a str,
-    /// What stands in brackets after the name, when it is an array.
-    array: Option<&'a str>,
-    offset: u32,
-    size: u32,
-    signed: bool,
-}
+use kstrobe_ftrace::format::{self, fields};
 
 /// The fields of a tracepoint, in order. The common fields at its start are left out, but offsets count from the record's
 /// start, as in the program's context. Fields of a form that [`FieldType`] does not have are left out as well.
 pub fn tracepoint(format: &str) -> TracepointFormat {
-    let fields = lines(format)
-        .filter(|line| !line.name.starts_with("common_"))
-        .filter_map(|line| Some(Field { name: line.name.to_string(), offset: line.offset, ty: field_type(&line)? }))
-        .collect();
-    TracepointFormat { fields }
+    let known = |field: format::Field| {
+        Some(Field { ty: field_type(&field)?, offset: u32::try_from(field.offset).ok()?, name: field.name })
+    };
+    let own = fields(format).into_iter().filter(|field| !field.name.starts_with("common_"));
+    TracepointFormat { fields: own.filter_map(known).collect() }
 }
 
 /// The arguments of a system call, from the format of its `sys_enter_` event.
 pub fn syscall_args(format: &str) -> Vec<SyscallArg> {
     // The kernel's own fields (`__syscall_nr`, and `__filename_val` with the string on new kernels) begin with `__`.
-    lines(format)
-        .filter(|line| !line.name.starts_with("common_") && !line.name.starts_with("__"))
-        .map(|line| SyscallArg { name: line.name.to_string(), ctype: line.ctype.to_string() })
-        .collect()
+    let own =
+        fields(format).into_iter().filter(|field| !field.name.starts_with("common_") && !field.name.starts_with("__"));
+    own.map(|field| SyscallArg { name: field.name, ctype: field.c_type }).collect()
 }
 
-fn lines(format: &str) -> impl Iterator<Item = Line<'_>> {
-    format.lines().filter_map(parse_line)
-}
-
-fn parse_line(line: &str) -> Option<Line<'_>> {
-    let rest = line.trim().strip_prefix("field:")?;
-    let (declaration, rest) = rest.split_once(';')?;
-    let number = |key: &str| -> Option<u32> {
-        let value = rest.split(';').find_map(|part| part.trim().strip_prefix(key))?;
-        value.strip_prefix(':')?.trim().parse().ok()
-    };
-    let declaration = declaration.trim();
-    let (named, array) = match declaration.split_once('[') {
-        // `__data_loc char[] name`: the brackets belong to the type.
-        Some((_, rest)) if !rest.trim_end().ends_with(']') => (declaration, None),
-        Some((named, length)) => (named.trim_end(), length.trim_end().strip_suffix(']')),
-        None => (declaration, None),
-    };
-    let name = named.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next()?;
-    let ctype = named[..named.len() - name.len()].trim_end();
-    if name.is_empty() || ctype.is_empty() {
-        return None;
-    }
-    Some(Line { ctype, name, array, offset: number("offset")?, size: number("size")?, signed: number("signed")? == 1 })
-}
-
-fn field_type(line: &Line<'_>) -> Option<FieldType> {
-    let is_char = |ctype: &str| matches!(ctype, "char" | "const char");
-    if let Some(target) = line.ctype.strip_prefix("__data_loc ") {
+fn field_type(field: &format::Field) -> Option<FieldType> {
+    let (c_type, size) = (field.c_type.as_str(), field.size);
+    let is_char = |c_type: &str| matches!(c_type, "char" | "const char");
+    if let Some(target) = c_type.strip_prefix("__data_loc ") {
         // Only strings: an offset and length are of no use for `u64[]` or a CPU mask.
-        return (line.size == 4 && is_char(target.trim_end_matches("[]").trim_end())).then_some(FieldType::DataLoc);
+        return (size == 4 && is_char(target.trim_end_matches("[]").trim_end())).then_some(FieldType::DataLoc);
     }
     // `__rel_loc` counts from the field's own end; arrays without a length have no size.
-    if line.ctype.starts_with("__rel_loc ") || line.size == 0 {
+    if c_type.starts_with("__rel_loc ") || size == 0 {
         return None;
     }
-    if line.array.is_some() {
-        let bytes = u16::try_from(line.size).ok()?;
-        return Some(if is_char(line.ctype) { FieldType::Str(bytes) } else { FieldType::Bytes(bytes) });
+    let bytes = u16::try_from(size).ok();
+    if field.array.is_some() {
+        return bytes.map(|bytes| if is_char(c_type) { FieldType::Str(bytes) } else { FieldType::Bytes(bytes) });
     }
-    if line.ctype.ends_with('*') {
-        return (line.size == 8).then_some(FieldType::Pointer);
+    if c_type.ends_with('*') {
+        return (size == 8).then_some(FieldType::Pointer);
     }
-    let aggregate = line.ctype.starts_with("struct ") || line.ctype.starts_with("union ");
-    match line.size {
-        1 | 2 | 4 | 8 if !aggregate => Some(FieldType::Int { size: line.size as u8, signed: line.signed }),
-        _ => Some(FieldType::Bytes(u16::try_from(line.size).ok()?)),
+    let aggregate = c_type.starts_with("struct ") || c_type.starts_with("union ");
+    match size {
+        1 | 2 | 4 | 8 if !aggregate => Some(FieldType::Int { size: size as u8, signed: field.signed }),
+        _ => bytes.map(FieldType::Bytes),
     }
 }
 

@@ -172,7 +172,8 @@ impl Agent {
     }
 
     fn wait(&mut self) -> ExitStatus {
-        wait_for("the agent's end", Duration::from_secs(10), || self.child.try_wait().unwrap())
+        let limit = Duration::from_secs(if super::emulated() { 60 } else { 10 });
+        wait_for("the agent's end", limit, || self.child.try_wait().unwrap())
     }
 }
 
