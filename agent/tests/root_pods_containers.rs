@@ -17,12 +17,12 @@ use support::{pods, wait_for, witnesses};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Sizes that nobody else reads in.
+/// Sizes that nobody else of this name reads in.
 const PROBES: &str = "\
 probe: container_reads
 summary: Reads of the loads of this test, by pod and size.
 at: syscall:read:enter
-where: args.count > 7000 && args.count < 7100
+where: comm == \"busybox\" && args.count > 7000 && args.count < 7100
 metrics:
   container_reads_total:
     type: counter
@@ -31,7 +31,7 @@ metrics:
 probe: shop_reads
 summary: The same in one namespace alone.
 at: syscall:read:enter
-where: namespace == \"shop\" && args.count > 7000 && args.count < 7100
+where: namespace == \"shop\" && comm == \"busybox\" && args.count > 7000 && args.count < 7100
 metrics:
   shop_reads_total: { type: counter, labels: { pod: pod, bytes: args.count } }
 ";
@@ -96,12 +96,12 @@ impl Watch<'_> {
         now
     }
 
-    /// Waits until all reads of this size have been seen.
-    fn counted(&self, bytes: u64) {
-        wait_for(&format!("all reads of {bytes} bytes"), LIMIT, || {
+    /// Waits until all reads of these sizes have been seen.
+    fn counted(&self, sizes: &[u64]) {
+        wait_for(&format!("all reads of {sizes:?} bytes"), LIMIT, || {
             self.scrape();
-            let load = &self.loads()[&bytes];
-            (load.seen == load.calls).then_some(())
+            let loads = self.loads();
+            sizes.iter().all(|bytes| loads[bytes].seen == loads[bytes].calls).then_some(())
         });
     }
 
@@ -174,7 +174,7 @@ impl Pod {
 }
 
 fn and_wait(load: &str) -> String {
-    format!("{load}; busybox sleep 100")
+    format!("{load}; busybox sleep 280")
 }
 
 /// Runs a load in a container that is there, and takes its word for what it did.
@@ -208,7 +208,7 @@ fn root_loads_in_containers_are_counted_under_their_own_pods() {
         web.tell(&api, "containerd", &in_web);
         ledger.tell(&api, "containerd", &in_ledger);
         teller.tell(&api, "cri-o", &in_teller);
-        [7001, 7002, 7003].map(|bytes| watch.counted(bytes));
+        watch.counted(&[7001, 7002, 7003]);
         // All at once, each in its container.
         let loads =
             [(&in_web, &web, 7001, 40_000), (&in_ledger, &ledger, 7002, 30_000), (&in_teller, &teller, 7003, 20_000)]
@@ -218,7 +218,7 @@ fn root_loads_in_containers_are_counted_under_their_own_pods() {
                 scope.spawn(|| load(container, script));
             }
         });
-        [7001, 7002, 7003].map(|bytes| watch.counted(bytes));
+        watch.counted(&[7001, 7002, 7003]);
         // The containers were there when these were made: what was meant passed, and nothing else.
         let now = watch.scrape();
         let of_shop = now.sum("kstrobe_shop_reads_total", &[("bytes", "7001")]);
@@ -252,13 +252,13 @@ fn root_counts_stay_right_through_restarts_of_containers_and_pods() {
         let in_ledger = podman(&ledger, 7021, 5000);
         web.tell(&api, "containerd", &first);
         ledger.tell(&api, "containerd", &in_ledger);
-        [7011, 7021].map(|bytes| watch.counted(bytes));
+        watch.counted(&[7011, 7021]);
 
         // Another container of the same pod.
         first.stop();
         let second = runc(&web, 7012, 900);
         web.tell(&api, "containerd", &second);
-        watch.counted(7012);
+        watch.counted(&[7012]);
 
         // Another pod of the same name, by the other runtime; the old one's last calls come at its very end.
         load(&in_ledger, &watch.begin(&ledger.name, 7021, 77));
@@ -269,7 +269,7 @@ fn root_counts_stay_right_through_restarts_of_containers_and_pods() {
         api.put(ledger.object.clone());
         let in_ledger = runc(&ledger, 7022, 1100);
         ledger.tell(&api, "containerd", &in_ledger);
-        [7021, 7022].map(|bytes| watch.counted(bytes));
+        watch.counted(&[7021, 7022]);
 
         // While the API server is away, and has forgotten when it is back what happened meanwhile, a pod starts and one ends.
         api.end_watches(End::Cut);
@@ -281,14 +281,14 @@ fn root_counts_stay_right_through_restarts_of_containers_and_pods() {
         let in_teller = podman(&teller, 7031, 600);
         teller.tell(&api, "containerd", &in_teller);
         load(&in_ledger, &watch.begin(&ledger.name, 7022, 200));
-        watch.counted(7022);
+        watch.counted(&[7022]);
         let waiting = [("probe", "container_reads")];
         assert!(watch.scrape().sum("kstrobe_series_waiting", &waiting) >= 1.0, "nobody has told of it");
         api.compact();
         api.set_down(false);
-        watch.counted(7031);
+        watch.counted(&[7031]);
         load(&in_teller, &watch.begin(&teller.name, 7031, 300));
-        watch.counted(7031);
+        watch.counted(&[7031]);
         let gone = watch.scrape().sum("kstrobe_kubernetes_failures_total", &[("reason", "gone")]);
         assert!(gone >= 1.0, "the server said 410");
 

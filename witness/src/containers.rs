@@ -14,7 +14,7 @@ pub const RUNC: &[&str] = &["runc", "busybox"];
 pub const PODMAN: &[&str] = &["podman", "conmon", "runc", "busybox"];
 
 /// No container runs longer than that.
-const LIMIT_SECONDS: u32 = 120;
+const LIMIT_SECONDS: u32 = 300;
 
 /// How a kubelet names groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
