@@ -3,12 +3,12 @@
 
 mod support;
 
-use kstrobe_fake_api::{End, FakeApi, objects};
-use serde_json::{Value, json};
+use kstrobe_fake_api::{End, FakeApi};
 use std::time::Duration;
-use support::agent::{Agent, Setup};
-use support::groups::{self, COMM, Group};
+use support::agent::Agent;
+use support::groups::{self, COMM};
 use support::metrics::Metrics;
+use support::pods::{self, TestPod};
 use support::{Folder, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -18,32 +18,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[ignore = "other tests run it"]
 fn calls_in_a_group() {
     groups::calls();
-}
-
-/// A pod of `node-a` with one container, in the API and in cgroupfs.
-struct TestPod {
-    name: String,
-    object: Value,
-    group: Group,
-}
-
-impl TestPod {
-    /// `number` makes its uid and its container's id; `workload` owns it.
-    fn new(namespace: &str, workload: &str, number: u32) -> TestPod {
-        let name = format!("{workload}-5d8f7c9b6d-{number:05}");
-        let uid = format!("{:08x}-0f5b-4d0e-9f3a-{number:012x}", std::process::id());
-        let id = format!("{number:08x}").repeat(8);
-        let mut object = objects::web();
-        let metadata = &mut object["metadata"];
-        metadata["namespace"] = json!(namespace);
-        metadata["name"] = json!(name);
-        metadata["uid"] = json!(uid);
-        metadata["ownerReferences"][0]["name"] = json!(format!("{workload}-5d8f7c9b6d"));
-        object["status"]["containerStatuses"][0]["containerID"] = json!(format!("containerd://{id}"));
-        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
-        let path = format!("kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-{id}.scope");
-        TestPod { name, object, group: Group::new(&path) }
-    }
 }
 
 const PROBES: &str = "\
@@ -65,30 +39,16 @@ metrics:
   shop_calls_total: { type: counter, labels: { pod: pod } }
 ";
 
-/// An agent of `node-a` that asks this server.
 fn start(api: &FakeApi, wait: &str) -> (Agent, Folder) {
-    let folder = Folder::new();
-    let kubeconfig = folder.write("kubeconfig", &api.kubeconfig());
-    let config = format!(
-        "kubernetes: {{ source: api, node: node-a, kubeconfig: {} }}\n\
-         workloads: {{ walk: 500ms, grace: 1s, wait: {wait} }}\n",
-        kubeconfig.display()
-    );
-    let probes = PROBES.replace("COMM", COMM);
-    let agent = Setup { probes: &[("pods", &probes)], config: &config, ..Setup::default() }.start();
-    (agent, folder)
+    pods::agent(api, &PROBES.replace("COMM", COMM), wait)
 }
 
 fn of(metrics: &Metrics, pod: &TestPod) -> f64 {
     metrics.sum("kstrobe_pod_calls_total", &[("pod", &pod.name)])
 }
 
-/// Waits until so many cgroups may pass the condition.
 fn meant(agent: &Agent, count: f64) {
-    wait_for("the condition's cgroups", LIMIT, || {
-        let labels = [("probe", "shop_calls"), ("map", "ks_selected0")];
-        (agent.scrape().sum("kstrobe_map_entries", &labels) == count).then_some(())
-    });
+    pods::meant(agent, "shop_calls", count);
 }
 
 #[test]
@@ -100,7 +60,6 @@ fn root_the_load_of_a_pod_never_appears_under_another() {
         api.put(pod.object.clone());
     }
     let (agent, _folder) = start(&api, "30s");
-    // The pod's own group is meant as well as its container's, whose name is told with the pod.
     meant(&agent, 2.0);
     std::thread::scope(|scope| {
         scope.spawn(|| a.group.call(3000));

@@ -1,11 +1,8 @@
 //! Containers of real runtimes in groups like a kubelet's: that a walk finds them, that their paths say which pod and container
 //! they are, and that a table names them through starts, restarts and ends.
 
-#[path = "support/containers.rs"]
-mod containers;
-
-use containers::{Driver, Node, PODMAN, RUNC, group_of};
-use kstrobe_cgroups::{Cgroup, Walker};
+use kstrobe_cgroups::{Cgroup, Hierarchies, Walker};
+use kstrobe_witness::containers::{Driver, Node, PODMAN, RUNC, group_of};
 use kstrobe_witness::{wait_for, witnesses};
 use kstrobe_workloads::{Field, Pod, Runtime, Settings, Table, place};
 use std::time::{Duration, Instant};
@@ -13,8 +10,9 @@ use std::time::{Duration, Instant};
 /// What a container does that waits to be told.
 const WAIT: &str = "busybox sleep 100";
 
-fn walker(node: &Node) -> Walker {
-    Walker::new(node.unified().clone(), 100_000)
+fn walker() -> Walker {
+    let found = Hierarchies::here(None).unwrap_or_else(|error| panic!("{error}"));
+    Walker::new(found.unified.expect("cgroup2 is mounted"), 100_000)
 }
 
 /// The group with this path among those that came.
@@ -36,7 +34,7 @@ fn root_containers_of_runc_are_found_by_their_paths() {
         (Driver::Cgroupfs, "crio", Some(Runtime::CriO)),
     ] {
         let node = Node::new();
-        let mut walker = walker(&node);
+        let mut walker = walker();
         walker.walk().unwrap();
         let (uid, id) = (Node::uid(), Node::id());
         let container = node.runc(&driver.container(&uid, runtime, &id), &id, WAIT);
@@ -66,7 +64,7 @@ fn root_containers_of_podman_are_found_by_their_paths() {
         return;
     }
     let node = Node::new();
-    let mut walker = walker(&node);
+    let mut walker = walker();
     walker.walk().unwrap();
     let uid = Node::uid();
     let in_pod = node.podman(&Driver::Cgroupfs.pod(&uid), WAIT);
@@ -105,7 +103,7 @@ fn root_what_is_nested_in_a_container_belongs_to_it() {
         let path = group_of(container.pid);
         assert!(path.len() > container.group.len(), "{path}");
         assert_eq!(place(&path), outer, "{path}");
-        let walk = walker(&node).walk().unwrap();
+        let walk = walker().walk().unwrap();
         assert_eq!(place(&found(&walk.came, &path).path), outer);
     }
 }
@@ -119,7 +117,7 @@ fn root_a_table_names_containers_through_restarts() {
     }
     let grace = Duration::from_secs(60);
     let node = Node::new();
-    let mut walker = walker(&node);
+    let mut walker = walker();
     let mut table = Table::new(Settings { node: None, grace, patience: grace });
     let mut now = Instant::now();
     let mut look = |table: &mut Table, now: Instant| {
@@ -196,7 +194,7 @@ fn root_a_container_that_lives_for_a_moment_is_found() {
         return;
     }
     let node = Node::new();
-    let mut walker = walker(&node);
+    let mut walker = walker();
     let alarm = walker.watch().unwrap();
     walker.walk().unwrap();
     let (uid, id) = (Node::uid(), Node::id());

@@ -1,13 +1,14 @@
 //! Ids of groups on the running kernel: that the walk's are those that the kernel gives to programs.
 
 use kstrobe_cgroups::{Cgroup, Hierarchies, Mode, Walker};
-use kstrobe_witness::{not_run, output, witnesses};
+use kstrobe_witness::{groups, not_run, output, witnesses};
+use kstrobe_workloads::{Field, Pod, Settings, Table};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A group of the test's own, gone at its end with those in it.
 struct Group(PathBuf);
@@ -29,15 +30,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        fn remove(folder: &Path) {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    remove(&entry.path());
-                }
-            }
-            let _ = fs::remove_dir(folder);
-        }
-        remove(&self.0);
+        groups::remove(&self.0);
     }
 }
 
@@ -154,6 +147,67 @@ fn root_a_group_made_anew_has_another_id() {
     different.sort_unstable();
     different.dedup();
     assert_eq!(different.len(), ids.len(), "{ids:?}");
+}
+
+/// The kernel counts all that it ever made, 64 bits far: an id is not given twice.
+#[test]
+#[ignore = "needs root"]
+fn root_ids_only_ever_grow() {
+    let found = Hierarchies::here(None).unwrap_or_else(|error| panic!("{error}"));
+    for hierarchy in found.legacy.iter().take(1).chain(&found.unified) {
+        let group = Group::new(&hierarchy.mount_point, "grow");
+        let mut last = 0;
+        for round in 0..10_000 {
+            let folder = group.add("again");
+            let id = fs::metadata(&folder).unwrap().ino();
+            assert!(id > last, "{} round {round}: {id} after {last}", hierarchy.mount_point.display());
+            last = id;
+            fs::remove_dir(folder).unwrap();
+        }
+    }
+}
+
+/// Version 1 lets groups be renamed: the one way to an id of the kernel's that means one pod, and then another.
+#[test]
+#[ignore = "needs root"]
+fn root_an_id_that_means_another_pod_has_no_name_of_the_first() {
+    let test = "root_an_id_that_means_another_pod_has_no_name_of_the_first";
+    let found = Hierarchies::here(None).unwrap_or_else(|error| panic!("{error}"));
+    let Some(hierarchy) = found.legacy.into_iter().next() else { return not_run(test, "nothing is in version 1") };
+    let (now, wait) = (Instant::now(), Duration::from_secs(60));
+    let mut table = Table::new(Settings { node: None, grace: wait, patience: wait });
+    let uids = ["1", "2"].map(|digit| [8, 4, 4, 4, 12].map(|length| digit.repeat(length)).join("-"));
+    let pods = [&uids[0], &uids[1]].map(|uid| Pod {
+        uid: (**uid).into(),
+        config_hash: None,
+        namespace: "shop".into(),
+        name: format!("pod-{}", &uid[..1]).into(),
+        node: None,
+        owner: None,
+        containers: Vec::new(),
+    });
+    let [first, second] = pods;
+    table.pod_seen(first, now);
+    let group = Group::new(&hierarchy.mount_point, "renamed");
+    let mut walker = Walker::new(hierarchy, 100_000);
+    let mut look = |table: &mut Table| {
+        let walk = walker.walk().unwrap();
+        walk.gone.iter().for_each(|id| table.cgroup_gone(*id, now));
+        walk.came.iter().for_each(|group| table.cgroup_seen(group.id, &group.path, now));
+    };
+    let folder = group.add(&format!("kubepods/pod{}", uids[0]));
+    let id = fs::metadata(&folder).unwrap().ino();
+    let name = |table: &Table| table.get(id).and_then(|names| names.get(Field::Pod).map(str::to_owned));
+    look(&mut table);
+    assert_eq!(name(&table).as_deref(), Some("pod-1"));
+
+    let renamed = folder.with_file_name(format!("pod{}", uids[1]));
+    fs::rename(&folder, &renamed).unwrap();
+    assert_eq!(fs::metadata(&renamed).unwrap().ino(), id);
+    look(&mut table);
+    assert_eq!((name(&table), table.counts().reused), (None, 1), "nobody has told of the second");
+    table.pod_seen(second, now);
+    assert_eq!(name(&table).as_deref(), Some("pod-2"));
 }
 
 #[test]

@@ -1,9 +1,11 @@
-//! For tests and chores alone: programs that serve as witnesses, what was not run for want of one, servers as processes
+//! For tests and chores alone: programs that serve as witnesses, what was not run for want of one, servers and containers
 //! of a test's own. A failure panics, as it fails a test.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a test's failure")]
 
+pub mod containers;
 mod folder;
+pub mod groups;
 pub mod http;
 mod noted;
 mod programs;

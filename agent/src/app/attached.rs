@@ -50,6 +50,8 @@ pub(super) struct Attached {
     /// Time between two sweeps; `None` when nothing of this probe ever goes.
     every: Option<Duration>,
     swept: Instant,
+    /// Some keys are to go before it is time.
+    hurried: bool,
     meter: Meter,
     /// Spans that began at or before are not measured.
     since_ns: u64,
@@ -67,7 +69,8 @@ impl Attached {
         let meter = Meter::new(born.mono);
         let processes = Processes::default();
         let (unread, swept) = (Unread::of(outline), born.mono);
-        Attached { user, loaded, tables, abandoned: 0, processes, unread, born, every, swept, meter, since_ns: 1 }
+        let (abandoned, hurried) = (0, false);
+        Attached { user, loaded, tables, abandoned, processes, unread, born, every, swept, hurried, meter, since_ns: 1 }
     }
 
     /// When something is due: a sweep, or a look for files to hook.
@@ -129,7 +132,13 @@ impl Attached {
 
     /// When the next sweep is due.
     pub fn sweep_due(&self) -> Option<Instant> {
-        Some(self.swept + self.every?)
+        let every = self.every?;
+        Some(if self.hurried { self.swept } else { self.swept + every })
+    }
+
+    /// The next sweep is due now: ids of cgroups mean others than they did.
+    pub fn sweep_soon(&mut self) {
+        self.hurried = self.tables.iter().any(TableSeries::is_of_cgroups);
     }
 
     /// Looks for files to hook, when that is due. Says what changed.
@@ -163,7 +172,7 @@ impl Attached {
 
     /// Gives back keys that have not changed for their time to live, and spans that never ended. Says what went wrong.
     pub fn sweep(&mut self, names: &mut Names, now: Moment) -> Vec<String> {
-        self.swept = now.mono;
+        (self.swept, self.hurried) = (now.mono, false);
         let mut errors = Vec::new();
         for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, t)| t.ttl().is_some()) {
             // Without a scrape nobody else looks whether series change.

@@ -202,6 +202,13 @@ impl Running {
         }
     }
 
+    /// Gives keys of cgroups back soon whose ids mean others now: what these count is not to be shown with old names.
+    pub fn cgroups_were_reused(&mut self) {
+        if let Engine::Attached(attached) = &mut self.engine {
+            attached.sweep_soon();
+        }
+    }
+
     /// Whether it measures, or waits for what it measures.
     pub fn runs(&self) -> bool {
         !matches!(self.engine, Engine::Off(_))

@@ -169,9 +169,9 @@ impl TableSeries {
                 // What belongs to no cgroup at all never ends.
                 Status::Absent if id == 0 => false,
                 Status::Named(workload) => owners::text(&workload, name) != &**text,
+                // It had names, and is kept no longer; or is another cgroup's now, as names are given once.
+                Status::Unnamed | Status::Absent if !text.is_empty() => true,
                 Status::Unnamed => false,
-                // It had names, and is kept no longer.
-                Status::Absent if !text.is_empty() => true,
                 // Nobody ever saw it, or it had no such name. Somebody must have looked since.
                 Status::Absent => owners.walked().is_some_and(|walked| {
                     walked.saturating_duration_since(known.since) >= owners.patience().grace && walked <= now

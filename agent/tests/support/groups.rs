@@ -1,22 +1,17 @@
 //! Cgroups of a test's own, and processes that make a known number of calls in them.
 
 use super::Folder;
+pub use kstrobe_witness::groups::unified;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Name of the thread that calls.
 pub const COMM: &str = "kst-workload";
 const GROUP: &str = "KSTROBE_TEST_GROUP";
 const CALLS: &str = "KSTROBE_TEST_CALLS";
-
-/// Where cgroup2 is mounted: at its usual place, or beside version 1.
-pub fn unified() -> PathBuf {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("a cgroup2 file system");
-    PathBuf::from(mount.split(' ').nth(4).unwrap())
-}
 
 /// Where a controller of version 1 is mounted whose groups have names. Where all are version 2's, as long as this lives.
 pub struct Legacy {
@@ -67,6 +62,23 @@ impl Group {
         let above = folder.ancestors().skip(1).take_while(|above| !above.exists()).map(Path::to_path_buf).collect();
         std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         Group { folder, above }
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Its id: the inode number of its folder.
+    pub fn id(&self) -> u64 {
+        std::fs::metadata(&self.folder).unwrap_or_else(|error| panic!("{}: {error}", self.folder.display())).ino()
+    }
+
+    /// Starts a program in it; its process is the child.
+    pub fn spawn(&self, program: &str) -> Child {
+        let script = format!("echo $$ > \"$PROCS\" && exec {program}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("PROCS", self.folder.join("cgroup.procs")).spawn().unwrap()
     }
 
     /// Runs a process in it that makes so many calls of getppid(2), to its end. The test crate has a test `calls_in_a_group`

@@ -48,3 +48,23 @@ pub fn held_by(pid: u32, kind: Kind) -> BTreeMap<u64, String> {
     }
     held
 }
+
+/// The entries of a map, key and value as bytes, as bpftool reads it.
+pub fn entries(map: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let text = output(Command::new("bpftool").args(["-j", "map", "dump", "id", &map.to_string()]));
+    let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("bpftool prints JSON");
+    let byte = |text: &serde_json::Value| {
+        let digits = text.as_str().and_then(|text| text.strip_prefix("0x")).expect("a byte");
+        u8::from_str_radix(digits, 16).expect("a byte")
+    };
+    let bytes = |list: &serde_json::Value| list.as_array().expect("bytes").iter().map(byte).collect();
+    list.iter().map(|entry| (bytes(&entry["key"]), bytes(&entry["value"]))).collect()
+}
+
+/// How often a program ran while statistics were on, as bpftool tells.
+pub fn runs(program: u64) -> u64 {
+    let text = output(Command::new("bpftool").args(["-j", "prog", "show", "id", &program.to_string()]));
+    let told: serde_json::Value = serde_json::from_str(&text).expect("bpftool prints JSON");
+    // What never ran is not told.
+    told["run_cnt"].as_u64().unwrap_or(0)
+}

@@ -15,11 +15,12 @@ pub mod load;
 pub mod memory_group;
 pub mod metrics;
 pub mod netns;
+pub mod pods;
 pub mod prometheus;
 pub mod trace_instance;
 pub mod tracing;
 
-pub use kstrobe_witness::{Folder, find as program, http, not_run, output, wait_for, witnesses};
+pub use kstrobe_witness::{Folder, containers, find as program, http, not_run, output, wait_for, witnesses};
 use std::process::Command;
 
 /// The lab's name for the kernel, where there is a lab: `5.10`, `6.1`, `6.12`, `sid`.

@@ -117,6 +117,7 @@ pub(super) fn start(
         telling: None,
         walked: None,
         changed: false,
+        reused: 0,
         failure: None,
     };
     let thread = std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&news))?;
@@ -136,6 +137,8 @@ struct Follower {
     walked: Option<Instant>,
     /// Cgroups came or went since.
     changed: bool,
+    /// Ids that meant another cgroup before, as it was last told.
+    reused: u64,
     /// Why cgroups cannot be looked at, as it was last said.
     failure: Option<String>,
 }
@@ -202,6 +205,10 @@ impl Follower {
         let now = Instant::now();
         self.table.tick(now);
         self.app.owners.publish(groups::owners(&self.table), self.groups.as_ref().and_then(Groups::walked));
+        let reused = self.table.counts().reused;
+        if std::mem::replace(&mut self.reused, reused) != reused {
+            probes.iter().for_each(|probe| lock(probe).cgroups_were_reused());
+        }
         let unselected = conditions::keep(&self.table, &probes);
         *lock(&self.app.workloads_use) = Some(self.used(unselected));
         let next = self.walked.map_or(self.pace.walk, |walked| self.pace.walk.saturating_sub(walked.elapsed()));

@@ -233,6 +233,22 @@ fn an_id_that_is_another_cgroups_now_does_not_keep_its_name() {
 }
 
 #[test]
+fn an_id_that_waits_for_other_names_is_given_back_before_they_come() {
+    let mut node = Node::new(table(&[CgroupName::Namespace, CgroupName::Unit], vec![CellKind::Counter]));
+    node.named(10, "old", 0);
+    node.unnamed(11, 0);
+    assert_eq!(text(&node.read(&words(&[0, 5]), &[(10, 1), (11, 2)], 1)), "shop/=5");
+    assert_eq!(node.ended(1), Vec::<u32>::new(), "that it has no unit is no reason");
+    // The group is gone, and another one with its id is there, which nobody has told of yet.
+    node.unnamed(10, 2);
+    assert_eq!(node.ended(2), [1]);
+    node.series.evict(&[1], words(&[0, 5]).as_slice());
+    assert_eq!(text(&node.read(&words(&[0, 2]), &[(10, 1)], 3)), "", "absent is neither the old nor the new");
+    node.named(10, "new", 4);
+    assert_eq!(text(&node.read(&words(&[0, 3]), &[(10, 1)], 5)), "shop/=3");
+}
+
+#[test]
 fn a_reading_that_nothing_lasts_after_waits_for_nothing() {
     let table = table(&[CgroupName::Pod], vec![CellKind::Sum { signed: false }]);
     let now = Moment::now();

@@ -1,22 +1,20 @@
 //! Containers of runc and Podman, in control groups as a kubelet and its runtimes make them: a node in small, for tests of
 //! whatever names groups. What runs in a container ends by itself, also if the test is killed; everything else goes when the
 //! [`Node`] does, also when the test fails.
-#![allow(dead_code, reason = "every test crate uses a part of it")]
 
-use kstrobe_cgroups::{Hierarchies, Hierarchy};
-use kstrobe_witness::{Folder, find, output};
+use crate::{Folder, find, groups, output};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Programs without which there are no containers, for [`kstrobe_witness::witnesses`].
+/// Programs without which there are no containers, for [`crate::witnesses`].
 pub const RUNC: &[&str] = &["runc", "busybox"];
 /// The same for those of Podman, which starts them by runc.
 pub const PODMAN: &[&str] = &["podman", "conmon", "runc", "busybox"];
 
 /// No container runs longer than that.
-const LIMIT_SECONDS: u32 = 120;
+const LIMIT_SECONDS: u32 = 300;
 
 /// How a kubelet names groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +54,6 @@ pub struct Node {
     /// Its name, and that of its group: the kubelet's `--cgroup-root`.
     pub name: String,
     folder: Folder,
-    hierarchies: Hierarchies,
 }
 
 /// A container that was started. Dropping it ends it.
@@ -83,9 +80,8 @@ impl Node {
     pub fn new() -> Node {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let hierarchies = Hierarchies::here(None).unwrap_or_else(|error| panic!("{error}"));
         let name = format!("kstrobe-test-{}-node{number}", std::process::id());
-        let node = Node { name, folder: Folder::new(), hierarchies };
+        let node = Node { name, folder: Folder::new() };
         let files = node.folder.0.join("rootfs");
         // Podman wants to mount into these, and a read-only root has none made.
         for folder in ["bin", "dev", "etc", "proc", "run", "sys", "tmp"] {
@@ -175,14 +171,9 @@ impl Node {
         container
     }
 
-    /// Where version 2 is mounted.
-    pub fn unified(&self) -> &Hierarchy {
-        self.hierarchies.unified.as_ref().expect("cgroup2 is mounted")
-    }
-
     /// The folder of the node's group, or of one below, in version 2.
     pub fn folder_of(&self, group: &str) -> PathBuf {
-        self.unified().mount_point.join(&self.name).join(group)
+        groups::unified().join(&self.name).join(group)
     }
 
     fn command(&self, program: Program) -> Command {
@@ -212,9 +203,8 @@ impl Default for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let all = self.hierarchies.legacy.iter().chain(&self.hierarchies.unified);
-        for hierarchy in all {
-            remove_groups(&hierarchy.mount_point.join(&self.name));
+        for (_, place) in groups::mounts() {
+            groups::remove(&place.join(&self.name));
         }
     }
 }
@@ -229,7 +219,7 @@ impl Container<'_> {
     /// The id of its group: the inode number of its folder.
     pub fn cgroup_id(&self) -> u64 {
         use std::os::unix::fs::MetadataExt;
-        let folder = self.node.unified().mount_point.join(self.group.trim_start_matches('/'));
+        let folder = groups::unified().join(self.group.trim_start_matches('/'));
         std::fs::metadata(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())).ino()
     }
 
@@ -268,22 +258,4 @@ pub fn group_of(pid: i32) -> String {
 fn arguments(script: &str) -> Vec<String> {
     let limited = format!("/bin/busybox timeout -s KILL {LIMIT_SECONDS} /bin/busybox sh -c \"$0\"; exit $?");
     ["/bin/busybox", "sh", "-c", &limited, script].map(str::to_owned).to_vec()
-}
-
-/// Removes a group and those in it. The last process may need a moment to be gone.
-fn remove_groups(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_groups(&entry.path());
-        }
-    }
-    for _ in 0..100 {
-        match std::fs::remove_dir(folder) {
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-            _ => return,
-        }
-    }
-    eprintln!("{}: is still in use", folder.display());
 }

@@ -1,0 +1,201 @@
+//! Conditions on pods end events in the kernel: what is counted, stored and sent for pods that are not meant is nothing, as
+//! bpftool sees it in the maps themselves.
+
+mod support;
+
+use kstrobe::kernel::sys::prog::enable_stats;
+use kstrobe_fake_api::FakeApi;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use support::agent::Agent;
+use support::containers::{Driver, Node, RUNC};
+use support::groups;
+use support::kernel_objects::{Kind, entries, held_by, runs};
+use support::metrics::Metrics;
+use support::pods::{self, TestPod};
+use support::{wait_for, witnesses};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A process of these tests: goes into a cgroup and calls.
+#[test]
+#[ignore = "other tests run it"]
+fn calls_in_a_group() {
+    groups::calls();
+}
+
+/// The hook is one that runs for this call alone, whoever makes it.
+const COUNTER: &str = "\
+probe: shop_calls
+summary: Calls in one namespace.
+at: tracepoint:syscalls:sys_enter_getppid
+where: namespace == \"shop\"
+metrics:
+  shop_calls_total: { type: counter, labels: { pod: pod, comm: comm } }
+slow: { when: pid > 0, max_per_second: 100000, fields: { comm: comm } }
+";
+
+/// Starts are kept in a hash, where they can be seen.
+const SPAN: &str = "\
+probe: shop_naps
+summary: Naps in one namespace.
+span: { start: \"syscall:clock_nanosleep:enter\", end: \"syscall:clock_nanosleep:exit\", by: pid }
+where: namespace == \"shop\"
+metrics:
+  shop_naps_seconds: { type: histogram, value: elapsed, labels: { pod: pod } }
+";
+
+/// The one program or map whose name begins like this; the agent runs one probe.
+#[track_caller]
+fn held(agent: &Agent, kind: Kind, name: &str) -> u64 {
+    let held = held_by(agent.pid(), kind);
+    let found: Vec<u64> = held.iter().filter(|(_, held)| held.starts_with(name)).map(|(id, _)| *id).collect();
+    let [one] = found[..] else { panic!("`{name}` among {held:?}") };
+    one
+}
+
+/// What the maps hold that events write to.
+type Written = [Vec<(Vec<u8>, Vec<u8>)>; 2];
+
+fn written(agent: &Agent) -> Written {
+    ["ks_index0", "ks_values0"].map(|name| {
+        let all = entries(held(agent, Kind::Maps, name));
+        all.into_iter().filter(|(_, value)| value.iter().any(|byte| *byte != 0)).collect()
+    })
+}
+
+/// Ids of the groups that pass.
+fn passing(agent: &Agent) -> BTreeSet<u64> {
+    let ids = entries(held(agent, Kind::Maps, "ks_selected0"));
+    ids.into_iter().map(|(key, _)| u64::from_le_bytes(key.try_into().expect("eight bytes"))).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_events_of_other_namespaces_end_in_the_kernel() {
+    if !witnesses("root_events_of_other_namespaces_end_in_the_kernel", &["bpftool"]) {
+        return;
+    }
+    let api = FakeApi::start();
+    let (shop, bank) = (TestPod::new("shop", "web", 11), TestPod::new("bank", "ledger", 12));
+    for pod in [&shop, &bank] {
+        api.put(pod.object.clone());
+    }
+    let (agent, _folder) = pods::agent(&api, COUNTER, "30s");
+    pods::meant(&agent, "shop_calls", 2.0);
+    let ids = passing(&agent);
+    assert!(ids.contains(&shop.group.id()) && !ids.contains(&bank.group.id()), "{ids:?}");
+
+    let program = held(&agent, Kind::Programs, "ks_shop");
+    let _counting = enable_stats().expect("root may have statistics");
+    // A tracepoint knows no groups: the program is entered for everybody, and leaves at its first look-up. Nothing is written.
+    let before = runs(program);
+    bank.group.call(20_000);
+    let ran = runs(program) - before;
+    assert!(ran >= 20_000, "{ran} runs for 20,000 calls");
+    assert_eq!(written(&agent), Written::default());
+    assert!(!agent.scrape().has("kstrobe_shop_calls_total", &[]));
+
+    // The same program, the same calls, a pod that is meant.
+    shop.group.call(3000);
+    let [index, values] = written(&agent);
+    assert!(!index.is_empty() && !values.is_empty(), "{index:?} {values:?}");
+    let counted = agent.scrape();
+    let labels = [("pod", &*shop.name), ("comm", groups::COMM)];
+    assert_eq!(counted.sum("kstrobe_shop_calls_total", &labels), 3000.0);
+    let all = counted.sum("kstrobe_shop_calls_total", &[]);
+
+    // What is there stays byte for byte as it is.
+    let before = runs(program);
+    bank.group.call(20_000);
+    assert!(runs(program) - before >= 20_000);
+    assert_eq!(written(&agent), [index, values]);
+    assert_eq!(agent.scrape().sum("kstrobe_shop_calls_total", &[]), all);
+    // Of single events those that were counted were sent, and no others: they come in order.
+    shop.group.call(10);
+    let sent = |now: &Metrics| now.sum("kstrobe_slow_events_total", &[("probe", "shop_calls")]);
+    let last = wait_for("the last event", LIMIT, || {
+        let now = agent.scrape();
+        (sent(&now) >= all + 10.0).then_some(now)
+    });
+    assert_eq!(sent(&last), last.sum("kstrobe_shop_calls_total", &[]));
+    agent.stop();
+}
+
+/// What sleeps is in the middle of a span, if one began.
+#[test]
+#[ignore = "needs root"]
+fn root_no_span_begins_for_other_namespaces() {
+    if !witnesses("root_no_span_begins_for_other_namespaces", &["bpftool"]) {
+        return;
+    }
+    let api = FakeApi::start();
+    let (shop, bank) = (TestPod::new("shop", "web", 21), TestPod::new("bank", "ledger", 22));
+    for pod in [&shop, &bank] {
+        api.put(pod.object.clone());
+    }
+    let (agent, _folder) = pods::agent(&api, SPAN, "30s");
+    pods::meant(&agent, "shop_naps", 2.0);
+    let open = held(&agent, Kind::Maps, "ks_open");
+    let started = || -> Vec<u32> {
+        let all = entries(open).into_iter();
+        all.map(|(key, _)| u32::from_le_bytes(key[..4].try_into().expect("four bytes"))).collect()
+    };
+    let mut naps = [bank.group.spawn("sleep 5"), shop.group.spawn("sleep 5")];
+    for nap in &naps {
+        let pid = nap.id();
+        wait_for("its nap", LIMIT, || {
+            let call = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+            call.contains("nanosleep").then_some(())
+        });
+    }
+    // All others of this machine nap as well: the agent, its threads, this test.
+    assert_eq!(started(), [naps[1].id()]);
+    for nap in &mut naps {
+        assert!(nap.wait().unwrap().success());
+    }
+    assert_eq!(started(), [0; 0]);
+    let now = agent.scrape();
+    assert_eq!(now.sum("kstrobe_shop_naps_seconds_count", &[("pod", &shop.name)]), 1.0);
+    assert_eq!(now.sum("kstrobe_shop_naps_seconds_count", &[]), 1.0);
+    assert_eq!(written(&agent)[0].len(), 1, "one key");
+    // The ends of the others had no start, and are no loss.
+    assert_eq!(now.sum("kstrobe_lost_total", &[("probe", "shop_naps")]), 0.0);
+    agent.stop();
+}
+
+/// The same with what a real runtime starts.
+#[test]
+#[ignore = "needs root"]
+fn root_a_condition_knows_containers() {
+    if !witnesses("root_a_condition_knows_containers", &[RUNC, &["bpftool"]].concat()) {
+        return;
+    }
+    let (api, node) = (FakeApi::start(), Node::new());
+    let pod = |namespace, number| {
+        let uid = Node::uid();
+        (pods::deployed(namespace, "web", number, &uid), uid)
+    };
+    let probe =
+        COUNTER.replace("sys_enter_getppid", "sys_enter_read").replace("\"shop\"", "\"shop\" && args.count == 7051");
+    let (agent, _folder) = pods::agent(&api, &probe, "30s");
+    let containers = [pod("shop", 31), pod("bank", 32)].map(|(mut object, uid)| {
+        let id = Node::id();
+        let container = node.runc(&Driver::Systemd.container(&uid, "cri-containerd", &id), &id, "busybox sleep 280");
+        pods::runs(&mut object, "app", &format!("containerd://{id}"));
+        api.put(object);
+        container
+    });
+    let [shop, bank] = &containers;
+    pods::meant(&agent, "shop_calls", 2.0);
+    let ids = passing(&agent);
+    assert!(ids.contains(&shop.cgroup_id()) && !ids.contains(&bank.cgroup_id()), "{ids:?}");
+    let reads = |count: u32| format!("busybox dd if=/dev/zero of=/dev/null bs=7051 count={count}");
+    bank.run(&reads(5000));
+    assert_eq!(written(&agent), Written::default());
+    shop.run(&reads(2000));
+    bank.run(&reads(5000));
+    assert_eq!(agent.scrape().sum("kstrobe_shop_calls_total", &[]), 2000.0);
+    assert_eq!(written(&agent)[0].len(), 1, "one key");
+    agent.stop();
+}

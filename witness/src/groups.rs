@@ -1,0 +1,41 @@
+//! Control groups as this machine mounts them, found without the code under test.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where version 2 is mounted: at its usual place, or beside version 1.
+#[track_caller]
+pub fn unified() -> PathBuf {
+    mounts().into_iter().find(|(kind, _)| kind == "cgroup2").expect("a cgroup2 file system").1
+}
+
+/// Where hierarchies of both versions are mounted whole: `cgroup` or `cgroup2`, and the folder.
+pub fn mounts() -> Vec<(String, PathBuf)> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    // `36 25 0:31 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw`
+    let mount = |line: &str| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let kind = file_system.split(' ').next().filter(|kind| kind.starts_with("cgroup"))?;
+        let (root, place) = (mount.split(' ').nth(3)?, mount.split(' ').nth(4)?);
+        (root == "/").then(|| (kind.to_owned(), PathBuf::from(place)))
+    };
+    text.lines().filter_map(mount).collect()
+}
+
+/// Removes a group and those in it. The last process may need a moment to be gone.
+pub fn remove(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    for _ in 0..100 {
+        match std::fs::remove_dir(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            _ => return,
+        }
+    }
+    eprintln!("{}: is still in use", folder.display());
+}
