@@ -282,13 +282,14 @@ fn root_a_container_walks_the_whole_host() {
     let group = Group::new(&hierarchy.mount_point, "host");
     let (own, other) = (group.add("own"), group.add("other"));
     let folder = kstrobe_witness::Folder::new();
-    let place = folder.0.join("host");
-    fs::create_dir(&place).unwrap();
+    let [place, own_view] = ["host", "own"].map(|name| folder.0.join(name));
+    [&place, &own_view].map(|place| fs::create_dir(place).unwrap());
     let script = format!(
         "exec unshare --cgroup --mount --propagation private sh -c '\
-         mount --bind {} {} && mount -t cgroup2 none /mnt && grep cgroup2 /proc/self/mountinfo'",
+         mount --bind {} {} && mount -t cgroup2 none {} && grep cgroup2 /proc/self/mountinfo'",
         hierarchy.mount_point.display(),
-        place.display()
+        place.display(),
+        own_view.display()
     );
     let mountinfo = inside(&own, &script);
     let whole = Hierarchies::of(&mountinfo, Some(&place)).unified.unwrap_or_else(|| panic!("{mountinfo}"));
@@ -296,7 +297,7 @@ fn root_a_container_walks_the_whole_host() {
     // Of all mounts, one that shows all.
     let chosen = Hierarchies::of(&mountinfo, None).unified.unwrap();
     assert_eq!(chosen.root, whole.root, "{mountinfo}");
-    let part = Hierarchies::of(&mountinfo, Some(Path::new("/mnt"))).unified.unwrap_or_else(|| panic!("{mountinfo}"));
+    let part = Hierarchies::of(&mountinfo, Some(&own_view)).unified.unwrap_or_else(|| panic!("{mountinfo}"));
     assert_eq!(part.root, Path::new("/"));
     // Paths are the host's, whatever the way up is called.
     let outside = kstrobe_cgroups::Hierarchy { mount_point: hierarchy.mount_point, ..whole };
