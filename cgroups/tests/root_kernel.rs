@@ -283,7 +283,7 @@ fn root_a_container_walks_the_whole_host() {
     let (own, other) = (group.add("own"), group.add("other"));
     let folder = kstrobe_witness::Folder::new();
     let [place, own_view] = ["host", "own"].map(|name| folder.0.join(name));
-    [&place, &own_view].map(|place| fs::create_dir(place).unwrap());
+    [&place, &own_view].into_iter().for_each(|place| fs::create_dir(place).unwrap());
     let script = format!(
         "exec unshare --cgroup --mount --propagation private sh -c '\
          mount --bind {} {} && mount -t cgroup2 none {} && grep cgroup2 /proc/self/mountinfo'",
