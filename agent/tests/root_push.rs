@@ -3,10 +3,10 @@
 
 mod support;
 
-use kstrobe_witness::{Api, Server, free, there};
+use kstrobe_witness::servers::{self, Collector, told};
+use kstrobe_witness::{Api, there};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::api::TOKEN;
@@ -44,53 +44,6 @@ fn resident_bytes(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-fn victoria_metrics(program: &Path) -> (Server, SocketAddr) {
-    let address = free();
-    let server = Server::start(program, address, "health", |folder| {
-        vec![
-            format!("-httpListenAddr={address}"),
-            format!("-storageDataPath={}", folder.0.join("data").display()),
-            "-search.latencyOffset=0s".into(),
-            "-inmemoryDataFlushInterval=1s".into(),
-        ]
-    });
-    (server, address)
-}
-
-fn prometheus(program: &Path) -> (Server, SocketAddr) {
-    let address = free();
-    let server = Server::start(program, address, "-/ready", |folder| {
-        let config = folder.0.join("prometheus.yml");
-        std::fs::write(&config, "scrape_configs: []\n").unwrap();
-        vec![
-            format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", folder.0.join("data").display()),
-            format!("--web.listen-address={address}"),
-            "--web.enable-remote-write-receiver".into(),
-            "--enable-feature=native-histograms,exemplar-storage,metadata-wal-records".into(),
-        ]
-    });
-    (server, address)
-}
-
-/// Prints what comes by both protocols.
-fn collector(program: &Path) -> (Server, SocketAddr, SocketAddr) {
-    let (grpc, http) = (free(), free());
-    let server = Server::start(program, http, "", |folder| {
-        let config = folder.0.join("config.yaml");
-        let pipeline = "{ receivers: [otlp], exporters: [debug] }";
-        let text = format!(
-            "receivers: {{ otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}' }}, http: {{ endpoint: '{http}' }} }} }} }}\n\
-             exporters: {{ debug: {{ verbosity: detailed, sampling_initial: 1000000 }} }}\n\
-             service:\n  telemetry: {{ metrics: {{ level: none }} }}\n  \
-             pipelines: {{ metrics: {pipeline}, logs: {pipeline}, traces: {pipeline} }}\n"
-        );
-        std::fs::write(&config, text).unwrap();
-        vec![format!("--config={}", config.display())]
-    });
-    (server, grpc, http)
-}
-
 /// Pauses are short, so that what is shown are many tries.
 fn otlp(name: &str, address: SocketAddr, more: &str) -> String {
     format!(
@@ -109,37 +62,6 @@ fn ask(us: i32, times: u32) -> (u64, u64) {
     (u64::from(times), u64::from(times) * us as u64)
 }
 
-/// What a collector printed of the test's metrics, by temporality: the last value of totals, the sum of differences.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Printed {
-    asks: (u64, u64),
-    observations: (u64, u64),
-}
-
-fn printed(log: &str) -> Printed {
-    let mut found = Printed::default();
-    let (mut name, mut delta) = (String::new(), false);
-    for line in log.lines() {
-        let line = line.trim().trim_start_matches("-> ");
-        if let Some(new) = line.strip_prefix("Name: ") {
-            name = new.to_owned();
-        } else if let Some(temporality) = line.strip_prefix("AggregationTemporality: ") {
-            delta = temporality == "Delta";
-        }
-        let (key, place) = match name.as_str() {
-            "kstrobe.asks" => ("Value: ", &mut found.asks),
-            "kstrobe.asked" => ("Count: ", &mut found.observations),
-            _ => continue,
-        };
-        let Some(number) = line.strip_prefix(key).map(|text| text.parse::<u64>().unwrap()) else { continue };
-        match delta {
-            true => place.1 += number,
-            false => place.0 = number,
-        }
-    }
-    found
-}
-
 #[test]
 #[ignore = "needs root"]
 fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
@@ -147,16 +69,17 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
     let victoria = there(test, "victoria-metrics");
     let prometheus_there = there(test, "prometheus");
     let (Some(victoria), Some(prometheus_there)) = (victoria, prometheus_there) else { return };
-    let (mut vm, vm_address) = victoria_metrics(&victoria);
-    let (mut prom, prom_address) = prometheus(&prometheus_there);
+    let mut vm = servers::victoria_metrics(&victoria, None);
+    let mut prom = servers::prometheus(&prometheus_there, None);
+    let (vm_address, prom_address) = (vm.address(), prom.address());
     // It is built on request; the rest is shown without it.
-    let mut collector = kstrobe_witness::collector(test).map(|program| collector(&program));
+    let mut collector = kstrobe_witness::collector(test).map(|program| Collector::start(&program, None));
 
     let mut exporters = vec!["vm", "prom"];
     let mut receivers = vec![otlp("vm", vm_address, "/opentelemetry', protocol: http")];
-    if let Some((_, grpc, http)) = &collector {
-        receivers.push(otlp("grpc", *grpc, "', protocol: grpc"));
-        receivers.push(otlp("delta", *http, "', protocol: http, temporality: delta"));
+    if let Some(collector) = &collector {
+        receivers.push(otlp("grpc", collector.grpc, "', protocol: grpc"));
+        receivers.push(otlp("delta", collector.http, "', protocol: http, temporality: delta"));
         exporters.extend(["grpc", "delta"]);
     }
     let config = format!(
@@ -185,7 +108,7 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
     let before = resident_bytes(agent.pid());
     vm.kill();
     prom.kill();
-    if let Some((server, ..)) = &mut collector {
+    if let Some(Collector { server, .. }) = &mut collector {
         // In good order: a difference that it took and could not say so would come again.
         server.terminate();
     }
@@ -208,7 +131,7 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
 
     vm.again();
     prom.again();
-    if let Some((server, ..)) = &mut collector {
+    if let Some(Collector { server, .. }) = &mut collector {
         server.again();
     }
     all_send(&agent);
@@ -242,9 +165,12 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
     assert_eq!(Api(prom_address).value(&format!("histogram_count(kstrobe_asked_seconds{selector})")), Some(count));
     let found = Api(prom_address).value(&format!("histogram_sum(kstrobe_asked_seconds{selector})")).unwrap();
     assert!((found - sum).abs() < 1e-9 * sum, "{found} of {sum}");
-    if let Some((server, ..)) = &collector {
-        let expected = Printed { asks: (asked.0, asked.0), observations: (asked.0, asked.0) };
-        wait_for("the last report at the collector", LIMIT, || (printed(&server.log()) == expected).then_some(()));
+    if let Some(collector) = &collector {
+        wait_for("the last report at the collector", LIMIT, || {
+            let points = collector.points();
+            let has = |metric| ["Cumulative", "Delta"].iter().all(|kind| told(&points, metric, kind) == count);
+            (has("kstrobe.asks") && has("kstrobe.asked")).then_some(())
+        });
     }
 }
 
@@ -258,25 +184,28 @@ metrics:
 slow: { when: elapsed > 20ms, max_per_second: 1000, fields: { call: syscall, took: elapsed } }
 ";
 
-#[test]
-#[ignore = "needs root"]
-fn root_push_slow_events_and_captures_arrive_by_both_protocols() {
-    const SLOW: u32 = 7;
-    let test = "root_push_slow_events_and_captures";
-    let Some(program) = kstrobe_witness::collector(test) else { return };
-    let Some(function) = graph_root(test, "recvfrom") else { return };
-    let (server, grpc, http) = collector(&program);
+/// An agent that sends slow events and captures to a collector by both protocols. The folder is the captures'.
+fn sends_all_to(collector: &Collector) -> (Agent, Folder) {
     let folder = Folder::new();
     let token = folder.write("token", TOKEN);
     let more = "logs: true, traces: true";
     let config = format!(
         "exporters: {{ otlp: [{}, {}] }}\ncaptures: {{ dir: {}, token_file: {} }}\n",
-        otlp("grpc", grpc, &format!("', protocol: grpc, {more}")),
-        otlp("http", http, &format!("', protocol: http, {more}")),
-        folder.0.join("captures").display(),
+        otlp("grpc", collector.grpc, &format!("', protocol: grpc, {more}")),
+        otlp("http", collector.http, &format!("', protocol: http, {more}")),
+        folder.path("captures"),
         token.display()
     );
-    let agent = Setup { probes: &[("slow", RECEIVES)], config: &config, ..Setup::default() }.start();
+    (Setup { probes: &[("slow", RECEIVES)], config: &config, ..Setup::default() }.start(), folder)
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
+    const SLOW: u32 = 7;
+    let Some(program) = kstrobe_witness::collector("root_push_slow_events_arrive_as_logs") else { return };
+    let collector = Collector::start(&program, None);
+    let (agent, _folder) = sends_all_to(&collector);
     let (address, echo) = load::delayed_echo(Duration::from_millis(30));
     load::ask(address, SLOW, "kst-slow");
     echo.join().unwrap();
@@ -288,7 +217,7 @@ fn root_push_slow_events_and_captures_arrive_by_both_protocols() {
     let events: Value = serde_json::from_str(&agent.get("/api/v1/events").unwrap().1).unwrap();
     let ids: Vec<&str> = events["events"].as_array().unwrap().iter().map(|e| e["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), SLOW as usize);
-    let log = server.log();
+    let log = collector.server.log();
     for id in ids {
         let attribute = format!("kstrobe.event.id: Str({id})");
         assert_eq!(log.lines().filter(|line| line.contains(&attribute)).count(), 2, "{id} comes once by each protocol");
@@ -296,7 +225,44 @@ fn root_push_slow_events_and_captures_arrive_by_both_protocols() {
         assert_eq!(found["events"].as_array().unwrap().len(), 1);
     }
     assert_eq!(log.matches("EventName: kstrobe.slow").count(), 2 * SLOW as usize);
+    agent.stop();
+}
 
+#[test]
+#[ignore = "needs root"]
+fn root_push_a_capture_without_calls_arrives_as_one_span_by_both_protocols() {
+    let Some(program) = kstrobe_witness::collector("root_push_a_capture_without_calls_arrives_as_one_span") else {
+        return;
+    };
+    let collector = Collector::start(&program, None);
+    let (agent, _folder) = sends_all_to(&collector);
+    let capture = agent.begin(&json!({ "events": "sched:sched_process_exit", "duration": "100ms" }));
+    assert_eq!(agent.ended(&capture)["state"], "done");
+    for exporter in ["grpc/traces", "http/traces"] {
+        wait_for(exporter, LIMIT, || (of(&agent, "kstrobe_export_points_sent_total", exporter) == 1.0).then_some(()));
+    }
+    agent.stop();
+    assert_its_trace(&capture, &collector.server.log());
+}
+
+/// The capture is the first span of a trace, by each protocol, whose id can be had from the capture's.
+fn assert_its_trace(capture: &str, log: &str) {
+    let of_capture = format!("kstrobe.capture.id: Str({capture})");
+    assert_eq!(log.lines().filter(|line| line.contains(&of_capture)).count(), 2, "its first span by each protocol");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let by_hand = format!("printf '%s %s' {capture} {} | sha256sum | cut -c 1-32", host.trim());
+    let trace = support::output(std::process::Command::new("sh").args(["-c", &by_hand]));
+    assert!(log.contains(&format!("Trace ID       : {}", trace.trim())), "{} is not in the log", trace.trim());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_push_captures_of_calls_arrive_as_spans_by_both_protocols() {
+    let test = "root_push_captures_of_calls_arrive_as_spans";
+    let Some(program) = kstrobe_witness::collector(test) else { return };
+    let Some(function) = graph_root(test, "recvfrom") else { return };
+    let collector = Collector::start(&program, None);
+    let (agent, _folder) = sends_all_to(&collector);
     let (address, echo) = load::delayed_echo(Duration::from_millis(5));
     let asking = std::thread::spawn(move || load::ask(address, 200, "kst-slow"));
     let request = json!({
@@ -312,14 +278,9 @@ fn root_push_slow_events_and_captures_arrive_by_both_protocols() {
         (sent("grpc/traces") > 1.0 && sent("grpc/traces") == sent("http/traces")).then_some(())
     });
     agent.stop();
-    let log = server.log();
-    let of_capture = format!("kstrobe.capture.id: Str({capture})");
-    assert_eq!(log.lines().filter(|line| line.contains(&of_capture)).count(), 2, "its first span by each protocol");
+    let log = collector.server.log();
+    assert_its_trace(&capture, &log);
     let calls = format!("code.function.name: Str({function})");
     let calls = log.lines().filter(|line| line.contains(&calls)).count();
     assert!(calls >= 20 && calls % 2 == 0, "{calls} calls of {function}");
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    let by_hand = format!("printf '%s %s' {capture} {} | sha256sum | cut -c 1-32", host.trim());
-    let trace = support::output(std::process::Command::new("sh").args(["-c", &by_hand]));
-    assert!(log.contains(&format!("Trace ID       : {}", trace.trim())), "{} is not in the log", trace.trim());
 }

@@ -3,6 +3,7 @@
 
 mod support;
 
+use kstrobe_witness::Receiving;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -522,38 +523,11 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     agent.stop();
 }
 
-/// Takes requests of HTTP and gives their bodies' sizes by path.
-fn receiver() -> (std::net::SocketAddr, std::sync::mpsc::Receiver<(String, usize)>) {
-    use std::io::Read;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (came, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let head: Vec<String> =
-                reader.by_ref().lines().map_while(Result::ok).take_while(|l| !l.is_empty()).collect();
-            let length =
-                head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-            let mut body = vec![0; length.unwrap_or(0)];
-            let whole = reader.read_exact(&mut body);
-            // Who asks for nothing only looks whether anybody is there.
-            let Some(path) = head.first().and_then(|line| line.split(' ').nth(1)).filter(|_| whole.is_ok()) else {
-                continue;
-            };
-            let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-            if came.send((path.to_owned(), body.len())).is_err() {
-                return;
-            }
-        }
-    });
-    (address, told)
-}
-
 #[test]
 #[ignore = "needs root"]
 fn root_exporters_come_stay_and_go_by_reload() {
-    let (address, came) = receiver();
+    let receiving = Receiving::start(&[]);
+    let address = receiving.address;
     let exporter = |name: &str, interval: &str| {
         format!("{{ name: {name}, endpoint: 'http://{address}/{name}', protocol: http, interval: {interval} }}")
     };
@@ -579,15 +553,14 @@ fn root_exporters_come_stay_and_go_by_reload() {
     assert!(of("kstrobe_export_queue_points", "away") > 0.0);
 
     // What is the same goes on with what waits and what was counted; `b` ends with a report that was not due for an hour.
-    while came.try_recv().is_ok() {}
+    let before = receiving.came().len();
     agent.write("kstrobe.yaml", &with(&[&exporter("c", "1s"), away, &exporter("a", "1s")]));
     assert!(reload(&agent, 200).contains("\nexporters: 2 unchanged, 1 started, 1 ended\n"));
     assert_eq!(names(), ["a", "away", "c"]);
     assert!(of("kstrobe_export_failures_total", "away") >= failures && of("kstrobe_export_queue_points", "away") > 0.0);
-    let mut seen = Vec::new();
     wait_for("the last report of `b` and reports of `c`", LIMIT, || {
-        seen.extend(came.try_iter());
-        let has = |name: &str| seen.iter().any(|(path, bytes)| path == &format!("/{name}/v1/metrics") && *bytes > 100);
+        let new = receiving.came().split_off(before);
+        let has = |name: &str| new.iter().any(|r| r.path == format!("/{name}/v1/metrics") && r.body.len() > 100);
         (has("b") && has("c")).then_some(())
     });
     assert!(agent.log().contains("sent to no more"));

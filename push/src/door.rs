@@ -4,15 +4,13 @@ use crate::files::Files;
 use crate::grpc::GrpcDoor;
 use crate::http_door::HttpDoor;
 use crate::outcome::Outcome;
+use crate::overheard::Connector;
 use crate::settings::{Kind, Receiver};
 use crate::tls;
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use kstrobe_export::Part;
 use rustls::pki_types::ServerName;
-
-/// Connects in plain or by TLS, as the URL says.
-pub(crate) type Connector = HttpsConnector<HttpConnector>;
 
 /// What is sent: the protocols' services have a path each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +56,8 @@ fn connector(receiver: &Receiver, files: &Files) -> Result<Connector, String> {
         let name = ServerName::try_from(name.clone()).map_err(|_| format!("`{name}` is not a server's name"))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    Ok(match receiver.kind {
+    Ok(Connector::from(match receiver.kind {
         Kind::OtlpGrpc => builder.enable_http2().wrap_connector(http),
         Kind::OtlpHttp | Kind::RemoteWrite => builder.enable_http1().enable_http2().wrap_connector(http),
-    })
+    }))
 }

@@ -1,14 +1,16 @@
 //! OTLP over gRPC: unary calls whose messages are encoded already.
 
-use crate::door::{Connector, Service};
+use crate::door::Service;
 use crate::files::Files;
 use crate::http_door::user_agent;
 use crate::outcome::{self, Outcome};
+use crate::overheard::{Connector, Overheard};
 use crate::settings::Receiver;
 use crate::trouble::trouble;
 use bytes::{Buf, BufMut, Bytes};
 use http::uri::PathAndQuery;
 use kstrobe_export::Part;
+use std::error::Error;
 use std::time::Duration;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -21,6 +23,7 @@ pub(crate) struct GrpcDoor {
     timeout: Duration,
     gzip: bool,
     url: String,
+    overheard: Overheard,
 }
 
 impl GrpcDoor {
@@ -28,11 +31,13 @@ impl GrpcDoor {
         let endpoint = Endpoint::from(receiver.url.clone()).connect_timeout(receiver.timeout);
         // The name is plain text, and without it the crate's own is sent.
         let endpoint = endpoint.clone().user_agent(user_agent(receiver)).unwrap_or(endpoint);
+        let overheard = connector.overheard.clone();
         GrpcDoor {
             channel: endpoint.connect_with_connector_lazy(connector),
             timeout: receiver.timeout,
             gzip: receiver.gzip,
             url: receiver.shown(),
+            overheard,
         }
     }
 
@@ -51,9 +56,10 @@ impl GrpcDoor {
             client = client.send_compressed(CompressionEncoding::Gzip);
         }
         let client = &mut client.accept_compressed(CompressionEncoding::Gzip);
+        // What an idle connection ended with is not about this request.
+        self.overheard.take();
         if let Err(error) = client.ready().await {
-            let (reason, message) = trouble(&error, "connect");
-            return Outcome::Later { reason, after: None, message: format!("{}: {message}", self.url) };
+            return self.broken(&error, "connect");
         }
         let mut request = Request::new(Bytes::copy_from_slice(&part.body));
         *request.metadata_mut() = MetadataMap::from_headers(files.headers.clone());
@@ -63,19 +69,17 @@ impl GrpcDoor {
                 let (refused, message) = kstrobe_export::otlp::refused(response.get_ref());
                 Outcome::Taken { refused, message }
             }
-            Err(status) => failed(&self.url, &status),
+            // A failure of the connection is a status too, whose cause says what happened.
+            Err(status) => match status.source() {
+                Some(cause) => self.broken(cause, "connection"),
+                None => outcome::grpc(status.code() as i32, status.message(), status.details()),
+            },
         }
     }
-}
 
-/// A failure of the connection is a status too, whose cause says what happened.
-fn failed(url: &str, status: &Status) -> Outcome {
-    match std::error::Error::source(status) {
-        Some(cause) => {
-            let (reason, message) = trouble(cause, "connection");
-            Outcome::Later { reason, after: None, message: format!("{url}: {message}") }
-        }
-        None => outcome::grpc(status.code() as i32, status.message(), status.details()),
+    fn broken(&self, error: &(dyn Error + 'static), otherwise: &'static str) -> Outcome {
+        let (reason, message) = trouble(error, otherwise, self.overheard.take().as_ref());
+        Outcome::Later { reason, after: None, message: format!("{}: {message}", self.url) }
     }
 }
 

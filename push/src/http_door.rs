@@ -1,8 +1,9 @@
 //! OTLP over HTTP, and remote write.
 
-use crate::door::{Connector, Service};
+use crate::door::Service;
 use crate::files::Files;
 use crate::outcome::{self, Outcome};
+use crate::overheard::{Connector, Overheard};
 use crate::settings::{Kind, Receiver};
 use crate::trouble::trouble;
 use bytes::Bytes;
@@ -29,10 +30,12 @@ pub(crate) struct HttpDoor {
     gzip: bool,
     client: Client<Connector, Full<Bytes>>,
     user_agent: String,
+    overheard: Overheard,
 }
 
 impl HttpDoor {
     pub(crate) fn new(receiver: &Receiver, connector: Connector) -> HttpDoor {
+        let overheard = connector.overheard.clone();
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
         HttpDoor {
             kind: receiver.kind,
@@ -42,6 +45,7 @@ impl HttpDoor {
             gzip: receiver.gzip,
             client,
             user_agent: user_agent(receiver),
+            overheard,
         }
     }
 
@@ -93,10 +97,13 @@ impl HttpDoor {
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>, points: u64) -> Outcome {
+        // What an idle connection ended with is not about this request.
+        self.overheard.take();
         let response = match self.client.request(request).await {
             Ok(response) => response,
             Err(error) => {
-                let (reason, message) = trouble(&error, if error.is_connect() { "connect" } else { "connection" });
+                let otherwise = if error.is_connect() { "connect" } else { "connection" };
+                let (reason, message) = trouble(&error, otherwise, self.overheard.take().as_ref());
                 return Outcome::Later { reason, after: None, message: format!("{}: {message}", self.shown) };
             }
         };

@@ -11,6 +11,7 @@ mod goods;
 mod grpc;
 mod http_door;
 pub mod outcome;
+mod overheard;
 pub mod records;
 pub mod run;
 pub mod settings;

@@ -107,7 +107,7 @@ impl Retry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -122,7 +122,8 @@ mod tests {
         }
     }
 
-    fn receiver() -> Receiver {
+    /// One that tests change.
+    pub(crate) fn receiver() -> Receiver {
         Receiver {
             name: "test".into(),
             kind: Kind::OtlpHttp,

@@ -5,20 +5,24 @@ use rustls::{AlertDescription, CertificateError};
 use std::error::Error;
 use std::io;
 
-/// `otherwise` is the word when it is not about TLS.
-pub(crate) fn trouble(error: &(dyn Error + 'static), otherwise: &'static str) -> (&'static str, String) {
-    let text = chain(error);
-    match of_tls(error) {
-        None => (otherwise, text),
-        Some(error) => match advice(error) {
-            Some(advice) => ("tls", format!("{text}: {advice}")),
-            None => ("tls", text),
-        },
+/// `otherwise` is the word when it is not about TLS. What was `overheard` from TLS meanwhile is the cause when the error has none.
+pub(crate) fn trouble(
+    error: &(dyn Error + 'static),
+    otherwise: &'static str,
+    overheard: Option<&rustls::Error>,
+) -> (&'static str, String) {
+    let mut text = chain(error);
+    let Some(cause) = of_tls(error).or(overheard) else { return (otherwise, text) };
+    for more in [Some(cause.to_string()), advice(cause).map(str::to_owned)].into_iter().flatten() {
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
     }
+    ("tls", text)
 }
 
 /// The error of TLS among the causes; those of I/O hide what is in them.
-fn of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+pub(crate) fn of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
@@ -66,13 +70,24 @@ mod tests {
         let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let inner = io::Error::new(io::ErrorKind::InvalidData, unknown);
         let outer = io::Error::other(inner);
-        let (reason, message) = trouble(&outer, "connect");
+        let (reason, message) = trouble(&outer, "connect", None);
         assert_eq!(reason, "tls");
         assert!(
             message.contains("UnknownIssuer") && message.ends_with("signed the receiver's certificate"),
             "{message}"
         );
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        assert_eq!(trouble(&refused, "connect"), ("connect", "connection refused".to_owned()));
+        assert_eq!(trouble(&refused, "connect", None), ("connect", "connection refused".to_owned()));
+    }
+
+    #[test]
+    fn what_was_overheard_is_told_once() {
+        let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
+        for broken in [io::Error::from(io::ErrorKind::BrokenPipe), io::Error::other(alert.to_string())] {
+            let (reason, message) = trouble(&broken, "connection", Some(&alert));
+            assert_eq!(reason, "tls");
+            assert_eq!(message.matches("CertificateRequired").count(), 1, "{message}");
+            assert!(message.ends_with(": set `cert_file` and `key_file`"), "{message}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use kstrobe_export::otlp::logs::Record;
 use kstrobe_export::otlp::spans::Span;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver};
+use kstrobe_witness::{Came, Receiving};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value;
@@ -18,7 +19,7 @@ use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
-use support::{Came, Counting, Receiving, receiver, until};
+use support::{Counting, receiver, until};
 use tokio::runtime::Handle;
 
 fn push(receiver: Receiver, source: &Arc<Counting>) -> Pusher {

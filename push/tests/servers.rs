@@ -7,7 +7,8 @@ mod support;
 use kstrobe_export::otlp::Temporality;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver, Usage};
-use kstrobe_witness::{Api, Server, free, there};
+use kstrobe_witness::servers::{self, Collector, told};
+use kstrobe_witness::{Api, Server, there};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -43,18 +44,9 @@ async fn away(pusher: &Pusher, server: &mut Server, end: fn(&mut Server)) {
 #[ignore = "needs VictoriaMetrics"]
 async fn root_victoria_metrics_has_what_was_counted() {
     let Some(program) = there("root_victoria_metrics_has_what_was_counted", "victoria-metrics") else { return };
-    let address = free();
-    let mut server = Server::start(&program, address, "health", |folder| {
-        let data = folder.0.join("data");
-        vec![
-            format!("-httpListenAddr={address}"),
-            format!("-storageDataPath={}", data.display()),
-            "-search.latencyOffset=0s".into(),
-            "-inmemoryDataFlushInterval=1s".into(),
-        ]
-    });
+    let mut server = servers::victoria_metrics(&program, None);
     let source = Counting::new();
-    let url = format!("http://{address}/opentelemetry");
+    let url = format!("http://{}/opentelemetry", server.address());
     let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Cumulative), &source);
     away(&pusher, &mut server, Server::kill).await;
     let usage = pusher.stop(PATIENCE).await;
@@ -79,20 +71,9 @@ async fn root_victoria_metrics_has_what_was_counted() {
 #[ignore = "needs Prometheus"]
 async fn root_prometheus_has_what_was_counted() {
     let Some(program) = there("root_prometheus_has_what_was_counted", "prometheus") else { return };
-    let address = free();
-    let mut server = Server::start(&program, address, "-/ready", |folder| {
-        let config = folder.0.join("prometheus.yml");
-        std::fs::write(&config, "scrape_configs: []\n").unwrap();
-        vec![
-            format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", folder.0.join("data").display()),
-            format!("--web.listen-address={address}"),
-            "--web.enable-remote-write-receiver".into(),
-            "--enable-feature=native-histograms,exemplar-storage,metadata-wal-records".into(),
-        ]
-    });
+    let mut server = servers::prometheus(&program, None);
     let source = Counting::new();
-    let url = format!("http://{address}/api/v1/write");
+    let url = format!("http://{}/api/v1/write", server.address());
     let mut receiver = receiver(Kind::RemoteWrite, &url, Temporality::Cumulative);
     receiver.resource.attributes.push(("service.instance.id".into(), "node-1".into()));
     receiver.resource.attributes.push(("host.arch".into(), "amd64".into()));
@@ -122,21 +103,10 @@ async fn root_prometheus_has_what_was_counted() {
 #[ignore = "needs Prometheus"]
 async fn root_prometheus_ends_series_that_are_gone() {
     let Some(program) = there("root_prometheus_ends_series_that_are_gone", "prometheus") else { return };
-    let address = free();
-    let server = Server::start(&program, address, "-/ready", |folder| {
-        let config = folder.0.join("prometheus.yml");
-        std::fs::write(&config, "scrape_configs: []\n").unwrap();
-        vec![
-            format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", folder.0.join("data").display()),
-            format!("--web.listen-address={address}"),
-            "--web.enable-remote-write-receiver".into(),
-            "--enable-feature=native-histograms".into(),
-        ]
-    });
+    let server = servers::prometheus(&program, None);
     let source = Counting::new();
     let gone = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let url = format!("http://{address}/api/v1/write");
+    let url = format!("http://{}/api/v1/write", server.address());
     let (reads, hides) = (source.clone(), gone.clone());
     let read = move || {
         let mut reading = reads.read();
@@ -159,39 +129,6 @@ async fn root_prometheus_ends_series_that_are_gone() {
     assert!(usage.dropped.is_empty() && usage.failed.is_empty(), "{usage:?}");
 }
 
-/// A report as the collector's debug exporter prints it.
-#[derive(Debug, Default)]
-struct Printed {
-    grown: u64,
-    count: u64,
-    temporality: String,
-    /// Bounds and counts.
-    buckets: Vec<(f64, f64, u64)>,
-}
-
-fn printed(log: &str) -> Vec<Printed> {
-    let mut reports: Vec<Printed> = Vec::new();
-    for line in log.lines() {
-        let line = line.trim().trim_start_matches("-> ");
-        if line.starts_with("Name: kstrobe.grown") {
-            reports.push(Printed::default());
-        }
-        let Some(report) = reports.last_mut() else { continue };
-        if let Some(value) = line.strip_prefix("Value: ") {
-            report.grown = value.parse().unwrap();
-        } else if let Some(count) = line.strip_prefix("Count: ") {
-            report.count = count.parse().unwrap();
-        } else if let Some(temporality) = line.strip_prefix("AggregationTemporality: ") {
-            report.temporality = temporality.to_owned();
-        } else if let Some(bucket) = line.strip_prefix("Bucket (") {
-            let (bounds, count) = bucket.split_once("], Count: ").unwrap();
-            let (lower, upper) = bounds.split_once(", ").unwrap();
-            report.buckets.push((lower.parse().unwrap(), upper.parse().unwrap(), count.parse().unwrap()));
-        }
-    }
-    reports
-}
-
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an OpenTelemetry Collector"]
 async fn root_collector_has_what_was_counted() {
@@ -204,36 +141,29 @@ async fn root_collector_has_what_was_counted() {
 }
 
 async fn collector(program: &std::path::Path, kind: Kind, temporality: Temporality) {
-    let (grpc, http) = (free(), free());
-    let mut server = Server::start(program, http, "", |folder| {
-        let config = folder.0.join("config.yaml");
-        let text = format!(
-            "receivers: {{ otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}' }}, http: {{ endpoint: '{http}' }} }} }} }}\n\
-             exporters: {{ debug: {{ verbosity: detailed, sampling_initial: 1000000 }} }}\n\
-             service:\n  telemetry: {{ metrics: {{ level: none }} }}\n  \
-             pipelines: {{ metrics: {{ receivers: [otlp], exporters: [debug] }} }}\n"
-        );
-        std::fs::write(&config, text).unwrap();
-        vec![format!("--config={}", config.display())]
-    });
+    let mut collector = Collector::start(program, None);
     let source = Counting::new();
-    let address = if kind == Kind::OtlpGrpc { grpc } else { http };
+    let address = if kind == Kind::OtlpGrpc { collector.grpc } else { collector.http };
     let pusher = push(receiver(kind, &format!("http://{address}"), temporality), &source);
     // In good order: a difference that it took and could not say so would come again.
-    away(&pusher, &mut server, if temporality == Temporality::Delta { Server::terminate } else { Server::kill }).await;
+    let end = if temporality == Temporality::Delta { Server::terminate } else { Server::kill };
+    away(&pusher, &mut collector.server, end).await;
     let usage = pusher.stop(PATIENCE).await;
     assert!(usage.dropped.is_empty(), "{kind:?} {temporality:?}: {usage:?}");
-    let counted = source.grown.load(Ordering::SeqCst);
-    let reports = printed(&server.log());
-    let total = |of: fn(&Printed) -> u64| match temporality {
-        Temporality::Cumulative => reports.last().map_or(0, of),
-        Temporality::Delta => reports.iter().map(of).sum(),
-    };
-    assert_eq!((total(|r| r.grown), total(|r| r.count)), (counted, counted), "{kind:?} {temporality:?}: {reports:?}");
-    for report in &reports {
-        assert_eq!(report.temporality, format!("{temporality:?}"));
-        let [(lower, upper, count)] = report.buckets.as_slice() else { panic!("{report:?}") };
-        assert!(*lower < 0.003 && 0.003 <= *upper && upper / lower < 1.1, "{report:?}");
-        assert_eq!(*count, report.count);
+    let counted = source.grown.load(Ordering::SeqCst) as f64;
+    let (points, expected) = (collector.points(), format!("{temporality:?}"));
+    let total = |metric| told(&points, metric, &expected);
+    let totals = (total("kstrobe.grown"), total("kstrobe.wait"));
+    assert_eq!(totals, (counted, counted), "{kind:?} {temporality:?}: {points:?}");
+    for point in &points {
+        assert_eq!(point.temporality, expected, "{point:?}");
+        match (point.metric.as_str(), point.buckets.as_slice()) {
+            ("kstrobe.grown", []) => {}
+            ("kstrobe.wait", [(lower, upper, count)]) => {
+                assert!(*lower < 0.003 && 0.003 <= *upper && upper / lower < 1.1, "{point:?}");
+                assert_eq!(*count as f64, point.value);
+            }
+            _ => panic!("{point:?}"),
+        }
     }
 }

@@ -11,8 +11,9 @@ mod support;
 use kstrobe_export::otlp::Temporality;
 use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver};
+use kstrobe_witness::servers::{self, Collector, Tls};
 pub use kstrobe_witness::{Folder, output};
-use kstrobe_witness::{Server, find as program, free, there};
+use kstrobe_witness::{find as program, there};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -32,6 +33,11 @@ fn with_certificates() -> Folder {
     certificates::client(&folder, "client", "ours", "");
     certificates::client(&folder, "stranger", "theirs", "");
     folder
+}
+
+/// Of a server, which may ask for a client's certificate.
+fn tls(folder: &Folder) -> Tls {
+    Tls { cert: folder.path("server.crt"), key: folder.path("server.key"), client_ca: folder.path("ours.crt") }
 }
 
 fn file(folder: &Folder, name: &str) -> Option<PathBuf> {
@@ -118,9 +124,7 @@ async fn what_is_wrong_is_told(right: &Receiver, folder: &Folder, asks_for_certi
     let mut by_name = by_address;
     by_name.tls.server_name = Some("collector".into());
     arrives(by_name).await;
-    // By gRPC the alert comes after the handshake, and the client's library does not say that it was one: it is counted as a
-    // failure of the connection.
-    if asks_for_certificate && right.kind != Kind::OtlpGrpc {
+    if asks_for_certificate {
         let no_certificate = with(|receiver, _| (receiver.tls.cert_file, receiver.tls.key_file) = (None, None));
         fails(no_certificate, "tls", &["CertificateRequired", "set `cert_file` and `key_file`"]).await;
         let stranger = with(|receiver, folder| {
@@ -176,22 +180,10 @@ async fn root_tls_prometheus_with_certificates_and_passwords() {
             folder.path("ours.crt"),
         ),
     );
-    let address = free();
-    let _server = Server::start(&program, address, "", |own| {
-        let config = own.0.join("prometheus.yml");
-        std::fs::write(&config, "scrape_configs: []\n").unwrap();
-        vec![
-            format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", own.0.join("data").display()),
-            format!("--web.listen-address={address}"),
-            format!("--web.config.file={}", web.display()),
-            "--web.enable-remote-write-receiver".into(),
-            "--enable-feature=native-histograms".into(),
-        ]
-    });
+    let server = servers::prometheus(&program, Some(&web));
     // `agent:sesame`, and the same with another password.
     let headers = folder.write("headers", "Authorization: Basic YWdlbnQ6c2VzYW1l\n");
-    let mut right = right(Kind::RemoteWrite, address, "/api/v1/write?token=in-the-query", &folder);
+    let mut right = right(Kind::RemoteWrite, server.address(), "/api/v1/write?token=in-the-query", &folder);
     right.headers_file = Some(headers);
     // It may still be reading its empty store.
     let pusher = push(right.clone());
@@ -220,17 +212,8 @@ async fn root_tls_victoria_metrics() {
     let Some(program) = found.filter(|_| openssl(test)) else { return };
     let turn = alone().await;
     let folder = with_certificates();
-    let address = free();
-    let _server = Server::start(&program, address, "", |own| {
-        vec![
-            format!("-httpListenAddr={address}"),
-            format!("-storageDataPath={}", own.0.join("data").display()),
-            "-tls".into(),
-            format!("-tlsCertFile={}", folder.path("server.crt")),
-            format!("-tlsKeyFile={}", folder.path("server.key")),
-        ]
-    });
-    let right = right(Kind::OtlpHttp, address, "/opentelemetry", &folder);
+    let server = servers::victoria_metrics(&program, Some(&tls(&folder)));
+    let right = right(Kind::OtlpHttp, server.address(), "/opentelemetry", &folder);
     arrives(right.clone()).await;
     what_is_wrong_is_told(&right, &folder, false).await;
     certificates_can_be_replaced(&right, &folder).await;
@@ -244,32 +227,12 @@ async fn root_collector_tls_by_both_protocols() {
     let Some(program) = kstrobe_witness::collector(test).filter(|_| openssl(test)) else { return };
     let turn = alone().await;
     let folder = with_certificates();
-    let (grpc, http) = (free(), free());
-    let _server = Server::start(&program, http, "", |own| collector(own, &folder, grpc, http));
-    for (kind, address) in [(Kind::OtlpGrpc, grpc), (Kind::OtlpHttp, http)] {
+    let collector = Collector::start(&program, Some(&tls(&folder)));
+    for (kind, address) in [(Kind::OtlpGrpc, collector.grpc), (Kind::OtlpHttp, collector.http)] {
         let right = right(kind, address, "", &folder);
         arrives(right.clone()).await;
         what_is_wrong_is_told(&right, &folder, true).await;
         certificates_can_be_replaced(&right, &folder).await;
     }
     drop(turn);
-}
-
-/// One that asks for a client's certificate.
-fn collector(own: &Folder, folder: &Folder, grpc: SocketAddr, http: SocketAddr) -> Vec<String> {
-    let tls = format!(
-        "tls: {{ cert_file: {}, key_file: {}, client_ca_file: {} }}",
-        folder.path("server.crt"),
-        folder.path("server.key"),
-        folder.path("ours.crt")
-    );
-    let config = own.0.join("config.yaml");
-    let text = format!(
-        "receivers: {{ otlp: {{ protocols: {{ grpc: {{ endpoint: '{grpc}', {tls} }}, http: {{ endpoint: '{http}', {tls} }} }} }} }}\n\
-         exporters: {{ debug: {{}} }}\n\
-         service:\n  telemetry: {{ metrics: {{ level: none }} }}\n  \
-         pipelines: {{ metrics: {{ receivers: [otlp], exporters: [debug] }} }}\n"
-    );
-    std::fs::write(&config, text).unwrap();
-    vec![format!("--config={}", config.display())]
 }

@@ -10,12 +10,15 @@ pub mod http;
 mod noted;
 mod programs;
 mod prometheus;
+mod receiving;
 mod server;
+pub mod servers;
 
 pub use folder::Folder;
 pub use noted::{collector, not_run, there, witnesses};
 pub use programs::{UNPACKED, find};
 pub use prometheus::{Api, Sample};
+pub use receiving::{Came, Receiving};
 pub use server::{Server, free};
 
 use std::process::Command;

@@ -27,6 +27,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         println!("KSTROBE_OTELCOL={}", program.display());
         return Ok(());
     }
+    // The agent's tests compare it with the other receivers.
+    if programs::cannot_install().is_none() {
+        programs::install_these(&["openssl", "prometheus", "victoria-metrics"])?;
+    }
     test(
         root,
         &program,
@@ -35,10 +39,6 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if !geteuid().is_root() {
         println!("not run: the agent's tests (root_push), which need root");
         return Ok(());
-    }
-    // The agent's tests compare it with the other receivers.
-    if programs::cannot_install().is_none() {
-        programs::install_these(&["prometheus", "victoria-metrics"])?;
     }
     test(root, &program, &["-p", "kstrobe", "--test", "root_push", "--", "--ignored", "root_push", "--test-threads=1"])
 }

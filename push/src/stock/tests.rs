@@ -1,5 +1,5 @@
 use super::*;
-use crate::settings::{Retry, Tls};
+use crate::settings::tests::receiver;
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use kstrobe_export::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind as MetricKind, Link, Series, Values};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -10,24 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn stock(kind: Kind, temporality: Temporality, queue_bytes: usize) -> Stock {
-    let receiver = Receiver {
-        name: "test".into(),
-        kind,
-        url: "http://test".parse().unwrap(),
-        interval: Duration::from_secs(1),
-        timeout: Duration::from_secs(1),
-        headers: Vec::new(),
-        headers_file: None,
-        gzip: false,
-        tls: Tls::default(),
-        retry: Retry::default(),
-        temporality,
-        queue_bytes,
-        resource: Resource::default(),
-        logs: false,
-        traces: false,
-    };
-    Stock::new(&receiver)
+    Stock::new(&Receiver { kind, temporality, queue_bytes, ..receiver() })
 }
 
 fn at(seconds: u64) -> SystemTime {

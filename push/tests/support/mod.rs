@@ -1,17 +1,13 @@
-//! Snapshots that grow, a receiver that does as it is told, and waiting.
+//! Snapshots that grow, a receiver's settings, and waiting.
 #![allow(dead_code, reason = "every test crate uses a part of it")]
 
-use flate2::read::GzDecoder;
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use kstrobe_export::otlp::{Resource, Temporality};
 use kstrobe_export::snapshot::{Descriptor, Family, Histograms, Kind as MetricKind, Series, Snapshot, Values};
 use kstrobe_push::settings::{Retry, Tls};
 use kstrobe_push::{Kind, Reading, Receiver};
-use std::collections::{HashMap, VecDeque};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 pub const SECOND_NS: u64 = 1_000_000_000;
@@ -86,80 +82,6 @@ pub fn receiver(kind: Kind, url: &str, temporality: Temporality) -> Receiver {
         resource: Resource { attributes: vec![("service.name".into(), "kstrobe".into())], version: "0".into() },
         logs: false,
         traces: false,
-    }
-}
-
-/// A request as it came, its body decompressed.
-#[derive(Clone, Debug)]
-pub struct Came {
-    pub path: String,
-    pub headers: HashMap<String, String>,
-    pub body: Vec<u8>,
-    /// What it was answered.
-    pub answer: String,
-}
-
-/// A receiver of HTTP that answers as it is told, and 200 when it was told nothing.
-pub struct Receiving {
-    pub address: String,
-    pub came: Arc<Mutex<Vec<Came>>>,
-    answers: Arc<Mutex<VecDeque<String>>>,
-}
-
-impl Receiving {
-    /// Answers are status lines with headers: `503 Down\r\nRetry-After: 1`.
-    pub fn start(answers: &[&str]) -> Receiving {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let came = Arc::new(Mutex::new(Vec::new()));
-        let answers = Arc::new(Mutex::new(answers.iter().map(|answer| (*answer).to_owned()).collect()));
-        let (list, told) = (came.clone(), answers.clone());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (list, told) = (list.clone(), told.clone());
-                std::thread::spawn(move || serve(stream, &list, &told));
-            }
-        });
-        Receiving { address, came, answers }
-    }
-
-    pub fn tell(&self, answers: &[&str]) {
-        self.answers.lock().unwrap().extend(answers.iter().map(|answer| (*answer).to_owned()));
-    }
-
-    pub fn came(&self) -> Vec<Came> {
-        self.came.lock().unwrap().clone()
-    }
-}
-
-fn serve(stream: TcpStream, list: &Mutex<Vec<Came>>, told: &Mutex<VecDeque<String>>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut stream = stream;
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).unwrap_or(0) == 0 {
-            return;
-        }
-        let path = line.split(' ').nth(1).unwrap().to_owned();
-        let mut headers = HashMap::new();
-        loop {
-            let mut line = String::new();
-            reader.read_line(&mut line).unwrap();
-            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
-            headers.insert(name.to_ascii_lowercase(), value.to_owned());
-        }
-        let mut body = vec![0; headers["content-length"].parse().unwrap()];
-        reader.read_exact(&mut body).unwrap();
-        if headers.get("content-encoding").is_some_and(|encoding| encoding == "gzip") {
-            let mut plain = Vec::new();
-            GzDecoder::new(body.as_slice()).read_to_end(&mut plain).unwrap();
-            body = plain;
-        }
-        let answer = told.lock().unwrap().pop_front().unwrap_or_else(|| "200 OK".into());
-        list.lock().unwrap().push(Came { path, headers, body, answer: answer.clone() });
-        if write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n").is_err() {
-            return;
-        }
     }
 }
 

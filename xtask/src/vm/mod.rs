@@ -225,6 +225,10 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
     for binary in binaries.tests.iter().chain([&binaries.agent]) {
         image.stripped(binary)?;
     }
+    // No package has it: guests carry it where it would be tested with here.
+    if let Some(program) = collector() {
+        image.program(&program, &program.to_string_lossy())?;
+    }
     // What tests read, where it was when they were built.
     for file in &needs.files {
         image.put(&root.join(file))?;
@@ -232,6 +236,11 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
     image.directory(&root.join("agent").to_string_lossy());
     image.write("/command", script.as_bytes().to_vec(), 0o644);
     boot::boot(&kernel, &image.archive(), &work, limit)
+}
+
+/// The OpenTelemetry Collector that tests are given.
+fn collector() -> Option<PathBuf> {
+    std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from)
 }
 
 /// Runs each test binary as cargo would; the status is that of the last that failed.
@@ -249,6 +258,9 @@ fn script(root: &Path, release: Release, binaries: &Binaries, tests: &[String]) 
         release = release.name(),
         emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
     );
+    if let Some(program) = collector() {
+        script += &format!("export KSTROBE_OTELCOL={}\n", quote(&program.to_string_lossy()));
+    }
     for binary in &binaries.tests {
         let binary = quote(&binary.to_string_lossy());
         script += &format!("{binary} --ignored --test-threads=1 {} || status=$?\n", filters.join(" "));

@@ -3,6 +3,7 @@
 use super::*;
 use crate::app::WebOptions;
 use kstrobe_export::Format;
+use kstrobe_witness::{Receiving, wait_for};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Its files, and what reads them.
@@ -195,34 +196,11 @@ fn what_takes_a_restart_is_said() {
     assert!(matches!(lock(&world.app().events).sink, Some(Sink::None)));
 }
 
-/// Takes requests of HTTP, and says how long each was.
-fn receiver() -> (String, Receiver<usize>) {
-    use std::io::{BufRead, BufReader, Read, Write};
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let (came, told) = channel();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let head: Vec<String> =
-                reader.by_ref().lines().map_while(Result::ok).take_while(|l| !l.is_empty()).collect();
-            let length =
-                head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-            let mut body = vec![0; length.unwrap_or(0)];
-            reader.read_exact(&mut body).unwrap();
-            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
-            if came.send(body.len()).is_err() {
-                return;
-            }
-        }
-    });
-    (address, told)
-}
-
 #[test]
 fn exporters_come_stay_and_go() {
     let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
-    let (address, came) = receiver();
+    let receiving = Receiving::start(&[]);
+    let address = receiving.address;
     let otlp = |name: &str, more: &str| {
         format!("{{ name: {name}, endpoint: 'http://{address}/x?token=secret', protocol: http, interval: 1h{more} }}")
     };
@@ -254,16 +232,20 @@ fn exporters_come_stay_and_go() {
         assert_eq!(names(&world), expected);
     }
     // The one that ended sent a last report, though its time had not come.
-    let soon = std::time::Duration::from_secs(20);
-    assert!(came.recv_timeout(soon).unwrap() > 100);
+    let came = |count: usize| {
+        let bodies = || receiving.came().into_iter().map(|came| came.body).collect::<Vec<_>>();
+        let soon = std::time::Duration::from_secs(20);
+        let bodies = wait_for("reports", soon, || Some(bodies()).filter(|all| all.len() >= count));
+        assert!(bodies.iter().all(|body| body.len() > 100), "{bodies:?}");
+    };
+    came(1);
     world.write("kstrobe.yaml", &with(&[otlp("one", ", interval: 1s")]));
     assert!(world.reload().is_err(), "a mistake, which changes nothing");
     assert_eq!(names(&world).len(), 3);
     world.write("kstrobe.yaml", CONFIG);
     assert!(world.reload().unwrap().contains("exporters: 0 unchanged, 0 started, 2 ended\n"));
     assert!(names(&world).is_empty());
-    assert!(came.recv_timeout(soon).unwrap() > 100);
-    assert!(came.recv_timeout(soon).unwrap() > 100);
+    came(3);
     assert!(!world.reload().unwrap().contains("exporters"));
 }
 
