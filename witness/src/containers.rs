@@ -206,6 +206,8 @@ impl Drop for Node {
         for (_, place) in groups::mounts() {
             groups::remove(&place.join(&self.name));
         }
+        // podman mounts its storage over itself and leaves it.
+        let _ = Command::new("umount").arg(self.folder.0.join("podman/storage/overlay")).stderr(Stdio::null()).status();
     }
 }
 

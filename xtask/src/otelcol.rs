@@ -31,22 +31,19 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     if programs::cannot_install().is_none() {
         programs::install_these(&["openssl", "prometheus", "victoria-metrics"])?;
     }
-    test(
-        root,
-        &program,
-        &["-p", "kstrobe-push", "--test", "servers", "--test", "tls", "--", "--ignored", "root_collector"],
-    )?;
+    test(root, &program, &["--test", "servers", "--test", "tls", "--", "--ignored", "root_collector"])?;
     if !geteuid().is_root() {
         println!("not run: the agent's tests (root_push), which need root");
         return Ok(());
     }
-    test(root, &program, &["-p", "kstrobe", "--test", "root_push", "--", "--ignored", "root_push", "--test-threads=1"])
+    test(root, &program, &["--test", "root_push", "--", "--ignored", "root_push", "--test-threads=1"])
 }
 
 fn test(root: &Path, program: &Path, arguments: &[&str]) -> Result<()> {
     // Cargo tells what it starts which cargo it is, so that a toolchain chosen on the command line stays the same.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--locked"]).args(arguments).env("KSTROBE_OTELCOL", program).current_dir(root);
+    // All of the workspace: a part of it would be built with other features, from the start.
+    cargo.args(["test", "--workspace", "--locked"]).args(arguments).env("KSTROBE_OTELCOL", program).current_dir(root);
     let status = cargo.status().context("starting cargo")?;
     if status.success() { Ok(()) } else { bail!("the tests ended with {status}") }
 }
