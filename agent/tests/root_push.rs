@@ -1,4 +1,4 @@
-//! A real agent that sends to real receivers: what they have in the end is what the agent counted, also after a minute in which
+//! A real agent that sends to real receivers: what they have in the end is what the agent counted, also after a while in which
 //! none of them was there.
 
 mod support;
@@ -14,8 +14,9 @@ use support::load::{self, getpgid_calls, named};
 use support::tracing::graph_root;
 use support::{Folder, wait_for};
 
-/// How long the receivers are away.
-const AWAY: Duration = Duration::from_secs(60);
+/// How long the receivers are away; of a test with all receivers, which is on request.
+const AWAY: Duration = Duration::from_secs(15);
+const ALL_AWAY: Duration = Duration::from_secs(60);
 /// Longest time that anything takes here.
 const LIMIT: Duration = Duration::from_secs(120);
 /// What the agent may grow by while nobody takes its reports: one report of each exporter, which are small here, and what any
@@ -64,8 +65,8 @@ fn ask(us: i32, times: u32) -> (u64, u64) {
 
 #[test]
 #[ignore = "needs root"]
-fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
-    let test = "root_push_after_a_minute";
+fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
+    let test = "root_push_after_a_while";
     let victoria = there(test, "victoria-metrics");
     let prometheus_there = there(test, "prometheus");
     let (Some(victoria), Some(prometheus_there)) = (victoria, prometheus_there) else { return };
@@ -114,7 +115,8 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
     }
     let (begun, mut most, mut queued) = (Instant::now(), 0, 0.0f64);
     let mut turn = 0;
-    while begun.elapsed() < AWAY {
+    let away = if collector.is_some() { ALL_AWAY } else { AWAY };
+    while begun.elapsed() < away {
         more(1 << (turn % 20), 50);
         turn += 1;
         std::thread::sleep(Duration::from_millis(500));
@@ -124,7 +126,7 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
     }
     for exporter in &exporters {
         let failures = of(&agent, "kstrobe_export_failures_total", exporter);
-        assert!(failures >= 20.0, "{exporter}: {failures} failures in a minute");
+        assert!(failures >= away.as_secs_f64() / 3.0, "{exporter}: {failures} failures in {away:?}");
         assert_eq!(of(&agent, "kstrobe_export_points_dropped_total", exporter), 0.0, "{exporter}");
     }
     assert!(most < before + MOST_GROWTH_BYTES, "{before} bytes became {most}");
@@ -147,7 +149,7 @@ fn root_push_after_a_minute_without_receivers_they_have_what_metrics_has() {
         assert_eq!(of(&agent, "kstrobe_export_points_dropped_total", exporter), 0.0, "{exporter}");
     }
     println!(
-        "{count} calls; resident {before} bytes before, {most} at most in a minute without receivers, {after} after; \
+        "{count} calls; resident {before} bytes before, {most} at most in {away:?} without receivers, {after} after; \
          {queued} bytes waited at most"
     );
     agent.stop();

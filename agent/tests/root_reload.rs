@@ -360,7 +360,7 @@ fn root_reloads_leave_nothing_behind() {
     let before = wait_for("the old ones to go", LIMIT, || Some(held(&agent)).filter(|now| now.0 == objects));
     assert!(before.2 > 0 && before.0.len() > 9, "{before:?}");
     // An emulated processor compiles and loads nine probes in some ten seconds.
-    let last = if emulated() { 6 } else { 50 };
+    let last = if emulated() { 6 } else { 20 };
     (2..=last).for_each(change);
     // Threads for requests come and go, and with them descriptors of connections.
     wait_for("what a reload leaves behind to go", LIMIT, || {
