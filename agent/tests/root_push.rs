@@ -268,7 +268,7 @@ fn root_push_captures_of_calls_arrive_as_spans_by_both_protocols() {
     let (address, echo) = load::delayed_echo(Duration::from_millis(5));
     let asking = std::thread::spawn(move || load::ask(address, 200, "kst-slow"));
     let request = json!({
-        "tracer": "function_graph", "graph_roots": [function], "comms": ["kst-slow"], "duration": "500ms",
+        "tracer": "function_graph", "graph": [function], "comms": ["kst-slow"], "duration": "500ms",
     });
     let capture = agent.begin(&request);
     let ended = agent.ended(&capture);
