@@ -203,8 +203,8 @@ impl Default for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for (_, place) in groups::mounts() {
-            groups::remove(&place.join(&self.name));
+        for mount in groups::mounts() {
+            groups::remove(&mount.place.join(&self.name));
         }
         // podman mounts its storage over itself and leaves it.
         let _ = Command::new("umount").arg(self.folder.0.join("podman/storage/overlay")).stderr(Stdio::null()).status();

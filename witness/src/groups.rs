@@ -6,18 +6,30 @@ use std::time::Duration;
 /// Where version 2 is mounted: at its usual place, or beside version 1.
 #[track_caller]
 pub fn unified() -> PathBuf {
-    mounts().into_iter().find(|(kind, _)| kind == "cgroup2").expect("a cgroup2 file system").1
+    mounts().into_iter().find(|mount| mount.kind == "cgroup2").expect("a cgroup2 file system").place
 }
 
-/// Where hierarchies of both versions are mounted whole: `cgroup` or `cgroup2`, and the folder.
-pub fn mounts() -> Vec<(String, PathBuf)> {
+/// A hierarchy that is mounted whole.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    /// `cgroup` or `cgroup2`.
+    pub kind: String,
+    /// Its folder.
+    pub place: PathBuf,
+    /// Options of its file system; of version 1 its controllers are among them.
+    pub options: Vec<String>,
+}
+
+/// Hierarchies of both versions.
+pub fn mounts() -> Vec<Mount> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     // `36 25 0:31 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw`
     let mount = |line: &str| {
         let (mount, file_system) = line.split_once(" - ")?;
         let kind = file_system.split(' ').next().filter(|kind| kind.starts_with("cgroup"))?;
         let (root, place) = (mount.split(' ').nth(3)?, mount.split(' ').nth(4)?);
-        (root == "/").then(|| (kind.to_owned(), PathBuf::from(place)))
+        let options = file_system.split(' ').nth(2)?.split(',').map(str::to_owned).collect();
+        (root == "/").then(|| Mount { kind: kind.to_owned(), place: PathBuf::from(place), options })
     };
     text.lines().filter_map(mount).collect()
 }

@@ -1,6 +1,7 @@
 //! Cgroups of a test's own, and processes that make a known number of calls in them.
 
 use super::Folder;
+use kstrobe_witness::groups::mounts;
 pub use kstrobe_witness::groups::unified;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::os::unix::fs::MetadataExt;
@@ -22,10 +23,8 @@ pub struct Legacy {
 impl Legacy {
     /// Finds or mounts it; `None` where version 2 has its controllers in use.
     pub fn new() -> Option<Legacy> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let of_version_1 = |line: &&str| line.split_once(" - cgroup ").is_some_and(|(_, rest)| rest.ends_with(",pids"));
-        if let Some(mount) = mounts.lines().find(of_version_1) {
-            return Some(Legacy { folder: PathBuf::from(mount.split(' ').nth(4).unwrap()), mounted: None });
+        if let Some(found) = mounts().into_iter().find(|mount| mount.options.iter().any(|option| option == "pids")) {
+            return Some(Legacy { folder: found.place, mounted: None });
         }
         let folder = Folder::new();
         let mounted = mount(Some("none"), &folder.0, Some("cgroup"), MsFlags::empty(), Some("pids"));
