@@ -55,10 +55,7 @@ fn meant(agent: &Agent, count: f64) {
 #[ignore = "needs root"]
 fn root_the_load_of_a_pod_never_appears_under_another() {
     let api = FakeApi::start();
-    let (a, b) = (TestPod::new("shop", "web", 1), TestPod::new("bank", "ledger", 2));
-    for pod in [&a, &b] {
-        api.put(pod.object.clone());
-    }
+    let [a, b] = pods::shop_and_bank(&api, 1);
     let (agent, _folder) = start(&api, "30s");
     meant(&agent, 2.0);
     std::thread::scope(|scope| {

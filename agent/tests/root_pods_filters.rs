@@ -12,8 +12,7 @@ use support::containers::{Driver, Node, RUNC};
 use support::groups;
 use support::kernel_objects::{Kind, entries, held_by, runs};
 use support::metrics::Metrics;
-use support::pods::{self, TestPod};
-use support::{wait_for, witnesses};
+use support::{pods, wait_for, witnesses};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -77,10 +76,7 @@ fn root_events_of_other_namespaces_end_in_the_kernel() {
         return;
     }
     let api = FakeApi::start();
-    let (shop, bank) = (TestPod::new("shop", "web", 11), TestPod::new("bank", "ledger", 12));
-    for pod in [&shop, &bank] {
-        api.put(pod.object.clone());
-    }
+    let [shop, bank] = pods::shop_and_bank(&api, 11);
     let (agent, _folder) = pods::agent(&api, COUNTER, "30s");
     pods::meant(&agent, "shop_calls", 2.0);
     let ids = passing(&agent);
@@ -130,10 +126,7 @@ fn root_no_span_begins_for_other_namespaces() {
         return;
     }
     let api = FakeApi::start();
-    let (shop, bank) = (TestPod::new("shop", "web", 21), TestPod::new("bank", "ledger", 22));
-    for pod in [&shop, &bank] {
-        api.put(pod.object.clone());
-    }
+    let [shop, bank] = pods::shop_and_bank(&api, 21);
     let (agent, _folder) = pods::agent(&api, SPAN, "30s");
     pods::meant(&agent, "shop_naps", 2.0);
     let open = held(&agent, Kind::Maps, "ks_open");

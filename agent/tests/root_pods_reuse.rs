@@ -51,10 +51,7 @@ fn swap(agent: &Agent, a: &TestPod, b: &TestPod) {
 #[ignore = "needs root"]
 fn root_an_id_that_means_another_pod_takes_nothing_with_it() {
     let api = FakeApi::start();
-    let (a, b) = (TestPod::new("shop", "web", 41), TestPod::new("bank", "ledger", 42));
-    for pod in [&a, &b] {
-        api.put(pod.object.clone());
-    }
+    let [a, b] = pods::shop_and_bank(&api, 41);
     let alone = ["unshare", "--mount", "--propagation", "private"];
     let (agent, _folder) = pods::agent_under(&alone, &api, &PROBES.replace("COMM", COMM), "30s");
     pods::meant(&agent, "shop_calls", 2.0);

@@ -80,6 +80,13 @@ impl TestPod {
     }
 }
 
+/// A pod in the namespace `shop` and one in `bank`, of which the server knows. `number` tells them from those of other tests.
+pub fn shop_and_bank(api: &FakeApi, number: u32) -> [TestPod; 2] {
+    let pods = [TestPod::new("shop", "web", number), TestPod::new("bank", "ledger", number + 1)];
+    pods.iter().for_each(|pod| drop(api.put(pod.object.clone())));
+    pods
+}
+
 /// An agent of `node-a` that asks this server, over TLS and with a token.
 pub fn agent(api: &FakeApi, probes: &str, wait: &str) -> (Agent, Folder) {
     agent_under(&[], api, probes, wait)
