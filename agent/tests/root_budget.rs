@@ -114,11 +114,6 @@ fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_millis(500)).collect();
     let (calm, during, after) = (median(&calm), median(&during), median(&after));
     assert!(during < 0.8 * calm, "{during:.0} calls a second with the probe, {calm:.0} without: it is no flood");
-    // Others may have come to the machine meanwhile: what the probe took must be mostly given back.
-    assert!(
-        after - during > 0.5 * (calm - during),
-        "{after:.0} calls a second afterwards, {calm:.0} before ({during:.0} with the probe)"
-    );
 
     let metrics = agent.scrape();
     let probe = [("probe", "flooded")];
@@ -134,6 +129,15 @@ fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     assert!(listed.contains(r#""throttled":"over its budget of 2 % of a CPU"#), "{listed}");
     assert!(agent.log().contains("taken off its hooks"), "{}", agent.log());
     agent.stop();
+    // Others may have come to the machine since it was calm: what it does without an agent is measured again.
+    let (alone, ()) = beside(1000, Duration::ZERO, || std::thread::sleep(Duration::from_secs(1)));
+    let without = calm.min(median(&alone));
+    // Two emulated CPUs share a machine with others.
+    let share = if emulated() { 0.5 } else { 0.85 };
+    assert!(
+        after > share * without,
+        "{after:.0} calls a second afterwards, {without:.0} without the agent ({during:.0} with the probe)"
+    );
 }
 
 const EVERY_CALL: &str = "
