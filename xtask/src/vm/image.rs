@@ -85,7 +85,8 @@ impl Image {
 
     /// The same without debug information, which is most of a test's bytes. Names of functions stay: stacks are tested by them.
     pub fn stripped(&mut self, from: &Path) -> Result<()> {
-        let small = from.with_extension("stripped");
+        // Another run of the lab may strip the same file.
+        let small = from.with_extension(format!("{}.stripped", std::process::id()));
         finished(Command::new("strip").args(["--strip-debug", "-o"]).arg(&small).arg(from))?;
         self.put_at(&small, &from.to_string_lossy())?;
         fs::remove_file(&small)?;
