@@ -8,6 +8,7 @@ mod support;
 use kstrobe_fake_api::FakeApi;
 use kstrobe_ftrace::dat;
 use kstrobe_ftrace::trace::Trace;
+use kstrobe_witness::not_asked_for;
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,7 +228,7 @@ fn read_by_perfetto(merged: &[u8], folder: &Folder) -> Option<Vec<Value>> {
     let own = root.join("target/perfetto/bin/python");
     let python = std::env::var_os("KSTROBE_PYTHON").map(PathBuf::from).or_else(|| own.exists().then_some(own));
     let Some(python) = python else {
-        support::not_run("root_fleet", "no Python with the package perfetto (KSTROBE_PYTHON)");
+        not_asked_for("root_fleet", "no Python with the package perfetto (KSTROBE_PYTHON)");
         return None;
     };
     let file = folder.0.join("merged.pftrace");

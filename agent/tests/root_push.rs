@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
 use support::api::TOKEN;
-use support::load::{self, getpgid_calls, named};
+use support::load::{self, Asking, getpgid_calls, named};
 use support::tracing::graph_root;
 use support::{Folder, wait_for};
 
@@ -265,15 +265,13 @@ fn root_push_captures_of_calls_arrive_as_spans_by_both_protocols() {
     let Some(function) = graph_root(test, "recvfrom") else { return };
     let collector = Collector::start(&program, None);
     let (agent, _folder) = sends_all_to(&collector);
-    let (address, echo) = load::delayed_echo(Duration::from_millis(5));
-    let asking = std::thread::spawn(move || load::ask(address, 200, "kst-slow"));
+    let asking = Asking::start(Duration::from_millis(5), "kst-slow");
     let request = json!({
         "tracer": "function_graph", "graph": [function], "comms": ["kst-slow"], "duration": "500ms",
     });
     let capture = agent.begin(&request);
     let ended = agent.ended(&capture);
-    asking.join().unwrap();
-    echo.join().unwrap();
+    asking.end();
     assert_eq!(ended["state"], "done", "{ended}");
     wait_for("spans", LIMIT, || {
         let sent = |exporter| of(&agent, "kstrobe_export_points_sent_total", exporter);

@@ -23,11 +23,14 @@ pub fn there(test: &str, name: &str) -> Option<PathBuf> {
     witnesses(test, &[name]).then(|| find(name)).flatten()
 }
 
-/// The OpenTelemetry Collector that `KSTROBE_OTELCOL` names. No package has one, so it is on request everywhere.
+/// The variable that names an OpenTelemetry Collector.
+pub const COLLECTOR: &str = "KSTROBE_OTELCOL";
+
+/// The OpenTelemetry Collector that [`COLLECTOR`] names. No package has one, so it is on request everywhere.
 pub fn collector(test: &str) -> Option<PathBuf> {
-    let named = std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from);
+    let named = std::env::var_os(COLLECTOR).map(PathBuf::from);
     if named.is_none() {
-        not_asked_for(test, "KSTROBE_OTELCOL names no collector: `cargo xtask otelcol --test` builds one");
+        not_asked_for(test, &format!("{COLLECTOR} names no collector: `cargo xtask otelcol --test` builds one"));
     }
     named
 }
@@ -40,8 +43,8 @@ pub fn not_run(test: &str, reason: &str) {
     not_asked_for(test, reason);
 }
 
-/// The same of what is only there on request.
-fn not_asked_for(test: &str, reason: &str) {
+/// The same of a test, or its part, whose witness is only there on request.
+pub fn not_asked_for(test: &str, reason: &str) {
     eprintln!("not run here: {test}: {reason}");
     note(test, reason);
 }

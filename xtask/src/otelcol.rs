@@ -4,6 +4,7 @@
 use crate::apt::{Apt, finished};
 use crate::programs;
 use anyhow::{Context, Result, bail};
+use kstrobe_witness::COLLECTOR;
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub struct Options {
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let program = build(root)?;
     if !options.test {
-        println!("KSTROBE_OTELCOL={}", program.display());
+        println!("{COLLECTOR}={}", program.display());
         return Ok(());
     }
     // The agent's tests compare it with the other receivers.
@@ -43,7 +44,7 @@ fn test(root: &Path, program: &Path, arguments: &[&str]) -> Result<()> {
     // Cargo tells what it starts which cargo it is, so that a toolchain chosen on the command line stays the same.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // All of the workspace: a part of it would be built with other features, from the start.
-    cargo.args(["test", "--workspace", "--locked"]).args(arguments).env("KSTROBE_OTELCOL", program).current_dir(root);
+    cargo.args(["test", "--workspace", "--locked"]).args(arguments).env(COLLECTOR, program).current_dir(root);
     let status = cargo.status().context("starting cargo")?;
     if status.success() { Ok(()) } else { bail!("the tests ended with {status}") }
 }

@@ -17,6 +17,7 @@ use binaries::Binaries;
 use clap::{Args, ValueEnum};
 use image::Image;
 use kernel::Release;
+use kstrobe_witness::COLLECTOR;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -240,7 +241,7 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
 
 /// The OpenTelemetry Collector that tests are given.
 fn collector() -> Option<PathBuf> {
-    std::env::var_os("KSTROBE_OTELCOL").map(PathBuf::from)
+    std::env::var_os(COLLECTOR).map(PathBuf::from)
 }
 
 /// Runs each test binary as cargo would; the status is that of the last that failed.
@@ -259,7 +260,7 @@ fn script(root: &Path, release: Release, binaries: &Binaries, tests: &[String]) 
         emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
     );
     if let Some(program) = collector() {
-        script += &format!("export KSTROBE_OTELCOL={}\n", quote(&program.to_string_lossy()));
+        script += &format!("export {COLLECTOR}={}\n", quote(&program.to_string_lossy()));
     }
     for binary in &binaries.tests {
         let binary = quote(&binary.to_string_lossy());
