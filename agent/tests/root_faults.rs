@@ -76,8 +76,9 @@ const NO_TRACEFS: [&str; 6] = [
     "--propagation=private",
     "sh",
     "-c",
-    "while umount -l /sys/kernel/tracing 2>/dev/null; do :; done; while umount -l /sys/kernel/debug 2>/dev/null; do :; \
-     done; exec setpriv --inh-caps=-all --bounding-set=-all,+bpf,+perfmon,+sys_resource \"$0\" \"$@\"",
+    // debugfs mounts one below it when it is looked into.
+    "grep -E ' (tracefs|debugfs) ' /proc/mounts | cut -d ' ' -f 2 | sort -r | while read -r place; do umount -l \"$place\"; done; \
+     exec setpriv --inh-caps=-all --bounding-set=-all,+bpf,+perfmon,+sys_resource \"$0\" \"$@\"",
 ];
 
 #[test]

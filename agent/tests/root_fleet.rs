@@ -206,13 +206,15 @@ fn one_timeline(all: &BTreeMap<String, Vec<i64>>, made: &[i64]) {
     let (first, expected) = all.first_key_value().unwrap();
     assert!(expected.len() >= 5, "{first} has {} marks of {}", expected.len(), made.len());
     for (name, found) in all {
-        // The first and the last one may be a moment before or after a recording.
+        // The first and the last one may be a moment before or after a recording; an emulated CPU may stand still between two of
+        // them that write the same event.
         let pairs: Vec<i64> = expected
             .iter()
             .map(|mark| found.iter().map(|other| (other - mark).abs()).min().unwrap_or(i64::MAX))
             .collect();
         let far = pairs.iter().filter(|apart| **apart > MS).count();
-        assert!(far <= 2, "{name} against {first}: {pairs:?} ns apart");
+        let may_be_far = if support::emulated() { 2 + pairs.len() / 5 } else { 2 };
+        assert!(far <= may_be_far, "{name} against {first}: {pairs:?} ns apart");
         assert!(found.len().abs_diff(expected.len()) <= 2, "{name} has {}, {first} {}", found.len(), expected.len());
     }
     for mark in expected {
