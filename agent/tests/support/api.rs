@@ -80,7 +80,9 @@ impl Agent {
     /// Waits for the end of a capture, and says how it stands then.
     #[track_caller]
     pub fn ended(&self, id: &str) -> Value {
-        wait_for("a capture's end", LIMIT, || Some(self.capture(id)).filter(|capture| capture["state"] != "running"))
+        // To patch every function of the kernel takes an emulated CPU minutes when others use it, too.
+        let limit = if super::emulated() { Duration::from_secs(400) } else { LIMIT };
+        wait_for("a capture's end", limit, || Some(self.capture(id)).filter(|capture| capture["state"] != "running"))
     }
 
     /// The file of a capture in a form.

@@ -88,9 +88,16 @@ impl Asking {
     }
 
     /// Ends it.
-    pub fn end(self) {
+    pub fn end(mut self) {
         self.end.store(true, Ordering::Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+impl Drop for Asking {
+    /// A test that fails leaves no load to the next one.
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
     }
 }
 
