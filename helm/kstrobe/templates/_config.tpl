@@ -10,6 +10,7 @@
 {{- end }}
 {{- end }}
 {{- with $disable }}{{- $_ := set $probes "disable" . }}{{- end }}
+{{- with .Values.probes.override }}{{- $_ := set $probes "override" . }}{{- end }}
 {{- $config := dict }}
 {{- with $probes }}{{- $_ := set $config "probes" . }}{{- end }}
 {{- if .Values.captures.enabled }}{{- $_ := set $config "captures" (include "kstrobe.captures" . | fromYaml) }}{{- end }}
