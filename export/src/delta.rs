@@ -94,9 +94,10 @@ fn family_difference(before: Option<&Family>, at: Option<SystemTime>, now: &Fami
     let mut out = Rows::new(now);
     for (row, series) in now.series.iter().enumerate() {
         let base = before.and_then(|before| Some((before, *known.get(&series.labels)?)));
-        let base = base.filter(|(before, old)| {
-            before.series[*old].created == series.created && !went_back(before, *old, now, row)
-        });
+        // An unknown beginning is no other beginning.
+        let other =
+            |before: &Family, old: usize| series.created.is_some() && before.series[old].created != series.created;
+        let base = base.filter(|(before, old)| !other(before, *old) && !went_back(before, *old, now, row));
         let began = match (base, series.created) {
             (Some(_), _) => at,
             (None, Some(created)) => Some(created),

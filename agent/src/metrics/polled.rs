@@ -43,7 +43,8 @@ pub struct PolledSeries {
 }
 
 struct Row {
-    created: SystemTime,
+    /// `None` for a total that the source was counting before anybody looked.
+    created: Option<SystemTime>,
     /// Of the reading before.
     old: u64,
     value: u64,
@@ -74,7 +75,7 @@ impl PolledSeries {
             self.overflowed += 1;
         }
         let buckets = if let PolledKind::Histogram(scheme) = &metric.kind { scheme.buckets() } else { 0 };
-        let created = self.previous;
+        let created = (!matches!(metric.kind, PolledKind::Counter)).then_some(self.previous);
         let fresh = || Row { created, old: 0, value: 0, seen: false, counts: vec![0; buckets] };
         Some(rows.entry(labels).or_insert_with(fresh))
     }
@@ -114,7 +115,7 @@ impl PolledSeries {
             }
             if matches!(metric.kind, PolledKind::Counter) {
                 for row in rows.values_mut().filter(|row| row.value < row.old) {
-                    row.created = self.previous;
+                    row.created = Some(self.previous);
                 }
             }
         }
@@ -133,8 +134,7 @@ impl PolledSeries {
 }
 
 fn family(metric: &PolledMetric, rows: &BTreeMap<LabelTexts, Row>) -> Family {
-    let series =
-        rows.iter().map(|(labels, row)| Series { labels: labels.clone(), created: Some(row.created) }).collect();
+    let series = rows.iter().map(|(labels, row)| Series { labels: labels.clone(), created: row.created }).collect();
     let raw = rows.values().map(|row| row.value);
     let values = match &metric.kind {
         PolledKind::Counter => Values::Counters(raw.collect()),
@@ -154,7 +154,8 @@ fn family(metric: &PolledMetric, rows: &BTreeMap<LabelTexts, Row>) -> Family {
 mod tests {
     use super::*;
     use kstrobe_ebpf::buckets::BucketSpec;
-    use kstrobe_export::snapshot::Kind;
+    use kstrobe_export::delta::difference;
+    use kstrobe_export::snapshot::{Kind, Snapshot};
 
     fn metric(kind: PolledKind, max_series: usize) -> PolledMetric {
         let about = Descriptor {
@@ -196,11 +197,29 @@ mod tests {
         let mut polled = PolledSeries::new(vec![metric(PolledKind::Counter, 10)], Moment::now());
         let first = read(&mut polled, &[("80", 3), ("80", 4)]);
         assert_eq!(first[0].values, Values::Counters(vec![7]));
+        assert_eq!(first[0].series[0].created, None);
         let more = read(&mut polled, &[("80", 9)]);
         assert_eq!(more[0].series, first[0].series);
+        let before = polled.previous;
         let fell = read(&mut polled, &[("80", 2)]);
         assert_eq!(fell[0].values, Values::Counters(vec![2]));
-        assert!(fell[0].series[0].created > more[0].series[0].created);
+        assert_eq!(fell[0].series[0].created, Some(before));
+        assert_eq!(read(&mut polled, &[("80", 3)])[0].series, fell[0].series);
+    }
+
+    #[test]
+    fn a_total_from_before_the_agent_is_not_told_as_new() {
+        let mut polled = PolledSeries::new(vec![metric(PolledKind::Counter, 10)], Moment::now());
+        let mut snapshot = |rows: &[(&str, u64)]| Snapshot { at: SystemTime::now(), families: read(&mut polled, rows) };
+        let (first, second) = (snapshot(&[("80", 1_000_000)]), snapshot(&[("80", 1_000_003), ("22", 5)]));
+        assert!(difference(None, &first).families.is_empty());
+        let new = difference(Some(&first), &second);
+        assert_eq!(new.families[0].values, Values::Counters(vec![3]));
+        assert_eq!(new.families[0].series[0].created, Some(first.at));
+        // A reading that failed: the total fell nowhere, and what came meanwhile is not told twice.
+        snapshot(&[]);
+        let third = snapshot(&[("80", 1_000_004), ("22", 5)]);
+        assert_eq!(difference(Some(&second), &third).families[0].values, Values::Counters(vec![1]));
     }
 
     #[test]

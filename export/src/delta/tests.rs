@@ -36,6 +36,7 @@ fn every_fate_of_a_counter() {
         ("gone", Some(at(1)), 5),
         ("grew", Some(at(1)), 5),
         ("idle", Some(at(1)), 5),
+        ("known once", Some(at(1)), 5),
         ("unknown", None, 1000),
         ("went back", Some(at(1)), 5),
         ("went back, unknown", None, 5),
@@ -45,6 +46,7 @@ fn every_fate_of_a_counter() {
         ("came back", Some(at(11)), 7),
         ("grew", Some(at(1)), 8),
         ("idle", Some(at(1)), 5),
+        ("known once", None, 7),
         ("new", Some(at(12)), 2),
         ("new, since when?", None, 1_000_000),
         ("unknown", None, 1001),
@@ -55,6 +57,7 @@ fn every_fate_of_a_counter() {
     let expected = [
         row("came back", Some(11), 7),
         row("grew", Some(10), 3),
+        row("known once", Some(10), 2),
         row("new", Some(12), 2),
         row("unknown", Some(10), 1),
         row("went back", Some(1), 4),

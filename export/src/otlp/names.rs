@@ -7,7 +7,7 @@ use std::borrow::Cow;
 /// Prefixes that are namespaces: a dot follows them in OpenTelemetry.
 const NAMESPACES: &[&str] = &["kstrobe_", "process_"];
 
-/// `kstrobe_recvfrom_wait_seconds` is `kstrobe.recvfrom_wait` with the unit `s`, and `kstrobe_errors_total` is the sum
+/// `kstrobe_recv_wait_seconds` is `kstrobe.recv_wait` with the unit `s`, and `kstrobe_errors_total` is the sum
 /// `kstrobe.errors`: what Prometheus appends to a name by unit and kind is taken from it.
 pub fn metric_name(about: &Descriptor) -> String {
     let name = about.stem();
