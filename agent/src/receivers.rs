@@ -100,6 +100,12 @@ fn found() -> Vec<(&'static str, String)> {
 mod tests {
     use super::*;
 
+    /// Else `kstrobe check` would accept a file that stops its exporter.
+    #[test]
+    fn headers_that_are_set_are_refused_in_the_configuration() {
+        assert_eq!(kstrobe_config::EXPORTER_HEADERS, kstrobe_push::settings::OUR_HEADERS);
+    }
+
     #[test]
     fn configured_attributes_win_and_empty_ones_are_left_out() {
         let found = [("service.name", "kstrobe".to_owned()), ("host.id", String::new()), ("os.type", "linux".into())];

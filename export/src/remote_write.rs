@@ -75,7 +75,9 @@ pub fn bounded_requests(
                         let end = Histogram { sum: STALE, timestamp, positive_spans: spans, ..Histogram::default() };
                         written.histograms.push(end);
                     }
-                    Kind::Counter | Kind::Gauge => written.samples.push(Sample { value: STALE, timestamp }),
+                    Kind::Counter | Kind::Gauge => {
+                        written.samples.push(Sample { value: STALE, timestamp, start_timestamp: 0 });
+                    }
                 }
                 written
             });
@@ -95,12 +97,13 @@ pub fn compress(body: &[u8]) -> Option<Vec<u8>> {
 /// Puts the value of a series in.
 fn fill(written: &mut TimeSeries, family: &Family, position: usize, native_bucket_limit: usize, timestamp: i64) {
     let per_unit = family.about.raw_per_unit;
+    let start_timestamp = written.created_timestamp;
     match &family.values {
         Values::Counters(values) => {
-            written.samples.push(Sample { value: quotient(values[position], per_unit), timestamp });
+            written.samples.push(Sample { value: quotient(values[position], per_unit), timestamp, start_timestamp });
         }
         Values::Gauges(values) => {
-            written.samples.push(Sample { value: values[position].exported(per_unit), timestamp });
+            written.samples.push(Sample { value: values[position].exported(per_unit), timestamp, start_timestamp });
         }
         Values::Histograms(histograms) => {
             let native = Native::new(&histograms.scheme, histograms.counts_of(position)).limited(native_bucket_limit);
@@ -115,6 +118,7 @@ fn fill(written: &mut TimeSeries, family: &Family, position: usize, native_bucke
                 positive_spans: spans.iter().map(span).collect(),
                 positive_deltas,
                 timestamp,
+                start_timestamp,
             });
         }
     }
@@ -203,7 +207,7 @@ impl<'a> Symbols<'a> {
         let help_ref = self.of("Who sends.");
         TimeSeries {
             labels_refs: self.labels(labels),
-            samples: vec![Sample { value: 1.0, timestamp }],
+            samples: vec![Sample { value: 1.0, timestamp, start_timestamp: 0 }],
             metadata: Some(Metadata { kind: 6, help_ref, unit_ref: 0 }),
             ..TimeSeries::default()
         }

@@ -1,6 +1,6 @@
 //! Files that belong to a receiver: read anew for each report, so that what they hold can be replaced.
 
-use crate::settings::{Receiver, Tls};
+use crate::settings::{OUR_HEADERS, Receiver, Tls};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::io::Read;
 use std::path::Path;
@@ -62,22 +62,10 @@ fn parse(text: &str, headers: &mut HeaderMap) -> Result<(), String> {
     Ok(())
 }
 
-/// Headers that the protocol itself sets.
-const OURS: &[&str] = &[
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "host",
-    "te",
-    "transfer-encoding",
-    "x-prometheus-remote-write-version",
-];
-
 fn insert(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
     let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "not a header's name".to_owned())?;
-    if OURS.contains(&name.as_str()) {
-        return Err(format!("`{name}` is set by the protocol"));
+    if OUR_HEADERS.contains(&name.as_str()) {
+        return Err(format!("`{name}` is set by the exporter itself"));
     }
     let mut value = HeaderValue::from_str(value).map_err(|_| "characters that a header cannot have".to_owned())?;
     value.set_sensitive(true);
@@ -100,7 +88,8 @@ mod tests {
             ("secret", Err("line 1: not `Name: value`")),
             ("a: 1\nb c: secret", Err("line 2: not a header's name")),
             ("a: se\u{1}cret", Err("line 1: characters that a header cannot have")),
-            ("Content-Type: text/plain", Err("line 1: `content-type` is set by the protocol")),
+            ("Content-Type: text/plain", Err("line 1: `content-type` is set by the exporter itself")),
+            ("User-Agent: me", Err("line 1: `user-agent` is set by the exporter itself")),
         ] {
             let mut headers = HeaderMap::new();
             let result = parse(text, &mut headers).map(|()| {

@@ -52,7 +52,7 @@ impl HttpDoor {
     pub(crate) async fn send(&self, service: Service, part: &Part, files: &Files) -> Outcome {
         let request = match self.request(service, part, files) {
             Ok(request) => request,
-            Err(message) => return Outcome::Never { reason: "bad_request", message },
+            Err(message) => return Outcome::Never { taken: 0, reason: "bad_request", message },
         };
         let late = Outcome::Later {
             reason: "timeout",
@@ -113,9 +113,9 @@ impl HttpDoor {
         let body =
             Limited::new(body, MOST_ANSWER_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let outcome = outcome::http(self.kind, head.status.as_u16(), retry_after, SystemTime::now(), &body);
-        match outcome {
-            Outcome::Taken { .. } if self.kind == Kind::RemoteWrite => outcome::written(written(&head.headers), points),
-            other => other,
+        match self.kind {
+            Kind::RemoteWrite => outcome::written(outcome, written(&head.headers), points),
+            Kind::OtlpGrpc | Kind::OtlpHttp => outcome,
         }
     }
 }

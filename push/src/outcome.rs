@@ -25,6 +25,8 @@ pub enum Outcome {
     },
     /// Refused for good: the same request would be refused again.
     Never {
+        /// Points that it took nevertheless.
+        taken: u64,
         /// A word for metrics.
         reason: &'static str,
         /// For people.
@@ -67,21 +69,28 @@ pub fn http(kind: Kind, status: u16, retry_after: Option<&str>, now: SystemTime,
         let after = retry_after.and_then(|text| self::retry_after(text, now));
         Outcome::Later { reason, after, message: message() }
     } else {
-        Outcome::Never { reason, message: message() }
+        Outcome::Never { taken: 0, reason, message: message() }
     }
 }
 
-/// What a receiver of remote write took, which 2.0 has it say: one that says nothing read another protocol.
-pub fn written(written: Option<u64>, points: u64) -> Outcome {
-    match written {
-        None => {
-            Outcome::Never { reason: "unsupported", message: "the receiver does not speak remote write 2.0".into() }
+/// An answer of remote write with what the receiver says that it wrote, which 2.0 has it say: one that takes a request and
+/// says nothing read another protocol, and one that refuses a request for some of its points may have written the others.
+pub fn written(answer: Outcome, written: Option<u64>, points: u64) -> Outcome {
+    match (answer, written) {
+        (Outcome::Taken { .. }, None) => {
+            let message = "the receiver does not speak remote write 2.0".into();
+            Outcome::Never { taken: 0, reason: "unsupported", message }
         }
-        Some(written) if written < points => {
+        (Outcome::Taken { .. }, Some(written)) if written < points => {
             let message = format!("{written} of {points} points were written");
             Outcome::Taken { refused: points - written, message }
         }
-        Some(_) => Outcome::Taken { refused: 0, message: String::new() },
+        (Outcome::Taken { .. }, Some(_)) => Outcome::Taken { refused: 0, message: String::new() },
+        (Outcome::Never { reason, message, .. }, Some(written)) => {
+            Outcome::Never { taken: written.min(points), reason, message }
+        }
+        // What is sent again is counted then.
+        (answer @ (Outcome::Later { .. } | Outcome::Never { .. }), _) => answer,
     }
 }
 
@@ -118,7 +127,7 @@ pub fn grpc(code: i32, message: &str, details: &[u8]) -> Outcome {
         _ => ("bad_request", "another code"),
     };
     let message = format!("gRPC status {code} ({name}): {}", readable(message.as_bytes()));
-    if again { Outcome::Later { reason, after, message } } else { Outcome::Never { reason, message } }
+    if again { Outcome::Later { reason, after, message } } else { Outcome::Never { taken: 0, reason, message } }
 }
 
 /// `google.rpc.Status`, in part.
@@ -205,6 +214,29 @@ mod tests {
         ] {
             assert_eq!(short(&http(Kind::OtlpHttp, status, None, UNIX_EPOCH, b"")), otlp, "{status}");
             assert_eq!(short(&http(Kind::RemoteWrite, status, None, UNIX_EPOCH, b"")), remote_write, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_of_remote_write_says_what_it_wrote() {
+        let answer = |status, said| {
+            let answer = http(Kind::RemoteWrite, status, None, UNIX_EPOCH, b"");
+            match written(answer, said, 3) {
+                Outcome::Taken { refused, .. } => ("taken", 3 - refused),
+                Outcome::Later { reason, .. } => (reason, 0),
+                Outcome::Never { taken, reason, .. } => (reason, taken),
+            }
+        };
+        for (status, said, expected) in [
+            (204, Some(3), ("taken", 3)),
+            (204, Some(2), ("taken", 2)),
+            (204, None, ("unsupported", 0)),
+            (400, Some(2), ("bad_request", 2)),
+            (400, Some(9), ("bad_request", 3)),
+            (400, None, ("bad_request", 0)),
+            (500, Some(2), ("server_error", 0)),
+        ] {
+            assert_eq!(answer(status, said), expected, "{status} {said:?}");
         }
     }
 

@@ -254,7 +254,7 @@ impl Task {
             usage.retried += 1;
         }
         let receiver = self.receiver.name.as_str();
-        let (verdict, reason, message) = match outcome {
+        let (verdict, reason, message, then) = match outcome {
             Outcome::Taken { refused, message } => {
                 usage.sent += points.saturating_sub(*refused);
                 usage.last_success = Some(SystemTime::now());
@@ -274,16 +274,22 @@ impl Task {
             }
             Outcome::Later { reason, after, message } => {
                 self.retrying = true;
-                (Verdict::Later(*after), *reason, message)
+                (Verdict::Later(*after), *reason, message, "tried again")
             }
-            Outcome::Never { reason, message } => {
-                *usage.dropped.entry("refused").or_default() += points;
-                (Verdict::Done, *reason, message)
+            Outcome::Never { taken, reason, message } => {
+                let refused = points.saturating_sub(*taken);
+                if *taken > 0 {
+                    usage.sent += points - refused;
+                    usage.last_success = Some(SystemTime::now());
+                }
+                if refused > 0 {
+                    *usage.dropped.entry("refused").or_default() += refused;
+                }
+                (Verdict::Done, *reason, message, if *taken > 0 { "partly dropped" } else { "dropped" })
             }
         };
         *usage.failed.entry(reason).or_default() += 1;
         if self.said != Some(reason) {
-            let then = if verdict == Verdict::Done { "dropped" } else { "tried again" };
             tracing::warn!(receiver, reason, message, then, "a report was not taken");
             self.said = Some(reason);
         }

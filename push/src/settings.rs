@@ -5,6 +5,19 @@ use kstrobe_export::otlp::{Resource, Temporality};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Headers that we set, in small letters: a receiver's own cannot take their place.
+pub const OUR_HEADERS: &[&str] = &[
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "te",
+    "transfer-encoding",
+    "user-agent",
+    "x-prometheus-remote-write-version",
+];
+
 /// A receiver and how to send to it. Two that are equal are sent to in the same way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receiver {

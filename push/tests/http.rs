@@ -105,6 +105,20 @@ async fn what_is_refused_for_good_is_dropped_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_receiver_of_remote_write_wrote_of_a_refused_report_is_sent() {
+    let written = "X-Prometheus-Remote-Write-Samples-Written: 1\r\nX-Prometheus-Remote-Write-Histograms-Written: 1";
+    let partly = format!("400 What\r\n{written}");
+    let receiving = Receiving::start(&[partly.as_str(), "400 What"]);
+    let url = format!("http://{}", receiving.address);
+    let pusher = push(receiver(Kind::RemoteWrite, &url, Temporality::Cumulative), &Counting::new());
+    until("two reports", || pusher.usage().failed.get("bad_request") == Some(&2)).await;
+    let usage = pusher.stop(PATIENCE).await;
+    // A counter, a histogram and `target_info`; the other reports are refused as a whole.
+    assert_eq!((usage.sent, usage.retried, usage.last_success.is_some()), (2, 0, true));
+    assert_eq!(usage.dropped["refused"], 3 * receiving.came().len() as u64 - 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
     // An address where nobody listens, until somebody does.
     let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

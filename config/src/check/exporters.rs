@@ -51,6 +51,19 @@ const TLS: Keys = Keys { of: "`tls`", known: &["ca_file", "cert_file", "key_file
 const RETRY: Keys = Keys { of: "`retry_on_failure`", known: &["initial_interval", "max_interval"], later: &[] };
 const QUEUE: Keys = Keys { of: "`queue_config`", known: &["min_backoff", "max_backoff"], later: &[] };
 
+/// Headers that exporters set themselves, in small letters. A test of the agent compares them with what `kstrobe-push` sets.
+pub const EXPORTER_HEADERS: &[&str] = &[
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "te",
+    "transfer-encoding",
+    "user-agent",
+    "x-prometheus-remote-write-version",
+];
+
 const SECOND_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3600 * SECOND_NS;
 const MAX_EXPORTERS: usize = 16;
@@ -191,7 +204,7 @@ fn time(fields: &Fields<'_>, key: &str, least_ns: u64, report: &mut Report) -> O
 /// A mapping from text to text.
 fn pairs(
     entry: &Entry,
-    check: impl Fn(&str, &str) -> Result<(), String>,
+    check: impl Fn(&str, &str) -> Result<(), Problem>,
     report: &mut Report,
 ) -> Vec<(String, String)> {
     let Some(entries) = fields::mapping(&entry.value, &format!("`{}`", entry.key.value), report) else {
@@ -210,21 +223,22 @@ fn pairs(
             _ => fields::text(value, "text", report).map(|text| text.value),
         };
         let Some(value) = text else { continue };
-        match check(&key.value, &value) {
-            Ok(()) => pairs.push((key.value.clone(), value)),
-            Err(problem) => report.push(Diagnostic::error(&key.at, problem)),
+        if report.accept(&key.at, &key.value, check(&key.value, &value)).is_some() {
+            pairs.push((key.value.clone(), value));
         }
     }
     pairs
 }
 
 /// A value is not shown: it may be a secret.
-fn header(name: &str, value: &str) -> Result<(), String> {
+fn header(name: &str, value: &str) -> Result<(), Problem> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(token) {
-        Err(format!("`{name}` is not the name of a header"))
+        Err(Problem::new(format!("`{name}` is not the name of a header")))
+    } else if EXPORTER_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+        Err(Problem::new(format!("the exporter itself sets the header `{name}`")).hint("leave it out"))
     } else if value.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
-        Err(format!("the header `{name}` has characters that a header cannot have"))
+        Err(Problem::new(format!("the header `{name}` has characters that a header cannot have")))
     } else {
         Ok(())
     }

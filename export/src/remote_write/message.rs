@@ -1,4 +1,7 @@
 //! What we write of `io.prometheus.write.v2`, by the numbers of its fields. What we never set is left out.
+//!
+//! The beginning of a series has two places: 2.0-rc.4 moved it from the series into its samples and histograms, which
+//! Prometheus reads since 3.8, and reserved the old field, which older receivers read. Each reader skips the other one.
 
 use prost::Message;
 
@@ -31,7 +34,7 @@ pub struct TimeSeries {
     /// What the metric is.
     #[prost(message, optional, tag = "5")]
     pub metadata: Option<Metadata>,
-    /// Milliseconds since 1970, 0 when unknown.
+    /// Milliseconds since 1970, 0 when unknown: the place until 2.0-rc.3.
     #[prost(int64, tag = "6")]
     pub created_timestamp: i64,
 }
@@ -59,6 +62,9 @@ pub struct Sample {
     /// Milliseconds since 1970.
     #[prost(int64, tag = "2")]
     pub timestamp: i64,
+    /// When the series began, in milliseconds since 1970, 0 when unknown.
+    #[prost(int64, tag = "3")]
+    pub start_timestamp: i64,
 }
 
 /// `Metadata`
@@ -102,6 +108,9 @@ pub struct Histogram {
     /// Milliseconds since 1970.
     #[prost(int64, tag = "15")]
     pub timestamp: i64,
+    /// When the series began, in milliseconds since 1970, 0 when unknown.
+    #[prost(int64, tag = "17")]
+    pub start_timestamp: i64,
 }
 
 /// `BucketSpan`

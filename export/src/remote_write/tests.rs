@@ -56,8 +56,9 @@ fn counters_and_gauges() {
     let expected = [("__name__", "kstrobe_cpu_seconds_total"), ("instance", "node-1"), ("job", "kstrobe"), ("l", "a")];
     assert_eq!(labels(&request, &a.labels_refs), map(&expected));
     assert_eq!(labels(&request, &unnamed.labels_refs), map(&expected[..3]), "an empty label is none");
-    assert_eq!(a.samples, [Sample { value: 1.5, timestamp: AT_MS }]);
+    assert_eq!(a.samples, [Sample { value: 1.5, timestamp: AT_MS, start_timestamp: 1_700_000_003_000 }]);
     assert_eq!((a.created_timestamp, unnamed.created_timestamp), (1_700_000_003_000, 0));
+    assert_eq!((unnamed.samples[0].start_timestamp, gauge.samples[0].start_timestamp), (0, 0));
     let metadata = a.metadata.unwrap();
     let text = |number: u32| request.symbols[number as usize].as_str();
     assert_eq!((metadata.kind, text(metadata.unit_ref)), (1, "seconds"));
@@ -91,8 +92,10 @@ fn histograms_are_native_with_exemplars() {
         positive_spans: vec![BucketSpan { offset: -8, length: 1 }, BucketSpan { offset: 7, length: 1 }],
         positive_deltas: vec![2, 0],
         timestamp: AT_MS,
+        start_timestamp: 1_700_000_001_000,
     };
     assert_eq!(histogram, &expected);
+    assert_eq!(series[0].created_timestamp, expected.start_timestamp);
     assert!(series[0].samples.is_empty());
     let [exemplar] = series[0].exemplars.as_slice() else { panic!("{series:?}") };
     assert_eq!(labels(&request, &exemplar.labels_refs), map(&[("event_id", "c1")]));
