@@ -59,7 +59,7 @@ fn world() -> World {
         standing: Arc::new(move || {
             let names = read(&of_standing).unwrap_or_default();
             let status = |name: String| {
-                let reason = if name.contains("lost") { "no such hook".to_owned() } else { String::new() };
+                let reason = if name.contains("astray") { "no such hook".to_owned() } else { String::new() };
                 ProbeStatus { attached: reason.is_empty(), name, reason, ..ProbeStatus::default() }
             };
             names.into_iter().map(status).collect()
@@ -114,19 +114,19 @@ fn probes_of_the_cluster_are_taken_one_by_one() {
     // A name that the node's own configuration has already.
     api.put(object("clash", json!({"yaml": text("mine")})));
     api.put(object("both", json!({"yaml": text("a"), "probe": {}})));
-    api.put(object("lost", json!({"yaml": text("lost")})));
+    api.put(object("astray", json!({"yaml": text("astray")})));
     assert_eq!(world.becomes("good", "Attached"), "");
     assert_eq!(world.becomes("mapped", "Attached"), "");
     let broken = world.becomes("broken", "Refused");
     assert!(broken.contains("broken.probe.kstrobe.dev.yaml") && broken.contains("nowhere"), "{broken}");
     assert!(world.becomes("clash", "Refused").contains("mine"), "{}", world.becomes("clash", "Refused"));
     assert_eq!(world.becomes("both", "Refused"), "spec: either `yaml` or `probe`, and not both");
-    assert_eq!(world.becomes("lost", "Refused"), "no such hook");
+    assert_eq!(world.becomes("astray", "Refused"), "no such hook");
     assert_eq!(world.entry("elsewhere"), Value::Null);
     let last = world.reloads.lock().unwrap().last().cloned().unwrap();
     let mut names: Vec<&str> = last.split(' ').collect();
     names.sort_unstable();
-    assert_eq!(names, ["good", "lost", "mapped", "mine"]);
+    assert_eq!(names, ["astray", "good", "mapped", "mine"]);
 
     // For the worse: what ran runs on. For the better, and gone.
     world.change("good", json!({"yaml": "probe: good\n"}));

@@ -19,9 +19,10 @@ mod report;
 mod resolve;
 mod when;
 
+pub use check::EXPORTER_HEADERS;
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use load::{agent, capture, embedded, probes, web};
-pub use names::{PREFIX, did_you_mean};
+pub use names::{OWN_METRICS, PREFIX, did_you_mean};
 pub use quantity::read as quantity;
 pub use reference::{limits, perf_events, words};
 pub use resolve::check_rules;

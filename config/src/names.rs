@@ -67,6 +67,88 @@ fn short(text: &str, what: &str, limit: usize) -> Result<(), Problem> {
 /// What every exported name begins with.
 pub const PREFIX: &str = "kstrobe_";
 
+/// The agent's own metrics without the prefix, sorted: no metric of a probe may be called so. A test of the room `mixin`
+/// compares them with the recorded list.
+pub const OWN_METRICS: &[&str] = &[
+    "build_info",
+    "captures_evicted_total",
+    "captures_running",
+    "captures_stored_bytes",
+    "captures_total",
+    "config_errors",
+    "config_hash",
+    "config_last_reload_success_timestamp_seconds",
+    "config_last_reload_successful",
+    "config_reloads_total",
+    "events_unwritten_total",
+    "export_failures_total",
+    "export_last_success_timestamp_seconds",
+    "export_points_dropped_total",
+    "export_points_sent_total",
+    "export_points_superseded_total",
+    "export_queue_bytes",
+    "export_queue_points",
+    "export_retries_total",
+    "http_accept_errors_total",
+    "http_connections_ended_total",
+    "http_connections_total",
+    "http_open_connections",
+    "http_requests_refused_total",
+    "http_requests_total",
+    "iteration_seconds",
+    "iterations_late_total",
+    "kubernetes_events_total",
+    "kubernetes_failures_total",
+    "lost_total",
+    "map_capacity",
+    "map_entries",
+    "poll_errors_total",
+    "probe_attached",
+    "probe_choice_info",
+    "probe_over_budget",
+    "probe_sampling_ratio",
+    "probe_throttled_total",
+    "program_missed_total",
+    "program_run_seconds_total",
+    "program_runs_total",
+    "read_errors_total",
+    "rule_captures_total",
+    "scrape_duration_seconds",
+    "scrapes_total",
+    "series_evicted_total",
+    "series_overflow_total",
+    "series_waiting",
+    "slow_events_total",
+    "web_config_last_reload_success_timestamp_seconds",
+    "web_config_last_reload_successful",
+    "web_config_reload_failures_total",
+    "web_config_reloads_total",
+    "workloads_cgroups",
+    "workloads_expired_total",
+    "workloads_late_total",
+    "workloads_pods",
+    "workloads_reused_total",
+    "workloads_unresolved_total",
+    "workloads_unselected",
+    "workloads_walk_errors_total",
+    "workloads_walk_seconds",
+];
+
+/// The family of a metric in OpenMetrics: a counter's is its name without `_total`.
+pub(crate) fn family(metric: &str) -> &str {
+    metric.strip_suffix("_total").unwrap_or(metric)
+}
+
+/// Whether a metric can be told from the agent's own.
+pub(crate) fn no_own_metric(text: &str) -> Result<(), Problem> {
+    let Some(own) = OWN_METRICS.iter().find(|own| family(own) == family(text)) else { return Ok(()) };
+    let message = match *own == text {
+        true => format!("`{text}` is one of the agent's own metrics"),
+        false => format!("`{text}` and `{own}`, one of the agent's own metrics, are one family in OpenMetrics"),
+    };
+    Err(Problem::new(message).hint("take another name"))
+}
+
 /// A Prometheus metric name without our prefix, for a counter or something else.
 pub(crate) fn metric(text: &str, counter: bool) -> Result<(), Problem> {
     if !is_identifier(text) {

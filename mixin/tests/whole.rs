@@ -69,6 +69,14 @@ fn every_alert_has_a_page_and_every_page_an_alert() {
     assert_eq!(pages.len(), alerts.len(), "{pages:?}");
 }
 
+/// `config` cannot ask this room.
+#[test]
+fn no_probe_can_take_the_name_of_an_own_metric() {
+    let own = own::recorded();
+    let own: Vec<&str> = own.iter().filter_map(|metric| metric.name.strip_prefix(kstrobe_config::PREFIX)).collect();
+    assert_eq!(own, kstrobe_config::OWN_METRICS, "write these into `OWN_METRICS` in config/src/names.rs");
+}
+
 #[test]
 fn own_metrics_are_what_their_families_say() {
     let series = |labels: &[(&str, &str)], value| OwnSeries {

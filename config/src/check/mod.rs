@@ -20,6 +20,7 @@ pub(crate) mod workloads;
 pub(crate) use agent::{DEFAULT_NATIVE_BUCKETS, MAX_NATIVE_BUCKETS, agent};
 pub(crate) use capture::capture;
 pub(crate) use captures::beyond;
+pub use exporters::EXPORTER_HEADERS;
 pub(crate) use web::web;
 
 use crate::diag::Diagnostic;
@@ -78,7 +79,7 @@ const MAX_BUDGET_PPM: u64 = 10_000 * PPM_PER_PERCENT;
 #[derive(Default)]
 pub(crate) struct Seen {
     probes: HashMap<String, Spanned<String>>,
-    /// By metric family: a counter's is its name without `_total`.
+    /// By metric family.
     metrics: HashMap<String, Spanned<String>>,
 }
 
@@ -93,7 +94,10 @@ impl Seen {
     }
 
     fn metric(&mut self, name: &Spanned<String>, report: &mut Report) {
-        let family = name.value.strip_suffix("_total").unwrap_or(&name.value);
+        if report.accept(&name.at, &name.value, names::no_own_metric(&name.value)).is_none() {
+            return;
+        }
+        let family = names::family(&name.value);
         if let Some(first) = self.metrics.get(family) {
             let message = match first.value == name.value {
                 true => format!("metric `{}` is defined twice", name.value),

@@ -9,7 +9,7 @@ pub struct Kubernetes {
     pub source: PodSource,
     /// `node:` the name of this node; absent means the variable `NODE_NAME`, else the host's name.
     pub node: Option<String>,
-    /// `kubelet_url:` default `https://127.0.0.1:10250`.
+    /// `kubelet_url:` default `https://NODE_IP:10250` where the variable says the node's address, else `https://127.0.0.1:10250`.
     pub kubelet_url: Option<String>,
     /// `kubelet_ca:` a path to the authorities of the kubelet's certificate; absent means those of the system, and that a kubelet on
     /// this host is taken as it is.
