@@ -87,7 +87,12 @@ impl Cluster {
         let agents: BTreeMap<_, _> = NODES.map(|node| (node, Agent::start(node, &folder))).into();
         for node in NODES {
             let name = format!("kstrobe-{node}");
-            api.put(pod("kstrobe", &name, node, &json!({"app.kubernetes.io/name": "kstrobe"})));
+            api.put(pod(
+                "kstrobe",
+                &name,
+                node,
+                &json!({"app.kubernetes.io/part-of": "kstrobe", "app.kubernetes.io/component": "agent"}),
+            ));
             api.put(pod("shop", &format!("mysql-{node}"), node, &json!({"app": "mysql"})));
             let place = format!("/run/netns/{}", agents[node].netns.name);
             // The thread that connects is its own: the namespace that it enters is nobody else's.

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the chart's pods are labelled with.
-pub const AGENTS: &str = "app.kubernetes.io/name=kstrobe";
+/// What the chart's pods are labelled with, whatever its release and its name are; its pods of tests are not.
+pub const AGENTS: &str = "app.kubernetes.io/part-of=kstrobe,app.kubernetes.io/component=agent";
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -23,7 +23,7 @@ struct Two {
 fn pod(node: u8) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "kstrobe", "name": format!("kstrobe-{node}"), "labels": {"app.kubernetes.io/name": "kstrobe"}},
+        "metadata": {"namespace": "kstrobe", "name": format!("kstrobe-{node}"), "labels": {"app.kubernetes.io/part-of": "kstrobe", "app.kubernetes.io/component": "agent"}},
         "spec": {"nodeName": format!("n{node}"), "containers": []},
         "status": {"phase": "Running", "podIP": format!("127.0.0.{node}")},
     })
