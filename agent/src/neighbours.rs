@@ -40,8 +40,8 @@ impl Neighbours {
     /// Those in the namespace of the agent's own pod, which listen on the same port and as it does. `None` outside of a cluster:
     /// where nobody says which node this is.
     pub fn find(agent: &AgentConfig, port: u16, https: bool) -> Option<Arc<Neighbours>> {
-        let node = kubernetes::node(agent)?;
-        let config = kubernetes::config(agent);
+        let node = kubernetes::node(&agent.kubernetes)?;
+        let config = kubernetes::config(&agent.kubernetes);
         let config =
             config.inspect_err(|error| tracing::info!(%error, "alerts are not handed on to other agents")).ok()?;
         let namespace = variable("POD_NAMESPACE").unwrap_or_else(|| config.namespace.clone());

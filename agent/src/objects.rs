@@ -6,11 +6,12 @@
 use crate::capture::asked;
 use crate::capture::service::Service;
 use crate::capture::store::{Id, State, Trigger};
-use kstrobe_kube::custom::capture::{self, Capture, CaptureState, NodeCapture, Step};
+use kstrobe_kube::custom::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step};
 use kstrobe_kube::custom::{self, CAPTURES, Me, Report, Reporter};
+use kstrobe_kube::pods::{self, NodePod};
 use kstrobe_kube::watch::backoff::Backoff;
 use kstrobe_kube::watch::{Change, follow};
-use kstrobe_kube::{Client, Counters, pods};
+use kstrobe_kube::{Client, Counters, Error};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use tokio::task::JoinSet;
 const LOOK: Duration = Duration::from_secs(1);
 /// Labels of a node change seldom.
 const LABELS: Duration = Duration::from_secs(300);
-/// After a status that could not be written.
+/// Its pods do not.
+const PODS: Duration = Duration::from_secs(5);
+/// After a status that could not be written, and after a question without an answer.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Changes that wait.
 const WAITING: usize = 64;
@@ -58,11 +61,33 @@ struct Known {
     own: BTreeMap<String, Own>,
     /// Before the first list is whole, what is missing is not gone.
     synced: bool,
-    labels: BTreeMap<String, String>,
-    labels_until: Option<Instant>,
+    labels: Asked<BTreeMap<String, String>>,
+    pods: Asked<Vec<NodePod>>,
     reports: JoinSet<(String, bool)>,
     /// Objects whose status is being written, or is not to be written before then.
     quiet: BTreeMap<String, Option<Instant>>,
+}
+
+/// What the API server said, and how long that is good for.
+struct Asked<T> {
+    /// Nothing when it did not answer.
+    said: Option<T>,
+    until: Option<Instant>,
+}
+
+impl<T> Asked<T> {
+    const fn never() -> Asked<T> {
+        Asked { said: None, until: None }
+    }
+
+    fn is_old(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| until <= now)
+    }
+
+    fn take(&mut self, answer: Option<T>, now: Instant, good_for: Duration) {
+        let good_for = if answer.is_some() { good_for } else { PAUSE };
+        (self.said, self.until) = (answer, Some(now + good_for));
+    }
 }
 
 /// Does this node's part of all objects, for ever.
@@ -75,8 +100,8 @@ pub async fn run(objects: Objects) {
             objects: BTreeMap::new(),
             own: BTreeMap::new(),
             synced: false,
-            labels: BTreeMap::new(),
-            labels_until: None,
+            labels: Asked::never(),
+            pods: Asked::never(),
             reports: JoinSet::new(),
             quiet: BTreeMap::new(),
         };
@@ -124,58 +149,81 @@ impl Objects {
     async fn step(&self, known: &mut Known) {
         let now = Instant::now();
         known.reported(now);
-        let Some(service) = (self.captures)().filter(|_| known.synced) else { return };
+        if !known.synced {
+            return;
+        }
+        let service = (self.captures)();
         for own in known.own.values_mut() {
-            look(own, &service);
+            look(own, service.as_deref());
         }
-        let selects = |select: fn(&capture::CaptureSpec) -> bool| {
-            let fresh = known.objects.iter().filter(|(uid, _)| !known.own.contains_key(*uid));
-            fresh.flat_map(|(_, capture)| &capture.spec).any(select)
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+        let needs = |uid: &String, capture: &Capture| match known.own.contains_key(uid) {
+            true => Needs::default(),
+            false => Needs::of(capture, &self.node, seconds),
         };
-        let (by_node, by_pod) =
-            (selects(|spec| spec.node_selector.is_some()), selects(|spec| spec.pod_selector.is_some()));
-        if by_node && known.labels_until.is_none_or(|until| until <= now) {
-            match custom::node_labels(&self.client, &self.node).await {
-                Ok(labels) => (known.labels, known.labels_until) = (labels, Some(now + LABELS)),
-                Err(error) => {
-                    self.counters.failure("node", &error);
-                    tracing::warn!(%error, "the labels of the node are not known: captures that select by them wait");
-                    return;
-                }
-            }
+        let all: Vec<Needs> = known.objects.iter().map(|(uid, capture)| needs(uid, capture)).collect();
+        let labels_wait = all.iter().any(|needs| needs.labels) && !self.labels(&mut known.labels, now).await;
+        if all.iter().any(|needs| needs.pods) {
+            self.pods(&mut known.pods, now).await;
         }
-        let mut own_pods = Vec::new();
-        if by_pod {
-            match self.client.pods(None, "", &format!("spec.nodeName={}", self.node)).await {
-                Ok(found) => own_pods = found.iter().filter_map(pods::object::pod).collect(),
-                Err(error) => {
-                    self.counters.failure("pods", &error);
-                    tracing::warn!(%error, "the pods of the node are not known: captures that select by them wait");
-                    return;
-                }
-            }
-        }
-        let me = Me { node: &self.node, labels: &known.labels, pods: &own_pods };
-        let objects: Vec<Capture> = known.objects.values().cloned().collect();
+        // Without an answer a selector of pods finds none, but one of labels may mean those that lack one.
+        let decided = known.objects.values().zip(&all).filter(|(_, needs)| !(labels_wait && needs.labels));
+        let objects: Vec<Capture> = decided.map(|(capture, _)| capture.clone()).collect();
+        let none = BTreeMap::new();
+        let me = Me {
+            node: &self.node,
+            labels: known.labels.said.as_ref().unwrap_or(&none),
+            pods: known.pods.said.as_deref().unwrap_or_default(),
+        };
         let entry = |own: &Own| match own {
             Own::Has(_, entry) | Own::Ended(entry) => entry.clone(),
         };
         let has = known.own.iter().map(|(uid, own)| (uid.clone(), entry(own))).collect();
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        for step in capture::steps(&objects, &me, &has, i64::try_from(seconds).unwrap_or(i64::MAX)) {
-            self.take(known, &service, step).await;
+        for step in capture::steps(&objects, &me, &has, seconds) {
+            self.take(known, service.as_ref(), step).await;
         }
     }
 
-    async fn take(&self, known: &mut Known, service: &Arc<Service>, step: Step) {
+    /// Asks for the labels of the node, if they are not known; says whether they are.
+    async fn labels(&self, labels: &mut Asked<BTreeMap<String, String>>, now: Instant) -> bool {
+        if labels.is_old(now) {
+            let answer = custom::node_labels(&self.client, &self.node).await;
+            labels.take(self.heard("node", answer, "the labels of the node"), now, LABELS);
+        }
+        labels.said.is_some()
+    }
+
+    /// Asks for the pods of the node, if they are not known.
+    async fn pods(&self, pods: &mut Asked<Vec<NodePod>>, now: Instant) {
+        if pods.is_old(now) {
+            let source = pods::Source::Api { client: self.client.clone(), node: self.node.clone() };
+            pods.take(self.heard("pods", source.list().await, "the pods of the node"), now, PODS);
+        }
+    }
+
+    fn heard<T>(&self, of: &'static str, answer: Result<T, Error>, what: &str) -> Option<T> {
+        answer
+            .inspect_err(|error| {
+                self.counters.failure(of, error);
+                tracing::warn!(%error, "{what} are not known: captures that select by them wait");
+            })
+            .ok()
+    }
+
+    async fn take(&self, known: &mut Known, service: Option<&Arc<Service>>, step: Step) {
         match step {
             Step::Start { uid, name, mut request, at } => {
                 if let (Some(at), Some(map)) = (at, request.as_object_mut()) {
                     map.insert("start_at".into(), json!(at.saturating_mul(1_000_000_000)));
                 }
-                let service = service.clone();
-                let begun = tokio::task::spawn_blocking(move || start(&service, &name, &request.to_string())).await;
-                let begun = begun.unwrap_or_else(|error| Err(error.to_string()));
+                let begun = match service.cloned() {
+                    None => Err("captures are off on this node (`captures` of kstrobe.yaml)".to_owned()),
+                    Some(service) => {
+                        let start = move || start(&service, &name, &request.to_string());
+                        tokio::task::spawn_blocking(start).await.unwrap_or_else(|error| Err(error.to_string()))
+                    }
+                };
                 let own = match begun {
                     Ok((id, entry)) => Own::Has(id, entry),
                     Err(reason) => Own::Ended(NodeCapture::ended(CaptureState::Refused, &reason)),
@@ -183,7 +231,7 @@ impl Objects {
                 known.own.insert(uid, own);
             }
             Step::Cancel { uid } => {
-                if let Some(Own::Has(id, _)) = known.own.get(&uid) {
+                if let (Some(service), Some(Own::Has(id, _))) = (service, known.own.get(&uid)) {
                     // It may have ended meanwhile.
                     let _ = service.cancel(id);
                 }
@@ -217,15 +265,15 @@ fn start(service: &Arc<Service>, name: &str, request: &str) -> Result<(Id, NodeC
     let id = service.start(request, trigger).map_err(|refusal| refusal.to_string())?;
     tracing::info!(audit = true, capture = %id, object = name, result = "started", "captures");
     let mut own = Own::Has(id.clone(), NodeCapture::default());
-    look(&mut own, service);
+    look(&mut own, Some(service));
     match own {
         Own::Has(_, entry) | Own::Ended(entry) => Ok((id, entry)),
     }
 }
 
 /// How a capture stands now. One that is no longer there stands as it last did.
-fn look(own: &mut Own, service: &Service) {
-    let Own::Has(id, entry) = own else { return };
+fn look(own: &mut Own, service: Option<&Service>) {
+    let (Own::Has(id, entry), Some(service)) = (own, service) else { return };
     let Some(capture) = service.get(id) else { return };
     let ended = capture.state != State::Running;
     let time = |text: &str| custom::from_text(text).and_then(custom::to_text);

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
-pub use kstrobe_config::model::PodSource;
 use kstrobe_config::model::{Agent, Location, Owner, Probe, Shape, Spanned};
+pub use kstrobe_config::model::{Kubernetes, PodSource, Workloads};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes};
 

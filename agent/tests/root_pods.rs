@@ -4,8 +4,10 @@
 mod support;
 
 use kstrobe_fake_api::{End, FakeApi};
+use serde_json::json;
 use std::time::Duration;
 use support::agent::Agent;
+use support::api::Home;
 use support::groups::{self, COMM};
 use support::metrics::Metrics;
 use support::pods::{self, TestPod};
@@ -118,5 +120,40 @@ fn root_a_pod_that_is_told_late_waits_for_its_name() {
     meant(&agent, 2.0);
     pod.group.call(10);
     assert_eq!(agent.scrape().sum("kstrobe_shop_calls_total", &[("pod", &pod.name)]), 10.0);
+    agent.stop();
+}
+
+/// Captures of pods: of what happens on the node, the recording has the pod's part.
+#[test]
+#[ignore = "needs root"]
+fn root_a_capture_of_a_pod_has_nobody_elses_events() {
+    let api = FakeApi::start();
+    let [shop, bank] = pods::shop_and_bank(&api, 51);
+    let home = Home::new();
+    let agent = home.start(&[], "max_duration: 60s", &pods::cluster(&home.write("kubeconfig", &api.kubeconfig())));
+    let mut busy = [&shop, &bank].map(|pod| pod.group.spawn("sh -c 'while :; do sleep 0.01; done'"));
+    let record = |pods: &[String]| {
+        let id = agent.begin(&json!({ "events": "raw_syscalls:sys_enter", "pods": pods, "duration": "2s" }));
+        (agent.ended(&id), id)
+    };
+    let (ended, id) = record(&[format!("shop/{}", shop.name)]);
+    assert_eq!(ended["state"], "done", "{ended}");
+    let trace = agent.recorded(&id);
+    let calls = |pid: u32| trace.events().filter(|event| event.pid().cast_unsigned() == pid).count();
+    assert!(calls(busy[0].id()) > 10, "{} of the pod's shell", calls(busy[0].id()));
+    assert_eq!(calls(busy[1].id()), 0, "of the other pod's");
+    assert_eq!(calls(agent.pid()), 0, "of the agent");
+
+    for (wanted, why) in
+        [("bank/".to_owned() + &shop.name, "is not on this node"), ("shop/nobody".to_owned(), "is not on this node")]
+    {
+        let (ended, _) = record(std::slice::from_ref(&wanted));
+        let error = ended["error"].as_str().unwrap_or_default();
+        assert!(ended["state"] == "failed" && error.contains(&wanted) && error.contains(why), "{ended}");
+    }
+    busy.iter_mut().for_each(|shell| {
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+    });
     agent.stop();
 }

@@ -36,9 +36,12 @@ impl Around {
     }
 
     /// Records from this kernel.
-    fn engine(&self) -> Engine {
+    fn engine(&self, agent: &AgentConfig) -> Engine {
         let exports = self.exports.clone();
-        Engine { told: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)), ..kernel() }
+        Engine {
+            told: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)),
+            ..kernel(&agent.kubernetes)
+        }
     }
 
     /// Who may ask for captures.
@@ -66,7 +69,7 @@ impl Around {
 
 /// Of an agent that starts. One that cannot store captures still measures.
 pub(super) fn start(agent: &AgentConfig, drafts: &[Draft], around: &Around) -> Captures {
-    let desk = match configured::desk(agent, around.engine(), |name| known(drafts, name)) {
+    let desk = match configured::desk(agent, around.engine(agent), |name| known(drafts, name)) {
         Ok(desk) => desk.ok_or_else(Denied::off),
         Err(reason) => {
             tracing::error!(%reason, "captures cannot be stored: there will be none");
@@ -97,7 +100,7 @@ pub(super) fn prepare(
     {
         return Ok(Change::Configure(access));
     }
-    let desk = configured::desk(agent, around.engine(), |name| known(drafts, name));
+    let desk = configured::desk(agent, around.engine(agent), |name| known(drafts, name));
     let desk = desk.map_err(|reason| format!("captures cannot be stored: {reason}"))?;
     Ok(Change::Replace(Captures { desk: desk.ok_or_else(Denied::off), access }))
 }

@@ -29,9 +29,9 @@ fn follow(
     asks: &Sender<Ask>,
     runtime: &Handle,
 ) -> Result<(), Error> {
-    let client = kubernetes::client(kubernetes::config(agent)?)?;
+    let client = kubernetes::client(kubernetes::config(&agent.kubernetes)?)?;
     let nobody = "neither `kubernetes.node` nor the variable NODE_NAME says which node this is";
-    let node = kubernetes::node(agent).ok_or_else(|| Error::Config(nobody.into()))?;
+    let node = kubernetes::node(&agent.kubernetes).ok_or_else(|| Error::Config(nobody.into()))?;
     let (standing, capturing, asks) = (app.clone(), app.clone(), asks.clone());
     let namespace = client.namespace().to_owned();
     let counters = app.kubernetes.clone();

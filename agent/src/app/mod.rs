@@ -235,8 +235,19 @@ fn serve(
     let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
     cluster::start(&app, &options, &intent.agent, &asks, runtime.handle());
     let log_json = intent.log(&options).1;
-    let fixed =
-        reload::Fixed { app: app.clone(), options, level, tail, listen, around, pushers: pushers.clone(), log_json };
+    let (kubernetes, workloads) = (intent.agent.kubernetes.clone(), intent.agent.workloads);
+    let fixed = reload::Fixed {
+        app: app.clone(),
+        options,
+        level,
+        tail,
+        listen,
+        around,
+        pushers: pushers.clone(),
+        log_json,
+        kubernetes,
+        workloads,
+    };
     let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
     drop(intent);
     for l in &listeners {

@@ -1,19 +1,24 @@
 //! What the service runs on a real kernel.
 
 use super::form::Form;
+use super::pods;
 use super::request::Request;
 use super::run::{Ended, Places, Stop, run};
 use super::service::Engine;
 use super::store::Recorded;
 use super::write::write;
+use crate::sources::Kubernetes;
 use kstrobe_ftrace::dat;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-/// Records from this kernel.
-pub fn kernel() -> Engine {
-    Engine { record: Box::new(record), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
+/// Records from this kernel. Pods are those of this node in that cluster.
+pub fn kernel(cluster: &Kubernetes) -> Engine {
+    let cluster = cluster.clone();
+    let located =
+        move |request: &Request, folder: &Path, stop: &Stop| record(&pods::located(request, &cluster)?, folder, stop);
+    Engine { record: Box::new(located), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
 }
 
 fn record(request: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, String> {

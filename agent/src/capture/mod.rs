@@ -14,6 +14,7 @@ mod collect;
 pub mod engine;
 pub mod error;
 pub mod form;
+pub mod pods;
 pub mod request;
 pub mod run;
 mod scope;

@@ -21,8 +21,9 @@ impl Scope {
 
     /// Why nobody could ever be meant.
     pub fn check(&self) -> Result<(), Error> {
+        // Nobody is meant by a name alone.
         if let Some(pod) = self.pods.first() {
-            return Err(Error::Wrong(format!("pod `{pod}`: needs kubernetes, which this version does not ask")));
+            return Err(Error::Wrong(format!("pod `{pod}`: nobody has looked where it runs")));
         }
         for group in &self.cgroups {
             if procs(group).is_none() {
@@ -55,16 +56,26 @@ impl Scope {
             };
             found.extend(numbers("/proc").into_iter().flat_map(threads_of).filter(named));
         }
-        let mut groups: Vec<(PathBuf, usize)> = self.cgroups.iter().map(|group| (group.clone(), 0)).collect();
-        while let Some((group, level)) = groups.pop() {
-            let processes = procs(&group).unwrap_or_default();
-            found.extend(processes.lines().filter_map(|line| line.parse().ok()).flat_map(threads_of));
-            let inner = std::fs::read_dir(&group).into_iter().flatten().flatten();
-            let folders =
-                inner.filter(|entry| level < MOST_LEVELS && entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            groups.extend(folders.map(|folder| (folder.path(), level + 1)));
+        for group in &self.cgroups {
+            groups_in(group, &mut |group| {
+                let processes = procs(group).unwrap_or_default();
+                found.extend(processes.lines().filter_map(|line| line.parse().ok()).flat_map(threads_of));
+                true
+            });
         }
         found
+    }
+}
+
+/// Shows a control group and those in it, as far as it is told to go into them.
+pub(super) fn groups_in(group: &Path, look: &mut dyn FnMut(&Path) -> bool) {
+    let mut groups: Vec<(PathBuf, usize)> = vec![(group.to_owned(), 0)];
+    while let Some((group, level)) = groups.pop() {
+        if look(&group) && level < MOST_LEVELS {
+            let inner = std::fs::read_dir(&group).into_iter().flatten().flatten();
+            let folders = inner.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            groups.extend(folders.map(|folder| (folder.path(), level + 1)));
+        }
     }
 }
 
@@ -123,6 +134,6 @@ mod tests {
         );
         let no_group = Scope { cgroups: vec!["/proc/self".into()], ..Scope::default() };
         assert_eq!(said(no_group), "`/proc/self` is no control group: it has no cgroup.procs");
-        assert!(said(Scope { pods: vec!["a/b".into()], ..Scope::default() }).contains("needs kubernetes"));
+        assert!(said(Scope { pods: vec!["a/b".into()], ..Scope::default() }).contains("nobody has looked"));
     }
 }

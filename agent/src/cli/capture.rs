@@ -12,8 +12,9 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::capture::request::{Flight, Request, Scope};
-use crate::capture::{self, Ended, Error, Places, Progress, Recorded, Stop};
+use crate::capture::{self, Ended, Error, Places, Progress, Recorded, Stop, pods};
 use crate::kernel::{instance, tracefs::Tracefs};
+use crate::sources::Kubernetes;
 use output::{Format, Target};
 
 #[derive(Debug, clap::Args)]
@@ -56,7 +57,7 @@ pub struct Args {
     /// Only threads in this control group and those below it.
     #[arg(long = "cgroup", value_name = "PATH")]
     cgroups: Vec<PathBuf>,
-    /// Only threads in this pod.
+    /// Only threads in this pod of this node, as KUBECONFIG's cluster knows it.
     #[arg(long = "pod", value_name = "NAMESPACE/NAME")]
     pods: Vec<String>,
     /// CPUs to record, as a hexadecimal mask.
@@ -106,7 +107,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn record(args: &Args, stop: &Stop) -> Result<ExitCode, Error> {
-    let request = request(args);
+    let request = pods::located(&request(args), &Kubernetes::default()).map_err(Error::Failed)?;
     let target = Target::open(&args.output, args.format)?;
     for swept in instance::sweep(&Arc::new(Tracefs::open()?))? {
         match swept.result {

@@ -25,6 +25,11 @@ impl Home {
         Home(folder)
     }
 
+    /// Another file in it.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        self.0.write(name, text)
+    }
+
     /// The folder of captures.
     pub fn captures(&self) -> PathBuf {
         self.0.0.join("captures")

@@ -6,6 +6,7 @@ use super::{Folder, wait_for};
 use kstrobe_fake_api::{FakeApi, objects};
 use kstrobe_witness::containers::Driver;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::Duration;
 
 /// A pod of a Deployment, told from its others by a number, whose container `app` is being made.
@@ -87,6 +88,11 @@ pub fn shop_and_bank(api: &FakeApi, number: u32) -> [TestPod; 2] {
     pods
 }
 
+/// The part of a configuration that makes an agent one of `node-a`.
+pub fn cluster(kubeconfig: &Path) -> String {
+    format!("kubernetes: {{ source: api, node: node-a, kubeconfig: {} }}\n", kubeconfig.display())
+}
+
 /// An agent of `node-a` that asks this server, over TLS and with a token.
 pub fn agent(api: &FakeApi, probes: &str, wait: &str) -> (Agent, Folder) {
     agent_under(&[], api, probes, wait)
@@ -96,11 +102,7 @@ pub fn agent(api: &FakeApi, probes: &str, wait: &str) -> (Agent, Folder) {
 pub fn agent_under(under: &[&str], api: &FakeApi, probes: &str, wait: &str) -> (Agent, Folder) {
     let folder = Folder::new();
     let kubeconfig = folder.write("kubeconfig", &api.kubeconfig());
-    let config = format!(
-        "kubernetes: {{ source: api, node: node-a, kubeconfig: {} }}\n\
-         workloads: {{ walk: 500ms, grace: 1s, wait: {wait} }}\n",
-        kubeconfig.display()
-    );
+    let config = format!("{}workloads: {{ walk: 500ms, grace: 1s, wait: {wait} }}\n", cluster(&kubeconfig));
     let agent = Setup { probes: &[("pods", probes)], config: &config, under, ..Setup::default() }.start();
     (agent, folder)
 }

@@ -130,6 +130,35 @@ pub enum Step {
     },
 }
 
+/// What must be known of a node before it can be decided what it has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Its labels.
+    pub labels: bool,
+    /// Its pods.
+    pub pods: bool,
+}
+
+impl Needs {
+    /// Of one object that nothing is known of here.
+    pub fn of(capture: &Capture, node: &str, now: i64) -> Needs {
+        let open = !capture.head.deleting && !capture.nodes.contains_key(node);
+        let spec = capture.spec.as_ref().ok().filter(|spec| {
+            open && spec.node_name.as_deref().is_none_or(|name| name == node) && in_time(&capture.head, spec, now)
+        });
+        spec.map_or(Needs::default(), |spec| Needs {
+            labels: spec.node_selector.is_some(),
+            pods: spec.pod_selector.is_some(),
+        })
+    }
+}
+
+/// A node that comes later was not meant, and says nothing: objects that lie about would else fill up with names of nodes.
+fn in_time(head: &Head, spec: &CaptureSpec, now: i64) -> bool {
+    let at = spec.start_at.as_deref().and_then(from_text).unwrap_or(head.created);
+    now - at.max(head.created) <= PATIENCE
+}
+
 /// What this node has to do, given all objects, what it has by their uids, and the time in seconds since 1970. The same once
 /// more does no harm.
 pub fn steps(captures: &[Capture], me: &Me<'_>, has: &BTreeMap<String, NodeCapture>, now: i64) -> Vec<Step> {
@@ -179,8 +208,7 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
             return report(&NodeCapture::ended(CaptureState::Refused, &why));
         }
     };
-    // A node that comes later was not meant, and says nothing: objects that lie about would else fill up with names of nodes.
-    if now - at.unwrap_or(capture.head.created).max(capture.head.created) > PATIENCE {
+    if !in_time(&capture.head, spec, now) {
         return None;
     }
     let request = request(spec, me)?;

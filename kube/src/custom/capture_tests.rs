@@ -149,3 +149,23 @@ fn an_object_that_is_gone_ends_its_capture() {
     assert_eq!(of(&capture, Some(done), MADE), [Step::Forget { uid: "u1".into() }]);
     assert_eq!(of(&capture, None, MADE), []);
 }
+
+#[test]
+fn what_must_be_known_is_asked_for_while_it_matters() {
+    let by_pod = json!({"podSelector": {"matchLabels": {"app": "web"}}, "capture": events()});
+    let needs = |capture: &Capture, now| Needs::of(capture, "node-a", now);
+    let pods = Needs { pods: true, labels: false };
+    let mut capture = object(by_pod.clone());
+    assert_eq!(needs(&capture, MADE + 300), pods);
+    assert_eq!(needs(&capture, MADE + 301), Needs::default(), "it is too late to begin");
+    assert_eq!(
+        Needs::of(&object(json!({"nodeName": "node-b", "capture": events()})), "node-a", MADE),
+        Needs::default()
+    );
+    let by_label = object(json!({"nodeSelector": {"matchLabels": {"zone": "a"}}, "capture": events()}));
+    assert_eq!(needs(&by_label, MADE), Needs { labels: true, pods: false });
+    capture.nodes.insert("node-b".into(), NodeCapture::ended(CaptureState::Done, "x"));
+    assert_eq!(needs(&capture, MADE), pods, "what others say is theirs");
+    capture.nodes.insert("node-a".into(), NodeCapture::ended(CaptureState::Done, "x"));
+    assert_eq!(needs(&capture, MADE), Needs::default(), "it has been here");
+}

@@ -71,9 +71,18 @@ pub(crate) async fn poll(kubelet: Kubelet, limit: usize, counters: Arc<Counters>
     }
 }
 
+/// Asks once.
+pub(crate) async fn list(client: &Client) -> Result<Vec<NodePod>, Error> {
+    let list = client.get::<Value>("/pods").await?;
+    Ok(items(&list)?.iter().filter_map(pod).collect())
+}
+
+fn items(list: &Value) -> Result<&Vec<Value>, Error> {
+    list["items"].as_array().ok_or_else(|| Error::BadAnswer("the kubelet's pods without `items`".into()))
+}
+
 fn objects(list: &Value, counters: &Counters) -> Result<Vec<Object<NodePod>>, Error> {
-    let items =
-        list["items"].as_array().ok_or_else(|| Error::BadAnswer("the kubelet's pods without `items`".into()))?;
+    let items = items(list)?;
     let objects: Vec<_> = items.iter().filter_map(object).collect();
     counters.events("objects_unreadable", (items.len() - objects.len()) as u64);
     Ok(objects)

@@ -5,6 +5,7 @@ use super::object::{NodePod, pod};
 use super::owners::{self, Owned, Owners, Told};
 use crate::client::Client;
 use crate::counters::Counters;
+use crate::error::Error;
 use crate::path::PODS;
 use crate::watch::{self, Change, Watched};
 use kstrobe_workloads::Owner;
@@ -49,16 +50,34 @@ impl Source {
         }
     }
 
+    /// The pods as they are now; owners by the name rules alone.
+    pub async fn list(&self) -> Result<Vec<NodePod>, Error> {
+        match self {
+            Source::Api { client, node } => {
+                let pods = client.pods(None, "", &of_node(node)).await?;
+                Ok(pods.iter().filter_map(pod).collect())
+            }
+            Source::Kubelet { kubelet, .. } => kubelet::list(&kubelet.client).await,
+        }
+    }
+
     async fn find(self, counters: Arc<Counters>, found: mpsc::Sender<Change<NodePod>>) {
         match self {
             Source::Api { client, node } => {
-                let field_selector = if node.is_empty() { String::new() } else { format!("spec.nodeName={node}") };
-                let watched = Watched { field_selector, limit: MOST_PODS, ..Watched::new("pods", PODS.all(None)) };
+                let watched = Watched {
+                    field_selector: of_node(&node),
+                    limit: MOST_PODS,
+                    ..Watched::new("pods", PODS.all(None))
+                };
                 watch::follow(client, watched, pod, counters, found).await;
             }
             Source::Kubelet { kubelet, .. } => kubelet::poll(kubelet, MOST_PODS, counters, found).await,
         }
     }
+}
+
+fn of_node(node: &str) -> String {
+    if node.is_empty() { String::new() } else { format!("spec.nodeName={node}") }
 }
 
 /// Tells the pods for as long as somebody takes them: each as soon as it is known, with its owner by the name rules, and again

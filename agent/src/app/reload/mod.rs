@@ -29,6 +29,7 @@ use crate::metrics::labels::Names;
 use crate::plan::{Draft, Identity};
 use crate::prepare;
 use crate::receivers::receivers;
+use crate::sources::{Kubernetes, Workloads};
 use diff::{New, Old, Plan, Step, diff};
 use kstrobe_web::systemd::{News, notify};
 
@@ -62,6 +63,8 @@ pub(super) struct Fixed {
     pub around: Around,
     pub pushers: Arc<Pushers>,
     pub log_json: bool,
+    pub kubernetes: Kubernetes,
+    pub workloads: Workloads,
 }
 
 /// The thread that reads files again.
@@ -331,7 +334,7 @@ impl Reload {
 
     /// What of the configuration only a restart brings, and does what else there is to do.
     fn notes(&self, intent: &Intent) -> Vec<String> {
-        let Fixed { options, level, listen, log_json, .. } = &self.fixed;
+        let Fixed { options, level, listen, log_json, kubernetes, workloads, .. } = &self.fixed;
         let (wanted, json) = intent.log(options);
         let mut notes = Vec::new();
         if let Err(reason) = level.set(wanted) {
@@ -343,9 +346,15 @@ impl Reload {
                 listen.join(", ")
             ));
         }
-        if json != *log_json {
-            notes.push("`log.format` has changed, and takes a restart".to_owned());
-        }
+        let agent = &intent.agent;
+        let changed = [
+            ("`log.format`", json != *log_json),
+            ("`kubernetes`", agent.kubernetes != *kubernetes),
+            ("`workloads.walk`", agent.workloads.walk_ns != workloads.walk_ns),
+            ("`workloads.grace`", agent.workloads.grace_ns != workloads.grace_ns),
+        ];
+        let changed = changed.iter().filter(|(_, is)| *is);
+        notes.extend(changed.map(|(what, _)| format!("{what} has changed, and takes a restart")));
         notes
     }
 }

@@ -69,7 +69,8 @@ impl World {
         let level = Level::of_nothing();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
-        let fixed = Fixed { app, options, level, tail, listen, around, pushers, log_json };
+        let (kubernetes, workloads) = (intent.agent.kubernetes.clone(), intent.agent.workloads);
+        let fixed = Fixed { app, options, level, tail, listen, around, pushers, log_json, kubernetes, workloads };
         World { folder, runtime, reload: Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() } }
     }
 

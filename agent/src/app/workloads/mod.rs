@@ -103,7 +103,8 @@ pub(super) fn start(
     agent: &AgentConfig,
     runtime: &Handle,
 ) -> std::io::Result<Following> {
-    let (asks, pace, node) = (app.workloads.clone(), Pace::of(agent), pods::node(agent));
+    let (asks, pace, node) =
+        (app.workloads.clone(), Pace::of(agent), crate::kubernetes::node_or_host(&agent.kubernetes));
     let teller = Teller::of(agent, &node, &app.kubernetes, runtime);
     // Without anybody who tells of pods there is nothing to wait for.
     let patience = if teller.is_some() { pace.wait } else { Duration::ZERO };

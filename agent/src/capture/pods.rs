@@ -1,0 +1,119 @@
+//! Pods that a request means, as control groups of this node.
+
+use super::request::Request;
+use super::scope::groups_in;
+use crate::kubernetes;
+use crate::sources::Kubernetes;
+use kstrobe_cgroups::Hierarchies;
+use kstrobe_kube::pods::NodePod;
+use kstrobe_workloads::{Pod, place};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// For the pods of the node: a capture that takes longer to begin is not what was asked for.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// The request with the control groups of its pods in place of their names. The cluster is asked once; containers that come
+/// later are in their pod's group.
+pub fn located(request: &Request, cluster: &Kubernetes) -> Result<Request, String> {
+    let mut located = request.clone();
+    let wanted = std::mem::take(&mut located.scope.pods);
+    if !wanted.is_empty() {
+        let pods: Vec<Pod> = ask(cluster)?.into_iter().map(|pod| pod.pod).collect();
+        let found = Hierarchies::here(None).map_err(|error| error.to_string())?;
+        let (hierarchy, _) = found.followed().ok_or("no control groups that pods are in are mounted")?;
+        located.scope.cgroups.extend(groups_of(&wanted, &pods, &hierarchy.mount_point)?);
+    }
+    Ok(located)
+}
+
+/// The pods of this node. Captures have a thread of their own, which may wait.
+fn ask(cluster: &Kubernetes) -> Result<Vec<NodePod>, String> {
+    let unknown = |reason: &dyn std::fmt::Display| format!("the pods of this node are not known: {reason}");
+    let source = kubernetes::pods(cluster, &kubernetes::node_or_host(cluster)).map_err(|error| unknown(&error))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| unknown(&error))?;
+    let asking = runtime.block_on(async { tokio::time::timeout(LIMIT, source.list()).await });
+    asking.map_err(|_| unknown(&format!("no answer within {LIMIT:?}")))?.map_err(|error| unknown(&error))
+}
+
+/// The groups below a folder of pods, `NAMESPACE/NAME` or `NAME`. A name alone means the pods of all namespaces.
+fn groups_of(wanted: &[String], pods: &[Pod], folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut uids = Vec::new();
+    for name in wanted {
+        let is_meant = |pod: &&Pod| match name.split_once('/') {
+            Some((namespace, name)) => (&*pod.namespace, &*pod.name) == (namespace, name),
+            None => &*pod.name == name,
+        };
+        let before = uids.len();
+        for pod in pods.iter().filter(is_meant) {
+            uids.extend([(name, pod.config_hash.as_ref().unwrap_or(&pod.uid))]);
+        }
+        if uids.len() == before {
+            return Err(format!("pod `{name}` is not on this node"));
+        }
+    }
+    let mut found: Vec<(Option<String>, PathBuf)> = Vec::new();
+    groups_in(folder, &mut |group| {
+        let path = format!("/{}", group.strip_prefix(folder).unwrap_or(group).display());
+        let uid = place(&path).pod_uid;
+        let is_meant = uid.as_ref().is_some_and(|uid| uids.iter().any(|(_, wanted)| ***wanted == **uid));
+        if is_meant {
+            found.push((uid, group.to_owned()));
+        }
+        !is_meant
+    });
+    match uids.iter().find(|(_, uid)| found.iter().all(|(of, _)| of.as_deref() != Some(&***uid))) {
+        Some((name, _)) => Err(format!("pod `{name}` has no control group: it does not run")),
+        None => Ok(found.into_iter().map(|(_, group)| group).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(namespace: &str, name: &str, uid: &str, config_hash: Option<&str>) -> Pod {
+        Pod {
+            uid: uid.into(),
+            config_hash: config_hash.map(Into::into),
+            namespace: namespace.into(),
+            name: name.into(),
+            node: None,
+            owner: None,
+            containers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn pods_are_the_groups_that_have_their_uid() {
+        let uid = |last: u32| format!("0f5b4d0e-1111-4222-8333-{last:012x}");
+        let folder = std::env::temp_dir().join(format!("kstrobe-pods-{}", std::process::id()));
+        let at = |last: u32| {
+            let uid = uid(last).replace('-', "_");
+            folder.join(format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice"))
+        };
+        for last in 1..4 {
+            std::fs::create_dir_all(at(last).join("cri-containerd-aaaa.scope")).unwrap();
+        }
+        let pods = [
+            pod("shop", "web", &uid(1), None),
+            pod("bank", "web", &uid(2), None),
+            pod("kube-system", "etcd", "the-mirror", Some(&uid(3))),
+            pod("shop", "new", &uid(9), None),
+        ];
+        let found = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            groups_of(&names, &pods, &folder).map(|mut groups| {
+                groups.sort();
+                groups
+            })
+        };
+        assert_eq!(found(&["shop/web"]), Ok(vec![at(1)]));
+        assert_eq!(found(&["web"]), Ok(vec![at(1), at(2)]));
+        assert_eq!(found(&["bank/web", "etcd"]), Ok(vec![at(2), at(3)]));
+        assert_eq!(found(&["shop/web", "shop/none"]), Err("pod `shop/none` is not on this node".into()));
+        assert_eq!(found(&["new"]), Err("pod `new` has no control group: it does not run".into()));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
