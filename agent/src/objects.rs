@@ -158,9 +158,8 @@ impl Objects {
         }
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        let needs = |uid: &String, capture: &Capture| match known.own.contains_key(uid) {
-            true => Needs::default(),
-            false => Needs::of(capture, &self.node, seconds),
+        let needs = |uid: &String, capture: &Capture| {
+            if known.own.contains_key(uid) { Needs::default() } else { Needs::of(capture, &self.node, seconds) }
         };
         let all: Vec<Needs> = known.objects.iter().map(|(uid, capture)| needs(uid, capture)).collect();
         let labels_wait = all.iter().any(|needs| needs.labels) && !self.labels(&mut known.labels, now).await;

@@ -3,7 +3,7 @@
 //! ```text
 //!  Request ── choose ──▶ events ── settings ──▶ Instance ── spool ──▶ files of pages ── collect ──▶ Trace
 //!                                     ▲
-//!                                   scope: threads by name, process, control group
+//!  pods ──▶ control groups ──▶ scope: threads by name, process, control group
 //! ```
 //!
 //! [`run::run`] strings them together. Everything it sets it takes back, however it ends.

@@ -38,7 +38,7 @@ fn ask(cluster: &Kubernetes) -> Result<Vec<NodePod>, String> {
 }
 
 /// The groups below a folder of pods, `NAMESPACE/NAME` or `NAME`. A name alone means the pods of all namespaces.
-fn groups_of(wanted: &[String], pods: &[Pod], folder: &Path) -> Result<Vec<PathBuf>, String> {
+fn groups_of<'a>(wanted: &[String], pods: &'a [Pod], folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut uids = Vec::new();
     for name in wanted {
         let is_meant = |pod: &&Pod| match name.split_once('/') {
@@ -46,24 +46,21 @@ fn groups_of(wanted: &[String], pods: &[Pod], folder: &Path) -> Result<Vec<PathB
             None => &*pod.name == name,
         };
         let before = uids.len();
-        for pod in pods.iter().filter(is_meant) {
-            uids.extend([(name, pod.config_hash.as_ref().unwrap_or(&pod.uid))]);
-        }
+        let uid = |pod: &'a Pod| &**pod.config_hash.as_ref().unwrap_or(&pod.uid);
+        uids.extend(pods.iter().filter(is_meant).map(|pod| (name, uid(pod))));
         if uids.len() == before {
             return Err(format!("pod `{name}` is not on this node"));
         }
     }
-    let mut found: Vec<(Option<String>, PathBuf)> = Vec::new();
+    let mut found: Vec<(String, PathBuf)> = Vec::new();
     groups_in(folder, &mut |group| {
         let path = format!("/{}", group.strip_prefix(folder).unwrap_or(group).display());
-        let uid = place(&path).pod_uid;
-        let is_meant = uid.as_ref().is_some_and(|uid| uids.iter().any(|(_, wanted)| ***wanted == **uid));
-        if is_meant {
-            found.push((uid, group.to_owned()));
-        }
-        !is_meant
+        let meant = place(&path).pod_uid.filter(|uid| uids.iter().any(|(_, wanted)| wanted == uid));
+        let Some(uid) = meant else { return true };
+        found.push((uid, group.to_owned()));
+        false
     });
-    match uids.iter().find(|(_, uid)| found.iter().all(|(of, _)| of.as_deref() != Some(&***uid))) {
+    match uids.iter().find(|(_, uid)| found.iter().all(|(of, _)| of != uid)) {
         Some((name, _)) => Err(format!("pod `{name}` has no control group: it does not run")),
         None => Ok(found.into_iter().map(|(_, group)| group).collect()),
     }

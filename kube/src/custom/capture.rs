@@ -144,7 +144,8 @@ impl Needs {
     pub fn of(capture: &Capture, node: &str, now: i64) -> Needs {
         let open = !capture.head.deleting && !capture.nodes.contains_key(node);
         let spec = capture.spec.as_ref().ok().filter(|spec| {
-            open && spec.node_name.as_deref().is_none_or(|name| name == node) && in_time(&capture.head, spec, now)
+            let at = spec.start_at.as_deref().and_then(from_text);
+            open && spec.node_name.as_deref().is_none_or(|name| name == node) && in_time(&capture.head, at, now)
         });
         spec.map_or(Needs::default(), |spec| Needs {
             labels: spec.node_selector.is_some(),
@@ -154,9 +155,8 @@ impl Needs {
 }
 
 /// A node that comes later was not meant, and says nothing: objects that lie about would else fill up with names of nodes.
-fn in_time(head: &Head, spec: &CaptureSpec, now: i64) -> bool {
-    let at = spec.start_at.as_deref().and_then(from_text).unwrap_or(head.created);
-    now - at.max(head.created) <= PATIENCE
+fn in_time(head: &Head, at: Option<i64>, now: i64) -> bool {
+    now - at.unwrap_or(head.created).max(head.created) <= PATIENCE
 }
 
 /// What this node has to do, given all objects, what it has by their uids, and the time in seconds since 1970. The same once
@@ -208,7 +208,7 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
             return report(&NodeCapture::ended(CaptureState::Refused, &why));
         }
     };
-    if !in_time(&capture.head, spec, now) {
+    if !in_time(&capture.head, at, now) {
         return None;
     }
     let request = request(spec, me)?;

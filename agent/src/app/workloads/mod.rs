@@ -18,6 +18,7 @@ use kstrobe_workloads::{Pod, Settings, Table};
 use tokio::runtime::Handle;
 
 use super::{App, lock};
+use crate::kubernetes;
 use crate::metrics::owners::Patience;
 use crate::sources::AgentConfig;
 use crate::telemetry::WorkloadsUse;
@@ -103,8 +104,7 @@ pub(super) fn start(
     agent: &AgentConfig,
     runtime: &Handle,
 ) -> std::io::Result<Following> {
-    let (asks, pace, node) =
-        (app.workloads.clone(), Pace::of(agent), crate::kubernetes::node_or_host(&agent.kubernetes));
+    let (asks, pace, node) = (app.workloads.clone(), Pace::of(agent), kubernetes::node_or_host(&agent.kubernetes));
     let teller = Teller::of(agent, &node, &app.kubernetes, runtime);
     // Without anybody who tells of pods there is nothing to wait for.
     let patience = if teller.is_some() { pace.wait } else { Duration::ZERO };
