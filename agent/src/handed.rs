@@ -8,8 +8,8 @@ use crate::sources::SourceFile;
 use crate::sources::diag::{self, Diagnostic};
 use kstrobe_kube::custom::hand::{Change, Hand, Stand};
 use kstrobe_kube::custom::probe::{self, Probe, WantedProbe};
-use kstrobe_kube::custom::{self, Me, PROBES, Reporter};
-use kstrobe_kube::watch::backoff::Backoff;
+use kstrobe_kube::custom::{self, Kind, Me, PROBES, Reporter, Reports};
+use kstrobe_kube::watch::backoff::{Backoff, random};
 use kstrobe_kube::watch::{self, follow};
 use kstrobe_kube::{Client, Counters};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use tokio::sync::mpsc;
 const LOOK: Duration = Duration::from_secs(2);
 /// Labels of a node change seldom.
 const LABELS: Duration = Duration::from_secs(300);
-/// After a status that could not be written.
-const PAUSE: Duration = Duration::from_secs(30);
+/// All nodes hear of an object at once. Over this time they say what came of it, so that late ones see that enough have.
+const SPREAD: Duration = Duration::from_secs(5);
 /// Changes that wait.
 const WAITING: usize = 64;
 
@@ -42,9 +42,17 @@ impl Files {
     }
 }
 
+/// What files of objects end in.
+const STEM: &str = ".probe.kstrobe.dev";
+
 /// Its name is no built-in file's: those cannot be replaced from outside of the node's own configuration.
 fn file(name: &str, text: &str) -> Arc<SourceFile> {
-    Arc::new(SourceFile { name: format!("{name}.probe.kstrobe.dev.yaml"), text: text.to_owned() })
+    Arc::new(SourceFile { name: format!("{name}{STEM}.yaml"), text: text.to_owned() })
+}
+
+/// Whether a probe of the file of this stem is of the cluster.
+pub fn is_handed(pack: &str) -> bool {
+    pack.ends_with(STEM)
 }
 
 /// Reads all probes anew and says why not, if it cannot. It may block.
@@ -76,12 +84,23 @@ pub async fn run(handed: Handed) {
     let watched = custom::watched(&PROBES, &handed.namespace);
     let following = follow(handed.client.clone(), watched, probe::read, handed.counters.clone(), tell);
     let working = async {
-        let began = Instant::now();
-        let reporter =
-            Reporter { client: handed.client.clone(), counters: handed.counters.clone(), backoff: Backoff::default() };
-        let mut work = Work { handed, reporter, began, hand: Hand::default(), objects: BTreeMap::new(), synced: false };
+        let reporter = Reporter {
+            client: handed.client.clone(),
+            counters: handed.counters.clone(),
+            kind: Kind::Probe,
+            backoff: Backoff::default(),
+            settle: SPREAD,
+        };
+        let mut work = Work {
+            handed,
+            reports: Reports::new(reporter),
+            began: Instant::now(),
+            hand: Hand::default(),
+            objects: BTreeMap::new(),
+            synced: false,
+            quiet_until: Duration::ZERO,
+        };
         let mut labels = Labels::default();
-        let mut quiet_until = Duration::ZERO;
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -92,15 +111,21 @@ pub async fn run(handed: Handed) {
                 },
                 _ = tick.tick() => {}
             }
+            // What was heard meanwhile counts, too: entries that are there are not written again.
+            while let Ok(change) = told.try_recv() {
+                work.hear(change);
+            }
             // Before the first list is whole, what is missing is not gone.
             if !work.synced {
                 continue;
             }
-            let labels = labels.of(&work.handed, began.elapsed()).await;
+            let labels = labels.of(&work.handed, work.began.elapsed()).await;
             let me = Me { node: &work.handed.node.clone(), labels, pods: &[] };
-            work.try_all(&me).await;
-            if began.elapsed() >= quiet_until && !work.report(&me).await {
-                quiet_until = began.elapsed() + PAUSE;
+            if work.try_all(&me).await {
+                work.quiet_until = work.began.elapsed() + SPREAD.mul_f64(random());
+            }
+            if work.began.elapsed() >= work.quiet_until {
+                work.report(&me).await;
             }
         }
     };
@@ -132,11 +157,13 @@ impl Labels {
 
 struct Work {
     handed: Handed,
-    reporter: Reporter,
+    reports: Reports,
     began: Instant,
     hand: Hand,
     objects: BTreeMap<String, Probe>,
     synced: bool,
+    /// Nothing is said before then.
+    quiet_until: Duration,
 }
 
 impl Work {
@@ -152,9 +179,10 @@ impl Work {
         probe::wanted(&self.objects.values().cloned().collect::<Vec<_>>(), me)
     }
 
-    /// Puts the changes to the agent, one after another.
-    async fn try_all(&mut self, me: &Me<'_>) {
+    /// Puts the changes to the agent, one after another; says whether there were any.
+    async fn try_all(&mut self, me: &Me<'_>) -> bool {
         let wanted = self.wanted(me);
+        let mut any = false;
         while let Some(change) = self.hand.next(&wanted, self.began.elapsed()) {
             let result = match &change {
                 Change::Take(WantedProbe { name, text: Ok(text), .. }) => match wrong(name, text) {
@@ -179,7 +207,9 @@ impl Work {
                 (Change::End(uid), _) => tracing::info!(uid, "a probe of the cluster has ended"),
             }
             self.hand.done(change, result, self.began.elapsed());
+            any = true;
         }
+        any
     }
 
     /// Has the agent read its probes with this change, or without it when it does not take it.
@@ -202,21 +232,15 @@ impl Work {
         done.unwrap_or_else(|error| Err(format!("the reload failed: {error}")))
     }
 
-    /// Says how they stand; false when that could not be written.
-    async fn report(&mut self, me: &Me<'_>) -> bool {
+    /// Says how they stand.
+    async fn report(&mut self, me: &Me<'_>) {
+        self.reports.settle(Instant::now());
         let standing = self.handed.standing.clone();
-        let Ok(standing) = tokio::task::spawn_blocking(move || standing()).await else { return false };
+        let Ok(standing) = tokio::task::spawn_blocking(move || standing()).await else { return };
         let wanted = self.wanted(me);
         let has = self.hand.states(&wanted, |text| stands(text, &standing));
         let objects: Vec<Probe> = self.objects.values().cloned().collect();
-        let mut written = true;
-        for report in probe::reports(&objects, me, &has) {
-            if let Err(error) = self.reporter.probe(&report).await {
-                tracing::warn!(object = report.name, %error, "the status of a probe is not written");
-                written = false;
-            }
-        }
-        written
+        probe::reports(&objects, me, &has).into_iter().for_each(|report| self.reports.begin(report));
     }
 }
 

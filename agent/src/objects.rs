@@ -7,7 +7,7 @@ use crate::capture::asked;
 use crate::capture::service::Service;
 use crate::capture::store::{Id, State, Trigger};
 use kstrobe_kube::custom::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step};
-use kstrobe_kube::custom::{self, CAPTURES, Me, Report, Reporter};
+use kstrobe_kube::custom::{self, CAPTURES, Kind, Me, Reporter, Reports};
 use kstrobe_kube::pods::{self, NodePod};
 use kstrobe_kube::watch::backoff::Backoff;
 use kstrobe_kube::watch::{Change, follow};
@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 /// How often it is looked how captures stand.
 const LOOK: Duration = Duration::from_secs(1);
@@ -25,8 +24,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const LABELS: Duration = Duration::from_secs(300);
 /// Its pods do not.
 const PODS: Duration = Duration::from_secs(5);
-/// After a status that could not be written, and after a question without an answer.
+/// After a question without an answer.
 const PAUSE: Duration = Duration::from_secs(30);
+/// Nodes begin and end captures at the same time.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Changes that wait.
 const WAITING: usize = 64;
 
@@ -63,9 +64,7 @@ struct Known {
     synced: bool,
     labels: Asked<BTreeMap<String, String>>,
     pods: Asked<Vec<NodePod>>,
-    reports: JoinSet<(String, bool)>,
-    /// Objects whose status is being written, or is not to be written before then.
-    quiet: BTreeMap<String, Option<Instant>>,
+    reports: Reports,
 }
 
 /// What the API server said, and how long that is good for.
@@ -96,14 +95,20 @@ pub async fn run(objects: Objects) {
     let watched = custom::watched(&CAPTURES, &objects.namespace);
     let following = follow(objects.client.clone(), watched, capture::read, objects.counters.clone(), tell);
     let working = async {
+        let reporter = Reporter {
+            client: objects.client.clone(),
+            counters: objects.counters.clone(),
+            kind: Kind::Capture,
+            backoff: Backoff::default(),
+            settle: SETTLE,
+        };
         let mut known = Known {
             objects: BTreeMap::new(),
             own: BTreeMap::new(),
             synced: false,
             labels: Asked::never(),
             pods: Asked::never(),
-            reports: JoinSet::new(),
-            quiet: BTreeMap::new(),
+            reports: Reports::new(reporter),
         };
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -129,26 +134,12 @@ impl Known {
             Change::Synced => self.synced = true,
         }
     }
-
-    /// What has come of reports.
-    fn reported(&mut self, now: Instant) {
-        while let Some(done) = self.reports.try_join_next() {
-            // A report that panicked is quiet for ever: it would again.
-            let Ok((name, written)) = done else { continue };
-            if written {
-                self.quiet.remove(&name)
-            } else {
-                self.quiet.insert(name, Some(now + PAUSE))
-            };
-        }
-        self.quiet.retain(|_, until| until.is_none_or(|until| until > now));
-    }
 }
 
 impl Objects {
     async fn step(&self, known: &mut Known) {
         let now = Instant::now();
-        known.reported(now);
+        known.reports.settle(now);
         if !known.synced {
             return;
         }
@@ -235,25 +226,9 @@ impl Objects {
                     let _ = service.cancel(id);
                 }
             }
-            Step::Report(report) => self.report(known, report),
+            Step::Report(report) => known.reports.begin(report),
             Step::Forget { uid } => _ = known.own.remove(&uid),
         }
-    }
-
-    fn report(&self, known: &mut Known, report: Report) {
-        if known.quiet.contains_key(&report.name) {
-            return;
-        }
-        known.quiet.insert(report.name.clone(), None);
-        let reporter =
-            Reporter { client: self.client.clone(), counters: self.counters.clone(), backoff: Backoff::default() };
-        known.reports.spawn(async move {
-            let written = reporter.capture(&report).await;
-            if let Err(error) = &written {
-                tracing::warn!(capture = report.name, %error, "the status of a Capture cannot be written");
-            }
-            (report.name.clone(), written.is_ok())
-        });
     }
 }
 

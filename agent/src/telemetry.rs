@@ -52,8 +52,8 @@ pub struct Observed {
     pub rules: Vec<(String, &'static str, u64)>,
     /// Connections and requests.
     pub web: Option<kstrobe_web::Counts>,
-    /// One per receiver that is sent to.
-    pub exports: Vec<kstrobe_push::Usage>,
+    /// Receivers.
+    pub exports: ExportUse,
     /// When some probe asks for names of cgroups.
     pub workloads: Option<WorkloadsUse>,
     /// What was asked of Kubernetes.
@@ -81,6 +81,15 @@ pub struct WorkloadsUse {
     pub expired: u64,
     /// Meant by a condition whose map is full.
     pub unselected: u64,
+}
+
+/// What became of what was sent to receivers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExportUse {
+    /// One per receiver that is sent to.
+    pub now: Vec<kstrobe_push::Usage>,
+    /// One per receiver that is not any more: its totals stay.
+    pub past: Vec<kstrobe_push::Usage>,
 }
 
 /// Whether a hook is attached.
@@ -369,7 +378,7 @@ fn encode_attachments(out: &mut DescriptorEncoder, attachments: &[Attachment]) -
     let rows = attachments.iter().map(|attachment| {
         let Attachment { probe, hook, kind, reason } = attachment.clone();
         let attached = i64::from(reason.is_empty());
-        ([("probe", probe), ("hook", hook), ("kind", kind), ("reason", reason)], ConstGauge::new(attached))
+        ([("probe", probe), ("hook", hook), ("kind", kind), ("reason", cut(&reason))], ConstGauge::new(attached))
     });
     family(out, "probe_attached", "1 when the hook is attached, 0 with the reason when it is not.", None, rows)
 }
@@ -479,17 +488,20 @@ mod tests {
                 ended: vec![("api".into(), "done", 4)],
             }),
             rules: vec![("slow_recv".into(), "cooldown", 5)],
-            exports: vec![kstrobe_push::Usage {
-                receiver: "otlp".into(),
-                sent: 100,
-                failed: [("refused", 2)].into(),
-                retried: 1,
-                dropped: [("full", 4)].into(),
-                superseded: 8,
-                queue_points: 16,
-                queue_bytes: 32,
-                last_success: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
-            }],
+            exports: ExportUse {
+                now: vec![kstrobe_push::Usage {
+                    receiver: "otlp".into(),
+                    sent: 100,
+                    failed: [("refused", 2)].into(),
+                    retried: 1,
+                    dropped: [("full", 4)].into(),
+                    superseded: 8,
+                    queue_points: 16,
+                    queue_bytes: 32,
+                    last_success: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+                }],
+                past: vec![kstrobe_push::Usage { receiver: "gone".into(), sent: 3, ..Default::default() }],
+            },
             workloads: Some(WorkloadsUse {
                 cgroups: vec![("named", 7), ("waiting", 1), ("ended", 2)],
                 pods: 3,
@@ -580,6 +592,10 @@ mod tests {
                 "kstrobe_workloads_unselected 10",
                 r#"kstrobe_kubernetes_failures_total{request="pods",reason="timeout"} 11"#,
                 r#"kstrobe_kubernetes_events_total{event="listed"} 12"#,
+                r#"kstrobe_export_points_sent_total{exporter="otlp"} 100"#,
+                r#"kstrobe_export_points_sent_total{exporter="gone"} 3"#,
+                r#"kstrobe_export_points_dropped_total{exporter="otlp",reason="full"} 4"#,
+                r#"kstrobe_export_queue_points{exporter="otlp"} 16"#,
                 "kstrobe_http_open_connections 2",
                 "kstrobe_http_connections_total 7",
                 r#"kstrobe_http_connections_ended_total{reason="idle"} 3"#,
@@ -592,6 +608,7 @@ mod tests {
             ] {
                 assert_eq!(line(text, expected), expected);
             }
+            assert!(!text.contains(r#"_queue_points{exporter="gone""#), "nothing waits there");
             let choice =
                 line(text, r#"kstrobe_probe_choice_info{probe="softirq",wanted="tp_btf:a",got="raw_tp:a",because="é"#);
             assert!(choice.ends_with(r#"é.."} 1"#) && choice.matches('é').count() == 128, "{choice}");

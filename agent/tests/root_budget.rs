@@ -121,7 +121,7 @@ fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     assert!(metrics.sum("kstrobe_probe_throttled_total", &probe) >= 1.0);
     assert_eq!(metrics.sum("kstrobe_flooded_seconds_count", &[]), counted, "counts stay, and nothing is added");
     for (labels, attached) in metrics.series("kstrobe_probe_attached", &probe) {
-        assert!(attached == 0.0 && labels["reason"].contains("over its budget of 2 % of a CPU"), "{labels:?}");
+        assert!(attached == 0.0 && labels["reason"] == "over its budget", "{labels:?}");
     }
     let (status, ready) = agent.get("/readyz").unwrap();
     assert!(status == 200 && ready.contains("flooded: over its budget"), "{status} {ready}");

@@ -341,6 +341,10 @@ fn root_fleet_three_nodes_become_one_file() {
     let wrong = done(&mut cluster.command_with(&file, &["capture", "--all-nodes", "-e", "sched:sched_switch"]));
     assert_eq!(wrong.code, Some(1), "{}", wrong.err);
     assert!(wrong.err.contains("3 of 3 nodes failed") && wrong.err.contains("the token is wrong"), "{}", wrong.err);
+    // Who may see one namespace alone is told how to ask for it.
+    cluster.api.forbid("list pods");
+    let forbidden = cluster.kubectl(&["top"]);
+    assert!(forbidden.code == Some(1) && forbidden.err.contains("name it: --agent-namespace"), "{}", forbidden.err);
 }
 
 #[test]

@@ -7,9 +7,12 @@ use support::agent::{Agent, Setup};
 use support::groups::{self, COMM, Group, Legacy, unified};
 use support::metrics::Metrics;
 use support::prometheus::{self, JOBS, Prometheus};
-use support::{not_run, wait_for, witnesses};
+use support::{emulated, not_run, wait_for, witnesses};
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// Names come with walks over all groups, which an emulated processor that others use too takes its time for.
+fn limit() -> Duration {
+    Duration::from_secs(if emulated() { 300 } else { 60 })
+}
 
 /// A process of these tests: goes into a cgroup and calls.
 #[test]
@@ -62,7 +65,7 @@ fn start_under(under: &[&str], chosen: &str) -> Agent {
 
 /// Waits until the maps of both conditions hold so many cgroups.
 fn selected(agent: &Agent, count: f64) {
-    wait_for("the conditions' cgroups", LIMIT, || {
+    wait_for("the conditions' cgroups", limit(), || {
         let now = agent.scrape();
         let held = |probe| now.sum("kstrobe_map_entries", &[("probe", probe), ("map", "ks_selected0")]);
         (held("chosen_calls") == count && held("chosen_spans") == count).then_some(())
@@ -88,7 +91,7 @@ fn root_each_load_is_counted_under_its_own_name_and_no_other() {
         scope.spawn(|| b.call(5000));
         scope.spawn(|| docker.call(700));
     });
-    let counted = wait_for("the names of all", LIMIT, || {
+    let counted = wait_for("the names of all", limit(), || {
         let now = agent.scrape();
         (now.sum("kstrobe_grouped_calls_total", &[]) == 8700.0).then_some(now)
     });
@@ -129,7 +132,7 @@ fn root_groups_of_version_1_have_names_where_version_2_is_not_mounted() {
         scope.spawn(|| groups[0].call(3000));
         scope.spawn(|| groups[1].call(5000));
     });
-    let counted = wait_for("the names of both", LIMIT, || {
+    let counted = wait_for("the names of both", limit(), || {
         let now = agent.scrape();
         (now.sum("kstrobe_grouped_calls_total", &[]) == 8000.0).then_some(now)
     });
@@ -147,14 +150,14 @@ fn root_counts_of_a_group_that_ended_stay_while_another_has_its_name() {
     let first = Group::new(&name);
     let agent = start("unit == \"nobody.service\"");
     first.call(1000);
-    wait_for("the first load", LIMIT, || (calls(&agent.scrape(), &name) == 1000.0).then_some(()));
+    wait_for("the first load", limit(), || (calls(&agent.scrape(), &name) == 1000.0).then_some(()));
     drop(first);
     // As a restarted service has it: the same path, another cgroup.
     let second = Group::new(&name);
     second.call(10);
     let evicted = |now: &Metrics| now.sum("kstrobe_series_evicted_total", &[("probe", "grouped_calls")]);
     let mut least = 1000.0;
-    wait_for("the end of the first", LIMIT, || {
+    wait_for("the end of the first", limit(), || {
         let now = agent.scrape();
         let count = calls(&now, &name);
         assert!(count >= least, "{count} after {least}: a counter went back");
@@ -167,7 +170,7 @@ fn root_counts_of_a_group_that_ended_stay_while_another_has_its_name() {
     let now = agent.scrape();
     assert_eq!(now.sum("kstrobe_chosen_calls_total", &[]), 0.0, "nobody was meant");
     drop(second);
-    wait_for("the end of the series", LIMIT, || {
+    wait_for("the end of the series", limit(), || {
         (!agent.scrape().has("kstrobe_grouped_calls_total", &[("unit", &name)])).then_some(())
     });
     agent.stop();

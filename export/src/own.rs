@@ -3,6 +3,7 @@
 use crate::protobuf::{MetricFamily, MetricType};
 use crate::snapshot::{Descriptor, Family, Kind, LabelTexts, Number, Series, Values};
 use prost::Message;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -97,16 +98,55 @@ fn family(family: MetricFamily) -> Option<OwnFamily> {
     Some(OwnFamily { name: family.name, help: family.help, kind, unit: family.unit, series })
 }
 
-/// Counters and gauges among them as families of a snapshot; `since` is when the agent began to count. Classic histograms
-/// have no place in a snapshot, whose buckets are the kernel's, and are left to those who scrape.
-pub fn as_families(own: &[OwnFamily], since: SystemTime) -> Vec<Family> {
-    own.iter().filter_map(|family| as_family(family, since)).collect()
+/// When the agent's counts began, each of its own: those of a probe that a reload has replaced begin anew while the agent runs.
+/// To be told all readings, one after the other.
+#[derive(Debug)]
+pub struct Beginnings {
+    /// Of each counter, as it was last read, by family. One that is missing for a while goes on.
+    known: HashMap<String, HashMap<LabelTexts, Begun>>,
+    /// When that was, at first when the agent began to count.
+    previous: SystemTime,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    created: SystemTime,
+    value: u64,
+}
+
+impl Beginnings {
+    /// `since` is when the agent began to count.
+    pub fn new(since: SystemTime) -> Beginnings {
+        Beginnings { known: HashMap::new(), previous: since }
+    }
+
+    /// Counters and gauges of a reading as families of a snapshot of this time. Classic histograms have no place in a snapshot,
+    /// whose buckets are the kernel's, and are left to those who scrape.
+    ///
+    /// A counter that was not there before, or went back, began with the reading before.
+    pub fn families(&mut self, own: &[OwnFamily], at: SystemTime) -> Vec<Family> {
+        let mut families: Vec<Family> = own.iter().filter_map(as_family).collect();
+        // Who read first need not come first, and clocks are set back.
+        let begun = self.previous.min(at);
+        for family in &mut families {
+            let Values::Counters(values) = &family.values else { continue };
+            let known = self.known.entry(family.about.name.clone()).or_default();
+            for (series, &value) in family.series.iter_mut().zip(values) {
+                let goes_on = known.get(&series.labels).filter(|old| old.value <= value);
+                let created = goes_on.map_or(begun, |old| old.created);
+                series.created = Some(created);
+                known.insert(series.labels.clone(), Begun { created, value });
+            }
+        }
+        self.previous = at;
+        families
+    }
 }
 
 /// Seconds are kept in nanoseconds: counters are whole numbers here.
 const NANOS: u64 = 1_000_000_000;
 
-fn as_family(own: &OwnFamily, since: SystemTime) -> Option<Family> {
+fn as_family(own: &OwnFamily) -> Option<Family> {
     let mut label_names: Vec<String> = Vec::new();
     for (name, _) in own.series.iter().flat_map(|series| &series.labels) {
         if !label_names.contains(name) {
@@ -136,7 +176,7 @@ fn as_family(own: &OwnFamily, since: SystemTime) -> Option<Family> {
     let (name, help, unit) = (own.name.clone(), own.help.clone(), own.unit.clone());
     let kind = if counter { Kind::Counter } else { Kind::Gauge };
     let about = Arc::new(Descriptor { name, help, kind, unit, raw_per_unit, label_names });
-    let series = rows.into_iter().map(|(labels, _)| Series { labels, created: Some(since) }).collect();
+    let series = rows.into_iter().map(|(labels, _)| Series { labels, created: None }).collect();
     Some(Family { about, columns, series, values })
 }
 
@@ -144,6 +184,7 @@ fn as_family(own: &OwnFamily, since: SystemTime) -> Option<Family> {
 mod tests {
     use super::*;
     use crate::protobuf::message::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric};
+    use std::time::Duration;
 
     fn encoded(families: &[MetricFamily]) -> Vec<u8> {
         families.iter().flat_map(|family| family.encode_length_delimited_to_vec()).collect()
@@ -224,7 +265,7 @@ mod tests {
             one("kstrobe_up", OwnKind::Gauge, "", vec![series(&[], OwnValue::Number(-0.5))]),
             one("kstrobe_scrape_duration_seconds", OwnKind::Histogram, "seconds", vec![series(&[], histogram)]),
         ];
-        let families = as_families(&own, since);
+        let families = Beginnings::new(since).families(&own, since + Duration::from_secs(9));
         let [cpu, lost, up] = families.as_slice() else { panic!("{families:?}") };
         assert_eq!((&cpu.values, cpu.about.raw_per_unit), (&Values::Counters(vec![1_250_000_000]), NANOS));
         assert_eq!(lost.about.label_names, ["probe", "reason"]);
@@ -232,6 +273,34 @@ mod tests {
             lost.series.iter().map(|series| vec![lost.label(series, 0), lost.label(series, 1)]).collect();
         assert_eq!((labels, &lost.values), (vec![vec!["a", "full"], vec!["b", ""]], &Values::Counters(vec![1, 2])));
         assert_eq!((up.about.kind, &up.values), (Kind::Gauge, &Values::Gauges(vec![Number::Float(-0.5)])));
-        assert!(families.iter().all(|family| family.series.iter().all(|series| series.created == Some(since))));
+        let counters = [cpu, lost].into_iter().flat_map(|family| &family.series);
+        assert!(counters.map(|series| series.created).all(|created| created == Some(since)));
+    }
+
+    #[test]
+    fn a_counter_that_is_new_or_went_back_began_with_the_reading_before() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let mut beginnings = Beginnings::new(at(0));
+        let mut read = |now, values: &[(&str, f64)]| {
+            let series = |(probe, value): &(&str, f64)| OwnSeries {
+                labels: vec![("probe".to_owned(), (*probe).to_owned())],
+                value: OwnValue::Number(*value),
+            };
+            let own = OwnFamily {
+                name: "kstrobe_lost_total".into(),
+                help: "Lost.".into(),
+                kind: OwnKind::Counter,
+                unit: String::new(),
+                series: values.iter().map(series).collect(),
+            };
+            let families = beginnings.families(&[own], at(now));
+            let created = families[0].series.iter().map(|series| series.created.unwrap());
+            created.map(|created| created.duration_since(at(0)).unwrap().as_secs()).collect::<Vec<_>>()
+        };
+        assert_eq!(read(10, &[("a", 5.0), ("b", 1.0)]), [0, 0], "with the agent");
+        assert_eq!(read(20, &[("a", 5.0), ("b", 2.0), ("c", 1.0)]), [0, 0, 10], "one more");
+        assert_eq!(read(30, &[("a", 4.0), ("c", 1.0)]), [20, 10], "one went back, one is gone");
+        assert_eq!(read(40, &[("a", 6.0), ("b", 2.0), ("c", 1.0)]), [20, 0, 10], "it is back");
+        assert_eq!(read(35, &[("a", 6.0), ("b", 1.0), ("c", 1.0)]), [20, 35, 10], "never after the reading itself");
     }
 }

@@ -13,7 +13,7 @@ mod when;
 pub use capture::{Capture, CaptureState, NodeCapture, Step};
 pub use hand::{Hand, Stand};
 pub use probe::{NodeProbe, Probe, ProbeState, WantedProbe};
-pub use report::{Report, Reporter};
+pub use report::{Kind, Report, Reporter, Reports};
 pub use selector::LabelSelector;
 pub use when::{from_text, to_text};
 

@@ -5,7 +5,7 @@ mod support;
 
 use kstrobe_fake_api::{FakeApi, Fault};
 use kstrobe_kube::custom::{
-    CAPTURES, CaptureState, NodeCapture, PROBES, Probe, Reporter, Step, capture, node_labels, probe, watched,
+    CAPTURES, CaptureState, Kind, NodeCapture, PROBES, Probe, Reporter, Step, capture, node_labels, probe, watched,
 };
 use kstrobe_kube::watch::{Change, follow};
 use kstrobe_kube::{Client, Counters};
@@ -26,10 +26,10 @@ fn captures(api: &FakeApi) -> Value {
     api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", "slow").unwrap()
 }
 
-fn reporter(client: Client) -> Reporter {
+fn reporter(client: Client, kind: Kind) -> Reporter {
     let backoff =
         kstrobe_kube::watch::backoff::Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(100) };
-    Reporter { client, counters: Arc::new(Counters::default()), backoff }
+    Reporter { client, counters: Arc::new(Counters::default()), kind, backoff, settle: Duration::from_millis(20) }
 }
 
 /// What the node has to write, given what it has.
@@ -52,13 +52,13 @@ async fn many_nodes_write_into_one_object() {
     let client = client(&api);
     let mut tasks = Vec::new();
     for number in 0..20 {
-        let (made, reporter) = (made.clone(), reporter(client.clone()));
+        let (made, reporter) = (made.clone(), reporter(client.clone(), Kind::Capture));
         tasks.push(tokio::spawn(async move {
             let node = format!("node-{number}");
             for state in [CaptureState::Running, if number == 7 { CaptureState::Failed } else { CaptureState::Done }] {
                 let message = (state == CaptureState::Running).then_some("recording");
                 for report in reports(&made, &node, own(state, message)) {
-                    reporter.capture(&report).await.unwrap();
+                    reporter.write(&report).await.unwrap();
                 }
             }
             reporter.counters.counts()
@@ -88,7 +88,7 @@ async fn many_nodes_write_into_one_object() {
 async fn entries_are_written_in_spite_of_failures() {
     let api = FakeApi::start();
     let made = api.put(object("Capture", json!({"capture": {"events": ["sched"]}})));
-    let reporter = reporter(client(&api));
+    let reporter = reporter(client(&api), Kind::Capture);
     for fault in [
         Fault::Status(409, "Conflict", "Operation cannot be fulfilled: the object has been modified"),
         Fault::TooMany(1),
@@ -98,7 +98,7 @@ async fn entries_are_written_in_spite_of_failures() {
         api.next("patch captures/status", fault);
     }
     let report = reports(&made, "node-a", own(CaptureState::Done, None)).remove(0);
-    reporter.capture(&report).await.unwrap();
+    reporter.write(&report).await.unwrap();
     assert_eq!(captures(&api)["status"]["nodes"]["node-a"]["state"], "Done");
     let counts = reporter.counters.counts();
     let failures: Vec<u64> = ["conflict", "throttled", "server_error", "connection"]
@@ -109,7 +109,7 @@ async fn entries_are_written_in_spite_of_failures() {
 
     // Somebody else's change between an entry and the sums.
     api.forbid("patch captures/status");
-    let error = reporter.capture(&report).await.unwrap_err();
+    let error = reporter.write(&report).await.unwrap_err();
     assert_eq!(error.reason(), "forbidden");
     api.permit("patch captures/status");
 
@@ -117,10 +117,10 @@ async fn entries_are_written_in_spite_of_failures() {
     api.remove(&made);
     let other = api.put(object("Capture", json!({"capture": {"events": ["net"]}})));
     assert_ne!(made["metadata"]["uid"], other["metadata"]["uid"]);
-    reporter.capture(&report).await.unwrap();
+    reporter.write(&report).await.unwrap();
     assert_eq!(captures(&api)["status"], Value::Null);
     api.remove(&other);
-    reporter.capture(&report).await.unwrap();
+    reporter.write(&report).await.unwrap();
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn objects_are_watched_in_their_namespace() {
     api.put(object("Probe", json!({"probe": {"name": "x"}})));
     let Some(Change::Seen(second)) = changes.recv().await else { panic!("no change") };
     assert_eq!((second.head.generation, second.spec.unwrap().probe), (2, Some(json!({"name": "x"}))));
-    let reporter = reporter(client(&api));
+    let reporter = reporter(client(&api), Kind::Probe);
     let me = kstrobe_kube::custom::Me { node: "node-a", labels: &BTreeMap::new(), pods: &[] };
     let now = probe::read(&api.get("apis/kstrobe.dev/v1alpha1/probes", "kstrobe", "slow").unwrap()).unwrap();
     let state = kstrobe_kube::custom::NodeProbe {
@@ -150,7 +150,7 @@ async fn objects_are_watched_in_their_namespace() {
     };
     let has = BTreeMap::from([(now.head.uid.clone(), state)]);
     for report in probe::reports(std::slice::from_ref(&now), &me, &has) {
-        reporter.probe(&report).await.unwrap();
+        reporter.write(&report).await.unwrap();
     }
     let Some(Change::Seen(third)) = changes.recv().await else { panic!("no change") };
     assert_eq!(third.nodes["node-a"].message.as_deref(), Some("no such hook"));

@@ -52,12 +52,13 @@ pub const HEALTH: &[Health] = &[
         name: "KstrobeAgentsAbsent",
         severity: "critical",
         held_for: "10m",
-        signal: "up{JOB}",
-        wrong: "absent",
-        summary: "Prometheus has no kstrobe agent to scrape.",
+        // Agents that push have no `up`.
+        signal: "up{JOB} or kstrobe_build_info{JOB}",
+        wrong: "absent(up{JOB}) and absent(kstrobe_build_info{JOB})",
+        summary: "Prometheus has no kstrobe agent to scrape, and none pushes.",
         description: "No target has this job: the scrape configuration or the agents' discovery is broken.",
         fires: &[(r#"up{job="other", instance="n1:9779"}"#, "1x130")],
-        silent: &[(r#"up{job="kstrobe", instance="n1:9779"}"#, "0x130")],
+        silent: &[(r#"kstrobe_build_info{job="kstrobe", instance="n1"}"#, "1x130")],
         labels: &[ON[0]],
         value: "1",
     },
@@ -79,7 +80,8 @@ pub const HEALTH: &[Health] = &[
         severity: "warning",
         held_for: "10m",
         signal: "count by (job, instance, probe) (kstrobe_probe_attached{JOB})",
-        wrong: "count by (job, instance, probe) (kstrobe_probe_attached{JOB} == 0)",
+        // What its budget keeps off its hooks has an alert of its own.
+        wrong: r#"count by (job, instance, probe) (kstrobe_probe_attached{JOB, reason!="over its budget"} == 0)"#,
         summary: "Probe {{ $labels.probe }} does not run whole at {{ $labels.instance }}.",
         description: "VALUE of its hooks are not attached; the label `reason` of kstrobe_probe_attached says why.",
         fires: &[
@@ -87,7 +89,13 @@ pub const HEALTH: &[Health] = &[
             (r#"kstrobe_probe_attached{job="kstrobe", instance="n1:9779", probe="softirq", hook="b"}"#, "1x130"),
             (r#"kstrobe_probe_attached{job="kstrobe", instance="n1:9779", probe="softirq", hook="c"}"#, "0x130"),
         ],
-        silent: &[(r#"kstrobe_probe_attached{job="kstrobe", instance="n1:9779", probe="softirq", hook="a"}"#, "1x130")],
+        silent: &[
+            (r#"kstrobe_probe_attached{job="kstrobe", instance="n1:9779", probe="softirq", hook="a"}"#, "1x130"),
+            (
+                r#"kstrobe_probe_attached{job="kstrobe", instance="n1:9779", probe="flood", hook="a", reason="over its budget"}"#,
+                "0x130",
+            ),
+        ],
         labels: &ON_PROBE,
         value: "2",
     },
@@ -358,7 +366,6 @@ impl Health {
     /// Its query.
     pub fn expr(&self) -> String {
         let text = match self.wrong {
-            "absent" => format!("absent({})", self.signal),
             whole if whole.contains("JOB") => whole.to_owned(),
             compared => format!("{} {compared}", self.signal),
         };

@@ -116,11 +116,6 @@ impl Course {
         }
     }
 
-    /// Whether it was told to stop.
-    pub fn ends(&self) -> bool {
-        self.stop.is_some()
-    }
-
     /// One last report, and no more than `patience` for it. It does not wait for a pause.
     pub fn stop(&mut self, now: Duration, patience: Duration) {
         if self.stop.is_none() {

@@ -4,11 +4,10 @@ use crate::door::Service;
 use crate::records::{Queue, Source};
 use crate::run::Read;
 use crate::settings::Receiver;
-use crate::stock::{Stock, TakenIn};
+use crate::stock::{Legacy, Stock, TakenIn};
 use crate::usage::Shared;
 use kstrobe_export::Part;
 use kstrobe_export::otlp::Resource;
-use kstrobe_export::snapshot::Snapshot;
 use std::sync::Arc;
 
 /// Where it comes from, and what of it waits.
@@ -18,9 +17,9 @@ pub(crate) enum Goods {
 }
 
 impl Goods {
-    /// Differences are to `base`, or to nothing.
-    pub(crate) fn reports(receiver: &Receiver, read: Read, base: Option<&Snapshot>) -> Goods {
-        Goods::Reports { read, stock: Box::new(Stock::new(receiver).since(base)) }
+    /// Differences go on from `legacy`.
+    pub(crate) fn reports(receiver: &Receiver, read: Read, legacy: Legacy) -> Goods {
+        Goods::Reports { read, stock: Box::new(Stock::new(receiver).since(legacy)) }
     }
 
     pub(crate) fn records(receiver: &Receiver, service: Service, source: Arc<dyn Source>) -> Goods {
@@ -51,10 +50,10 @@ impl Goods {
         }
     }
 
-    /// Up to where differences were told.
-    pub(crate) fn told(&self) -> Option<&Snapshot> {
+    /// What another may go on from; then nothing is left here.
+    pub(crate) fn leave(&mut self) -> Option<Legacy> {
         match self {
-            Goods::Reports { stock, .. } => stock.told(),
+            Goods::Reports { stock, .. } => stock.leave(),
             Goods::Records { .. } => None,
         }
     }

@@ -21,6 +21,6 @@ mod trouble;
 pub mod usage;
 
 pub use records::Outlet;
-pub use run::{Pusher, Reading, Watch, start, start_logs, start_traces};
+pub use run::{Legacy, Pusher, Reading, Watch, start, start_logs, start_traces};
 pub use settings::{Kind, Receiver};
 pub use usage::Usage;

@@ -7,10 +7,9 @@ use crate::goods::Goods;
 use crate::outcome::Outcome;
 use crate::records::{Outlet, Record};
 use crate::settings::Receiver;
-pub use crate::stock::Reading;
+pub use crate::stock::{Legacy, Reading};
 use crate::usage::{Shared, Usage};
 use kstrobe_export::otlp::{logs, spans};
-use kstrobe_export::snapshot::Snapshot;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -30,8 +29,8 @@ pub type Read = Arc<dyn Fn() -> Reading + Send + Sync>;
 #[derive(Clone)]
 struct Stop {
     patience: Duration,
-    /// Hears up to where differences were told, once the last report has been made.
-    heir: Option<Sender<Snapshot>>,
+    /// Gets what waits instead of the receiver.
+    heir: Option<Sender<Legacy>>,
 }
 
 /// A running task.
@@ -42,21 +41,22 @@ pub struct Pusher {
 }
 
 /// Starts sending. The first report comes after a random part of the interval, so that the agents of a fleet do not
-/// all send at once. Differences are to `base`, or to nothing.
-pub fn start(receiver: Receiver, read: Read, base: Option<&Snapshot>, runtime: &Handle) -> Pusher {
+/// all send at once. Differences go on from `legacy`.
+pub fn start(receiver: Receiver, read: Read, legacy: Legacy, runtime: &Handle) -> Pusher {
     let first = receiver.interval.mul_f64(random());
-    begin(receiver, read, base, runtime, first)
+    begin(receiver, read, legacy, runtime, first)
 }
 
 /// The same with the first report after this time.
 pub fn start_at(receiver: Receiver, read: Read, runtime: &Handle, first: Duration) -> Pusher {
-    begin(receiver, read, None, runtime, first)
+    begin(receiver, read, Legacy::default(), runtime, first)
 }
 
-fn begin(receiver: Receiver, read: Read, base: Option<&Snapshot>, runtime: &Handle, first: Duration) -> Pusher {
-    let goods = Goods::reports(&receiver, read, base);
+fn begin(receiver: Receiver, read: Read, legacy: Legacy, runtime: &Handle, first: Duration) -> Pusher {
+    let goods = Goods::reports(&receiver, read, legacy);
     let course = Course::new(receiver.interval, receiver.retry, goods.replaces(), first);
     let shared = Shared::new(&receiver.name);
+    goods.count(&shared);
     spawn(Task::new(receiver, shared, course), goods, runtime)
 }
 
@@ -95,6 +95,11 @@ fn spawn(task: Task, goods: Goods, runtime: &Handle) -> Pusher {
 pub struct Watch(Shared);
 
 impl Watch {
+    /// Whether both are of one task.
+    pub fn is(&self, other: &Watch) -> bool {
+        self.0.is(&other.0)
+    }
+
     /// What became of the points until now.
     pub fn usage(&self) -> Usage {
         self.0.lock().clone()
@@ -112,9 +117,9 @@ impl Pusher {
         Watch(self.shared.clone())
     }
 
-    /// Begins the end, which [`Pusher::stop`] waits for. Gives soon up to where differences were told: whoever goes on from there
-    /// tells each count once.
-    pub fn bequeath(&self, patience: Duration) -> std::sync::mpsc::Receiver<Snapshot> {
+    /// Begins the end, which [`Pusher::stop`] waits for. Differences are sent no more, those that wait neither: who goes on from there
+    /// does. A request under way may take `patience`, then it counts as not arrived.
+    pub fn bequeath(&self, patience: Duration) -> std::sync::mpsc::Receiver<Legacy> {
         let (heir, heard) = channel();
         self.begin_end(Stop { patience, heir: Some(heir) });
         heard
@@ -163,11 +168,14 @@ impl Task {
         loop {
             let now = self.began.elapsed();
             match self.course.next(now) {
-                Next::Read => match self.report(goods, &stopped).await {
+                Next::Read => match self.report(goods).await {
                     Some(back) => goods = back,
                     None => return,
                 },
-                Next::Send => self.send(&mut goods).await,
+                Next::Send => tokio::select! {
+                    () = self.send(&mut goods) => {}
+                    () = impatience(stopped.clone()) => {}
+                },
                 Next::Wait(until) => {
                     tokio::select! {
                         () = tokio::time::sleep(until.saturating_sub(now)) => {}
@@ -179,6 +187,16 @@ impl Task {
                 }
                 Next::Finished => return,
             }
+            let heir = stopped.borrow().as_ref().and_then(|stop| stop.heir.clone());
+            if let Some(heir) = heir
+                && let Some(legacy) = goods.leave()
+            {
+                // Else it waited no longer, and what is noted as waiting is lost.
+                if heir.send(legacy).is_ok() {
+                    goods.count(&self.shared);
+                }
+                return;
+            }
             let patience = stopped.borrow().as_ref().map(|stop| stop.patience);
             if let Some(patience) = patience.or((!listening).then_some(Duration::ZERO)) {
                 self.course.stop(self.began.elapsed(), patience);
@@ -187,7 +205,7 @@ impl Task {
     }
 
     /// Gives the goods back, with a report or without; `None` when the runtime ends.
-    async fn report(&mut self, mut goods: Goods, stopped: &watch::Receiver<Option<Stop>>) -> Option<Goods> {
+    async fn report(&mut self, mut goods: Goods) -> Option<Goods> {
         // Reading and encoding are work: both are done away from the threads that serve.
         let work = tokio::task::spawn_blocking(move || {
             // What was kept for differences is as it was when reading fails.
@@ -207,12 +225,6 @@ impl Task {
                 receiver = self.receiver.name,
                 "no report: this is an error in kstrobe, please report it with the lines above"
             ),
-        }
-        // Only the report that is made at the end is the last.
-        let heir = if self.course.ends() { stopped.borrow().as_ref().and_then(|stop| stop.heir.clone()) } else { None };
-        if let (Some(heir), Some(base)) = (heir, goods.told()) {
-            // Who did not wait so long does without.
-            let _ = heir.send(base.clone());
         }
         // A report takes the place of the one that was to be tried again; records join those before them.
         self.retrying &= goods.service() != Service::Metrics;
@@ -294,6 +306,19 @@ impl Task {
             self.said = Some(reason);
         }
         verdict
+    }
+}
+
+/// Ends when somebody waits for what is not sent yet, and has waited long enough.
+async fn impatience(mut stopped: watch::Receiver<Option<Stop>>) {
+    let patience = match stopped.wait_for(|stop| stop.as_ref().is_some_and(|stop| stop.heir.is_some())).await {
+        Ok(stop) => stop.as_ref().map(|stop| stop.patience),
+        Err(_) => None,
+    };
+    match patience {
+        Some(patience) => tokio::time::sleep(patience).await,
+        // Nobody is left who could ask.
+        None => std::future::pending().await,
     }
 }
 

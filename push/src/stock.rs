@@ -28,6 +28,15 @@ pub struct TakenIn {
     pub dropped: u64,
 }
 
+/// How far differences were told by one task, for the one that goes on from there: each count is told once.
+#[derive(Clone, Debug, Default)]
+pub struct Legacy {
+    /// The snapshot that the next is compared to; without one all counts are new.
+    pub base: Option<Snapshot>,
+    /// Differences up to there that did not arrive.
+    pub unsent: Option<Snapshot>,
+}
+
 /// Requests that wait.
 #[derive(Debug)]
 pub struct Stock {
@@ -71,15 +80,31 @@ impl Stock {
         }
     }
 
-    /// The same whose first differences are to this, where they are to nothing otherwise.
-    pub fn since(mut self, base: Option<&Snapshot>) -> Stock {
-        self.base = base.filter(|_| !self.replaces()).cloned();
+    /// The same that goes on from there, if it is sent differences.
+    pub fn since(mut self, legacy: Legacy) -> Stock {
+        if !self.replaces() {
+            let requests = |unsent| otlp::requests(unsent, &[], &self.resource, Temporality::Delta);
+            self.parts = legacy.unsent.as_ref().map(requests).unwrap_or_default().into();
+            (self.base, self.unsent) = (legacy.base, legacy.unsent);
+        }
         self
     }
 
-    /// Up to where differences were taken in.
-    pub fn told(&self) -> Option<&Snapshot> {
-        self.base.as_ref()
+    /// Gives what there is to go on from, and has nothing any more. `None` where each report says all.
+    pub fn leave(&mut self) -> Option<Legacy> {
+        if self.replaces() {
+            return None;
+        }
+        let unsent = self.waiting();
+        self.parts.clear();
+        Some(Legacy { base: self.base.take(), unsent })
+    }
+
+    /// Takes out the differences that the requests that wait are made of.
+    fn waiting(&mut self) -> Option<Snapshot> {
+        let unsent = self.unsent.take().filter(|_| !self.parts.is_empty())?;
+        let waiting: Vec<Run> = self.parts.iter().flat_map(|part| part.runs.iter().cloned()).collect();
+        Some(delta::slice(&unsent, &waiting))
     }
 
     /// Whether a later report says all that an earlier one would.
@@ -105,9 +130,8 @@ impl Stock {
             self.parts = otlp::requests(&snapshot, &exemplars, &self.resource, Temporality::Cumulative).into();
         } else {
             let mut new = delta::difference(self.base.as_ref(), &snapshot);
-            if let Some(unsent) = self.unsent.take().filter(|_| !self.parts.is_empty()) {
-                let waiting: Vec<Run> = self.parts.iter().flat_map(|part| part.runs.iter().cloned()).collect();
-                let (all, lost) = delta::merge(&delta::slice(&unsent, &waiting), &new, self.most_bytes);
+            if let Some(unsent) = self.waiting() {
+                let (all, lost) = delta::merge(&unsent, &new, self.most_bytes);
                 taken.dropped = lost;
                 new = all;
             }

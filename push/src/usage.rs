@@ -27,6 +27,20 @@ pub struct Usage {
     pub last_success: Option<SystemTime>,
 }
 
+impl Usage {
+    /// Adds the totals of another; what is of the moment stays.
+    pub fn add(&mut self, other: &Usage) {
+        let add = |to: &mut BTreeMap<&'static str, u64>, from: &BTreeMap<&'static str, u64>| {
+            from.iter().for_each(|(reason, count)| *to.entry(reason).or_default() += count);
+        };
+        self.sent += other.sent;
+        self.retried += other.retried;
+        self.superseded += other.superseded;
+        add(&mut self.failed, &other.failed);
+        add(&mut self.dropped, &other.dropped);
+    }
+}
+
 /// The same, shared between who sends and who asks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Arc<Mutex<Usage>>);
@@ -34,6 +48,10 @@ pub(crate) struct Shared(Arc<Mutex<Usage>>);
 impl Shared {
     pub(crate) fn new(receiver: &str) -> Shared {
         Shared(Arc::new(Mutex::new(Usage { receiver: receiver.to_owned(), ..Usage::default() })))
+    }
+
+    pub(crate) fn is(&self, other: &Shared) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Usage> {

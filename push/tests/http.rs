@@ -144,19 +144,29 @@ async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn differences_go_on_where_they_ended() {
+    // One that answers now and then, and one that takes a connection and never answers.
     let receiving = Receiving::start(&["200 OK", "503 Down"]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let source = Counting::new();
-    let receiver = receiver(Kind::OtlpHttp, &format!("http://{}", receiving.address), Temporality::Delta);
-    let old = push(receiver.clone(), &source);
+    let to = |address| receiver(Kind::OtlpHttp, &format!("http://{address}"), Temporality::Delta);
+    let first = push(to(receiving.address), &source);
     until("two reports", || taken(&receiving).len() >= 2).await;
-    let told = old.bequeath(PATIENCE);
-    let base = tokio::task::spawn_blocking(move || told.recv_timeout(PATIENCE).unwrap()).await.unwrap();
-    let read = source.clone();
-    let new = kstrobe_push::start(receiver, Arc::new(move || read.read()), Some(&base), &Handle::current());
-    assert!(old.stop(PATIENCE).await.dropped.is_empty());
+    let go_on = async |old: Pusher, patience: Duration, address| {
+        let left = old.bequeath(patience);
+        let legacy = tokio::task::spawn_blocking(move || left.recv_timeout(PATIENCE).unwrap()).await.unwrap();
+        let waits = legacy.unsent.is_some();
+        let usage = old.stop(PATIENCE).await;
+        assert!(usage.dropped.is_empty() && usage.queue_points == 0, "{usage:?}");
+        let read = source.clone();
+        (kstrobe_push::start(to(address), Arc::new(move || read.read()), legacy, &Handle::current()), waits)
+    };
+    let (second, _) = go_on(first, PATIENCE, silent.local_addr().unwrap()).await;
+    until("a report that waits", || second.usage().queue_points > 0).await;
+    let (third, waits) = go_on(second, Duration::from_millis(100), receiving.address).await;
+    assert!(waits, "what the silent one did not take");
     let before = taken(&receiving).len();
     until("two more", || taken(&receiving).len() >= before + 2).await;
-    assert!(new.stop(PATIENCE).await.dropped.is_empty());
+    assert!(third.stop(PATIENCE).await.dropped.is_empty());
     let arrived = taken(&receiving).iter().map(values).fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
     let counted = source.grown.load(Ordering::SeqCst);
     assert_eq!(arrived, (counted as i64, counted));

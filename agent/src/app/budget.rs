@@ -22,6 +22,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_sec
 /// A probe that kept its budget for so long is trusted as at first.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 
+/// Why a probe is off its hooks, in few words that do not change: an alert goes by them.
+pub const AWAY: &str = "over its budget";
+
 /// What the programs of a probe cost in one window, all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {

@@ -1,5 +1,6 @@
 //! What leaves by exporters besides reports: where single events and captures are handed over, and what became of all of it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -15,13 +16,23 @@ use crate::capture::spans::{About, spans};
 use crate::capture::store::Capture;
 use crate::events::line::Event;
 use crate::events::log;
+use crate::telemetry::ExportUse;
 
 /// The ways out, as exporters are now.
 #[derive(Default)]
 pub(super) struct Exports {
-    /// Of every task that sends.
-    watches: Mutex<Vec<Watch>>,
+    sending: Mutex<Sending>,
     outlets: RwLock<Outlets>,
+}
+
+/// Tasks that send, and what is left of those that did.
+#[derive(Default)]
+struct Sending {
+    running: Vec<Watch>,
+    /// Their last reports are under way.
+    ending: Vec<Watch>,
+    /// Totals by name.
+    ended: BTreeMap<String, Usage>,
 }
 
 /// Those that were asked for.
@@ -32,15 +43,36 @@ pub(super) struct Outlets {
 }
 
 impl Exports {
-    /// From now on these.
+    /// From now on these. Those that were before are in their last reports.
     pub fn set(&self, watches: Vec<Watch>, outlets: Outlets) {
-        *lock(&self.watches) = watches;
+        let mut sending = lock(&self.sending);
+        let before = std::mem::replace(&mut sending.running, watches);
+        let over = before.into_iter().filter(|old| !sending.running.iter().any(|new| new.is(old)));
+        let over: Vec<Watch> = over.collect();
+        sending.ending.extend(over);
+        drop(sending);
         *self.outlets.write().unwrap_or_else(PoisonError::into_inner) = outlets;
     }
 
-    /// What became of what was sent.
-    pub fn usage(&self) -> Vec<Usage> {
-        lock(&self.watches).iter().map(Watch::usage).collect()
+    /// Its last report was sent, or given up.
+    pub fn ended(&self, watch: &Watch) {
+        let mut sending = lock(&self.sending);
+        sending.running.retain(|running| !running.is(watch));
+        sending.ending.retain(|ending| !ending.is(watch));
+        add(&mut sending.ended, &watch.usage());
+    }
+
+    /// What became of what was sent. Whoever takes over the name of another goes on with its totals.
+    pub fn usage(&self) -> ExportUse {
+        let sending = lock(&self.sending);
+        let mut past = sending.ended.clone();
+        sending.ending.iter().for_each(|ending| add(&mut past, &ending.usage()));
+        let now = sending.running.iter().map(|running| {
+            let mut usage = running.usage();
+            past.remove(&usage.receiver).iter().for_each(|before| usage.add(before));
+            usage
+        });
+        ExportUse { now: now.collect(), past: past.into_values().collect() }
     }
 
     fn outlets(&self) -> Outlets {
@@ -70,6 +102,11 @@ impl Exports {
             Err(reason) => tracing::error!(capture = capture.id, reason, "it is not sent as spans"),
         }
     }
+}
+
+fn add(totals: &mut BTreeMap<String, Usage>, usage: &Usage) {
+    let fresh = || Usage { receiver: usage.receiver.clone(), ..Usage::default() };
+    totals.entry(usage.receiver.clone()).or_insert_with(fresh).add(usage);
 }
 
 fn made(capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) -> Result<Vec<spans::Span>, String> {

@@ -108,6 +108,8 @@ struct App {
     /// Label texts; also the lock that keeps reads of probes one at a time. Who needs both takes this one first.
     names: Mutex<Names>,
     telemetry: Telemetry,
+    /// Whoever reads everything has it until that is told. It is taken before all others.
+    turn: Mutex<()>,
     /// Scrapes that want iterators to be read.
     demand: iterate::Demand,
     /// Rules and captures, and who may ask for them.
@@ -319,6 +321,7 @@ impl App {
             probes: RwLock::default(),
             names: Mutex::new(Names::new().with_owners(owners.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),
+            turn: Mutex::default(),
             demand: iterate::Demand::default(),
             captures: RwLock::new(captures),
             events: Mutex::default(),
@@ -381,6 +384,8 @@ impl App {
     /// Reads everything; the agent's own metrics describe the same moment.
     fn snapshot(&self) -> (Snapshot, Vec<Exemplar>) {
         self.demand.fresh();
+        // Of two that read at once, the one with the older counts must not have the last word.
+        let _turn = lock(&self.turn);
         let now = Moment::now();
         let mut families = Vec::new();
         let mut observed = Observed::default();

@@ -12,7 +12,7 @@ use kstrobe_ebpf::typed::{Attach, Decoder};
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
-use super::budget::{Budget, Order};
+use super::budget::{AWAY, Budget, Order};
 use super::events::Unread;
 use super::iterate::Iterated;
 use super::poll::Poll;
@@ -21,6 +21,7 @@ use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
 use super::workloads::Matching;
 use crate::binaries::find::World;
 use crate::cli::log;
+use crate::handed;
 use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
 use crate::kernel::load::{self, Loader};
 use crate::kernel::uprobe;
@@ -96,7 +97,8 @@ impl Running {
     /// was not said before.
     pub fn scrape(&mut self, names: &mut Names, now: Moment, observed: &mut Observed, told: &Telemetry) -> Vec<Family> {
         let name = self.outline.name.clone();
-        let reason = self.reason();
+        // A label's text with numbers in it would be another series after each measurement.
+        let reason = if self.away().is_some() { AWAY.to_owned() } else { self.reason() };
         observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
             probe: name.clone(),
             one_of: b.one_of(),
@@ -369,6 +371,7 @@ impl Running {
             name: self.outline.name.clone(),
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
+            of_cluster: handed::is_handed(&self.outline.pack),
             hooks: self.hooks.iter().map(hook).collect(),
             files: self.files(),
             choices: self.choices.iter().map(choice).collect(),
@@ -407,11 +410,16 @@ impl Running {
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
             Engine::Traced(t) => t.failure(),
             Engine::Waiting(w) => w.reason.clone(),
-            Engine::Attached(a) => match self.budget.as_ref().filter(|b| b.away_until().is_some()) {
-                Some(away) => away.text(),
+            Engine::Attached(a) => match self.away() {
+                Some(budget) => budget.text(),
                 None => a.user().map(UserHooks::reason).unwrap_or_default(),
             },
         }
+    }
+
+    /// Its budget, while that keeps it off its hooks.
+    fn away(&self) -> Option<&Budget> {
+        self.budget.as_ref().filter(|budget| budget.away_until().is_some())
     }
 
     fn files(&self) -> Vec<String> {

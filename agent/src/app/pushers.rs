@@ -3,24 +3,28 @@
 use super::exports::Outlets;
 use super::{App, lock};
 use kstrobe_export::otlp::{Temporality, logs, spans};
-use kstrobe_export::snapshot::Snapshot;
-use kstrobe_export::{Format, own};
-use kstrobe_push::{Kind, Outlet, Pusher, Reading, Receiver};
+use kstrobe_export::{
+    Format,
+    own::{self, Beginnings},
+};
+use kstrobe_push::{Kind, Legacy, Outlet, Pusher, Reading, Receiver};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 /// How long last reports may take, all at once.
 const LAST_REPORTS: Duration = Duration::from_secs(5);
+/// How long a request under way may still take when another takes over what waits: less than anybody waits for that.
+const HANDING_OVER: Duration = Duration::from_secs(3);
 
 /// What runs.
 pub(super) struct Pushers {
     app: Arc<App>,
     runtime: Handle,
-    /// When the agent's own counts began.
-    since: SystemTime,
+    /// When each of the agent's own counts began.
+    beginnings: Arc<Mutex<Beginnings>>,
     running: Mutex<Vec<Sending>>,
     /// Last reports of those that are not asked for any more.
     ending: Mutex<Vec<JoinHandle<()>>>,
@@ -46,17 +50,19 @@ impl Pushers {
     /// None yet.
     pub fn new(app: Arc<App>, runtime: Handle) -> Pushers {
         let (running, ending) = Default::default();
-        Pushers { app, runtime, since: SystemTime::now(), running, ending }
+        let beginnings = Arc::new(Mutex::new(Beginnings::new(SystemTime::now())));
+        Pushers { app, runtime, beginnings, running, ending }
     }
 
     /// From now on these are sent to, as if there had been nobody before.
     pub fn begin(&self, receivers: Vec<Receiver>) {
-        *lock(&self.running) = receivers.into_iter().map(|receiver| self.start(receiver, None)).collect();
+        let start = |receiver| self.start(receiver, Legacy::default());
+        *lock(&self.running) = receivers.into_iter().map(start).collect();
         self.publish();
     }
 
     /// From now on these are sent to. Those that were before go on untouched with what they keep, the others send a last report.
-    /// Differences begin where those of the same name ended, else with this moment.
+    /// Differences go on where those to the same receiver ended, with those that wait, else they begin with this moment.
     pub fn renew(&self, receivers: Vec<Receiver>) -> Changes {
         let mut changes = Changes::default();
         let mut running = lock(&self.running);
@@ -66,7 +72,11 @@ impl Pushers {
             Some(before.swap_remove(at))
         };
         let kept: Vec<Option<Sending>> = receivers.iter().map(&mut same).collect();
-        for (receiver, kept) in receivers.into_iter().zip(kept) {
+        // All are asked before one is waited for.
+        let left: Vec<_> = receivers.iter().map(|new| predecessor(new, &before, &receivers)).collect();
+        let left: Vec<_> = left.into_iter().map(|old| Some(old?.reports.bequeath(HANDING_OVER))).collect();
+        let at_latest = Instant::now() + LAST_REPORTS;
+        for ((receiver, kept), left) in receivers.into_iter().zip(kept).zip(left) {
             running.push(match kept {
                 Some(sending) => {
                     changes.kept += 1;
@@ -74,8 +84,10 @@ impl Pushers {
                 }
                 None => {
                     changes.started += 1;
-                    let base = differs(&receiver).then(|| self.base(&receiver, &before));
-                    self.start(receiver, base.as_ref())
+                    let patience = at_latest.saturating_duration_since(Instant::now());
+                    let left = left.and_then(|left| left.recv_timeout(patience).ok());
+                    let legacy = left.unwrap_or_else(|| self.legacy(&receiver));
+                    self.start(receiver, legacy)
                 }
             });
         }
@@ -86,16 +98,16 @@ impl Pushers {
         ending.retain(|last| !last.is_finished());
         for sending in before {
             tracing::info!(exporter = sending.receiver.name, "sent to no more: the configuration has changed");
-            ending.extend(sending.into_pushers().map(|pusher| self.runtime.spawn(end(pusher))));
+            let end = |pusher| self.runtime.spawn(end(self.app.clone(), pusher));
+            ending.extend(sending.into_pushers().map(end));
         }
         changes
     }
 
-    /// Where differences begin.
-    fn base(&self, receiver: &Receiver, before: &[Sending]) -> Snapshot {
-        let old = before.iter().find(|old| old.receiver.name == receiver.name && differs(&old.receiver));
-        let told = old.and_then(|old| old.reports.bequeath(LAST_REPORTS).recv_timeout(LAST_REPORTS).ok());
-        told.unwrap_or_else(|| reading(&self.app, self.since).snapshot)
+    /// Where differences begin that nobody has told before.
+    fn legacy(&self, receiver: &Receiver) -> Legacy {
+        let now = || reading(&self.app, &self.beginnings).snapshot;
+        Legacy { base: differs(receiver).then(now), unsent: None }
     }
 
     /// Lets the rest of the agent know what runs.
@@ -109,15 +121,15 @@ impl Pushers {
         self.app.exports.set(watches, outlets);
     }
 
-    fn start(&self, receiver: Receiver, base: Option<&Snapshot>) -> Sending {
+    fn start(&self, receiver: Receiver, legacy: Legacy) -> Sending {
         let Receiver { name, logs, traces, .. } = &receiver;
         tracing::info!(exporter = name, url = receiver.shown(), logs, traces, "sending");
-        let (app, since) = (self.app.clone(), self.since);
-        let read = Arc::new(move || reading(&app, since));
+        let (app, beginnings) = (self.app.clone(), self.beginnings.clone());
+        let read = Arc::new(move || reading(&app, &beginnings));
         Sending {
             logs: receiver.logs.then(|| kstrobe_push::start_logs(&receiver, &self.runtime)),
             traces: receiver.traces.then(|| kstrobe_push::start_traces(&receiver, &self.runtime)),
-            reports: kstrobe_push::start(receiver.clone(), read, base, &self.runtime),
+            reports: kstrobe_push::start(receiver.clone(), read, legacy, &self.runtime),
             receiver,
         }
     }
@@ -125,7 +137,8 @@ impl Pushers {
     /// One last report each, within a bound.
     pub async fn stop(&self) {
         let running = std::mem::take(&mut *lock(&self.running));
-        let last = running.into_iter().flat_map(Sending::into_pushers).map(|pusher| tokio::spawn(end(pusher)));
+        let end = |pusher| tokio::spawn(end(self.app.clone(), pusher));
+        let last = running.into_iter().flat_map(Sending::into_pushers).map(end);
         let mut last: Vec<_> = last.collect();
         last.append(&mut lock(&self.ending));
         for ended in last {
@@ -147,23 +160,37 @@ impl Sending {
     }
 }
 
+/// Who told differences to this receiver until now: it is where it was, or has its name and is not among the others.
+fn predecessor<'a>(new: &Receiver, before: &'a [Sending], all: &[Receiver]) -> Option<&'a Sending> {
+    let find = |is: &dyn Fn(&Receiver) -> bool| {
+        before.iter().find(|old| differs(new) && differs(&old.receiver) && is(&old.receiver))
+    };
+    let goes_on = |old: &Receiver| all.iter().any(|other| other.url == old.url);
+    find(&|old| old.url == new.url).or_else(|| find(&|old| old.name == new.name && !goes_on(old)))
+}
+
 /// Whether it is sent differences.
 fn differs(receiver: &Receiver) -> bool {
     receiver.kind != Kind::RemoteWrite && receiver.temporality == Temporality::Delta
 }
 
-async fn end(pusher: Pusher) {
+async fn end(app: Arc<App>, pusher: Pusher) {
+    let watch = pusher.watch();
     let usage = pusher.stop(LAST_REPORTS).await;
+    app.exports.ended(&watch);
     if let Some(points) = usage.dropped.get("stopped") {
         tracing::warn!(exporter = usage.receiver, points, "the last report did not arrive");
     }
 }
 
-fn reading(app: &App, since: SystemTime) -> Reading {
+fn reading(app: &App, beginnings: &Mutex<Beginnings>) -> Reading {
     let (mut snapshot, exemplars) = app.snapshot();
+    // Locked first: counts are told in the order in which they are read.
+    let mut beginnings = lock(beginnings);
     match own::families(&app.telemetry.encode(Format::Protobuf)) {
-        Ok(own) => snapshot.families.append(&mut own::as_families(&own, since)),
+        Ok(own) => snapshot.families.append(&mut beginnings.families(&own, snapshot.at)),
         Err(error) => tracing::error!(%error, "the agent's own metrics are not sent"),
     }
+    drop(beginnings);
     Reading { snapshot, exemplars, native_bucket_limit: app.native_bucket_limit.load(Relaxed) }
 }

@@ -123,7 +123,7 @@ impl Reach {
 
     /// The agents that are asked, and the nodes that have none. Without a choice, all of them when `all` says so.
     async fn targets(&self, door: &Door, all: bool) -> Result<(Vec<Target>, Vec<Missing>), String> {
-        let agents = door.pods(self.agent_namespace.as_deref(), &self.agent_selector).await?;
+        let agents = door.pods(self.agent_namespace.as_deref(), "--agent-namespace", &self.agent_selector).await?;
         if agents.is_empty() {
             let place =
                 self.agent_namespace.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace `{name}`"));
@@ -134,7 +134,7 @@ impl Reach {
         }
         let wanted = match &self.selector {
             Some(selector) => {
-                let pods = door.pods(self.namespace.as_deref(), selector).await?;
+                let pods = door.pods(self.namespace.as_deref(), "--namespace", selector).await?;
                 running(pods, selector)?
             }
             None if !self.nodes.is_empty() => Wanted::Nodes(self.nodes.iter().cloned().collect::<BTreeSet<_>>()),

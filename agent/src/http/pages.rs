@@ -38,13 +38,15 @@ pub fn landing(version: &str, telemetry_path: &str) -> String {
 }
 
 /// `/readyz`: whether every probe is attached, and a line for each that is not and for each mistake in a file. A probe that
-/// its budget holds back has a line too, but takes nothing from readiness: the agent does what it should.
+/// its budget holds back has a line too, but takes nothing from readiness: the agent does what it should. Neither does one that the
+/// cluster asks for: what one node's kernel lacks must not stop a rollout, and its object says so.
 pub fn readiness(status: &Status) -> (bool, String) {
     let probes = &status.probes;
-    let missing: Vec<&ProbeStatus> =
-        probes.iter().filter(|probe| !probe.attached && probe.throttled.is_empty()).collect();
+    let missing = probes.iter().filter(|probe| !probe.attached && probe.throttled.is_empty());
+    let (of_cluster, missing): (Vec<&ProbeStatus>, Vec<&ProbeStatus>) = missing.partition(|probe| probe.of_cluster);
     let throttled = probes.iter().filter(|probe| !probe.throttled.is_empty());
     let throttled: String = throttled.map(|probe| format!("{}: {}\n", probe.name, probe.throttled)).collect();
+    let of_cluster: String = of_cluster.into_iter().map(line).collect();
     let mistakes = match status.mistakes.len() {
         0 => String::new(),
         1 => ", 1 mistake in a file".to_owned(),
@@ -52,19 +54,24 @@ pub fn readiness(status: &Status) -> (bool, String) {
     };
     if missing.is_empty() && mistakes.is_empty() {
         let held = if throttled.is_empty() { "" } else { ", not all with all their events" };
-        return (true, format!("ready: {} probes attached{held}\n{throttled}{}", probes.len(), refused(status)));
+        let away = if of_cluster.is_empty() { "" } else { ", but for these of the cluster" };
+        let head = format!("ready: {} probes attached{held}{away}\n", probes.len());
+        return (true, head + &of_cluster + &throttled + &refused(status));
     }
     let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
-    for probe in missing {
-        let reason = if probe.reason.is_empty() { "no reason known" } else { &probe.reason };
-        text.push_str(&format!("{}: {}\n", probe.name, reason.replace('\n', " ")));
-    }
+    missing.into_iter().for_each(|probe| text.push_str(&line(probe)));
+    text.push_str(&of_cluster);
     for mistake in &status.mistakes {
         text.push_str(&format!("{}\n", mistake.replace('\n', " ")));
     }
     text.push_str(&throttled);
     text.push_str(&refused(status));
     (false, text)
+}
+
+fn line(probe: &ProbeStatus) -> String {
+    let reason = if probe.reason.is_empty() { "no reason known" } else { &probe.reason };
+    format!("{}: {}\n", probe.name, reason.replace('\n', " "))
 }
 
 /// A reload that was refused takes nothing from readiness: what ran before runs on.

@@ -83,6 +83,9 @@ pub struct ProbeStatus {
     /// What its overhead budget holds back, and why; empty when nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub throttled: String,
+    /// Whether a `Probe` object of the cluster asks for it: how it stands is told there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_cluster: bool,
     /// Its hooks.
     pub hooks: Vec<HookStatus>,
     /// What was chosen for it among several ways.

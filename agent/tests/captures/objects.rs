@@ -104,9 +104,52 @@ fn an_object_becomes_a_capture_and_tells_what_came_of_it() {
         world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", name).unwrap()["status"]["nodes"]["n1"].clone()
     };
     assert_eq!((others("others"), others("elsewhere")), (Value::Null, Value::Null));
-    let sums =
-        world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", "mine").unwrap()["status"]["done"].clone();
-    assert_eq!(sums, 1);
+    until("the sums", || {
+        world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", "mine").unwrap()["status"]["done"] == 1
+    });
+}
+
+/// A pod of n1 whose only container runs or not.
+fn pod(namespace: &str, name: &str, app: &str, running: bool) -> Value {
+    let state = if running { json!({"running": {}}) } else { json!({"waiting": {}}) };
+    let id = running.then_some("containerd://0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
+    let container = json!({"name": "main", "containerID": id, "state": state});
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "uid": format!("uid-{namespace}-{name}"), "labels": {"app": app}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+        "status": {"phase": if running { "Running" } else { "Pending" }, "containerStatuses": [container]},
+    })
+}
+
+#[test]
+fn a_selector_of_pods_becomes_the_names_of_those_that_run_here() {
+    let world = world(|api| {
+        let mut elsewhere = pod("shop", "mysql-2", "mysql", true);
+        elsewhere["spec"]["nodeName"] = json!("n2");
+        let (here, waits) = (pod("shop", "mysql-0", "mysql", true), pod("shop", "mysql-1", "mysql", false));
+        let (bank, web) = (pod("bank", "mysql-0", "mysql", true), pod("shop", "web-0", "web", true));
+        for pod in [here, waits, elsewhere, bank, web] {
+            api.put(pod);
+        }
+        let spec = |namespace: Option<&str>, app: &str| {
+            let selector = json!({"matchLabels": {"app": app}});
+            json!({"podSelector": selector, "podNamespace": namespace, "capture": {"events": "quick"}})
+        };
+        api.put(object("shops", spec(Some("shop"), "mysql")));
+        api.put(object("all", spec(None, "mysql")));
+        api.put(object("none", spec(None, "redis")));
+    });
+    let asked = |name: &str| {
+        let done = world.says(name, "Done");
+        let of = |capture: &kstrobe::capture::store::Capture| Some(capture.id.as_str()) == done["id"].as_str();
+        let capture = world.desk.service().list().into_iter().find(of).expect("the capture that the object names");
+        capture.request["pods"].clone()
+    };
+    assert_eq!(asked("shops"), json!(["shop/mysql-0"]));
+    assert_eq!(asked("all"), json!(["bank/mysql-0", "shop/mysql-0"]));
+    let none = world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", "none").unwrap();
+    assert_eq!((&none["status"], world.captures()), (&Value::Null, 2), "a node without such pods says nothing");
 }
 
 #[test]

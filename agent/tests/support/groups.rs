@@ -4,9 +4,11 @@ use super::Folder;
 use kstrobe_witness::groups::mounts;
 pub use kstrobe_witness::groups::unified;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Name of the thread that calls.
@@ -40,10 +42,12 @@ impl Drop for Legacy {
     }
 }
 
-/// A cgroup of the test's own. Removed at its end, with the folders above it that were made for it.
+/// Folders above groups that were made for one of them; others may be in them.
+static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// A cgroup of the test's own. Removed at its end, with the folders above it that were made for groups and have none any more.
 pub struct Group {
     folder: PathBuf,
-    above: Vec<PathBuf>,
 }
 
 impl Group {
@@ -58,9 +62,10 @@ impl Group {
     }
 
     fn at(folder: PathBuf) -> Group {
-        let above = folder.ancestors().skip(1).take_while(|above| !above.exists()).map(Path::to_path_buf).collect();
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        made.extend(folder.ancestors().skip(1).take_while(|above| !above.exists()).map(Path::to_path_buf));
         std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        Group { folder, above }
+        Group { folder }
     }
 
     /// Its folder.
@@ -99,8 +104,14 @@ impl Drop for Group {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Innermost first; one that another test has a group in stays.
-        self.above.iter().for_each(|above| _ = std::fs::remove_dir(above));
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that has another group in it stays, until that goes.
+        for above in self.folder.ancestors().skip(1) {
+            if !made.contains(above) || std::fs::remove_dir(above).is_err() {
+                break;
+            }
+            made.remove(above);
+        }
     }
 }
 

@@ -59,18 +59,26 @@ impl Seen {
         self.series = self.families.values().map(|family| family.labels.len()).sum();
     }
 
-    /// Series that are not in the snapshot, in a stable order. What cannot be compared, as its labels are others now, is
-    /// gone as a whole.
+    /// Series that are not in the snapshot, in a stable order. A receiver knows a series by names and values of labels, in
+    /// whatever order they were.
     pub fn gone(&self, snapshot: &Snapshot) -> Vec<Gone> {
         let now: HashMap<&str, &Family> = snapshot.families.iter().map(|f| (f.about.name.as_str(), f)).collect();
         let mut names: Vec<&String> = self.families.keys().collect();
         names.sort();
         let gone = names.into_iter().filter_map(|name| {
             let family = &self.families[name];
-            let there = now.get(name.as_str()).filter(|now| same(family, &now.about, &now.columns));
-            let live: HashSet<&LabelTexts> =
-                there.iter().flat_map(|family| &family.series).map(|series| &series.labels).collect();
-            let mut labels: Vec<&LabelTexts> = family.labels.iter().filter(|labels| !live.contains(labels)).collect();
+            let mut labels: Vec<&LabelTexts> = match now.get(name.as_str()) {
+                Some(now) if same(family, &now.about, &now.columns) => {
+                    let live: HashSet<&LabelTexts> = now.series.iter().map(|series| &series.labels).collect();
+                    family.labels.iter().filter(|labels| !live.contains(labels)).collect()
+                }
+                Some(now) => {
+                    let named = |labels| named(&now.about, &now.columns, labels);
+                    let live: HashSet<_> = now.series.iter().map(|series| named(&series.labels)).collect();
+                    family.labels.iter().filter(|labels| !live.contains(&family.named(labels))).collect()
+                }
+                None => family.labels.iter().collect(),
+            };
             labels.sort();
             (!labels.is_empty()).then(|| family.gone(&labels))
         });
@@ -78,12 +86,26 @@ impl Seen {
     }
 }
 
+/// Names and values of labels in the order of names, without empty ones, which are none to a receiver.
+fn named<'a>(about: &'a Descriptor, columns: &[u32], labels: &'a LabelTexts) -> Vec<(&'a str, &'a str)> {
+    let texts = columns.iter().map(|column| labels.get(*column as usize).map_or("", |text| text));
+    let named = about.label_names.iter().map(String::as_str).zip(texts);
+    let mut named: Vec<_> = named.filter(|(_, text)| !text.is_empty()).collect();
+    named.sort_unstable();
+    named
+}
+
+/// Whether label texts of both can be compared as they are.
 fn same(family: &SeenFamily, about: &Arc<Descriptor>, columns: &Arc<[u32]>) -> bool {
     let known = &family.about;
     (known.kind, &known.label_names, &*family.columns) == (about.kind, &about.label_names, &**columns)
 }
 
 impl SeenFamily {
+    fn named<'a>(&'a self, labels: &'a LabelTexts) -> Vec<(&'a str, &'a str)> {
+        named(&self.about, &self.columns, labels)
+    }
+
     fn gone(&self, labels: &[&LabelTexts]) -> Gone {
         let series = labels.iter().map(|labels| Series { labels: (*labels).clone(), created: None }).collect();
         let values = Values::Counters(Vec::new());

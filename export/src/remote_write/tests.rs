@@ -2,6 +2,7 @@ use super::*;
 use crate::snapshot::{Link, Number};
 use crate::test_data::{SECOND_NS, at, counters, gauges, histograms, scheme, snapshot};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 fn resource() -> Resource {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -131,6 +132,38 @@ fn series_that_are_gone_are_ended() {
     both.and(Seen::of(&now));
     let nothing = both.gone(&snapshot(20, vec![]));
     assert_eq!(nothing.iter().map(|gone| gone.family.len()).sum::<usize>(), 5);
+}
+
+#[test]
+fn series_whose_labels_come_in_another_order_or_with_empty_ones_live_on() {
+    let family = |names: &[&str], columns: &[u32], rows: &[&[&str]]| {
+        let mut family = counters("kstrobe_x_total", "", &[]);
+        let about = Arc::make_mut(&mut family.about);
+        about.label_names = names.iter().map(|name| (*name).to_owned()).collect();
+        family.columns = columns.into();
+        let texts = |row: &&[&str]| row.iter().map(|text| Arc::from(*text)).collect();
+        family.series = rows.iter().map(|row| Series { labels: texts(row), created: None }).collect();
+        family.values = Values::Counters(vec![1; rows.len()]);
+        snapshot(0, vec![family])
+    };
+    let seen = Seen::of(&family(&["a", "b"], &[0, 1], &[&["1", "2"], &["2", "1"], &["3", ""]]));
+    for (names, columns, rows, first) in [
+        (vec!["b", "a"], vec![0, 1], vec![vec!["1", "2"], vec!["2", "1"], vec!["", "3"]], ["2", "1"]),
+        (vec!["a", "b"], vec![1, 0], vec![vec!["1", "2"], vec!["2", "1"], vec!["", "3"]], ["2", "1"]),
+        (
+            vec!["a", "c", "b"],
+            vec![0, 1, 2],
+            vec![vec!["1", "", "2"], vec!["2", "", "1"], vec!["3", "", ""]],
+            ["1", "2"],
+        ),
+    ] {
+        let rows: Vec<&[&str]> = rows.iter().map(Vec::as_slice).collect();
+        assert!(seen.gone(&family(&names, &columns, &rows)).is_empty(), "{names:?} {columns:?}");
+        let gone = seen.gone(&family(&names, &columns, &rows[1..]));
+        assert_eq!(gone.iter().map(|gone| gone.family.len()).sum::<usize>(), 1, "{names:?} {columns:?}");
+        let labels: Vec<&str> = (0..2).map(|at| gone[0].family.label(&gone[0].family.series[0], at)).collect();
+        assert_eq!(labels, first);
+    }
 }
 
 #[test]

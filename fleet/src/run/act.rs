@@ -8,10 +8,10 @@ use crate::manifest::rfc3339;
 use crate::target::Target;
 use crate::views::one_line;
 use bytes::Bytes;
-use http::{Method, Response, StatusCode};
+use http::{Method, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -194,12 +194,24 @@ async fn read(answer: Response<Body>) -> Result<Value, Trouble> {
 
 /// All of an answer, which must not be endless.
 pub async fn whole(answer: Response<Body>) -> Result<Bytes, String> {
+    let compressed = answer.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "gzip");
     let body = Limited::new(answer.into_body(), MOST_BYTES).collect();
     let body = tokio::time::timeout(Duration::from_secs(60), body).await;
     match body {
+        Ok(Ok(body)) if compressed => unpacked(&body.to_bytes()),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) => Err(format!("the answer was cut off: {error}")),
         Err(_) => Err("the answer does not end".to_owned()),
+    }
+}
+
+fn unpacked(packed: &[u8]) -> Result<Bytes, String> {
+    let mut body = Vec::new();
+    let most = MOST_BYTES as u64 + 1;
+    match flate2::read::MultiGzDecoder::new(packed).take(most).read_to_end(&mut body) {
+        Err(error) => Err(format!("the answer cannot be unpacked: {error}")),
+        Ok(_) if body.len() > MOST_BYTES => Err(format!("the answer is longer than {MOST_BYTES} bytes")),
+        Ok(_) => Ok(body.into()),
     }
 }
 

@@ -5,7 +5,7 @@ use http::StatusCode;
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{Read, Write};
 
 /// How an agent behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -266,4 +266,30 @@ fn refusals_are_told_in_their_own_words() {
         !explain(status(503), b"").lasts && !explain(status(429), b"").lasts && explain(status(401), b"no\n").lasts
     );
     assert_eq!(explain(status(401), b"no\x1b[2J\n").text, "no [2J (HTTP status 401)");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_compressed_is_unpacked_up_to_a_bound() {
+    use http::header::CONTENT_ENCODING;
+    let packed = |plain: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(plain).unwrap();
+        encoder.finish().unwrap()
+    };
+    let answer = |body: Vec<u8>, coding: Option<&str>| {
+        let mut builder = Response::builder();
+        if let Some(coding) = coding {
+            builder = builder.header(CONTENT_ENCODING, coding);
+        }
+        let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+        builder.body(body).unwrap()
+    };
+    let text = b"kstrobe ".repeat(1000);
+    assert_eq!(whole(answer(packed(&text), Some("gzip"))).await.unwrap(), text);
+    assert_eq!(whole(answer(packed(&text), None)).await.unwrap(), packed(&text), "nobody said that it is");
+    let cut = packed(&text)[..20].to_vec();
+    assert!(whole(answer(cut, Some("gzip"))).await.unwrap_err().contains("cannot be unpacked"));
+    // 65 MiB of zeros are a small answer.
+    let bomb = packed(&vec![0; 65 << 20]);
+    assert!(whole(answer(bomb, Some("gzip"))).await.unwrap_err().contains("longer than"));
 }

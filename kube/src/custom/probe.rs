@@ -62,6 +62,11 @@ pub enum ProbeState {
     Unknown,
 }
 
+/// Entries of an object that say that the probe counts, and entries that say otherwise, above which nodes without one add no more: each
+/// write goes to every agent of the cluster, so that entries of all would take as many bytes as there are nodes, times the nodes, times the
+/// nodes.
+const ENOUGH: usize = 100;
+
 /// Reads an object; `None` when it is none that has a name.
 pub fn read(object: &Value) -> Option<Probe> {
     let spec = ProbeSpec::deserialize(&object["spec"]).map_err(|error| format!("spec: {error}"));
@@ -123,7 +128,10 @@ pub fn reports(probes: &[Probe], me: &Me<'_>, has: &BTreeMap<String, NodeProbe>)
             _ if !is_meant(probe, me) => said.map(|_| Report::none(&probe.head, me.node)),
             Some(own) => {
                 let entry = NodeProbe { message: brief(own.message.as_ref()), ..own.clone() };
-                (said != Some(&entry)).then(|| Report::of(&probe.head, me.node, &entry))
+                let counts = |node: &NodeProbe| node.state == ProbeState::Attached;
+                let alike = || probe.nodes.values().filter(|other| counts(other) == counts(own)).count();
+                let is_news = said.map_or_else(|| alike() < ENOUGH, |said| *said != entry);
+                is_news.then(|| Report::of(&probe.head, me.node, &entry))
             }
             None => None,
         }
@@ -199,5 +207,32 @@ mod tests {
         assert_eq!(patch(&told, &has_long), None);
         probe.spec.as_mut().unwrap().node_name = Some("node-b".into());
         assert_eq!(patch(&probe, &has), Some(json!({"node-a": null})));
+    }
+
+    #[test]
+    fn an_object_does_not_fill_up_with_the_nodes_of_a_large_cluster() {
+        let own = |state| NodeProbe { state, message: None, observed_generation: 3 };
+        let probe = |attached: usize, refused: usize| {
+            let mut probe = object("a", 1, json!({"yaml": "x"}));
+            let state = |number| if number < attached { ProbeState::Attached } else { ProbeState::Refused };
+            let entry = |number| (format!("node-{number}"), own(state(number)));
+            probe.nodes = (0..attached + refused).map(entry).collect();
+            probe
+        };
+        let says = |probe: &Probe, state| {
+            let has = BTreeMap::from([("a".to_owned(), own(state))]);
+            me(|me| reports(std::slice::from_ref(probe), me, &has).len()) == 1
+        };
+        for (entries, attached, refused) in
+            [((99, 0), true, true), ((100, 0), false, true), ((99, 99), true, true), ((99, 100), true, false)]
+        {
+            let probe = probe(entries.0, entries.1);
+            assert_eq!(says(&probe, ProbeState::Attached), attached, "{entries:?}");
+            assert_eq!(says(&probe, ProbeState::Throttled), refused, "{entries:?}");
+        }
+        // Who has an entry keeps it true.
+        let mut full = probe(200, 200);
+        full.nodes.insert("node-a".into(), own(ProbeState::Attached));
+        assert!(!says(&full, ProbeState::Attached) && says(&full, ProbeState::Throttled));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Entries are members of one mapping, and a merge patch names its own member alone: a thousand nodes write into one object
 //! without reading it first, and without conflicts. The sums that `kubectl get` shows are nobody's own. Whoever wrote an entry
-//! writes them, on the condition that nothing was written since; when that fails, whoever was later has seen more and does it.
+//! looks later whether they are right, and else writes them, on the condition that nothing was written since; when that fails, whoever
+//! was later has seen more and does it. Each write goes to every agent of the cluster: of entries that come together one node sums up.
 
 use super::{CAPTURES, Head, PROBES, capture, probe};
 use crate::client::Client;
@@ -12,8 +13,13 @@ use crate::path::Resource;
 use crate::watch::backoff::{Backoff, random};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
+/// After a status that could not be written.
+const PAUSE: Duration = Duration::from_secs(30);
 /// Attempts at one entry. One that fails is written again when the object is looked at next.
 const ATTEMPTS: u32 = 6;
 
@@ -59,6 +65,32 @@ fn is_another(error: &Error) -> bool {
         || error.is(409) && error.status().is_some_and(|status| status.message.contains("UID in precondition"))
 }
 
+/// Objects of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Captures.
+    Capture,
+    /// Probes.
+    Probe,
+}
+
+impl Kind {
+    fn resource(self) -> &'static Resource {
+        match self {
+            Kind::Capture => &CAPTURES,
+            Kind::Probe => &PROBES,
+        }
+    }
+
+    /// The sums of an object's status as they should be.
+    fn sums(self, object: &Value) -> Option<Value> {
+        match self {
+            Kind::Capture => Some(capture::summary(&capture::read(object)?.nodes)),
+            Kind::Probe => Some(probe::summary(&probe::read(object)?.nodes)),
+        }
+    }
+}
+
 /// Writes entries.
 #[derive(Clone)]
 pub struct Reporter {
@@ -66,34 +98,23 @@ pub struct Reporter {
     pub client: Client,
     /// What fails is counted here.
     pub counters: Arc<Counters>,
+    /// Of which objects.
+    pub kind: Kind,
     /// Pauses between attempts.
     pub backoff: Backoff,
+    /// From an entry to the look at the sums; up to twice as long. The entries of other nodes should be there by then.
+    pub settle: Duration,
 }
 
 impl Reporter {
-    /// Of a capture.
-    pub async fn capture(&self, report: &Report) -> Result<(), Error> {
-        let summary = |object: &Value| Some(capture::summary(&capture::read(object)?.nodes));
-        self.write(&CAPTURES, report, summary).await
-    }
-
-    /// Of a probe.
-    pub async fn probe(&self, report: &Report) -> Result<(), Error> {
-        let summary = |object: &Value| Some(probe::summary(&probe::read(object)?.nodes));
-        self.write(&PROBES, report, summary).await
-    }
-
-    async fn write(
-        &self,
-        resource: &Resource,
-        report: &Report,
-        summary: impl Fn(&Value) -> Option<Value>,
-    ) -> Result<(), Error> {
-        let path = format!("{}/status?fieldManager=kstrobe", resource.one(Some(&report.namespace), &report.name));
+    /// Writes an entry, and the sums if they are wrong some time later.
+    pub async fn write(&self, report: &Report) -> Result<(), Error> {
+        let object = self.kind.resource().one(Some(&report.namespace), &report.name);
+        let path = format!("{object}/status?fieldManager=kstrobe");
         let mut attempt = 1;
-        let object: Value = loop {
-            let error = match self.client.merge_patch(&path, &report.patch()).await {
-                Ok(object) => break object,
+        loop {
+            let error = match self.client.merge_patch::<Value>(&path, &report.patch()).await {
+                Ok(_) => break,
                 Err(error) => error,
             };
             self.counters.failure("status", &error);
@@ -108,9 +129,18 @@ impl Reporter {
             let pause = self.backoff.pause(attempt, random());
             tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
             attempt += 1;
-        };
+        }
         self.counters.event("status_entries");
-        let Some(sums) = summary(&object) else { return Ok(()) };
+        tokio::time::sleep(self.settle.mul_f64(1.0 + random())).await;
+        let object: Value = match self.client.get(&object).await {
+            Ok(object) => object,
+            Err(error) if is_another(&error) => return Ok(()),
+            Err(error) => {
+                self.counters.failure("status", &error);
+                return Err(error);
+            }
+        };
+        let Some(sums) = self.kind.sums(&object) else { return Ok(()) };
         let is_so = |(key, value): (&String, &Value)| object["status"][key] == *value;
         if sums.as_object().into_iter().flatten().all(is_so) {
             return Ok(());
@@ -122,5 +152,50 @@ impl Reporter {
             Err(error) => self.counters.failure("status", &error),
         }
         Ok(())
+    }
+}
+
+/// Reports under way, one of each object.
+pub struct Reports {
+    reporter: Reporter,
+    tasks: JoinSet<(String, bool)>,
+    /// Objects whose status is being written, or is not to be written before then.
+    quiet: BTreeMap<String, Option<Instant>>,
+}
+
+impl Reports {
+    /// None yet.
+    pub fn new(reporter: Reporter) -> Reports {
+        Reports { reporter, tasks: JoinSet::new(), quiet: BTreeMap::new() }
+    }
+
+    /// Takes in what has come of them.
+    pub fn settle(&mut self, now: Instant) {
+        while let Some(done) = self.tasks.try_join_next() {
+            // A report that panicked is quiet for ever: it would again.
+            let Ok((name, written)) = done else { continue };
+            if written {
+                self.quiet.remove(&name)
+            } else {
+                self.quiet.insert(name, Some(now + PAUSE))
+            };
+        }
+        self.quiet.retain(|_, until| until.is_none_or(|until| until > now));
+    }
+
+    /// Begins one, unless one of its object is under way or has just failed: then it is to be asked for again.
+    pub fn begin(&mut self, report: Report) {
+        if self.quiet.contains_key(&report.name) {
+            return;
+        }
+        self.quiet.insert(report.name.clone(), None);
+        let reporter = self.reporter.clone();
+        self.tasks.spawn(async move {
+            let written = reporter.write(&report).await;
+            if let Err(error) = &written {
+                tracing::warn!(kind = ?reporter.kind, object = report.name, %error, "the status cannot be written");
+            }
+            (report.name, written.is_ok())
+        });
     }
 }

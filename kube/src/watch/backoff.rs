@@ -30,7 +30,7 @@ impl Backoff {
 }
 
 /// From 0 to 1; good enough to spread agents, and no more.
-pub(crate) fn random() -> f64 {
+pub fn random() -> f64 {
     // Its keys are random.
     RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64
 }

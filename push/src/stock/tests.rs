@@ -90,15 +90,23 @@ fn differences_of_one_receiver_go_on_where_those_of_another_ended() {
     old.take_in(reading(1, 0..10, 1));
     send(&mut old);
     old.take_in(reading(2, 0..10, 3));
-    let mut new = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX).since(old.told());
-    new.take_in(reading(3, 0..10, 7));
+    let legacy = old.leave().unwrap();
+    assert_eq!((old.requests(), old.bytes()), (0, 0));
+    let mut new = stock(Kind::OtlpHttp, Temporality::Delta, usize::MAX).since(legacy.clone());
+    assert_eq!(new.points(), 10, "what waited waits there");
+    new.take_in(reading(3, 0..5, 7));
     send(&mut old);
     send(&mut new);
-    assert_eq!(sent, 70, "each count is sent by one of them");
-    let mut totals = stock(Kind::OtlpGrpc, Temporality::Cumulative, usize::MAX);
-    totals = totals.since(Some(&reading(1, 0..10, 1).snapshot));
+    assert_eq!(sent, 10 + 10 * 2 + 5 * 4, "each count is sent by one of them, also of series that are gone");
+    let mut early = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX);
+    let mut heir = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX).since(early.leave().unwrap());
+    heir.take_in(reading(2, 0..10, 3));
+    assert_eq!(sum(heir.first().unwrap()), 30, "nothing was told before");
+    let mut totals = stock(Kind::OtlpGrpc, Temporality::Cumulative, usize::MAX).since(legacy);
+    assert_eq!(totals.points(), 0);
     totals.take_in(reading(2, 0..10, 3));
     assert_eq!(sum(totals.first().unwrap()), 30, "totals are of all");
+    assert!(totals.leave().is_none());
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
     let parameters = "console=ttyS0 panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 tsc=reliable nvme_core.multipath=0 quiet";
     let mut command = Command::new(QEMU);
     command
-        .args(["-accel", accelerator(), "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "1G"])
+        .args(["-accel", accelerator(), "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "2G"])
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .arg("-kernel")
         .arg(&kernel.image)

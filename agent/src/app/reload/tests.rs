@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::app::WebOptions;
+use crate::telemetry::ExportUse;
 use kstrobe_export::Format;
+use kstrobe_push::Usage;
 use kstrobe_witness::{Receiving, wait_for};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -208,7 +210,7 @@ fn exporters_come_stay_and_go() {
     let with = |list: &[String]| format!("{CONFIG}exporters: {{ otlp: [{}] }}\n", list.join(", "));
     let names = |world: &World| {
         let usage = world.app().exports.usage();
-        usage.iter().map(|usage| usage.receiver.clone()).collect::<Vec<_>>()
+        usage.now.iter().map(|usage| usage.receiver.clone()).collect::<Vec<_>>()
     };
     for (list, told, expected) in [
         (
@@ -240,6 +242,14 @@ fn exporters_come_stay_and_go() {
         assert!(bodies.iter().all(|body| body.len() > 100), "{bodies:?}");
     };
     came(1);
+    let sent = |world: &World| {
+        let ExportUse { now, past } = world.app().exports.usage();
+        let of = |all: &[Usage]| all.iter().find(|usage| usage.receiver == "one").map(|usage| usage.sent);
+        (of(&now), of(&past))
+    };
+    let soon = std::time::Duration::from_secs(20);
+    let told = wait_for("its totals", soon, || sent(&world).0.filter(|sent| *sent > 0));
+    assert_eq!(sent(&world), (Some(told), None), "its successor goes on with them");
     world.write("kstrobe.yaml", &with(&[otlp("one", ", interval: 1s")]));
     assert!(world.reload().is_err(), "a mistake, which changes nothing");
     assert_eq!(names(&world).len(), 3);
@@ -247,6 +257,8 @@ fn exporters_come_stay_and_go() {
     assert!(world.reload().unwrap().contains("exporters: 0 unchanged, 0 started, 2 ended\n"));
     assert!(names(&world).is_empty());
     came(3);
+    wait_for("the last of its totals", soon, || (sent(&world).1 > Some(told)).then_some(()));
+    assert_eq!(sent(&world).0, None);
     assert!(!world.reload().unwrap().contains("exporters"));
 }
 

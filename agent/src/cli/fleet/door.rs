@@ -8,6 +8,9 @@ use kstrobe_fleet::run::{Agents, Body};
 use kstrobe_fleet::target::Pod;
 use kstrobe_kube::{Client, Config, PodPort, Surroundings, Wanted};
 
+/// Where agents have their metrics: by far their longest answer that is asked of all, and the one that they compress.
+pub const METRICS: &str = "/metrics";
+
 /// The API server, and what agents are told.
 #[derive(Clone)]
 pub struct Door {
@@ -30,9 +33,12 @@ impl Door {
         Ok(Door { client, port: port.to_owned(), https, token: token.transpose()? })
     }
 
-    /// Pods with these labels, of all namespaces or of one.
-    pub async fn pods(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<Pod>, String> {
-        let objects = self.client.pods(namespace, selector, "").await.map_err(|error| error.to_string())?;
+    /// Pods with these labels, of all namespaces or of one, which `option` names.
+    pub async fn pods(&self, namespace: Option<&str>, option: &str, selector: &str) -> Result<Vec<Pod>, String> {
+        let objects = self.client.pods(namespace, selector, "").await.map_err(|error| match namespace {
+            None if error.is(403) => format!("{error}; where a Role allows those of one namespace, name it: {option}"),
+            _ => error.to_string(),
+        })?;
         Ok(objects.iter().filter_map(Pod::from_object).collect())
     }
 }
@@ -51,6 +57,9 @@ impl Agents for Door {
         }
         if !body.is_empty() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if path == METRICS {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
         let answer =
             self.client.pod_proxy(&to, method, path, headers, body).await.map_err(|error| error.to_string())?;

@@ -2,7 +2,7 @@
 
 use super::super::{Output, stacks, table};
 use super::Reach;
-use super::door::Door;
+use super::door::{Door, METRICS};
 use bytes::Bytes;
 use http::Method;
 use kstrobe_fleet::run::{Agents, explain, whole};
@@ -68,15 +68,16 @@ pub async fn top(args: TopArgs) -> Result<ExitCode, String> {
     let door = args.reach.door()?;
     let (targets, missing) = args.reach.targets(&door, true).await?;
     let begun = Instant::now();
-    let before = texts(&door, &targets, "/metrics").await;
+    let scrape = |text: &str| Ok(Scrape::parse(text));
+    let before = ask(&door, &targets, METRICS, scrape).await;
     tokio::time::sleep_until(begun + args.interval).await;
-    let after = texts(&door, &targets, "/metrics").await;
+    let after = ask(&door, &targets, METRICS, scrape).await;
     let mut rows = Vec::new();
     let mut failures = failures(&missing);
     for ((node, before, then), (_, after, now)) in before.into_iter().zip(after) {
         match (before, after) {
             (Ok(before), Ok(after)) => {
-                rows.extend(top::between(&node, &Scrape::parse(&before), &Scrape::parse(&after), now - then));
+                rows.extend(top::between(&node, &before, &after, now - then));
             }
             (Err(error), _) | (_, Err(error)) => failures.push((node, error)),
         }
@@ -108,15 +109,20 @@ type Answers = Vec<(String, Result<Value, String>)>;
 async fn answers(reach: &Reach, path: &str) -> Result<Answers, String> {
     let door = reach.door()?;
     let (targets, missing) = reach.targets(&door, true).await?;
-    let read = |text: String| serde_json::from_str(&text).map_err(|error| format!("no answer of an agent: {error}"));
-    let answered = texts(&door, &targets, path).await.into_iter();
-    let mut answers: Answers = answered.map(|(node, text, _)| (node, text.and_then(read))).collect();
+    let read = |text: &str| serde_json::from_str(text).map_err(|error| format!("no answer of an agent: {error}"));
+    let answered = ask(&door, &targets, path, read).await.into_iter();
+    let mut answers: Answers = answered.map(|(node, answer, _)| (node, answer)).collect();
     answers.extend(failures(&missing).into_iter().map(|(node, reason)| (node, Err(reason))));
     Ok(answers)
 }
 
-/// What each answers, in their order, and when.
-async fn texts(door: &Door, targets: &[Target], path: &str) -> Vec<(String, Result<String, String>, Instant)> {
+/// What each answers, in their order, and when. Texts are read as they come: those of a thousand nodes are not kept.
+async fn ask<T: Send + 'static>(
+    door: &Door,
+    targets: &[Target],
+    path: &str,
+    read: impl Fn(&str) -> Result<T, String> + Copy + Send + 'static,
+) -> Vec<(String, Result<T, String>, Instant)> {
     let turns = Arc::new(Semaphore::new(MOST_AT_ONCE));
     let mut tasks = JoinSet::new();
     for (at, target) in targets.iter().cloned().enumerate() {
@@ -127,12 +133,13 @@ async fn texts(door: &Door, targets: &[Target], path: &str) -> Vec<(String, Resu
                 let answer = door.ask(&target.agent, Method::GET, &path, Bytes::new()).await?;
                 let status = answer.status();
                 let body = whole(answer).await?;
-                let text = || String::from_utf8_lossy(&body).into_owned();
-                if status.is_success() { Ok(text()) } else { Err(explain(status, &body).text) }
+                if status.is_success() { Ok((body, Instant::now())) } else { Err(explain(status, &body).text) }
             };
             let late = |_| format!("no answer within {} s", LIMIT.as_secs());
-            let text = tokio::time::timeout(LIMIT, asking).await.map_err(late).and_then(|text| text);
-            (at, (target.node, text, Instant::now()))
+            let answer = tokio::time::timeout(LIMIT, asking).await.map_err(late).and_then(|answer| answer);
+            let came = answer.as_ref().map_or_else(|_| Instant::now(), |(_, came)| *came);
+            let found = answer.and_then(|(body, _)| read(&String::from_utf8_lossy(&body)));
+            (at, (target.node, found, came))
         });
     }
     let mut found = tasks.join_all().await;

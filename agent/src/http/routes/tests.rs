@@ -116,6 +116,17 @@ fn health_and_readiness() {
 }
 
 #[test]
+fn what_the_cluster_asks_for_and_the_kernel_lacks_is_told_and_takes_nothing_from_readiness() {
+    let of_cluster = || ProbeStatus { of_cluster: true, ..probe("resets", "no such hook") };
+    let (head, body) = Server::start(endpoints(vec![probe("softirq", ""), of_cluster()])).text("/readyz");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert_eq!(body, "ready: 2 probes attached, but for these of the cluster\nresets: no such hook\n");
+    let (head, body) = Server::start(endpoints(vec![probe("tcp", "no BTF"), of_cluster()])).text("/readyz");
+    assert!(head.starts_with("http/1.1 503"), "{head}");
+    assert_eq!(body, "not ready: 1 of 2 probes not attached\ntcp: no BTF\nresets: no such hook\n");
+}
+
+#[test]
 fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached() {
     let mistakes = |n: usize| vec!["x.yaml:2:4: a probe has no key `sumary`".to_owned(); n];
     let server = |n| {
