@@ -73,8 +73,11 @@ impl Pushers {
         };
         let kept: Vec<Option<Sending>> = receivers.iter().map(&mut same).collect();
         // All are asked before one is waited for.
-        let left: Vec<_> = receivers.iter().map(|new| predecessor(new, &before, &receivers)).collect();
-        let left: Vec<_> = left.into_iter().map(|old| Some(old?.reports.bequeath(HANDING_OVER))).collect();
+        let ask = |(new, kept): (&Receiver, &Option<Sending>)| {
+            let old = predecessor(new, &before, &receivers).filter(|_| kept.is_none())?;
+            Some(old.reports.bequeath(HANDING_OVER))
+        };
+        let left: Vec<_> = receivers.iter().zip(&kept).map(ask).collect();
         let at_latest = Instant::now() + LAST_REPORTS;
         for ((receiver, kept), left) in receivers.into_iter().zip(kept).zip(left) {
             running.push(match kept {
