@@ -190,3 +190,111 @@ fn attached(agent: &Agent, probe: &str, file: &Path) -> bool {
     // It may be known by a link.
     files.into_iter().any(|f| fs::canonicalize(f).is_ok_and(|f| f == file))
 }
+
+/// What [`mark`] is called with, and how often in a run.
+const MARKS: (u64, u64) = (7, 300);
+/// Names the file that a program of marks waits for.
+const GO: &str = "KSTROBE_TEST_GO";
+
+#[inline(never)]
+fn mark(value: u64) -> u64 {
+    std::hint::black_box(value) + 1
+}
+
+fn make_marks() {
+    (0..MARKS.1).for_each(|_| assert_eq!(std::hint::black_box(mark(std::hint::black_box(MARKS.0))), MARKS.0 + 1));
+}
+
+/// A program of these tests, under whatever name it has: waits until it may, and calls.
+#[test]
+#[ignore = "other tests run it"]
+fn a_program_of_marks() {
+    let Some(go) = std::env::var_os(GO) else { return };
+    wait_for("the word to go", Duration::from_secs(300), || Path::new(&go).exists().then_some(()));
+    make_marks();
+}
+
+fn marks(program: &Path, go: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["a_program_of_marks", "--exact", "--ignored", "--test-threads=1"]).env(GO, go);
+    command
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_functions_of_programs_are_found_by_path_pattern_name_and_process_also_in_containers_and_later() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.0.join(name);
+    let (here, own) = (at("kst-here"), std::env::current_exe().unwrap());
+    fs::copy(&own, &here).unwrap();
+    fs::create_dir(at("inside")).unwrap();
+    let probe = |name: &str, hook: String, value: &str| {
+        let text = format!(
+            "probe: {name}\nsummary: S.\nat: {hook}\nmetrics:\n  {name}_calls_total: {{ type: counter }}\n  \
+             {name}_values_total: {{ type: counter, value: {value} }}\n"
+        );
+        (name.to_owned(), text)
+    };
+    let hook = |kind: &str, file: &Path, symbol: &str| format!("\"{kind}:{}:{symbol}\"", file.display());
+    let of_process =
+        |file: &Path, pid: u32| format!("{{ hook: {}, pid: {pid} }}", hook("uprobe", file, "root_user::mark"));
+    let probes = [
+        probe("by_name", hook("uprobe", &here, "root_user::mark"), "arg0"),
+        probe("by_return", hook("uretprobe", &here, "root_user::mark"), "retval"),
+        probe("by_pattern", hook("uprobe", &here, "*root_user*4mark17h*"), "arg0"),
+        probe("by_path_pattern", hook("uprobe", &at("kst-he?e"), "root_user::mark"), "arg0"),
+        probe("by_process", of_process(&own, std::process::id()), "arg0"),
+        probe("of_later", hook("uprobe", &at("kst-later"), "root_user::mark"), "arg0"),
+        probe("of_inside", hook("uprobe", &at("inside/kst-inside"), "root_user::mark"), "arg0"),
+    ];
+    let probes: Vec<(&str, &str)> = probes.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let agent = Setup { probes: &probes, ..Setup::default() }.start();
+    let counts = |name: &str| {
+        let metrics = agent.scrape();
+        let of = |what: &str| metrics.sum(&format!("kstrobe_{name}_{what}_total"), &[]) as u64;
+        (of("calls"), of("values"))
+    };
+    let is_there = |probe: &str| {
+        let (_, body) = agent.get("/api/v1/probes").unwrap();
+        let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let mut all = status["probes"].as_array().unwrap().iter();
+        let found = all.find(|status| status["name"] == probe).unwrap_or_else(|| panic!("no {probe} in {body}"));
+        (found["attached"] == true).then_some(())
+    };
+    let limit = Duration::from_secs(if emulated() { 200 } else { 40 });
+    for name in ["by_name", "by_return", "by_pattern", "by_path_pattern", "by_process"] {
+        wait_for(&format!("{name} to be attached"), limit, || is_there(name));
+    }
+    let go = folder.write("go", "");
+    output(&mut marks(&here, &go));
+    let all = (MARKS.1, MARKS.0 * MARKS.1);
+    assert_eq!(counts("by_name"), all);
+    assert_eq!(counts("by_return"), (MARKS.1, (MARKS.0 + 1) * MARKS.1));
+    assert_eq!(counts("by_pattern"), all);
+    assert_eq!(counts("by_path_pattern"), all);
+    // The same program in another process is none of this one's.
+    output(&mut marks(&own, &go));
+    assert_eq!(counts("by_process"), (0, 0));
+    make_marks();
+    assert_eq!(counts("by_process"), all);
+
+    // A file that comes later, and one that only a container's mounts have.
+    fs::copy(&own, at("kst-later")).unwrap();
+    let later = at("go-later");
+    let script = format!(
+        "mount -t tmpfs none {0} && cp {1} {0}/kst-inside && exec {0}/kst-inside a_program_of_marks --exact --ignored",
+        at("inside").display(),
+        own.display()
+    );
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "--propagation", "private", "sh", "-c", &script]).env(GO, &later);
+    let mut started = [marks(&at("kst-later"), &later), inside].map(|mut command| command.spawn().unwrap());
+    for name in ["of_later", "of_inside"] {
+        wait_for(&format!("{name} to be attached"), limit, || is_there(name));
+    }
+    assert_eq!((counts("of_later"), counts("of_inside")), ((0, 0), (0, 0)));
+    fs::write(&later, "").unwrap();
+    started.iter_mut().for_each(|child| assert!(child.wait().unwrap().success()));
+    assert_eq!((counts("of_later"), counts("of_inside")), (all, all));
+    assert!(!at("inside/kst-inside").exists(), "it is in the container alone");
+}

@@ -15,7 +15,7 @@ mod server;
 pub mod servers;
 
 pub use folder::Folder;
-pub use noted::{COLLECTOR, collector, not_asked_for, not_run, there, witnesses};
+pub use noted::{COLLECTOR, INSTALLED, NOT_RUN_FILE, collector, not_asked_for, not_run, there, witnesses};
 pub use programs::{UNPACKED, find};
 pub use prometheus::{Api, Sample};
 pub use receiving::{Came, Receiving};

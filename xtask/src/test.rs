@@ -4,6 +4,7 @@
 use crate::programs::{self, finish};
 use crate::{chart, container, oracles, tidy, unit, vm};
 use anyhow::{Result, bail};
+use kstrobe_witness::{INSTALLED, NOT_RUN_FILE};
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Tests that need root are `#[ignore]`d and have this in their name.
 const ROOT_TESTS: &str = "root_";
-/// Names a file to which a test that finds its witness missing appends its name and the reason. Without it, it fails.
-const NOT_RUN_FILE: &str = "KSTROBE_NOT_RUN_FILE";
 
 /// What came of a step.
 enum Outcome {
@@ -201,9 +200,10 @@ fn root_tests(root: &Path, report: &mut Report) {
         let arguments =
             ["test", "--workspace", "--locked", "--no-fail-fast", "--", "--ignored", ROOT_TESTS, "--test-threads=1"];
         let mut command = cargo_command(root, &arguments);
+        command.env(NOT_RUN_FILE, &list);
         // Where the witnesses could have been installed, their absence is a failure.
-        if programs::cannot_install().is_some() {
-            command.env(NOT_RUN_FILE, &list);
+        if programs::cannot_install().is_none() {
+            command.env(INSTALLED, "1");
         }
         finish(&mut command)
     });

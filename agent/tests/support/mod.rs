@@ -20,7 +20,9 @@ pub mod prometheus;
 pub mod trace_instance;
 pub mod tracing;
 
-pub use kstrobe_witness::{Folder, containers, find as program, http, not_run, output, wait_for, witnesses};
+pub use kstrobe_witness::{
+    Folder, containers, find as program, http, not_asked_for, not_run, output, wait_for, witnesses,
+};
 use std::process::Command;
 
 /// The lab's name for the kernel, where there is a lab: `5.10`, `6.1`, `6.12`, `sid`.

@@ -40,7 +40,7 @@ pub fn script(binaries: &Binaries, shipped: &[Shipped]) -> String {
     let names: Vec<&str> = shipped.iter().map(|probe| probe.name.as_str()).collect();
     let (agent, names) = (binaries.agent.display(), names.join(","));
     format!(
-        "agent='{agent}'\n\"$agent\" doctor -o json >/out/doctor\n\
+        "ip link add any type dummy && ip link del any\nagent='{agent}'\n\"$agent\" doctor -o json >/out/doctor\n\
          \"$agent\" run --only {names} --web.listen-address 127.0.0.1:9779 >/tmp/log 2>&1 &\n\
          for i in $(seq 600); do\n\
          wget -q -O /out/probes http://127.0.0.1:9779/api/v1/probes 2>/dev/null && exit 0\nsleep 0.1\ndone\n\

@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, value_enum)]
     kernel: Vec<Release>,
     /// Seconds that one kernel may take
-    #[arg(long, default_value_t = 900)]
+    #[arg(long, default_value_t = 3600)]
     timeout: u64,
     /// Which tests
     #[arg(long, value_enum, default_value_t = Set::Full)]

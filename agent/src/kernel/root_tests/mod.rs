@@ -14,6 +14,14 @@ use kstrobe_ebpf::target::{Ability, FieldType};
 #[test]
 #[ignore = "needs root"]
 fn root_detect_describes_this_kernel() {
+    if std::env::var_os("KSTROBE_LAB").is_some() {
+        // Its module stays when the device goes.
+        for verb in ["add", "del"] {
+            let kind: &[&str] = if verb == "add" { &["type", "dummy"] } else { &[] };
+            let done = std::process::Command::new("ip").args(["link", verb, "kst-any"]).args(kind).status().unwrap();
+            assert!(done.success(), "ip link {verb}: {done}");
+        }
+    }
     let wanted = Wanted {
         tracepoints: ["sched:sched_switch", "sock:inet_sock_set_state", "no:such"].map(String::from).into(),
         syscalls: ["recvfrom", "stat", "sendfile", "umount2", "uname"].map(String::from).into(),
@@ -72,12 +80,17 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
         // Debian builds its kernels with CONFIG_FPROBE, and with types of modules, since these.
         ("kprobe_multi", &a.kprobe_multi, functions.unwrap_or((6, 12))),
         ("module_btf", &a.module_btf, functions.unwrap_or((6, 1))),
+        ("uprobe", &a.uprobe, (4, 17)),
+        ("uprobe_multi", &a.uprobe_multi, (6, 6)),
+        ("iter", &a.iter, (5, 9)),
     ];
     for (name, ability, since) in expected {
         match ability {
             Ability::Yes => {}
-            // Nobody can tell then, and no probe needs it.
-            Ability::No(reason) if reason == "this kernel has no module loaded" => {}
+            // Nobody can tell then, and no probe needs it. Those of the lab have one loaded.
+            Ability::No(reason) if reason == "this kernel has no module loaded" => {
+                assert!(std::env::var_os("KSTROBE_LAB").is_none(), "{name}: {reason}");
+            }
             Ability::No(reason) => {
                 assert!(version < since, "{name} is in {since:?}, this is {version:?}: {reason}");
                 let why = ["this kernel", "the kernel forbids", "unknown func"];
