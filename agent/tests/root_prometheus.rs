@@ -2,6 +2,7 @@
 
 mod support;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -28,6 +29,9 @@ metrics:
 "#;
 
 /// The same that never forgets.
+/// Nothing to do with what is asked.
+const OTHER: &str = "probe: other\nsummary: S.\nat: syscall:getsid:enter\nmetrics:\n  other_total: { type: counter }\n";
+
 fn lasting() -> String {
     PROBE.replace("ttl: 2s", "ttl: 0")
 }
@@ -211,6 +215,20 @@ fn root_prometheus_sees_a_restart_as_one_reset() {
         prometheus.wait(r#"histogram_count(kstrobe_asked_seconds{job="protobuf"})"#, |n| n == count);
     };
     wait_for_count(7.0);
+    // A reload that changes other probes is none.
+    agent.write("probes/other.yaml", OTHER);
+    agent.signal(Signal::SIGHUP);
+    wait_for("the other probe", Duration::from_secs(60), || {
+        agent.scrape().series("kstrobe_probe_attached", &[("probe", "other")]).next().map(|_| ())
+    });
+    ask("kst-asks", &[1000; 3]);
+    wait_for_count(10.0);
+    for (job, _) in JOBS {
+        for series in ["kstrobe_asked_total", "kstrobe_asked_seconds_count"] {
+            let resets = prometheus.value(&format!(r#"resets({series}{{job="{job}"}}[5m])"#));
+            assert_eq!(resets, Some(0.0), "{job}: {series}");
+        }
+    }
     agent.stop();
     let agent = setup.start();
     ask("kst-asks", &[1000; 5]);

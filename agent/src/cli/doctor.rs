@@ -84,6 +84,8 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
                 has(c.sys_admin, "not held: program run times are not measured, and budgets are not kept"),
                 false,
             );
+            let others = "not held: programs of other containers have no names in stacks, and their files no uprobes";
+            add("CAP_SYS_PTRACE", has(c.sys_ptrace, others), false);
             add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
         }
     }

@@ -75,7 +75,7 @@ struct Reach {
     /// Labels of the agents' pods.
     #[arg(long, value_name = "SELECTOR", default_value = AGENTS)]
     agent_selector: String,
-    /// Port of the agents, by number or by the name it has in the pod.
+    /// Port of the agents, a number.
     #[arg(long, value_name = "PORT", default_value = "9779")]
     port: String,
     /// The agents speak TLS (web-config.yml).
