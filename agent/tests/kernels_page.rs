@@ -69,6 +69,13 @@ fn root_every_shipped_probe_attaches_or_says_why() {
             if attached == cell.starts_with("no ") {
                 wrong.push(format!("{name}: attached {attached} ({reason}), the page says {cell}"));
             }
+            // Notes stand behind the kinds, in brackets.
+            let said: BTreeSet<&str> = cell.split(" (").next().unwrap_or_default().split(", ").collect();
+            let hooks = probe["hooks"].as_array().unwrap().iter();
+            let kinds: BTreeSet<&str> = hooks.map(|hook| hook["kind"].as_str().unwrap()).collect();
+            if attached && said != kinds {
+                wrong.push(format!("{name}: attached by {kinds:?}, the page says {cell}"));
+            }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

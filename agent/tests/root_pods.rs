@@ -3,10 +3,10 @@
 
 mod support;
 
-use kstrobe_fake_api::{End, FakeApi};
+use kstrobe_fake_api::{End, FakeApi, FakeKubelet};
 use serde_json::json;
 use std::time::Duration;
-use support::agent::Agent;
+use support::agent::{Agent, Setup};
 use support::api::Home;
 use support::groups::{self, COMM};
 use support::metrics::Metrics;
@@ -96,6 +96,56 @@ fn root_the_load_of_a_pod_never_appears_under_another() {
         assert_eq!(now.sum("kstrobe_workload_calls_total", &[("workload", "web")]), 3700.0);
         (!now.has("kstrobe_pod_calls_total", &[("pod", &old)])).then_some(())
     });
+    agent.stop();
+}
+
+/// The kubelet signs its own certificate, and is asked every ten seconds; the API server is asked for owners alone.
+#[test]
+#[ignore = "needs root"]
+fn root_names_of_pods_come_from_the_kubelet_too() {
+    let (api, kubelet) = (FakeApi::start(), FakeKubelet::start());
+    kubelet.set_token(&api.token());
+    let [a, b] = [TestPod::new("shop", "web", 31), TestPod::new("bank", "ledger", 32)];
+    kubelet.set_pods(vec![a.object.clone(), b.object.clone()]);
+    let folder = Folder::new();
+    let file = folder.write("kubeconfig", &api.kubeconfig());
+    let config = format!(
+        "kubernetes: {{ source: kubelet, node: node-a, kubeconfig: {}, kubelet_url: '{}' }}\n\
+         workloads: {{ walk: 500ms, grace: 1s, wait: 60s }}\n",
+        file.display(),
+        kubelet.url()
+    );
+    let probes = PROBES.replace("COMM", COMM);
+    let agent = Setup { probes: &[("pods", &probes)], config: &config, ..Setup::default() }.start();
+    meant(&agent, 2.0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| a.group.call(3000));
+        scope.spawn(|| b.group.call(5000));
+    });
+    let counted = wait_for("both names", LIMIT, || {
+        let now = agent.scrape();
+        (of(&now, &a) + of(&now, &b) == 8000.0).then_some(now)
+    });
+    assert_eq!((of(&counted, &a), of(&counted, &b)), (3000.0, 5000.0));
+    assert_eq!(counted.sum("kstrobe_shop_calls_total", &[("pod", &a.name)]), 3000.0);
+    assert_eq!((api.count("list pods"), api.count("watch pods")), (0, 0));
+
+    // It is away while a pod comes: nothing is shown under another's name, and all of it once it is back.
+    kubelet.set_down(true);
+    wait_for("a failure", LIMIT, || {
+        let failures = agent.scrape().sum("kstrobe_kubernetes_failures_total", &[("request", "kubelet")]);
+        (failures > 0.0).then_some(())
+    });
+    let next = TestPod::new("shop", "web", 33);
+    next.group.call(700);
+    let now = agent.scrape();
+    assert_eq!((of(&now, &a), of(&now, &b), of(&now, &next)), (3000.0, 5000.0, 0.0));
+    kubelet.set_pods(vec![a.object.clone(), b.object.clone(), next.object.clone()]);
+    kubelet.set_down(false);
+    let limit = Duration::from_secs(120);
+    wait_for("the next pod's name", limit, || (of(&agent.scrape(), &next) == 700.0).then_some(()));
+    let now = agent.scrape();
+    assert_eq!((of(&now, &a), of(&now, &b)), (3000.0, 5000.0));
     agent.stop();
 }
 

@@ -3,9 +3,10 @@
 
 mod support;
 
-use kstrobe_witness::servers::{self, Collector, told};
+use kstrobe_witness::servers::{self, Collector, Point, told};
 use kstrobe_witness::{Api, Receiving, there};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
@@ -57,9 +58,29 @@ fn of(agent: &Agent, metric: &str, exporter: &str) -> f64 {
 }
 
 /// Asks so often about what takes so many microseconds.
-fn ask(us: i32, times: u32) -> (u64, u64) {
+fn ask(us: i32, times: u32) {
     named("kst-asks", || getpgid_calls(us, times));
-    (u64::from(times), u64::from(times) * us as u64)
+}
+
+/// Buckets of a histogram have what was asked: so often each number of microseconds. Those of totals are the last point's, those of
+/// differences the sum of all.
+fn assert_buckets(points: &[Point], temporality: &str, asked: &BTreeMap<i32, u32>) {
+    let of = |point: &&Point| point.metric == "kstrobe.asked" && point.temporality == temporality;
+    let points: Vec<&Point> = points.iter().filter(of).collect();
+    let points = if temporality == "Delta" { &points[..] } else { &points[points.len().saturating_sub(1)..] };
+    let mut found: Vec<(f64, f64, u64)> = Vec::new();
+    for (lower, upper, count) in points.iter().flat_map(|point| &point.buckets) {
+        match found.iter_mut().find(|bucket| (bucket.0, bucket.1) == (*lower, *upper)) {
+            Some(bucket) => bucket.2 += count,
+            None => found.push((*lower, *upper, *count)),
+        }
+    }
+    assert!(found.len() >= 10, "{temporality}: {found:?}");
+    for (lower, upper, count) in found {
+        let within = |us: i32| (lower..=upper).contains(&(f64::from(us) / 1e6));
+        let expected: u64 = asked.iter().filter(|(us, _)| within(**us)).map(|(_, times)| u64::from(*times)).sum();
+        assert_eq!(count, expected, "{temporality}: ({lower}, {upper}] of {asked:?}");
+    }
 }
 
 #[test]
@@ -88,10 +109,10 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
         receivers.join(", ")
     );
     let agent = Setup { probes: &[("asked", PROBE)], config: &config, ..Setup::default() }.start();
-    let mut asked = (0, 0);
+    let mut asked: BTreeMap<i32, u32> = BTreeMap::new();
     let mut more = |us: i32, times: u32| {
-        let (count, sum) = ask(us, times);
-        asked = (asked.0 + count, asked.1 + sum);
+        ask(us, times);
+        *asked.entry(us).or_default() += times;
     };
     more(300, 100);
     let sent =
@@ -139,7 +160,8 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
     let after = resident_bytes(agent.pid());
     let metrics = agent.scrape();
     let labels = [("comm", "kst-asks")];
-    let (count, sum) = (asked.0 as f64, asked.1 as f64 / 1e6);
+    let count = f64::from(asked.values().sum::<u32>());
+    let sum = asked.iter().map(|(us, times)| f64::from(*us) * f64::from(*times)).sum::<f64>() / 1e6;
     assert_eq!(metrics.sum("kstrobe_asks_total", &labels), count);
     assert_eq!(metrics.sum("kstrobe_asked_seconds_count", &labels), count);
     assert!((metrics.sum("kstrobe_asked_seconds_sum", &labels) - sum).abs() < 1e-9 * sum);
@@ -171,6 +193,8 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
             let has = |metric| ["Cumulative", "Delta"].iter().all(|kind| told(&points, metric, kind) == count);
             (has("kstrobe.asks") && has("kstrobe.asked")).then_some(())
         });
+        let points = collector.points();
+        ["Cumulative", "Delta"].iter().for_each(|kind| assert_buckets(&points, kind, &asked));
     }
 }
 

@@ -85,7 +85,7 @@ fn environment(container: &Value) -> Vec<String> {
     let variables = container["env"].as_array().into_iter().flatten();
     let known = |path: &str| match path {
         "spec.nodeName" => "node-1",
-        "status.hostIP" => "127.0.0.1",
+        "status.hostIP" | "status.podIP" => "127.0.0.1",
         _ => "kstrobe",
     };
     let text = |variable: &Value| {

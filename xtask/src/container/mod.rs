@@ -169,6 +169,13 @@ fn missing_capabilities(workshop: &Workshop) -> Result<()> {
     let (success, text) = workshop.container("default", Some(&["doctor"]), &[])?.run()?;
     ensure!(success, "with all of them, doctor says:\n{text}");
     ensure!(text.contains("budgets are not kept"), "what costs SYS_ADMIN is not said:\n{text}");
+    // What the chart adds on request: by default, and with one of two taken away, it is missed.
+    let others = "programs of other containers have no names in stacks";
+    ensure!(text.contains(others), "what costs SYS_PTRACE is not said:\n{text}");
+    for (without, missed) in [(&[][..], false), (&["SYS_PTRACE"], true)] {
+        let (_, text) = workshop.container("captures", Some(&["doctor"]), without)?.run()?;
+        ensure!(text.contains(others) == missed, "without {without:?}, doctor says:\n{text}");
+    }
     let mut agent = workshop.container("default", None, &["PERFMON"])?.start()?;
     let text = agent.wait("an agent that is not ready", |agent| {
         agent.get("/readyz").ok().filter(|(status, _)| *status == 503).map(|(_, text)| text)
