@@ -75,7 +75,10 @@ fn assert_buckets(points: &[Point], temporality: &str, asked: &BTreeMap<i32, u32
             None => found.push((*lower, *upper, *count)),
         }
     }
-    assert!(found.len() >= 10, "{temporality}: {found:?}");
+    // The Collector prints six places: bounds of small buckets look alike.
+    found.retain(|(lower, ..)| *lower >= 0.0001);
+    let hit = found.iter().filter(|bucket| bucket.2 > 0).count();
+    assert!(hit >= 10, "{temporality}: {found:?}");
     for (lower, upper, count) in found {
         let within = |us: i32| (lower..=upper).contains(&(f64::from(us) / 1e6));
         let expected: u64 = asked.iter().filter(|(us, _)| within(**us)).map(|(_, times)| u64::from(*times)).sum();
