@@ -106,7 +106,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 /// With a budget that a machine which is slow, or busy with something else, does not exceed either.
 fn configuration(folder: &Path) -> String {
     format!(
-        "probes:\n  enable: [{}]\nlimits:\n  budget_cpu_percent: 50\ncaptures:\n  dir: {}\nrules:\n  - name: slow_answers\n    \
+        "probes:\n  enable: [{}]\n  override: {{ wakeups: {{ labels: [unit] }} }}\nlimits:\n  budget_cpu_percent: 50\ncaptures:\n  dir: {}\nrules:\n  - name: slow_answers\n    \
          when: p99(recv_wait_seconds{{comm=\"shop-web\"}}) > 20ms for 5s\n    \
          capture: {{ events: [sched], duration: 2s }}\n",
         PACKS.join(", "),
