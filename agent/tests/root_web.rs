@@ -86,6 +86,8 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
 
     // Very many at once: they get an answer, the scrape or word that there are too many. On a busy machine a connection whose
     // request is not there yet may be given up for a newer one.
+    let given_up = || agent.scrape().sum("kstrobe_http_connections_ended_total", &[("reason", "room")]) as usize;
+    let given_up_before = given_up();
     let clients: Vec<_> = (0..1000)
         .map(|_| {
             let one = move || ask(address, b"GET /metrics HTTP/1.0\r\n\r\n");
@@ -94,8 +96,9 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
         .collect();
     let statuses: Vec<u16> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     let (fine, refused) = [200, 503].map(|wanted| statuses.iter().filter(|status| **status == wanted).count()).into();
-    assert!(fine + refused >= 900, "{statuses:?}");
-    assert!(fine > 0);
+    let given_up = given_up() - given_up_before;
+    assert!(fine > 0 && fine + refused >= 500, "{statuses:?}");
+    assert!(1000 - fine - refused <= given_up, "{given_up} of them given up for others: {statuses:?}");
 
     let metrics = agent.scrape();
     assert!(metrics.sum("kstrobe_http_open_connections", &[]) <= 128.0);

@@ -79,7 +79,7 @@ fn root_receive_time_of_a_slow_peer_is_waiting_not_work() {
     let (requests, delay) = (150, Duration::from_millis(6));
     let before = agent.scrape();
     let (address, server) = load::delayed_echo(delay);
-    load::ask(address, requests, "kst-client");
+    let witness: Vec<f64> = load::ask(address, requests, "kst-client").iter().map(Duration::as_secs_f64).collect();
     server.join().unwrap();
     let after = agent.scrape();
     let labels = [("syscall", "recvfrom"), ("comm", "kst-client")];
@@ -89,15 +89,18 @@ fn root_receive_time_of_a_slow_peer_is_waiting_not_work() {
     for histogram in [&whole, &wait, &work] {
         assert_eq!(histogram.count, f64::from(requests), "{histogram:?}");
     }
-    // Seconds: bucket and mean of the waiting, bucket and mean of the work; the share of the work in its bucket. An emulated
-    // CPU may stand still during a call, but work that held the waiting would never take less than that.
-    let (waited, mean_wait, worked, mean_work, share) =
-        if emulated() { (0.025, 0.025, 0.005, 0.004, 0.7) } else { (0.01, 0.008, 0.000_25, 0.000_1, 0.95) };
-    let in_time = wait.at_most(waited) - wait.at_most(0.005);
-    assert!(in_time >= 0.9 * wait.count, "wait: {wait:?}");
-    assert!((0.006..mean_wait).contains(&wait.mean()), "mean wait {} s", wait.mean());
-    assert!(work.at_most(worked) >= share * work.count, "work: {work:?}");
-    assert!(work.mean() < mean_work, "mean work {} s", work.mean());
+    // The client's clock sees a call from outside: never shorter, and longer by what interrupts it there.
+    let (longest, calls) = (witness.iter().copied().fold(0.0, f64::max), f64::from(requests));
+    let sum: f64 = witness.iter().sum();
+    assert!((0.9 * sum..=sum).contains(&whole.sum), "{} s of calls, the client says {sum} s", whole.sum);
+    for le in [0.005, 0.01, 0.025] {
+        let theirs = witness.iter().filter(|s| **s <= le).count() as f64;
+        within(&format!("calls of up to {le} s (longest {longest} s)"), whole.at_most(le), theirs, 0.0, 0.05 * calls);
+    }
+    // Work that held the waiting would never take less than 5 ms; a CPU may be taken away during some calls.
+    let (worked, share) = if emulated() { (0.005, 0.7) } else { (0.001, 0.8) };
+    assert!(work.at_most(worked) >= share * calls, "work: {work:?}");
+    assert!(wait.at_most(0.005) <= 0.1 * calls && wait.sum > 0.8 * whole.sum, "wait: {wait:?} of {whole:?}");
     // The parts make the whole, of the same calls.
     within("wait + work", wait.sum + work.sum, whole.sum, 0.001, 1e-6);
     agent.stop();
@@ -129,13 +132,22 @@ fn root_softirq_counts_agree_with_proc_softirqs() {
     let outer_after = proc_softirqs();
     let count =
         |metrics: &Metrics, vector: &str| metrics.sum("kstrobe_softirq_duration_seconds_count", &[("vector", vector)]);
+    // A CPU that is taken away in the middle of a program may keep another from its work, which is counted.
+    let losses = ["kstrobe_lost_total", "kstrobe_program_missed_total"];
+    let all_lost =
+        |metrics: &Metrics| losses.map(|name| metrics.sum(name, &[("probe", "softirq")])).iter().sum::<f64>();
+    let lost = all_lost(&after) - all_lost(&before);
+    assert!(lost < 100.0, "{lost} events lost");
     let mut compared = 0;
     for (i, (vector, from)) in inner_before.iter().enumerate() {
         let (inner, outer) = (inner_after[i].1 - from, outer_after[i].1 - outer_before[i].1);
         let ours = count(&after, vector) - count(&before, vector);
         // The scrape lies between two reads of the file on either side.
         let slack = outer * 0.01 + 3.0;
-        assert!((inner - slack..=outer + slack).contains(&ours), "{vector}: {ours}, /proc/softirqs {inner}..={outer}");
+        assert!(
+            (inner - slack - lost..=outer + slack).contains(&ours),
+            "{vector}: {ours}, /proc/softirqs {inner}..={outer}, lost {lost}"
+        );
         compared += u32::from(inner > 100.0);
     }
     assert!(compared >= 2, "too little happened to compare: {inner_after:?}");

@@ -9,15 +9,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 use support::agent::Setup;
 use support::disk::Disk;
-use support::wait_for;
+use support::{emulated, wait_for};
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Requests completed and sectors moved: reads, then writes.
-fn counters(disk: &Disk) -> [u64; 4] {
+/// Requests completed, sectors moved and milliseconds that the requests took: reads, then writes.
+fn counters(disk: &Disk) -> [u64; 6] {
     let text = std::fs::read_to_string(format!("/sys/block/{}/stat", disk.name)).unwrap();
     let n: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
-    [n[0], n[2], n[4], n[6]]
+    [n[0], n[2], n[3], n[4], n[6], n[7]]
 }
 
 /// Writes, then reads, so many blocks past the page cache, one request each.
@@ -56,12 +56,21 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
     });
     let now = counters(&disk);
     let moved: Vec<u64> = now.iter().zip(stat).map(|(now, then)| now - then).collect();
-    for (operation, requests, sectors) in [("read", moved[0], moved[1]), ("write", moved[2], moved[3])] {
+    for (operation, requests, sectors, ms) in
+        [("read", moved[0], moved[1], moved[2]), ("write", moved[3], moved[4], moved[5])]
+    {
         let labels = of(operation);
         let labels = labels.each_ref().map(|(k, v)| (*k, v.as_str()));
         let ours = after.histogram(name, &labels).since(&before.histogram(name, &labels));
         assert_eq!(ours.count, requests as f64, "{operation} requests");
-        assert!(ours.sum > 0.0, "{operation}: {ours:?}");
+        // The kernel's time begins before the request is issued and ends after its completion; each sum loses less than a ms.
+        let (theirs, before_and_after) = (ms as f64 / 1e3, requests as f64 * if emulated() { 5e-3 } else { 1e-3 });
+        assert!(ours.sum > 0.0 && ours.sum <= theirs + 1e-3, "{operation}: {ours:?}, the kernel says {theirs} s");
+        assert!(ours.sum >= theirs - before_and_after, "{operation}: {ours:?}, the kernel says {theirs} s");
+        if let Some(each) = disk.seconds_each() {
+            // A burst of requests may go before the disk holds back the next ones.
+            assert!(ours.sum >= 0.5 * requests as f64 * each, "{operation}: {ours:?}, each takes {each} s");
+        }
         let bytes = |m: &support::metrics::Metrics| m.sum("kstrobe_block_io_bytes_total", &labels);
         assert_eq!(bytes(&after) - bytes(&before), (sectors * 512) as f64, "{operation} bytes");
     }
@@ -69,7 +78,7 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
     let queued =
         |m: &support::metrics::Metrics| m.histogram("kstrobe_block_queue_duration_seconds", &[("disk", &disk.name)]);
     let queued = queued(&after).since(&queued(&before));
-    assert!((1.0..=(moved[0] + moved[2]) as f64).contains(&queued.count), "{queued:?}");
+    assert!((1.0..=(moved[0] + moved[3]) as f64).contains(&queued.count), "{queued:?}");
     agent.stop();
 }
 
@@ -95,7 +104,7 @@ fn root_each_slow_block_request_is_a_record() {
         wait_for("all requests", Duration::from_secs(10), || Some(records("read")).filter(|reads| reads.len() >= 30));
     let (now, writes) = (counters(&disk), records("write"));
     for (records, requests, sectors) in
-        [(&reads, now[0] - before[0], now[1] - before[1]), (&writes, now[2] - before[2], now[3] - before[3])]
+        [(&reads, now[0] - before[0], now[1] - before[1]), (&writes, now[3] - before[3], now[4] - before[4])]
     {
         assert_eq!(records.len() as u64, requests, "{records:#?}");
         let bytes: u64 = records.iter().filter_map(|fields| fields["bytes"].as_u64()).sum();

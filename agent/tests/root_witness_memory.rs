@@ -3,15 +3,17 @@
 mod support;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
+use std::process::Command;
 use support::agent::{Agent, Setup};
 use support::disk::Disk;
 use support::memory_group::{self, MemoryGroup};
 use support::metrics::Metrics;
 use support::trace_instance::TraceInstance;
-use support::{load, not_run};
+use support::{load, not_run, output};
 
 const PAGE_BYTES: usize = 4096;
 /// Pages that are touched for the first time.
@@ -134,42 +136,124 @@ fn child_reads_a_file() {
     }
 }
 
+/// Runs `load`, whose threads named [`READER`] have to free memory, and compares a probe of it, `memcg` or `direct`, with
+/// the kernel's own trace.
+fn reclaim_is_that_of_the_trace(kind: &str, load: impl FnOnce()) {
+    let probe = format!("{kind}_reclaim");
+    let agent = probes(&probe);
+    assert_eq!(refusal(&agent.scrape(), &probe), None);
+    let [begin, end] = ["begin", "end"].map(|edge| format!("vmscan/mm_vmscan_{kind}_reclaim_{edge}"));
+    let trace = TraceInstance::new(&[&begin, &end]);
+    load();
+    let after = agent.scrape();
+    let (mut times, mut pages, mut began) = (Vec::new(), 0.0, BTreeMap::new());
+    for traced in trace.of(READER) {
+        if traced.event.ends_with("_begin") {
+            began.insert(traced.tid, traced.seconds);
+            continue;
+        }
+        times.push(traced.seconds - began.remove(&traced.tid).unwrap());
+        // Newer kernels say more behind it.
+        let reclaimed = traced.text.strip_prefix("nr_reclaimed=").unwrap().split_whitespace().next().unwrap();
+        pages += reclaimed.parse::<f64>().unwrap();
+    }
+    let ends = times.len() as f64;
+    assert!(ends >= 10.0, "the kernel reclaimed only {ends} times");
+    let comm = [("comm", READER)];
+    let ours = after.histogram(&format!("kstrobe_{kind}_reclaim_duration_seconds"), &comm);
+    let our_pages = after.sum(&format!("kstrobe_{kind}_reclaimed_pages_total"), &comm);
+    // From 7.0 on a task may lose the CPU within a program, which the next one there misses.
+    let missed = after.sum("kstrobe_program_missed_total", &[("probe", &probe)]);
+    if missed == 0.0 {
+        assert_eq!((ours.count, our_pages), (ends, pages));
+    }
+    assert!(missed <= 0.05 * ends, "{missed} of {ends} missed");
+    assert!((ends - missed..=ends).contains(&ours.count), "{} of {ends} times, {missed} missed", ours.count);
+    assert!(our_pages <= pages && our_pages >= 0.5 * pages, "{our_pages} of {pages} pages, {missed} missed");
+    // A CPU may stand still between the program and the trace's event of the same edge, so that single times differ.
+    let odd = missed + 1.0 + ends * if support::emulated() { 0.1 } else { 0.02 };
+    for (le, at_most) in &ours.buckets {
+        let below = |limit: f64| times.iter().filter(|time| **time <= limit).count() as f64;
+        let range = below(le / 1.25 - 20e-6) - odd..=below(le * 1.25 + 20e-6) + odd;
+        assert!(range.contains(at_most), "le={le}: {at_most}, the trace has {range:?} of {ends}");
+    }
+    agent.stop();
+}
+
 #[test]
 #[ignore = "needs root"]
 fn root_reclaim_in_a_cgroup_is_that_of_the_kernels_trace() {
     let disk = Disk::new();
-    let agent = probes("direct_reclaim,memcg_reclaim");
-    let before = agent.scrape();
-    assert_eq!(refusal(&before, "direct_reclaim"), None);
-    assert_eq!(refusal(&before, "memcg_reclaim"), None);
     let device = File::open(disk.device()).unwrap();
-    posix_fadvise(&device, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
-    let trace = TraceInstance::new(&["vmscan/mm_vmscan_memcg_reclaim_begin", "vmscan/mm_vmscan_memcg_reclaim_end"]);
-    let group = MemoryGroup::new("reclaim", 8 << 20);
-    let status = group.run("child_reads_a_file", disk.device().to_str().unwrap());
-    assert!(status.success(), "{status}");
-    let after = agent.scrape();
-    let (mut ends, mut pages, mut seconds, mut began) = (0.0, 0.0, 0.0, None);
-    for (time, event, text) in trace.of(READER) {
-        if event.ends_with("_begin") {
-            began = Some(time);
-            continue;
-        }
-        ends += 1.0;
-        // Newer kernels say more behind it.
-        let reclaimed = text.strip_prefix("nr_reclaimed=").unwrap().split_whitespace().next().unwrap();
-        pages += reclaimed.parse::<f64>().unwrap();
-        seconds += time - began.take().unwrap();
+    reclaim_is_that_of_the_trace("memcg", || {
+        posix_fadvise(&device, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        let group = MemoryGroup::new("reclaim", 8 << 20);
+        let status = group.run("child_reads_a_file", disk.device().to_str().unwrap());
+        assert!(status.success(), "{status}");
+    });
+}
+
+/// The machine keeps so much memory free that none is left for others, and its thread that frees memory runs only when
+/// nobody else does, until this is dropped.
+struct NoneFree {
+    before: String,
+}
+
+impl NoneFree {
+    const SETTING: &str = "/proc/sys/vm/min_free_kbytes";
+
+    fn new() -> NoneFree {
+        let before = std::fs::read_to_string(NoneFree::SETTING).unwrap();
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let free = memory.lines().find_map(|line| line.strip_prefix("MemFree:")?.trim().strip_suffix(" kB")).unwrap();
+        let kept = free.parse::<u64>().unwrap() - (8 << 10);
+        std::fs::write(NoneFree::SETTING, kept.to_string()).unwrap();
+        let none = NoneFree { before };
+        assert!(NoneFree::kswapd("--idle"));
+        none
     }
-    assert!(ends >= 10.0, "the kernel reclaimed only {ends} times");
-    let comm = [("comm", READER)];
-    let ours = after.histogram("kstrobe_memcg_reclaim_duration_seconds", &comm);
-    assert_eq!(ours.count, ends);
-    assert_eq!(after.sum("kstrobe_memcg_reclaimed_pages_total", &comm), pages);
-    // The trace has microseconds, and the two programs lie in or outside what it measures.
-    let slack = seconds * 0.05 + ends * if support::emulated() { 100e-6 } else { 10e-6 };
-    assert!((ours.sum - seconds).abs() <= slack, "{} s, but {seconds} s in the trace", ours.sum);
-    agent.stop();
+
+    fn kswapd(policy: &str) -> bool {
+        let all = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+        let mut kswapd =
+            all.filter(|path| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm == "kswapd0\n"));
+        let pid = kswapd.next().unwrap();
+        let mut chrt = Command::new("chrt");
+        chrt.args([policy, "-p", "0"]).arg(pid.file_name().unwrap());
+        chrt.status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for NoneFree {
+    fn drop(&mut self) {
+        let _ = std::fs::write(NoneFree::SETTING, &self.before);
+        NoneFree::kswapd("--other");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_reclaim_of_the_machine_is_that_of_the_kernels_trace() {
+    if support::lab().is_none() {
+        let test = "root_reclaim_of_the_machine_is_that_of_the_kernels_trace";
+        return not_run(test, "it takes the memory of a machine that nobody else needs");
+    }
+    // A disk that answers at once with nothing: what is read fills the cache faster than the kernel's own thread frees it.
+    output(Command::new("modprobe").args(["null_blk", "gb=1", "nr_devices=1"]));
+    const EACH: usize = 64 << 20;
+    reclaim_is_that_of_the_trace("direct", || {
+        let _none = NoneFree::new();
+        std::thread::scope(|scope| {
+            for part in 0..4 {
+                let read = move || {
+                    let mut file = File::open("/dev/nullb0").unwrap();
+                    file.seek(SeekFrom::Start((part * EACH) as u64)).unwrap();
+                    std::io::copy(&mut file.take(EACH as u64), &mut std::io::sink()).unwrap();
+                };
+                std::thread::Builder::new().name(READER.to_owned()).spawn_scoped(scope, read).unwrap();
+            }
+        });
+    });
 }
 
 const VICTIM: &str = "kst-victim";

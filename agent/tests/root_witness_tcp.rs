@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use support::agent::Setup;
 use support::metrics::{Histogram, Metrics};
 use support::netns::Netns;
-use support::{emulated, wait_for};
+use support::{emulated, not_run, wait_for, witnesses};
 
 const SHORT: (usize, Duration) = (40, Duration::from_millis(20));
 const LONG: (usize, Duration) = (10, Duration::from_millis(150));
@@ -86,6 +86,50 @@ fn root_connections_and_their_lives_are_those_of_the_load() {
         assert!(metrics.has("kstrobe_lost_total", &lost), "{probe}");
         assert_eq!(metrics.sum("kstrobe_lost_total", &lost), 0.0, "{probe}");
     }
+    agent.stop();
+}
+
+/// How long the slow link holds back what leaves one end, and how many connections are made over it.
+const SLOW_MS: u32 = 40;
+const OVER_IT: u32 = 10;
+
+#[test]
+#[ignore = "needs root"]
+fn root_connecting_over_a_slow_link_takes_as_long_as_the_client_says() {
+    let test = "root_connecting_over_a_slow_link_takes_as_long_as_the_client_says";
+    if !witnesses(test, &["ip", "tc"]) {
+        return;
+    }
+    let (client, server) = Netns::pair();
+    if let Err(reason) = server.delay_leaving(SLOW_MS) {
+        return not_run(test, &reason);
+    }
+    let (tell, address) = channel();
+    let accepting = server.spawn("kst-accepts", move || {
+        let listener = TcpListener::bind("10.99.0.2:0").unwrap();
+        tell.send(listener.local_addr().unwrap()).unwrap();
+        (0..OVER_IT).for_each(|_| drop(listener.accept().unwrap()));
+    });
+    let address = address.recv_timeout(Duration::from_secs(5)).unwrap();
+    let agent = Setup { arguments: &["--enable", "tcp_connect"], ..Setup::default() }.start();
+    let labels = [("family", "ipv4"), ("established", "true")];
+    let counted = || agent.scrape().histogram("kstrobe_tcp_connect_duration_seconds", &labels);
+    let before = counted();
+    let connecting = client.spawn("kst-connects", move || {
+        let one = |_| {
+            let begin = Instant::now();
+            drop(TcpStream::connect(address).unwrap());
+            begin.elapsed().as_secs_f64()
+        };
+        (0..OVER_IT).map(one).sum::<f64>()
+    });
+    let (theirs, ours) = (connecting.join().unwrap(), counted().since(&before));
+    accepting.join().unwrap();
+    // Nothing else here is as slow, while others may connect to what is near.
+    let (count, delay) = (f64::from(OVER_IT), f64::from(SLOW_MS) / 1e3);
+    assert_eq!(ours.count - ours.at_most(0.025), count, "{ours:?}");
+    assert!(ours.sum >= count * delay && ours.sum <= theirs * 1.01, "{ours:?}, the client says {theirs} s");
+    assert!(ours.sum >= 0.8 * theirs, "{ours:?}, the client says {theirs} s");
     agent.stop();
 }
 

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-/// One window is no reason yet: a burst of a tenth of a second harms nobody.
+/// Windows above the budget in a row before an order, which goes by the cheapest of them. One is no reason yet: a burst of
+/// a tenth of a second harms nobody, and a program whose CPU was taken away meanwhile seems to have run all the time.
 const STRIKES: u32 = 2;
 /// Most times that the events are halved: 1 of 1024 is the least that still says anything.
 const MAX_HALVINGS: u32 = 10;
@@ -67,16 +68,20 @@ pub struct Budget {
     /// Whether its programs can pass events over.
     can_thin: bool,
     halvings: u32,
-    /// Windows above the budget in a row.
+    /// Windows above the budget in a row, since the last order.
     strikes: u32,
+    /// What the cheapest of them cost.
+    cheapest: u64,
+    /// What the last order went by.
+    judged: u64,
     /// Orders to thin out since the last window within the budget.
     steps: u32,
     calm: u32,
     /// When it may come back, while it is off its hooks.
     away_until: Option<Duration>,
     pause: Duration,
-    /// The last window above the budget: when, and its cost.
-    trouble: Option<(Duration, u64)>,
+    /// When the last window above the budget was.
+    trouble: Option<Duration>,
     throttled: u64,
 }
 
@@ -88,6 +93,8 @@ impl Budget {
             can_thin,
             halvings: 0,
             strikes: 0,
+            cheapest: u64::MAX,
+            judged: 0,
             steps: 0,
             calm: 0,
             away_until: None,
@@ -112,15 +119,18 @@ impl Budget {
         if used <= self.limit_ppm {
             return self.within(now, used);
         }
-        let before = self.trouble.filter(|_| self.steps > 0).map(|(_, used)| used);
-        let helped = before.is_none_or(|before| u128::from(used) * 100 <= u128::from(before) * LEFT_PERCENT);
         self.calm = 0;
         self.strikes += 1;
-        self.trouble = Some((now, used));
+        self.cheapest = self.cheapest.min(used);
+        self.trouble = Some(now);
         if self.strikes < STRIKES {
             return None;
         }
+        let used = std::mem::replace(&mut self.cheapest, u64::MAX);
+        let before = std::mem::replace(&mut self.judged, used);
+        self.strikes = 0;
         self.throttled += 1;
+        let helped = self.steps == 0 || u128::from(used) * 100 <= u128::from(before) * LEFT_PERCENT;
         let least = ppm(PASSED_OVER.as_nanos() * u128::from(cost.runs), cost.window);
         let hope = helped && least <= self.limit_ppm && self.steps < MAX_STEPS && self.halvings < MAX_HALVINGS;
         if !(self.can_thin && hope) {
@@ -133,8 +143,8 @@ impl Budget {
     }
 
     fn within(&mut self, now: Duration, used: u64) -> Option<Order> {
-        (self.strikes, self.steps) = (0, 0);
-        if self.trouble.is_some_and(|(at, _)| now.saturating_sub(at) >= FORGIVEN_AFTER) {
+        (self.strikes, self.cheapest, self.steps) = (0, u64::MAX, 0);
+        if self.trouble.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
         // Twice the events must still leave half of the budget, or it would go back and forth.
@@ -151,7 +161,7 @@ impl Budget {
     pub fn comes_back(&mut self, now: Duration) -> Option<Order> {
         self.away_until.take_if(|until| now >= *until)?;
         self.pause = (self.pause * 2).min(PAUSE.1);
-        (self.strikes, self.steps, self.calm) = (0, 0, 0);
+        (self.strikes, self.cheapest, self.steps, self.calm) = (0, u64::MAX, 0, 0);
         Some(Order::Attach(self.halvings))
     }
 
@@ -165,9 +175,9 @@ impl Budget {
         self.away_until
     }
 
-    /// Whether the next window should come soon: one more like the last would mean an order.
+    /// Whether the next window should come soon: it may mean an order.
     pub fn suspects(&self) -> bool {
-        self.strikes > 0 && self.away_until.is_none()
+        (self.strikes > 0 || self.steps > 0) && self.away_until.is_none()
     }
 
     /// Of how many events one is measured.
@@ -190,8 +200,8 @@ impl Budget {
         if !self.over() {
             return String::new();
         }
-        let used = self.trouble.map_or(0, |(_, used)| used);
-        let over = format!("over its budget of {} of a CPU ({} measured)", percent(self.limit_ppm), percent(used));
+        let (limit, used) = (percent(self.limit_ppm), percent(self.judged));
+        let over = format!("over its budget of {limit} of a CPU ({used} measured)");
         match self.away_until {
             Some(_) => format!("{over}: taken off its hooks for {} s", self.pause.as_secs()),
             None => format!("{over}: one of {} events is measured", self.one_of()),

@@ -28,6 +28,12 @@ impl Disk {
         Disk { name, looped: true, _folder: folder }
     }
 
+    /// Seconds that it takes at least for each of many requests, where the kernel lab says so.
+    pub fn seconds_each(&self) -> Option<f64> {
+        let iops = std::env::var("KSTROBE_SPARE_DISK_IOPS").ok().filter(|_| !self.looped)?;
+        Some(1.0 / iops.parse::<f64>().unwrap())
+    }
+
     /// Its file.
     pub fn device(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)

@@ -19,6 +19,40 @@ pub fn getppid_calls(count: u32) {
     }
 }
 
+/// How long a loop ran, as it sees itself: time that others took from it leaves a gap between two looks at the clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran {
+    last: Instant,
+    /// Without the gaps.
+    pub time: Duration,
+    /// Gaps.
+    pub gaps: u32,
+}
+
+impl Ran {
+    /// From now on.
+    pub fn new() -> Ran {
+        Ran { last: Instant::now(), time: Duration::ZERO, gaps: 0 }
+    }
+
+    /// To be called more often than each millisecond.
+    pub fn look(&mut self) {
+        let gap = self.last.elapsed();
+        self.last += gap;
+        if gap < Duration::from_millis(1) {
+            self.time += gap;
+        } else {
+            self.gaps += 1;
+        }
+    }
+
+    /// Most samples that a timer of so many a second can have taken of it. A CPU that a hypervisor takes away is off the
+    /// clock of CPU time, while the timer goes on: one sample for each gap.
+    pub fn most_samples(&self, hz: f64) -> f64 {
+        self.time.as_secs_f64() * hz * 1.05 + f64::from(self.gaps) + 12.0
+    }
+}
+
 /// Sleeps so often in `pselect6`, which little else on a machine calls.
 pub fn pselect_sleeps(count: u32, each: Duration) {
     let time = TimeSpec::from(each);
@@ -43,19 +77,23 @@ pub fn delayed_echo(delay: Duration) -> (SocketAddr, JoinHandle<()>) {
     (address, std::thread::Builder::new().name("kst-server".to_owned()).spawn(serve).unwrap())
 }
 
-/// Asks so often and waits for each answer in `recvfrom`, in a thread of this name (its `comm`: at most 15 bytes).
-pub fn ask(address: SocketAddr, count: u32, comm: &str) {
+/// Asks so often and waits for each answer in `recvfrom`, in a thread of this name (its `comm`: at most 15 bytes). Gives how
+/// long each of these calls took by the thread's own clock.
+pub fn ask(address: SocketAddr, count: u32, comm: &str) -> Vec<Duration> {
     let client = move || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut byte = [7];
-        for _ in 0..count {
+        let mut one = || {
             stream.write_all(&byte).unwrap();
+            let begin = Instant::now();
             // std reads a socket with recv(3), which is recvfrom(2).
             assert_eq!(stream.read(&mut byte).unwrap(), 1);
-        }
+            begin.elapsed()
+        };
+        (0..count).map(|_| one()).collect()
     };
-    std::thread::Builder::new().name(comm.to_owned()).spawn(client).unwrap().join().unwrap();
+    std::thread::Builder::new().name(comm.to_owned()).spawn(client).unwrap().join().unwrap()
 }
 
 /// A client of [`delayed_echo`] that asks and waits in `recvfrom` until it is told to end.

@@ -16,6 +16,7 @@ pub mod memory_group;
 pub mod metrics;
 pub mod netns;
 pub mod pods;
+pub mod points;
 pub mod prometheus;
 pub mod trace_instance;
 pub mod tracing;

@@ -24,18 +24,31 @@ impl TraceInstance {
         instance
     }
 
-    /// The events so far of tasks of this name: seconds since boot, name of the event, what it says.
-    pub fn of(&self, comm: &str) -> Vec<(f64, String, String)> {
+    /// The events so far of tasks of this name.
+    pub fn of(&self, comm: &str) -> Vec<Traced> {
         let text = std::fs::read_to_string(self.folder.join("trace")).unwrap();
         // `  comm-123   [000] d..1.  12.345678: event: key=value`
         let line = |line: &str| {
-            line.trim_start().strip_prefix(comm)?.strip_prefix('-')?;
-            let mut parts = line.splitn(3, ": ");
-            let time = parts.next()?.rsplit(' ').next()?.parse().ok()?;
-            Some((time, parts.next()?.to_owned(), parts.next()?.to_owned()))
+            let rest = line.trim_start().strip_prefix(comm)?.strip_prefix('-')?;
+            let tid = rest.split_whitespace().next()?.parse().ok()?;
+            let mut parts = rest.splitn(3, ": ");
+            let seconds = parts.next()?.rsplit(' ').next()?.parse().ok()?;
+            Some(Traced { tid, seconds, event: parts.next()?.to_owned(), text: parts.next()?.to_owned() })
         };
         text.lines().filter_map(line).collect()
     }
+}
+
+/// An event in it.
+pub struct Traced {
+    /// Thread.
+    pub tid: u32,
+    /// When, since boot.
+    pub seconds: f64,
+    /// Its name.
+    pub event: String,
+    /// What it says.
+    pub text: String,
 }
 
 impl Drop for TraceInstance {

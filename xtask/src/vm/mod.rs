@@ -171,7 +171,7 @@ fn provide(root: &Path) -> Result<(), String> {
 pub fn short(root: &Path) -> Result<Vec<String>> {
     run_tests(
         root,
-        &Options { kernel: vec![], timeout: 120, set: Set::Short, write_docs: false, bench: false, tests: vec![] },
+        &Options { kernel: vec![], timeout: 600, set: Set::Short, write_docs: false, bench: false, tests: vec![] },
     )
 }
 

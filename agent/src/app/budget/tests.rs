@@ -102,19 +102,31 @@ fn a_step_that_does_not_help_is_the_last() {
     let mut run = Run::new(true);
     // However few are measured, it stays at 5 %: another program of the probe costs that.
     run.seconds(10, |_| (5_000_000, 100));
-    assert_eq!(run.orders, [(2, Order::Thin(2)), (3, Order::Detach)]);
+    assert_eq!(run.orders, [(2, Order::Thin(2)), (4, Order::Detach)]);
     // It comes down, but not as far as it must, and no further than this.
     let mut run = Run::new(true);
     run.seconds(20, |one_of| (3_000_000 + 30_000_000 / one_of, 100));
-    assert_eq!(run.orders, [(2, Order::Thin(5)), (3, Order::Thin(6)), (4, Order::Detach)]);
+    assert_eq!(run.orders, [(2, Order::Thin(5)), (4, Order::Thin(6)), (6, Order::Detach)]);
     // It helps each time, but the events become more: enough is enough.
     let (mut run, mut cost) = (Run::new(true), 30_000_000);
-    run.seconds(10, |_| {
-        cost = cost * 7 / 10;
+    run.seconds(15, |_| {
+        cost = cost * 8 / 10;
         (cost.max(2_100_000), 100)
     });
-    assert_eq!(run.orders.last(), Some(&(6, Order::Detach)), "{:?}", run.orders);
+    assert_eq!(run.orders.last(), Some(&(10, Order::Detach)), "{:?}", run.orders);
     assert_eq!(run.orders.len(), 5);
+}
+
+#[test]
+fn one_window_that_was_disturbed_means_nothing() {
+    let mut run = Run::new(true);
+    // 4 %, and every other window shows twice the cost or more.
+    let mut window = 0;
+    run.seconds(20, |one_of| {
+        window += 1;
+        (4_000_000 / one_of + if window % 2 == 0 { 6_000_000 } else { 0 }, 100)
+    });
+    assert_eq!(run.orders, [(2, Order::Thin(1))]);
 }
 
 #[test]
