@@ -3,11 +3,13 @@
 
 mod support;
 
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::Duration;
-use support::agent::{self, Agent, DEFAULT_PACKS};
+use support::agent::{self, Agent, DEFAULT_PACKS, Setup};
 use support::kernel_objects::{Kind, all, held_by};
-use support::metrics::Metrics;
+use support::metrics::{Labels, Metrics};
 use support::{Folder, load, output, private_shell, wait_for, witnesses};
 
 #[test]
@@ -109,5 +111,81 @@ fn root_a_bad_probe_is_skipped_and_the_others_run() {
     assert!(metrics.has("kstrobe_probe_attached", &[("probe", "broken")]), "the bad probe is not mentioned");
     let (status, body) = agent.get("/readyz").unwrap();
     assert!(body.contains("broken") && body.contains("no_such_event"), "/readyz says {status}: {body}");
+    agent.stop();
+}
+
+/// What a command prints as a list in JSON. It may fail for a part of what it was asked.
+fn listed(arguments: &[&str]) -> Vec<Value> {
+    serde_json::from_slice(&agent::command(arguments).output().unwrap().stdout).unwrap()
+}
+
+fn texts(value: &Value, keys: &[&str]) -> Vec<String> {
+    let text = |value: &Value| match value {
+        Value::Array(lines) => lines.iter().map(|line| line.as_str().unwrap()).collect::<Vec<_>>().join("; "),
+        // The API leaves out what is empty.
+        Value::Null => String::new(),
+        other => other.as_str().unwrap().to_owned(),
+    };
+    keys.iter().map(|key| short(&text(&value[key]))).collect()
+}
+
+/// A label has a bounded length.
+fn short(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_what_was_chosen_and_why_is_said_alike_everywhere() {
+    // Choices of hooks, of a way to send events, of copies of functions, and some that one kernel or another refuses.
+    let chosen = "page_faults,page_cache,slow_block_io,filesystem,name_resolution,tcp_sessions,drops,softirq";
+    let agent = Setup { arguments: &["--enable", chosen], ..Setup::default() }.start();
+    let (status, body) = agent.get("/api/v1/probes").unwrap();
+    assert_eq!(status, 200, "{body}");
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    let metrics = agent.scrape();
+    let list = listed(&["list", "probes", "-o", "json"]);
+    let probes = answer["probes"].as_array().unwrap();
+    assert!(probes.len() >= 8, "{body}");
+    let (mut choices, mut refused) = (0, 0);
+    for probe in probes {
+        let name = probe["name"].as_str().unwrap();
+        let in_metric = |metric: &str, keys: &[&str]| -> BTreeSet<Vec<String>> {
+            let of_probe = [("probe", name)];
+            let row = |labels: &Labels| keys.iter().map(|key| short(&labels[*key])).collect();
+            metrics.series(metric, &of_probe).map(|(labels, _)| row(labels)).collect()
+        };
+        // Hooks: the API and the metric.
+        let keys = ["hook", "kind", "reason"];
+        let hooks: BTreeSet<_> = probe["hooks"].as_array().unwrap().iter().map(|hook| texts(hook, &keys)).collect();
+        assert_eq!(in_metric("kstrobe_probe_attached", &keys), hooks, "{name}");
+        // Choices: the API, the metric and `explain`.
+        let keys = ["wanted", "got", "because"];
+        let said = |value: &Value| -> BTreeSet<_> {
+            value["choices"].as_array().unwrap().iter().map(|choice| texts(choice, &keys)).collect()
+        };
+        let ours = said(probe);
+        choices += ours.len();
+        assert_eq!(in_metric("kstrobe_probe_choice_info", &keys), ours, "{name}");
+        // `list`: the kinds of hooks, or why it cannot run.
+        let of_probe = |rows: &[Value]| rows.iter().find(|row| row["probe"] == name).unwrap().clone();
+        let row = of_probe(&list);
+        let here = row["here"].as_str().unwrap();
+        if let Some(reason) = here.strip_prefix("cannot run: ") {
+            refused += 1;
+            assert!(hooks.iter().all(|hook| hook[2].contains(reason)), "{name}: {reason}\n{hooks:?}");
+            assert_eq!(probe["attached"], false, "{name}");
+            continue;
+        }
+        let kinds: BTreeSet<_> = hooks.iter().map(|hook| hook[1].as_str()).collect();
+        let (here, lesser) = here.split_once(" (").unwrap_or((here, ""));
+        assert_eq!(here.split(',').collect::<BTreeSet<_>>(), kinds, "{name}");
+        for choice in ours.iter().filter(|choice| !choice[2].is_empty()) {
+            assert!(lesser.contains(&format!("{} for {}", choice[1], choice[0])), "{name}: {lesser}\n{choice:?}");
+        }
+        assert_eq!(said(&of_probe(&listed(&["explain", name, "-o", "json"]))), ours, "{name}");
+    }
+    println!("{choices} choices of {} probes, {refused} of them refused", probes.len());
+    assert!(choices >= 3, "{body}");
     agent.stop();
 }
