@@ -189,3 +189,32 @@ fn root_what_was_chosen_and_why_is_said_alike_everywhere() {
     assert!(choices >= 3, "{body}");
     agent.stop();
 }
+
+#[test]
+#[ignore = "needs root"]
+fn root_doctor_says_what_each_missing_right_costs() {
+    let doctor = |without: &str| {
+        let words = ["setpriv", "--bounding-set", without];
+        let done = agent::command_under(&words, &["doctor"]).output().unwrap();
+        (done.status.success(), String::from_utf8(done.stdout).unwrap())
+    };
+    // What is taken away, whether probes run without it, and what is said.
+    for (without, usable, words) in [
+        ("-sys_admin", true, "program run times are not measured, and budgets are not kept"),
+        ("-sys_ptrace", true, "programs of other containers have no names in stacks"),
+        ("-syslog", true, "no kernel symbol names"),
+        // CAP_SYS_ADMIN holds for these too.
+        ("-sys_admin,-bpf", false, "no program can be loaded"),
+        ("-sys_admin,-perfmon", false, "no program can look at the kernel"),
+    ] {
+        let (success, text) = doctor(without);
+        let line = text.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{without}:\n{text}"));
+        let name = without.rsplit('-').next().unwrap().to_uppercase();
+        assert!(line.starts_with("MISSING") && line.contains(&format!("CAP_{name} ")), "{without}: {line}");
+        assert_eq!(success, usable, "{without}:\n{text}");
+    }
+    // Maps count as locked memory before Linux 5.11, of which this lab has one kernel.
+    let (_, text) = doctor("-sys_resource");
+    let said = text.lines().any(|line| line.starts_with("MISSING") && line.contains("KiB of RLIMIT_MEMLOCK"));
+    assert_eq!(said, support::lab().as_deref() == Some("5.10"), "{text}");
+}

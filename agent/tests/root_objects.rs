@@ -1,16 +1,17 @@
 //! Objects of the cluster and a real agent: a `Probe` counts and ends, one that the kernel lacks is refused, a `Capture` records the
-//! pods that it selects; their status says so. The API server is one for tests that speaks the real protocol.
+//! pods that it selects; their status says so. And an alert finds the agent of its node. The API server is one for tests that speaks the real protocol.
 
 mod support;
 
 use kstrobe_fake_api::FakeApi;
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime};
-use support::agent::Setup;
+use support::agent::{Agent, Setup};
+use support::alertmanager::{self, Alertmanager};
 use support::api::Home;
 use support::load::{getpgid_calls, named};
 use support::pods;
-use support::wait_for;
+use support::{wait_for, witnesses};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -87,4 +88,49 @@ fn root_objects_of_the_cluster_become_probes_and_recordings() {
     api.remove(&probe);
     wait_for("its end", LIMIT, || (!agent.scrape().has("kstrobe_asked_total", &[])).then_some(()));
     agent.stop();
+}
+
+/// The agent of a node as a pod that has this address, with a rule for alerts. `more` are further arguments.
+fn agent_of(node: &str, address: &str, api: &FakeApi, home: &Home, more: &[&str]) -> Agent {
+    let labels = json!({"app.kubernetes.io/part-of": "kstrobe", "app.kubernetes.io/component": "agent"});
+    let name = format!("kstrobe-of-{node}");
+    api.put(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "kstrobe", "name": name, "labels": labels, "uid": format!("uid-of-{node}")},
+        "spec": {"nodeName": node, "containers": []},
+        "status": {"phase": "Running", "podIP": address},
+    }));
+    let kubeconfig = home.write("kubeconfig", &api.kubeconfig());
+    let config = format!(
+        "kubernetes: {{ source: api, node: {node}, kubeconfig: {} }}\ncaptures: {{ dir: {}, token_file: {} }}\n\
+         rules:\n  - name: disk\n    capture: {{ events: sched:sched_switch, duration: 500ms }}\n",
+        kubeconfig.display(),
+        home.captures().display(),
+        home.token_file().display()
+    );
+    let pod = ["POD_NAMESPACE=kstrobe".to_owned(), format!("POD_NAME={name}"), format!("POD_IP={address}")];
+    let under = ["env", &pod[0], &pod[1], &pod[2]];
+    Setup { config: &config, under: &under, arguments: more, ..Setup::default() }.start()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_an_alert_that_reaches_another_nodes_agent_is_recorded_on_its_own_node() {
+    let test = "root_an_alert_that_reaches_another_nodes_agent_is_recorded_on_its_own_node";
+    if !witnesses(test, &[alertmanager::PROGRAM]) {
+        return;
+    }
+    let (api, homes) = (FakeApi::start(), [Home::new(), Home::new()]);
+    let asked = agent_of("node-a", "127.0.0.1", &api, &homes[0], &[]);
+    // Agents of a DaemonSet listen on one port, each at its pod's address.
+    let there = format!("127.0.0.2:{}", asked.address().port());
+    let right = agent_of("node-b", "127.0.0.2", &api, &homes[1], &["--web.listen-address", &there]);
+    let alertmanager = Alertmanager::start(asked.address(), &homes[0].token_file());
+    let labels = json!({"alertname": "DiskSlow", "node": "node-b", "kstrobe_rule": "disk"});
+    alertmanager.push(&json!([{"labels": labels, "startsAt": "2026-01-01T00:00:00Z"}]));
+    let id = wait_for("the alert's capture", LIMIT, || Some(right.all_captures().first()?["id"].as_str()?.to_owned()));
+    let capture = right.ended(&id);
+    assert_eq!((&capture["state"], &capture["trigger"]["kind"]), (&json!("done"), &json!("alertmanager")), "{capture}");
+    assert_eq!(asked.all_captures(), Vec::<Value>::new(), "not on the node whose agent was asked");
+    [asked, right].into_iter().for_each(Agent::stop);
 }

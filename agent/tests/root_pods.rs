@@ -56,12 +56,25 @@ fn meant(agent: &Agent, count: f64) {
 /// Makes 3000 calls in one pod and 5000 in the other, and gives what is shown once all have names: each its own.
 fn loads_of_both(agent: &Agent, a: &TestPod, b: &TestPod) -> Metrics {
     meant(agent, 2.0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| a.group.call(3000));
-        scope.spawn(|| b.group.call(5000));
-    });
+    if support::lab().as_deref() == Some("sid") {
+        // From Linux 7.0 on a task may lose its CPU within a program, which others then miss there: few at once.
+        a.group.call(3000);
+        b.group.call(5000);
+    } else {
+        std::thread::scope(|scope| {
+            scope.spawn(|| a.group.call(3000));
+            scope.spawn(|| b.group.call(5000));
+        });
+    }
+    let mut seen = String::new();
     let counted = wait_for("both names", LIMIT, || {
         let now = agent.scrape();
+        let missed = now.sum("kstrobe_program_missed_total", &[]);
+        let next = format!("{} and {}, {missed} missed", of(&now, a), of(&now, b));
+        if seen != next {
+            println!("{next}");
+            seen = next;
+        }
         (of(&now, a) + of(&now, b) == 8000.0).then_some(now)
     });
     assert_eq!((of(&counted, a), of(&counted, b)), (3000.0, 5000.0));

@@ -4,7 +4,7 @@
 mod support;
 
 use kstrobe_witness::servers::{self, Collector, Point, told};
-use kstrobe_witness::{Api, Receiving, there};
+use kstrobe_witness::{Api, Receiving, Sample, there};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use support::agent::{Agent, Setup};
 use support::api::TOKEN;
 use support::load::{self, Asking, getpgid_calls, named};
 use support::tracing::graph_root;
-use support::{Folder, wait_for};
+use support::{Folder, emulated, wait_for};
 
 /// How long the receivers are away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -47,8 +47,10 @@ fn resident_bytes(pid: u32) -> u64 {
 
 /// Pauses are short, so that what is shown are many tries.
 fn otlp(name: &str, address: SocketAddr, more: &str) -> String {
+    // A request that was taken and whose answer comes too late would come again.
+    let timeout = if emulated() { 60 } else { 5 };
     format!(
-        "{{ name: {name}, endpoint: 'http://{address}{more}, interval: 1s, timeout: 5s, \
+        "{{ name: {name}, endpoint: 'http://{address}{more}, interval: 1s, timeout: {timeout}s, \
          retry_on_failure: {{ initial_interval: 100ms, max_interval: 1s }} }}"
     )
 }
@@ -62,13 +64,15 @@ fn ask(us: i32, times: u32) {
     named("kst-asks", || getpgid_calls(us, times));
 }
 
-/// Buckets of a histogram have what was asked: so often each number of microseconds. Those of totals are the last point's, those of
-/// differences the sum of all.
-fn assert_buckets(points: &[Point], temporality: &str, asked: &BTreeMap<i32, u32>) {
+/// A bucket: what its values are above, the largest of them, how many there are.
+type Bucket = (f64, f64, u64);
+
+/// Buckets at a Collector: those of totals are the last point's, those of differences the sum of all.
+fn at_collector(points: &[Point], temporality: &str) -> Vec<Bucket> {
     let of = |point: &&Point| point.metric == "kstrobe.asked" && point.temporality == temporality;
     let points: Vec<&Point> = points.iter().filter(of).collect();
     let points = if temporality == "Delta" { &points[..] } else { &points[points.len().saturating_sub(1)..] };
-    let mut found: Vec<(f64, f64, u64)> = Vec::new();
+    let mut found: Vec<Bucket> = Vec::new();
     for (lower, upper, count) in points.iter().flat_map(|point| &point.buckets) {
         match found.iter_mut().find(|bucket| (bucket.0, bucket.1) == (*lower, *upper)) {
             Some(bucket) => bucket.2 += count,
@@ -77,12 +81,29 @@ fn assert_buckets(points: &[Point], temporality: &str, asked: &BTreeMap<i32, u32
     }
     // The Collector prints six places: bounds of small buckets look alike.
     found.retain(|(lower, ..)| *lower >= 0.0001);
+    found
+}
+
+/// Buckets at VictoriaMetrics, each of which is a series whose label has the bounds.
+fn at_victoria_metrics(address: SocketAddr) -> Vec<Bucket> {
+    let selector = "last_over_time({__name__=\"kstrobe.asked_bucket\",comm=\"kst-asks\"}[1h])";
+    let bucket = |sample: Sample| {
+        let (lower, upper) = sample.labels["vmrange"].split_once("...").unwrap();
+        (lower.parse().unwrap(), upper.parse().unwrap(), sample.value as u64)
+    };
+    Api(address).query(selector).into_iter().map(bucket).collect()
+}
+
+/// Each bucket has what was asked within its bounds: so often each number of microseconds.
+#[track_caller]
+fn assert_buckets(who: &str, found: &[Bucket], asked: &BTreeMap<i32, u32>) {
     let hit = found.iter().filter(|bucket| bucket.2 > 0).count();
-    assert!(hit >= 10, "{temporality}: {found:?}");
+    assert!(hit >= 10, "{who}: {found:?}");
     for (lower, upper, count) in found {
-        let within = |us: i32| (lower..=upper).contains(&(f64::from(us) / 1e6));
+        let within = |us: i32| (*lower..=*upper).contains(&(f64::from(us) / 1e6));
         let expected: u64 = asked.iter().filter(|(us, _)| within(**us)).map(|(_, times)| u64::from(*times)).sum();
-        assert_eq!(count, expected, "{temporality}: ({lower}, {upper}] of {asked:?}");
+        assert_eq!(*count, expected, "{who}: ({lower}, {upper}] of {asked:?}");
+        assert!(upper / lower < 1.1, "{who}: ({lower}, {upper}], but a bucket of schema 3 is 9 % wide");
     }
 }
 
@@ -183,6 +204,7 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
     });
     assert_eq!(Api(vm_address).value(&selector("kstrobe.asked_count")), Some(count));
     assert!((Api(vm_address).value(&selector("kstrobe.asked_sum")).unwrap() - sum).abs() < 1e-9 * sum);
+    assert_buckets("VictoriaMetrics", &at_victoria_metrics(vm_address), &asked);
     let selector = "{comm=\"kst-asks\"}";
     wait_for("the last report at Prometheus", LIMIT, || {
         (Api(prom_address).value(&format!("kstrobe_asks_total{selector}")) == Some(count)).then_some(())
@@ -197,7 +219,9 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
             (has("kstrobe.asks") && has("kstrobe.asked")).then_some(())
         });
         let points = collector.points();
-        ["Cumulative", "Delta"].iter().for_each(|kind| assert_buckets(&points, kind, &asked));
+        for temporality in ["Cumulative", "Delta"] {
+            assert_buckets(temporality, &at_collector(&points, temporality), &asked);
+        }
     }
 }
 

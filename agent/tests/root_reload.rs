@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::agent::Agent;
+use support::agent::{Agent, Setup};
 use support::capture::instances;
 use support::kernel_objects::{Kind, all, held_by};
 use support::{emulated, load, wait_for, witnesses};
@@ -451,7 +451,7 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
 #[test]
 #[ignore = "needs root"]
 fn root_rules_captures_and_settings_come_with_a_reload() {
-    let agent = Agent::start_with(&[], &[("kept", &calls("kept", "kst-load"))]);
+    let agent = Setup { probes: &[("kept", &calls("kept", "kst-load"))], budget: true, ..Setup::default() }.start();
     let config = std::fs::read_to_string(agent.folder().join("kstrobe.yaml")).unwrap();
     assert_eq!(agent.get("/api/v1/captures").unwrap().0, 403, "there are none");
     let folder = agent.folder().join("captures");
@@ -512,9 +512,7 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     reload(&agent, 200);
     assert!(reloadings() > said, "as at the start");
     // The budget of a probe that goes on.
-    let budget = config.replace("budget_cpu_percent: 0", "budget_cpu_percent: 70");
-    assert_ne!(budget, config);
-    agent.write("kstrobe.yaml", &(budget + "log: { format: json }\n"));
+    agent.write("kstrobe.yaml", &(config + "limits: { budget_cpu_percent: 7 }\nlog: { format: json }\n"));
     let told = reload(&agent, 200);
     assert!(told.contains("2 unchanged") && told.contains("`log.format` has changed"), "{told}");
     agent.stop();

@@ -2,21 +2,29 @@
 
 mod support;
 
+use kstrobe_witness::certificates;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::agent::{self, Agent, Setup};
+use support::metrics::Metrics;
 use support::{Folder, output, wait_for, witnesses};
 
 /// What the agent may grow by under attack: connections and their buffers, an exposition or two.
 const MOST_GROWTH_BYTES: u64 = 48 << 20;
 
-fn resident_bytes(pid: u32) -> u64 {
+/// Memory of a process: `VmRSS` now, or `VmHWM` at most since [`forget_most`].
+fn resident_bytes(pid: u32, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(which)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// The most memory that a process had begins anew at what it has.
+fn forget_most(pid: u32) {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -44,7 +52,8 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     for _ in 0..20 {
         agent.scrape();
     }
-    let before = resident_bytes(agent.pid());
+    let before = resident_bytes(agent.pid(), "VmRSS:");
+    forget_most(agent.pid());
 
     // Slow ones: more than there is room for, each with half a header; scrapes go on among them.
     let mut slow: Vec<TcpStream> = Vec::new();
@@ -104,9 +113,11 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     assert!(metrics.sum("kstrobe_http_open_connections", &[]) <= 128.0);
     assert!(metrics.sum("kstrobe_http_connections_total", &[]) > 2000.0);
     assert!(metrics.sum("kstrobe_http_connections_ended_total", &[("reason", "room")]) > 0.0);
-    let after = resident_bytes(agent.pid());
-    println!("resident before {before} after {after} bytes; of 1000 scrapes at once {fine} fine, {refused} refused");
-    assert!(after < before + MOST_GROWTH_BYTES, "{before} bytes became {after}");
+    let [after, most] = ["VmRSS:", "VmHWM:"].map(|which| resident_bytes(agent.pid(), which));
+    println!(
+        "resident before {before} after {after} bytes, {most} at most; of 1000 scrapes at once {fine} fine, {refused} refused"
+    );
+    assert!(most < before + MOST_GROWTH_BYTES, "{before} bytes became {most}");
     agent.stop();
 }
 
@@ -173,6 +184,62 @@ fn root_web_passwords_and_tokens_together() {
             assert_eq!(status(path, credentials), expected, "{path} {credentials:?}, token: {with_token}");
         }
     }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_web_asks_for_certificates_of_clients_and_takes_new_ones_up() {
+    if !witnesses("root_web_asks_for_certificates_of_clients_and_takes_new_ones_up", &["curl", "openssl"]) {
+        return;
+    }
+    let folder = Folder::new();
+    for authority in ["old", "new"] {
+        certificates::authority(&folder, authority);
+        certificates::server(&folder, &format!("{authority}-server"), authority);
+        certificates::client(&folder, &format!("{authority}-client"), authority, "DNS:prometheus.example");
+    }
+    // Each file whole at once, as a tool that renews certificates puts it there.
+    let show = |which: &str| {
+        let files = ["-server.key", "-server.crt", ".crt"].map(|end| format!("{which}{end}"));
+        for (from, to) in files.iter().zip(["server.key", "server.crt", "clients.crt"]) {
+            std::fs::copy(folder.0.join(from), folder.0.join("next")).unwrap();
+            std::fs::rename(folder.0.join("next"), folder.0.join(to)).unwrap();
+        }
+    };
+    show("old");
+    let web = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n  client_ca_file: clients.crt\n  \
+               client_auth_type: RequireAndVerifyClientCert\n";
+    let web = folder.write("web-config.yml", web);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let mut command = agent::command(&["run", "--only", "softirq", "--web.listen-address", &address]);
+    command.arg("--web.config.file").arg(&web).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut running = Killed(command.spawn().unwrap());
+    // The page's text when the client of the one authority asks a server of the other.
+    let scrape = |server: &str, client: Option<&str>| {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-S", "--fail", "--max-time", "30", "--cacert", &folder.path(&format!("{server}.crt"))]);
+        if let Some(client) = client {
+            curl.args(["--cert", &folder.path(&format!("{client}-client.crt"))]);
+            curl.args(["--key", &folder.path(&format!("{client}-client.key"))]);
+        }
+        let done = curl.arg(format!("https://localhost:{port}/metrics")).output().unwrap();
+        done.status.success().then(|| String::from_utf8(done.stdout).unwrap())
+    };
+    let first = wait_for("the agent", Duration::from_secs(60), || scrape("old", Some("old")));
+    assert_eq!(scrape("old", None), None);
+    assert_eq!(scrape("old", Some("new")), None);
+    assert_eq!(scrape("new", Some("old")), None, "it is not the server that the client trusts");
+    show("new");
+    let second = wait_for("the new certificates", Duration::from_secs(60), || scrape("new", Some("new")));
+    assert_eq!(scrape("new", None), None);
+    assert_eq!(scrape("new", Some("old")), None);
+    assert_eq!(scrape("old", Some("new")), None);
+    assert!(running.0.try_wait().unwrap().is_none(), "it was not started anew");
+    let began = |text: &str| Metrics::parse(text).sum("process_start_time_seconds", &[]);
+    assert_eq!(began(&first), began(&second));
+    let reloads = Metrics::parse(&second).sum("kstrobe_web_config_reloads_total", &[]);
+    assert!(reloads >= 1.0, "{reloads}");
 }
 
 struct Killed(Child);

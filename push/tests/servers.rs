@@ -44,16 +44,28 @@ async fn away(pusher: &Pusher, server: &mut Server, end: fn(&mut Server)) {
 #[ignore = "needs VictoriaMetrics"]
 async fn root_victoria_metrics_has_what_was_counted() {
     let Some(program) = there("root_victoria_metrics_has_what_was_counted", "victoria-metrics") else { return };
-    let mut server = servers::victoria_metrics(&program, None);
+    for temporality in [Temporality::Cumulative, Temporality::Delta] {
+        victoria_metrics(&program, temporality).await;
+    }
+}
+
+/// VictoriaMetrics keeps differences as they come: their sum over time is the total.
+async fn victoria_metrics(program: &std::path::Path, temporality: Temporality) {
+    let mut server = servers::victoria_metrics(program, None);
     let source = Counting::new();
     let url = format!("http://{}/opentelemetry", server.address());
-    let pusher = push(receiver(Kind::OtlpHttp, &url, Temporality::Cumulative), &source);
-    away(&pusher, &mut server, Server::kill).await;
+    let pusher = push(receiver(Kind::OtlpHttp, &url, temporality), &source);
+    // In good order: a difference that it took and could not say so would come again.
+    let (over_time, end): (_, fn(&mut Server)) = match temporality {
+        Temporality::Cumulative => ("last_over_time", Server::kill),
+        Temporality::Delta => ("sum_over_time", Server::terminate),
+    };
+    away(&pusher, &mut server, end).await;
     let usage = pusher.stop(PATIENCE).await;
     assert!(usage.dropped.is_empty(), "{usage:?}");
 
     let counted = source.grown.load(Ordering::SeqCst) as f64;
-    let selector = |name: &str| format!("last_over_time({{__name__=\"{name}\",l=\"a\"}}[1h])");
+    let selector = |name: &str| format!("{over_time}({{__name__=\"{name}\",l=\"a\"}}[1h])");
     until("the last report", || Api(server.address()).value(&selector("kstrobe.grown")) == Some(counted)).await;
     assert_eq!(Api(server.address()).value(&selector("kstrobe.wait_count")), Some(counted));
     let sum = Api(server.address()).value(&selector("kstrobe.wait_sum")).unwrap();

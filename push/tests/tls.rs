@@ -2,9 +2,6 @@
 //! change while it is sent.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "../../web/tests/support/certificates.rs"]
-#[allow(dead_code, reason = "servers here have names of their own")]
-mod certificates;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -13,7 +10,7 @@ use kstrobe_push::run::start_at;
 use kstrobe_push::{Kind, Pusher, Receiver};
 use kstrobe_witness::servers::{self, Collector, Tls};
 use kstrobe_witness::there;
-pub use kstrobe_witness::{Folder, output};
+use kstrobe_witness::{Folder, certificates};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

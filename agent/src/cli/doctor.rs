@@ -87,6 +87,12 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
             let others = "not held: programs of other containers have no names in stacks, and their files no uprobes";
             add("CAP_SYS_PTRACE", has(c.sys_ptrace, others), false);
             add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
+            // Newer kernels have no use for it.
+            if let Some(bytes) = p.most_locked {
+                let cost =
+                    format!("not held: maps share the {} KiB of RLIMIT_MEMLOCK, which hold few probes", bytes >> 10);
+                add("CAP_SYS_RESOURCE", has(c.sys_resource, &cost), false);
+            }
         }
     }
     let btf = without_btf.map_or_else(|| Ok("published".to_string()), Err);

@@ -1,5 +1,6 @@
 //! What this process may do, for `doctor` and for messages.
 
+use crate::kernel::detect;
 use crate::kernel::tracefs::{How, Tracefs};
 use std::fs::read_to_string;
 use std::io;
@@ -86,6 +87,9 @@ pub struct Privileges {
     pub tracefs: Result<How, String>,
     /// cgroup hierarchies.
     pub cgroups: CgroupMode,
+    /// Most bytes of maps that this process may have locked, where there is a limit: kernels before 5.11 count maps against
+    /// RLIMIT_MEMLOCK, whose hard limit takes CAP_SYS_RESOURCE to lift.
+    pub most_locked: Option<u64>,
 }
 
 /// Looks at everything.
@@ -99,7 +103,21 @@ pub fn privileges() -> Privileges {
         btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
         tracefs: Tracefs::open().map(|t| t.how().clone()).map_err(|error| error.to_string()),
         cgroups: cgroup_mode(&read_to_string("/proc/self/mountinfo").unwrap_or_default()),
+        most_locked: counts_locked(&detect::release()).then(most_locked).flatten(),
     }
+}
+
+fn most_locked() -> Option<u64> {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (hard != RLIM_INFINITY).then_some(hard)
+}
+
+/// Whether a release of the kernel counts maps against RLIMIT_MEMLOCK: those before 5.11 do.
+fn counts_locked(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
+    let version = numbers.next().flatten().zip(numbers.next().flatten());
+    version.is_some_and(|version| version < (5, 11))
 }
 
 /// The mode in brackets is the one in force: `none [integrity] confidentiality`.
@@ -144,6 +162,13 @@ mod tests {
         assert_eq!(parse_lockdown("none [integrity] confidentiality\n"), Lockdown::Integrity);
         assert_eq!(parse_lockdown("none integrity [confidentiality]\n"), Lockdown::Confidentiality);
         assert_eq!(parse_lockdown(""), Lockdown::None);
+    }
+
+    #[test]
+    fn kernels_that_count_locked_memory() {
+        let count = ["5.10.0-46-cloud-amd64", "5.4.1", "4.18.0-305.el8"].map(counts_locked);
+        let do_not = ["5.11.0", "6.1.0-56-cloud-amd64", "7.2.13+deb14", "odd", ""].map(counts_locked);
+        assert_eq!((count, do_not), ([true; 3], [false; 5]));
     }
 
     #[test]

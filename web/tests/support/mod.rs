@@ -1,14 +1,12 @@
 //! A real server in this process, files for it, and programs that speak to it.
 #![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
-pub mod certificates;
-
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Extension;
 use axum::routing::{get, post};
 use kstrobe_web::{Counters, Counts, Identity, Limits, Server, Source, bind};
-pub use kstrobe_witness::{Folder, output, witnesses as programs};
+pub use kstrobe_witness::{Folder, certificates, output, witnesses as programs};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

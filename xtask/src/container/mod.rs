@@ -176,6 +176,17 @@ fn missing_capabilities(workshop: &Workshop) -> Result<()> {
         let (_, text) = workshop.container("captures", Some(&["doctor"]), without)?.run()?;
         ensure!(text.contains(others) == missed, "without {without:?}, doctor says:\n{text}");
     }
+    let costs = "budgets are not kept";
+    for (without, missed) in [(&[][..], false), (&["SYS_ADMIN"], true)] {
+        let (_, text) = workshop.container("profiling", Some(&["doctor"]), without)?.run()?;
+        ensure!(text.contains(costs) == missed, "without {without:?}, doctor says:\n{text}");
+    }
+    let mut agent = workshop.container("profiling", None, &[])?.start()?;
+    agent.wait("what programs cost", |agent| {
+        let (_, page) = agent.get("/metrics").ok()?;
+        page.contains("kstrobe_program_run_seconds_total{").then_some(())
+    })?;
+    drop(agent);
     let mut agent = workshop.container("default", None, &["PERFMON"])?.start()?;
     let text = agent.wait("an agent that is not ready", |agent| {
         agent.get("/readyz").ok().filter(|(status, _)| *status == 503).map(|(_, text)| text)
