@@ -260,8 +260,9 @@ fn root_capture_follows_the_calls_of_a_thread_that_waits() {
         .filter(|event| event.is("ftrace", "funcgraph_entry") && event.number("depth") == Some(0))
         .filter_map(|event| trace.symbols.find(event.number("func")?).map(|symbol| symbol.name.to_string()))
         .collect();
-    // Threads by name are looked for five times a second.
-    assert!(roots.len() > 50 && roots.iter().all(|name| *name == root), "{} {said}", roots.len());
+    // Threads by name are looked for five times a second. One that is found within a call may show what it returns to.
+    let others: Vec<_> = roots.iter().filter(|name| **name != root).collect();
+    assert!(roots.len() > 50 && others.len() <= roots.len() / 50, "{} {others:?} {said}", roots.len());
     let exits = count(&trace, "funcgraph_exit");
     assert!(exits > roots.len(), "{exits}");
 }

@@ -240,7 +240,8 @@ fn root_copies_that_the_compiler_made_are_found_by_their_functions_name() {
     };
     each_way(test, &WAYS[1..], &counted("function:finish_task_switch:entry", "1"), work, |running, way| {
         let (counted, switches) = (running.value(0), switches.load(Relaxed));
-        assert!(switches >= 100, "{switches}");
+        // A sleep may be over before the CPU is given away.
+        assert!(switches >= 50, "{switches}");
         // The thread's first switch, before it looks, and its last ones, as it ends.
         assert!((switches..=switches + 20).contains(&counted), "{way}: {counted} of {switches}");
     });

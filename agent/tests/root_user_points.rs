@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::agent::Setup;
 use support::points::{BEYOND, kst_listeners, kst_steps};
-use support::{Folder, emulated, wait_for};
+use support::{Folder, Killed, emulated, wait_for};
 
 /// What the point is reached with, and how often.
 const WHOLE: u64 = 1 << 40;
@@ -76,7 +76,7 @@ fn root_points_within_functions_have_their_arguments_and_are_switched_on() {
     });
     let mut steps = Command::new(&program);
     steps.args(["a_program_of_steps", "--exact", "--ignored", "--test-threads=1"]).env(MADE, &made);
-    let mut steps = steps.stdout(Stdio::null()).spawn().unwrap();
+    let mut steps = Killed(steps.stdout(Stdio::null()).spawn().unwrap());
     wait_for("the steps", limit, || made.exists().then_some(()));
     let metrics = agent.scrape();
     let count = |name: &str| metrics.sum(&format!("kstrobe_{name}_total"), &[]) as u64;
@@ -86,7 +86,8 @@ fn root_points_within_functions_have_their_arguments_and_are_switched_on() {
     let typed = [0, 1, 2, 3, 4, 5].map(|i| count(&format!("point_{i}")));
     assert_eq!(typed, [STEPS, STEPS, STEPS, STEPS, STEPS, 0], "what its note says of each argument");
     assert_eq!(["entry_0", "entry_1", "instruction_0", "instruction_1"].map(count), [STEPS, 0, 0, STEPS]);
-    assert!(steps.try_wait().unwrap().is_none(), "it goes on while somebody listens");
+    assert!(steps.0.try_wait().unwrap().is_none(), "it goes on while somebody listens");
     agent.stop();
-    wait_for("the program's end", limit, || steps.try_wait().unwrap()).success().then_some(()).unwrap();
+    let status = wait_for("the program's end", limit, || steps.0.try_wait().unwrap());
+    assert!(status.success(), "{status}");
 }

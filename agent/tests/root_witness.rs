@@ -100,7 +100,8 @@ fn root_receive_time_of_a_slow_peer_is_waiting_not_work() {
     // Work that held the waiting would never take less than 5 ms; a CPU may be taken away during some calls.
     let (worked, share) = if emulated() { (0.005, 0.7) } else { (0.001, 0.8) };
     assert!(work.at_most(worked) >= share * calls, "work: {work:?}");
-    assert!(wait.at_most(0.005) <= 0.1 * calls && wait.sum > 0.8 * whole.sum, "wait: {wait:?} of {whole:?}");
+    let share = if emulated() { 0.5 } else { 0.8 };
+    assert!(wait.at_most(0.005) <= 0.1 * calls && wait.sum > share * whole.sum, "wait: {wait:?} of {whole:?}");
     // The parts make the whole, of the same calls.
     within("wait + work", wait.sum + work.sum, whole.sum, 0.001, 1e-6);
     agent.stop();

@@ -129,7 +129,8 @@ fn root_connecting_over_a_slow_link_takes_as_long_as_the_client_says() {
     let (count, delay) = (f64::from(OVER_IT), f64::from(SLOW_MS) / 1e3);
     assert_eq!(ours.count - ours.at_most(0.025), count, "{ours:?}");
     assert!(ours.sum >= count * delay && ours.sum <= theirs * 1.01, "{ours:?}, the client says {theirs} s");
-    assert!(ours.sum >= 0.8 * theirs, "{ours:?}, the client says {theirs} s");
+    let share = if emulated() { 0.4 } else { 0.8 };
+    assert!(ours.sum >= share * theirs, "{ours:?}, the client says {theirs} s");
     agent.stop();
 }
 

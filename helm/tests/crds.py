@@ -1,7 +1,9 @@
 """Definitions of custom resources: valid, structural, and about objects that people write."""
 
 import copy
+import functools
 
+import celpy
 import jsonschema
 import kubernetes_validate
 import yaml
@@ -79,16 +81,64 @@ def there(schema, path):
     return True
 
 
-def wrong_of(o, definitions):
-    """What is wrong with an object, fields that would be dropped among it."""
+def wrong_of(o, definitions, old=None):
+    """What is wrong with an object, fields that would be dropped among it; `old` is what it was before."""
     group, _, version = o["apiVersion"].partition("/")
     for crd in definitions:
         if (crd["spec"]["group"], crd["spec"]["names"]["kind"]) == (group, o["kind"]):
             for v in crd["spec"]["versions"]:
                 if v["name"] == version:
-                    validator = jsonschema.Draft7Validator(closed(v["schema"]["openAPIV3Schema"], root=True))
-                    return [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in validator.iter_errors(o)]
+                    schema = v["schema"]["openAPIV3Schema"]
+                    validator = jsonschema.Draft7Validator(closed(schema, root=True))
+                    values = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in validator.iter_errors(o)]
+                    # The API server looks at rules once the values are right.
+                    return values or list(broken_rules(schema, o, old))
     return [f"no definition of {o['kind']} in {o['apiVersion']}"]
+
+
+def rules_of(schema):
+    """All rules in a schema."""
+    yield from schema.get("x-kubernetes-validations", [])
+    for part in [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]:
+        if isinstance(part, dict):
+            yield from rules_of(part)
+
+
+@functools.cache
+def program(rule):
+    environment = celpy.Environment()
+    return environment.program(environment.compile(rule))
+
+
+def broken_rules(schema, value, old, path=""):
+    """What the rules in CEL say of a value; those about a change hold when there was something before."""
+    for rule in schema.get("x-kubernetes-validations", []):
+        known = {"self": celpy.json_to_cel(value)}
+        if "oldSelf" in rule["rule"]:
+            if old is None:
+                continue
+            known["oldSelf"] = celpy.json_to_cel(old)
+        try:
+            right = program(rule["rule"]).evaluate(known)
+        except (celpy.CELEvalError, celpy.CELParseError) as error:
+            yield f"{path}: the rule `{rule['rule']}` cannot be evaluated: {error}"
+        else:
+            if not right:
+                yield f"{path}: {rule['message']}"
+
+    def inside(part, key):
+        before = old[key] if isinstance(old, dict) and key in old else None
+        return broken_rules(part, value[key], before, f"{path}/{key}")
+
+    if isinstance(value, dict):
+        others = schema.get("additionalProperties")
+        for key in value:
+            part = schema.get("properties", {}).get(key, others)
+            if isinstance(part, dict):
+                yield from inside(part, key)
+    elif isinstance(value, list) and "items" in schema:
+        for number, item in enumerate(value):
+            yield from broken_rules(schema["items"], item, None, f"{path}/{number}")
 
 
 def closed(schema, root=False):
@@ -111,19 +161,27 @@ def closed(schema, root=False):
 
 
 def objects_checked(folder, definitions):
-    """`NAME.yaml` is right; of `wrong_NAME.yaml` the first line says what is said."""
-    kinds, count = set(), 0
+    """`NAME.yaml` is right; of `wrong_NAME.yaml` the first line says what is said. In `wrong_change_NAME.yaml` the first object
+    is right, and the second what becomes of it."""
+    kinds, count, said = set(), 0, []
     for path in sorted(folder.glob("*.yaml")):
-        text = path.read_text()
+        text, old = path.read_text(), None
         for o in yaml.safe_load_all(text):
-            found, count = wrong_of(o, definitions), count + 1
+            found, count = wrong_of(o, definitions, old), count + 1
             expected = text.splitlines()[0].removeprefix("# refused: ") if path.name.startswith("wrong_") else None
+            if path.name.startswith("wrong_change_") and old is None:
+                expected, old = None, o
+            said += found
             if expected is None:
                 kinds.add(o["kind"])
                 yield from (f"{path.name}: {m}" for m in found)
             elif not any(expected in m for m in found):
                 yield f"{path.name}: expected `{expected}`, got {found}"
+    rules = [rule for crd in definitions for v in crd["spec"]["versions"] for rule in rules_of(v["schema"]["openAPIV3Schema"])]
+    for rule in rules:
+        if not any(m.endswith(f": {rule['message']}") for m in said):
+            yield f"{folder.name} has no object that the rule `{rule['rule']}` refuses"
     for crd in definitions:
         if crd["spec"]["names"]["kind"] not in kinds:
             yield f"{folder.name} has no {crd['spec']['names']['kind']} that is right"
-    print(f"{len(definitions)} definitions of custom resources, {count} objects of them")
+    print(f"{len(definitions)} definitions of custom resources, {len(rules)} rules in them, {count} objects of them")

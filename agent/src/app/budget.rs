@@ -70,8 +70,8 @@ pub struct Budget {
     halvings: u32,
     /// Windows above the budget in a row, since the last order.
     strikes: u32,
-    /// What the cheapest of them cost.
-    cheapest: u64,
+    /// The cheapest of them.
+    cheapest: Option<Cost>,
     /// What the last order went by.
     judged: u64,
     /// Orders to thin out since the last window within the budget.
@@ -93,7 +93,7 @@ impl Budget {
             can_thin,
             halvings: 0,
             strikes: 0,
-            cheapest: u64::MAX,
+            cheapest: None,
             judged: 0,
             steps: 0,
             calm: 0,
@@ -104,9 +104,10 @@ impl Budget {
         })
     }
 
-    /// Another limit. What was decided under the old one stands until windows say otherwise.
+    /// Another limit. What was decided under the old one stands until windows say otherwise; what was only suspected does not.
     pub fn set_limit(&mut self, limit_ppm: u64) {
         self.limit_ppm = limit_ppm;
+        (self.strikes, self.cheapest) = (0, None);
     }
 
     /// Takes in one window, which ended at `now` (of any clock that does not go back). While the probe is off its hooks
@@ -121,12 +122,13 @@ impl Budget {
         }
         self.calm = 0;
         self.strikes += 1;
-        self.cheapest = self.cheapest.min(used);
         self.trouble = Some(now);
+        let cheapest = self.cheapest.take().filter(|before| before.ppm() <= used).unwrap_or(*cost);
         if self.strikes < STRIKES {
+            self.cheapest = Some(cheapest);
             return None;
         }
-        let used = std::mem::replace(&mut self.cheapest, u64::MAX);
+        let (cost, used) = (cheapest, cheapest.ppm());
         let before = std::mem::replace(&mut self.judged, used);
         self.strikes = 0;
         self.throttled += 1;
@@ -143,7 +145,7 @@ impl Budget {
     }
 
     fn within(&mut self, now: Duration, used: u64) -> Option<Order> {
-        (self.strikes, self.cheapest, self.steps) = (0, u64::MAX, 0);
+        (self.strikes, self.cheapest, self.steps) = (0, None, 0);
         if self.trouble.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
@@ -161,7 +163,7 @@ impl Budget {
     pub fn comes_back(&mut self, now: Duration) -> Option<Order> {
         self.away_until.take_if(|until| now >= *until)?;
         self.pause = (self.pause * 2).min(PAUSE.1);
-        (self.strikes, self.cheapest, self.steps, self.calm) = (0, u64::MAX, 0, 0);
+        (self.strikes, self.cheapest, self.steps, self.calm) = (0, None, 0, 0);
         Some(Order::Attach(self.halvings))
     }
 

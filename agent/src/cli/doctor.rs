@@ -26,9 +26,11 @@ struct Finding {
 }
 
 pub fn run(args: &Args) -> ExitCode {
+    // Before anything is tried, which lifts limits.
+    let privileges = privileges::privileges();
     let target = prepare::look(&[], None);
     let a = &target.abilities;
-    let mut findings = of_privileges(&privileges::privileges(), detect::without_btf(&target));
+    let mut findings = of_privileges(&privileges, detect::without_btf(&target));
     for f in abilities::report(a) {
         let state = match f.reason {
             None => Ok("works".into()),
@@ -87,11 +89,11 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
             let others = "not held: programs of other containers have no names in stacks, and their files no uprobes";
             add("CAP_SYS_PTRACE", has(c.sys_ptrace, others), false);
             add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
-            // Newer kernels have no use for it.
-            if let Some(bytes) = p.most_locked {
-                let cost =
-                    format!("not held: maps share the {} KiB of RLIMIT_MEMLOCK, which hold few probes", bytes >> 10);
-                add("CAP_SYS_RESOURCE", has(c.sys_resource, &cost), false);
+            if let Some(most) = p.most_locked {
+                let limit = format!("not held: all maps share the {} KiB of RLIMIT_MEMLOCK", most >> 10);
+                let state =
+                    if most == u64::MAX { Ok("not needed: no limit".into()) } else { has(c.sys_resource, &limit) };
+                add("CAP_SYS_RESOURCE", state, false);
             }
         }
     }

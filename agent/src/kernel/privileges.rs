@@ -87,8 +87,8 @@ pub struct Privileges {
     pub tracefs: Result<How, String>,
     /// cgroup hierarchies.
     pub cgroups: CgroupMode,
-    /// Most bytes of maps that this process may have locked, where there is a limit: kernels before 5.11 count maps against
-    /// RLIMIT_MEMLOCK, whose hard limit takes CAP_SYS_RESOURCE to lift.
+    /// Bytes that all maps of this process may have, `u64::MAX` without a limit. Kernels before 5.11 count them against
+    /// RLIMIT_MEMLOCK, whose hard limit takes CAP_SYS_RESOURCE to lift; `None` on others.
     pub most_locked: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ pub fn privileges() -> Privileges {
 fn most_locked() -> Option<u64> {
     use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
     let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
-    (hard != RLIM_INFINITY).then_some(hard)
+    Some(if hard == RLIM_INFINITY { u64::MAX } else { hard })
 }
 
 /// Whether a release of the kernel counts maps against RLIMIT_MEMLOCK: those before 5.11 do.

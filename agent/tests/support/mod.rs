@@ -26,6 +26,23 @@ pub use kstrobe_witness::{
 };
 use std::process::Command;
 
+/// The kernel's version: its first two numbers.
+pub fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+/// A process that ends with the test.
+pub struct Killed(pub std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The lab's name for the kernel, where there is a lab: `5.10`, `6.1`, `6.12`, `sid`.
 pub fn lab() -> Option<String> {
     std::env::var("KSTROBE_LAB").ok()

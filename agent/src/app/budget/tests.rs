@@ -120,13 +120,28 @@ fn a_step_that_does_not_help_is_the_last() {
 #[test]
 fn one_window_that_was_disturbed_means_nothing() {
     let mut run = Run::new(true);
-    // 4 %, and every other window shows twice the cost or more.
+    // 21 %, of which a part cannot be thinned out; every other window shows 10 % more, and so many events that to pass them
+    // over would be too much.
     let mut window = 0;
     run.seconds(20, |one_of| {
         window += 1;
-        (4_000_000 / one_of + if window % 2 == 0 { 6_000_000 } else { 0 }, 100)
+        let (more_ns, runs) = if window % 2 == 0 { (10_000_000, 300_000) } else { (0, 100) };
+        (20_000_000 / one_of + 1_200_000 + more_ns, runs)
     });
-    assert_eq!(run.orders, [(2, Order::Thin(1))]);
+    assert_eq!(run.orders, [(2, Order::Thin(4)), (4, Order::Thin(5))]);
+}
+
+#[test]
+fn what_was_suspected_under_another_limit_is_forgotten() {
+    let mut run = Run::new(false);
+    run.seconds(1, |_| (4_000_000, 100));
+    assert!(run.budget.suspects());
+    run.budget.set_limit(100_000);
+    run.seconds(1, |_| (15_000_000, 100)).seconds(5, |_| (4_000_000, 100));
+    assert_eq!(run.orders, []);
+    run.seconds(2, |_| (15_000_000, 100));
+    assert_eq!(run.orders, [(9, Order::Detach)]);
+    assert!(run.budget.text().contains("its budget of 10 % of a CPU (15 % measured)"), "{}", run.budget.text());
 }
 
 #[test]
