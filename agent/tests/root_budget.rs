@@ -77,6 +77,12 @@ fn undisturbed(slices: &[Slice]) -> f64 {
     all[all.len() * 3 / 4]
 }
 
+/// What throughput must be again at least: most of what it lost. The speed of a CPU is not the same from second to second, and
+/// two emulated ones share a machine with others.
+fn recovered(during: f64, without: f64) -> f64 {
+    if emulated() { 0.5 * without } else { during + 0.6 * (without - during) }
+}
+
 fn budgeted(probes: &[(&str, &str)]) -> Agent {
     Setup { probes, budget: true, ..Setup::default() }.start()
 }
@@ -141,10 +147,8 @@ fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
     // Others may have come to the machine since it was calm: what it does without an agent is measured again.
     let (alone, ()) = beside(1000, Duration::ZERO, || std::thread::sleep(Duration::from_secs(1)));
     let without = calm.min(median(&alone));
-    // Two emulated CPUs share a machine with others.
-    let share = if emulated() { 0.5 } else { 0.85 };
     assert!(
-        after > share * without,
+        after > recovered(during, without),
         "{after:.0} calls a second afterwards, {without:.0} without the agent ({during:.0} with the probe)"
     );
 }
@@ -212,11 +216,10 @@ fn root_a_million_events_a_second_are_thinned_out_or_left_within_five_seconds() 
     let mut each: Vec<f64> = seconds.windows(2).map(|pair| pair[1] - pair[0]).collect();
     each.sort_by(f64::total_cmp);
     assert!(emulated() || each[1] <= 2.0 * 0.02, "{each:?} s of each second, after the steps");
-    // A probe that passes most events over still has a program that is called. An emulated processor has what its host
-    // leaves it, which is not the same before and afterwards.
-    let share = if on_its_hooks { 0.5 } else { 0.8 };
+    // A probe that passes most events over still has a program that is called.
+    let least = if on_its_hooks { 0.5 * without } else { recovered(median(&flooded), without) };
     assert!(
-        emulated() || after >= share * without,
+        emulated() || after >= least,
         "{after:.0} calls a second of CPU afterwards, {without:.0} without the agent; {rate:.0} events a second"
     );
 }

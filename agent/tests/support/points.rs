@@ -6,6 +6,9 @@ use std::arch::naked_asm;
 /// What the next instruction after the probe point is at, as `+BYTES` from [`kst_steps`].
 pub const BEYOND: &str = if cfg!(target_arch = "x86_64") { "+5" } else { "+8" };
 
+/// The semaphore has a page of its own: lld's files have one in which relocated constants end and data begins, which is mapped
+/// twice, and the kernel counts in the mapping that comes first.
+///
 /// The note: where its point is, that it has a semaphore, and where its arguments are: 8 bytes in a register, 4 with a sign,
 /// 1 without, 8 in memory behind an address, and a constant.
 macro_rules! with_note {
@@ -34,6 +37,7 @@ macro_rules! with_note {
             ".pushsection .probes, \"aw\"",
             ".globl kst_semaphore",
             ".type kst_semaphore, @object",
+            ".balign 4096",
             "kst_semaphore: .2byte 0",
             ".size kst_semaphore, 2",
             ".popsection",
