@@ -31,9 +31,6 @@ const SHORT: &[&str] = &[
     "root_every_shipped_probe_attaches_or_says_why",
     "root_a_bad_probe_is_skipped_and_the_others_run",
     "root_functions_are_counted_alike_in_every_way",
-    "root_returns_of_functions_are_counted_alike_in_every_way",
-    "root_functions_of_modules_are_counted_alike_in_every_way",
-    "root_functions_of_programs_are_found",
     "root_retransmits_under_netem_loss_agree_with_snmp",
 ];
 
