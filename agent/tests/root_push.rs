@@ -13,7 +13,7 @@ use support::agent::{Agent, Setup};
 use support::api::TOKEN;
 use support::load::{self, Asking, getpgid_calls, named};
 use support::tracing::graph_root;
-use support::{Folder, emulated, wait_for};
+use support::{Folder, emulated, memory_bytes, wait_for};
 
 /// How long the receivers are away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -38,12 +38,6 @@ metrics:
     buckets: { schema: 3, min: 1us, max: 1000s, classic: [0.001, 0.01, 0.1, 1, 10] }
   asks_total: { type: counter, labels: { comm: comm }, ttl: 0 }
 "#;
-
-fn resident_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-}
 
 /// Pauses are short, so that what is shown are many tries.
 fn otlp(name: &str, address: SocketAddr, more: &str) -> String {
@@ -150,7 +144,7 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
     // Its memory is what it will be.
     (0..5).for_each(|_| all_send(&agent));
 
-    let before = resident_bytes(agent.pid());
+    let before = memory_bytes(agent.pid(), "VmRSS:");
     vm.kill();
     prom.kill();
     if let Some(Collector { server, .. }) = &mut collector {
@@ -163,7 +157,7 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
         more(1 << (turn % 20), 50);
         turn += 1;
         std::thread::sleep(Duration::from_millis(500));
-        most = most.max(resident_bytes(agent.pid()));
+        most = most.max(memory_bytes(agent.pid(), "VmRSS:"));
         let bytes: f64 = exporters.iter().map(|e| of(&agent, "kstrobe_export_queue_bytes", e)).sum();
         queued = queued.max(bytes);
     }
@@ -181,7 +175,7 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
     }
     all_send(&agent);
     more(70, 9);
-    let after = resident_bytes(agent.pid());
+    let after = memory_bytes(agent.pid(), "VmRSS:");
     let metrics = agent.scrape();
     let labels = [("comm", "kst-asks")];
     let count = f64::from(asked.values().sum::<u32>());

@@ -10,17 +10,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::agent::{self, Agent, Setup};
 use support::metrics::Metrics;
-use support::{Folder, Killed, output, wait_for, witnesses};
+use support::{Folder, Killed, memory_bytes, output, wait_for, witnesses};
 
 /// What the agent may grow by under attack: connections and their buffers, an exposition or two.
 const MOST_GROWTH_BYTES: u64 = 48 << 20;
-
-/// Memory of a process: `VmRSS` now, or `VmHWM` at most since [`forget_most`].
-fn resident_bytes(pid: u32, which: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(which)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-}
 
 /// The most memory that a process had begins anew at what it has.
 fn forget_most(pid: u32) {
@@ -52,7 +45,7 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     for _ in 0..20 {
         agent.scrape();
     }
-    let before = resident_bytes(agent.pid(), "VmRSS:");
+    let before = memory_bytes(agent.pid(), "VmRSS:");
     forget_most(agent.pid());
 
     // Slow ones: more than there is room for, each with half a header; scrapes go on among them.
@@ -113,7 +106,7 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     assert!(metrics.sum("kstrobe_http_open_connections", &[]) <= 128.0);
     assert!(metrics.sum("kstrobe_http_connections_total", &[]) > 2000.0);
     assert!(metrics.sum("kstrobe_http_connections_ended_total", &[("reason", "room")]) > 0.0);
-    let [after, most] = ["VmRSS:", "VmHWM:"].map(|which| resident_bytes(agent.pid(), which));
+    let [after, most] = ["VmRSS:", "VmHWM:"].map(|which| memory_bytes(agent.pid(), which));
     println!(
         "resident before {before} after {after} bytes, {most} at most; of 1000 scrapes at once {fine} fine, {refused} refused"
     );
@@ -129,15 +122,9 @@ fn root_web_passwords_and_tokens_together() {
         return;
     }
     let folder = Folder::new();
-    let (cert, key) = (folder.0.join("server.crt"), folder.0.join("server.key"));
-    output(
-        Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
-            .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout"])
-            .arg(&key)
-            .arg("-out")
-            .arg(&cert),
-    );
+    certificates::authority(&folder, "ca");
+    certificates::server(&folder, "server", "ca");
+    let authority = folder.path("ca.crt");
     // bcrypt's text of `secret`, at the lowest cost.
     let hash = "$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
     let web = format!(
@@ -157,7 +144,7 @@ fn root_web_passwords_and_tokens_together() {
         let _running = Killed(command.spawn().unwrap());
         let status = |path: &str, credentials: &[&str]| {
             let mut curl = Command::new("curl");
-            curl.args(["-s", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", "--cacert"]).arg(&cert);
+            curl.args(["-s", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", "--cacert", &authority]);
             curl.args(credentials).arg(format!("https://localhost:{port}{path}"));
             let done = curl.output().unwrap();
             String::from_utf8_lossy(&done.stdout).parse::<u16>().unwrap()

@@ -95,13 +95,6 @@ fn names_that_the_kernel_would_refuse_are_errors_here() {
     }
 }
 
-/// Whether this kernel is older than a version that brought something.
-fn kernel_before(major: u32, minor: u32) -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
-    (numbers.next(), numbers.next()) < (Some(major), Some(minor))
-}
-
 /// Loads an object with bpftool in a bpf file system of its own, so that nothing stays behind; then runs `more`. Returns what
 /// was said; the error if it failed.
 fn load(name: &str, bytes: &[u8], more: &str) -> Result<String, String> {
@@ -128,7 +121,7 @@ fn root_bpftool_loads_the_object_and_shows_yaml_lines() {
             bpftool prog dump xlated pinned /sys/fs/bpf/p/$p linum; done
         for m in storage values keys free; do bpftool map show pinned /sys/fs/bpf/m/$m; done"#;
     let loaded = load("span", &bytes, more);
-    if kernel_before(5, 11) {
+    if kstrobe_witness::kernel() < (5, 11) {
         let said = loaded.expect_err("task storage came with 5.11");
         assert!(said.contains("map 'storage': failed to create"), "{said}");
         return;
@@ -157,7 +150,7 @@ fn root_a_kernel_function_is_called_by_its_btf_id() {
     let tgid = btf.member(task, "tgid").expect("a member").bit_offset / 8;
     let options = Options { rdonly_cast_btf_id: btf.find("bpf_rdonly_cast", Kind::Func) };
     if options.rdonly_cast_btf_id.is_none() {
-        assert!(kernel_before(6, 2), "bpf_rdonly_cast came with 6.2");
+        assert!(kstrobe_witness::kernel() < (6, 2), "bpf_rdonly_cast came with 6.2");
         return;
     }
     let cast = Call { helper: Helper::RdonlyCast, args: vec![Arg::Var(Var(1)), Arg::Imm(i64::from(task))] };

@@ -25,6 +25,14 @@ pub use server::{Server, free};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// The kernel's version: its first two numbers.
+#[track_caller]
+pub fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().expect("a number"));
+    numbers.next().zip(numbers.next()).expect("two numbers")
+}
+
 /// Asks again and again until there is an answer; fails the test when time is up.
 #[track_caller]
 pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {

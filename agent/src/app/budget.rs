@@ -68,10 +68,8 @@ pub struct Budget {
     /// Whether its programs can pass events over.
     can_thin: bool,
     halvings: u32,
-    /// Windows above the budget in a row, since the last order.
-    strikes: u32,
-    /// The cheapest of them.
-    cheapest: Option<Cost>,
+    /// Windows above the budget in a row, since the last order: how many, and the cheapest of them.
+    suspicion: Option<(u32, Cost)>,
     /// What the last order went by.
     judged: u64,
     /// Orders to thin out since the last window within the budget.
@@ -92,8 +90,7 @@ impl Budget {
             limit_ppm,
             can_thin,
             halvings: 0,
-            strikes: 0,
-            cheapest: None,
+            suspicion: None,
             judged: 0,
             steps: 0,
             calm: 0,
@@ -107,7 +104,7 @@ impl Budget {
     /// Another limit. What was decided under the old one stands until windows say otherwise; what was only suspected does not.
     pub fn set_limit(&mut self, limit_ppm: u64) {
         self.limit_ppm = limit_ppm;
-        (self.strikes, self.cheapest) = (0, None);
+        self.suspicion = None;
     }
 
     /// Takes in one window, which ended at `now` (of any clock that does not go back). While the probe is off its hooks
@@ -121,16 +118,15 @@ impl Budget {
             return self.within(now, used);
         }
         self.calm = 0;
-        self.strikes += 1;
         self.trouble = Some(now);
-        let cheapest = self.cheapest.take().filter(|before| before.ppm() <= used).unwrap_or(*cost);
-        if self.strikes < STRIKES {
-            self.cheapest = Some(cheapest);
+        let (strikes, before) = self.suspicion.take().unwrap_or((0, *cost));
+        let cheapest = if before.ppm() <= used { before } else { *cost };
+        if strikes + 1 < STRIKES {
+            self.suspicion = Some((strikes + 1, cheapest));
             return None;
         }
         let (cost, used) = (cheapest, cheapest.ppm());
         let before = std::mem::replace(&mut self.judged, used);
-        self.strikes = 0;
         self.throttled += 1;
         let helped = self.steps == 0 || u128::from(used) * 100 <= u128::from(before) * LEFT_PERCENT;
         let least = ppm(PASSED_OVER.as_nanos() * u128::from(cost.runs), cost.window);
@@ -145,7 +141,7 @@ impl Budget {
     }
 
     fn within(&mut self, now: Duration, used: u64) -> Option<Order> {
-        (self.strikes, self.cheapest, self.steps) = (0, None, 0);
+        (self.suspicion, self.steps) = (None, 0);
         if self.trouble.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
@@ -163,7 +159,7 @@ impl Budget {
     pub fn comes_back(&mut self, now: Duration) -> Option<Order> {
         self.away_until.take_if(|until| now >= *until)?;
         self.pause = (self.pause * 2).min(PAUSE.1);
-        (self.strikes, self.cheapest, self.steps, self.calm) = (0, None, 0, 0);
+        (self.suspicion, self.steps, self.calm) = (None, 0, 0);
         Some(Order::Attach(self.halvings))
     }
 
@@ -179,7 +175,7 @@ impl Budget {
 
     /// Whether the next window should come soon: it may mean an order.
     pub fn suspects(&self) -> bool {
-        (self.strikes > 0 || self.steps > 0) && self.away_until.is_none()
+        (self.suspicion.is_some() || self.steps > 0) && self.away_until.is_none()
     }
 
     /// Of how many events one is measured.

@@ -1,5 +1,6 @@
 //! `kstrobe doctor`: what this machine lacks, and what that costs.
 
+use nix::sys::resource::RLIM_INFINITY;
 use std::process::ExitCode;
 
 use super::{Output, table};
@@ -92,7 +93,7 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
             if let Some(most) = p.most_locked {
                 let limit = format!("not held: all maps share the {} KiB of RLIMIT_MEMLOCK", most >> 10);
                 let state =
-                    if most == u64::MAX { Ok("not needed: no limit".into()) } else { has(c.sys_resource, &limit) };
+                    if most == RLIM_INFINITY { Ok("not needed: no limit".into()) } else { has(c.sys_resource, &limit) };
                 add("CAP_SYS_RESOURCE", state, false);
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::kernel::detect;
 use crate::kernel::tracefs::{How, Tracefs};
+use nix::sys::resource::{Resource, getrlimit};
 use std::fs::read_to_string;
 use std::io;
 use std::path::Path;
@@ -87,7 +88,7 @@ pub struct Privileges {
     pub tracefs: Result<How, String>,
     /// cgroup hierarchies.
     pub cgroups: CgroupMode,
-    /// Bytes that all maps of this process may have, `u64::MAX` without a limit. Kernels before 5.11 count them against
+    /// Bytes that all maps of this process may have, `RLIM_INFINITY` without a limit. Kernels before 5.11 count them against
     /// RLIMIT_MEMLOCK, whose hard limit takes CAP_SYS_RESOURCE to lift; `None` on others.
     pub most_locked: Option<u64>,
 }
@@ -108,9 +109,7 @@ pub fn privileges() -> Privileges {
 }
 
 fn most_locked() -> Option<u64> {
-    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-    let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
-    Some(if hard == RLIM_INFINITY { u64::MAX } else { hard })
+    getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(_, hard)| hard)
 }
 
 /// Whether a release of the kernel counts maps against RLIMIT_MEMLOCK: those before 5.11 do.

@@ -22,15 +22,15 @@ pub mod trace_instance;
 pub mod tracing;
 
 pub use kstrobe_witness::{
-    Folder, containers, find as program, http, not_asked_for, not_run, output, wait_for, witnesses,
+    Folder, containers, find as program, http, kernel, not_asked_for, not_run, output, wait_for, witnesses,
 };
 use std::process::Command;
 
-/// The kernel's version: its first two numbers.
-pub fn kernel() -> (u32, u32) {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap());
-    (numbers.next().unwrap(), numbers.next().unwrap())
+/// Memory of a process as its status says: `VmRSS:` now, `VmHWM:` at most so far.
+pub fn memory_bytes(pid: u32, which: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(which)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
 /// A process that ends with the test.

@@ -168,18 +168,16 @@ fn missing_capabilities(workshop: &Workshop) -> Result<()> {
     }
     let (success, text) = workshop.container("default", Some(&["doctor"]), &[])?.run()?;
     ensure!(success, "with all of them, doctor says:\n{text}");
-    ensure!(text.contains("budgets are not kept"), "what costs SYS_ADMIN is not said:\n{text}");
-    // What the chart adds on request: by default, and with one of two taken away, it is missed.
-    let others = "programs of other containers have no names in stacks";
-    ensure!(text.contains(others), "what costs SYS_PTRACE is not said:\n{text}");
-    for (without, missed) in [(&[][..], false), (&["SYS_PTRACE"], true)] {
-        let (_, text) = workshop.container("captures", Some(&["doctor"]), without)?.run()?;
-        ensure!(text.contains(others) == missed, "without {without:?}, doctor says:\n{text}");
-    }
-    let costs = "budgets are not kept";
-    for (without, missed) in [(&[][..], false), (&["SYS_ADMIN"], true)] {
-        let (_, text) = workshop.container("profiling", Some(&["doctor"]), without)?.run()?;
-        ensure!(text.contains(costs) == missed, "without {without:?}, doctor says:\n{text}");
+    // What the chart adds on request, and in which case: by default, and there when it is taken away, it is missed.
+    for (capability, case, words) in [
+        ("SYS_PTRACE", "captures", "programs of other containers have no names in stacks"),
+        ("SYS_ADMIN", "profiling", "budgets are not kept"),
+    ] {
+        ensure!(text.contains(words), "what costs {capability} is not said:\n{text}");
+        for (without, missed) in [(&[][..], false), (&[capability], true)] {
+            let (_, text) = workshop.container(case, Some(&["doctor"]), without)?.run()?;
+            ensure!(text.contains(words) == missed, "without {without:?}, doctor says:\n{text}");
+        }
     }
     let mut agent = workshop.container("profiling", None, &[])?.start()?;
     agent.wait("what programs cost", |agent| {
