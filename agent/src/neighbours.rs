@@ -19,12 +19,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// How long a list of agents is good for.
-const FRESH: Duration = Duration::from_secs(15);
+/// How long a list of agents is good for, and how long that there is none to be had.
+const FRESH: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
 /// For another agent's answer: Alertmanager waits ten seconds for ours.
 const LIMIT: Duration = Duration::from_secs(5);
 /// An answer has a line for each alert.
 const MOST_ANSWER_BYTES: usize = 1 << 20;
+
+/// All agents, or why nobody knows them.
+type Agents = Result<Arc<Vec<Pod>>, String>;
 
 /// All agents, as the API server knows them.
 pub struct Neighbours {
@@ -33,7 +36,7 @@ pub struct Neighbours {
     me: Me,
     port: u16,
     https: bool,
-    known: Mutex<Option<(Instant, Arc<Vec<Pod>>)>>,
+    known: Mutex<Option<(Instant, Agents)>>,
 }
 
 impl Neighbours {
@@ -61,30 +64,31 @@ impl Neighbours {
         Neighbours { client, namespace: namespace.to_owned(), me, port, https, known: Mutex::new(None) }
     }
 
-    /// Where an alert with these labels belongs. When the agents cannot be listed, one that names this node belongs here, and why
-    /// nobody knows about the rest is told.
+    /// Whether an alert with these labels belongs to this agent whatever others there are: it is named, or nobody is.
+    pub fn is_mine(&self, labels: &BTreeMap<String, String>) -> bool {
+        route::route(labels, &self.me, &[]) == Route::Here
+    }
+
+    /// Where an alert with these labels belongs; why nobody knows when the agents cannot be listed.
     pub async fn route(&self, labels: &BTreeMap<String, String>) -> Result<Route, String> {
-        if let found @ Route::Here = route::route(labels, &self.me, &[]) {
-            return Ok(found);
-        }
         Ok(route::route(labels, &self.me, &self.agents().await?))
     }
 
-    async fn agents(&self) -> Result<Arc<Vec<Pod>>, String> {
+    async fn agents(&self) -> Agents {
         let mut known = self.known.lock().await;
         if let Some((since, agents)) = known.as_ref()
-            && since.elapsed() < FRESH
+            && since.elapsed() < if agents.is_ok() { FRESH.0 } else { FRESH.1 }
         {
-            return Ok(agents.clone());
+            return agents.clone();
         }
         let asking = self.client.pods(Some(&self.namespace), AGENTS, "");
-        let objects =
-            tokio::time::timeout(LIMIT, asking).await.map_err(|_| "the API server does not answer".to_owned())?;
-        let agents: Vec<Pod> =
-            objects.map_err(|error| error.to_string())?.iter().filter_map(Pod::from_object).collect();
-        let agents = Arc::new(agents);
+        let agents = match tokio::time::timeout(LIMIT, asking).await {
+            Ok(Ok(objects)) => Ok(Arc::new(objects.iter().filter_map(Pod::from_object).collect())),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the API server does not answer".to_owned()),
+        };
         *known = Some((Instant::now(), agents.clone()));
-        Ok(agents)
+        agents
     }
 
     /// Posts alerts to another agent, with the credentials that they came with. It does not hand them on again.

@@ -4,7 +4,7 @@
 
 mod support;
 
-use kstrobe_fake_api::{End, FakeApi};
+use kstrobe_fake_api::{End, FakeApi, objects};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,12 +142,12 @@ struct Pod {
 impl Pod {
     fn deployed(namespace: &str, deployment: &str, number: u32) -> Pod {
         let uid = Node::uid();
-        Pod::new(pods::deployed(namespace, deployment, number, &uid), uid, "app", deployment)
+        Pod::new(objects::deployed(namespace, deployment, number, &uid), uid, "app", deployment)
     }
 
     fn stateful(namespace: &str, set: &str) -> Pod {
         let uid = Node::uid();
-        Pod::new(pods::stateful(namespace, set, &uid), uid, "mysql", set)
+        Pod::new(objects::stateful(namespace, set, &uid), uid, "mysql", set)
     }
 
     fn new(object: Value, uid: String, container: &str, workload: &str) -> Pod {
@@ -168,7 +168,7 @@ impl Pod {
 
     /// The kubelet tells of the container.
     fn tell(&mut self, api: &FakeApi, scheme: &str, container: &Container<'_>) {
-        pods::runs(&mut self.object, &self.name[2], &format!("{scheme}://{}", container.id));
+        objects::runs(&mut self.object, &self.name[2], &format!("{scheme}://{}", container.id));
         api.put(self.object.clone());
     }
 }

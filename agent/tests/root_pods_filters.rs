@@ -4,7 +4,7 @@
 mod support;
 
 use kstrobe::kernel::sys::prog::enable_stats;
-use kstrobe_fake_api::FakeApi;
+use kstrobe_fake_api::{FakeApi, objects};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use support::agent::Agent;
@@ -170,7 +170,7 @@ fn root_a_condition_knows_containers() {
     let (api, node) = (FakeApi::start(), Node::new());
     let pod = |namespace, number| {
         let uid = Node::uid();
-        (pods::deployed(namespace, "web", number, &uid), uid)
+        (objects::deployed(namespace, "web", number, &uid), uid)
     };
     let probe =
         COUNTER.replace("sys_enter_getppid", "sys_enter_read").replace("\"shop\"", "\"shop\" && args.count == 7051");
@@ -178,7 +178,7 @@ fn root_a_condition_knows_containers() {
     let containers = [pod("shop", 31), pod("bank", 32)].map(|(mut object, uid)| {
         let id = Node::id();
         let container = node.runc(&Driver::Systemd.container(&uid, "cri-containerd", &id), &id, "busybox sleep 280");
-        pods::runs(&mut object, "app", &format!("containerd://{id}"));
+        objects::runs(&mut object, "app", &format!("containerd://{id}"));
         api.put(object);
         container
     });

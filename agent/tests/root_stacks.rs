@@ -92,8 +92,9 @@ fn root_a_profile_shares_time_between_functions_as_their_clock_does() {
     let all: u64 = stacks.iter().map(|(_, value)| value).sum();
     assert!(stacks.iter().all(|(frames, _)| frames[0] == "kst-stacks"), "{text}");
     let samples = BURNERS.map(|name| sum(&stacks, name));
-    // Each of the 16 parts is longer or shorter than its samples by at most one.
-    assert_shares(samples, all, spent, 0.03);
+    // Each of the 16 parts is longer or shorter than its samples by at most one. An emulated CPU's clock runs on while it stands
+    // still, which nothing samples.
+    assert_shares(samples, all, spent, if emulated() { 0.05 } else { 0.03 });
     let time = (spent[0] + spent[1]).as_secs_f64();
     // As in `root_a_profile_counts_cpu_time`: an emulated CPU that stood still does not make up for its samples.
     let (slack, lost) = (12.0, if emulated() { 0.4 } else { 0.05 });

@@ -28,7 +28,13 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         let seconds = Duration::from_secs;
-        Limits { greet: seconds(10), call: seconds(10), silence: seconds(20), settle: seconds(60), fetch: seconds(600) }
+        Limits {
+            greet: seconds(10),
+            call: seconds(10),
+            silence: seconds(20),
+            settle: seconds(120),
+            fetch: seconds(600),
+        }
     }
 }
 

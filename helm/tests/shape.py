@@ -21,6 +21,7 @@ def mistakes(found, files, version, values):
     for pod in pods:
         yield from volumes(pod["spec"])
         yield from rights(pod, version)
+    yield from reachable(daemon_set["spec"]["template"]["spec"]["containers"][0])
     yield from selectors(daemon_set, by_kind)
     notes = next(text for name, text in files.items() if name.endswith("NOTES.txt"))
     if notes.count("\n     kubectl") < 3:
@@ -60,6 +61,17 @@ def rights(pod, version):
     annotation = any(a.startswith("container.apparmor") for a in pod["metadata"].get("annotations", {}))
     if (field, annotation) != ((True, False) if version >= "1.30" else (False, True)):
         yield f"AppArmor on {version}: field {field}, annotation {annotation}"
+
+
+def reachable(container):
+    """The kubelet's probes ask where the agent listens."""
+    (address,) = [a.split("=", 1)[1] for a in container["args"] if a.startswith("--web.listen-address=")]
+    host = address.rsplit(":", 1)[0].strip("[]")
+    wanted = host if host.startswith("127.") or host == "::1" else None
+    for name in ["startupProbe", "livenessProbe", "readinessProbe"]:
+        asked = container[name].get("httpGet") or container[name]["tcpSocket"]
+        if asked.get("host") != wanted:
+            yield f"{name} asks {asked.get('host')}, and the agent listens on {address}"
 
 
 def selectors(daemon_set, by_kind):

@@ -52,6 +52,9 @@ rpm -i --force-debian --nodeps "$package"
 test -f /usr/lib/systemd/system/kstrobe.service
 rpm -V --nodeps kstrobe
 echo '# mine' >> /etc/kstrobe/kstrobe.yaml
+rpm -U --force --force-debian --nodeps "$package"
+grep -q '^# mine' /etc/kstrobe/kstrobe.yaml
+test -x /usr/bin/kstrobe
 rpm -e kstrobe
 test ! -e /usr/bin/kstrobe
 grep -q '^# mine' /etc/kstrobe/kstrobe.yaml.rpmsave

@@ -4,7 +4,7 @@
 use crate::kernel::function_hooks;
 use crate::kernel::functions;
 use crate::kernel::mmap::Values;
-use crate::kernel::privileges::Capabilities;
+use crate::kernel::privileges::{Capabilities, lift_locked};
 use crate::kernel::sys::map::ENOTSUPP;
 use crate::kernel::sys::map::{MMAPABLE, NO_PREALLOC, kind as map_kind};
 use crate::kernel::sys::prog::{
@@ -44,10 +44,7 @@ const GET_CURRENT_TASK_BTF: i32 = 158;
 
 /// Tries everything. `btf` and `tracefs` are the reason when they cannot be read.
 pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32) -> Abilities {
-    // Kernels before 5.11 count maps against RLIMIT_MEMLOCK; one trial shows.
-    if tiny_array(0).is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)) {
-        sys::raise_memlock();
-    }
+    lift_locked();
     let tp_btf = match btf {
         Ok(btf) => ability(load_tp_btf(btf, &EMPTY)),
         Err(reason) => Ability::No(reason.into()),
@@ -285,15 +282,7 @@ fn try_batch() -> Result<(), String> {
 fn try_ringbuf() -> Result<(), String> {
     // The largest page of any machine: the kernel takes only whole ones.
     let spec = MapSpec { kind: map_kind::RINGBUF, entries: 64 << 10, name: "kstrobe_try", ..MapSpec::default() };
-    let made = KernelMap::create(&spec).or_else(|error| match error.raw_os_error() {
-        // Kernels before 5.11 count it against RLIMIT_MEMLOCK, of which it alone takes more than all that is usual.
-        Some(libc::EPERM) => {
-            sys::raise_memlock();
-            KernelMap::create(&spec)
-        }
-        _ => Err(error),
-    });
-    match made {
+    match KernelMap::create(&spec) {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Err("this kernel has no ring buffers (Linux 5.8 has)".into())

@@ -5,9 +5,10 @@ use crate::kernel::abilities::explain;
 use crate::kernel::attach::{Attacher, Held};
 use crate::kernel::events::Buffers;
 use crate::kernel::function_hooks::{self, NotLoaded, Types};
+use crate::kernel::privileges::lift_locked;
 use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
-use crate::kernel::sys::{self, KernelMap, link, prog};
+use crate::kernel::sys::{KernelMap, link, prog};
 use crate::kernel::uprobe::{self, Places};
 use crate::kernel::verifier_log;
 use aya::maps::{Map, MapError};
@@ -40,6 +41,7 @@ impl Default for Loader {
 impl Loader {
     /// Ready to load.
     pub fn new() -> Loader {
+        lift_locked();
         let mut aya = EbpfLoader::new();
         // Our objects have no relocations against kernel types, so the loader's own copy of its BTF is not needed. Task storage
         // is a map type that aya creates but has no interface for.
@@ -123,9 +125,9 @@ pub struct ProgInfo {
     pub verified_insns: u32,
     /// Bytes of machine code.
     pub jited_bytes: u32,
-    /// Nanoseconds spent in it; counted only while [`sys::prog::enable_stats`] is on.
+    /// Nanoseconds spent in it; counted only while [`prog::enable_stats`] is on.
     pub run_time_ns: u64,
-    /// Runs; counted only while [`sys::prog::enable_stats`] is on.
+    /// Runs; counted only while [`prog::enable_stats`] is on.
     pub run_cnt: u64,
     /// Runs left out because it was already running on that CPU.
     pub misses: u64,
@@ -222,37 +224,12 @@ pub fn load(
     layout: &Layout,
     programs: &[(String, Attach)],
 ) -> Result<Loaded, LoadError> {
-    with_memory(loader, |loader| {
-        let mut loaded = load_programs(loader, object, layout, programs)?;
-        loaded.attach(&mut loader.attacher).map(|()| loaded)
-    })
+    let mut loaded = load_unattached(loader, object, layout, programs)?;
+    loaded.attach(&mut loader.attacher).map(|()| loaded)
 }
 
 /// The same without attaching: the kernel has checked the programs, and [`Loaded::test_run`] runs them.
 pub fn load_unattached(
-    loader: &mut Loader,
-    object: &[u8],
-    layout: &Layout,
-    programs: &[(String, Attach)],
-) -> Result<Loaded, LoadError> {
-    with_memory(loader, |loader| load_programs(loader, object, layout, programs))
-}
-
-fn with_memory(
-    loader: &mut Loader,
-    attempt: impl Fn(&mut Loader) -> Result<Loaded, LoadError>,
-) -> Result<Loaded, LoadError> {
-    match attempt(loader) {
-        // Kernels before 5.11 count maps and programs against RLIMIT_MEMLOCK and say EPERM when it is used up.
-        Err(LoadError::Permission(_)) => {
-            sys::raise_memlock();
-            attempt(loader)
-        }
-        result => result,
-    }
-}
-
-fn load_programs(
     loader: &mut Loader,
     object: &[u8],
     layout: &Layout,

@@ -2,7 +2,7 @@
 
 use crate::kernel::detect;
 use crate::kernel::tracefs::{How, Tracefs};
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use std::fs::read_to_string;
 use std::io;
 use std::path::Path;
@@ -112,7 +112,20 @@ fn most_locked() -> Option<u64> {
     getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(_, hard)| hard)
 }
 
-/// Whether a release of the kernel counts maps against RLIMIT_MEMLOCK: those before 5.11 do.
+/// Lifts RLIMIT_MEMLOCK (64 KiB by default) where the kernel counts maps and programs against it. Those of all processes of a
+/// user count: without this, what there is room for now may have none a moment later, and would be taken for something that the
+/// kernel cannot do. Without CAP_SYS_RESOURCE the soft limit goes up to the hard one.
+pub fn lift_locked() {
+    if counts_locked(&detect::release())
+        && setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_err()
+        && let Some(hard) = most_locked()
+    {
+        // Failure leaves the limit as it was, and the map creation that comes next reports it.
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
+    }
+}
+
+/// Whether a release of the kernel counts maps and programs against RLIMIT_MEMLOCK: those before 5.11 do.
 fn counts_locked(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
     let version = numbers.next().flatten().zip(numbers.next().flatten());

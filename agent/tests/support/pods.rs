@@ -1,65 +1,14 @@
-//! Pods of `node-a` in a fake API server: recorded objects, changed as a kubelet and controllers change them while a pod lives.
+//! Pods of `node-a` in a fake API server, and agents that ask it.
 
 use super::agent::{Agent, Setup};
 use super::groups::Group;
 use super::{Folder, wait_for};
-use kstrobe_fake_api::{FakeApi, objects};
+use kstrobe_fake_api::FakeApi;
+use kstrobe_fake_api::objects::{deployed, runs};
 use kstrobe_witness::containers::Driver;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
-
-/// A pod of a Deployment, told from its others by a number, whose container `app` is being made.
-pub fn deployed(namespace: &str, deployment: &str, number: u32, uid: &str) -> Value {
-    let owner = format!("{deployment}-5d8f7c9b6d");
-    let mut pod = called(objects::web(), namespace, &format!("{owner}-{number:05}"), uid, &owner);
-    being_made(&mut pod);
-    pod
-}
-
-/// The first pod of a StatefulSet, whose containers `mysql` and `exporter` are being made. The next one has its name.
-pub fn stateful(namespace: &str, set: &str, uid: &str) -> Value {
-    let mut pod = called(objects::mysql(), namespace, &format!("{set}-0"), uid, set);
-    being_made(&mut pod);
-    pod
-}
-
-fn called(mut pod: Value, namespace: &str, name: &str, uid: &str, owner: &str) -> Value {
-    let metadata = &mut pod["metadata"];
-    metadata["namespace"] = json!(namespace);
-    metadata["name"] = json!(name);
-    metadata["uid"] = json!(uid);
-    metadata["ownerReferences"][0]["name"] = json!(owner);
-    pod
-}
-
-/// As in a recorded pod at this time: no container has an id.
-fn being_made(pod: &mut Value) {
-    let status = &mut pod["status"];
-    status.as_object_mut().expect("a status").remove("initContainerStatuses");
-    status["phase"] = json!("Pending");
-    for container in status["containerStatuses"].as_array_mut().expect("containers") {
-        let name = container["name"].take();
-        *container = objects::web_pending()["status"]["containerStatuses"][0].take();
-        container["name"] = name;
-    }
-}
-
-/// A container of it runs under this id, `RUNTIME://ID`. One that ran before has ended.
-pub fn runs(pod: &mut Value, container: &str, id: &str) {
-    let status = &mut pod["status"];
-    status["phase"] = json!("Running");
-    let all = status["containerStatuses"].as_array_mut().expect("containers");
-    let status = all.iter_mut().find(|status| status["name"] == container).expect("a container of this name");
-    if status["state"]["running"].is_object() {
-        let restarts = status["restartCount"].as_u64().expect("a number");
-        status["lastState"] = json!({"terminated": {"containerID": status["containerID"], "exitCode": 137}});
-        status["restartCount"] = json!(restarts + 1);
-    }
-    status["containerID"] = json!(id);
-    status["state"] = json!({"running": {"startedAt": "2026-11-20T09:02:11Z"}});
-    (status["ready"], status["started"]) = (json!(true), json!(true));
-}
 
 /// A pod of a Deployment that runs, with a group of the test's own for its container `app`.
 pub struct TestPod {

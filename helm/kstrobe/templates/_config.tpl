@@ -47,6 +47,11 @@ alertmanager_default: {{ toYaml . | nindent 2 }}
 {{- if or .Values.web.existingSecret (hasPrefix "Require" .Values.web.tls.clientAuthType) .Values.web.config.basic_auth_users }}true{{- end }}
 {{- end }}
 
+{{/* Whether only the node itself reaches the agent. */}}
+{{- define "kstrobe.loopback" -}}
+{{- if regexMatch "^(127\\.|localhost$|\\[?::1\\]?$)" .Values.metrics.address }}true{{- end }}
+{{- end }}
+
 {{/* One of the kubelet's probes: over HTTP where it may ask, else whether the port is open. */}}
 {{- define "kstrobe.probe" -}}
 {{- $root := index . 0 }}{{- $path := index . 1 }}{{- $times := index . 2 -}}
@@ -58,6 +63,10 @@ httpGet:
   path: {{ $path }}
   port: metrics
   scheme: {{ include "kstrobe.scheme" $root }}
+{{- end }}
+{{- if include "kstrobe.loopback" $root }}
+  # By default the kubelet asks the pod's address, at which nobody listens.
+  host: {{ $root.Values.metrics.address | trimPrefix "[" | trimSuffix "]" | quote }}
 {{- end }}
 {{ toYaml $times }}
 {{- end }}

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// Where the API server is in a pod's network: as the kubelet tells every container.
+pub const API_SERVER: (&str, u16) = ("127.0.0.1", 6443);
+
 /// What the pod does not say.
 pub struct Outside<'a> {
     /// The image's configuration.
@@ -17,6 +20,8 @@ pub struct Outside<'a> {
     pub network: &'a Path,
     /// The pod's `/etc/hosts`, which the kubelet writes.
     pub hosts: &'a Path,
+    /// What the pod's service account is: `token`, `ca.crt`, `namespace`.
+    pub account: &'a Path,
     /// Path of the control group.
     pub cgroup: &'a str,
     /// Arguments instead of the pod's.
@@ -93,7 +98,9 @@ fn environment(container: &Value) -> Vec<String> {
         let value = variable["value"].as_str().or(path)?;
         Some(format!("{}={value}", variable["name"].as_str()?))
     };
-    variables.filter_map(text).collect()
+    let server = [("HOST", API_SERVER.0.to_owned()), ("PORT", API_SERVER.1.to_string())];
+    let server = server.map(|(part, value)| format!("KUBERNETES_SERVICE_{part}={value}"));
+    variables.filter_map(text).chain(server).collect()
 }
 
 /// Those that are added after all were dropped, as the kernel names them.
@@ -120,6 +127,12 @@ fn mounts(pod: &Value, container: &Value, outside: &Outside) -> Result<Vec<Value
         json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         json!({"destination": "/etc/hosts", "type": "bind", "source": outside.hosts, "options": ["rbind", "rprivate", "rw"]}),
     ];
+    if pod["automountServiceAccountToken"] != false {
+        mounts.push(json!({
+            "destination": "/var/run/secrets/kubernetes.io/serviceaccount",
+            "type": "bind", "source": outside.account, "options": ["rbind", "rprivate", "ro"],
+        }));
+    }
     let volumes = pod["volumes"].as_array().context("the pod has no volumes")?;
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
         let name = mount["name"].as_str().unwrap_or_default();
@@ -187,6 +200,7 @@ mod tests {
     fn pod() -> Value {
         json!({
             "hostPID": true,
+            "automountServiceAccountToken": false,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [{
                 "args": ["run"],
@@ -221,6 +235,7 @@ mod tests {
             seccomp: &seccomp,
             network: Path::new("/net"),
             hosts: Path::new("/hosts"),
+            account: Path::new("/account"),
             cgroup: "/c",
             arguments: None,
             without,
@@ -232,7 +247,10 @@ mod tests {
     fn a_pod_becomes_what_it_says() {
         let config = made(&pod(), &[]).unwrap();
         assert_eq!(config["process"]["args"], json!(["/kstrobe", "run"]));
-        assert_eq!(config["process"]["env"], json!(["A=b", "NODE_NAME=node-1"]));
+        assert_eq!(
+            config["process"]["env"],
+            json!(["A=b", "NODE_NAME=node-1", "KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=6443"])
+        );
         assert_eq!(config["process"]["capabilities"]["effective"], json!(["CAP_BPF", "CAP_SYSLOG"]));
         assert_eq!(config["process"]["noNewPrivileges"], true);
         assert_eq!(config["root"]["readonly"], true);
@@ -248,6 +266,16 @@ mod tests {
         assert_eq!(names, ["read", "bpf", "clone"]);
         let namespaces = config["linux"]["namespaces"].to_string();
         assert!(namespaces.contains("network") && !namespaces.contains("pid"), "{namespaces}");
+    }
+
+    #[test]
+    fn a_service_account_where_it_is_wanted() {
+        let mounted = |pod: &Value| made(pod, &[]).unwrap()["mounts"].to_string().contains("/account");
+        let mut pod = pod();
+        assert!(!mounted(&pod));
+        // The field's default is `true`.
+        pod.as_object_mut().unwrap().remove("automountServiceAccountToken");
+        assert!(mounted(&pod));
     }
 
     #[test]

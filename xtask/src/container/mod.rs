@@ -15,6 +15,8 @@ use crate::apt::Apt;
 use crate::bench::machine;
 use crate::programs;
 use anyhow::{Context, Result, ensure};
+use kstrobe_fake_api::{FakeApi, FakeKubelet, objects};
+use kstrobe_witness::containers::{self, Node};
 use runc::{Container, Workshop};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -30,6 +32,8 @@ const TOKEN: &str = "0123456789abcdef-of-a-test";
 const HOSTS: &str = "127.0.0.1 localhost\n127.0.0.1 gateway.observability.svc\n";
 /// Its port, in the chart's case `otlp`.
 const GATEWAY: u16 = 4318;
+/// A kubelet's port.
+const KUBELET: u16 = 10250;
 /// A default profile of seccomp: where it is kept, the release of Debian and the package that have it, and its file there.
 struct Profile {
     folder: &'static str,
@@ -59,7 +63,7 @@ type Check = fn(&Workshop) -> Result<()>;
 /// What the chart's pods can do in a real container. `cases` has the rendered chart. A static agent is put into the image, and
 /// one is built if none is given; another one runs with its libraries, since rights do not depend on how it is linked.
 pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
-    programs::install_these(&["runc", "ip"])?;
+    programs::install_these(&["runc", "ip", "busybox"])?;
     std::thread::scope(|scope| {
         // Of its own, for the mounts that it sees are its own.
         let thread = scope.spawn(|| {
@@ -89,11 +93,12 @@ fn of_thread(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     };
     let seccomp = profile(&folder, &PROFILE)?;
     let mut workshop = Workshop { folder, rootfs, image, seccomp, cases: cases.to_owned() };
-    let checks: [(&str, Check); 6] = [
+    let checks: [(&str, Check); 7] = [
         ("all default probes with exactly the chart's rights", default_probes),
         ("each capability is missed in words", missing_capabilities),
         ("captures, where they are on", captures),
         ("a receiver by its name", receiver),
+        ("names of pods from the kubelet, with the service account", kubelet),
         ("the node's network, where it is asked for", host_network),
         ("without the right to write, no capture changes the kernel", read_only),
     ];
@@ -235,6 +240,56 @@ fn receiver(workshop: &Workshop) -> Result<()> {
         "nothing was sent to `vendor`:\n{}",
         page.lines().filter(|l| l.contains("_export_")).collect::<Vec<_>>().join("\n")
     );
+    Ok(())
+}
+
+/// New processes in the pod that a condition means, and in the one that it does not.
+const FORKS: u32 = 200;
+
+/// A pod of `node-1` with one container, which runs.
+fn pod<'a>(node: &'a Node, namespace: &str, deployment: &str, number: u32) -> (Value, containers::Container<'a>) {
+    let (uid, id) = (Node::uid(), Node::id());
+    let mut pod = objects::deployed(namespace, deployment, number, &uid);
+    objects::runs(&mut pod, "app", &format!("containerd://{id}"));
+    let group = containers::Driver::Systemd.container(&uid, "cri-containerd", &id);
+    (pod, node.runc(&group, &id, "sleep 300"))
+}
+
+fn kubelet(workshop: &Workshop) -> Result<()> {
+    let container = workshop.container("workloads", None, &[])?;
+    let api = FakeApi::start_on(container.listen(bundle::API_SERVER.1)?, &[]);
+    let kubelet = FakeKubelet::start_on(container.listen(KUBELET)?);
+    kubelet.set_token(&api.token());
+    container.account(&api.token(), api.authority().pem())?;
+    let node = Node::new();
+    let (web, in_web) = pod(&node, "shop", "web", 1);
+    let (ledger, in_ledger) = pod(&node, "bank", "ledger", 2);
+    let name = web["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    kubelet.set_pods(vec![web, ledger]);
+    let mut agent = container.start()?;
+    // The groups of the pod and of its container.
+    let parts = ["kstrobe_map_entries{", r#"probe="shop_forks""#, r#"map="ks_selected0""#, "} 2"];
+    agent.wait("the groups of one namespace", |agent| {
+        let (_, page) = agent.get("/metrics").ok()?;
+        page.lines().any(|line| parts.iter().all(|part| line.contains(part))).then_some(())
+    })?;
+    let script = format!("for i in $(seq {FORKS}); do /bin/busybox true; done");
+    in_ledger.run(&script);
+    in_web.run(&script);
+    let counted = |agent: &Container| {
+        let (_, page) = agent.get("/metrics").ok()?;
+        let lines: Vec<_> =
+            page.lines().filter(|line| line.starts_with("kstrobe_shop_forks_total{")).map(str::to_owned).collect();
+        (!lines.is_empty()).then_some(lines)
+    };
+    let lines = agent.wait("what was counted", counted)?;
+    let [line] = &lines[..] else { anyhow::bail!("one pod was meant: {lines:#?}") };
+    let (labels, value) = line.rsplit_once(' ').context("a sample")?;
+    ensure!(labels.contains(&format!("pod=\"{name}\"")) && labels.contains("workload=\"web\""), "{line}");
+    // What joins the group from outside, runc's own, forks too.
+    let value: f64 = value.parse()?;
+    ensure!((f64::from(FORKS)..f64::from(FORKS) + 50.0).contains(&value), "{line}, and {FORKS} were made");
+    ensure!(kubelet.asked() > 0 && api.count("list pods") == 0, "{:?}", api.asked());
     Ok(())
 }
 

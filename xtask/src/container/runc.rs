@@ -64,7 +64,9 @@ impl Workshop {
         let folder = self.folder.join(&name);
         // Of an earlier process of the same number.
         let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(folder.join("bundle"))?;
+        for part in ["bundle", "account"] {
+            fs::create_dir_all(folder.join(part))?;
+        }
         let volumes = self.volumes(case, &pod, &folder)?;
         let network = Network::new(&name)?;
         fs::write(folder.join("hosts"), super::HOSTS)?;
@@ -74,6 +76,7 @@ impl Workshop {
             seccomp: &self.seccomp,
             network: &network.path(),
             hosts: &folder.join("hosts"),
+            account: &folder.join("account"),
             cgroup: &format!("/{name}"),
             arguments,
             without,
@@ -173,6 +176,14 @@ impl Container {
         let url = self.url(path);
         let token = format!("Bearer {}", super::TOKEN);
         self.inside(move || answer(client().post(url).header("Authorization", token).send(body)?))
+    }
+
+    /// Gives the pod's service account its files: a token, and who signs the API server's certificate.
+    pub fn account(&self, token: &str, authority: &str) -> Result<()> {
+        for (name, text) in [("token", token), ("ca.crt", authority), ("namespace", "kstrobe")] {
+            fs::write(self.folder.join("account").join(name), text)?;
+        }
+        Ok(())
     }
 
     /// A listener in the pod's network.

@@ -3,7 +3,6 @@
 use super::super::access::client;
 use super::super::routes::{Shared, internal};
 use super::{Denial, audit};
-use crate::neighbours::Neighbours;
 use crate::rules::alerts::{Alert, Notification};
 use crate::rules::desk::{Desk, Outcome};
 use axum::body::Bytes;
@@ -16,6 +15,7 @@ use kstrobe_web::Peer;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// Answers 202 whatever came of it: anything else would be posted again at once.
 pub(super) async fn alertmanager(
@@ -33,17 +33,23 @@ pub(super) async fn alertmanager(
         Ok(read) => read,
         Err((status, message)) => return (status, message + "\n").into_response(),
     };
-    // What was handed on to us is ours, whatever its labels say.
-    let neighbours = shared.endpoints.neighbours.as_deref().filter(|_| !headers.contains_key(FORWARDED));
+    // What was handed on to us is ours, whatever its labels say; one that is over starts nothing anywhere.
+    let neighbours = shared.endpoints.neighbours.as_ref().filter(|_| !headers.contains_key(FORWARDED));
+    let others = |at: &usize| {
+        let alert = &notification.alerts[*at];
+        neighbours.is_some_and(|neighbours| alert.fires() && !neighbours.is_mine(&alert.labels))
+    };
+    let (others, here): (Vec<usize>, Vec<usize>) = (0..notification.alerts.len()).partition(others);
     let mut results = vec![Value::Null; notification.alerts.len()];
+    // What is slow here is slow now: other nodes are not waited for.
+    if let Err(error) = start(&desk, &peer, &notification, &here, &mut results).await {
+        return error;
+    }
     let (mut here, mut there) = (Vec::new(), BTreeMap::<String, (Pod, Vec<usize>)>::new());
-    for (at, alert) in notification.alerts.iter().enumerate() {
-        let route = match neighbours {
-            // One that is over starts nothing anywhere.
-            Some(neighbours) if alert.fires() => neighbours.route(&alert.labels).await,
-            _ => Ok(Route::Here),
-        };
-        match route {
+    for at in others {
+        let Some(neighbours) = neighbours else { continue };
+        let alert = &notification.alerts[at];
+        match neighbours.route(&alert.labels).await {
             Ok(Route::Here) => here.push(at),
             Ok(Route::There(pod)) => there.entry(pod.full_name()).or_insert_with(|| (pod, Vec::new())).1.push(at),
             Ok(Route::Nowhere(node)) => {
@@ -56,12 +62,39 @@ pub(super) async fn alertmanager(
             }
         }
     }
-    if let Some(neighbours) = neighbours {
-        for (pod, of) in there.into_values() {
-            hand_on(neighbours, &desk, &headers, (&pod, &of), (&notification, &texts), &mut results).await;
+    if let Err(error) = start(&desk, &peer, &notification, &here, &mut results).await {
+        return error;
+    }
+    let mut asked = JoinSet::new();
+    for (pod, of) in there.into_values() {
+        let Some(neighbours) = neighbours.cloned() else { continue };
+        let alerts: Vec<&Value> = of.iter().filter_map(|at| texts.get(*at)).collect();
+        let body = json!({"version": "4", "status": "firing", "alerts": alerts}).to_string();
+        let headers = headers.clone();
+        asked.spawn(async move {
+            let answer = neighbours.hand_on(&pod, &headers, body.into()).await;
+            (pod, of, answer)
+        });
+    }
+    while let Some(answered) = asked.join_next().await {
+        match answered {
+            Ok((pod, of, answer)) => take(&desk, &notification, &pod, &of, &answer, &mut results),
+            Err(error) => return internal(&error),
         }
     }
-    let own = Notification { alerts: here.iter().map(|at| notification.alerts[*at].clone()).collect() };
+    (StatusCode::ACCEPTED, Json(json!({"results": results}))).into_response()
+}
+
+/// Starts what these alerts ask for on this node.
+async fn start(
+    desk: &Arc<Desk>,
+    peer: &str,
+    notification: &Notification,
+    of: &[usize],
+    results: &mut [Value],
+) -> Result<(), Response> {
+    let own = Notification { alerts: of.iter().map(|at| notification.alerts[*at].clone()).collect() };
+    let (desk, peer) = (desk.clone(), peer.to_owned());
     let asked = tokio::task::spawn_blocking(move || {
         let outcomes = desk.alert(&own, &peer);
         let result = |(alert, outcome): (&Alert, &Outcome)| {
@@ -74,11 +107,9 @@ pub(super) async fn alertmanager(
         };
         own.alerts.iter().zip(&outcomes).map(result).collect::<Vec<_>>()
     });
-    match asked.await {
-        Ok(own) => here.into_iter().zip(own).for_each(|(at, result)| results[at] = result),
-        Err(error) => return internal(&error),
-    }
-    (StatusCode::ACCEPTED, Json(json!({"results": results}))).into_response()
+    let own = asked.await.map_err(|error| internal(&error))?;
+    of.iter().zip(own).for_each(|(at, result)| results[*at] = result);
+    Ok(())
 }
 
 /// The alerts, and each as it came.
@@ -98,18 +129,15 @@ fn lost(desk: &Desk, alert: &Alert, outcome: &Outcome, reason: &str) -> Value {
     json!({"fingerprint": alert.fingerprint, "result": outcome.name(), "reason": reason})
 }
 
-/// Hands alerts on to the agent of their node, and takes its results.
-async fn hand_on(
-    neighbours: &Neighbours,
+/// Takes the results of the agent that alerts were handed on to.
+fn take(
     desk: &Desk,
-    headers: &HeaderMap,
-    (pod, of): (&Pod, &[usize]),
-    (notification, texts): (&Notification, &[Value]),
+    notification: &Notification,
+    pod: &Pod,
+    of: &[usize],
+    answer: &Result<Value, String>,
     results: &mut [Value],
 ) {
-    let alerts: Vec<&Value> = of.iter().filter_map(|at| texts.get(*at)).collect();
-    let body = json!({"version": "4", "status": "firing", "alerts": alerts}).to_string();
-    let answer = neighbours.hand_on(pod, headers, body.into()).await;
     let theirs = answer.as_ref().map(|answer| answer["results"].as_array().map_or(&[][..], Vec::as_slice));
     for (number, at) in of.iter().enumerate() {
         results[*at] = match theirs {

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn create(kind: u32, key_bytes: u32, value_bytes: u32, entries: u32, flags: u32) -> KernelMap {
-    // Kernels before 5.11 count maps against it.
-    crate::kernel::sys::raise_memlock();
+    crate::kernel::privileges::lift_locked();
     KernelMap::create(&MapSpec { kind, key_bytes, value_bytes, entries, flags, name: "kstrobe_test", btf: None })
         .unwrap()
 }

@@ -10,6 +10,7 @@ use super::*;
 use crate::kernel::tracefs::{How, Tracefs};
 use kstrobe_ebpf::target::btf::Kind;
 use kstrobe_ebpf::target::{Ability, FieldType};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 #[test]
 #[ignore = "needs root"]
@@ -101,6 +102,11 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
     }
     let has_cast = target.btf.as_ref().is_some_and(|btf| btf.find("bpf_rdonly_cast", Kind::Func).is_some());
     assert_eq!(a.rdonly_cast.yes(), has_cast, "{a:#?}");
+    if version < (5, 11) {
+        // All processes of this user share it: with a limit, an ability would be a matter of luck.
+        let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
+        assert_eq!(soft, RLIM_INFINITY);
+    }
 }
 
 #[test]

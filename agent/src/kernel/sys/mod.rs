@@ -141,15 +141,3 @@ pub fn wait_for_running_programs() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
-
-/// Lifts `RLIMIT_MEMLOCK`, which kernels before 5.11 count maps against (64 KiB by default). Without `CAP_SYS_RESOURCE` the
-/// soft limit goes up to the hard one.
-pub fn raise_memlock() {
-    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
-    if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_err()
-        && let Ok((_, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK)
-    {
-        // Failure leaves the limit as it was, and the map creation that comes next reports it.
-        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
-    }
-}
