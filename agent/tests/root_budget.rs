@@ -8,6 +8,7 @@ use nix::sys::time::TimeValLike;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup};
+use support::frames::kst_burn_one;
 use support::metrics::Metrics;
 use support::{emulated, load, wait_for};
 
@@ -321,5 +322,41 @@ fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
         let each = quartile(2, seconds.windows(2).map(|pair| pair[1][probe] - pair[0][probe]));
         assert!((1e-9..0.02).contains(&each), "{each} s of a second: {seconds:?}");
     }
+    agent.stop();
+}
+
+/// Calls of a function that does next to nothing, per second of this thread's CPU time.
+fn calls_per_cpu_second() -> f64 {
+    let (begin, before, mut calls) = (Instant::now(), cpu_seconds(), 0.0);
+    while begin.elapsed() < Duration::from_millis(500) {
+        (0..100).for_each(|_| kst_burn_one(1));
+        calls += 100.0;
+    }
+    calls / (cpu_seconds() - before).max(1e-6)
+}
+
+/// Its program alone would be within the budget once few events are measured; what each breakpoint costs would stay.
+#[test]
+#[ignore = "needs root"]
+fn root_a_breakpoint_that_is_hit_all_the_time_is_taken_off() {
+    let probe = format!(
+        "probe: trapped\nsummary: Calls of a small function.\nat: uprobe:{}:kst_burn_one\nbudget_cpu_percent: 2\n\
+         metrics: {{ trapped_total: {{ type: counter }} }}\n",
+        std::env::current_exe().unwrap().display()
+    );
+    let calm = calls_per_cpu_second();
+    let agent = budgeted(&[("trapped", &probe)]);
+    let mut during = f64::MAX;
+    wait_for("the probe's end", Duration::from_secs(if emulated() { 20 } else { 5 }), || {
+        during = during.min(calls_per_cpu_second());
+        agent.get("/readyz")?.1.contains("trapped: over its budget").then_some(())
+    });
+    let after = calls_per_cpu_second();
+    let metrics = agent.scrape();
+    let of = |name: &str| metrics.sum(name, &[("probe", "trapped")]);
+    let off = [of("kstrobe_probe_over_budget"), of("kstrobe_probe_throttled_total"), of("kstrobe_probe_attached")];
+    assert_eq!(off, [1.0, 1.0, 0.0], "off its hooks at once");
+    assert!(during < 0.2 * calm, "{during:.0} calls a second with the probe, {calm:.0} without: no flood");
+    assert!(emulated() || after > recovered(during, calm), "{after:.0} calls a second afterwards, {calm:.0} without");
     agent.stop();
 }

@@ -10,6 +10,7 @@ use kstrobe_ebpf::target::{Abilities, Ability};
 use kstrobe_ebpf::{Artifact, Target};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use support::agent::Agent;
 use support::load::{getpgid_calls, getsid_calls, named};
 
 /// A way to hook functions: its name, whether the kernel has it, and how to leave the compiler no better one.
@@ -193,6 +194,23 @@ fn root_each_kind_of_hook_at_a_function_is_taken_by_its_name() {
         assert_eq!((running.value(0), running.value(1)), (500, 1500), "{hook}");
         assert!(running.kinds().contains(&hook), "{hook}: {:?}", running.kinds());
     }
+}
+
+/// It takes any number of arguments, for which the kernel makes no trampoline.
+#[test]
+#[ignore = "needs root"]
+fn root_what_fentry_is_refused_for_is_hooked_in_the_next_best_way() {
+    let yaml = counted("function:seq_printf:entry", "1");
+    let test = "root_what_fentry_is_refused_for_is_hooked_in_the_next_best_way";
+    let Some(kernel) = kernel(test, &parsed(&yaml)) else { return };
+    let agent = Agent::start_with(&[], &[("calls", &yaml)]);
+    named("fn-calls", || (0..300).for_each(|_| assert!(!std::fs::read_to_string("/proc/uptime").unwrap().is_empty())));
+    let metrics = agent.scrape();
+    assert_eq!(metrics.sum("kstrobe_calls_total", &[]), 300.0);
+    let (_, probes) = agent.get("/api/v1/probes").unwrap();
+    let way = if kernel.abilities.kprobe_multi.yes() { "kprobe_multi" } else { "kprobe" };
+    assert!(probes.contains(&format!("\"{way}\"")) && probes.contains("fentry: "), "{probes}");
+    agent.stop();
 }
 
 /// An instruction behind the entry, where no trampoline and no multi link can be.

@@ -103,7 +103,12 @@ def cases():
 
 
 def keep(folder, found):
-    """Leaves the files that the agent would see, and its pod."""
+    """Leaves the files that the agent would see, its pod, and what it may ask the API server."""
+    bound = [o["roleRef"] for _, o in found if o["kind"].endswith("RoleBinding")]
+    roles = [(r["kind"], r["name"]) for r in bound]
+    rules = [rule for _, o in found if (o["kind"], o["metadata"]["name"]) in roles for rule in o["rules"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rules.json").write_text(json.dumps(rules))
     for _, o in found:
         if o["kind"] == "ConfigMap" and o["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "kstrobe":
             into = folder / o["metadata"]["name"].removeprefix("kstrobe").removeprefix("node-latency").lstrip("-")

@@ -11,11 +11,11 @@ use kstrobe_ebpf::layout::{Loss, Table};
 
 use super::budget::Cost;
 use super::events::Unread;
-use super::meter::{Meter, Reading};
+use super::meter::{self, Meter, Reading};
 use super::user_hooks::{News, UserHooks};
 use crate::binaries::find::World;
 use crate::kernel::attach::Attacher;
-use crate::kernel::load::Loaded;
+use crate::kernel::load::{Loaded, ProgInfo};
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
@@ -127,7 +127,11 @@ impl Attached {
 
     fn readings(&self) -> Option<BTreeMap<String, Reading>> {
         let programs = self.loaded.programs().ok()?;
-        Some(programs.into_iter().map(|p| (p.name, Reading { run_ns: p.run_time_ns, runs: p.run_cnt })).collect())
+        let reading = |p: ProgInfo| {
+            let reaching_ns = meter::reaching_ns(&p.attach);
+            (p.name, Reading { run_ns: p.run_time_ns, runs: p.run_cnt, reaching_ns })
+        };
+        Some(programs.into_iter().map(reading).collect())
     }
 
     /// When the next sweep is due.

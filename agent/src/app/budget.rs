@@ -35,12 +35,14 @@ pub struct Cost {
     pub run: Duration,
     /// Runs.
     pub runs: u64,
+    /// What the runs cost at least besides, to whoever came upon the hooks: no event less of that when they are thinned out.
+    pub reaching: Duration,
 }
 
 impl Cost {
     /// Millionths of one CPU's time.
     pub fn ppm(&self) -> u64 {
-        ppm(self.run.as_nanos(), self.window)
+        ppm(self.run.saturating_add(self.reaching).as_nanos(), self.window)
     }
 }
 
@@ -129,7 +131,8 @@ impl Budget {
         let before = std::mem::replace(&mut self.judged, used);
         self.throttled += 1;
         let helped = self.steps == 0 || u128::from(used) * 100 <= u128::from(before) * LEFT_PERCENT;
-        let least = ppm(PASSED_OVER.as_nanos() * u128::from(cost.runs), cost.window);
+        let passed_over = PASSED_OVER.as_nanos() * u128::from(cost.runs);
+        let least = ppm(passed_over + cost.reaching.as_nanos(), cost.window);
         let hope = helped && least <= self.limit_ppm && self.steps < MAX_STEPS && self.halvings < MAX_HALVINGS;
         if !(self.can_thin && hope) {
             self.away_until = Some(now + self.pause);

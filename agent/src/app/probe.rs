@@ -528,35 +528,50 @@ fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
     Some(running)
 }
 
-/// Loads and attaches; when BTF-typed tracepoints are refused, once more with raw ones.
+/// Loads and attaches. What is refused is done without, in the next best way, as long as there is one: that the kernel has a kind
+/// of hook does not mean that it has it here.
 fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Running {
     let name = &draft.outline().name;
-    match load_once(draft, &artifact, loader) {
-        Ok(running) => running,
-        Err(first) if target.abilities.tp_btf.yes() && raw_may_do(&first) => {
-            let mut lesser = target.clone();
-            lesser.abilities.tp_btf = Ability::No(first.to_string());
-            let second = draft.compile(&lesser).map_err(|r| r.reason());
-            match second.and_then(|a| load_once(draft, &a, loader).map_err(|e| e.to_string())) {
-                Ok(running) => {
-                    tracing::warn!(probe = name, reason = %first, "attached at raw tracepoints instead of BTF-typed ones");
-                    running
-                }
-                Err(_) => refused(draft, target, &first),
+    let first = match load_once(draft, &artifact, loader) {
+        Ok(running) => return running,
+        Err(error) => error,
+    };
+    let mut lesser = target.clone();
+    let mut next = without(&mut lesser, &artifact, &first).then(|| draft.compile(&lesser));
+    while let Some(Ok(artifact)) = next {
+        match load_once(draft, &artifact, loader) {
+            Ok(running) => {
+                tracing::warn!(probe = name, reason = %first, "attached in the next best way");
+                return running;
             }
+            Err(error) => next = without(&mut lesser, &artifact, &error).then(|| draft.compile(&lesser)),
         }
-        Err(error) => refused(draft, target, &error),
     }
+    refused(draft, target, &first)
 }
 
-/// Whether the kernel may take raw tracepoints where it refused BTF-typed ones. Their programs are longer, so that one that
-/// has too many paths is not tried again: it costs the verifier seconds to find out.
-fn raw_may_do(error: &load::LoadError) -> bool {
-    match error {
-        load::LoadError::Verifier { summary, .. } => !summary.contains("too large") && !summary.contains("too complex"),
-        load::LoadError::Attach { .. } => true,
-        load::LoadError::Permission(_) | load::LoadError::Map { .. } | load::LoadError::Object(_) => false,
-    }
+/// Leaves out the kind of hook that was refused, if there may be another one; whether there may.
+fn without(target: &mut Target, artifact: &Artifact, error: &load::LoadError) -> bool {
+    let program = match error {
+        // Other kinds of hooks have longer programs, so that one that has too many paths is not tried again: it costs the
+        // verifier seconds to find out.
+        load::LoadError::Verifier { summary, .. }
+            if summary.contains("too large") || summary.contains("too complex") =>
+        {
+            return false;
+        }
+        load::LoadError::Verifier { program, .. } | load::LoadError::Attach { program, .. } => program,
+        load::LoadError::Permission(_) | load::LoadError::Map { .. } | load::LoadError::Object(_) => return false,
+    };
+    let Some(refused) = artifact.programs.iter().find(|p| p.name == *program) else { return false };
+    let ability = match refused.attach {
+        Attach::TpBtf { .. } => &mut target.abilities.tp_btf,
+        Attach::Fentry { .. } | Attach::Fexit { .. } => &mut target.abilities.fentry,
+        Attach::Kprobe { multi: true, .. } => &mut target.abilities.kprobe_multi,
+        _ => return false,
+    };
+    let was = std::mem::replace(ability, Ability::No(error.to_string()));
+    was.yes()
 }
 
 fn refused(draft: &Draft, target: &Target, error: &load::LoadError) -> Running {

@@ -109,7 +109,18 @@ pub fn attach(prog: BorrowedFd<'_>, attach: &Attach, cpu: u32) -> Result<Vec<Own
                 let place = perf::Place::Symbol { name: function, offset: *offset };
                 perf::attach_kprobe(prog, kind, place, *ret, cpu).map_err(|error| kprobe_refusal(function, &error))
             };
-            functions.iter().map(each).collect()
+            let (hooked, refused): (Vec<_>, Vec<_>) = functions.iter().map(each).partition(Result::is_ok);
+            let mut refused = refused.into_iter().filter_map(Result::err);
+            match refused.next() {
+                // Of a pattern's functions some may allow no kprobe.
+                Some(first) if !hooked.is_empty() => {
+                    let others = refused.count();
+                    tracing::warn!(reason = first, others, "some functions of a pattern are not hooked");
+                }
+                Some(first) => return Err(first),
+                None => {}
+            }
+            Ok(hooked.into_iter().filter_map(Result::ok).collect())
         }
         _ => link::attach_tracing(prog).map(|link| vec![link]).map_err(|error| traced_refusal(attach, &error)),
     }

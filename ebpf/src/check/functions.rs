@@ -46,7 +46,7 @@ pub(super) fn function<'a>(
     let key = hook.kind.functions().unwrap_or_default();
     let known = target.functions.get(&key).map(Vec::as_slice).unwrap_or_default();
     let functions = match wanted.is_pattern() {
-        true => known.iter().collect(),
+        true => unambiguous(known, &mut because),
         false => instances(wanted, known, place, &mut because).map_err(|d| report.add(d))?,
     };
     if functions.is_empty() {
@@ -115,10 +115,29 @@ fn instances<'f>(
         because
             .push(format!("calls of its copy {} are not seen: `{}.*` would hook them too", copy.symbol, wanted.name));
     }
-    if found.iter().filter(|f| f.symbol == first.symbol).count() > 1 {
-        because.push(format!("{} functions have the name {}", found.len(), first.symbol));
+    if let Some(twice) = found.iter().find(|f| found.iter().filter(|other| other.symbol == f.symbol).count() > 1) {
+        let message = format!("several functions of this kernel have the name `{}`", twice.symbol);
+        return Err(Diagnostic::target(place, message).hint("hook a function that calls them, or one that they call"));
     }
     Ok(found)
+}
+
+/// Those that a pattern fits, but for names that several functions of the kernel or of one module have: by its name the kernel would
+/// find any of these, or none.
+fn unambiguous<'f>(known: &'f [Function], because: &mut Vec<String>) -> Vec<&'f Function> {
+    let (mut found, mut names) = (Vec::new(), Vec::new());
+    // They are sorted by module and name.
+    for alike in known.chunk_by(|a, b| (&a.module, &a.symbol) == (&b.module, &b.symbol)) {
+        match alike {
+            [one] => found.push(one),
+            several => names.extend(several.first().map(|f| f.symbol.as_str())),
+        }
+    }
+    if let [first, ..] = names[..] {
+        let others = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
+        because.push(format!("left out, as several functions have the name: {first}{others}"));
+    }
+    found
 }
 
 fn not_found(wanted: &Wanted<'_>, target: &Target, place: Place) -> Diagnostic {
@@ -251,4 +270,24 @@ fn kprobe(wanted: Wanted<'_>, functions: &[&Function], multi: bool, because: &mu
     };
     let functions = functions.iter().take(most).map(name).collect();
     Attach::Kprobe { functions, offset: wanted.offset, ret: wanted.edge == Edge::Exit, multi }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_several_functions_have_are_left_out_of_a_pattern() {
+        let functions = ["a_next", "s_next", "s_next", "t_next", "t_next", "t_next", "u_next"];
+        let function = |symbol: &str| Function { symbol: symbol.into(), module: None, traceable: true };
+        let of_module = Function { module: Some("veth".into()), ..function("s_next") };
+        let known: Vec<Function> = functions.map(function).into_iter().chain([of_module]).collect();
+        let mut because = Vec::new();
+        let found = unambiguous(&known, &mut because);
+        let found: Vec<_> = found.iter().map(|f| (f.module.as_deref(), f.symbol.as_str())).collect();
+        assert_eq!(found, [(None, "a_next"), (None, "u_next"), (Some("veth"), "s_next")]);
+        assert_eq!(because, ["left out, as several functions have the name: s_next and 1 more"]);
+        because.clear();
+        assert_eq!((unambiguous(&known[..1], &mut because).len(), because.len()), (1, 0));
+    }
 }

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use kstrobe_fake_api::{FakeApi, FakeKubelet, objects};
 use kstrobe_witness::containers::{self, Node};
 use runc::{Container, Workshop};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -93,12 +93,13 @@ fn of_thread(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     };
     let seccomp = profile(&folder, &PROFILE)?;
     let mut workshop = Workshop { folder, rootfs, image, seccomp, cases: cases.to_owned() };
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 8] = [
         ("all default probes with exactly the chart's rights", default_probes),
         ("each capability is missed in words", missing_capabilities),
         ("captures, where they are on", captures),
         ("a receiver by its name", receiver),
         ("names of pods from the kubelet, with the service account", kubelet),
+        ("names of pods and a probe from the API server, with the chart's roles", api_server),
         ("the node's network, where it is asked for", host_network),
         ("without the right to write, no capture changes the kernel", read_only),
     ];
@@ -250,6 +251,7 @@ const FORKS: u32 = 200;
 fn pod<'a>(node: &'a Node, namespace: &str, deployment: &str, number: u32) -> (Value, containers::Container<'a>) {
     let (uid, id) = (Node::uid(), Node::id());
     let mut pod = objects::deployed(namespace, deployment, number, &uid);
+    pod["spec"]["nodeName"] = json!("node-1");
     objects::runs(&mut pod, "app", &format!("containerd://{id}"));
     let group = containers::Driver::Systemd.container(&uid, "cri-containerd", &id);
     (pod, node.runc(&group, &id, "sleep 300"))
@@ -267,6 +269,13 @@ fn kubelet(workshop: &Workshop) -> Result<()> {
     let name = web["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     kubelet.set_pods(vec![web, ledger]);
     let mut agent = container.start()?;
+    forks_of_one_pod(&mut agent, [&in_web, &in_ledger], &name)?;
+    ensure!(kubelet.asked() > 0 && api.count("list pods") == 0, "{:?}", api.asked());
+    allowed(workshop, "workloads", &api)
+}
+
+/// Waits until a condition on a namespace means one pod, and looks for new processes of that one alone.
+fn forks_of_one_pod(agent: &mut Container, [meant, other]: [&containers::Container<'_>; 2], name: &str) -> Result<()> {
     // The groups of the pod and of its container.
     let parts = ["kstrobe_map_entries{", r#"probe="shop_forks""#, r#"map="ks_selected0""#, "} 2"];
     agent.wait("the groups of one namespace", |agent| {
@@ -274,8 +283,8 @@ fn kubelet(workshop: &Workshop) -> Result<()> {
         page.lines().any(|line| parts.iter().all(|part| line.contains(part))).then_some(())
     })?;
     let script = format!("for i in $(seq {FORKS}); do /bin/busybox true; done");
-    in_ledger.run(&script);
-    in_web.run(&script);
+    other.run(&script);
+    meant.run(&script);
     let counted = |agent: &Container| {
         let (_, page) = agent.get("/metrics").ok()?;
         let lines: Vec<_> =
@@ -289,8 +298,62 @@ fn kubelet(workshop: &Workshop) -> Result<()> {
     // What joins the group from outside, runc's own, forks too.
     let value: f64 = value.parse()?;
     ensure!((f64::from(FORKS)..f64::from(FORKS) + 50.0).contains(&value), "{line}, and {FORKS} were made");
-    ensure!(kubelet.asked() > 0 && api.count("list pods") == 0, "{:?}", api.asked());
     Ok(())
+}
+
+/// Nothing was asked that the roles of the case do not allow.
+fn allowed(workshop: &Workshop, case: &str, api: &FakeApi) -> Result<()> {
+    let text = fs::read_to_string(workshop.cases.join(case).join("rules.json"))?;
+    let rules: Vec<Value> = serde_json::from_str(&text)?;
+    let has = |rule: &Value, key: &str, wanted: &str| rule[key].as_array().into_iter().flatten().any(|is| is == wanted);
+    for asked in api.asked() {
+        let (verb, resource) = asked.what.split_once(' ').with_context(|| asked.uri.clone())?;
+        // `/api/v1/...` has the group without a name, `/apis/GROUP/VERSION/...` one with a name.
+        let group = asked.uri.strip_prefix("/apis/").and_then(|path| path.split('/').next()).unwrap_or_default();
+        let may = |rule: &Value| {
+            has(rule, "apiGroups", group) && has(rule, "resources", resource) && has(rule, "verbs", verb)
+        };
+        ensure!(asked.known && rules.iter().any(may), "the roles of case {case} do not allow {asked:?}");
+    }
+    Ok(())
+}
+
+fn api_server(workshop: &Workshop) -> Result<()> {
+    let container = workshop.container("captures", None, &[])?;
+    let api = FakeApi::start_on(container.listen(bundle::API_SERVER.1)?, &[]);
+    container.account(&api.token(), api.authority().pem())?;
+    let node = Node::new();
+    let (web, in_web) = pod(&node, "shop", "web", 1);
+    let (ledger, in_ledger) = pod(&node, "bank", "ledger", 2);
+    let name = web["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let probe = json!({
+        "apiVersion": "kstrobe.dev/v1alpha1", "kind": "Probe", "metadata": {"name": "shop", "namespace": "kstrobe"},
+        "spec": {"probe": {
+            "probe": "shop_forks",
+            "summary": "New processes in the shop.",
+            "at": "rawtracepoint:sched_process_fork",
+            "where": "namespace in [\"shop\"]",
+            "metrics": {"shop_forks_total": {"type": "counter", "labels": {"pod": "pod", "workload": "workload"}}},
+        }},
+    });
+    // Those whose owners have to be asked for: of a Job, and of a ReplicaSet whose hash is in no label.
+    let others = [objects::import(), objects::canary()].map(|mut pod| {
+        pod["spec"]["nodeName"] = json!("node-1");
+        pod["metadata"]["labels"] = json!({});
+        pod
+    });
+    [web, ledger, probe].into_iter().chain(others).for_each(|object| drop(api.put(object)));
+    let mut agent = container.start()?;
+    forks_of_one_pod(&mut agent, [&in_web, &in_ledger], &name)?;
+    agent.wait("the probe's status", |_| {
+        let probe = api.get("apis/kstrobe.dev/v1alpha1/probes", "kstrobe", "shop")?;
+        (probe["status"]["nodes"]["node-1"]["state"] == "Attached").then_some(())
+    })?;
+    agent.wait("the owners of pods", |_| {
+        let asked = ["get jobs", "get replicasets"].iter().all(|what| api.count(what) > 0);
+        asked.then_some(())
+    })?;
+    allowed(workshop, "captures", &api)
 }
 
 fn host_network(workshop: &Workshop) -> Result<()> {

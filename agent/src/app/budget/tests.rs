@@ -4,12 +4,14 @@ use super::*;
 struct Run {
     budget: Budget,
     second: u64,
+    /// What each run costs besides.
+    reaching: Duration,
     orders: Vec<(u64, Order)>,
 }
 
 impl Run {
     fn new(can_thin: bool) -> Run {
-        Run { budget: Budget::new(20_000, can_thin).unwrap(), second: 0, orders: vec![] }
+        Run { budget: Budget::new(20_000, can_thin).unwrap(), second: 0, reaching: Duration::ZERO, orders: vec![] }
     }
 
     /// So many seconds, with a window of 100 ms in each: `cost` says what the programs take of it, by the number of
@@ -20,7 +22,12 @@ impl Run {
             let now = Duration::from_secs(self.second);
             let come_back = self.budget.comes_back(now);
             let (run_ns, runs) = cost(self.budget.one_of());
-            let cost = Cost { window: Duration::from_millis(100), run: Duration::from_nanos(run_ns), runs };
+            let cost = Cost {
+                window: Duration::from_millis(100),
+                run: Duration::from_nanos(run_ns),
+                runs,
+                reaching: self.reaching * runs as u32,
+            };
             let order = come_back.or_else(|| self.budget.look(now, &cost));
             self.orders.extend(order.map(|order| (self.second, order)));
         }
@@ -67,6 +74,18 @@ fn events_are_thinned_out_until_the_budget_is_kept() {
     // It gets worse.
     run.seconds(20, events(300_000, 300));
     assert_eq!(run.orders[1..], [(22, Order::Thin(3))]);
+}
+
+#[test]
+fn what_thinning_out_does_not_save_takes_a_probe_off_its_hooks() {
+    // Breakpoints of a microsecond: 3 % of them alone, with programs that take 0.3 %.
+    let mut run = Run { reaching: Duration::from_micros(1), ..Run::new(true) };
+    run.seconds(20, events(30_000, 100));
+    assert_eq!(run.orders, [(2, Order::Detach)]);
+    // 1 % of them leave room for thinning out what the programs take.
+    let mut run = Run { reaching: Duration::from_micros(1), ..Run::new(true) };
+    run.seconds(20, events(10_000, 2500));
+    assert_eq!(run.orders, [(2, Order::Thin(1)), (4, Order::Thin(2))]);
 }
 
 #[test]
@@ -182,7 +201,7 @@ fn who_cannot_come_back_stays_away_for_another_pause() {
 fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
     assert_eq!(Budget::new(0, true), None);
     let mut budget = Budget::new(1, true).unwrap();
-    let endless = Cost { window: Duration::from_nanos(1), run: Duration::MAX, runs: u64::MAX };
+    let endless = Cost { window: Duration::from_nanos(1), run: Duration::MAX, runs: u64::MAX, reaching: Duration::MAX };
     assert_eq!(Cost::default().ppm(), 0);
     assert_eq!(endless.ppm(), u64::MAX);
     assert_eq!(budget.look(Duration::ZERO, &endless), None);
