@@ -158,7 +158,8 @@ pub fn receive_all(listener: &TcpListener) -> u64 {
 
 /// Sends bytes until there were enough or time is up; returns how many. For a thread inside a namespace.
 pub fn send_bytes(address: SocketAddr, bytes: u64, limit: Duration) -> u64 {
-    let mut stream = TcpStream::connect(address).unwrap();
+    // A link that loses packets loses those that ask for the neighbour's address as well.
+    let mut stream = super::wait_for("a connection", limit, || TcpStream::connect(address).ok());
     stream.set_write_timeout(Some(limit)).unwrap();
     let (begin, block, mut sent) = (Instant::now(), vec![1; 64 << 10], 0);
     while sent < bytes && begin.elapsed() < limit {
