@@ -64,6 +64,9 @@ pub fn put(root: &Path, arch: Arch, built: &Path) -> Result<PathBuf> {
     if let Some(folder) = place.parent() {
         fs::create_dir_all(folder)?;
     }
+    if fs::canonicalize(built).is_ok_and(|built| fs::canonicalize(&place).is_ok_and(|there| there == built)) {
+        return Ok(place);
+    }
     // A program that runs cannot be written over, but it can be replaced.
     let _ = fs::remove_file(&place);
     fs::copy(built, &place).with_context(|| built.display().to_string())?;
