@@ -109,18 +109,21 @@ pub fn attach(prog: BorrowedFd<'_>, attach: &Attach, cpu: u32) -> Result<Vec<Own
                 let place = perf::Place::Symbol { name: function, offset: *offset };
                 perf::attach_kprobe(prog, kind, place, *ret, cpu).map_err(|error| kprobe_refusal(function, &error))
             };
-            let (hooked, refused): (Vec<_>, Vec<_>) = functions.iter().map(each).partition(Result::is_ok);
-            let mut refused = refused.into_iter().filter_map(Result::err);
-            match refused.next() {
-                // Of a pattern's functions some may allow no kprobe.
-                Some(first) if !hooked.is_empty() => {
-                    let others = refused.count();
-                    tracing::warn!(reason = first, others, "some functions of a pattern are not hooked");
+            let (mut hooked, mut refused) = (Vec::new(), Vec::new());
+            for function in functions {
+                match each(function) {
+                    Ok(event) => hooked.push(event),
+                    Err(reason) => refused.push(reason),
                 }
-                Some(first) => return Err(first),
-                None => {}
             }
-            Ok(hooked.into_iter().filter_map(Result::ok).collect())
+            if let [first, others @ ..] = &refused[..] {
+                if hooked.is_empty() {
+                    return Err(first.clone());
+                }
+                // Of a pattern's functions some may allow no kprobe.
+                tracing::warn!(reason = first, others = others.len(), "some functions of a pattern are not hooked");
+            }
+            Ok(hooked)
         }
         _ => link::attach_tracing(prog).map(|link| vec![link]).map_err(|error| traced_refusal(attach, &error)),
     }

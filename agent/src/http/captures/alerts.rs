@@ -3,6 +3,7 @@
 use super::super::access::client;
 use super::super::routes::{Shared, internal};
 use super::{Denial, audit};
+use crate::neighbours::Neighbours;
 use crate::rules::alerts::{Alert, Notification};
 use crate::rules::desk::{Desk, Outcome};
 use axum::body::Bytes;
@@ -45,44 +46,68 @@ pub(super) async fn alertmanager(
     if let Err(error) = start(&desk, &peer, &notification, &here, &mut results).await {
         return error;
     }
-    let (mut here, mut there) = (Vec::new(), BTreeMap::<String, (Pod, Vec<usize>)>::new());
-    for at in others {
-        let Some(neighbours) = neighbours else { continue };
+    if let Some(neighbours) = neighbours {
+        let (here, there) = sort(neighbours, &desk, &notification, others, &mut results).await;
+        if let Err(error) = start(&desk, &peer, &notification, &here, &mut results).await {
+            return error;
+        }
+        hand_on(neighbours, &desk, &headers, (&notification, &texts), there, &mut results).await;
+    }
+    (StatusCode::ACCEPTED, Json(json!({"results": results}))).into_response()
+}
+
+/// Agents of other nodes by their full names, and the alerts that are for them.
+type Others = BTreeMap<String, (Pod, Vec<usize>)>;
+
+/// Sorts alerts by their nodes: those of this one, by an address that only the API server knows, and those of others. Those of no
+/// node have their results.
+async fn sort(
+    neighbours: &Neighbours,
+    desk: &Desk,
+    notification: &Notification,
+    alerts: Vec<usize>,
+    results: &mut [Value],
+) -> (Vec<usize>, Others) {
+    let (mut here, mut there) = (Vec::new(), Others::new());
+    for at in alerts {
         let alert = &notification.alerts[at];
         match neighbours.route(&alert.labels).await {
             Ok(Route::Here) => here.push(at),
             Ok(Route::There(pod)) => there.entry(pod.full_name()).or_insert_with(|| (pod, Vec::new())).1.push(at),
             Ok(Route::Nowhere(node)) => {
                 let reason = format!("no agent runs on node `{node:.60}`");
-                results[at] = lost(&desk, alert, &Outcome::UnknownNode, &reason);
+                results[at] = lost(desk, alert, &Outcome::UnknownNode, &reason);
             }
             Err(reason) => {
                 let reason = format!("which agent it is for cannot be found out: {reason}");
-                results[at] = lost(&desk, alert, &Outcome::Unreachable, &reason);
+                results[at] = lost(desk, alert, &Outcome::Unreachable, &reason);
             }
         }
     }
-    if let Err(error) = start(&desk, &peer, &notification, &here, &mut results).await {
-        return error;
-    }
-    let mut asked = JoinSet::new();
-    for (pod, of) in there.into_values() {
-        let Some(neighbours) = neighbours.cloned() else { continue };
+    (here, there)
+}
+
+/// Hands alerts on to the agents of their nodes, all at once, and takes their results.
+async fn hand_on(
+    neighbours: &Arc<Neighbours>,
+    desk: &Desk,
+    headers: &HeaderMap,
+    (notification, texts): (&Notification, &[Value]),
+    there: Others,
+    results: &mut [Value],
+) {
+    let asking = there.into_values().map(|(pod, of)| {
         let alerts: Vec<&Value> = of.iter().filter_map(|at| texts.get(*at)).collect();
         let body = json!({"version": "4", "status": "firing", "alerts": alerts}).to_string();
-        let headers = headers.clone();
-        asked.spawn(async move {
+        let (neighbours, headers) = (neighbours.clone(), headers.clone());
+        async move {
             let answer = neighbours.hand_on(&pod, &headers, body.into()).await;
             (pod, of, answer)
-        });
-    }
-    while let Some(answered) = asked.join_next().await {
-        match answered {
-            Ok((pod, of, answer)) => take(&desk, &notification, &pod, &of, &answer, &mut results),
-            Err(error) => return internal(&error),
         }
+    });
+    for (pod, of, answer) in asking.collect::<JoinSet<_>>().join_all().await {
+        take(desk, notification, &pod, &of, &answer, results);
     }
-    (StatusCode::ACCEPTED, Json(json!({"results": results}))).into_response()
 }
 
 /// Starts what these alerts ask for on this node.
