@@ -84,7 +84,7 @@ fn symbol_line(line: &str) -> Option<Symbol<'_>> {
 
 fn collect<'t>(
     wanted: &BTreeSet<String>,
-    symbols: impl Iterator<Item = Symbol<'t>>,
+    symbols: impl Iterator<Item = Symbol<'t>> + Clone,
     traceable: bool,
 ) -> BTreeMap<String, Vec<Function>> {
     let mut found: BTreeMap<String, Vec<Function>> = wanted.iter().map(|w| (w.clone(), vec![])).collect();
@@ -93,17 +93,23 @@ fn collect<'t>(
         None => (None, wanted.clone()),
     };
     let names: Vec<(&String, (Option<String>, String))> = wanted.iter().map(|w| (w, split(w))).collect();
-    for (symbol, module) in symbols.filter(|(symbol, _)| !symbol.contains(".cold")) {
+    for (symbol, module) in symbols.clone().filter(|(symbol, _)| !symbol.contains(".cold")) {
         for (key, (wanted_module, name)) in &names {
             let same_module = wanted_module.as_deref().is_none_or(|m| m == module.unwrap_or(KERNEL));
             let fits = if is_pattern(name) { fits(name, symbol) } else { symbol == name || plain_name(symbol) == name };
             if same_module && fits {
-                let function = Function { symbol: symbol.into(), module: module.map(str::to_string), traceable };
+                let module = module.map(str::to_string);
+                let function = Function { symbol: symbol.into(), module, shared: false, traceable };
                 found.entry((*key).clone()).or_default().push(function);
             }
         }
     }
-    found.values_mut().for_each(|list| list.sort_by(|a, b| (&a.module, &a.symbol).cmp(&(&b.module, &b.symbol))));
+    let mut times: BTreeMap<String, u32> = found.values().flatten().map(|f| (f.symbol.clone(), 0)).collect();
+    symbols.for_each(|(symbol, _)| times.get_mut(symbol).into_iter().for_each(|times| *times += 1));
+    for list in found.values_mut() {
+        list.iter_mut().for_each(|f| f.shared = times.get(&f.symbol).is_some_and(|times| *times > 1));
+        list.sort_by(|a, b| (&a.module, &a.symbol).cmp(&(&b.module, &b.symbol)));
+    }
     found
 }
 
@@ -146,8 +152,10 @@ mod tests {
 
     fn names(text: &str, line: fn(&str) -> Option<Symbol<'_>>, wanted: &str) -> String {
         let found = collect(&BTreeSet::from([wanted.to_string()]), text.lines().filter_map(line), true);
-        let show =
-            |f: &Function| format!("{}{}", f.module.as_ref().map_or(String::new(), |m| format!("{m}:")), f.symbol);
+        let show = |f: &Function| {
+            let module = f.module.as_ref().map_or(String::new(), |m| format!("{m}:"));
+            format!("{module}{}{}", f.symbol, if f.shared { "!" } else { "" })
+        };
         found[wanted].iter().map(show).collect::<Vec<_>>().join(" ")
     }
 
@@ -161,9 +169,9 @@ mod tests {
         assert_eq!(traced("open_part"), "open_part.part.0");
         assert_eq!(
             (traced("veth_open"), traced("veth:*")),
-            ("veth:veth_open".into(), "veth:same veth:veth_open".into())
+            ("veth:veth_open".into(), "veth:same! veth:veth_open".into())
         );
-        assert_eq!((traced("vmlinux:same"), traced("same")), ("same same".into(), "same same veth:same".into()));
+        assert_eq!((traced("vmlinux:same"), traced("same")), ("same! same!".into(), "same! same! veth:same!".into()));
         assert_eq!(traced("nothing"), "");
     }
 

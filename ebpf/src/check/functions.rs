@@ -11,6 +11,7 @@ use crate::diag::{Diagnostic, Place, did_you_mean};
 use crate::program::{Edge, Hook, Via};
 use crate::target::{Ability, Function, Target, plain_name};
 use crate::typed::{Attach, Choice, Select};
+use std::collections::BTreeSet;
 
 /// Most functions that get a perf event each: each takes a descriptor and some milliseconds of the kernel's time.
 pub(super) const MAX_KPROBES: usize = 128;
@@ -115,25 +116,19 @@ fn instances<'f>(
         because
             .push(format!("calls of its copy {} are not seen: `{}.*` would hook them too", copy.symbol, wanted.name));
     }
-    if let Some(twice) = found.iter().find(|f| found.iter().filter(|other| other.symbol == f.symbol).count() > 1) {
+    // They are of one module, and sorted.
+    if let Some([twice, ..]) = found.windows(2).find(|pair| pair.iter().all(|f| f.symbol == pair[0].symbol)) {
         let message = format!("several functions of this kernel have the name `{}`", twice.symbol);
         return Err(Diagnostic::target(place, message).hint("hook a function that calls them, or one that they call"));
     }
     Ok(found)
 }
 
-/// Those that a pattern fits, but for names that several functions of the kernel or of one module have: by its name the kernel would
-/// find any of these, or none.
+/// Those that a pattern fits, but for names that several functions have: by its name the kernel would find any of these, or none.
 fn unambiguous<'f>(known: &'f [Function], because: &mut Vec<String>) -> Vec<&'f Function> {
-    let (mut found, mut names) = (Vec::new(), Vec::new());
-    // They are sorted by module and name.
-    for alike in known.chunk_by(|a, b| (&a.module, &a.symbol) == (&b.module, &b.symbol)) {
-        match alike {
-            [one] => found.push(one),
-            several => names.extend(several.first().map(|f| f.symbol.as_str())),
-        }
-    }
-    if let [first, ..] = names[..] {
+    let (shared, found): (Vec<_>, Vec<_>) = known.iter().partition(|f| f.shared);
+    let names: BTreeSet<&str> = shared.iter().map(|f| f.symbol.as_str()).collect();
+    if let Some(first) = names.first() {
         let others = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
         because.push(format!("left out, as several functions have the name: {first}{others}"));
     }
@@ -255,6 +250,9 @@ fn not_multi(wanted: Wanted<'_>, functions: &[&Function], ability: &Ability) -> 
     if wanted.offset > 0 {
         return Some("it has no offsets".into());
     }
+    if let Some(f) = functions.iter().find(|f| f.shared && f.module.is_some()) {
+        return Some(format!("it goes by names alone, and {} is not the only function of that name", f.symbol));
+    }
     let untraced = functions.iter().find(|f| !f.traceable);
     untraced.map(|f| format!("the kernel does not let the entry of {} be traced (notrace)", f.symbol))
 }
@@ -278,14 +276,20 @@ mod tests {
 
     #[test]
     fn names_that_several_functions_have_are_left_out_of_a_pattern() {
-        let functions = ["a_next", "s_next", "s_next", "t_next", "t_next", "t_next", "u_next"];
-        let function = |symbol: &str| Function { symbol: symbol.into(), module: None, traceable: true };
-        let of_module = Function { module: Some("veth".into()), ..function("s_next") };
-        let known: Vec<Function> = functions.map(function).into_iter().chain([of_module]).collect();
+        let functions = ["a_next", "s_next", "s_next", "t_next", "u_next"];
+        let function = |symbol: &str| Function {
+            symbol: symbol.into(),
+            shared: ["s_next", "t_next"].contains(&symbol),
+            traceable: true,
+            ..Function::default()
+        };
+        let of_module = |symbol: &str| Function { module: Some("veth".into()), ..function(symbol) };
+        let of_modules = ["t_next", "v_next"].map(of_module);
+        let known: Vec<Function> = functions.map(function).into_iter().chain(of_modules).collect();
         let mut because = Vec::new();
         let found = unambiguous(&known, &mut because);
         let found: Vec<_> = found.iter().map(|f| (f.module.as_deref(), f.symbol.as_str())).collect();
-        assert_eq!(found, [(None, "a_next"), (None, "u_next"), (Some("veth"), "s_next")]);
+        assert_eq!(found, [(None, "a_next"), (None, "u_next"), (Some("veth"), "v_next")]);
         assert_eq!(because, ["left out, as several functions have the name: s_next and 1 more"]);
         because.clear();
         assert_eq!((unambiguous(&known[..1], &mut because).len(), because.len()), (1, 0));

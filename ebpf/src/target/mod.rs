@@ -143,6 +143,8 @@ pub struct Function {
     pub symbol: String,
     /// The module it lies in; `None` for the kernel itself.
     pub module: Option<String>,
+    /// Whether the kernel or one of its modules has another function of this name, as far as the list tells that it was found in.
+    pub shared: bool,
     /// Whether ftrace can hook its entry: fentry and kprobe_multi need that, kprobes do not.
     pub traceable: bool,
 }

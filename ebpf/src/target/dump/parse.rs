@@ -199,12 +199,13 @@ impl Parser {
         while !self.take("}") {
             let symbol = self.name()?;
             let module = if self.take("of") { Some(self.name()?) } else { None };
+            let shared = self.take("shared");
             let traceable = self.take("traced");
             if !traceable {
                 self.expect("untraced")?;
             }
             self.expect(";")?;
-            functions.push(Function { symbol, module, traceable });
+            functions.push(Function { symbol, module, shared, traceable });
         }
         Ok((pattern, functions))
     }

@@ -102,6 +102,7 @@ fn sample() -> Target {
     let function = |symbol: &str, module: Option<&str>, traceable| Function {
         symbol: symbol.into(),
         module: module.map(String::from),
+        shared: module.is_some(),
         traceable,
     };
     let wakes = vec![function("wake_up", None, true), function("wake.isra.0", Some("of"), false)];

@@ -46,9 +46,10 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
     }
     for (pattern, functions) in &target.functions {
         let _ = write!(out, "functions {} {{", quoted(pattern));
-        for Function { symbol, module, traceable } in functions {
+        for Function { symbol, module, shared, traceable } in functions {
             let of = module.as_ref().map_or(String::new(), |m| format!(" of {}", word(m)));
-            let _ = write!(out, "\n  {}{of} {};", word(symbol), if *traceable { "traced" } else { "untraced" });
+            let shared = if *shared { " shared" } else { "" };
+            let _ = write!(out, "\n  {}{of}{shared} {};", word(symbol), if *traceable { "traced" } else { "untraced" });
         }
         out += if functions.is_empty() { " }\n" } else { "\n}\n" };
     }
