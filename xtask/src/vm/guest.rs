@@ -11,6 +11,8 @@ const LIST: &str = "agent/tests/guest.needs";
 pub struct Needs {
     /// Programs of this machine.
     pub programs: Vec<String>,
+    /// The same without what they need to run.
+    pub binaries: Vec<String>,
     /// The kernels' modules.
     pub modules: Vec<String>,
     /// Files and folders below the workspace's root.
@@ -31,10 +33,11 @@ fn parse(text: &str) -> Result<Needs> {
         }
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["program", name] => needs.programs.push(name.into()),
+            ["binary", name] => needs.binaries.push(name.into()),
             // Files of modules have either; the kernel's own names have `_`.
             ["module", name] => needs.modules.push(name.replace('-', "_")),
             ["file", path] => needs.files.push(path.into()),
-            _ => bail!("{LIST}:{number}: `{line}`: write `program NAME`, `module NAME` or `file PATH`"),
+            _ => bail!("{LIST}:{number}: `{line}`: write `program NAME`, `binary NAME`, `module NAME` or `file PATH`"),
         }
     }
     Ok(needs)
@@ -45,11 +48,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_has_three_kinds_of_lines() {
-        let needs = parse("# why\n\nprogram tc\nmodule mq-deadline\n file docs \nmodule veth\n").unwrap();
+    fn a_list_has_four_kinds_of_lines() {
+        let needs = parse("# why\n\nprogram tc\nbinary db\nmodule mq-deadline\n file docs \nmodule veth\n").unwrap();
         let list = |names: &[&str]| names.iter().map(|name| String::from(*name)).collect::<Vec<_>>();
-        let (programs, modules, files) = (list(&["tc"]), list(&["mq_deadline", "veth"]), list(&["docs"]));
-        assert_eq!(needs, Needs { programs, modules, files });
+        let (programs, binaries) = (list(&["tc"]), list(&["db"]));
+        let (modules, files) = (list(&["mq_deadline", "veth"]), list(&["docs"]));
+        assert_eq!(needs, Needs { programs, binaries, modules, files });
     }
 
     #[test]

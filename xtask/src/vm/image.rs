@@ -59,7 +59,8 @@ impl Image {
         self.entries.insert(path.to_owned(), Content::File { bytes, mode: FILE | mode });
     }
 
-    fn put_at(&mut self, from: &Path, to: &str) -> Result<()> {
+    /// A file, at another path than it has on the host.
+    pub fn put_at(&mut self, from: &Path, to: &str) -> Result<()> {
         let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
         let mode = fs::metadata(from)?.permissions().mode() & 0o777;
         self.write(to, bytes, mode);

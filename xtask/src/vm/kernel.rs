@@ -68,13 +68,22 @@ pub struct Kernel {
 
 /// The kernel of a release: from the cache, else from the archive.
 pub fn fetch(cache: &Path, release: Release) -> Result<Kernel> {
-    let folder = cache.join("kernels").join(release.name());
+    let folder = folder(cache, release);
     if !folder.join("version").is_file() {
-        println!("fetching kernel {}", release.name());
-        download(cache, release, &folder).with_context(|| format!("fetching kernel {}", release.name()))?;
+        renew(cache, release)?;
     }
     let version = fs::read_to_string(folder.join("version"))?;
     Ok(Kernel { image: folder.join("vmlinuz"), modules: folder.join("modules").join(&version), version })
+}
+
+/// The same from the archive, whatever the cache has; that is kept until there is another.
+pub fn renew(cache: &Path, release: Release) -> Result<()> {
+    println!("fetching kernel {}", release.name());
+    download(cache, release, &folder(cache, release)).with_context(|| format!("fetching kernel {}", release.name()))
+}
+
+fn folder(cache: &Path, release: Release) -> PathBuf {
+    cache.join("kernels").join(release.name())
 }
 
 fn download(cache: &Path, release: Release, folder: &Path) -> Result<()> {
@@ -100,6 +109,7 @@ fn download(cache: &Path, release: Release, folder: &Path) -> Result<()> {
     fs::rename(modules, work.join("modules").join(&version))?;
     fs::remove_dir_all(&tree)?;
     fs::write(work.join("version"), &version)?;
+    let _ = fs::remove_dir_all(folder);
     fs::rename(&work, folder)?;
     Ok(())
 }

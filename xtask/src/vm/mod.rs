@@ -46,6 +46,9 @@ pub struct Options {
     /// Which tests
     #[arg(long, value_enum, default_value_t = Set::Full)]
     set: Set,
+    /// Fetch the newest kernels of Debian again, rather than take those that were fetched before
+    #[arg(long)]
+    renew: bool,
     /// Run no tests: ask every kernel what it can do and write docs/kernels.md
     #[arg(long, conflicts_with_all = ["kernel", "set", "tests"])]
     write_docs: bool,
@@ -74,6 +77,9 @@ fn cache(root: &Path) -> PathBuf {
 /// Runs what was asked for.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     provide(root).map_err(|why| anyhow!(why))?;
+    if options.renew {
+        wanted(options).iter().try_for_each(|release| kernel::renew(&cache(root), *release))?;
+    }
     if options.write_docs {
         return write_docs(root, Duration::from_secs(options.timeout));
     }
@@ -136,11 +142,21 @@ fn run_tests(root: &Path, options: &Options) -> Result<Vec<String>> {
     if failed.is_empty() { Ok(not_run) } else { bail!("failed on kernel {}", failed.join(", ")) }
 }
 
+/// Why no lab is wanted, or can be, on this machine.
+pub fn absent() -> Option<String> {
+    if std::env::var_os("KSTROBE_SKIP_VM").is_some_and(|value| value == "1") {
+        return Some("KSTROBE_SKIP_VM=1".into());
+    }
+    foreign()
+}
+
+/// Why tests that were built here cannot run there.
+fn foreign() -> Option<String> {
+    (!cfg!(target_arch = "x86_64")).then(|| "the lab's kernels are for x86-64".into())
+}
+
 /// Gets what the lab needs, its kernels too; the error is why there is no lab here.
 pub fn prepare(root: &Path) -> Result<(), String> {
-    if std::env::var_os("KSTROBE_SKIP_VM").is_some_and(|value| value == "1") {
-        return Err("KSTROBE_SKIP_VM=1".into());
-    }
     provide(root)?;
     for release in Release::ALL {
         kernel::fetch(&cache(root), release).map_err(|error| format!("{error:#}"))?;
@@ -150,8 +166,10 @@ pub fn prepare(root: &Path) -> Result<(), String> {
 
 /// Gets what the lab runs, and what guests take from this machine as far as it can be had.
 fn provide(root: &Path) -> Result<(), String> {
+    foreign().map_or(Ok(()), Err)?;
     needs::provide(&cache(root))?;
-    let programs = guest::needs(root).map_err(|error| format!("{error:#}"))?.programs;
+    let needs = guest::needs(root).map_err(|error| format!("{error:#}"))?;
+    let programs = [needs.programs, needs.binaries].concat();
     if programs::cannot_install().is_none()
         && let Err(error) = programs::install_these(&programs)
     {
@@ -168,7 +186,15 @@ fn provide(root: &Path) -> Result<(), String> {
 pub fn short(root: &Path) -> Result<Vec<String>> {
     run_tests(
         root,
-        &Options { kernel: vec![], timeout: 600, set: Set::Short, write_docs: false, bench: false, tests: vec![] },
+        &Options {
+            kernel: vec![],
+            timeout: 600,
+            set: Set::Short,
+            renew: false,
+            write_docs: false,
+            bench: false,
+            tests: vec![],
+        },
     )
 }
 
@@ -221,6 +247,11 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
         // Tests whose witnesses are not there name themselves.
         if let Some(path) = programs::find(program) {
             image.program(&path, &format!("/usr/sbin/{program}"))?;
+        }
+    }
+    for name in &needs.binaries {
+        if let Some(path) = programs::find(name) {
+            image.put_at(&path, &format!("/usr/sbin/{name}"))?;
         }
     }
     for binary in binaries.tests.iter().chain([&binaries.agent]) {
