@@ -1,5 +1,6 @@
 //! From files to compiled probes, for every command that needs them: one bad probe never stops the others.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -47,20 +48,20 @@ pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
     };
     let mut target = detect::detect(&wanted);
     target.polls = polls::row_types();
-    target.usdts = usdts(drafts);
+    target.usdts = usdts(drafts, World::look);
     target
 }
 
 /// What the notes of static probe points say of their arguments. Points that are not found, yet, are absent.
-pub fn usdts(drafts: &[Draft]) -> BTreeMap<String, Vec<String>> {
+pub fn usdts<W: Borrow<World>>(drafts: &[Draft], world: impl FnOnce() -> W) -> BTreeMap<String, Vec<String>> {
     let wanted: Vec<_> = drafts.iter().flat_map(Draft::usdts).collect();
     if wanted.is_empty() {
         return BTreeMap::new();
     }
-    let world = World::look();
+    let world = world();
     let mut found = BTreeMap::new();
     for (binary, provider, name) in wanted {
-        let files = world.find(binary).unwrap_or_default();
+        let files = world.borrow().find(binary).unwrap_or_default();
         let sites = files.iter().flat_map(|file| binaries::probes(file, provider, name).unwrap_or_default());
         let ways: BTreeSet<String> = sites.map(|site| site.args).collect();
         if !ways.is_empty() {

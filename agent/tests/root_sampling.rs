@@ -55,6 +55,84 @@ fn root_a_profile_counts_cpu_time() {
     agent.stop();
 }
 
+const BY_CPU: &str = "
+probe: pinned_samples
+summary: What runs, by CPU.
+at: profile:hz:99
+where: comm == \"kst-pinned\"
+metrics:
+  pinned_samples_total: { type: counter, labels: { cpu: cpu } }
+---
+probe: beats
+summary: Ten times a second.
+at: interval:ms:100
+metrics:
+  beats_total: { type: counter, labels: { cpu: cpu } }
+";
+
+/// The second CPU, online again at the end.
+struct SecondCpu;
+
+impl SecondCpu {
+    fn set(online: bool) {
+        std::fs::write("/sys/devices/system/cpu/cpu1/online", if online { "1" } else { "0" }).unwrap();
+    }
+}
+
+impl Drop for SecondCpu {
+    fn drop(&mut self) {
+        SecondCpu::set(true);
+    }
+}
+
+/// A CPU that was offline is sampled again, whether the agent looked in between or not.
+#[test]
+#[ignore = "needs root"]
+fn root_a_cpu_that_comes_back_is_sampled_again() {
+    let test = "root_a_cpu_that_comes_back_is_sampled_again";
+    if support::lab().is_none() {
+        return support::not_run(test, "it takes a CPU of a machine that nobody else needs");
+    }
+    let second = SecondCpu;
+    let agent = Agent::start_with(&[], &[("pinned_samples", BY_CPU)]);
+    let samples = || {
+        let before = agent.scrape();
+        load::named("kst-pinned", || {
+            let mut cpus = nix::sched::CpuSet::new();
+            cpus.set(1).unwrap();
+            nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cpus).unwrap();
+            burn(Duration::from_secs(1));
+        });
+        let after = agent.scrape();
+        let of = |name: &str, cpu: &str| after.sum(name, &[("cpu", cpu)]) - before.sum(name, &[("cpu", cpu)]);
+        (of("kstrobe_pinned_samples_total", "1"), of("kstrobe_beats_total", "0"))
+    };
+    let begin = Instant::now();
+    let in_time = |what: &str| assert!(begin.elapsed() < Duration::from_secs(180), "{what}\n{}", agent.log());
+    let sampled_again = || {
+        while samples().0 <= 20.0 {
+            in_time("it is not sampled");
+        }
+    };
+    sampled_again();
+    // For a moment, so that both looks see the same CPUs.
+    SecondCpu::set(false);
+    SecondCpu::set(true);
+    sampled_again();
+    SecondCpu::set(false);
+    let follows = || agent.log().matches("the CPUs that are online\" probe=pinned_samples").count();
+    let before = follows();
+    while follows() == before {
+        in_time("it does not see that it is away");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    SecondCpu::set(true);
+    sampled_again();
+    assert!(samples().1 > 2.0, "the first CPU was there all the time");
+    drop(second);
+    agent.stop();
+}
+
 const FAULTS: &str = "
 probe: faults
 summary: Page faults.

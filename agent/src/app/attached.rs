@@ -12,7 +12,7 @@ use kstrobe_ebpf::layout::{Loss, Table};
 use super::budget::Cost;
 use super::events::Unread;
 use super::meter::{self, Meter, Reading};
-use super::user_hooks::{News, UserHooks};
+use super::user_hooks::{LOOK_EVERY, News, UserHooks};
 use crate::binaries::find::World;
 use crate::kernel::attach::Attacher;
 use crate::kernel::load::{Loaded, ProgInfo};
@@ -37,6 +37,10 @@ const SWEEP_CGROUPS_EVERY: Duration = Duration::from_secs(15);
 pub(super) struct Attached {
     // Let go of before the programs are.
     user: Option<UserHooks>,
+    /// When its hooks on CPUs are to be looked at, if it has some.
+    cpus_due: Option<Instant>,
+    /// Why these are not what they should be; empty when they are.
+    cpus_failure: String,
     pub(super) loaded: Loaded,
     pub(super) tables: Vec<TableSeries>,
     /// Spans swept because they never ended.
@@ -69,15 +73,28 @@ impl Attached {
         let meter = Meter::new(born.mono);
         let processes = Processes::default();
         let (unread, swept) = (Unread::of(outline), born.mono);
-        let (abandoned, hurried) = (0, false);
-        Attached { user, loaded, tables, abandoned, processes, unread, born, every, swept, hurried, meter, since_ns: 1 }
+        Attached {
+            user,
+            cpus_due: loaded.is_of_cpus().then(|| born.mono + LOOK_EVERY),
+            cpus_failure: String::new(),
+            loaded,
+            tables,
+            abandoned: 0,
+            processes,
+            unread,
+            born,
+            every,
+            swept,
+            hurried: false,
+            meter,
+            since_ns: 1,
+        }
     }
 
-    /// When something is due: a sweep, or a look for files to hook.
+    /// When something is due: a sweep, or a look for files or CPUs to hook.
     pub fn due(&self) -> Option<Instant> {
-        let sweep = self.sweep_due();
         let look = self.user.as_ref().map(UserHooks::due);
-        sweep.into_iter().chain(look).min()
+        [self.sweep_due(), look, self.cpus_due].into_iter().flatten().min()
     }
 
     /// Whether its programs can pass events over.
@@ -146,13 +163,33 @@ impl Attached {
     }
 
     /// Looks for files to hook, when that is due. Says what changed.
-    pub fn look(&mut self, world: &mut Option<World>) -> Vec<News> {
-        match &mut self.user {
-            Some(user) if user.due() <= Instant::now() => {
-                user.look(&self.loaded, world.get_or_insert_with(World::look))
-            }
+    pub fn look(&mut self, world: Option<&World>) -> Vec<News> {
+        match (&mut self.user, world) {
+            (Some(user), Some(world)) if user.due() <= Instant::now() => user.look(&self.loaded, world),
             _ => Vec::new(),
         }
+    }
+
+    /// Follows the CPUs that are online, when that is due. Says what came of it, when that is new.
+    pub fn follow_cpus(&mut self) -> Option<Result<(), String>> {
+        self.cpus_due.filter(|due| *due <= Instant::now())?;
+        self.cpus_due = Some(Instant::now() + LOOK_EVERY);
+        let (failure, changed) = match self.loaded.follow_cpus() {
+            Ok(changed) => (String::new(), changed),
+            Err(error) => (error.to_string(), false),
+        };
+        let before = std::mem::replace(&mut self.cpus_failure, failure);
+        match self.cpus_failure.as_str() {
+            "" => changed.then_some(Ok(())),
+            failure => (before != failure).then(|| Err(failure.to_owned())),
+        }
+    }
+
+    /// Why it is not hooked wherever it should be; empty when it is.
+    pub fn reason(&self) -> String {
+        let files = self.user.as_ref().map(UserHooks::reason).unwrap_or_default();
+        let parts = [files, self.cpus_failure.clone()];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
     /// Its hooks in files.

@@ -232,20 +232,37 @@ impl Running {
         }
     }
 
+    /// Whether it is to look at the processes that run now: `Some(true)` when it looks for files that it knows by name alone.
+    pub fn looks(&self) -> Option<bool> {
+        match &self.engine {
+            Engine::Attached(a) => a.user().filter(|user| user.due() <= Instant::now()).map(UserHooks::by_name),
+            Engine::Waiting(_) => Some(true),
+            _ => None,
+        }
+    }
+
     /// Does what is due: a poll reads its source, keys and spans whose time has come go, files that are new are hooked.
-    pub fn attend(&mut self, names: &mut Names, world: &mut Option<World>, told: &Telemetry) {
+    ///
+    /// `world` is what [`Running::looks`] asked for.
+    pub fn attend(&mut self, names: &mut Names, world: Option<&World>, told: &Telemetry) {
         match &mut self.engine {
             Engine::Attached(a) => {
                 let news = a.look(world);
                 tell(&self.outline.name, &news);
+                match a.follow_cpus() {
+                    Some(Ok(())) => tracing::info!(probe = self.outline.name, "follows the CPUs that are online"),
+                    Some(Err(reason)) => tracing::error!(probe = self.outline.name, reason, "cannot follow the CPUs"),
+                    None => {}
+                }
                 if a.sweep_due().is_some_and(|due| due <= Instant::now()) {
                     let errors = a.sweep(names, Moment::now());
                     self.trouble(1, errors, told);
                 }
             }
             Engine::Waiting(w) => {
+                let Some(world) = world else { return };
                 w.looked = Instant::now();
-                let found = prepare::usdts(std::slice::from_ref(&w.draft));
+                let found = prepare::usdts(std::slice::from_ref(&w.draft), || world);
                 if !found.is_empty() {
                     let target = prepare::look(std::slice::from_ref(&w.draft), w.btf.as_deref());
                     *self = Running::start(&w.draft.clone(), &target, &mut Loader::new(), w.btf.clone().as_deref());
@@ -412,7 +429,7 @@ impl Running {
             Engine::Waiting(w) => w.reason.clone(),
             Engine::Attached(a) => match self.away() {
                 Some(budget) => budget.text(),
-                None => a.user().map(UserHooks::reason).unwrap_or_default(),
+                None => a.reason(),
             },
         }
     }
@@ -531,23 +548,25 @@ fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
 /// Loads and attaches. What is refused is done without, in the next best way, as long as there is one: that the kernel has a kind
 /// of hook does not mean that it has it here.
 fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Running {
-    let name = &draft.outline().name;
-    let first = match load_once(draft, &artifact, loader) {
-        Ok(running) => return running,
-        Err(error) => error,
-    };
-    let mut lesser = target.clone();
-    let mut next = without(&mut lesser, &artifact, &first).then(|| draft.compile(&lesser));
-    while let Some(Ok(artifact)) = next {
-        match load_once(draft, &artifact, loader) {
+    let (mut artifact, mut lesser, mut first) = (artifact, None, None);
+    loop {
+        let error = match load_once(draft, &artifact, loader) {
             Ok(running) => {
-                tracing::warn!(probe = name, reason = %first, "attached in the next best way");
+                if let Some(reason) = first {
+                    tracing::warn!(probe = draft.outline().name, %reason, "attached in the next best way");
+                }
                 return running;
             }
-            Err(error) => next = without(&mut lesser, &artifact, &error).then(|| draft.compile(&lesser)),
+            Err(error) => error,
+        };
+        let lesser = lesser.get_or_insert_with(|| target.clone());
+        let next = without(lesser, &artifact, &error).then(|| draft.compile(lesser));
+        let first = first.get_or_insert(error);
+        match next {
+            Some(Ok(next)) => artifact = next,
+            _ => return refused(draft, target, first),
         }
     }
-    refused(draft, target, &first)
 }
 
 /// Leaves out the kind of hook that was refused, if there may be another one; whether there may.

@@ -26,6 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// After a fault of our own: not at once, it may last.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
+/// What was seen of the processes that run is used for this long.
+const SIGHT: Duration = Duration::from_secs(1);
+
 /// The thread that does it.
 pub(super) struct Upkeep {
     stop: Sender<()>,
@@ -48,11 +51,11 @@ pub(super) fn start(app: Arc<App>) -> std::io::Result<Upkeep> {
 }
 
 fn run(app: &App, stopped: &Receiver<()>) {
-    let mut windows = Windows::new();
+    let (mut windows, mut sight) = (Windows::new(), Sight::default());
     loop {
         // Polls that silently stop would go on showing their last values as if they were new.
         let turn = catch_unwind(AssertUnwindSafe(|| {
-            let next = attend_all(app);
+            let next = attend_all(app, &mut sight);
             let window = windows.turn(app);
             next.map_or(window, |next| next.min(window))
         }));
@@ -71,21 +74,44 @@ fn run(app: &App, stopped: &Receiver<()>) {
 }
 
 /// Attends to the probes that are due, and says when the next one is.
-fn attend_all(app: &App) -> Option<Instant> {
-    // The processes that run now, looked at once for all probes that ask.
-    let mut world = None;
-    app.probes().iter().filter_map(|probe| attend(app, probe, &mut world)).min()
+fn attend_all(app: &App, sight: &mut Sight) -> Option<Instant> {
+    app.probes().iter().filter_map(|probe| attend(app, probe, sight)).min()
 }
 
-fn attend(app: &App, probe: &Mutex<Running>, world: &mut Option<World>) -> Option<Instant> {
-    let due = lock(probe).due()?;
-    if Instant::now() < due {
-        return Some(due);
-    }
+fn attend(app: &App, probe: &Mutex<Running>, sight: &mut Sight) -> Option<Instant> {
+    let looks = {
+        let running = lock(probe);
+        let due = running.due()?;
+        if Instant::now() < due {
+            return Some(due);
+        }
+        running.looks()
+    };
+    // Before anything is locked that a scrape waits for.
+    let world = looks.map(|by_name| sight.look(by_name));
     let mut names = lock(&app.names);
     let mut running = lock(probe);
     running.attend(&mut names, world, &app.telemetry);
     running.due()
+}
+
+/// The processes that run, looked at once for all probes that ask.
+#[derive(Default)]
+struct Sight(Option<(World, Instant)>);
+
+impl Sight {
+    fn look(&mut self, by_name: bool) -> &World {
+        let seen = match self.0.take() {
+            Some((world, at)) if at.elapsed() < SIGHT => (world, at),
+            Some((world, _)) => (world.look_again(), Instant::now()),
+            None => (World::look(), Instant::now()),
+        };
+        let (world, _) = self.0.insert(seen);
+        if by_name {
+            world.read_code();
+        }
+        world
+    }
 }
 
 /// The windows in which run time is counted, of all probes at once.

@@ -4,15 +4,18 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::typed::Attach;
 
-use crate::binaries::find::{FileId, World};
+use crate::binaries::file::FileId;
+use crate::binaries::find::World;
 use crate::binaries::{self, File};
 use crate::kernel::load::Loaded;
 use crate::kernel::uprobe;
 
-/// Time between two looks for files: what starts is hooked within it.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Time between two looks for files. With the second that upkeep uses one look at the processes, what starts is hooked within
+/// ten seconds.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(9);
 
 /// All of a probe's programs that are hooked into files.
 pub(super) struct UserHooks {
@@ -27,8 +30,8 @@ struct UserHook {
     program: String,
     attach: Attach,
     files: Vec<Attached>,
-    /// Files that were found but not hooked: not tried again. With the reason, unless another program of the probe is for
-    /// them.
+    /// Files that were found but not hooked: not tried again until they change. With the reason, unless another program of
+    /// the probe is for them.
     passed: Vec<(FileId, Option<String>)>,
     /// Why no file was found at the last look.
     none: Option<String>,
@@ -71,6 +74,11 @@ impl UserHooks {
         let user = programs.iter().filter(|(_, attach)| uprobe::way(attach).is_some());
         let hooks: Vec<UserHook> = user.map(|(program, attach)| UserHook::new(program, attach)).collect();
         (!hooks.is_empty()).then(|| UserHooks { hooks, looked: Instant::now(), rests: false })
+    }
+
+    /// Whether a file of some program is known by its name alone.
+    pub fn by_name(&self) -> bool {
+        self.hooks.iter().any(|hook| binary(&hook.attach).is_some_and(|binary| !binary.path.starts_with('/')))
     }
 
     /// When to look again.
@@ -145,6 +153,13 @@ fn is_same_point(a: &Attach, b: &Attach) -> bool {
     }
 }
 
+fn binary(attach: &Attach) -> Option<&Binary> {
+    match attach {
+        Attach::Uprobe { binary, .. } | Attach::Usdt { binary, .. } => Some(binary),
+        _ => None,
+    }
+}
+
 impl UserHook {
     fn new(program: &str, attach: &Attach) -> UserHook {
         let (program, attach) = (program.to_string(), attach.clone());
@@ -160,7 +175,7 @@ impl UserHook {
     }
 
     fn look(&mut self, loaded: &Loaded, world: &World, all: &[Attach]) -> Vec<News> {
-        let (Attach::Uprobe { binary, .. } | Attach::Usdt { binary, .. }) = &self.attach else { return Vec::new() };
+        let Some(binary) = binary(&self.attach) else { return Vec::new() };
         let (found, none) = match world.find(binary) {
             Ok(files) => (files, None),
             Err(reason) => (Vec::new(), Some(reason)),
@@ -180,8 +195,8 @@ impl UserHook {
             lives
         });
         for file in &found {
-            let known = self.files.iter().map(|f| &f.id).chain(self.passed.iter().map(|(id, _)| id));
-            if !known.clone().any(|id| id.same_file(&file.id)) {
+            let hooked = self.files.iter().any(|known| known.id.same_file(&file.id));
+            if !hooked && !self.passed.iter().any(|(id, _)| id.unchanged(&file.id)) {
                 news.extend(self.take(loaded, file, all));
             }
         }
@@ -190,6 +205,8 @@ impl UserHook {
 
     /// Hooks a file that is new.
     fn take(&mut self, loaded: &Loaded, file: &File, all: &[Attach]) -> Option<News> {
+        let before = self.passed.iter().position(|(id, _)| id.same_file(&file.id));
+        let before = before.and_then(|at| self.passed.swap_remove(at).1);
         let change = match self.attach_to(loaded, file, all) {
             Ok(None) => {
                 self.passed.push((file.id, None));
@@ -201,7 +218,12 @@ impl UserHook {
                 Change::Attached(places)
             }
             Err(why) => {
-                self.passed.push((file.id, Some(format!("{}: {why}", file.shown))));
+                let reason = format!("{}: {why}", file.shown);
+                let said = before.as_ref() == Some(&reason);
+                self.passed.push((file.id, Some(reason)));
+                if said {
+                    return None;
+                }
                 Change::Refused(why)
             }
         };
@@ -221,7 +243,7 @@ impl UserHook {
                 }
             };
         };
-        let (Attach::Uprobe { binary, .. } | Attach::Usdt { binary, .. }) = &self.attach else { return Ok(None) };
+        let Some(binary) = binary(&self.attach) else { return Ok(None) };
         let path = CString::new(file.path()).map_err(|error| error.to_string())?;
         let at_return = uprobe::way(&self.attach).is_some_and(|way| way.at_return);
         let (offsets, semaphores) = (&places.offsets, &places.semaphores);

@@ -2,58 +2,15 @@
 //! the mount namespaces of its processes (containers).
 
 use kstrobe_ebpf::program::Binary;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
+use super::file::{File, FileId, is_elf};
 use super::pattern::{is_pattern, matches};
-
-/// An open file that may be hooked. Open, so that what is read and what is hooked is the same file.
-#[derive(Debug)]
-pub struct File {
-    /// To read it.
-    pub handle: fs::File,
-    /// Which file it is.
-    pub id: FileId,
-    /// As people should see it: with the process in whose mount namespace it lies, when that is not ours.
-    pub shown: String,
-}
-
-impl File {
-    /// A path that means this file to the kernel as long as it is open here, in whatever mount namespace it lies.
-    pub fn path(&self) -> String {
-        format!("/proc/self/fd/{}", self.handle.as_raw_fd())
-    }
-}
-
-/// Tells files apart as uprobes do: by inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    modified: (i64, i64),
-    overlay: bool,
-}
-
-impl FileId {
-    /// Its inode number.
-    pub fn inode(&self) -> u64 {
-        self.inode
-    }
-
-    /// Whether a hook in the one is a hook in the other.
-    ///
-    /// Containers of one image have the same file below mounts of their own, each with a device number of its own. The
-    /// kernel hooks the file below, so that hooking it through each mount would count each event once per container.
-    pub fn same_file(&self, other: &FileId) -> bool {
-        let through = self.overlay || other.overlay;
-        self.inode == other.inode
-            && (self.device == other.device || through && (self.bytes, self.modified) == (other.bytes, other.modified))
-    }
-}
 
 /// The mount namespaces and programs of the running processes at one moment.
 #[derive(Debug, Default)]
@@ -63,6 +20,18 @@ pub struct World {
     roots: Vec<Root>,
     /// Running programs, each once in each root.
     programs: Vec<Program>,
+    /// All processes, each with the code that it has mapped, which is read when it is first asked for: the kernel takes some
+    /// microseconds per mapping.
+    processes: Vec<(Process, OnceLock<Arc<[Code]>>)>,
+}
+
+/// A process as it was at a moment. One that is the same at another moment has mapped nothing in between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    root: Option<u32>,
+    /// Its start and the bytes it has mapped, as /proc/PID/stat has them.
+    start_and_bytes: (u64, u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +50,16 @@ struct Program {
     /// The link `exe`, which ends in ` (deleted)` when the file is gone.
     exe: String,
     pid: u32,
+}
+
+/// Code of a file that a process has mapped.
+#[derive(Debug)]
+struct Code {
+    /// Addresses, as the folder `map_files` names them.
+    range: String,
+    inode: u64,
+    /// Ends in ` (deleted)` when nothing leads to the file any more.
+    path: String,
 }
 
 /// Files that one hook may mean: a pattern that fits more was not meant so.
@@ -113,6 +92,21 @@ impl World {
         World::look_at(Path::new("/proc"))
     }
 
+    /// Looks again. What is known of processes that have not changed need not be read again.
+    pub fn look_again(self) -> World {
+        let now = World::look_at(&self.proc);
+        let known: BTreeMap<u32, _> = self.processes.into_iter().map(|(p, code)| (p.pid, (p, code))).collect();
+        for (process, code) in &now.processes {
+            if let Some((before, known)) = known.get(&process.pid)
+                && before == process
+                && let Some(known) = known.get()
+            {
+                code.get_or_init(|| known.clone());
+            }
+        }
+        now
+    }
+
     fn look_at(proc: &Path) -> World {
         let ours = root_id(&proc.join("self"));
         let mut world = World { proc: proc.into(), ..World::default() };
@@ -129,6 +123,8 @@ impl World {
                 world.roots.push(Root { pid, id });
                 Some(pid)
             };
+            let start_and_bytes = start_and_bytes(&folder).unwrap_or_default();
+            world.processes.push((Process { pid, root, start_and_bytes }, OnceLock::new()));
             if let Ok(exe) = fs::read_link(folder.join("exe")) {
                 let exe = exe.to_string_lossy().into_owned();
                 if known.insert((root, exe.clone())) {
@@ -148,7 +144,9 @@ impl World {
                 return Err(format!("there is no process {pid}"));
             }
             Some(pid) if words.starts_with('/') => self.by_path(words, Some(pid), &mut found)?,
-            Some(pid) => self.mapped(words, &Program { root: Some(pid), exe: String::new(), pid }, &mut found),
+            Some(pid) => {
+                self.code_of(pid).iter().for_each(|code| self.mapped(words, pid, Some(pid), code, &mut found));
+            }
             None if words.starts_with('/') => {
                 self.by_path(words, None, &mut found)?;
                 for root in &self.roots {
@@ -158,7 +156,13 @@ impl World {
             }
             None => {
                 self.in_folders(words, &mut found);
-                self.programs.iter().for_each(|program| self.mapped(words, program, &mut found));
+                let mut known = BTreeSet::new();
+                for (Process { pid, root, .. }, code) in self.code() {
+                    // What many have mapped is one file in each root.
+                    if known.insert((*root, code.inode, &code.path)) {
+                        self.mapped(words, *pid, *root, code, &mut found);
+                    }
+                }
             }
         }
         match (found.files.is_empty(), found.trouble) {
@@ -178,17 +182,28 @@ impl World {
         self.proc.join(pid.to_string()).exists()
     }
 
-    /// Whether some process has code mapped from a file with this inode number. Reads the mappings of all processes: for files
-    /// that no path leads to any more.
+    /// Whether some process has code mapped from a file with this inode number: for files that no path leads to any more.
     pub fn runs(&self, id: &FileId) -> bool {
-        let inode = id.inode().to_string();
-        fs::read_dir(&self.proc).into_iter().flatten().flatten().any(|entry| {
-            let maps = fs::read_to_string(entry.path().join("maps")).unwrap_or_default();
-            maps.lines().any(|line| {
-                let mut fields = line.split_ascii_whitespace().skip(1);
-                fields.next().is_some_and(|access| access.contains('x')) && fields.nth(2) == Some(inode.as_str())
-            })
+        self.code().any(|(_, code)| code.inode == id.inode())
+    }
+
+    /// Reads what code processes have mapped, if that is not known yet, so that nothing that follows takes long.
+    pub fn read_code(&self) {
+        self.code().for_each(drop);
+    }
+
+    /// The code that processes have mapped from files.
+    fn code(&self) -> impl Iterator<Item = (&Process, &Code)> {
+        self.processes.iter().flat_map(|(process, code)| {
+            let code = code.get_or_init(|| self.code_of(process.pid).into());
+            code.iter().map(move |code| (process, code))
         })
+    }
+
+    fn code_of(&self, pid: u32) -> Vec<Code> {
+        // Names of files are bytes.
+        let maps = fs::read(self.proc.join(pid.to_string()).join("maps")).unwrap_or_default();
+        String::from_utf8_lossy(&maps).lines().filter_map(code_mapping).collect()
     }
 
     /// A path or a pattern of paths, below our root or that of a process.
@@ -247,21 +262,18 @@ impl World {
         }
     }
 
-    /// Code that a process has mapped from files of this name.
-    fn mapped(&self, name: &str, program: &Program, found: &mut Found) {
-        let folder = self.proc.join(program.pid.to_string());
-        let Ok(maps) = fs::read_to_string(folder.join("maps")) else { return };
-        for (range, path) in code_mappings(&maps) {
-            let plain = path.strip_suffix(DELETED).unwrap_or(path);
-            if !is_named(plain.rsplit('/').next().unwrap_or_default(), name) {
-                continue;
-            }
-            if plain == path {
-                self.add(path, program.root, found);
-            } else if let Ok(handle) = fs::File::open(folder.join("map_files").join(range)) {
-                // Replaced by a newer one, but still in use: only the mapping leads to it.
-                found.add(handle.into(), format!("{path} of process {}", program.pid));
-            }
+    /// A file that a process has mapped code from, if it has this name.
+    fn mapped(&self, name: &str, pid: u32, root: Option<u32>, code: &Code, found: &mut Found) {
+        let Code { range, path, .. } = code;
+        let plain = path.strip_suffix(DELETED).unwrap_or(path);
+        if !is_named(plain.rsplit('/').next().unwrap_or_default(), name) {
+            return;
+        }
+        if plain == path {
+            self.add(path, root, found);
+        } else if let Ok(handle) = fs::File::open(self.proc.join(pid.to_string()).join("map_files").join(range)) {
+            // Replaced by a newer one, but still in use: only the mapping leads to it.
+            found.add(handle.into(), format!("{path} of process {pid}"));
         }
     }
 
@@ -317,7 +329,7 @@ struct Found {
 impl Found {
     fn add(&mut self, handle: OwnedFd, shown: String) {
         let handle = fs::File::from(handle);
-        let id = match file_id(&handle) {
+        let id = match FileId::of(&handle) {
             Ok(Some(id)) => id,
             Ok(None) => {
                 self.trouble.get_or_insert(format!("{shown} is no regular file"));
@@ -332,20 +344,6 @@ impl Found {
             self.files.push(File { handle, id, shown });
         }
     }
-}
-
-/// `None` when it is no regular file.
-fn file_id(handle: &fs::File) -> std::io::Result<Option<FileId>> {
-    let about = handle.metadata()?;
-    let overlay = nix::sys::statfs::fstatfs(handle)?.filesystem_type() == nix::sys::statfs::OVERLAYFS_SUPER_MAGIC;
-    let (device, inode, bytes) = (about.dev(), about.ino(), about.len());
-    let id = FileId { device, inode, bytes, modified: (about.mtime(), about.mtime_nsec()), overlay };
-    Ok(about.is_file().then_some(id))
-}
-
-fn is_elf(handle: &OwnedFd) -> bool {
-    let mut magic = [0; 4];
-    matches!(nix::sys::uio::pread(handle, &mut magic, 0), Ok(4)) && magic == *b"\x7fELF"
 }
 
 fn root_id(process: &Path) -> Option<RootId> {
@@ -365,19 +363,24 @@ fn is_named(file: &str, name: &str) -> bool {
     rest.is_empty() || library(rest) || version || (name.ends_with(".so") && rest.starts_with('.') && numbers(rest))
 }
 
-/// Executable mappings of files in `maps`: address range and path, each path once.
-fn code_mappings(maps: &str) -> Vec<(&str, &str)> {
-    let mut found: Vec<(&str, &str)> = Vec::new();
-    for line in maps.lines() {
-        // 7f1c2a400000-7f1c2a555000 r-xp 00026000 fe:01 1234       /usr/lib/x86_64-linux-gnu/libc.so.6
-        let mut parts = line.splitn(6, ' ');
-        let (Some(range), Some(access)) = (parts.next(), parts.next()) else { continue };
-        let path = parts.nth(3).unwrap_or_default().trim_start();
-        if access.contains('x') && path.starts_with('/') && !found.iter().any(|(_, known)| *known == path) {
-            found.push((range, path));
-        }
-    }
-    found
+/// When a process started, in ticks after booting, and how many bytes it has mapped.
+fn start_and_bytes(process: &Path) -> Option<(u64, u64)> {
+    let stat = fs::read(process.join("stat")).ok()?;
+    // A command's name may hold anything, and ends at the last bracket; the state follows.
+    let stat = String::from_utf8_lossy(&stat);
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(19);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// A line of `maps`, if it is code of a file.
+fn code_mapping(line: &str) -> Option<Code> {
+    // 7f1c2a400000-7f1c2a555000 r-xp 00026000 fe:01 1234       /usr/lib/x86_64-linux-gnu/libc.so.6
+    let mut parts = line.splitn(6, ' ');
+    let (range, access) = (parts.next()?, parts.next()?);
+    let inode = parts.nth(2)?.parse().ok()?;
+    let path = parts.next()?.trim_start();
+    let is_code = access.contains('x') && path.starts_with('/');
+    is_code.then(|| Code { range: range.into(), inode, path: path.into() })
 }
 
 #[cfg(test)]

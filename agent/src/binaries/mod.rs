@@ -6,15 +6,18 @@
 //! | `symbols` | which functions does a name or pattern mean? | bytes |
 //! | `usdt` | which static probe points does it have? | bytes |
 //! | `pattern` | does `*` and `?` match? | nothing |
+//! | `file` | is this the file that was hooked before? | files |
 //! | `find` | which files does a path, a pattern or a library's name mean, in which mount namespaces? | /proc, files |
 //! | `open` | the above together: from a user's words to places in files | files |
 
 pub mod elf;
+pub mod file;
 pub mod find;
 pub mod open;
 pub mod pattern;
 pub mod symbols;
 pub mod usdt;
 
-pub use find::{File, named};
+pub use file::File;
+pub use find::named;
 pub use open::{Places, all_functions, all_probes, functions, places, probes};

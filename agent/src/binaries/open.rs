@@ -5,7 +5,7 @@ use object::{ReadCache, ReadRef};
 use std::fs;
 
 use super::elf::Image;
-use super::find::File;
+use super::file::File;
 use super::symbols::{self, Function, Place};
 use super::usdt::{self, Site};
 

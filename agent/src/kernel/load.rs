@@ -3,12 +3,13 @@
 
 use crate::kernel::abilities::explain;
 use crate::kernel::attach::{Attacher, Held};
+use crate::kernel::detect::online_cpus;
 use crate::kernel::events::Buffers;
 use crate::kernel::function_hooks::{self, NotLoaded, Types};
 use crate::kernel::privileges::lift_locked;
 use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
-use crate::kernel::sys::{KernelMap, link, prog};
+use crate::kernel::sys::{KernelMap, link, perf, prog};
 use crate::kernel::uprobe::{self, Places};
 use crate::kernel::verifier_log;
 use aya::maps::{Map, MapError};
@@ -19,6 +20,7 @@ use kstrobe_ebpf::layout::{MapId, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// What loading needs again and again. Holds the kernel's BTF (some 13 MB) once a tp_btf program was loaded: keep it while
@@ -99,9 +101,11 @@ pub enum LoadError {
 /// A probe that runs. Dropping it detaches everything and frees all of its maps.
 pub struct Loaded {
     // Fields drop in order: first no new runs, then the programs, then the maps.
-    held: Vec<Held>,
+    held: Vec<(usize, Held)>,
     ebpf: Ebpf,
     programs: Vec<LoadedProgram>,
+    /// When the programs were attached, or the CPUs of theirs were looked at last; `None` while none is attached.
+    looked: Option<Instant>,
     events: Option<Buffers>,
     maps: ProbeMaps,
 }
@@ -110,6 +114,8 @@ struct LoadedProgram {
     name: String,
     attach: Attach,
     fd: OwnedFd,
+    /// For how long each of its events on CPUs had been enabled at the last look; empty when they are new.
+    enabled: Vec<Duration>,
 }
 
 /// A running program.
@@ -167,34 +173,91 @@ impl Loaded {
 
     /// Attaches all programs in their order. Where one fails, none is attached.
     pub fn attach(&mut self, attacher: &mut Attacher) -> Result<(), LoadError> {
-        for LoadedProgram { name, attach, fd } in &self.programs {
-            // Those are left to `attach_user`: their places are found and found again while the probe runs.
-            if uprobe::way(attach).is_some() {
-                continue;
-            }
-            let held = match function_hooks::is_function_hook(attach) {
-                true => attacher.attach_function(fd.as_fd(), name, attach),
-                false => find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach)),
-            };
-            match held {
-                Ok(more) => self.held.extend(more),
+        let attached = (0..self.programs.len()).try_for_each(|at| self.attach_one(at, attacher));
+        match attached {
+            Ok(()) => self.looked = Some(Instant::now()),
+            Err(_) => self.detach(),
+        }
+        attached
+    }
+
+    /// Attaches programs again that run on each CPU or on one of them, where these are not the CPUs that are online any more, or
+    /// one of them was away: the kernel takes the event of a CPU that goes offline away for good, and one that comes
+    /// later has none. Says whether it did. What fails is tried again the next time.
+    pub fn follow_cpus(&mut self) -> Result<bool, LoadError> {
+        let Some(passed) = self.looked.map(|looked| looked.elapsed()) else { return Ok(false) };
+        let online = online_cpus().len();
+        let (mut attacher, mut changed, mut failure) = (Attacher::new(), false, None);
+        for at in 0..self.programs.len() {
+            match self.still_attached(at, online, passed) {
+                Ok(true) => continue,
+                Ok(false) => {}
                 Err(error) => {
-                    self.held.clear();
-                    return Err(error);
+                    failure.get_or_insert(error);
+                    continue;
+                }
+            }
+            self.held.retain(|(of, _)| *of != at);
+            match self.attach_one(at, &mut attacher) {
+                Ok(()) => changed = true,
+                Err(error) => {
+                    failure.get_or_insert(error);
                 }
             }
         }
+        self.looked = Some(Instant::now());
+        failure.map_or(Ok(changed), Err)
+    }
+
+    /// Whether a program has the events of CPUs that it should have, and these have been enabled since the last look.
+    fn still_attached(&mut self, at: usize, online: usize, passed: Duration) -> Result<bool, LoadError> {
+        let program = &mut self.programs[at];
+        let wanted = match program.attach {
+            Attach::Sample(_) => online,
+            Attach::Interval { .. } => 1,
+            _ => return Ok(true),
+        };
+        let events = self.held.iter().filter(|(of, _)| *of == at).filter_map(|(_, held)| held.downcast_ref());
+        let enabled = events.map(perf::enabled_for).collect::<io::Result<Vec<Duration>>>().map_err(|error| {
+            let reason = format!("whether its CPUs were online cannot be read: {error}");
+            LoadError::Attach { program: program.name.clone(), reason }
+        })?;
+        let before = program.enabled.iter().copied().chain(std::iter::repeat(Duration::ZERO));
+        // The kernel's clock is not quite the one that we go by.
+        let stands = enabled.iter().zip(before).any(|(now, before)| now.saturating_sub(before) < passed / 2);
+        let whole = enabled.len() == wanted && !stands;
+        program.enabled = if whole { enabled } else { Vec::new() };
+        Ok(whole)
+    }
+
+    /// Whether some program has to follow the CPUs that are online.
+    pub fn is_of_cpus(&self) -> bool {
+        self.programs.iter().any(|program| is_of_cpus(&program.attach))
+    }
+
+    fn attach_one(&mut self, at: usize, attacher: &mut Attacher) -> Result<(), LoadError> {
+        let LoadedProgram { name, attach, fd, enabled } = &mut self.programs[at];
+        enabled.clear();
+        // Those are left to `attach_user`: their places are found and found again while the probe runs.
+        if uprobe::way(attach).is_some() {
+            return Ok(());
+        }
+        let held = match function_hooks::is_function_hook(attach) {
+            true => attacher.attach_function(fd.as_fd(), name, attach),
+            false => find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach)),
+        };
+        self.held.extend(held?.into_iter().map(|held| (at, held)));
         Ok(())
     }
 
     /// Runs programs at iterators, one after the other, each once per object.
     pub fn run_iterators(&self) -> io::Result<()> {
-        self.held.iter().filter_map(|held| held.downcast_ref::<link::Iterator>()).try_for_each(link::Iterator::run)
+        self.held.iter().filter_map(|(_, held)| held.downcast_ref::<link::Iterator>()).try_for_each(link::Iterator::run)
     }
 
     /// Detaches all programs. They and their maps stay, and can be attached again.
     pub fn detach(&mut self) {
-        self.held.clear();
+        (self.looked, self.held) = (None, Vec::new());
     }
 
     /// Its programs, in the order they were attached.
@@ -214,6 +277,11 @@ impl Loaded {
         };
         self.programs.iter().map(info).collect()
     }
+}
+
+/// Whether it is attached to CPUs. Other perf events (of tracepoints and kprobes) run wherever they are hit.
+fn is_of_cpus(attach: &Attach) -> bool {
+    matches!(attach, Attach::Sample(_) | Attach::Interval { .. })
 }
 
 /// Loads an object, fills its stacks of free slots, and attaches its programs in the order given. Whatever fails, nothing
@@ -237,13 +305,14 @@ pub fn load_unattached(
 ) -> Result<Loaded, LoadError> {
     let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
     let maps = open_maps(&ebpf, layout)?;
-    let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), events: None, maps };
+    let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), looked: None, events: None, maps };
     for (name, attach) in programs {
         let fd = match function_hooks::is_function_hook(attach) || uprobe::way(attach).is_some() {
             true => load_past_aya(loader, &loaded, object, name, attach)?,
             false => load_program(loader, &mut loaded.ebpf, name, attach)?,
         };
-        loaded.programs.push(LoadedProgram { name: name.clone(), attach: attach.clone(), fd });
+        let (name, attach) = (name.clone(), attach.clone());
+        loaded.programs.push(LoadedProgram { name, attach, fd, enabled: Vec::new() });
     }
     // Only now: until its programs are loaded, they name the map by the number of the descriptor that is taken here.
     loaded.events = open_events(&mut loaded.ebpf, layout)?;

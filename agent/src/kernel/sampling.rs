@@ -36,8 +36,7 @@ const HARDWARE: [(&str, u64); 10] = [
     ("ref-cycles", 9),
 ];
 
-/// Attaches a program on each of these CPUs. It stays until all returned events are closed. The kernel takes the event of
-/// a CPU that goes offline away for good, and a CPU that comes later has none.
+/// Attaches a program on each of these CPUs. It stays until all returned events are closed.
 pub fn attach(prog: BorrowedFd<'_>, sampling: &Sampling, cpus: &[u32]) -> Result<Vec<OwnedFd>, String> {
     let counter = number(&sampling.event).ok_or_else(|| format!("there is no event {}", name(&sampling.event)))?;
     let mut events = Vec::with_capacity(cpus.len());

@@ -291,7 +291,7 @@ impl Reload {
             }
             if running.due().is_some_and(|due| due <= Instant::now()) {
                 // A poll has rows from the first scrape on.
-                running.attend(&mut lock(&app.names), &mut None, &app.telemetry);
+                running.attend(&mut lock(&app.names), None, &app.telemetry);
             }
             probes.push(Arc::new(Mutex::new(running)));
         }

@@ -131,6 +131,28 @@ fn libraries_are_found_where_they_are_mapped() {
     assert_eq!(find(&world, "libgone", None).unwrap(), ["/lib/libgone.so.1 (deleted) of process 10"]);
     let why = find(&world, "libnone", Some(10)).unwrap_err();
     assert_eq!(why, "process 10 has no program or library `libnone`");
+    // What one process of a program has loaded, another may not have.
+    let line = "7f50-7f60 r-xp 00000000 fe:01 5                          /lib/libother.so.2\n";
+    folder.file("a/lib/libother.so.2").process(11, "mnt:[2]", "a", "/usr/bin/db", line);
+    let world = folder.world();
+    let found = find(&world, "libother", None).unwrap();
+    assert!(matches!(&found[..], [one] if one.starts_with("/lib/libother.so.2 of process 1")), "{found:?}");
+    assert!(world.code().any(|(process, code)| process.pid == 10 && code.inode == 3));
+    // Known as long as the process has as much mapped as it had.
+    let stat = |bytes: u32| {
+        let before = "11 (a) b) S 1 11 11 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 777";
+        fs::write(folder.0.join("proc/11/stat"), format!("{before} {bytes} 200\n")).unwrap();
+    };
+    stat(4096);
+    let world = folder.world();
+    assert_eq!(world.processes.iter().find(|(p, _)| p.pid == 11).unwrap().0.start_and_bytes, (777, 4096));
+    world.read_code();
+    fs::write(folder.0.join("proc/11/maps"), line.replace("libother", "libnewer")).unwrap();
+    let world = world.look_again();
+    assert!(find(&world, "libother", None).is_ok() && find(&world, "libnewer", Some(11)).is_err());
+    stat(8192);
+    let world = world.look_again();
+    assert!(find(&world, "libother", None).is_err());
 }
 
 #[test]
@@ -153,15 +175,4 @@ fn names_of_libraries() {
     ] {
         assert_eq!(is_named(file, name), is, "{file} {name}");
     }
-}
-
-#[test]
-fn one_file_below_several_overlays_is_one() {
-    let plain = FileId { device: 1, inode: 7, bytes: 100, modified: (5, 6), overlay: false };
-    let first = FileId { device: 40, overlay: true, ..plain };
-    let second = FileId { device: 41, ..first };
-    assert!(first.same_file(&second) && first.same_file(&plain) && plain.same_file(&first));
-    assert!(!second.same_file(&FileId { bytes: 101, ..first }));
-    assert!(!plain.same_file(&FileId { device: 2, ..plain }), "only overlays lend inodes");
-    assert!(plain.same_file(&FileId { modified: (9, 9), ..plain }));
 }

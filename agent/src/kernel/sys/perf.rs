@@ -3,6 +3,7 @@
 use super::owned;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// `PERF_TYPE_HARDWARE`: counters of the processor.
 pub const HARDWARE: u32 = 0;
@@ -11,6 +12,7 @@ pub const SOFTWARE: u32 = 1;
 const PERF_TYPE_TRACEPOINT: u32 = 2;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
 const DISABLED: u64 = 1;
+const PERF_FORMAT_TOTAL_TIME_ENABLED: u64 = 1;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
 const PERF_EVENT_IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
@@ -125,11 +127,28 @@ pub fn attach_interval(prog: BorrowedFd<'_>, period_ns: u64, cpu: u32) -> io::Re
 
 /// Runs a program on one CPU after every `period` events of a kind ([`HARDWARE`] or [`SOFTWARE`] and its number), until the
 /// returned event is closed.
-pub fn attach_counter(prog: BorrowedFd<'_>, (kind, number): (u32, u64), period: u64, cpu: u32) -> io::Result<OwnedFd> {
-    let event = open(kind, number, period, cpu)?;
+pub fn attach_counter(
+    prog: BorrowedFd<'_>,
+    (kind, config): (u32, u64),
+    sample_period: u64,
+    cpu: u32,
+) -> io::Result<OwnedFd> {
+    let read_format = PERF_FORMAT_TOTAL_TIME_ENABLED;
+    let event = open_attr(EventAttr { kind, config, sample_period, read_format, ..EventAttr::default() }, None, cpu)?;
     ioctl(&event, PERF_EVENT_IOC_SET_BPF, prog.as_raw_fd())?;
     ioctl(&event, PERF_EVENT_IOC_ENABLE, 0)?;
     Ok(event)
+}
+
+/// How long an event of [`attach_counter`] or [`attach_interval`] has been enabled. It stands still for good once its CPU
+/// was offline, also when that CPU is back.
+pub fn enabled_for(event: &OwnedFd) -> io::Result<Duration> {
+    let mut values = [0; 16];
+    match nix::unistd::read(event, &mut values)? {
+        16 => Ok(Duration::from_nanos(u64::from_ne_bytes(values[8..].try_into().map_err(io::Error::other)?))),
+        // No bytes: the event is in error.
+        _ => Ok(Duration::ZERO),
+    }
 }
 
 /// A disabled CPU clock event: opening one tells whether this process may open events at all.
