@@ -7,7 +7,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use super::file::{File, FileId, is_elf};
 use super::pattern::{is_pattern, matches};
@@ -22,7 +22,7 @@ pub struct World {
     programs: Vec<Program>,
     /// All processes, each with the code that it has mapped, which is read when it is first asked for: the kernel takes some
     /// microseconds per mapping.
-    processes: Vec<(Process, OnceLock<Arc<[Code]>>)>,
+    processes: Vec<(Process, OnceLock<Vec<Code>>)>,
 }
 
 /// A process as it was at a moment. One that is the same at another moment has mapped nothing in between.
@@ -94,14 +94,12 @@ impl World {
 
     /// Looks again. What is known of processes that have not changed need not be read again.
     pub fn look_again(self) -> World {
-        let now = World::look_at(&self.proc);
-        let known: BTreeMap<u32, _> = self.processes.into_iter().map(|(p, code)| (p.pid, (p, code))).collect();
-        for (process, code) in &now.processes {
-            if let Some((before, known)) = known.get(&process.pid)
-                && before == process
-                && let Some(known) = known.get()
-            {
-                code.get_or_init(|| known.clone());
+        let mut now = World::look_at(&self.proc);
+        let mut known: BTreeMap<u32, _> = self.processes.into_iter().map(|(p, code)| (p.pid, (p, code))).collect();
+        for (process, code) in &mut now.processes {
+            match known.remove(&process.pid) {
+                Some((before, known)) if before == *process => *code = known,
+                _ => {}
             }
         }
         now
@@ -195,7 +193,7 @@ impl World {
     /// The code that processes have mapped from files.
     fn code(&self) -> impl Iterator<Item = (&Process, &Code)> {
         self.processes.iter().flat_map(|(process, code)| {
-            let code = code.get_or_init(|| self.code_of(process.pid).into());
+            let code = code.get_or_init(|| self.code_of(process.pid));
             code.iter().map(move |code| (process, code))
         })
     }

@@ -212,11 +212,7 @@ impl Loaded {
     /// Whether a program has the events of CPUs that it should have, and these have been enabled since the last look.
     fn still_attached(&mut self, at: usize, online: usize, passed: Duration) -> Result<bool, LoadError> {
         let program = &mut self.programs[at];
-        let wanted = match program.attach {
-            Attach::Sample(_) => online,
-            Attach::Interval { .. } => 1,
-            _ => return Ok(true),
-        };
+        let Some(wanted) = events_of_cpus(&program.attach, online) else { return Ok(true) };
         let events = self.held.iter().filter(|(of, _)| *of == at).filter_map(|(_, held)| held.downcast_ref());
         let enabled = events.map(perf::enabled_for).collect::<io::Result<Vec<Duration>>>().map_err(|error| {
             let reason = format!("whether its CPUs were online cannot be read: {error}");
@@ -232,7 +228,7 @@ impl Loaded {
 
     /// Whether some program has to follow the CPUs that are online.
     pub fn is_of_cpus(&self) -> bool {
-        self.programs.iter().any(|program| is_of_cpus(&program.attach))
+        self.programs.iter().any(|program| events_of_cpus(&program.attach, 1).is_some())
     }
 
     fn attach_one(&mut self, at: usize, attacher: &mut Attacher) -> Result<(), LoadError> {
@@ -279,9 +275,14 @@ impl Loaded {
     }
 }
 
-/// Whether it is attached to CPUs. Other perf events (of tracepoints and kprobes) run wherever they are hit.
-fn is_of_cpus(attach: &Attach) -> bool {
-    matches!(attach, Attach::Sample(_) | Attach::Interval { .. })
+/// How many events it takes where so many CPUs are online; `None` when it is not attached to CPUs. Other perf events (of tracepoints
+/// and kprobes) run wherever they are hit.
+fn events_of_cpus(attach: &Attach, online: usize) -> Option<usize> {
+    match attach {
+        Attach::Sample(_) => Some(online),
+        Attach::Interval { .. } => Some(1),
+        _ => None,
+    }
 }
 
 /// Loads an object, fills its stacks of free slots, and attaches its programs in the order given. Whatever fails, nothing
