@@ -3,16 +3,18 @@
 use crate::ir::Module;
 use crate::layout::MapKind;
 use crate::target::{Ability, Target};
-use crate::typed::{Attach, Choice, Kind, Shape, SpanKey};
+use crate::typed::{Attach, Choice, Expr, Kind, Shape, SpanKey};
 
 /// How the state of a shape is found.
 pub(crate) fn of_shape(shape: &Shape, target: &Target) -> Vec<Choice> {
     match shape {
-        Shape::Span { key: SpanKey::Hash(_), start, max_open, .. }
-            if start.iter().all(|s| matches!(s.by.as_slice(), [by] if by.kind == Kind::Tid)) =>
+        Shape::Span { key: SpanKey::Hash(_), start, end, max_open, .. }
+            if start.iter().map(|s| &s.by).chain(end.iter().map(|s| &s.by)).all(|by| is_tid(by)) =>
         {
             let (storage, current) = (&target.abilities.task_storage, &target.abilities.current_task_btf);
-            let lacking = if storage.yes() { current } else { storage };
+            let stacks =
+                Ability::No("only a hash can be listed, and the stacks that open spans hold must not go".into());
+            let lacking = [storage, current].into_iter().find(|ability| !ability.yes()).unwrap_or(&stacks);
             vec![choice("task storage", format!("hash of {max_open} tasks"), lacking)]
         }
         _ => vec![],
@@ -29,7 +31,10 @@ pub(crate) fn of_module(module: &Module, missed_casts: bool, target: &Target) ->
             let wanted = Attach::TpBtf { event: event.clone() }.to_string();
             let unknown = Ability::No(format!("the kernel's BTF has no `{event}`"));
             let lacking = if abilities.tp_btf.yes() { &unknown } else { &abilities.tp_btf };
-            choices.push(choice(&wanted, attach.to_string(), lacking));
+            let choice = choice(&wanted, attach.to_string(), lacking);
+            if !choices.contains(&choice) {
+                choices.push(choice);
+            }
         }
     }
     if missed_casts {
@@ -47,6 +52,10 @@ pub(crate) fn of_module(module: &Module, missed_casts: bool, target: &Target) ->
         choices.push(choice("ring buffer", "perf buffers".into(), &abilities.ringbuf));
     }
     choices
+}
+
+fn is_tid(by: &[Expr]) -> bool {
+    matches!(by, [by] if by.kind == Kind::Tid)
 }
 
 fn choice(wanted: &str, got: String, lacking: &Ability) -> Choice {

@@ -284,10 +284,12 @@ pub struct StepSite {
     pub select: Select,
     /// The key.
     pub by: Vec<Expr>,
-    /// What of the step's `where` needs no state.
+    /// What of the step's condition needs no state.
     pub filter: Option<Expr>,
     /// What of it does.
     pub state_filter: Option<Expr>,
+    /// What must hold besides for something to be measured.
+    pub measured: Option<Expr>,
     /// Fields (by index) and their new values.
     pub set: Vec<(u32, Expr)>,
     /// Metrics (by index) measured here.
@@ -296,6 +298,13 @@ pub struct StepSite {
     pub delete: bool,
     /// What is sent of single events here.
     pub slow: Option<SlowMeasure>,
+}
+
+impl StepSite {
+    /// All conditions, in the order in which they are looked at.
+    pub fn conditions(&self) -> impl Iterator<Item = &Expr> {
+        self.filter.iter().chain(&self.state_filter).chain(&self.measured)
+    }
 }
 
 /// The events of one attach point: which of them count, and what is measured there.

@@ -43,7 +43,7 @@ pub(super) struct Attached {
     cpus_failure: String,
     pub(super) loaded: Loaded,
     pub(super) tables: Vec<TableSeries>,
-    /// Spans swept because they never ended.
+    /// Spans swept because they never ended, and states that were forgotten with a budget's pause.
     abandoned: u64,
     /// Processes that stacks are of.
     pub(super) processes: Processes,
@@ -292,7 +292,8 @@ impl Attached {
         // What overflows is measured, in another series.
         let (merged, gone): (Vec<_>, Vec<_>) = losses.iter().partition(|(loss, _)| *loss == Loss::SeriesOverflow);
         all.losses.extend(gone.into_iter().map(|(loss, n)| lost(loss.name(), n)));
-        if self.loaded.maps().layout().spans.is_some() {
+        let layout = self.loaded.maps().layout();
+        if layout.spans.is_some() || layout.state.is_some() {
             all.losses.push(lost("never_ended", self.abandoned));
         }
         all.series.push(SeriesUse {

@@ -227,21 +227,23 @@ impl ProbeMaps {
     }
 
     /// Forgets what has begun and not ended, before a probe comes back to its hooks: nobody saw how it went on. Says how
-    /// many open spans that were. What lies in a task's own memory is told by its age instead, see
+    /// many open spans and states that were. What lies in a task's own memory is told by its age instead, see
     /// [`ProbeMaps::steer`].
     pub fn forget_open(&self) -> io::Result<u64> {
+        let mut states = 0;
         for (def, map) in self.layout.maps.iter().zip(&self.maps) {
             if def.kind == MapKind::LruHash {
                 for (key, _) in map.entries()?.iter() {
                     // Before it goes: what is neither there nor counted looks evicted.
                     self.forgotten.fetch_add(1, Ordering::Relaxed);
-                    if !map.delete(key)? {
-                        self.forgotten.fetch_sub(1, Ordering::Relaxed);
+                    match map.delete(key)? {
+                        true => states += 1,
+                        false => _ = self.forgotten.fetch_sub(1, Ordering::Relaxed),
                     }
                 }
             }
         }
-        self.sweep_spans(0)
+        Ok(states + self.sweep_spans(0)?)
     }
 
     /// Makes the map of a condition hold these cgroups and no others. Says how many found no room.

@@ -171,7 +171,7 @@ pub fn here(draft: &Draft, target: &kstrobe_ebpf::Target) -> String {
     let kinds = if kinds.is_empty() { "poll".into() } else { kinds.join(",") };
     let choices = choices(&artifact);
     let lesser = choices.iter().filter(|c| !c.because.is_empty());
-    let lesser: Vec<String> = lesser.map(|c| format!("{} for {}", c.got, c.wanted)).collect();
+    let lesser: Vec<String> = lesser.map(|c| format!("{} for {}: {}", c.got, c.wanted, c.because.join("; "))).collect();
     if lesser.is_empty() { kinds } else { format!("{kinds} ({})", lesser.join(", ")) }
 }
 

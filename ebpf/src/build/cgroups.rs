@@ -4,7 +4,7 @@ use super::expr::Exprs;
 use super::memory::{add_map, measurement_sites};
 use crate::ir::{Arg, Helper, Size, Var};
 use crate::layout::{Layout, MapKind, SelectedMap};
-use crate::typed::{Expr, Kind, Probe, Selector, Shape};
+use crate::typed::{Expr, Kind, Probe, Selector, Shape, StepSite};
 
 /// Most cgroups of a map. A node has some hundred pods and a thousand cgroups; what fits no more is counted by the agent.
 pub const MAX_SELECTED: u32 = 8192;
@@ -30,7 +30,7 @@ fn filters(probe: &Probe) -> Vec<&Expr> {
             all.extend(start.iter().flat_map(|s| &s.filter).chain(end.iter().flat_map(|s| &s.filter)));
         }
         Shape::Steps { sites, .. } => {
-            all.extend(sites.iter().flat_map(|s| s.filter.iter().chain(&s.state_filter)));
+            all.extend(sites.iter().flat_map(StepSite::conditions));
         }
         Shape::Poll { filter, .. } => all.extend(filter),
     }

@@ -93,7 +93,8 @@ fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: 
     s.inputs.state = None;
 }
 
-fn act(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, i: usize, site: &StepSite, found: &Found) {
+/// Measures what the step observes, and sends what is slow of it.
+fn observe<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, i: usize, site: &StepSite) {
     if !site.observe.is_empty() {
         let all: Vec<Option<&Measure>> = (0..room.probe.metrics.len())
             .map(|metric| site.observe.iter().find(|(n, _)| *n as usize == metric).map(|(_, measure)| measure))
@@ -101,6 +102,13 @@ fn act(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, i: usize, site:
         measure::measures(room, s, i, &all);
     }
     slow::send(room, s, site.slow.as_ref());
+}
+
+fn act<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: usize, site: &StepSite, found: &Found) {
+    match &site.measured {
+        Some(cond) => s.when(cond, |s| observe(room, s, i, site)),
+        None => observe(room, s, i, site),
+    }
     mark(room, &mut s.w, site.place);
     if site.delete {
         // Before it goes: what is neither there nor counted looks evicted.

@@ -33,7 +33,7 @@ pub(super) fn marks(probe: &Probe) -> Vec<Marks> {
                 measure.filter(|place| *place != Place::default()).unwrap_or(probe.metrics[metric].place)
             };
             let marks = |site: &StepSite| Marks {
-                filter: site.filter.as_ref().or(site.state_filter.as_ref()).map(|f| f.place).unwrap_or_default(),
+                filter: site.conditions().next().map(|f| f.place).unwrap_or_default(),
                 values: (0..probe.metrics.len()).map(|metric| at(site, metric)).collect(),
             };
             sites.iter().map(marks).collect()
@@ -73,7 +73,8 @@ pub(super) fn probe(mut probe: Probe) -> Probe {
         Shape::Steps { sites, .. } => {
             for s in sites {
                 select(&mut s.select);
-                s.filter.iter_mut().chain(&mut s.state_filter).chain(&mut s.by).for_each(expr);
+                let conditions = s.filter.iter_mut().chain(&mut s.state_filter).chain(&mut s.measured);
+                conditions.chain(&mut s.by).for_each(expr);
                 s.set.iter_mut().for_each(|(_, e)| expr(e));
                 s.observe.iter_mut().for_each(|(_, m)| measure(m));
                 s.slow.iter_mut().for_each(slow);

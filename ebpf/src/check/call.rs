@@ -310,8 +310,15 @@ impl Env<'_> {
             let kind = Kind::State(self.scope.state.len() as u32);
             return Ok(Value::Typed(Expr { kind, ty: Ty::Bool, duration: false, place: self.place(span) }));
         }
-        if !matches!(arg.kind, ExprKind::Field(..)) {
+        let ExprKind::Field(of, _) = &arg.kind else {
             return Err(self.fail_hint(arg.span, "`has` asks for a member or an argument", "write `has(args.x.y)`"));
+        };
+        match &of.kind {
+            ExprKind::Name(name) if name == "state" && self.scope.role == Role::Step => {
+                let message = "a field is always there, with 0 or no text where there is no state";
+                return Err(self.fail_hint(arg.span, message, "write `has(state)`"));
+            }
+            _ => {}
         }
         let mut unheard = Report::default();
         let mut quiet = Env { report: &mut unheard, ..*self };

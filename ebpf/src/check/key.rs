@@ -42,6 +42,11 @@ pub(super) fn key_parts(input: Input, by: &[Text], scope: &Scope, report: &mut R
     parts.into_iter().collect()
 }
 
+/// How many parts a key has, for people.
+pub(super) fn parts(by: &[Text]) -> String {
+    format!("{} part{}", by.len(), if by.len() == 1 { "" } else { "s" })
+}
+
 /// Refuses a key whose parts differ in type from site to site.
 pub(super) fn same_types(input: Input, texts: &[&Text], sites: &[&SiteKey], report: &mut Report) -> Checked<()> {
     let Some((first, others)) = sites.split_first() else { return Err(Reported) };

@@ -113,7 +113,7 @@ pub(super) fn mixed(points: &[Point], report: &mut Report) -> Option<Reported> {
     Some(report.add(Diagnostic::user(place, message).hint("make it a probe of its own")))
 }
 
-/// Iterators have no place in a span.
+/// Iterators have no place in a span, nor in steps.
 pub(super) fn outside_of_spans(points: &[Point], report: &mut Report) -> Checked<()> {
     let Some(point) = points.iter().find(|p| p.is_object()) else { return Ok(()) };
     let message = "an iterator runs once per object when the metrics are read: nothing begins or ends there";

@@ -58,6 +58,9 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
                 if let Some(filter) = &s.state_filter {
                     line(&mut out, format!("  where {}", print_expr(filter, btf)));
                 }
+                if let Some(measured) = &s.measured {
+                    line(&mut out, format!("  observe where {}", print_expr(measured, btf)));
+                }
                 for (metric, m) in &s.observe {
                     let name = &probe.metrics[*metric as usize].name;
                     line(&mut out, format!("  observe {name} = {}", print_expr(&m.value, btf)));

@@ -42,7 +42,7 @@ pub(super) fn beyond(probe: &Probe) -> Vec<Diagnostic> {
         }
         Shape::Steps { sites, .. } => {
             for site in sites {
-                site.filter.iter().chain(&site.state_filter).chain(&site.by).for_each(&mut look);
+                site.conditions().chain(&site.by).for_each(&mut look);
                 site.set.iter().for_each(|(_, expr)| look(expr));
                 site.observe.iter().for_each(|(_, m)| measure(m, &mut look));
             }

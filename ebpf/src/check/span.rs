@@ -4,7 +4,7 @@ use super::access::retrust;
 use super::cgroup::{self, Part, both};
 use super::expr::Env;
 use super::hooks::{self, Point};
-use super::key::{SiteKey, hash_key, key_parts, same_types};
+use super::key::{SiteKey, hash_key, key_parts, parts, same_types};
 use super::metric::Columns;
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Args, Role, Saved, Scope};
@@ -290,8 +290,4 @@ fn key<'k>(
         return Ok(SpanKey::Dense(domains));
     }
     hash_key(first, span.by.first(), report).map(SpanKey::Hash)
-}
-
-fn parts(by: &[Text]) -> String {
-    format!("{} part{}", by.len(), if by.len() == 1 { "" } else { "s" })
 }

@@ -4,14 +4,14 @@ use super::access::convert;
 use super::cgroup::{self, Part, both, flatten};
 use super::expr::{Env, Value, describe};
 use super::hooks::{self, Point};
-use super::key::{SiteKey, hash_key, key_parts, same_types};
+use super::key::{SiteKey, hash_key, key_parts, parts, same_types};
 use super::metric::{self, Columns};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Saved, Scope};
-use super::{Input, MAX_SAVED, MAX_TEXT, filter, slow, walk};
+use super::{Input, MAX_SAVED, MAX_TEXT, filter, objects, slow, walk};
 use crate::diag::Diagnostic;
 use crate::program::{Step, Steps, Text};
-use crate::typed::{Expr, Kind, Measure, Shape, StepSite, Ty};
+use crate::typed::{Attach, Expr, Kind, Measure, PerfEvent, Shape, StepSite, Ty};
 
 /// Most bytes of a state: programs hold it on their stack, beside keys and text.
 pub(super) const MAX_STATE_BYTES: u32 = 128;
@@ -19,12 +19,13 @@ pub(super) const MAX_STATE_BYTES: u32 = 128;
 const TEXT_BYTES: u16 = 16;
 
 pub(super) fn check(input: Input, steps: &Steps, columns: &mut Columns, report: &mut Report) -> Checked<Shape> {
+    let mut outcome = same_parts(steps, report);
     let mut fields = fields(steps, report)?;
     let mut points = Vec::new();
-    let mut outcome = Ok(());
     for step in &steps.steps {
         let (found, resolved) = hooks::resolve(&step.hooks, input.target, report);
-        outcome = outcome.and(resolved);
+        let (no_object, no_lock) = (objects::outside_of_spans(&found, report), outside_of_locks(&found, report));
+        outcome = outcome.and(resolved).and(no_object).and(no_lock);
         points.push(found);
     }
     learn(input, steps, &points, &mut fields);
@@ -50,6 +51,36 @@ pub(super) fn check(input: Input, steps: &Steps, columns: &mut Columns, report: 
         kept.push((field.name, field.ty.ok_or(Reported)?));
     }
     Ok(Shape::Steps { key, fields: kept, max_entries: steps.max_entries, sites })
+}
+
+/// Whether each step's key has as many parts as that of the state.
+fn same_parts(steps: &Steps, report: &mut Report) -> Checked<()> {
+    let mut outcome = Ok(());
+    for step in &steps.steps {
+        if let Some(last) = step.by.last()
+            && step.by.len() != steps.by.len()
+        {
+            let message = format!("the key has {} in `state` and {} here", parts(&steps.by), parts(&step.by));
+            let hint = "both name the same things";
+            outcome = Err(report.add(Diagnostic::user(whole(last), message).hint(hint)));
+        }
+    }
+    outcome
+}
+
+/// The kernel's locks of the states are those of an LRU hash, which wait for themselves for ever where a program runs while its own CPU
+/// holds one: in the middle of anything at a hardware event (an NMI on most machines), and at the tracepoints of locks.
+fn outside_of_locks(points: &[Point], report: &mut Report) -> Checked<()> {
+    let within = |point: &&Point| match &point.attach {
+        Attach::Sample(sampling) => matches!(sampling.event, PerfEvent::Hardware(_)),
+        Attach::TpBtf { event } | Attach::RawTp { event } | Attach::Tracepoint { event, .. } => {
+            event.starts_with("contention_")
+        }
+        _ => false,
+    };
+    let Some(point) = points.iter().find(within) else { return Ok(()) };
+    let message = "a step here could run while the kernel changes the states, and would wait for that for ever";
+    Err(report.add(Diagnostic::user(point.place, message).hint("use it with `at:` or in a `span:`")))
 }
 
 /// The declared fields.
@@ -149,7 +180,7 @@ fn site(
     let by = if step.by.is_empty() { &steps.by } else { &step.by };
     let key_scope = Scope::new(input, Role::Key, point.args.clone());
     let key = key_parts(input, by, &key_scope, report);
-    let probes_own = cgroup::of_probe(input, &scope, Part::All, report);
+    let (probes_own, measured) = probes_own(input, &scope, step, report);
     let own = filter(input, &scope, &step.filter, report);
     let set: Vec<Checked<(u32, Expr)>> =
         step.set.iter().map(|(name, text)| assignment(input, &scope, name, text, report)).collect();
@@ -160,15 +191,32 @@ fn site(
         true => Ok(None),
         false => slow::measure(input, &scope, &mut columns.slow, report),
     };
-    let (key, (filter, state_filter)) = (key?, split([probes_own?, own?]));
+    let (key, (filter, state_filter), measured) = (key?, split([probes_own?, own?]), measured?);
     let set = set.into_iter().collect::<Checked<_>>()?;
     let observe = observe.into_iter().collect::<Checked<_>>()?;
     let by = key.iter().map(|(expr, _)| expr.clone()).collect();
     let Point { attach, place, select, .. } = point;
-    Ok((
-        StepSite { attach, place, select, by, filter, state_filter, set, observe, delete: step.delete, slow: slow? },
-        key,
-    ))
+    let (delete, slow) = (step.delete, slow?);
+    Ok((StepSite { attach, place, select, by, filter, state_filter, measured, set, observe, delete, slow }, key))
+}
+
+/// The probe's own condition is about what is measured: what of it selects the step's events, and what only selects measurements.
+///
+/// What is kept must not depend on what is measured: a state that is set would be of some events and not of others, and one that is not
+/// deleted would stay for ever. But nothing is set for an owner who is not meant.
+fn probes_own(
+    input: Input,
+    scope: &Scope,
+    step: &Step,
+    report: &mut Report,
+) -> (Checked<Option<Expr>>, Checked<Option<Expr>>) {
+    let mut of_probe = |part| cgroup::of_probe(input, scope, part, report);
+    let measures = !step.observe.is_empty();
+    match (step.set.is_empty(), step.delete) {
+        (true, false) => (of_probe(Part::All), Ok(None)),
+        (false, false) => (of_probe(Part::AtStart), if measures { of_probe(Part::AtEnd) } else { Ok(None) }),
+        (_, true) => (Ok(None), if measures { of_probe(Part::All) } else { Ok(None) }),
+    }
 }
 
 /// Conditions that all must hold: those that are known before the state is looked for, and those that are not.

@@ -204,7 +204,7 @@ pub(super) fn join(shape: &mut Shape, arch: Arch) {
             for s in sites.iter_mut() {
                 let set = s.set.iter().map(|(_, value)| value);
                 let observed = s.observe.iter().flat_map(|(_, m)| of_measure(m));
-                let filters = s.filter.iter().chain(&s.state_filter);
+                let filters = s.filter.iter().chain(&s.state_filter).chain(&s.measured);
                 let read = filters.chain(&s.by).chain(set).chain(observed).chain(of_slow(&s.slow));
                 forget(&mut s.attach, arch, read);
             }

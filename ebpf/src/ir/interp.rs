@@ -118,6 +118,11 @@ impl Machine {
         self.maps.get(map.0 as usize).map(Map::entries).unwrap_or_default()
     }
 
+    /// Keys of an LRU hash that made room for others so far.
+    pub fn evicted(&self, map: MapId) -> u64 {
+        self.maps.get(map.0 as usize).map_or(0, Map::evicted)
+    }
+
     /// What tasks stored, by ascending task address. Empty for other kinds of map.
     pub fn task_storage(&self, map: MapId) -> Vec<(u64, Vec<u8>)> {
         self.maps.get(map.0 as usize).map(Map::tasks).unwrap_or_default()

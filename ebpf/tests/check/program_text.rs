@@ -65,6 +65,10 @@ fn hook_kind(text: &str) -> HookKind {
     match parts.as_slice() {
         ["tracepoint", system, event] => HookKind::Tracepoint { system: system.to_string(), event: event.to_string() },
         ["rawtracepoint", event] => HookKind::RawTracepoint { event: event.to_string() },
+        ["hardware", event, count] => HookKind::Sample(Sampling {
+            event: PerfEvent::Hardware(event.to_string()),
+            every: Every::Events(count.parse().expect("events")),
+        }),
         ["iter", object] => HookKind::Iter { object: object.to_string() },
         ["interval", "s", n] => HookKind::Interval { period_ns: n.parse::<u64>().expect("seconds") * 1_000_000_000 },
         ["syscall", names, edge] => {

@@ -112,8 +112,10 @@ impl Interpreted {
         let Some(losses) = &self.module.layout.losses else { return Vec::new() };
         let counts: Vec<u64> = words(self.machine.array(losses.map)).collect();
         let reasons = losses.reasons.iter().enumerate();
-        let sum = |at: usize| counts.chunks(losses.reasons.len()).filter_map(|row| row.get(at)).sum();
-        reasons.map(|(at, reason)| (*reason, sum(at))).collect()
+        let sum = |at: usize| counts.chunks(losses.reasons.len()).filter_map(|row| row.get(at)).sum::<u64>();
+        let evicted = self.module.layout.state.as_ref().map_or(0, |state| self.machine.evicted(state.map));
+        let of = |loss: Loss| if loss == Loss::StateEvicted { evicted } else { 0 };
+        reasons.map(|(at, reason)| (*reason, sum(at) + of(*reason))).collect()
     }
 
     /// Whether it has spans, and how many of them never ended.

@@ -11,6 +11,7 @@ fn step(event: &str, state_filter: Option<Expr>) -> StepSite {
         by: vec![arg(0)],
         filter: None,
         state_filter,
+        measured: None,
         set: Vec::new(),
         observe: Vec::new(),
         delete: false,
@@ -31,8 +32,9 @@ fn state() -> Expr {
 }
 
 /// At `x`: a new key is set to the second argument, and what another step of the same event then sees is added to the sum.
-/// At `y`: what is kept is added when it is more than 100, and the key is forgotten whatever it is.
-fn probe() -> Probe {
+/// At `y`: what is kept is added when it is more than 100, and the key is forgotten whatever it is. The condition is the metric's or the
+/// probe's.
+fn probe(of_metric: bool) -> Probe {
     let mut probe = counter(8);
     probe.metrics = vec![metric("sum_total", MetricKind::Counter, Vec::new(), 1)];
     let value = |e: Expr| node(Kind::Convert(Box::new(e)), Ty::U64);
@@ -44,7 +46,8 @@ fn probe() -> Probe {
     let second = StepSite { observe: vec![sum_of(state(), None)], ..step("x", Some(there())) };
     let more =
         node(Kind::Cmp(crate::typed::Cmp::Gt, Box::new(state()), Box::new(node(Kind::Const(100), Ty::U64))), Ty::Bool);
-    let last = StepSite { observe: vec![sum_of(state(), Some(more))], delete: true, ..step("y", Some(there())) };
+    let (metrics, measured) = if of_metric { (Some(more), None) } else { (None, Some(more)) };
+    let last = StepSite { observe: vec![sum_of(state(), metrics)], measured, delete: true, ..step("y", Some(there())) };
     probe.shape = Shape::Steps {
         key: vec![Ty::U32],
         fields: vec![("kept".into(), Ty::U64)],
@@ -56,13 +59,17 @@ fn probe() -> Probe {
 
 #[test]
 fn steps_of_one_event_run_in_order_and_what_is_deleted_goes_whatever_is_measured() {
-    let module = compiled(probe(), &target(1));
+    in_order(&compiled(probe(true), &target(1)));
+    in_order(&compiled(probe(false), &target(1)));
+}
+
+fn in_order(module: &Module) {
     assert_eq!(module.funcs.len(), 2, "one program for each hook");
-    let mut m = machine(&module);
+    let mut m = machine(module);
     let state = module.layout.state.clone().expect("a state");
     let sum = |m: &Machine| word(m.array(module.layout.tables[0].values), 0);
     let event = |m: &mut Machine, program: &str, key: u64, value: u64| {
-        run(m, &module, program, &[key, value]);
+        run(m, module, program, &[key, value]);
         sum(m)
     };
     // What is observed before it is set is 0; the step after sees what was set.

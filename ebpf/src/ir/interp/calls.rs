@@ -93,7 +93,7 @@ impl Machine {
                 let (task, flags) = (frame.scalar_arg(call, 1)?, frame.scalar_arg(call, 3)?);
                 map.of_task(task, flags & 1 != 0).map_or(0, address)
             }
-            _ => map.find(frame.read_arg(call, 1, key_bytes)?).map_or(0, address),
+            _ => map.look_up(frame.read_arg(call, 1, key_bytes)?).map_or(0, address),
         })
     }
 

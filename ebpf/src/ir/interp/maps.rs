@@ -2,7 +2,7 @@
 
 use super::Trap;
 use crate::layout::{MapDef, MapKind};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// `-errno` values of map operations.
 pub(super) const ENOENT: i64 = -2;
@@ -28,6 +28,41 @@ pub(super) struct Map {
     /// Values back to back.
     pub values: Vec<u8>,
     kind: Keys,
+    /// Of a hash whose keys make room for one another.
+    uses: Option<Uses>,
+}
+
+/// In which order the keys of a hash were used last. The kernel's order is only about this one.
+#[derive(Clone, Debug, Default)]
+struct Uses {
+    at: HashMap<Box<[u8]>, u64>,
+    by_time: BTreeMap<u64, Box<[u8]>>,
+    next: u64,
+    /// Keys that made room.
+    evicted: u64,
+}
+
+impl Uses {
+    fn used(&mut self, key: &[u8]) {
+        self.forget(key);
+        self.at.insert(key.into(), self.next);
+        self.by_time.insert(self.next, key.into());
+        self.next += 1;
+    }
+
+    fn forget(&mut self, key: &[u8]) {
+        if let Some(at) = self.at.remove(key) {
+            self.by_time.remove(&at);
+        }
+    }
+
+    /// Takes the key that makes room.
+    fn evict(&mut self) -> Option<Box<[u8]>> {
+        let (_, key) = self.by_time.pop_first()?;
+        self.at.remove(&key);
+        self.evicted += 1;
+        Some(key)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +114,8 @@ impl Map {
             // Their size is that of perf events, which are no part of a layout.
             MapKind::PerfEvents => Keys::Buffer(Vec::new(), None),
         };
-        Ok(Map { def: def.clone(), stride: stride as usize, values, kind })
+        let uses = (def.kind == MapKind::LruHash).then(Uses::default);
+        Ok(Map { def: def.clone(), stride: stride as usize, values, kind, uses })
     }
 
     /// The element that holds the key's value. A map without keys has none.
@@ -94,6 +130,18 @@ impl Map {
         }
     }
 
+    /// The same for a program that looks it up, which is a use of it.
+    pub fn look_up(&mut self, key: &[u8]) -> Option<u32> {
+        let found = self.find(key)?;
+        self.uses.iter_mut().for_each(|uses| uses.used(key));
+        Some(found)
+    }
+
+    /// Keys that made room for others so far.
+    pub fn evicted(&self) -> u64 {
+        self.uses.as_ref().map_or(0, |uses| uses.evicted)
+    }
+
     pub fn update(&mut self, key: &[u8], value: &[u8], flags: i64) -> i64 {
         if !(0..=EXIST).contains(&flags) {
             return EINVAL;
@@ -106,7 +154,8 @@ impl Map {
             (Keys::Hash(_), None) if flags == EXIST => return ENOENT,
             (Keys::Hash(named), None) => {
                 if named.elements.len() >= self.def.entries as usize {
-                    return E2BIG;
+                    let Some(oldest) = self.uses.as_mut().and_then(Uses::evict) else { return E2BIG };
+                    named.free.extend(named.elements.remove(&oldest));
                 }
                 let element = take(&mut self.values, self.stride, named);
                 named.elements.insert(key.into(), element);
@@ -114,6 +163,7 @@ impl Map {
             }
             (Keys::Task(_) | Keys::Stack | Keys::Buffer(..), _) => return EINVAL,
         };
+        self.uses.iter_mut().for_each(|uses| uses.used(key));
         let at = element as usize * self.stride;
         let length = value.len().min(self.def.value_bytes as usize);
         self.values[at..at + length].copy_from_slice(&value[..length]);
@@ -121,6 +171,7 @@ impl Map {
     }
 
     pub fn delete(&mut self, key: &[u8]) -> i64 {
+        self.uses.iter_mut().for_each(|uses| uses.forget(key));
         match &mut self.kind {
             Keys::Hash(named) => match named.elements.remove(key) {
                 Some(element) => {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::ir::sketch::*;
 use crate::ir::{AluOp, Arg, CmpOp, Helper, Operand, Var};
-use crate::layout::MapId;
+use crate::layout::{MapId, MapKind};
 
 /// Runs `body`; it leaves results in the array map, whose first element is 3 u64.
 fn run_in(machine: &mut Machine, body: Block, ctx: &[u8]) -> Result<(), Trap> {
@@ -174,6 +174,30 @@ fn hash_maps_return_what_the_kernel_does() {
     let entries: Vec<_> = m.hash(MapId(1)).into_iter().map(|(k, x)| (word(&k, 0), word(&x, 0), x.len())).collect();
     assert_eq!(entries, [(1, 10, 16), (3, 30, 16)]);
     assert!(m.delete(MapId(1), &3u64.to_le_bytes()) && !m.delete(MapId(1), &3u64.to_le_bytes()));
+}
+
+#[test]
+fn in_an_lru_hash_what_was_used_least_recently_makes_room() {
+    let mut layout = layout();
+    layout.maps[1].kind = MapKind::LruHash;
+    let mut m = Machine::new(&layout).unwrap();
+    let call = |k: i64, helper, more: &[Arg]| {
+        let mut ops: Block = [(0, k), (2, k), (3, 0)].map(|(at, x)| store_slot(at, 0, Size::B8, i(x))).into();
+        ops[2] = store_slot(2, 8, Size::B8, i(0));
+        ops.push(set_call(1, helper, &[&[map(1), slot(0)], more].concat()));
+        ops
+    };
+    let update = |k| call(k, Helper::MapUpdate, &[slot(2), Arg::Imm(0)]);
+    for k in [1, 2] {
+        assert_eq!(value_of(&mut m, update(k), &[]), Ok(0));
+    }
+    assert_ne!(value_of(&mut m, call(1, Helper::MapLookup, &[]), &[]), Ok(0), "a use");
+    assert_eq!(value_of(&mut m, update(3), &[]), Ok(0));
+    let keys = |m: &Machine| m.hash(MapId(1)).into_iter().map(|(k, _)| word(&k, 0)).collect::<Vec<_>>();
+    assert_eq!((keys(&m), m.evicted(MapId(1))), (vec![1, 3], 1));
+    assert!(m.delete(MapId(1), &1u64.to_le_bytes()));
+    assert_eq!(value_of(&mut m, update(4), &[]), Ok(0));
+    assert_eq!((keys(&m), m.evicted(MapId(1))), (vec![3, 4], 1), "there was room");
 }
 
 #[test]
