@@ -29,6 +29,7 @@ const TLS_HANDSHAKE: u8 = 22;
 pub async fn serve(stream: TcpStream, peer: Peer, gate: Arc<Gate>, watch: Arc<Watch>, stopped: Receiver<bool>) {
     // A failure costs some milliseconds for each answer and nothing else.
     let _ = stream.set_nodelay(true);
+    keep_alive(&stream);
     let settings = gate.source.fresh().await;
     let stream = Watched::new(stream, watch.clone());
     let counters = gate.source.counters().clone();
@@ -57,6 +58,16 @@ pub async fn serve(stream: TcpStream, peer: Peer, gate: Arc<Gate>, watch: Arc<Wa
     }
     let certificate = settings.certificates_are_verified && state.peer_certificates().is_some();
     http(stream, is_http2, From { peer, certificate, watch }, gate, stopped).await;
+}
+
+/// A client that vanishes without a word is noticed after two minutes, also while there is nothing to send it.
+fn keep_alive(stream: &TcpStream) {
+    use nix::sys::socket::{setsockopt, sockopt};
+    // Without it such a client keeps its place, as it would have.
+    let _ = setsockopt(stream, sockopt::TcpKeepIdle, &60);
+    let _ = setsockopt(stream, sockopt::TcpKeepInterval, &15);
+    let _ = setsockopt(stream, sockopt::TcpKeepCount, &4);
+    let _ = setsockopt(stream, sockopt::KeepAlive, &true);
 }
 
 async fn handshake(tls: TlsAcceptor, mut stream: Watched) -> std::io::Result<tokio_rustls::server::TlsStream<Watched>> {
@@ -133,4 +144,20 @@ where
 pub async fn asked(mut stopped: Receiver<bool>) {
     // An error means that nobody is left who could ask.
     let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{getsockopt, sockopt};
+
+    #[tokio::test]
+    async fn a_client_that_says_nothing_is_asked_whether_it_is_there() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        keep_alive(&stream);
+        assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
+        assert_eq!(getsockopt(&stream, sockopt::TcpKeepIdle).unwrap(), 60);
+    }
 }
