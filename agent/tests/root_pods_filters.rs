@@ -32,7 +32,7 @@ at: tracepoint:syscalls:sys_enter_getppid
 where: namespace == \"shop\"
 metrics:
   shop_calls_total: { type: counter, labels: { pod: pod, comm: comm } }
-slow: { when: pid > 0, max_per_second: 100000, fields: { comm: comm } }
+slow: { when: pid > 0, max_per_second: 100000, fields: { comm: comm, pod: pod } }
 ";
 
 /// Starts are kept in a hash, where they can be seen.
@@ -116,6 +116,9 @@ fn root_events_of_other_namespaces_end_in_the_kernel() {
         (sent(&now) >= all + 10.0).then_some(now)
     });
     assert_eq!(sent(&last), last.sum("kstrobe_shop_calls_total", &[]));
+    let (_, events) = agent.get("/api/v1/events?probe=shop_calls").unwrap();
+    let pod = format!("\"pod\":\"{}\"", shop.name);
+    assert!(events.lines().count() >= 10 && events.lines().all(|line| line.contains(&pod)), "{pod}: {events:.2000}");
     agent.stop();
 }
 

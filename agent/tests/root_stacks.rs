@@ -206,11 +206,27 @@ fn root_the_command_takes_a_profile_of_the_shipped_probe() {
 
 const OFFCPU: &str = include_str!("../../config/probes/offcpu.yaml");
 
+/// What counts nothing must not look as if there was nothing.
+#[test]
+#[ignore = "needs root"]
+fn root_a_profile_of_what_its_budget_holds_back_is_refused() {
+    let probe = OFFCPU.replace("enabled: false\n", "").replace("percent: 20", "percent: 0.001");
+    let agent = Setup { probes: &[("offcpu", &probe)], ..Setup::default() }.start();
+    support::wait_for("the probe to be taken off", Duration::from_secs(60), || {
+        load::pselect_sleeps(200, Duration::from_micros(100));
+        agent.get("/readyz").filter(|(_, text)| text.contains("taken off its hooks"))
+    });
+    let (status, text) = agent.get("/api/v1/stacks/offcpu_seconds?seconds=1").unwrap();
+    assert!(status == 503 && text.contains("over its budget of 0.001 %"), "{status} {text}");
+    assert_eq!(agent.get("/api/v1/stacks/offcpu_seconds").unwrap().0, 200, "what was counted before is there");
+    agent.stop();
+}
+
 #[test]
 #[ignore = "needs root"]
 fn root_time_off_the_cpu_is_under_the_frames_that_wait() {
     // Elsewhere on the machine tasks may switch so often that the probe would be taken off its hooks for what it costs.
-    let probe = OFFCPU.replace("enabled: false", "budget_cpu_percent: 0");
+    let probe = OFFCPU.replace("enabled: false\n", "").replace("budget_cpu_percent: 20", "budget_cpu_percent: 0");
     let agent = Setup { probes: &[("offcpu", &probe)], ..Setup::default() }.start();
     let (count, each) = (20, timespec(Duration::from_millis(50)));
     // By its clocks: more than a second where it had to wait for a CPU when it woke up.

@@ -180,7 +180,7 @@ pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Re
 
 fn run(app: &App, tail: &Tail, sink: Sink, stopped: &PipeReader, _end: Sender<()>) {
     let mut out = Out { app, tail, sink, failed: false, symbols: None, ids: Ids::new() };
-    let mut names = Names::new();
+    let mut names = Names::new().with_owners(app.owners.clone());
     let mut ending = false;
     loop {
         // A reader that silently ends would let all events to come be refused.

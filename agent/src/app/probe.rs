@@ -411,6 +411,16 @@ impl Running {
         }
     }
 
+    /// Why its budget keeps it off its hooks, if it does.
+    pub fn held_back(&self) -> Option<String> {
+        self.away().map(Budget::text)
+    }
+
+    /// Of how many events it measures one, and whether that has been another number.
+    pub fn one_of(&self) -> (u64, bool) {
+        self.budget.as_ref().map_or((1, false), |budget| (budget.one_of(), budget.throttled() > 0))
+    }
+
     /// What has to be read when the metrics are, if it is that.
     pub fn iterated(&self) -> Option<Arc<Iterated>> {
         match &self.engine {
@@ -536,7 +546,8 @@ fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
     let artifact = draft.for_session().compile(target).ok()?;
     let because = vec![refused.to_owned()];
     let chosen = explain::Choice { wanted: "engine bpf".into(), got: "engine ftrace".into(), because };
-    let running = traced(draft, artifact, vec![chosen]).ok()?;
+    let choices = [vec![chosen], explain::choices(&artifact)].concat();
+    let running = traced(draft, artifact, choices).ok()?;
     tracing::warn!(
         probe = draft.outline().name,
         reason = refused,

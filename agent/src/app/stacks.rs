@@ -94,9 +94,12 @@ impl App {
         time: Option<Duration>,
         stop: &AtomicBool,
     ) -> Result<Recording, ProfileError> {
+        let (of_before, varied) = lock(&wanted.probe).one_of();
         let before = time.map(|time| {
+            wanted.is_attached()?;
             let before = wanted.read(&self.names)?;
             wanted.watch(before.at.mono + time, stop)?;
+            wanted.is_attached()?;
             Ok::<_, ProfileError>(before)
         });
         let before = before.transpose()?;
@@ -111,6 +114,10 @@ impl App {
             let (samples, processes) = samples(a, summed)?;
             Ok((samples, processes, events.then(|| period_ns(a)).flatten()))
         })?;
+        // Of a probe that its budget thins out, an event stands for more time; for how much is not known when that has changed.
+        let (one_of, _) = lock(&wanted.probe).one_of();
+        let as_ever = one_of == of_before && (time.is_some() || !varied);
+        let period_ns = period_ns.filter(|_| as_ever).map(|ns| ns.saturating_mul(one_of));
         let profile = Profile {
             metric: plain_name(about).to_owned(),
             unit: unit(about),
@@ -142,6 +149,11 @@ impl Wanted {
             Ok(attached) => work(attached).map_err(ProfileError::Failed),
             Err(reason) => Err(ProfileError::NotAttached(reason)),
         }
+    }
+
+    /// What its budget keeps off its hooks counts nothing, which must not look as if there was nothing.
+    fn is_attached(&self) -> Result<(), ProfileError> {
+        lock(&self.probe).held_back().map_or(Ok(()), |reason| Err(ProfileError::NotAttached(reason)))
     }
 
     fn read(&self, names: &Mutex<Names>) -> Result<Reading, ProfileError> {

@@ -41,11 +41,12 @@ impl Processes {
     fn look(&mut self, pid: u32) {
         let (Some(started), Ok(maps)) = (started(pid), Maps::of(pid)) else { return };
         let process = self.known.entry(pid).or_insert_with(|| Process { started, ..Process::default() });
-        // Another process has the id by now: addresses that were counted may be of either, and only the first was seen then.
-        if process.started == started {
-            process.looks = process.looks.saturating_add(1);
-            process.add(maps);
+        if process.started != started {
+            // Another process has the id by now. Addresses may be of either; those that come are of this one.
+            (process.started, process.looks) = (started, 0);
         }
+        process.looks = process.looks.saturating_add(1);
+        process.add(maps);
     }
 
     /// Forgets processes that no stack is of any more.
@@ -138,11 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn another_process_with_the_same_id_is_not_mixed_in() {
+    fn another_process_with_the_same_id_goes_before_the_one_that_had_it() {
         let pid = std::process::id();
         let mut processes = Processes::default();
-        processes.insert(pid, maps(&[(0x1000, "/bin/before")]));
+        let own = Maps::of(pid).unwrap().mappings[0].start;
+        processes.insert(pid, maps(&[(own, "/bin/before"), (0x1000, "/bin/before")]));
+        // As if it had been looked at often enough.
+        processes.known.get_mut(&pid).unwrap().looks = LOOKS - 1;
         processes.learn([pid]);
-        assert_eq!(processes.known[&pid].maps.len(), 1);
+        let path = |address| processes.find(pid, address).map(|m| m.path.as_str());
+        assert_ne!(path(own), Some("/bin/before"));
+        assert_eq!(path(0x1000), Some("/bin/before"), "what was counted before may be of it");
+        assert_eq!(processes.known[&pid].looks, 1);
     }
 }

@@ -166,8 +166,9 @@ fn name_of(symbol: &Symbolized<'_>) -> Option<Arc<str>> {
     symbol.as_sym().map(|s| s.name.as_ref().into())
 }
 
-/// Readable paths of files by identity (device and inode): a file is opened once, however many processes map it.
-type Files = HashMap<(String, u64), Option<PathBuf>>;
+/// Readable paths of files by identity (device and inode): a file is opened once, however many processes map it. What one process
+/// that has ended no longer leads to, the next may.
+type Files = HashMap<(String, u64), PathBuf>;
 
 fn user_frames(
     symbolizer: &Symbolizer,
@@ -178,23 +179,32 @@ fn user_frames(
     frames: &mut Frames,
 ) {
     let mut by_file: BTreeMap<&(String, u64), Vec<(&Mapping, u64)>> = BTreeMap::new();
+    let mut of_none = Vec::new();
     for &address in addresses {
         match processes.find(pid, address) {
             Some(mapping) if mapping.file.1 != 0 => by_file.entry(&mapping.file).or_default().push((mapping, address)),
-            // The vDSO, or code that a JIT compiler wrote and perhaps described in /tmp/perf-PID.map.
-            Some(mapping) => {
-                let source = Source::Process(Process { debug_syms: false, ..Process::new(Pid::from(pid)) });
-                let symbol = symbolizer.symbolize_single(&source, Input::AbsAddr(address)).ok();
-                let name = symbol.as_ref().and_then(name_of).unwrap_or_else(|| unnamed(mapping, address));
-                frames.add(pid, address, name, module(mapping));
-            }
+            Some(mapping) => of_none.push((mapping, address)),
             None => frames.add(pid, address, UNKNOWN.into(), None),
         }
     }
+    if !of_none.is_empty() {
+        // The vDSO, or code that a JIT compiler wrote and perhaps described in /tmp/perf-PID.map. Each asking reads the process's
+        // mappings anew.
+        let source = Source::Process(Process { debug_syms: false, ..Process::new(Pid::from(pid)) });
+        let addresses: Vec<u64> = of_none.iter().map(|(_, address)| *address).collect();
+        let symbols = symbolizer.symbolize(&source, Input::AbsAddr(&addresses)).unwrap_or_default();
+        for (i, &(mapping, address)) in of_none.iter().enumerate() {
+            let name = symbols.get(i).and_then(name_of).unwrap_or_else(|| unnamed(mapping, address));
+            frames.add(pid, address, name, module(mapping));
+        }
+    }
     for (file, places) in by_file {
-        let path = files.entry(file.clone()).or_insert_with(|| readable(pid, places[0].0));
+        if !files.contains_key(file) {
+            files.extend(readable(pid, places[0].0).map(|path| (file.clone(), path)));
+        }
+        let path = files.get(file);
         let offsets: Vec<u64> = places.iter().map(|(mapping, address)| mapping.file_offset(*address)).collect();
-        let symbols = path.as_ref().and_then(|path| {
+        let symbols = path.and_then(|path| {
             let elf = Elf { debug_syms: false, ..Elf::new(path) };
             symbolizer.symbolize(&Source::Elf(elf), Input::FileOffset(&offsets)).ok()
         });
@@ -303,6 +313,20 @@ mod tests {
     fn a_process_that_is_gone_but_was_seen() {
         let resolved = resolve(user(1 << 23, vec![address(first_of_two)]), seen(Maps::of(std::process::id()).unwrap()));
         assert!(names(&resolved)[0].ends_with("::first_of_two"), "{resolved:?}");
+    }
+
+    #[test]
+    fn a_file_is_read_by_way_of_a_process_that_still_runs() {
+        let maps = Maps::of(std::process::id()).unwrap();
+        // Where no other process has anything by that name.
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap().replace("/deps/", "/nowhere/");
+        let mut processes = seen(Maps::parse(&text));
+        processes.insert(1 << 23 | 1, maps);
+        let sample = |pid| user(pid, vec![address(first_of_two)]).samples.remove(0);
+        let profile = Profile { samples: vec![sample(1 << 23), sample(1 << 23 | 1)], ..Profile::default() };
+        let resolved = resolve(profile, processes);
+        let name = |i: usize| resolved.frames[resolved.samples[i].frames[0] as usize].name.to_string();
+        assert!(name(0).contains("+0x") && name(1).ends_with("::first_of_two"), "{} {}", name(0), name(1));
     }
 
     #[test]
