@@ -116,9 +116,10 @@ fn root_events_of_other_namespaces_end_in_the_kernel() {
         (sent(&now) >= all + 10.0).then_some(now)
     });
     assert_eq!(sent(&last), last.sum("kstrobe_shop_calls_total", &[]));
-    let (_, events) = agent.get("/api/v1/events?probe=shop_calls").unwrap();
-    let pod = format!("\"pod\":\"{}\"", shop.name);
-    assert!(events.lines().count() >= 10 && events.lines().all(|line| line.contains(&pod)), "{pod}: {events:.2000}");
+    let (_, text) = agent.get("/api/v1/events?probe=shop_calls").unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let events = answer["events"].as_array().unwrap();
+    assert!(events.len() >= 10 && events.iter().all(|event| event["fields"]["pod"] == shop.name), "{text:.2000}");
     agent.stop();
 }
 
