@@ -21,6 +21,7 @@ pub mod receivers;
 pub mod rules;
 pub mod sources;
 pub mod stacks;
+pub mod stat;
 pub mod telemetry;
 
 /// Who asks servers of HTTP.

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use super::file::{File, FileId, is_elf};
 use super::pattern::{is_pattern, matches};
+use crate::stat::Stat;
 
 /// The mount namespaces and programs of the running processes at one moment.
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ pub struct World {
 struct Process {
     pid: u32,
     root: Option<u32>,
-    /// Its start and the bytes it has mapped, as /proc/PID/stat has them.
+    /// Its start in ticks, and the bytes it has mapped.
     start_and_bytes: (u64, u64),
 }
 
@@ -45,8 +46,6 @@ type RootId = (String, u64, u64);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Program {
-    /// `None` for ours.
-    root: Option<u32>,
     /// The link `exe`, which ends in ` (deleted)` when the file is gone.
     exe: String,
     pid: u32,
@@ -121,12 +120,13 @@ impl World {
                 world.roots.push(Root { pid, id });
                 Some(pid)
             };
-            let start_and_bytes = start_and_bytes(&folder).unwrap_or_default();
+            let stat = Stat::of(&folder);
+            let start_and_bytes = stat.map_or((0, 0), |stat| (stat.started_ticks, stat.virtual_bytes));
             world.processes.push((Process { pid, root, start_and_bytes }, OnceLock::new()));
             if let Ok(exe) = fs::read_link(folder.join("exe")) {
                 let exe = exe.to_string_lossy().into_owned();
                 if known.insert((root, exe.clone())) {
-                    world.programs.push(Program { root, exe, pid });
+                    world.programs.push(Program { exe, pid });
                 }
             }
         }
@@ -359,15 +359,6 @@ fn is_named(file: &str, name: &str) -> bool {
     let library = |rest: &str| rest.strip_prefix(".so").is_some_and(numbers);
     // `libssl.so` means every version of it as well.
     rest.is_empty() || library(rest) || version || (name.ends_with(".so") && rest.starts_with('.') && numbers(rest))
-}
-
-/// When a process started, in ticks after booting, and how many bytes it has mapped.
-fn start_and_bytes(process: &Path) -> Option<(u64, u64)> {
-    let stat = fs::read(process.join("stat")).ok()?;
-    // A command's name may hold anything, and ends at the last bracket; the state follows.
-    let stat = String::from_utf8_lossy(&stat);
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(19);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 /// A line of `maps`, if it is code of a file.

@@ -16,7 +16,6 @@ pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;
 pub mod privileges;
-pub mod procfs;
 pub mod raw_load;
 pub mod read;
 pub mod sampling;

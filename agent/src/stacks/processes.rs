@@ -1,7 +1,9 @@
 //! Memory maps of processes, taken while they run: when a stack is shown, its process may have ended.
 
 use super::maps::{Mapping, Maps};
+use crate::stat::Stat;
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 /// A new process often replaces its memory map soon, by execve(2) and its dynamic loader: it is looked at again.
 const LOOKS: u8 = 3;
@@ -84,9 +86,7 @@ impl Process {
 }
 
 fn started(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the name in parentheses, which may itself hold spaces and parentheses; the third is number 0 here.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    Some(Stat::of(Path::new(&format!("/proc/{pid}")))?.started_ticks)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `process_*`: the names every Prometheus client library uses, read from procfs at each exposition.
 
 use super::single;
+use crate::stat::Stat;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::collector::Collector;
@@ -10,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use std::fmt;
 use std::fs;
+use std::path::Path;
 
 /// Reads `/proc/self`.
 #[derive(Debug)]
@@ -18,15 +20,6 @@ pub struct ProcessCollector {
     page_bytes: u64,
     /// Seconds since the epoch. Read once: the kernel's boot time moves with every adjustment of the clock.
     started: Option<f64>,
-}
-
-/// The fields of `/proc/self/stat` that are exported.
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    cpu_ticks: u64,
-    started_ticks: u64,
-    virtual_bytes: u64,
-    resident_pages: u64,
 }
 
 impl ProcessCollector {
@@ -69,19 +62,7 @@ impl Collector for ProcessCollector {
 }
 
 fn own_stat() -> Option<Stat> {
-    parse_stat(&fs::read_to_string("/proc/self/stat").ok()?)
-}
-
-/// Fields are counted from 1 in proc(5); those after the name, which may hold spaces and brackets, begin at 3.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    Some(Stat {
-        cpu_ticks: field(14)? + field(15)?,
-        started_ticks: field(22)?,
-        virtual_bytes: field(23)?,
-        resident_pages: field(24)?,
-    })
+    Stat::of(Path::new("/proc/self"))
 }
 
 fn boot_time(text: &str) -> Option<u64> {
@@ -91,16 +72,6 @@ fn boot_time(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_name_may_hold_anything() {
-        let text =
-            "7 (a) b (c) R 1 2 3 4 -1 4194304 99 0 0 0 250 50 0 0 20 0 1 0 317656 3133440 380 18446744073709551615 1\n";
-        let stat = Stat { cpu_ticks: 300, started_ticks: 317_656, virtual_bytes: 3_133_440, resident_pages: 380 };
-        assert_eq!(parse_stat(text), Some(stat));
-        assert_eq!(parse_stat("7 (a) R 1 2"), None);
-        assert_eq!(parse_stat(""), None);
-    }
 
     #[test]
     fn boot_time_is_one_line_of_many() {

@@ -10,12 +10,14 @@ mod pages;
 mod sweep;
 
 use crate::kernel::tracefs::Tracefs;
+use crate::stat::Stat;
 use global::Global;
 use kstrobe_ftrace::trace::CpuStats;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -220,10 +222,9 @@ fn lock(tracefs: &Tracefs, path: &str, how: FlockArg) -> io::Result<Flock<OwnedF
 
 /// When this process started, in clock ticks since boot.
 fn start_ticks() -> io::Result<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The second field is the name in parentheses, which may hold anything; the start is field 22.
-    let field = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
-    field.ok_or_else(|| io::Error::other("/proc/self/stat has another form than expected"))
+    let stat = Stat::of(Path::new("/proc/self"));
+    stat.map(|stat| stat.started_ticks)
+        .ok_or_else(|| io::Error::other("/proc/self/stat has another form than expected"))
 }
 
 /// The same kind of error in words.

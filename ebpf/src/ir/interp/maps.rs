@@ -35,7 +35,8 @@ pub(super) struct Map {
 /// In which order the keys of a hash were used last. The kernel's order is only about this one.
 #[derive(Clone, Debug, Default)]
 struct Uses {
-    at: HashMap<Box<[u8]>, u64>,
+    /// Of each element.
+    at: HashMap<u32, u64>,
     by_time: BTreeMap<u64, Box<[u8]>>,
     next: u64,
     /// Keys that made room.
@@ -43,25 +44,20 @@ struct Uses {
 }
 
 impl Uses {
-    fn used(&mut self, key: &[u8]) {
-        self.forget(key);
-        self.at.insert(key.into(), self.next);
-        self.by_time.insert(self.next, key.into());
+    fn used(&mut self, element: u32, key: &[u8]) {
+        let key = self.forget(element).unwrap_or_else(|| key.into());
+        self.at.insert(element, self.next);
+        self.by_time.insert(self.next, key);
         self.next += 1;
     }
 
-    fn forget(&mut self, key: &[u8]) {
-        if let Some(at) = self.at.remove(key) {
-            self.by_time.remove(&at);
-        }
+    fn forget(&mut self, element: u32) -> Option<Box<[u8]>> {
+        self.by_time.remove(&self.at.remove(&element)?)
     }
 
-    /// Takes the key that makes room.
-    fn evict(&mut self) -> Option<Box<[u8]>> {
-        let (_, key) = self.by_time.pop_first()?;
-        self.at.remove(&key);
-        self.evicted += 1;
-        Some(key)
+    /// The key that makes room.
+    fn oldest(&self) -> Option<&[u8]> {
+        self.by_time.first_key_value().map(|(_, key)| &**key)
     }
 }
 
@@ -133,7 +129,7 @@ impl Map {
     /// The same for a program that looks it up, which is a use of it.
     pub fn look_up(&mut self, key: &[u8]) -> Option<u32> {
         let found = self.find(key)?;
-        self.uses.iter_mut().for_each(|uses| uses.used(key));
+        self.uses.iter_mut().for_each(|uses| uses.used(found, key));
         Some(found)
     }
 
@@ -154,8 +150,11 @@ impl Map {
             (Keys::Hash(_), None) if flags == EXIST => return ENOENT,
             (Keys::Hash(named), None) => {
                 if named.elements.len() >= self.def.entries as usize {
-                    let Some(oldest) = self.uses.as_mut().and_then(Uses::evict) else { return E2BIG };
-                    named.free.extend(named.elements.remove(&oldest));
+                    let Some(uses) = &mut self.uses else { return E2BIG };
+                    let Some(element) = uses.oldest().and_then(|key| named.elements.remove(key)) else { return E2BIG };
+                    uses.forget(element);
+                    uses.evicted += 1;
+                    named.free.push(element);
                 }
                 let element = take(&mut self.values, self.stride, named);
                 named.elements.insert(key.into(), element);
@@ -163,7 +162,7 @@ impl Map {
             }
             (Keys::Task(_) | Keys::Stack | Keys::Buffer(..), _) => return EINVAL,
         };
-        self.uses.iter_mut().for_each(|uses| uses.used(key));
+        self.uses.iter_mut().for_each(|uses| uses.used(element, key));
         let at = element as usize * self.stride;
         let length = value.len().min(self.def.value_bytes as usize);
         self.values[at..at + length].copy_from_slice(&value[..length]);
@@ -171,10 +170,10 @@ impl Map {
     }
 
     pub fn delete(&mut self, key: &[u8]) -> i64 {
-        self.uses.iter_mut().for_each(|uses| uses.forget(key));
         match &mut self.kind {
             Keys::Hash(named) => match named.elements.remove(key) {
                 Some(element) => {
+                    self.uses.iter_mut().for_each(|uses| _ = uses.forget(element));
                     named.free.push(element);
                     0
                 }
