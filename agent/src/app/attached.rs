@@ -1,7 +1,8 @@
 //! A probe at work in the kernel: what was loaded, the series of its tables, and what has to be done for it from time to
 //! time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ pub(super) struct Attached {
     abandoned: u64,
     /// Processes that stacks are of.
     pub(super) processes: Processes,
+    /// Those that nobody has looked at since the last sweep.
+    unseen: HashSet<u32>,
     /// Single events that were taken from the kernel.
     unread: Unread,
     /// Before the first event.
@@ -71,7 +74,7 @@ impl Attached {
             every = every.map(|every| every.min(SWEEP_CGROUPS_EVERY));
         }
         let meter = Meter::new(born.mono);
-        let processes = Processes::default();
+        let (processes, unseen) = Default::default();
         let (unread, swept) = (Unread::of(outline), born.mono);
         Attached {
             user,
@@ -81,6 +84,7 @@ impl Attached {
             tables,
             abandoned: 0,
             processes,
+            unseen,
             unread,
             born,
             every,
@@ -188,8 +192,13 @@ impl Attached {
     /// Why it is not hooked wherever it should be; empty when it is.
     pub fn reason(&self) -> String {
         let files = self.user.as_ref().map(UserHooks::reason).unwrap_or_default();
-        let parts = [files, self.cpus_failure.clone()];
+        let parts = [self.cpus_failure.clone(), files];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether that is only that nothing is there yet which it hooks.
+    pub fn waits(&self) -> bool {
+        self.cpus_failure.is_empty() && self.user.as_ref().is_some_and(UserHooks::waits)
     }
 
     /// Its hooks in files.
@@ -238,10 +247,23 @@ impl Attached {
         // After keys and spans, so that what only they referred to goes at once.
         let (unread, (maps, events)) = (&mut self.unread, self.loaded.maps_and_events());
         let swept = maps.sweep_stacks(|| _ = events.map(|events| unread.take(maps, events, names)));
-        if let Err(e) = swept.and_then(|_| super::stacks::learn(self)) {
-            errors.push(format!("cannot sweep call stacks: {e}"));
+        match swept.and_then(|_| self.find_unseen()) {
+            Ok(unseen) => self.unseen = unseen,
+            Err(e) => errors.push(format!("cannot sweep call stacks: {e}")),
         }
         errors
+    }
+
+    /// Processes that are new in the keys of stacks. Forgets those that have none any more.
+    pub fn find_unseen(&mut self) -> io::Result<HashSet<u32>> {
+        let pids = self.loaded.maps().stack_pids()?;
+        self.processes.keep(&pids);
+        Ok(self.processes.unseen(pids))
+    }
+
+    /// What the last sweep found of those, for whoever has the time to look.
+    pub fn take_unseen(&mut self) -> HashSet<u32> {
+        std::mem::take(&mut self.unseen)
     }
 
     /// What to wait for, and the single events that have come since it was last asked.

@@ -49,8 +49,6 @@ pub(super) struct Unread {
     shown: usize,
     /// Histograms that the events are counted in, where the records say so.
     linked: Arc<[Linked]>,
-    /// Processes that stacks are of, as they were then.
-    processes: Processes,
     total: u64,
 }
 
@@ -73,11 +71,8 @@ impl Unread {
         self.total += (self.records.len() - from) as u64;
         for record in &self.records[from..] {
             for field in &record.fields {
-                if let Field::Stack { id, user } = field {
+                if let Field::Stack { id, .. } = field {
                     self.stacks.push(addresses(maps, *id));
-                    if *user {
-                        self.processes.learn([record.pid]);
-                    }
                 }
             }
         }
@@ -256,8 +251,8 @@ impl Out<'_> {
         if unread.records.is_empty() {
             return;
         }
-        let Unread { records, stacks, names, processes, linked, .. } = unread;
-        let mut stacks = self.named(&records, stacks, processes).into_iter();
+        let Unread { records, stacks, names, linked, .. } = unread;
+        let mut stacks = self.named(&records, stacks).into_iter();
         let (now_ns, now) = (monotonic_ns(), SystemTime::now());
         for record in records {
             let (id, at) = (self.ids.give(), wall_time(record.at_ns, now_ns, now));
@@ -278,7 +273,7 @@ impl Out<'_> {
     }
 
     /// Stacks as arrays of names, from the leaf to the root.
-    fn named(&mut self, records: &[Record], stacks: Vec<Addresses>, processes: Processes) -> Vec<Value> {
+    fn named(&mut self, records: &[Record], stacks: Vec<Addresses>) -> Vec<Value> {
         if stacks.is_empty() {
             return Vec::new();
         }
@@ -287,6 +282,9 @@ impl Out<'_> {
             Field::Stack { user, .. } => Some((pid, *user)),
             Field::Value(_) => None,
         });
+        // Now that nothing is locked which a scrape waits for.
+        let mut processes = Processes::default();
+        processes.learn(sides.clone().filter_map(|(pid, user)| user.then_some(pid)));
         let samples = sides.zip(stacks).map(|((pid, user), addresses)| match user {
             true => Sample { pid, user: addresses, ..Sample::default() },
             false => Sample { kernel: addresses, ..Sample::default() },

@@ -1,6 +1,6 @@
 //! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::events::Unread;
 use super::iterate::Iterated;
 use super::poll::Poll;
 use super::traced::Traced;
-use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
+use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks, WAITING};
 use super::workloads::Matching;
 use crate::binaries::find::World;
 use crate::cli::log;
@@ -287,6 +287,14 @@ impl Running {
         }
     }
 
+    /// Processes that [`Running::attend`] found in its stacks and that nobody has looked at.
+    pub fn take_unseen(&mut self) -> HashSet<u32> {
+        match &mut self.engine {
+            Engine::Attached(a) => a.take_unseen(),
+            _ => HashSet::new(),
+        }
+    }
+
     /// What to wait for, and the single events that have come since it was last asked.
     pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
         match &mut self.engine {
@@ -388,6 +396,7 @@ impl Running {
             name: self.outline.name.clone(),
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
+            waiting: self.waits(),
             of_cluster: handed::is_handed(&self.outline.pack),
             hooks: self.hooks.iter().map(hook).collect(),
             files: self.files(),
@@ -444,6 +453,15 @@ impl Running {
         }
     }
 
+    /// Whether that is only that nothing is there yet which it hooks.
+    fn waits(&self) -> bool {
+        match &self.engine {
+            Engine::Waiting(_) => true,
+            Engine::Attached(a) => self.away().is_none() && a.waits(),
+            Engine::Iterated(_) | Engine::Off(_) | Engine::Poll(_) | Engine::Traced(_) => false,
+        }
+    }
+
     /// Its budget, while that keeps it off its hooks.
     fn away(&self) -> Option<&Budget> {
         self.budget.as_ref().filter(|budget| budget.away_until().is_some())
@@ -465,7 +483,7 @@ fn waits(draft: &Draft, target: &Target) -> bool {
 }
 
 fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Running {
-    let reason = format!("waiting: {}", refusal.reason());
+    let reason = format!("{WAITING}{}", refusal.reason());
     tracing::info!(probe = draft.outline().name, reason, "not started yet");
     let btf = btf.map(Path::to_path_buf);
     running(

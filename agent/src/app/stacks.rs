@@ -1,6 +1,6 @@
 //! Profiles of running probes: two readings of a stacks metric, the time between them, and names for what lies between.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::metrics::labels::Names;
 use crate::metrics::stacks::{self as sums, NO_FRAMES, StackSums};
 use crate::plan::{Draft, Metric};
 use crate::sources::AgentConfig;
-use crate::stacks::processes::Processes;
+use crate::stacks::processes::{Look, Processes};
 use crate::stacks::{Addresses, Profile, Resolved, Sample, Unit, symbols};
 use kstrobe_export::snapshot::{Descriptor, Moment};
 
@@ -158,13 +158,17 @@ impl Wanted {
 
     fn read(&self, names: &Mutex<Names>) -> Result<Reading, ProfileError> {
         let mut names = lock(names);
-        self.attached(|a| {
+        let (reading, unseen) = self.attached(|a| {
             let at = Moment::now();
             let sums = read(a, self.index, &self.metric.about, &mut names, at)?;
             let losses = a.loaded.maps().losses().map_err(|e| format!("cannot read what was lost: {e}"))?;
             let missed = losses.iter().filter(|(loss, _)| *loss == Loss::StackCollision).map(|(_, n)| n).sum();
-            Ok(Reading { at, born: a.born, sums, missed })
-        })
+            let unseen = a.processes.unseen(sums.keys().map(|key| key.pid).filter(|pid| *pid != 0));
+            Ok((Reading { at, born: a.born, sums, missed }, unseen))
+        })?;
+        drop(names);
+        learn(&self.probe, unseen);
+        Ok(reading)
     }
 
     /// Waits, and meanwhile looks at processes that come and go.
@@ -175,18 +179,24 @@ impl Wanted {
                 break;
             }
             std::thread::sleep(left.min(LOOK_EVERY));
-            self.attached(|a| learn(a).map_err(|e| format!("cannot read which processes have stacks: {e}")))?;
+            let failed = |e| format!("cannot read which processes have stacks: {e}");
+            learn(&self.probe, self.attached(|a| a.find_unseen().map_err(failed))?);
         }
         Ok(())
     }
 }
 
-/// Looks at processes that are new in the keys of stacks; forgets those that have none any more.
-pub(super) fn learn(a: &mut Attached) -> io::Result<()> {
-    let pids = a.loaded.maps().stack_pids()?;
-    a.processes.keep(&pids);
-    a.processes.learn(pids);
-    Ok(())
+/// Looks at processes for a probe that has stacks of them. Nothing is locked meanwhile that a scrape waits for: the kernel shows a
+/// memory map when nobody holds its lock, which a process in trouble may do for long.
+pub(super) fn learn(probe: &Mutex<Running>, unseen: HashSet<u32>) {
+    let looks: Vec<Look> = unseen.into_iter().filter_map(Look::at).collect();
+    if looks.is_empty() {
+        return;
+    }
+    // A probe that has ended meanwhile shows no stacks.
+    if let Ok(attached) = lock(probe).attached() {
+        looks.into_iter().for_each(|look| attached.processes.add(look));
+    }
 }
 
 fn read(
@@ -205,7 +215,6 @@ fn read(
     let view = a.loaded.maps().table(i).map_err(|e| said(&e))?;
     let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
     let sums = sums::read(table, cell, about, view.values, index, names, now).map_err(|e| said(&e))?;
-    a.processes.learn(sums.keys().map(|key| key.pid).filter(|pid| *pid != 0));
     Ok(sums)
 }
 

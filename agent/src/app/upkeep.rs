@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::probe::Running;
-use super::{App, lock};
+use super::{App, lock, stacks};
 use crate::binaries::find::World;
 use crate::kernel::sys::prog as sys;
 
@@ -92,7 +92,10 @@ fn attend(app: &App, probe: &Mutex<Running>, sight: &mut Sight) -> Option<Instan
     let mut names = lock(&app.names);
     let mut running = lock(probe);
     running.attend(&mut names, world, &app.telemetry);
-    running.due()
+    let (due, unseen) = (running.due(), running.take_unseen());
+    drop((running, names));
+    stacks::learn(probe, unseen);
+    due
 }
 
 /// The processes that run, looked at once for all probes that ask.

@@ -82,7 +82,7 @@ const FOLDERS: [&str; 12] = [
 
 /// Files that a user's words mean at this moment. The error says why there are none.
 pub fn named(words: &str) -> Result<Vec<File>, String> {
-    World::look().find(&Binary { path: words.to_owned(), pid: None })
+    World::look().find(&Binary { path: words.to_owned(), pid: None }).map_err(|missing| missing.to_string())
 }
 
 impl World {
@@ -134,12 +134,12 @@ impl World {
     }
 
     /// Files that the words mean, each inode once. The error says why there are none.
-    pub fn find(&self, binary: &Binary) -> Result<Vec<File>, String> {
+    pub fn find(&self, binary: &Binary) -> Result<Vec<File>, Missing> {
         let words = binary.path.as_str();
         let mut found = Found::default();
         match binary.pid {
             Some(pid) if !self.has_process(pid) => {
-                return Err(format!("there is no process {pid}"));
+                return Err(Missing::Absent(format!("there is no process {pid}")));
             }
             Some(pid) if words.starts_with('/') => self.by_path(words, Some(pid), &mut found)?,
             Some(pid) => {
@@ -165,13 +165,13 @@ impl World {
         }
         match (found.files.is_empty(), found.trouble) {
             (false, _) => Ok(found.files),
-            (true, Some(trouble)) => Err(trouble),
-            (true, None) => Err(match (words.starts_with('/'), binary.pid) {
+            (true, Some(trouble)) => Err(Missing::Trouble(trouble)),
+            (true, None) => Err(Missing::Absent(match (words.starts_with('/'), binary.pid) {
                 (true, None) => format!("there is no file {words}"),
                 (true, Some(pid)) => format!("process {pid} has no file {words}"),
                 (false, None) => format!("no program or library `{words}` is found or running"),
                 (false, Some(pid)) => format!("process {pid} has no program or library `{words}`"),
-            }),
+            })),
         }
     }
 
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// A path or a pattern of paths, below our root or that of a process.
-    fn by_path(&self, words: &str, root: Option<u32>, found: &mut Found) -> Result<(), String> {
+    fn by_path(&self, words: &str, root: Option<u32>, found: &mut Found) -> Result<(), Missing> {
         if !is_pattern(words) {
             self.add(words, root, found);
             return Ok(());
@@ -217,7 +217,7 @@ impl World {
                 true => paths.iter().flat_map(|path| self.entries(path, part, root)).take(MOST_FILES + 1).collect(),
             };
             if paths.len() > MOST_FILES {
-                return Err(format!("`{words}` fits more than {MOST_FILES} files and folders"));
+                return Err(Missing::Trouble(format!("`{words}` fits more than {MOST_FILES} files and folders")));
             }
         }
         for path in &paths {
@@ -314,6 +314,23 @@ impl World {
 
 fn shown(path: &str, root: Option<u32>) -> String {
     root.map_or_else(|| path.to_string(), |pid| format!("{path} of process {pid}"))
+}
+
+/// Why there is no file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It is not there, and may come.
+    Absent(String),
+    /// Something is in the way, which waiting does not cure.
+    Trouble(String),
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Missing::Absent(text) | Missing::Trouble(text) => f.write_str(text),
+        }
+    }
 }
 
 /// Files found so far.

@@ -25,23 +25,44 @@ struct Process {
     looks: u8,
 }
 
+/// What was seen of a process.
+#[derive(Debug)]
+pub struct Look {
+    pid: u32,
+    started: u64,
+    maps: Maps,
+}
+
+impl Look {
+    /// Reads the memory map, which takes until the process lets go of the lock on it; `None` of one that has ended.
+    pub fn at(pid: u32) -> Option<Look> {
+        let started = Stat::of(Path::new(&format!("/proc/{pid}")))?.started_ticks;
+        Some(Look { pid, started, maps: Maps::of(pid).ok()? })
+    }
+}
+
 impl Processes {
+    /// Those of `pids` to look at, each once: they are new.
+    pub fn unseen(&self, pids: impl IntoIterator<Item = u32>) -> HashSet<u32> {
+        let is_new = |pid: &u32| self.known.get(pid).is_none_or(|process| process.looks < LOOKS);
+        pids.into_iter().filter(is_new).collect()
+    }
+
     /// Looks at processes that are new. Those that have ended already stay unknown.
     pub fn learn(&mut self, pids: impl IntoIterator<Item = u32>) {
-        for pid in pids {
-            if self.known.get(&pid).is_none_or(|process| process.looks < LOOKS) {
-                self.look(pid);
-            }
-        }
+        let looks = self.unseen(pids).into_iter().filter_map(Look::at);
+        looks.for_each(|look| self.add(look));
     }
 
     /// Looks at a process again, for files it has mapped since.
     pub fn refresh(&mut self, pid: u32) {
-        self.look(pid);
+        if let Some(look) = Look::at(pid) {
+            self.add(look);
+        }
     }
 
-    fn look(&mut self, pid: u32) {
-        let (Some(started), Ok(maps)) = (started(pid), Maps::of(pid)) else { return };
+    /// Adds what was seen.
+    pub fn add(&mut self, Look { pid, started, maps }: Look) {
         let process = self.known.entry(pid).or_insert_with(|| Process { started, ..Process::default() });
         if process.started != started {
             // Another process has the id by now. Addresses may be of either; those that come are of this one.
@@ -83,10 +104,6 @@ impl Process {
             self.maps.remove(0);
         }
     }
-}
-
-fn started(pid: u32) -> Option<u64> {
-    Some(Stat::of(Path::new(&format!("/proc/{pid}")))?.started_ticks)
 }
 
 #[cfg(test)]
