@@ -17,18 +17,26 @@ use std::sync::atomic::Ordering::Relaxed;
 type Variation = (&'static str, fn(&mut Target));
 
 /// What a kernel may lack, or have in plenty.
-const VARIATIONS: [Variation; 9] = [
+const VARIATIONS: [Variation; 10] = [
     ("this kernel", |_| {}),
     ("no tp_btf", |t| t.abilities.tp_btf = no()),
     ("no rdonly_cast", |t| t.abilities.rdonly_cast = no()),
     ("no task storage", |t| t.abilities.task_storage = no()),
     ("no task pointer", |t| t.abilities.current_task_btf = no()),
     ("no mmap", |t| t.abilities.mmapable = no()),
+    ("no ring buffer", |t| t.abilities.ringbuf = no()),
     ("none of them", |t| {
         let a = &mut t.abilities;
-        [&mut a.tp_btf, &mut a.rdonly_cast, &mut a.task_storage, &mut a.current_task_btf, &mut a.mmapable]
-            .into_iter()
-            .for_each(|ability| *ability = no());
+        [
+            &mut a.tp_btf,
+            &mut a.rdonly_cast,
+            &mut a.task_storage,
+            &mut a.current_task_btf,
+            &mut a.mmapable,
+            &mut a.ringbuf,
+        ]
+        .into_iter()
+        .for_each(|ability| *ability = no());
     }),
     ("256 CPUs", |t| t.cpus = 256),
     ("4096 CPUs without tp_btf", |t| {
