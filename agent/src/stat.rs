@@ -17,7 +17,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Of the process with this folder in /proc; `None` when it is gone.
+    /// Of the process with this folder in /proc; `None` when it is gone or nothing that we know.
     pub fn of(process: &Path) -> Option<Stat> {
         // A name is bytes.
         Stat::parse(&String::from_utf8_lossy(&fs::read(process.join("stat")).ok()?))

@@ -86,8 +86,13 @@ const NO_TRACEFS: [&str; 6] = [
 fn root_without_tracefs_what_needs_no_argument_names_runs() {
     let of_files = "probe: opens\nsummary: Opened files.\nat: tracepoint:fs:do_sys_open\n\
                     metrics:\n  opens_total: { type: counter }\n";
-    let setup = Setup { packs: &DEFAULT_PACKS, probes: &[("opens", of_files)], under: &NO_TRACEFS, ..Setup::default() };
-    let agent = setup.start();
+    let of_library = "probe: library\nsummary: Of a library that is not there.\nat: uprobe:libkstrobe-none:f\n\
+                      metrics:\n  library_total: { type: counter }\n";
+    let probes = [("opens", of_files), ("library", of_library)];
+    let agent = Setup { packs: &DEFAULT_PACKS, probes: &probes, under: &NO_TRACEFS, ..Setup::default() }.start();
+    // Whether it runs somewhere is not known without the right to look. Before Linux 6.6 uprobes take more anyway.
+    let line = readiness(&agent, "library");
+    assert!(line.contains("CAP_SYS_PTRACE") || line.contains("CAP_SYS_ADMIN"), "{line}");
     for probe in ["recvfrom", "tcp_backlog", "opens"] {
         let line = readiness(&agent, probe);
         assert!(line.contains("tracefs"), "{line}");

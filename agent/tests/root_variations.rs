@@ -132,7 +132,7 @@ fn root_shipped_probes_load_whatever_the_kernel_lacks() {
 #[test]
 #[ignore = "needs root"]
 fn root_rare_shapes_load_whatever_the_kernel_lacks() {
-    all_load(parsed("shapes.yaml", shapes::YAML), 10);
+    all_load(parsed("shapes.yaml", shapes::YAML), 16);
 }
 
 /// A program at `softirq_entry`, whose only argument is a number that the test chooses: here a descriptor.

@@ -192,13 +192,8 @@ impl Attached {
     /// Why it is not hooked wherever it should be; empty when it is.
     pub fn reason(&self) -> String {
         let files = self.user.as_ref().map(UserHooks::reason).unwrap_or_default();
-        let parts = [self.cpus_failure.clone(), files];
+        let parts = [files, self.cpus_failure.clone()];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
-    }
-
-    /// Whether that is only that nothing is there yet which it hooks.
-    pub fn waits(&self) -> bool {
-        self.cpus_failure.is_empty() && self.user.as_ref().is_some_and(UserHooks::waits)
     }
 
     /// Its hooks in files.

@@ -17,7 +17,7 @@ use super::events::Unread;
 use super::iterate::Iterated;
 use super::poll::Poll;
 use super::traced::Traced;
-use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks, WAITING};
+use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
 use super::workloads::Matching;
 use crate::binaries::find::World;
 use crate::cli::log;
@@ -396,7 +396,6 @@ impl Running {
             name: self.outline.name.clone(),
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
-            waiting: self.waits(),
             of_cluster: handed::is_handed(&self.outline.pack),
             hooks: self.hooks.iter().map(hook).collect(),
             files: self.files(),
@@ -453,15 +452,6 @@ impl Running {
         }
     }
 
-    /// Whether that is only that nothing is there yet which it hooks.
-    fn waits(&self) -> bool {
-        match &self.engine {
-            Engine::Waiting(_) => true,
-            Engine::Attached(a) => self.away().is_none() && a.waits(),
-            Engine::Iterated(_) | Engine::Off(_) | Engine::Poll(_) | Engine::Traced(_) => false,
-        }
-    }
-
     /// Its budget, while that keeps it off its hooks.
     fn away(&self) -> Option<&Budget> {
         self.budget.as_ref().filter(|budget| budget.away_until().is_some())
@@ -483,7 +473,7 @@ fn waits(draft: &Draft, target: &Target) -> bool {
 }
 
 fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Running {
-    let reason = format!("{WAITING}{}", refusal.reason());
+    let reason = format!("waiting: {}", refusal.reason());
     tracing::info!(probe = draft.outline().name, reason, "not started yet");
     let btf = btf.map(Path::to_path_buf);
     running(

@@ -189,13 +189,12 @@ impl Wanted {
 /// Looks at processes for a probe that has stacks of them. Nothing is locked meanwhile that a scrape waits for: the kernel shows a
 /// memory map when nobody holds its lock, which a process in trouble may do for long.
 pub(super) fn learn(probe: &Mutex<Running>, unseen: HashSet<u32>) {
-    let looks: Vec<Look> = unseen.into_iter().filter_map(Look::at).collect();
-    if looks.is_empty() {
-        return;
-    }
-    // A probe that has ended meanwhile shows no stacks.
-    if let Ok(attached) = lock(probe).attached() {
-        looks.into_iter().for_each(|look| attached.processes.add(look));
+    for look in unseen.into_iter().filter_map(Look::at) {
+        // A probe that has ended meanwhile shows no stacks.
+        match lock(probe).attached() {
+            Ok(attached) => attached.processes.add(look),
+            Err(_) => return,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::typed::Attach;
 
 use crate::binaries::file::FileId;
-use crate::binaries::find::{Missing, World};
+use crate::binaries::find::World;
 use crate::binaries::{self, File};
 use crate::kernel::load::Loaded;
 use crate::kernel::uprobe;
@@ -16,9 +16,6 @@ use crate::kernel::uprobe;
 /// Time between two looks for files. With the second that upkeep uses one look at the processes, what starts is hooked within
 /// ten seconds.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(9);
-
-/// What reasons begin with that call for nothing to be done. Alerts leave out such values of the label `reason`.
-pub(super) const WAITING: &str = "waiting: ";
 
 /// All of a probe's programs that are hooked into files.
 pub(super) struct UserHooks {
@@ -37,7 +34,7 @@ struct UserHook {
     /// the probe is for them.
     passed: Vec<(FileId, Option<String>)>,
     /// Why no file was found at the last look.
-    none: Option<Missing>,
+    none: Option<String>,
 }
 
 /// A file that is hooked.
@@ -114,29 +111,20 @@ impl UserHooks {
         self.look(loaded, world)
     }
 
-    /// Why something of the probe is hooked nowhere; empty when all is. What is in the way comes before what is waited for.
+    /// Why something of the probe is hooked nowhere; empty when all is.
     pub fn reason(&self) -> String {
-        let (waiting, refused): (Vec<_>, Vec<_>) = self.unhooked().partition(|hook| hook.waits());
         let mut reasons: Vec<String> = Vec::new();
-        for reason in refused.into_iter().chain(waiting).map(UserHook::reason) {
-            if !reasons.contains(&reason) {
-                reasons.push(reason);
+        for hook in self.hooks.iter().filter(|h| h.files.is_empty()) {
+            // Programs for the other ways in which a probe point's arguments may lie: one of them is enough.
+            let sibling = |other: &&UserHook| !other.files.is_empty() && is_same_point(&other.attach, &hook.attach);
+            if self.hooks.iter().find(sibling).is_none() {
+                let reason = hook.reason();
+                if !reasons.contains(&reason) {
+                    reasons.push(reason);
+                }
             }
         }
         reasons.join("; ")
-    }
-
-    /// Whether nothing is in the way of what is hooked nowhere: its file has not come yet.
-    pub fn waits(&self) -> bool {
-        self.unhooked().next().is_some() && self.unhooked().all(UserHook::waits)
-    }
-
-    fn unhooked(&self) -> impl Iterator<Item = &UserHook> {
-        // Programs for the other ways in which a probe point's arguments may lie: one of them is enough.
-        let hooked = |hook: &UserHook| {
-            self.hooks.iter().any(|other| !other.files.is_empty() && is_same_point(&other.attach, &hook.attach))
-        };
-        self.hooks.iter().filter(move |hook| hook.files.is_empty() && !hooked(hook))
     }
 
     /// Each hooked file with the number of places, and each that cannot be hooked with the reason.
@@ -179,24 +167,11 @@ impl UserHook {
     }
 
     fn reason(&self) -> String {
-        match (&self.none, self.refused()) {
-            (Some(Missing::Absent(none)), _) => format!("{WAITING}{none}"),
-            (Some(Missing::Trouble(why)), _) => why.clone(),
-            (None, Some(why)) => why.to_owned(),
-            (None, None) => format!("{WAITING}no file was looked for yet"),
+        match (&self.none, self.passed.iter().find_map(|(_, why)| why.as_ref())) {
+            (Some(none), _) => format!("waiting: {none}"),
+            (None, Some(why)) => why.clone(),
+            (None, None) => "waiting for a file to hook".into(),
         }
-    }
-
-    /// Whether its file has not come yet, so that there is nothing to do about it.
-    fn waits(&self) -> bool {
-        match &self.none {
-            Some(missing) => matches!(missing, Missing::Absent(_)),
-            None => self.refused().is_none(),
-        }
-    }
-
-    fn refused(&self) -> Option<&str> {
-        self.passed.iter().find_map(|(_, why)| why.as_deref())
     }
 
     fn look(&mut self, loaded: &Loaded, world: &World, all: &[Attach]) -> Vec<News> {

@@ -4,6 +4,7 @@
 use kstrobe_ebpf::program::Binary;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub struct World {
     /// All processes, each with the code that it has mapped, which is read when it is first asked for: the kernel takes some
     /// microseconds per mapping.
     processes: Vec<(Process, OnceLock<Vec<Code>>)>,
+    /// We lack the right to look into some.
+    closed: bool,
 }
 
 /// A process as it was at a moment. One that is the same at another moment has mapped nothing in between.
@@ -82,11 +85,11 @@ const FOLDERS: [&str; 12] = [
 
 /// Files that a user's words mean at this moment. The error says why there are none.
 pub fn named(words: &str) -> Result<Vec<File>, String> {
-    World::look().find(&Binary { path: words.to_owned(), pid: None }).map_err(|missing| missing.to_string())
+    World::look().find(&Binary { path: words.to_owned(), pid: None })
 }
 
 impl World {
-    /// Looks at all processes. What may not be seen of one is not there.
+    /// Looks at all processes. One that may not be looked into is left out, which is said where nothing is found.
     pub fn look() -> World {
         World::look_at(Path::new("/proc"))
     }
@@ -105,13 +108,20 @@ impl World {
     }
 
     fn look_at(proc: &Path) -> World {
-        let ours = root_id(&proc.join("self"));
+        let ours = root_id(&proc.join("self")).ok();
         let mut world = World { proc: proc.into(), ..World::default() };
         let mut known = BTreeSet::new();
         for entry in fs::read_dir(proc).into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
             let folder = entry.path();
-            let Some(id) = root_id(&folder) else { continue };
+            let id = match root_id(&folder) {
+                Ok(id) => id,
+                // One that has ended meanwhile is not there.
+                Err(error) => {
+                    world.closed |= error.kind() == io::ErrorKind::PermissionDenied;
+                    continue;
+                }
+            };
             let root = if Some(&id) == ours.as_ref() {
                 None
             } else if let Some(known) = world.roots.iter().find(|r| r.id == id) {
@@ -134,12 +144,12 @@ impl World {
     }
 
     /// Files that the words mean, each inode once. The error says why there are none.
-    pub fn find(&self, binary: &Binary) -> Result<Vec<File>, Missing> {
+    pub fn find(&self, binary: &Binary) -> Result<Vec<File>, String> {
         let words = binary.path.as_str();
         let mut found = Found::default();
         match binary.pid {
             Some(pid) if !self.has_process(pid) => {
-                return Err(Missing::Absent(format!("there is no process {pid}")));
+                return Err(format!("there is no process {pid}"));
             }
             Some(pid) if words.starts_with('/') => self.by_path(words, Some(pid), &mut found)?,
             Some(pid) => {
@@ -165,14 +175,20 @@ impl World {
         }
         match (found.files.is_empty(), found.trouble) {
             (false, _) => Ok(found.files),
-            (true, Some(trouble)) => Err(Missing::Trouble(trouble)),
-            (true, None) => Err(Missing::Absent(match (words.starts_with('/'), binary.pid) {
-                (true, None) => format!("there is no file {words}"),
-                (true, Some(pid)) => format!("process {pid} has no file {words}"),
-                (false, None) => format!("no program or library `{words}` is found or running"),
-                (false, Some(pid)) => format!("process {pid} has no program or library `{words}`"),
-            })),
+            (true, Some(trouble)) => Err(trouble),
+            (true, None) => Err(self.nothing(words, binary.pid)),
         }
+    }
+
+    fn nothing(&self, words: &str, pid: Option<u32>) -> String {
+        let why = match (words.starts_with('/'), pid) {
+            (true, None) => format!("there is no file {words}"),
+            (true, Some(pid)) => format!("process {pid} has no file {words}"),
+            (false, None) => format!("no program or library `{words}` is found or running"),
+            (false, Some(pid)) => format!("process {pid} has no program or library `{words}`"),
+        };
+        let closed = if self.closed { "; some processes cannot be looked into: that takes CAP_SYS_PTRACE" } else { "" };
+        why + closed
     }
 
     /// Whether there is such a process.
@@ -205,7 +221,7 @@ impl World {
     }
 
     /// A path or a pattern of paths, below our root or that of a process.
-    fn by_path(&self, words: &str, root: Option<u32>, found: &mut Found) -> Result<(), Missing> {
+    fn by_path(&self, words: &str, root: Option<u32>, found: &mut Found) -> Result<(), String> {
         if !is_pattern(words) {
             self.add(words, root, found);
             return Ok(());
@@ -217,7 +233,7 @@ impl World {
                 true => paths.iter().flat_map(|path| self.entries(path, part, root)).take(MOST_FILES + 1).collect(),
             };
             if paths.len() > MOST_FILES {
-                return Err(Missing::Trouble(format!("`{words}` fits more than {MOST_FILES} files and folders")));
+                return Err(format!("`{words}` fits more than {MOST_FILES} files and folders"));
             }
         }
         for path in &paths {
@@ -316,23 +332,6 @@ fn shown(path: &str, root: Option<u32>) -> String {
     root.map_or_else(|| path.to_string(), |pid| format!("{path} of process {pid}"))
 }
 
-/// Why there is no file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// It is not there, and may come.
-    Absent(String),
-    /// Something is in the way, which waiting does not cure.
-    Trouble(String),
-}
-
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Missing::Absent(text) | Missing::Trouble(text) => f.write_str(text),
-        }
-    }
-}
-
 /// Files found so far.
 #[derive(Default)]
 struct Found {
@@ -361,10 +360,10 @@ impl Found {
     }
 }
 
-fn root_id(process: &Path) -> Option<RootId> {
-    let namespace = fs::read_link(process.join("ns/mnt")).ok()?.to_string_lossy().into_owned();
-    let root = fs::metadata(process.join("root")).ok()?;
-    Some((namespace, root.dev(), root.ino()))
+fn root_id(process: &Path) -> io::Result<RootId> {
+    let namespace = fs::read_link(process.join("ns/mnt"))?.to_string_lossy().into_owned();
+    let root = fs::metadata(process.join("root"))?;
+    Ok((namespace, root.dev(), root.ino()))
 }
 
 /// Whether a file of this name is meant: `libc` means `libc`, `libc.so.6` and `libc-2.31.so`, but not `libcrypt.so.1`.

@@ -38,17 +38,14 @@ pub fn landing(version: &str, telemetry_path: &str) -> String {
 }
 
 /// `/readyz`: whether every probe is attached, and a line for each that is not and for each mistake in a file. A probe that
-/// its budget holds back has a line too, but takes nothing from readiness: the agent does what it should. Neither does one that
-/// waits for what it hooks, which is not on every node, nor one that the cluster asks for: what one node's kernel lacks must not
-/// stop a rollout, and its object says so.
+/// its budget holds back has a line too, but takes nothing from readiness: the agent does what it should. Neither does one that the
+/// cluster asks for: what one node's kernel lacks must not stop a rollout, and its object says so.
 pub fn readiness(status: &Status) -> (bool, String) {
     let probes = &status.probes;
     let missing = probes.iter().filter(|probe| !probe.attached && probe.throttled.is_empty());
-    let (waiting, missing): (Vec<&ProbeStatus>, Vec<&ProbeStatus>) = missing.partition(|probe| probe.waiting);
-    let (of_cluster, missing): (Vec<_>, Vec<_>) = missing.into_iter().partition(|probe| probe.of_cluster);
+    let (of_cluster, missing): (Vec<&ProbeStatus>, Vec<&ProbeStatus>) = missing.partition(|probe| probe.of_cluster);
     let throttled = probes.iter().filter(|probe| !probe.throttled.is_empty());
     let throttled: String = throttled.map(|probe| format!("{}: {}\n", probe.name, probe.throttled)).collect();
-    let waiting: String = waiting.into_iter().map(line).collect();
     let of_cluster: String = of_cluster.into_iter().map(line).collect();
     let mistakes = match status.mistakes.len() {
         0 => String::new(),
@@ -58,14 +55,12 @@ pub fn readiness(status: &Status) -> (bool, String) {
     if missing.is_empty() && mistakes.is_empty() {
         let held = if throttled.is_empty() { "" } else { ", not all with all their events" };
         let away = if of_cluster.is_empty() { "" } else { ", but for these of the cluster" };
-        let later = if waiting.is_empty() { "" } else { ", but for these that wait for what they hook" };
-        let head = format!("ready: {} probes attached{held}{away}{later}\n", probes.len());
-        return (true, head + &of_cluster + &waiting + &throttled + &refused(status));
+        let head = format!("ready: {} probes attached{held}{away}\n", probes.len());
+        return (true, head + &of_cluster + &throttled + &refused(status));
     }
     let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
     missing.into_iter().for_each(|probe| text.push_str(&line(probe)));
     text.push_str(&of_cluster);
-    text.push_str(&waiting);
     for mistake in &status.mistakes {
         text.push_str(&format!("{}\n", mistake.replace('\n', " ")));
     }

@@ -80,9 +80,6 @@ pub struct ProbeStatus {
     /// Why not, empty when it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Whether the reason is only that nothing is there yet which it hooks, such as a server that is not installed.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub waiting: bool,
     /// What its overhead budget holds back, and why; empty when nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub throttled: String,

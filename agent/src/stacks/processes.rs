@@ -4,6 +4,7 @@ use super::maps::{Mapping, Maps};
 use crate::stat::Stat;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::time::Instant;
 
 /// A new process often replaces its memory map soon, by execve(2) and its dynamic loader: it is looked at again.
 const LOOKS: u8 = 3;
@@ -23,12 +24,15 @@ struct Process {
     /// The newest last.
     maps: Vec<Maps>,
     looks: u8,
+    /// When the last look began.
+    looked: Option<Instant>,
 }
 
 /// What was seen of a process.
 #[derive(Debug)]
 pub struct Look {
     pid: u32,
+    began: Instant,
     started: u64,
     maps: Maps,
 }
@@ -36,8 +40,9 @@ pub struct Look {
 impl Look {
     /// Reads the memory map, which takes until the process lets go of the lock on it; `None` of one that has ended.
     pub fn at(pid: u32) -> Option<Look> {
+        let began = Instant::now();
         let started = Stat::of(Path::new(&format!("/proc/{pid}")))?.started_ticks;
-        Some(Look { pid, started, maps: Maps::of(pid).ok()? })
+        Some(Look { pid, began, started, maps: Maps::of(pid).ok()? })
     }
 }
 
@@ -61,9 +66,13 @@ impl Processes {
         }
     }
 
-    /// Adds what was seen.
-    pub fn add(&mut self, Look { pid, started, maps }: Look) {
+    /// Adds what was seen, unless a later look was added before: it may have taken less time.
+    pub fn add(&mut self, Look { pid, began, started, maps }: Look) {
         let process = self.known.entry(pid).or_insert_with(|| Process { started, ..Process::default() });
+        if process.looked.is_some_and(|looked| looked > began) {
+            return;
+        }
+        process.looked = Some(began);
         if process.started != started {
             // Another process has the id by now. Addresses may be of either; those that come are of this one.
             (process.started, process.looks) = (started, 0);
@@ -153,6 +162,18 @@ mod tests {
         assert_eq!(processes.known.len(), 1);
         processes.keep(&HashSet::new());
         assert_eq!(processes, Processes::default());
+    }
+
+    #[test]
+    fn a_look_that_took_long_does_not_take_the_place_of_a_later_one() {
+        let pid = std::process::id();
+        let mut processes = Processes::default();
+        let look = |path: &str| Look { maps: maps(&[(0x1000, path)]), ..Look::at(pid).unwrap() };
+        let (slow, quick) = (look("/bin/before"), look("/bin/after"));
+        processes.add(quick);
+        processes.add(slow);
+        assert_eq!(processes.find(pid, 0x1800).map(|m| m.path.as_str()), Some("/bin/after"));
+        assert_eq!(processes.known[&pid].looks, 1);
     }
 
     #[test]

@@ -46,10 +46,7 @@ impl Drop for Folder {
 }
 
 fn find(world: &World, path: &str, pid: Option<u32>) -> Result<Vec<String>, String> {
-    let files = world.find(&Binary { path: path.into(), pid }).map_err(|missing| match missing {
-        Missing::Absent(text) => text,
-        Missing::Trouble(text) => format!("trouble: {text}"),
-    })?;
+    let files = world.find(&Binary { path: path.into(), pid })?;
     Ok(files.into_iter().map(|f| f.shown).collect())
 }
 
@@ -69,7 +66,7 @@ fn a_path_a_link_and_a_pattern() {
     let none = folder.path("opt/17/bin/db");
     assert_eq!(find(&world, &none, None).unwrap_err(), format!("there is no file {none}"));
     let dir = folder.path("opt");
-    assert_eq!(find(&world, &dir, None).unwrap_err(), format!("trouble: {dir} is no regular file"));
+    assert_eq!(find(&world, &dir, None).unwrap_err(), format!("{dir} is no regular file"));
     assert_eq!(
         find(&world, "no-such-program", None).unwrap_err(),
         "no program or library `no-such-program` is found or running"
@@ -84,7 +81,7 @@ fn a_pattern_that_fits_too_much_is_refused() {
     }
     let pattern = folder.path("f*");
     let why = find(&World::default(), &pattern, None).unwrap_err();
-    assert_eq!(why, format!("trouble: `{pattern}` fits more than 64 files and folders"));
+    assert_eq!(why, format!("`{pattern}` fits more than 64 files and folders"));
 }
 
 #[test]

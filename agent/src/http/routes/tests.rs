@@ -127,18 +127,6 @@ fn what_the_cluster_asks_for_and_the_kernel_lacks_is_told_and_takes_nothing_from
 }
 
 #[test]
-fn what_waits_for_a_program_is_told_and_takes_nothing_from_readiness() {
-    let waiting = || ProbeStatus { waiting: true, ..probe("queries", "waiting: there is no file /usr/bin/db") };
-    let (head, body) = Server::start(endpoints(vec![probe("softirq", ""), waiting()])).text("/readyz");
-    assert!(head.starts_with("http/1.1 200"), "{head}");
-    let line = "queries: waiting: there is no file /usr/bin/db\n";
-    assert_eq!(body, format!("ready: 2 probes attached, but for these that wait for what they hook\n{line}"));
-    let (head, body) = Server::start(endpoints(vec![probe("tcp", "no BTF"), waiting()])).text("/readyz");
-    assert!(head.starts_with("http/1.1 503"), "{head}");
-    assert_eq!(body, format!("not ready: 1 of 2 probes not attached\ntcp: no BTF\n{line}"));
-}
-
-#[test]
 fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached() {
     let mistakes = |n: usize| vec!["x.yaml:2:4: a probe has no key `sumary`".to_owned(); n];
     let server = |n| {

@@ -224,7 +224,7 @@ fn lock(tracefs: &Tracefs, path: &str, how: FlockArg) -> io::Result<Flock<OwnedF
 fn start_ticks() -> io::Result<u64> {
     let stat = Stat::of(Path::new("/proc/self"));
     stat.map(|stat| stat.started_ticks)
-        .ok_or_else(|| io::Error::other("/proc/self/stat has another form than expected"))
+        .ok_or_else(|| io::Error::other("/proc/self/stat cannot be read, or has another form than expected"))
 }
 
 /// The same kind of error in words.
