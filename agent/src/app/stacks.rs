@@ -213,8 +213,7 @@ fn read(
     let said = |e: &dyn std::fmt::Display| format!("cannot read table {i}: {e}");
     let view = a.loaded.maps().table(i).map_err(|e| said(&e))?;
     let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
-    let sums = sums::read(table, cell, about, view.values, index, names, now).map_err(|e| said(&e))?;
-    Ok(sums)
+    sums::read(table, cell, about, view.values, index, names, now).map_err(|e| said(&e))
 }
 
 /// Sums with addresses instead of ids, and the processes these are of.
