@@ -11,6 +11,7 @@ pub mod http;
 pub mod kernel;
 pub mod kubernetes;
 pub mod logging;
+pub mod memory;
 pub mod metrics;
 pub mod neighbours;
 pub mod objects;

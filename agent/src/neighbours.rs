@@ -1,30 +1,25 @@
 //! The other agents of the cluster: alerts about their nodes are handed on to them.
 
-use crate::http::TOKEN_HEADER;
 use crate::kubernetes::{self, variable};
+use crate::rules::alerts::Alert;
 use crate::sources::AgentConfig;
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Limited};
-use kstrobe_fleet::course::Trouble;
-use kstrobe_fleet::route::{self, FORWARDED, Me, Route};
-use kstrobe_fleet::run::explain;
+use kstrobe_fleet::route::{self, Me, Route};
 use kstrobe_fleet::target::{AGENTS, Pod};
-use kstrobe_kube::config::{Auth, Impersonate};
-use kstrobe_kube::{Client, Config};
+use kstrobe_kube::Client;
+use kstrobe_kube::custom::capture::of_alert;
+use kstrobe_kube::custom::{self, CAPTURES};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 /// How long a list of agents is good for, and how long that there is none to be had.
 const FRESH: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
-/// For another agent's answer: Alertmanager waits ten seconds for ours.
+/// For the API server's answer: Alertmanager waits ten seconds for ours.
 const LIMIT: Duration = Duration::from_secs(5);
-/// An answer has a line for each alert.
-const MOST_ANSWER_BYTES: usize = 1 << 20;
+/// Characters of a name or a fingerprint that an object takes.
+const MAX_TEXT: usize = 253;
 
 /// All agents, or why nobody knows them.
 type Agents = Result<Arc<Vec<Pod>>, String>;
@@ -34,15 +29,15 @@ pub struct Neighbours {
     client: Client,
     namespace: String,
     me: Me,
-    port: u16,
-    https: bool,
+    /// Whether agents follow `Capture` objects.
+    objects: bool,
     known: Mutex<Option<(Instant, Agents)>>,
 }
 
 impl Neighbours {
-    /// Those in the namespace of the agent's own pod, which listen on the same port and as it does. `None` outside of a cluster:
-    /// where nobody says which node this is.
-    pub fn find(agent: &AgentConfig, port: u16, https: bool) -> Option<Arc<Neighbours>> {
+    /// Those in the namespace of the agent's own pod. `objects` says whether this agent follows `Capture` objects, as all of a
+    /// DaemonSet do or none. `None` outside of a cluster: where nothing says which node this is.
+    pub fn find(agent: &AgentConfig, objects: bool) -> Option<Arc<Neighbours>> {
         let node = kubernetes::node(&agent.kubernetes)?;
         let config = kubernetes::config(&agent.kubernetes);
         let config =
@@ -56,12 +51,12 @@ impl Neighbours {
             names: variable("POD_NAME").into_iter().collect(),
             addresses: [variable("POD_IP"), variable("NODE_IP")].into_iter().flatten().collect(),
         };
-        Some(Arc::new(Neighbours::new(client, &namespace, me, port, https)))
+        Some(Arc::new(Neighbours::new(client, &namespace, me, objects)))
     }
 
     /// Those in a namespace.
-    pub fn new(client: Client, namespace: &str, me: Me, port: u16, https: bool) -> Neighbours {
-        Neighbours { client, namespace: namespace.to_owned(), me, port, https, known: Mutex::new(None) }
+    pub fn new(client: Client, namespace: &str, me: Me, objects: bool) -> Neighbours {
+        Neighbours { client, namespace: namespace.to_owned(), me, objects, known: Mutex::new(None) }
     }
 
     /// Whether an alert with these labels belongs to this agent whatever others there are: it is named, or nobody is.
@@ -91,53 +86,52 @@ impl Neighbours {
         agents
     }
 
-    /// Posts alerts to another agent, with the credentials that they came with. It does not hand them on again.
-    pub async fn hand_on(&self, to: &Pod, came_with: &HeaderMap, body: Bytes) -> Result<Value, String> {
-        let address = to.addresses.iter().find_map(|text| text.parse::<IpAddr>().ok());
-        let address = address.ok_or_else(|| format!("the agent {} has no address", to.full_name()))?;
-        let mut headers = HeaderMap::new();
-        for name in [header::AUTHORIZATION, HeaderName::from_static(TOKEN_HEADER)] {
-            if let Some(value) = came_with.get(&name) {
-                headers.insert(name, value.clone());
-            }
+    /// Has the agent of a node hear of an alert, by an object that only the API server and that agent see: no credential of
+    /// who sent the alert leaves this process.
+    pub async fn hand_on(&self, to: &Pod, alert: &Alert) -> Result<Handed, NotHanded> {
+        let text = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
+        let alert = custom::Alert {
+            name: text(alert.name()),
+            rule: alert.rule().map(text),
+            fingerprint: text(&alert.fingerprint),
+            starts_at: text(&alert.starts_at),
+        };
+        if !self.objects {
+            let why =
+                "agents hear of one another's alerts by `Capture` objects, which are off (`customResources.enabled`)";
+            return Err(NotHanded::NoObjects(why.to_owned()));
         }
-        headers.insert(FORWARDED, HeaderValue::from_static("1"));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let client = self.direct(SocketAddr::new(address, self.port))?;
-        let asking = async {
-            let answer = client.send(Method::POST, "/api/v1/captures/alertmanager", headers, body).await;
-            let answer = answer.map_err(|error| error.to_string())?;
-            let status = answer.status();
-            let body =
-                Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect().await.map_err(|e| e.to_string())?;
-            read(status, &body.to_bytes())
-        };
-        tokio::time::timeout(LIMIT, asking).await.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")))
-    }
-
-    /// A client of one agent. Its certificate is not looked at, as the API server looks at none of a pod.
-    fn direct(&self, address: SocketAddr) -> Result<Client, String> {
-        let scheme = if self.https { "https" } else { "http" };
-        let server: Uri = format!("{scheme}://{address}").parse().map_err(|_| format!("{address} is no address"))?;
-        let config = Config {
-            server,
-            ca: None,
-            insecure: true,
-            server_name: None,
-            identity: None,
-            auth: Auth::None,
-            impersonate: Impersonate::default(),
-            namespace: String::new(),
-            timeout: LIMIT,
-        };
-        kubernetes::client(config).map_err(|error| error.to_string())
+        let object = of_alert(&alert, &self.namespace, &to.node, (&to.name, &to.uid));
+        let path = CAPTURES.all(Some(&self.namespace));
+        let making = tokio::time::timeout(LIMIT, self.client.create::<Value>(&path, &object));
+        let name = format!("{}/{}", self.namespace, alert.object_name());
+        match making.await {
+            Ok(Ok(_)) => Ok(Handed::New(name)),
+            // Alertmanager posts an alert again and again, to whichever agent: there is one object of it.
+            Ok(Err(error)) if error.is(409) => Ok(Handed::Before(name)),
+            Ok(Err(error)) if error.is(404) => Err(NotHanded::NoObjects(format!(
+                "the cluster has no `Capture` objects, by which agents hear of one another's alerts: {error}"
+            ))),
+            Ok(Err(error)) => Err(NotHanded::Failed(error.to_string())),
+            Err(_) => Err(NotHanded::Failed(format!("the API server does not answer within {LIMIT:?}"))),
+        }
     }
 }
 
-fn read(status: StatusCode, body: &[u8]) -> Result<Value, String> {
-    if !status.is_success() {
-        let Trouble { text, .. } = explain(status, body);
-        return Err(text);
-    }
-    serde_json::from_slice(body).map_err(|error| format!("no answer of an agent: {error}"))
+/// The object by which another agent hears of an alert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// It was made now; its namespace and name.
+    New(String),
+    /// It was there.
+    Before(String),
+}
+
+/// Why another agent does not hear of an alert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotHanded {
+    /// There are no such objects here.
+    NoObjects(String),
+    /// The object could not be made.
+    Failed(String),
 }

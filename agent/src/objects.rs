@@ -4,15 +4,18 @@
 //! the objects' status. An agent that was started again knows nothing of what it had, and says so.
 
 use crate::capture::asked;
-use crate::capture::service::Service;
+use crate::capture::audit;
+use crate::capture::service::{Refusal, Service};
 use crate::capture::store::{Id, State, Trigger};
-use kstrobe_kube::custom::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step};
+use crate::rules::alerts::{Alert, Notification, RULE};
+use crate::rules::desk::{Desk, Outcome};
+use kstrobe_kube::custom::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step, Work};
 use kstrobe_kube::custom::{self, CAPTURES, Kind, Me, Reporter, Reports};
 use kstrobe_kube::pods::{self, NodePod};
 use kstrobe_kube::watch::backoff::Backoff;
 use kstrobe_kube::watch::{Change, follow};
 use kstrobe_kube::{Client, Counters, Error};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -32,7 +35,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const WAITING: usize = 64;
 
 /// The captures of the agent, when it takes any.
-pub type Captures = Box<dyn Fn() -> Option<Arc<Service>> + Send + Sync>;
+pub type Captures = Box<dyn Fn() -> Option<Arc<Desk>> + Send + Sync>;
 
 /// Who follows the objects.
 pub struct Objects {
@@ -52,8 +55,18 @@ pub struct Objects {
 enum Own {
     /// It has a capture, and stood like this when it was last seen.
     Has(Id, NodeCapture),
+    /// It waits until the node has room for it; not asked for before this time.
+    Waits(NodeCapture, Instant),
     /// It has none.
     Ended(NodeCapture),
+}
+
+impl Own {
+    fn entry(&self) -> &NodeCapture {
+        match self {
+            Own::Has(_, entry) | Own::Waits(entry, _) | Own::Ended(entry) => entry,
+        }
+    }
 }
 
 /// What is known.
@@ -65,6 +78,8 @@ struct Known {
     labels: Asked<BTreeMap<String, String>>,
     pods: Asked<Vec<NodePod>>,
     reports: Reports,
+    /// Objects that could not be removed are not tried again before then.
+    remove: Option<Instant>,
 }
 
 /// What the API server said, and how long that is good for.
@@ -109,6 +124,7 @@ pub async fn run(objects: Objects) {
             labels: Asked::never(),
             pods: Asked::never(),
             reports: Reports::new(reporter),
+            remove: None,
         };
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -143,14 +159,15 @@ impl Objects {
         if !known.synced {
             return;
         }
-        let service = (self.captures)();
+        let desk = (self.captures)();
         for own in known.own.values_mut() {
-            look(own, service.as_deref());
+            look(own, desk.as_ref().map(|desk| &**desk.service()));
         }
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        let needs = |uid: &String, capture: &Capture| {
-            if known.own.contains_key(uid) { Needs::default() } else { Needs::of(capture, &self.node, seconds) }
+        let needs = |uid: &String, capture: &Capture| match known.own.get(uid) {
+            Some(Own::Has(..) | Own::Ended(_)) => Needs::default(),
+            Some(Own::Waits(..)) | None => Needs::of(capture, &self.node, seconds),
         };
         let all: Vec<Needs> = known.objects.iter().map(|(uid, capture)| needs(uid, capture)).collect();
         let labels_wait = all.iter().any(|needs| needs.labels) && !self.labels(&mut known.labels, now).await;
@@ -166,12 +183,25 @@ impl Objects {
             labels: known.labels.said.as_ref().unwrap_or(&none),
             pods: known.pods.said.as_deref().unwrap_or_default(),
         };
-        let entry = |own: &Own| match own {
-            Own::Has(_, entry) | Own::Ended(entry) => entry.clone(),
-        };
-        let has = known.own.iter().map(|(uid, own)| (uid.clone(), entry(own))).collect();
+        let has = known.own.iter().map(|(uid, own)| (uid.clone(), own.entry().clone())).collect();
         for step in capture::steps(&objects, &me, &has, seconds) {
-            self.take(known, service.as_ref(), step).await;
+            self.take(known, desk.as_ref(), step, now).await;
+        }
+        if known.remove.is_none_or(|until| until <= now) {
+            known.remove = None;
+            let stored = |id: &str| {
+                let id = Id::parse(id).zip(desk.as_ref());
+                id.is_some_and(|(id, desk)| desk.service().get(&id).is_some())
+            };
+            let over = objects.iter().filter(|capture| capture::is_over(capture, &self.node, seconds, stored));
+            for Capture { head, .. } in over {
+                if let Err(error) = self.client.delete(&CAPTURES.one(Some(&head.namespace), &head.name)).await {
+                    self.counters.failure("captures", &error);
+                    tracing::warn!(object = head.name, %error, "the object of an alert cannot be removed");
+                    known.remove = Some(now + PAUSE);
+                    break;
+                }
+            }
         }
     }
 
@@ -201,47 +231,100 @@ impl Objects {
             .ok()
     }
 
-    async fn take(&self, known: &mut Known, service: Option<&Arc<Service>>, step: Step) {
+    async fn take(&self, known: &mut Known, desk: Option<&Arc<Desk>>, step: Step, now: Instant) {
         match step {
-            Step::Start { uid, name, mut request, at } => {
-                if let (Some(at), Some(map)) = (at, request.as_object_mut()) {
+            Step::Start { uid, .. } if matches!(known.own.get(&uid), Some(Own::Waits(_, until)) if *until > now) => {}
+            Step::Start { uid, name, mut work, at } => {
+                if let (Some(at), Work::Request(Value::Object(map))) = (at, &mut work) {
                     map.insert("start_at".into(), json!(at.saturating_mul(1_000_000_000)));
                 }
-                let begun = match service.cloned() {
-                    None => Err("captures are off on this node (`captures` of kstrobe.yaml)".to_owned()),
-                    Some(service) => {
-                        let start = move || start(&service, &name, &request.to_string());
-                        tokio::task::spawn_blocking(start).await.unwrap_or_else(|error| Err(error.to_string()))
-                    }
-                };
-                let own = match begun {
-                    Ok((id, entry)) => Own::Has(id, entry),
-                    Err(reason) => Own::Ended(NodeCapture::ended(CaptureState::Refused, &reason)),
+                let object = format!("Capture {}/{name:.253}", self.namespace);
+                let own = match desk.cloned() {
+                    None => Own::refused("captures are off on this node (`captures` of kstrobe.yaml)"),
+                    Some(desk) => tokio::task::spawn_blocking(move || start(&desk, &object, work, now))
+                        .await
+                        .unwrap_or_else(|error| Own::refused(&error.to_string())),
                 };
                 known.own.insert(uid, own);
             }
-            Step::Cancel { uid } => {
-                if let (Some(service), Some(Own::Has(id, _))) = (service, known.own.get(&uid)) {
+            Step::Refuse { uid, why } => _ = known.own.insert(uid, Own::refused(&why)),
+            Step::Cancel { uid } => match (desk, known.own.get(&uid)) {
+                (Some(desk), Some(Own::Has(id, _))) => {
                     // It may have ended meanwhile.
-                    let _ = service.cancel(id);
+                    let _ = desk.service().cancel(id);
                 }
-            }
+                (_, Some(Own::Waits(..))) => _ = known.own.remove(&uid),
+                _ => {}
+            },
             Step::Report(report) => known.reports.begin(report),
             Step::Forget { uid } => _ = known.own.remove(&uid),
         }
     }
 }
 
-/// Begins a capture, and says how it stands.
-fn start(service: &Arc<Service>, name: &str, request: &str) -> Result<(Id, NodeCapture), String> {
-    let request = asked::from_json(request.as_bytes(), &service.settings())?;
-    let trigger = Trigger { kind: "kubernetes".into(), why: format!("Capture {name:.253}"), ..Trigger::default() };
-    let id = service.start(request, trigger).map_err(|refusal| refusal.to_string())?;
-    tracing::info!(audit = true, capture = %id, object = name, result = "started", "captures");
-    let mut own = Own::Has(id.clone(), NodeCapture::default());
-    look(&mut own, Some(service));
-    match own {
-        Own::Has(_, entry) | Own::Ended(entry) => Ok((id, entry)),
+impl Own {
+    fn refused(why: &str) -> Own {
+        Own::Ended(NodeCapture::ended(CaptureState::Refused, why))
+    }
+
+    /// In the queue. While captures run, that is seen for nothing; anything else that is in the way is asked for less often.
+    fn queued(why: &str, again: Instant) -> Own {
+        Own::Waits(NodeCapture::queued(&format!("queued: {why}")), again)
+    }
+
+    fn has(id: Id, service: &Service) -> Own {
+        let mut own = Own::Has(id, NodeCapture::default());
+        look(&mut own, Some(service));
+        own
+    }
+}
+
+/// Begins a capture for an object, unless the node is busy.
+fn start(desk: &Arc<Desk>, object: &str, work: Work, now: Instant) -> Own {
+    let service = desk.service();
+    if let Some(why) = service.busy() {
+        return Own::queued(&why, now);
+    }
+    let (request, own) = match work {
+        Work::Alert(alert) => ("an alert's rule".to_owned(), by_alert(desk, object, &alert, now)),
+        Work::Request(request) => (request.to_string(), by_request(service, object, &request.to_string(), now)),
+    };
+    let (id, result) = match &own {
+        Own::Has(id, _) => (id.to_string(), "started"),
+        Own::Waits(..) => (String::new(), "queued"),
+        Own::Ended(_) => (String::new(), "refused"),
+    };
+    audit(object, &format!("start {request}"), &id, result);
+    own
+}
+
+fn by_request(service: &Arc<Service>, object: &str, request: &str, now: Instant) -> Own {
+    let request = match asked::from_json(request.as_bytes(), &service.settings()) {
+        Ok(request) => request,
+        Err(why) => return Own::refused(&why),
+    };
+    let trigger = Trigger { kind: "kubernetes".into(), client: object.to_owned(), ..Trigger::default() };
+    match service.start(request, trigger) {
+        Ok(id) => Own::has(id, service),
+        Err(Refusal::Busy(why)) => Own::queued(&why, now + PAUSE),
+        Err(Refusal::Broken(why)) => Own::refused(&why),
+    }
+}
+
+/// What this node's own rules say about an alert that another agent got.
+fn by_alert(desk: &Arc<Desk>, object: &str, alert: &custom::Alert, now: Instant) -> Own {
+    let rule = alert.rule.iter().map(|rule| (RULE.to_owned(), rule.clone()));
+    let alert = Alert {
+        status: "firing".into(),
+        labels: rule.chain([("alertname".to_owned(), alert.name.clone())]).collect(),
+        starts_at: alert.starts_at.clone(),
+        fingerprint: alert.fingerprint.clone(),
+        ..Alert::default()
+    };
+    match desk.alert(&Notification { alerts: vec![alert] }, object).pop() {
+        Some(Outcome::Started(id)) => Own::has(id, desk.service()),
+        Some(Outcome::Busy) => Own::queued("there is no room for another capture", now + PAUSE),
+        other => Own::refused(&format!("the alert gets no capture: {}", other.map_or("failed", |o| o.name()))),
     }
 }
 

@@ -4,38 +4,141 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use kstrobe_ebpf::target::usdt_name;
-use kstrobe_ebpf::{Artifact, Target};
+use kstrobe_ebpf::Artifact;
+pub use kstrobe_ebpf::Target;
+use kstrobe_ebpf::program::{Binary, HookKind};
+pub use kstrobe_ebpf::target::{Abilities, Ability, Function};
+use kstrobe_ebpf::target::{dump, usdt_name};
+use kstrobe_ebpf::typed::Choice;
 
-use crate::binaries;
 use crate::binaries::find::World;
+use crate::binaries::pattern::is_pattern;
+use crate::binaries::{self, File};
 use crate::kernel::detect::{self, Wanted};
-use crate::plan::{Draft, Refusal};
+use crate::plan::{Draft, Engine, Refusal};
 use crate::polls;
+use crate::sources::diag::{Diagnostic, Severity};
 
-/// Probes compiled for this kernel, and those it cannot run.
+/// Probes compiled for a kernel, and those it cannot run.
 pub struct Prepared {
-    /// The kernel as found.
+    /// The kernel.
     pub target: Target,
     /// Ready to run.
     pub planned: Vec<(Draft, Artifact)>,
+    /// To be compiled once the program that they hook is there.
+    pub waiting: Vec<(Draft, Refusal)>,
     /// Not to be run here, with the reason.
     pub refused: Vec<(Draft, Refusal)>,
 }
 
-/// Looks at the kernel with the eyes of these probes and compiles them.
+impl Prepared {
+    /// What is doubtful in the probes that can run.
+    pub fn warnings(&self) -> Vec<Diagnostic> {
+        self.planned.iter().flat_map(|(draft, artifact)| draft.warnings(artifact)).collect()
+    }
+}
+
+/// Looks at this kernel with the eyes of these probes and compiles them.
 pub fn prepare(drafts: impl IntoIterator<Item = Draft>, btf: Option<&Path>) -> Prepared {
     let drafts: Vec<Draft> = drafts.into_iter().collect();
     let target = look(&drafts, btf);
-    let mut planned = Vec::new();
-    let mut refused = Vec::new();
+    compile(drafts, target)
+}
+
+/// Compiles probes as the agent does when it starts them.
+pub fn compile(drafts: Vec<Draft>, target: Target) -> Prepared {
+    let mut prepared = Prepared { target, planned: Vec::new(), waiting: Vec::new(), refused: Vec::new() };
     for draft in drafts {
-        match draft.compile(&target) {
-            Ok(artifact) => planned.push((draft, artifact)),
-            Err(refusal) => refused.push((draft, refusal)),
+        match draft.compile(&prepared.target) {
+            Ok(artifact) => prepared.planned.push((draft, artifact)),
+            Err(refusal) if refusal.target && waits(&draft, &prepared.target) => {
+                prepared.waiting.push((draft, refusal))
+            }
+            Err(refusal) => {
+                match over_session(&draft, &prepared.target, &refusal.reason()).filter(|_| refusal.target) {
+                    Some(artifact) => prepared.planned.push((draft.for_session(), artifact)),
+                    None => prepared.refused.push((draft, refusal)),
+                }
+            }
         }
     }
-    Prepared { target, planned, refused }
+    prepared
+}
+
+/// Whether a probe that does not compile may do so once a program is there: its notes say where arguments lie.
+pub fn waits(draft: &Draft, target: &Target) -> bool {
+    let known =
+        |(binary, provider, name): (&Binary, &str, &str)| target.usdts.contains_key(&usdt_name(binary, provider, name));
+    let can_hook = target.abilities.uprobe.yes() || target.abilities.uprobe_multi.yes();
+    can_hook && !draft.usdts().into_iter().all(known)
+}
+
+/// The probe over an ftrace session, for the reason that programs are refused, if `engine: auto` leaves the choice to the
+/// agent; `None` when a session is no way either.
+pub fn over_session(draft: &Draft, target: &Target, refused: &str) -> Option<Artifact> {
+    let outline = draft.outline();
+    if outline.engine != Engine::Auto || outline.poll.is_some() {
+        return None;
+    }
+    let mut artifact = draft.for_session().compile(target).ok()?;
+    let because = vec![refused.to_owned()];
+    artifact.choices.insert(0, Choice { wanted: "engine bpf".into(), got: "engine ftrace".into(), because });
+    Some(artifact)
+}
+
+/// The kernel that a file describes, as `kstrobe target dump` printed it there. `btf` has types to use in place of those in it.
+pub fn described(file: &Path, btf: Option<&Path>) -> Result<Target, Diagnostic> {
+    let problem = |message| Diagnostic { severity: Severity::Error, at: None, message, hint: None };
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| problem(format!("cannot read {}: {error}", file.display())))?;
+    let mut target = dump::parse(&text).map_err(|why| {
+        let hint = "such a file is made on the kernel by `kstrobe target dump --file PROBES > FILE`";
+        problem(format!("{} does not describe a kernel: {why}", file.display())).hint(hint)
+    })?;
+    if btf.is_some() {
+        target.btf = Some(detect::read_btf(btf).map_err(problem)?);
+    }
+    // Rows are the agent's, not the kernel's.
+    target.polls = polls::row_types();
+    Ok(target)
+}
+
+/// Says whether a file has the place that a hook names.
+type HasPlace<'a> = &'a dyn Fn(&File) -> Result<(), String>;
+
+/// What this machine lacks of the files that a probe hooks. A program may come later, and the agent looks for it: that is a
+/// note, unless a `uprobe:` names one file.
+pub fn missing_in_files(draft: &Draft, world: &World) -> Vec<Diagnostic> {
+    let hooks = draft.file_hooks();
+    let missing = hooks.into_iter().filter_map(|(hook, at)| {
+        let (binary, at_any_place): (&Binary, HasPlace) = match hook {
+            HookKind::User { binary, symbol, offset, .. } => {
+                (binary, &|file| binaries::functions(file, symbol, *offset).map(drop))
+            }
+            HookKind::Usdt { binary, provider, name } => {
+                (binary, &|file| binaries::probes(file, provider, name).map(drop))
+            }
+            _ => return None,
+        };
+        let one_file = matches!(hook, HookKind::User { .. }) && binary.path.starts_with('/') && binary.pid.is_none();
+        match world.find(binary) {
+            Err(none) if one_file && !is_pattern(&binary.path) => {
+                Some(Diagnostic::error(at, none).hint("the agent looks for it every ten seconds"))
+            }
+            Err(none) => Some(Diagnostic::note(at, none).hint("the agent looks for it every ten seconds")),
+            Ok(files) => {
+                let mut refusals = Vec::new();
+                for file in &files {
+                    match at_any_place(file) {
+                        Ok(()) => return None,
+                        Err(why) => refusals.push(format!("{}: {why}", file.shown)),
+                    }
+                }
+                Some(Diagnostic::error(at, refusals.join("; ")))
+            }
+        }
+    });
+    missing.collect()
 }
 
 /// This kernel as plain data, as far as these probes need it.
@@ -44,6 +147,7 @@ pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
         tracepoints: drafts.iter().flat_map(Draft::tracepoints).collect(),
         syscalls: drafts.iter().flat_map(Draft::syscalls).collect(),
         functions: drafts.iter().flat_map(Draft::functions).collect(),
+        counters: drafts.iter().flat_map(Draft::counters).collect(),
         btf: btf.map(Path::to_path_buf),
     };
     let mut target = detect::detect(&wanted);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model::{Agent, Location, Owner, Probe, Shape, Spanned};
-pub use kstrobe_config::model::{Kubernetes, PodSource, Workloads};
+pub use kstrobe_config::model::{Kubernetes, PodSource, Sandboxes, Workloads};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
-pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes};
+pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes, schema};
 
 /// A file of probes has some kilobytes; whoever names a larger one did not mean it.
 const MOST_FILE_BYTES: u64 = 1 << 20;
@@ -49,7 +49,7 @@ pub fn file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
     }
 }
 
-/// All probes known: the embedded ones and those of a directory, whose files replace embedded files of the same name.
+/// All probes known: the embedded ones and those of a directory or file, which replace embedded files of the same name.
 pub fn probes(directory: Option<&Path>) -> (Vec<Probe>, Vec<Diagnostic>) {
     probes_in(directory.map(|d| (d, None)))
 }
@@ -112,22 +112,47 @@ pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Opti
 
 /// The same of files that were read.
 pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
+    let Selection { chosen, names_fit, diagnostics, .. } = select(files, agent, choice);
+    (names_fit.then_some(chosen), diagnostics)
+}
+
+/// What an agent makes of probe files.
+pub struct Selection {
+    /// All probes that there are.
+    pub known: Vec<Probe>,
+    /// Those to run.
+    pub chosen: Vec<Probe>,
+    /// Those that would run, were there not an earlier one with a metric of theirs.
+    pub beaten: Vec<Probe>,
+    /// Whether all names in the configuration and on the command line are those of probes, or may be of one that was left out
+    /// for its mistakes.
+    pub names_fit: bool,
+    /// What is wrong.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Chooses the probes to run among the embedded ones and those of files.
+pub fn select(files: Files, agent: &Agent, choice: &Choice) -> Selection {
     let (files, mut diagnostics) = files;
-    let (mut all, mut more) = probes_of(files);
+    let (mut known, mut more) = probes_of(files);
     diagnostics.append(&mut more);
-    for probe in &mut all {
+    for probe in &mut known {
         probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
         apply_override(probe, agent);
     }
-    let (chosen, mut unknown) = choose(all.clone(), agent, choice);
-    let runs = |probe: &Probe| chosen.iter().any(|chosen| chosen.name.value == probe.name.value);
+    let (all_chosen, mut unknown) = choose(known.clone(), agent, choice);
+    let is_in = |probes: &[Probe], probe: &Probe| probes.iter().any(|other| other.name.value == probe.name.value);
+    let runs = |probe: &Probe| is_in(&all_chosen, probe);
     let (mut wrong, mut doubtful): (Vec<_>, Vec<_>) =
-        kstrobe_config::check_rules(&agent.rules, &all, runs).into_iter().partition(Diagnostic::is_error);
+        kstrobe_config::check_rules(&agent.rules, &known, runs).into_iter().partition(Diagnostic::is_error);
     unknown.append(&mut wrong);
     diagnostics.append(&mut doubtful);
-    let known = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
+    let names_fit = unknown.is_empty() || diagnostics.iter().any(Diagnostic::is_error);
     diagnostics.append(&mut unknown);
-    (known.then_some(chosen), diagnostics)
+    let (chosen, mut twice) = kstrobe_config::unique_metrics(all_chosen.clone());
+    diagnostics.append(&mut twice);
+    let beaten = all_chosen.into_iter().filter(|probe| !is_in(&chosen, probe)).collect();
+    Selection { known, chosen, beaten, names_fit, diagnostics }
 }
 
 /// Adds what the configuration asks for to a probe. A label that a metric has already stays as it is. What is said of the probe
@@ -148,8 +173,12 @@ fn apply_override(probe: &mut Probe, agent: &Agent) {
     }
 }
 
-/// YAML files right in a directory, in name order. A mounted ConfigMap shows each key as a link beside hidden folders.
+/// YAML files right in a directory, in name order; of a file, itself. A mounted ConfigMap shows each key as a link beside
+/// hidden folders.
 pub fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> {
+    if !std::fs::metadata(directory)?.is_dir() {
+        return Ok(vec![directory.to_path_buf()]);
+    }
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
@@ -195,16 +224,24 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
     for name in choice.enable.iter().chain(&choice.disable).chain(&choice.only) {
         unknown(name, None);
     }
+    for (flag, names) in [("--enable", &choice.enable), ("--only", &choice.only)] {
+        let both = names.iter().filter(|name| choice.disable.contains(name));
+        let message = |name: &String| format!("`{name}` is in both `{flag}` and `--disable`");
+        diagnostics
+            .extend(both.map(|name| Diagnostic { hint: Some("take it out of one".into()), ..problem(message(name)) }));
+    }
     // A pack's name means what is on by default in it, or all of it where nothing is.
     let of_pack = |p: &Probe| p.enabled || !probes.iter().any(|other| other.pack == p.pack && other.enabled);
     let wanted = |p: &Probe| {
-        // The most exact word wins: `--only` over all, then a probe's own name over its pack's.
+        // The most exact word wins: a probe's own name over its pack's.
+        let exact = |n: &str| if n == p.name.value { 2 } else { u8::from(n == p.pack && of_pack(p)) };
         if !choice.only.is_empty() {
-            return choice.only.iter().any(|n| *n == p.name.value || (*n == p.pack && of_pack(p)));
+            // The file says nothing beside `--only`.
+            let most_exact = |names: &[String]| names.iter().map(|n| exact(n)).max().unwrap_or(0);
+            return most_exact(&choice.only) > most_exact(&choice.disable);
         }
         // Of two equally exact words, the command line's stands over the file's.
         let says = |file: &[Spanned<String>], line: &[String]| -> u8 {
-            let exact = |n: &str| if n == p.name.value { 2 } else { u8::from(n == p.pack && of_pack(p)) };
             let of_file = file.iter().map(|s| 2 * exact(&s.value));
             let of_line = line.iter().map(|n| exact(n)).map(|e| if e > 0 { 2 * e + 1 } else { 0 });
             of_file.chain(of_line).max().unwrap_or(0)
@@ -265,6 +302,12 @@ metrics: { b_total: { type: counter } }
     }
 
     #[test]
+    fn disable_takes_a_probe_out_of_only() {
+        assert_eq!(chosen("", &[], &["a"], &["pack", "b"]), "b");
+        assert_eq!(chosen("", &[], &["pack"], &["a", "b"]), "a b", "their names say more than their pack's");
+    }
+
+    #[test]
     fn a_pack_that_is_off_by_default_is_brought_whole_by_its_name() {
         let file = |name: &str, text: String| Arc::new(SourceFile { name: name.into(), text });
         let off = FILE.replace("metrics: { a_total", "enabled: false\nmetrics: { a_total");
@@ -277,6 +320,30 @@ metrics: { b_total: { type: counter } }
         assert_eq!(chosen(Choice::default()), "");
         assert_eq!(chosen(Choice { enable: pack(), ..Choice::default() }), "a b");
         assert_eq!(chosen(Choice { only: pack(), ..Choice::default() }), "a b");
+    }
+
+    #[test]
+    fn metrics_of_probes_that_do_not_run_together_may_have_one_name() {
+        let file = |name: &str, text: &str| Arc::new(SourceFile { name: name.into(), text: text.into() });
+        let agent = kstrobe_config::agent(&file("kstrobe.yaml", "")).0.unwrap();
+        let own =
+            FILE.replace("probe: a", "probe: own").replace("probe: b", "probe: other").replace("a_total", "b_total");
+        let ran = |enable: &[&str]| {
+            let files = vec![file("one.yaml", FILE), file("two.yaml", &own)];
+            let only = ["a", "own"].iter().chain(enable).map(|name| name.to_string()).collect();
+            let Selection { chosen, beaten, diagnostics, .. } =
+                select((files, vec![]), &agent, &Choice { only, ..Choice::default() });
+            let names = |probes: &[Probe]| probes.iter().map(|p| p.name.value.as_str()).collect::<Vec<_>>().join(" ");
+            let told = diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>().join("\n");
+            (names(&chosen), names(&beaten), told)
+        };
+        assert_eq!(
+            ran(&[]),
+            ("a own".into(), String::new(), String::new()),
+            "`b` has the metric, too, and does not run"
+        );
+        let told = "two.yaml:4:12: metric `b_total` is defined twice (the first is in one.yaml, line 10)";
+        assert_eq!(ran(&["b"]), ("a b".into(), "own".into(), told.into()));
     }
 
     #[test]

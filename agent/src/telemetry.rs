@@ -17,11 +17,12 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, prometheus_protobuf, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -214,6 +215,7 @@ pub struct Telemetry {
     registry: Registry,
     observed: Arc<RwLock<Observed>>,
     scrapes: Counter,
+    scrapes_late: Counter,
     scrape_duration: Histogram,
     poll_errors: Family<Labels, Counter>,
     read_errors: Family<Labels, Counter>,
@@ -226,7 +228,7 @@ impl Telemetry {
     pub fn new(version: &str, revision: Option<&str>) -> Self {
         let mut registry = Registry::default();
         let observed = Arc::new(RwLock::new(Observed::default()));
-        let scrapes = Counter::default();
+        let (scrapes, scrapes_late) = (Counter::default(), Counter::default());
         let buckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
         let scrape_duration = Histogram::new(buckets);
         let (poll_errors, read_errors) = (Family::default(), Family::default());
@@ -238,6 +240,8 @@ impl Telemetry {
         build.extend(revision.map(|revision| ("revision", revision.to_owned())));
         own.register("build", "Version of the agent", Info::new(build));
         own.register("scrapes", "Expositions written", scrapes.clone());
+        let help = "Scrapes that were answered with the last complete exposition, as reading took too long";
+        own.register("scrapes_late", help, scrapes_late.clone());
         let help = "Time to read all maps and write one exposition";
         own.register_with_unit("scrape_duration", help, Unit::Seconds, scrape_duration.clone());
         own.register("poll_errors", "Poll sources that could not be read, by source", poll_errors.clone());
@@ -248,13 +252,29 @@ impl Telemetry {
         let config = config::Config::new(own);
         own.register_collector(Box::new(ObservedCollector(observed.clone())));
         registry.register_collector(Box::new(process::ProcessCollector::new()));
-        Self { registry, observed, scrapes, scrape_duration, poll_errors, read_errors, events_unwritten, config }
+        Self {
+            registry,
+            observed,
+            scrapes,
+            scrapes_late,
+            scrape_duration,
+            poll_errors,
+            read_errors,
+            events_unwritten,
+            config,
+        }
     }
 
     /// An exposition was written.
     pub fn scraped(&self, took: Duration) {
         self.scrapes.inc();
         self.scrape_duration.observe(took.as_secs_f64());
+    }
+
+    /// A scrape was answered with an exposition of this age.
+    pub fn scraped_late(&self, age: Duration) {
+        self.scrapes_late.inc();
+        tracing::debug!(?age, "a scrape is late: the last complete exposition was the answer");
     }
 
     /// A poll source could not be read.
@@ -294,18 +314,33 @@ impl Telemetry {
 
     /// All of it as a complete exposition.
     pub fn encode(&self, format: Format) -> Vec<u8> {
-        let openmetrics = || {
-            let mut out = String::new();
-            // Writing to a String cannot fail, and our collectors return no error of their own.
-            let _ = text::encode(&mut out, &self.registry);
-            out
-        };
-        match format {
-            Format::Text004 => to_text_0_0_4(&openmetrics()).into_bytes(),
-            Format::OpenMetrics100 => openmetrics().into_bytes(),
-            // Neither can writing to a vector.
-            Format::Protobuf => prometheus_protobuf::encode_to_vec(&self.registry).unwrap_or_default(),
-        }
+        encode(&self.registry, format)
+    }
+}
+
+/// The last family of an exposition: how old all others are.
+pub fn age(format: Format, age: Duration) -> Vec<u8> {
+    let mut registry = Registry::default();
+    let help = "Age of this exposition: more than 0 when reading takes longer than the scraper waits, and the last complete one is \
+                the answer";
+    let gauge = Gauge::<f64, AtomicU64>::default();
+    gauge.set(age.as_secs_f64());
+    registry.sub_registry_with_prefix("kstrobe").register_with_unit("scrape_age", help, Unit::Seconds, gauge);
+    encode(&registry, format)
+}
+
+fn encode(registry: &Registry, format: Format) -> Vec<u8> {
+    let openmetrics = || {
+        let mut out = String::new();
+        // Writing to a String cannot fail, and our collectors return no error of their own.
+        let _ = text::encode(&mut out, registry);
+        out
+    };
+    match format {
+        Format::Text004 => to_text_0_0_4(&openmetrics()).into_bytes(),
+        Format::OpenMetrics100 => openmetrics().into_bytes(),
+        // Neither can writing to a vector.
+        Format::Protobuf => prometheus_protobuf::encode_to_vec(registry).unwrap_or_default(),
     }
 }
 
@@ -627,7 +662,8 @@ mod tests {
         telemetry.read_failed("softirq");
         telemetry.configured(0, "abc0");
         telemetry.observe(observed());
-        let families = kstrobe_export::own::families(&telemetry.encode(Format::Protobuf)).unwrap();
+        let own = [telemetry.encode(Format::Protobuf), age(Format::Protobuf, Duration::ZERO)].concat();
+        let families = kstrobe_export::own::families(&own).unwrap();
         let mut metrics = kstrobe_mixin::own::metrics(&families);
         // Those of exporters are recorded ahead of them.
         let of_exporters = |metric: &kstrobe_mixin::catalogue::Metric| metric.name.starts_with("kstrobe_export_");

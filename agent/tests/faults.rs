@@ -4,14 +4,15 @@
 mod support;
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::agent::{self, Setup, without_rights};
+use support::agent::{self, Agent, Setup, without_rights};
 use support::metrics::Metrics;
 use support::{Done, Folder, done, wait_for};
 
@@ -176,8 +177,71 @@ fn without_rights_the_agent_serves_and_says_what_it_needs() {
     let softirq = told["probes"].as_array().unwrap().iter().find(|p| p["name"] == "softirq").unwrap();
     assert!(softirq["attached"] == false && softirq["reason"].as_str().unwrap().contains("CAP_BPF"), "{softirq}");
     let log = agent.log();
-    assert!(log.contains("level=error message=\"not started\" probe=syscalls"), "{log}");
+    let errors: Vec<&str> = log.lines().filter(|line| line.contains("level=error")).collect();
+    let [only] = errors[..] else { panic!("not one error:\n{log}") };
+    assert!(only.contains("lacks CAP_BPF and CAP_PERFMON") && only.contains("7 of 10 probes do not run"), "{only}");
+    assert!(only.contains("syscalls") && only.contains("sudo "), "{only}");
+    assert!(!log.contains("mistake in a file"), "{log}");
     agent.stop();
+}
+
+#[test]
+fn without_rights_an_agent_that_runs_nothing_ends() {
+    let found = kstrobe_without_rights(&["run", "--only", "softirq,syscalls", "--web.listen-address", "127.0.0.1:0"]);
+    assert_eq!(found.code, Some(1), "{}", found.err);
+    let last = found.err.lines().last().unwrap_or_default();
+    assert!(last.starts_with("error: this process lacks CAP_BPF and CAP_PERFMON"), "{}", found.err);
+    assert!(last.contains("type `sudo ") && last.contains(" run --only softirq,syscalls"), "{last}");
+    assert_eq!(found.err.matches("CAP_BPF").count(), 1, "{}", found.err);
+}
+
+/// A pack of one probe that runs without rights and one that does not.
+fn half_a_pack() -> String {
+    format!("{}---\n{}", counters("polled", ""), switches("hooked"))
+}
+
+#[test]
+fn a_file_of_probes_is_taken_as_a_folder_is() {
+    let folder = Folder::new();
+    let file = folder.write("mine.yaml", &counters("polled", ""));
+    folder.write("other.yaml", "no probe at all");
+    let arguments = ["--probes", file.to_str().unwrap(), "--only", "mine"];
+    let agent = Setup { arguments: &arguments, under: without_rights(), ..Setup::default() }.start();
+    assert_eq!(agent.get("/readyz"), Some((200, "ready: 1 probes attached\n".to_owned())));
+    // It is read again when it changes.
+    folder.write("mine.yaml", &counters("renamed", ""));
+    wait_for("the renamed probe", Duration::from_secs(30), || {
+        agent.scrape().has("kstrobe_renamed_total", &[]).then_some(())
+    });
+    agent.stop();
+}
+
+#[test]
+fn a_probe_that_cannot_run_is_left_out_of_its_pack() {
+    let folder = Folder::new();
+    let file = folder.write("half.yaml", &half_a_pack());
+    let start = |more: &[&str]| {
+        let arguments = [&["--probes", file.to_str().unwrap(), "--only", "half"], more].concat();
+        Setup { arguments: &arguments, under: without_rights(), ..Setup::default() }.start()
+    };
+    let agent = start(&[]);
+    let (status, body) = agent.get("/readyz").unwrap();
+    assert!(status == 503 && body.starts_with("not ready: 1 of 2 probes not attached\nhooked: "), "{body}");
+    assert!(body.contains("`--disable NAME`"), "the way out is not named:\n{body}");
+    agent.stop();
+    let agent = start(&["--disable", "hooked"]);
+    assert_eq!(agent.get("/readyz"), Some((200, "ready: 1 probes attached\n".to_owned())));
+    agent.stop();
+}
+
+#[test]
+fn names_that_contradict_each_other_are_refused() {
+    let found = kstrobe(&["run", "--only", "softnet", "--disable", "softnet"]);
+    assert!(found.err.contains("`softnet` is in both `--only` and `--disable`"), "{}", found.err);
+    assert_eq!(found.code, Some(1));
+    let found = kstrobe(&["run", "--only", "softnet", "--enable", "vfs"]);
+    assert!(found.err.contains("'--enable <NAME>'") && found.err.contains("'--only <NAME>'"), "{}", found.err);
+    assert_eq!(found.code, Some(2));
 }
 
 #[test]
@@ -186,6 +250,110 @@ fn doctor_names_the_rights_that_are_missing() {
     assert_eq!(found.code, Some(1), "{}", found.out);
     for what in ["MISSING  CAP_BPF", "MISSING  CAP_PERFMON", "no probe can run here"] {
         assert!(found.out.contains(what), "{what} is not in:\n{}", found.out);
+    }
+}
+
+#[test]
+fn a_foreign_host_gets_nothing_from_an_agent() {
+    let agent = Setup { arguments: &["--web.allowed-host", "kstrobe.ops"], ..Setup::default() }.start();
+    let status = |path: &str, host: &str| {
+        let answer = support::http::ask(agent.address(), "GET", path, &[("Host", host)], "").unwrap();
+        (answer.status, String::from_utf8(answer.body).unwrap())
+    };
+    let paths = [
+        "/",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/-/reload",
+        "/api/v1/probes",
+        "/api/v1/stacks",
+        "/api/v1/events",
+        "/api/v1/captures",
+    ];
+    for path in paths {
+        let (foreign, text) = status(path, "evil.example:9779");
+        assert!(foreign == 421 && text.contains("--web.allowed-host"), "{path}: {foreign} {text}");
+        for own in ["kstrobe.ops:9779", "localhost", "10.0.0.1"] {
+            assert_ne!(status(path, own).0, 421, "{path} {own}");
+        }
+    }
+    assert_eq!(agent.scrape().sum("kstrobe_http_requests_refused_total", &[("reason", "host")]), paths.len() as f64);
+    assert!(agent.log().contains("foreign name"), "{}", agent.log());
+    agent.stop();
+}
+
+#[test]
+fn a_memory_limit_below_the_need_is_an_error_in_log_and_doctor() {
+    let under = ["env", "CONTAINER_MEMORY_LIMIT=1048576"];
+    let agent = Setup { under: &under, ..Setup::default() }.start();
+    let log = agent.log();
+    assert!(log.contains("the memory limit of 1 MiB (CONTAINER_MEMORY_LIMIT) is too small"), "{log}");
+    agent.stop();
+    let found = done(&mut agent::command_under(&under, &["doctor"]));
+    let line = found.out.lines().find(|line| line.contains("  memory  ")).unwrap_or_else(|| panic!("{}", found.out));
+    assert!(line.starts_with("MISSING") && line.contains("raise it to"), "{line}");
+    // With a configuration that asks for more.
+    let folder = Folder::new();
+    let config = folder.write("kstrobe.yaml", "captures: { max_bytes: 512MiB }\n");
+    let found = done(&mut agent::command_under(&under, &["doctor", "--config", config.to_str().unwrap()]));
+    assert!(found.out.contains("a capture up to 512 MiB"), "{}", found.out);
+}
+
+#[test]
+fn few_descriptors_mean_few_connections_and_no_failed_accept() {
+    let agent = Setup { under: &["prlimit", "--nofile=64"], ..Setup::default() }.start();
+    // More than there are descriptors, each with half a request: the oldest make room.
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        let mut stream = std::net::TcpStream::connect(agent.address()).unwrap();
+        // One that had to make room already takes nothing more.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
+        slow.push(stream);
+    }
+    let metrics = agent.scrape();
+    assert_eq!(metrics.sum("kstrobe_http_accept_errors_total", &[]), 0.0);
+    assert!(metrics.sum("kstrobe_http_connections_ended_total", &[("reason", "room")]) > 0.0);
+    assert!(agent.log().contains("fewer connections than usual"), "{}", agent.log());
+    drop(slow);
+    agent.stop();
+}
+
+/// A thread of the agent that is stopped for good, as one is that waits for a disk or a busy kernel. Dead threads must be waited for by
+/// who traced them, or their process never ends.
+fn freeze(agent: &Agent, name: &str) -> Pid {
+    use nix::sys::ptrace;
+    let tasks = Path::new("/proc").join(agent.pid().to_string()).join("task");
+    let of_name = |task: &std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    let task = std::fs::read_dir(tasks)
+        .unwrap()
+        .map(Result::unwrap)
+        .find(of_name)
+        .unwrap_or_else(|| panic!("no thread {name}"));
+    let thread = Pid::from_raw(task.file_name().to_str().unwrap().parse().unwrap());
+    ptrace::seize(thread, ptrace::Options::empty()).unwrap();
+    ptrace::interrupt(thread).unwrap();
+    assert!(matches!(
+        waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap(),
+        WaitStatus::PtraceEvent(..) | WaitStatus::Stopped(..)
+    ));
+    thread
+}
+
+#[test]
+fn a_stop_waits_for_no_thread_that_is_held_up() {
+    for name in ["upkeep", "reload", "rules", "iterate", "workloads"] {
+        let agent = Setup { packs: &["tcp_backlog"], under: without_rights(), ..Setup::default() }.start();
+        let thread = freeze(&agent, name);
+        agent.signal(Signal::SIGTERM);
+        wait_for(&format!("the end in spite of {name}"), Duration::from_secs(60), || {
+            let status = waitpid(thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)).unwrap();
+            matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)).then_some(())
+        });
+        assert!(agent.log().contains("message=stopped"), "{name}: {}", agent.log());
+        agent.has_stopped();
     }
 }
 

@@ -259,3 +259,31 @@ fn root_the_rights_of_the_systemd_unit_are_enough_for_the_default_probes() {
     assert_eq!(ready.0, 200, "{}", ready.1);
     agent.stop();
 }
+
+/// One for each way to run: programs, objects, polls, sessions.
+#[test]
+#[ignore = "needs root"]
+fn root_probes_for_other_kernels_do_nothing_and_say_so() {
+    let shapes = [
+        ("programs", "at: rawtracepoint:sched_switch\nwhere: has_type(struct no_such) && args.prev.pid > 1\n"),
+        ("objects", "at: iter:task\nwhere: has(args.task.no_such) && args.task.pid > 1\n"),
+        ("polled", "poll: { source: softnet }\nwhere: \"false\"\n"),
+        ("session", "engine: ftrace\nat: tracepoint:sched:sched_switch\nwhere: has(args.no_such)\n"),
+    ];
+    let metric = |name: &str| format!("metrics:\n  {name}_here: {{ type: gauge, value: 1 }}\n");
+    let texts =
+        shapes.map(|(name, shape)| format!("probe: {name}\nsummary: For other kernels.\n{shape}{}", metric(name)));
+    let probes: Vec<(&str, &str)> = shapes.iter().zip(&texts).map(|((name, _), text)| (*name, text.as_str())).collect();
+    let agent = Agent::start_with(&["syscalls"], &probes);
+    let (status, body) = agent.get("/readyz").unwrap();
+    assert_eq!(status, 200, "{body}");
+    assert!(body.starts_with("ready: 1 probes attached\n"), "{body}");
+    let (metrics, log) = (agent.scrape(), agent.log());
+    for (name, _) in shapes {
+        assert!(body.contains(&format!("{name}: ")) && body.contains("never true on this kernel"), "{name}: {body}");
+        assert!(!metrics.has(&format!("kstrobe_{name}_here"), &[]), "{name} measures");
+        assert!(!metrics.has("kstrobe_probe_attached", &[("probe", name)]), "{name} has hooks");
+        assert!(log.contains(&format!("{name}.yaml")), "{log}");
+    }
+    agent.stop();
+}

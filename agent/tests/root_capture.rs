@@ -3,6 +3,7 @@
 mod support;
 
 use kstrobe_ftrace::trace::{CpuStats, Trace};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::agent::command;
@@ -18,6 +19,8 @@ fn capture(folder: &Folder, arguments: &[&str]) -> (Trace, Done) {
     let file = folder.0.join("trace.dat");
     let done = done(command(&["capture", "-o"]).arg(&file).args(arguments));
     assert_eq!(done.code, Some(0), "{}", done.err);
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it holds what everybody did");
     (trace(&file), done)
 }
 

@@ -40,7 +40,7 @@ fn run(loader: &mut Loader, artifact: &Artifact, ctx: &[u64], selected: &[u64]) 
     let loaded = loaded(loader, artifact)?;
     let ids = selected.iter().copied().collect();
     for condition in &artifact.module.layout.selected {
-        loaded.maps().select(condition.map, &ids).map_err(|error| error.to_string())?;
+        loaded.maps().select(condition.map, &ids, |_| false).map_err(|error| error.to_string())?;
     }
     for program in artifact.programs.iter().rev() {
         loaded.test_run(&program.name, ctx).map_err(|error| format!("test run: {error}"))?;

@@ -9,6 +9,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use support::agent::{self, Agent, DEFAULT_PACKS, Setup};
 use support::kernel_objects::{Kind, all, held_by};
+use support::memory_group::MemoryGroup;
 use support::metrics::{Histogram, Metrics};
 use support::{Folder, done, load, wait_for, witnesses};
 
@@ -42,6 +43,31 @@ fn counts_getppid(agent: &Agent) {
     load::getppid_calls(100);
     let counted = agent.scrape().sum("kstrobe_syscall_duration_seconds_count", &[("syscall", "getppid")]);
     assert!(counted >= 100.0, "{counted} calls counted");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_memory_limit_below_the_need_is_said_at_start() {
+    // What the agent takes when it starts, and less than it may take.
+    let group = MemoryGroup::new("small", 62 << 20);
+    let words = group.words();
+    let under: Vec<&str> = words.iter().map(String::as_str).collect();
+    let agent = Setup { packs: &DEFAULT_PACKS, under: &under, ..Setup::default() }.start();
+    let log = agent.log();
+    let said = log.lines().find(|line| line.contains("too little memory")).unwrap_or_else(|| panic!("{log}"));
+    for part in
+        ["level=error", "the memory limit of 62 MiB", "small/memory.", "maps of probes take up to", "MemoryMax="]
+    {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
+    agent.stop();
+    let found = done(&mut agent::command_under(&under, &["doctor"]));
+    assert!(
+        found.out.lines().any(|line| line.starts_with("MISSING  memory") && line.contains("62 MiB")),
+        "{}",
+        found.out
+    );
+    assert_eq!(group.oom_kills(), 0);
 }
 
 #[test]
@@ -104,6 +130,35 @@ fn root_without_tracefs_what_needs_no_argument_names_runs() {
         assert!(metrics.series("kstrobe_probe_attached", &labels).all(|(_, value)| value == 1.0), "{probe}");
     }
     assert!(metrics.sum("kstrobe_softirq_duration_seconds_count", &[]) > 0.0);
+    agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_an_event_that_is_no_end_misses_no_start() {
+    let probe = |name: &str, condition: &str| {
+        format!(
+            "probe: {name}\nsummary: From exec to exit.\n\
+             span: {{ start: rawtracepoint:sched_process_exec, end: rawtracepoint:sched_process_exit{condition} }}\n\
+             metrics:\n  {name}_seconds: {{ type: histogram, value: elapsed }}\n"
+        )
+    };
+    let asked = probe("asked", ", where: { end: 'comm == \"true\"' }");
+    let unasked = probe("unasked", "");
+    let agent = Setup { probes: &[("asked", &asked), ("unasked", &unasked)], ..Setup::default() }.start();
+    let of = |probe: &str| {
+        let metrics = agent.scrape();
+        let lost = [("probe", probe), ("reason", "no_start")];
+        (metrics.sum(&format!("kstrobe_{probe}_seconds_count"), &[]), metrics.sum("kstrobe_lost_total", &lost))
+    };
+    let before = [of("asked"), of("unasked")];
+    // Threads end without having become another program first.
+    (0..10).for_each(|_| load::named("kst-thread", || {}));
+    (0..3).for_each(|_| drop(support::output(&mut std::process::Command::new("true"))));
+    let after = [of("asked"), of("unasked")];
+    let more = |index: usize| (after[index].0 - before[index].0, after[index].1 - before[index].1);
+    assert_eq!(more(0), (3.0, 0.0), "{before:?} {after:?}");
+    assert!(more(1).0 >= 3.0 && more(1).1 >= 10.0, "{before:?} {after:?}");
     agent.stop();
 }
 
@@ -194,7 +249,7 @@ fn root_a_probe_that_the_verifier_refuses_is_skipped_with_its_line() {
     let line = readiness(&agent, "paths");
     assert!(line.contains("the kernel refuses program ks_paths_at: BPF program is too large"), "{line}");
     // Kernels from 6.9 on name the line.
-    let named = line.contains("paths.yaml:5: paths_total:");
+    let named = line.contains("paths.yaml:8: call:");
     assert!(named || agent.log().contains("kernel=5.") || agent.log().contains("kernel=6.1."), "{line}");
     assert_eq!(agent.scrape().sum("kstrobe_probe_attached", &[("probe", "paths")]), 0.0);
     counts_getppid(&agent);

@@ -149,7 +149,7 @@ impl Cluster {
     /// Captures while programs of a name that nobody else has are run; `also` is done once it records.
     fn capture(&mut self, out: &Path, arguments: &[&str], also: impl FnOnce(&mut Cluster)) -> (Done, Vec<i64>) {
         let said = self.folder.0.join("said");
-        let mut command = self.command(&["capture", "-l", "app=mysql", "--max-bytes", "16MiB"]);
+        let mut command = self.command(&["capture", "-l", "app=mysql", "--whole-nodes", "--max-bytes", "16MiB"]);
         command.args(arguments).arg("-o").arg(out);
         command.stderr(std::fs::File::create(&said).unwrap()).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
@@ -161,7 +161,7 @@ impl Cluster {
             }
             marks.push(self.mark());
             let now = std::fs::read_to_string(&said).unwrap();
-            if now.matches("recording").count() == NODES.len()
+            if now.matches("  recording").count() == NODES.len()
                 && let Some(also) = also.take()
             {
                 also(self);

@@ -129,6 +129,20 @@ fn assert_way(running: &Running, way: &str) {
     assert!(kinds.iter().any(|kind| own(kind)), "{way}: {kinds:?}");
 }
 
+/// The kernel's function behind getpgid(2), and where it has its first argument.
+#[cfg(target_arch = "x86_64")]
+const GETPGID: &str = "__x64_sys_getpgid";
+#[cfg(target_arch = "x86_64")]
+const FIRST_ARGUMENT: &str = "args.regs.di";
+#[cfg(target_arch = "aarch64")]
+const GETPGID: &str = "__arm64_sys_getpgid";
+#[cfg(target_arch = "aarch64")]
+const FIRST_ARGUMENT: &str = "args.regs.regs[0]";
+/// Bytes from its entry to an instruction that is not ftrace's. x86-64: the entry is five bytes for ftrace, with or without
+/// the four that mark an indirect branch's target before them. arm64: instructions have four bytes, the first ones are
+/// ftrace's.
+const WITHIN: [u32; 2] = if cfg!(target_arch = "aarch64") { [12, 16] } else { [5, 9] };
+
 /// A counter of calls, and the sum of something, of the thread that these tests name.
 fn counted(at: &str, value: &str) -> String {
     format!(
@@ -143,7 +157,7 @@ fn root_functions_are_counted_alike_in_every_way() {
     let test = "root_functions_are_counted_alike_in_every_way";
     let work = || named("fn-calls", || getpgid_calls(7, 1000));
     let tried =
-        each_way(test, &WAYS, &counted("function:__x64_sys_getpgid:entry", "args.regs.di"), work, |running, way| {
+        each_way(test, &WAYS, &counted(&format!("function:{GETPGID}:entry"), FIRST_ARGUMENT), work, |running, way| {
             assert_way(running, way);
             assert_eq!((running.value(0), running.value(1)), (1000, 7000), "{way}");
         });
@@ -155,7 +169,7 @@ fn root_functions_are_counted_alike_in_every_way() {
 fn root_returns_of_functions_are_counted_alike_in_every_way() {
     let own = nix::unistd::getpgrp().as_raw();
     let work = || named("fn-calls", || getpgid_calls(0, 1000));
-    let yaml = counted("function:__x64_sys_getpgid:return", "u64(retval)");
+    let yaml = counted(&format!("function:{GETPGID}:return"), "u64(retval)");
     each_way("root_returns_of_functions_are_counted_alike_in_every_way", &WAYS, &yaml, work, |running, way| {
         assert_way(running, way);
         assert_eq!((running.value(0), running.value(1)), (1000, 1000 * own as u64), "{way}");
@@ -171,7 +185,7 @@ fn root_functions_of_a_pattern_are_counted_alike_in_every_way() {
             getsid_calls(7, 400);
         });
     };
-    let yaml = counted("function:__x64_sys_get*id:entry", "2");
+    let yaml = counted(&format!("function:{}:entry", GETPGID.replace("pg", "*")), "2");
     let test = "root_functions_of_a_pattern_are_counted_alike_in_every_way";
     // fentry is for one function.
     each_way(test, &WAYS[1..], &yaml, work, |running, way| {
@@ -186,7 +200,7 @@ fn root_each_kind_of_hook_at_a_function_is_taken_by_its_name() {
     let test = "root_each_kind_of_hook_at_a_function_is_taken_by_its_name";
     let work = || named("fn-calls", || getpgid_calls(7, 500));
     for (hook, way) in [("fentry", 0), ("fexit", 0), ("kprobe", 2), ("kretprobe", 2)] {
-        let yaml = counted(&format!("{hook}:__x64_sys_getpgid"), "3");
+        let yaml = counted(&format!("{hook}:{GETPGID}"), "3");
         let draft = parsed(&yaml);
         let Some(kernel) = kernel(test, &draft) else { return };
         if !WAYS[way].1(&kernel.abilities).yes() {
@@ -221,11 +235,10 @@ fn root_what_fentry_is_refused_for_is_hooked_in_the_next_best_way() {
 #[ignore = "needs root"]
 fn root_an_instruction_within_a_function_is_hooked() {
     let test = "root_an_instruction_within_a_function_is_hooked";
-    // The entry is five bytes for ftrace, with or without the mark of an indirect branch's target before them.
     let mut refused = Vec::new();
     let mut found = None;
-    for offset in [5, 9] {
-        let draft = parsed(&counted(&format!("kprobe:__x64_sys_getpgid+{offset}"), "1"));
+    for offset in WITHIN {
+        let draft = parsed(&counted(&format!("kprobe:{GETPGID}+{offset}"), "1"));
         let Some(kernel) = kernel(test, &draft) else { return };
         match Running::try_start(&draft, &kernel) {
             Ok(running) => found = Some(running),

@@ -121,10 +121,9 @@ fn root_an_alert_that_reaches_another_nodes_agent_is_recorded_on_its_own_node() 
         return;
     }
     let (api, homes) = (FakeApi::start(), [Home::new(), Home::new()]);
-    let asked = agent_of("node-a", "127.0.0.1", &api, &homes[0], &[]);
-    // Agents of a DaemonSet listen on one port, each at its pod's address.
-    let there = format!("127.0.0.2:{}", asked.address().port());
-    let right = agent_of("node-b", "127.0.0.2", &api, &homes[1], &["--web.listen-address", &there]);
+    let objects = ["--kubernetes.custom-resources"];
+    let asked = agent_of("node-a", "127.0.0.1", &api, &homes[0], &objects);
+    let right = agent_of("node-b", "127.0.0.2", &api, &homes[1], &objects);
     let alertmanager = Alertmanager::start(asked.address(), &homes[0].token_file());
     let labels = json!({"alertname": "DiskSlow", "node": "node-b", "kstrobe_rule": "disk"});
     alertmanager.push(&json!([{"labels": labels, "startsAt": "2026-01-01T00:00:00Z"}]));

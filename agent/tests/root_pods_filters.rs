@@ -199,3 +199,40 @@ fn root_a_condition_knows_containers() {
     assert_eq!(written(&agent)[0].len(), 1, "one key");
     agent.stop();
 }
+
+/// Its own calls alone are asked about.
+const AT_ONCE: &str = "\
+probe: shop_calls
+summary: Calls in one namespace.
+at: tracepoint:syscalls:sys_enter_getppid
+where: comm == \"kst-workload\" && namespace in [\"shop\"]
+metrics:
+  shop_calls_total: { type: counter }
+";
+
+#[test]
+#[ignore = "needs root"]
+fn root_what_a_pod_does_at_once_is_counted_or_said_to_be_missing() {
+    let api = FakeApi::start();
+    let [shop, bank] = pods::shop_and_bank(&api, 31);
+    let (agent, _folder) = pods::agent(&api, AT_ONCE, "30s");
+    pods::meant(&agent, "shop_calls", 2.0);
+    let undecided = || agent.scrape().sum("kstrobe_lost_total", &[("reason", "cgroup_undecided")]);
+    // Containers whose ids no status has yet, in pods that are known.
+    let container =
+        |pod: &pods::TestPod| pod.group.folder().with_file_name(format!("cri-containerd-{}.scope", "ab#d".repeat(16)));
+    groups::call_briefly(&container(&shop), 1, 5000);
+    let before = undecided();
+    let counted = agent.scrape();
+    assert_eq!(counted.sum("kstrobe_shop_calls_total", &[]), 5000.0);
+    assert_eq!(before, 0.0, "the pod's own cgroup was known");
+    groups::call_briefly(&container(&bank), 1, 5000);
+    assert_eq!(agent.scrape().sum("kstrobe_shop_calls_total", &[]), 5000.0);
+    // A pod that is not known at all: each call is counted as one that may have been meant.
+    let before = undecided();
+    let stranger = groups::Group::new(&Driver::Systemd.container(&"9".repeat(8), "cri-containerd", &"c".repeat(64)));
+    stranger.call(700);
+    assert_eq!(undecided() - before, 700.0);
+    assert_eq!(agent.scrape().sum("kstrobe_shop_calls_total", &[]), 5000.0);
+    agent.stop();
+}

@@ -400,7 +400,7 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
     // Nothing had events when it started: the stream of all events is there already.
     let mut stream = TcpStream::connect(agent.address()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    write!(stream, "GET /api/v1/events?follow=true HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+    write!(stream, "GET /api/v1/events?follow=true HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
     let mut stream = BufReader::new(stream);
     let mut next = |wanted: &str| {
         let mut line = String::new();

@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use support::agent::{Agent, Setup};
@@ -97,7 +98,7 @@ fn receives(slow: usize, quick: usize) -> Receives {
 fn follow(agent: &Agent, query: &str) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(agent.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    write!(stream, "GET /api/v1/events?follow=true{query} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+    write!(stream, "GET /api/v1/events?follow=true{query} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -214,6 +215,13 @@ fn root_a_flood_is_limited_and_all_others_are_counted() {
         (events(&agent, "").len() as f64 == sent).then_some(())
     });
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count() as f64, sent, "a line each in the file");
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "fields are of other people's calls");
+    let log = agent.log();
+    let warned: Vec<&str> = log.lines().filter(|line| line.contains("slow events are lost")).collect();
+    assert!(warned.len() == 1, "once: {log}");
+    let parts = ["probe=flood", "reason=events_limited", "raise `slow.max_per_second`"];
+    assert!(parts.iter().all(|part| warned[0].contains(part)), "{}", warned[0]);
     agent.stop();
 }
 
@@ -233,6 +241,38 @@ fn root_records_without_room_are_counted() {
     let kept = format!("{{\"events\":[],\"gone\":{}}}", sent - 1024.0);
     let page = || agent.get("/api/v1/events?limit=0").filter(|(_, body)| *body == kept);
     wait_for("the last 1024 are kept", Duration::from_secs(20), page);
+    let log = agent.log();
+    for parts in [
+        ["probe=flood", "reason=events_full", "raise `slow.buffer`"],
+        ["probe=flood", "kept=1024", "limits.kept_events"],
+    ] {
+        let lines = log.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
+        assert_eq!(lines.count(), 1, "{parts:?} in {log}");
+    }
+    agent.stop();
+}
+
+/// A buffer of 8 MiB has room for 60,000 records of some 60 bytes while the agent stands still.
+#[test]
+#[ignore = "needs root"]
+fn root_a_larger_buffer_and_ring_keep_what_others_lose() {
+    const CALLS: u32 = 60_000;
+    let [noisy, quiet] = ["flood", "trickle"].map(|name| flood(1_000_000).replace("flood", name));
+    let noisy = noisy.replace("max_per_second: 1000000,", "max_per_second: 1000000, buffer: 8MiB,");
+    let setup = Setup { probes: &[("flood", &noisy), ("trickle", &quiet)], ..Setup::default() };
+    let agent =
+        Setup { config: "limits: { budget_cpu_percent: 0, kept_events: 2000 }\n", budget: true, ..setup }.start();
+    loads::named("kst-trickle", || loads::getppid_calls(5));
+    let pid = Pid::from_raw(agent.pid().cast_signed());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    loads::named("kst-flood", || loads::getppid_calls(CALLS));
+    kill(pid, Signal::SIGCONT).unwrap();
+    let [sent, limited, full] = fates(&agent, CALLS);
+    assert_eq!([sent, limited, full], [f64::from(CALLS), 0.0, 0.0]);
+    let kept = |query: &str| events(&agent, query).len();
+    wait_for("each probe has its own", Duration::from_secs(20), || {
+        ([kept("?probe=flood"), kept("?probe=trickle")] == [2000, 5]).then_some(())
+    });
     agent.stop();
 }
 

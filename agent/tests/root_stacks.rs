@@ -8,11 +8,11 @@ use nix::time::{ClockId, clock_gettime};
 use prost::Message;
 use std::collections::HashSet;
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup, command};
-use support::frames::{kst_burn_one, kst_burn_three, kst_descend, kst_outer_wait, timespec};
-use support::{Folder, done, emulated, load};
+use support::frames::{kst_burn_one, kst_burn_three, kst_descend, kst_dig, kst_outer_wait, timespec};
+use support::{Folder, done, emulated, load, wait_for};
 
 const HZ: f64 = 199.0;
 
@@ -212,7 +212,7 @@ const OFFCPU: &str = include_str!("../../config/probes/offcpu.yaml");
 fn root_a_profile_of_what_its_budget_holds_back_is_refused() {
     let probe = OFFCPU.replace("enabled: false\n", "").replace("percent: 20", "percent: 0.001");
     let agent = Setup { probes: &[("offcpu", &probe)], ..Setup::default() }.start();
-    support::wait_for("the probe to be taken off", Duration::from_secs(60), || {
+    wait_for("the probe to be taken off", Duration::from_secs(60), || {
         load::pselect_sleeps(200, Duration::from_micros(100));
         agent.get("/readyz").filter(|(_, text)| text.contains("taken off its hooks"))
     });
@@ -314,5 +314,127 @@ fn root_stacks_without_a_place_are_counted_and_shown_as_missed() {
         let descents = frames_of.iter().filter(|frame| **frame == "kst_descend").count();
         assert_eq!((descents, *frames_of.last().unwrap()), (frames, "kst_inner_wait"), "{frames_of:?} {value}");
     }
+    agent.stop();
+}
+
+const TURNOVER: &str = "
+probe: turnover
+summary: Sleeps, by stack, in a table that the load fills many times over.
+at: tracepoint:syscalls:sys_enter_nanosleep
+where: comm == \"kst-turn\"
+metrics:
+  turnover_sleeps: { type: stacks, stacks: user, labels: { comm: comm }, max_series: 1024 }
+";
+
+/// Percentage of the values that stand under a frame for stacks without a place.
+fn missed_percent(stacks: &[(Vec<&str>, u64)]) -> f64 {
+    let missed = stacks.iter().filter(|(frames, _)| frames.iter().any(|frame| frame.starts_with("[missed ")));
+    let all: u64 = stacks.iter().map(|(_, value)| value).sum();
+    100.0 * missed.map(|(_, value)| value).sum::<u64>() as f64 / all as f64
+}
+
+/// Ends a load, also when its test fails meanwhile.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A profile of the next seconds.
+#[track_caller]
+fn profile_of_next(agent: &Agent, metric: &str, seconds: u32) -> String {
+    let (status, text) = agent.get(&format!("/api/v1/stacks/{metric}?seconds={seconds}")).unwrap();
+    assert_eq!(status, 200, "{text}");
+    text
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_profile_after_many_stacks_misses_none() {
+    let agent = Agent::start_with(&[], &[("turnover", TURNOVER)]);
+    let (over, each) = (AtomicBool::new(false), timespec(Duration::from_millis(10)));
+    // Each sleep has a stack of its own.
+    let slept = AtomicU64::new(0);
+    let load = || {
+        while !over.load(Ordering::Relaxed) {
+            assert_eq!(kst_descend(&each, (1 << 20) + slept.fetch_add(1, Ordering::Relaxed)), 0);
+        }
+    };
+    let mut text = String::new();
+    std::thread::scope(|scope| {
+        let _ends = Ends(&over);
+        std::thread::Builder::new().name("kst-turn".to_owned()).spawn_scoped(scope, load).unwrap();
+        let filled = || (slept.load(Ordering::Relaxed) > 1500).then_some(());
+        wait_for("the load to fill the table once and a half", Duration::from_secs(120), filled);
+        text = profile_of_next(&agent, "turnover_sleeps", 5);
+    });
+    let stacks = folded(&text);
+    // A table of a thousand places is more crowded than those of the shipped probes: a few stacks in a hundred miss theirs.
+    let all: u64 = stacks.iter().map(|(_, value)| value).sum();
+    assert!(all > 10 && missed_percent(&stacks) < 5.0, "{} % of\n{text}", missed_percent(&stacks));
+    // What was counted before the profile, and what it kept apart, is not lost.
+    let (_, all) = agent.get("/api/v1/stacks/turnover_sleeps").unwrap();
+    let total: u64 = folded(&all).iter().map(|(_, value)| value).sum();
+    assert_eq!(total, slept.load(Ordering::Relaxed), "{all}");
+    agent.stop();
+}
+
+/// On request, as it takes half an hour, or as many minutes as `KSTROBE_LOAD_MINUTES` says:
+/// `cargo test -p kstrobe --test root_stacks -- --ignored --nocapture a_profile_after_half_an_hour_of_64_threads`.
+#[test]
+#[ignore = "half an hour, as root, on request"]
+fn a_profile_after_half_an_hour_of_64_threads_misses_few_stacks() {
+    const THREADS: u64 = 64;
+    let minutes = std::env::var("KSTROBE_LOAD_MINUTES").map_or(30, |minutes| minutes.parse().unwrap());
+    let [cpu, offcpu] = [include_str!("../../config/probes/profile_cpu.yaml"), OFFCPU];
+    let [cpu, offcpu] = [cpu, offcpu].map(|probe| probe.replace("enabled: false\n", ""));
+    let agent = Agent::start_with(&[], &[("profile_cpu", &cpu), ("offcpu", &offcpu)]);
+    let over = AtomicBool::new(false);
+    // Half a hundredth of a CPU a thread: the machine has other work. Stacks come from a million of each kind.
+    let each = timespec(Duration::from_millis(40));
+    let load = |seed: u64| {
+        let mut path = seed;
+        while !over.load(Ordering::Relaxed) {
+            path = path.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            kst_dig(400_000, (1 << 20) + (path >> 44));
+            assert_eq!(kst_descend(&each, (1 << 20) + (path >> 44)), 0);
+        }
+    };
+    std::thread::scope(|scope| {
+        let _ends = Ends(&over);
+        for seed in 0..THREADS {
+            std::thread::Builder::new()
+                .name(format!("kst-load-{seed}"))
+                .spawn_scoped(scope, move || load(seed))
+                .unwrap();
+        }
+        std::thread::sleep(Duration::from_secs(minutes * 60).saturating_sub(Duration::from_secs(60)));
+        let mut shares = Vec::new();
+        std::thread::scope(|both| {
+            let profiles = ["cpu_samples", "offcpu_seconds"].map(|metric| {
+                let agent = &agent;
+                both.spawn(move || (metric, profile_of_next(agent, metric, 60)))
+            });
+            for profile in profiles {
+                let (metric, text) = profile.join().unwrap();
+                let stacks = folded(&text);
+                let own = stacks.iter().filter(|(frames, _)| frames[0].starts_with("kst-load-")).count();
+                println!(
+                    "{metric}: {} stacks, {own} of the load, {:.3} % missed",
+                    stacks.len(),
+                    missed_percent(&stacks)
+                );
+                shares.push((metric, own, missed_percent(&stacks)));
+            }
+        });
+        for (metric, own, missed) in shares {
+            assert!(
+                own > 100 && missed < 1.0,
+                "{metric}: {missed} % of the last minute is missed, {own} stacks are the load's"
+            );
+        }
+    });
     agent.stop();
 }

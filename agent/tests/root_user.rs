@@ -34,7 +34,7 @@ fn root_time_of_getaddrinfo_agrees_with_bpftrace() {
         return;
     }
     let agent = Setup { arguments: &["--enable", "name_resolution"], ..Setup::default() }.start();
-    let bpftrace = Bpftrace::start(GETADDRINFO_SCRIPT);
+    let bpftrace = Bpftrace::start(&GETADDRINFO_SCRIPT.replace("x86_64", std::env::consts::ARCH));
     load::named("kst-names", || {
         for i in 0..CALLS {
             // Neither needs a server: the one is in /etc/hosts, the other is no name.

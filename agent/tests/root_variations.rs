@@ -68,6 +68,7 @@ fn look(drafts: &[Draft]) -> Target {
         tracepoints: drafts.iter().flat_map(Draft::tracepoints).collect(),
         syscalls: drafts.iter().flat_map(Draft::syscalls).collect(),
         functions: drafts.iter().flat_map(Draft::functions).collect(),
+        counters: drafts.iter().flat_map(Draft::counters).collect(),
         btf: None,
     };
     let mut target = detect(&wanted);

@@ -52,7 +52,7 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     let mut slow: Vec<TcpStream> = Vec::new();
     for number in 0..1000 {
         let mut stream = connect(address);
-        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ");
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: ");
         slow.push(stream);
         if number % 100 == 99 {
             assert_eq!(agent.get("/metrics").map(|(status, _)| status), Some(200), "beside {number} slow connections");
@@ -63,9 +63,9 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     // Wrong ones.
     let large = "b".repeat(1 << 20);
     for (request, expected) in [
-        (format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX-A: {large}\r\n\r\n"), [431, 0]),
-        (format!("GET /{large} HTTP/1.1\r\nHost: x\r\n\r\n"), [431, 0]),
-        (format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}\r\n", "X-A: b\r\n".repeat(1000)), [431, 0]),
+        (format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-A: {large}\r\n\r\n"), [431, 0]),
+        (format!("GET /{large} HTTP/1.1\r\nHost: localhost\r\n\r\n"), [431, 0]),
+        (format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X-A: b\r\n".repeat(1000)), [431, 0]),
         ("GET /metrics HTTP/1.0\r\nAccept: ;;;q=,,,*/*;q=9e9\r\nAccept-Encoding: \u{1}\r\n\r\n".into(), [400, 400]),
         ("GET /metrics HTTP/1.0\r\nAccept: ;;;q=,,,*/*;q=9e9;version=\"\r\n\r\n".into(), [200, 200]),
         (format!("GET /metrics HTTP/1.0\r\nAccept: {}\r\n\r\n", "text/plain;q=0.1,".repeat(500)), [200, 200]),
@@ -74,7 +74,8 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
         ("BREW /metrics HTTP/1.0\r\n\r\n".into(), [405, 405]),
         ("GET /../../etc/passwd HTTP/1.0\r\n\r\n".into(), [404, 404]),
         (
-            "POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n".into(),
+            "POST /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n"
+                .into(),
             [413, 413],
         ),
         ("\u{16}\u{3}\u{1}\u{2}\u{0}".repeat(100), [400, 0]),

@@ -50,6 +50,30 @@ fn root_page_faults_are_those_of_getrusage() {
     agent.stop();
 }
 
+/// A probe reads texts of user memory that is not there yet: these reads resolve nothing, and the kernel counts none of them.
+#[test]
+#[ignore = "needs root"]
+fn root_reads_of_tracers_are_no_page_faults() {
+    const LOOK: &str = "probe: look\nsummary: Looks at buffers before the kernel fills them.\nat: syscall:read:enter\n\
+        where: comm == \"kst-faults\"\nmetrics:\n  looks_total:\n    help: Reads.\n    type: counter\n    \
+        labels: { text: \"str(args.buf, 8)\" }\n";
+    let agent =
+        Setup { arguments: &["--enable", "page_faults"], probes: &[("look", LOOK)], ..Setup::default() }.start();
+    let mut faults = 0;
+    load::named("kst-faults", || faults = load::fill_pages(TOUCHED));
+    let after = agent.scrape();
+    assert_eq!(after.sum("kstrobe_looks_total", &[]), TOUCHED as f64);
+    // The thread's own code takes some for its start and end.
+    assert_about(after.sum("kstrobe_page_faults_total", &[("comm", "kst-faults")]), faults as f64);
+    let kernel = after.sum("kstrobe_page_faults_total", &[("comm", "kst-faults"), ("mode", "kernel")]);
+    if kernel > 0.0 {
+        assert_about(kernel, faults as f64);
+    } else {
+        not_run("root_reads_of_tracers_are_no_page_faults", "this processor has no tracepoints of page faults");
+    }
+    agent.stop();
+}
+
 /// What other processors get, which have no tracepoints of page faults.
 #[test]
 #[ignore = "needs root"]

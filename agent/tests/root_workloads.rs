@@ -220,3 +220,27 @@ fn root_a_reload_means_other_groups() {
     assert_eq!(calls(&after, &first) + calls(&after, &second), 330.0, "the other probe counts on");
     agent.stop();
 }
+
+#[test]
+#[ignore = "needs root"]
+fn root_groups_that_live_for_a_millisecond_have_their_names() {
+    const GROUPS: u64 = 500;
+    let probes = probes("unit == \"nobody.service\"");
+    let config = "workloads: { walk: 60s, grace: 300s, wait: 2s }\n";
+    let agent = Setup { probes: &[("grouped", &probes)], config, ..Setup::default() }.start();
+    wait_for("the first look", limit(), || {
+        (agent.scrape().sum("kstrobe_workloads_cgroups", &[("state", "named")]) >= 1.0).then_some(())
+    });
+    let names = unit("brief-#");
+    groups::call_briefly(&unified().join(&names), GROUPS, 3);
+    let all = GROUPS as f64 * 3.0;
+    let counted = wait_for("all calls", limit(), || {
+        let now = agent.scrape();
+        (now.sum("kstrobe_grouped_calls_total", &[]) == all).then_some(now)
+    });
+    let named = (0..GROUPS).map(|number| calls(&counted, &names.replace('#', &number.to_string())));
+    let nameless = GROUPS as usize - named.filter(|calls| *calls == 3.0).count();
+    assert_eq!(nameless, 0, "of {GROUPS} groups");
+    assert_eq!(counted.sum("kstrobe_workloads_walk_errors_total", &[]), 0.0);
+    agent.stop();
+}

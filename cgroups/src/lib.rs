@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod hierarchy;
+mod limit;
 mod walk;
 mod watch;
 
 pub use hierarchy::{Error, Hierarchies, Hierarchy, Mode};
+pub use limit::MemoryLimit;
 pub use walk::{Cgroup, Counts, Walk, Walker};
 pub use watch::Alarm;

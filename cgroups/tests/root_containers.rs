@@ -141,6 +141,7 @@ fn root_a_table_names_containers_through_restarts() {
         name: name.into(),
         node: None,
         owner: None,
+        main: None,
         containers: ids
             .iter()
             .map(|id| kstrobe_workloads::Container { id: (*id).into(), name: "app".into(), running: true })

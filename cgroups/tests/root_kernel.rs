@@ -184,6 +184,7 @@ fn root_an_id_that_means_another_pod_has_no_name_of_the_first() {
         name: format!("pod-{}", &uid[..1]).into(),
         node: None,
         owner: None,
+        main: None,
         containers: Vec::new(),
     });
     let [first, second] = pods;

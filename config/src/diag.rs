@@ -11,6 +11,8 @@ pub enum Severity {
     Error,
     /// The definition is used.
     Warning,
+    /// Nothing is wrong with it.
+    Note,
 }
 
 /// One mistake.
@@ -35,6 +37,11 @@ impl Diagnostic {
     /// A warning at `at`.
     pub fn warning(at: &Location, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(at, message) }
+    }
+
+    /// A note at `at`.
+    pub fn note(at: &Location, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Note, ..Self::error(at, message) }
     }
 
     /// Adds what to do about it.
@@ -82,6 +89,7 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
+        Severity::Note => Level::NOTE,
     };
     let title = level.primary_title(diagnostic.message.as_str());
     let group = match &diagnostic.at {

@@ -51,6 +51,8 @@ pub(crate) struct Keys {
 /// The entries of a mapping.
 pub(crate) struct Fields<'a> {
     entries: &'a [Entry],
+    /// Those whose value a comma has cut: reported, and no values.
+    cut: Vec<usize>,
     /// Keys that an unknown key was probably meant to be: they are not missing as well.
     meant: Vec<&'static str>,
     /// Where to complain about a key that is missing.
@@ -61,13 +63,19 @@ impl<'a> Fields<'a> {
     /// The entries of `node`; unknown keys are reported.
     pub fn read(node: &'a Node, at: &'a Location, keys: &Keys, report: &mut Report) -> Option<Self> {
         let entries = mapping(node, keys.of, report)?;
-        let mut meant = Vec::new();
-        for Entry { key, .. } in entries.iter().filter(|e| !keys.known.contains(&e.key.value.as_str())) {
-            let near = meant_key(&key.value, keys);
-            meant.extend(near);
-            report.push(unknown_key(key, near, keys));
+        let (mut meant, mut cut) = (Vec::new(), Vec::new());
+        for (i, Entry { key, .. }) in entries.iter().enumerate() {
+            if let Some(whole) = cut_before(entries, i) {
+                report.push(rest_of_expression(key));
+                meant.extend(keys.known.iter().find(|known| **known == entries[whole].key.value));
+                cut.push(whole);
+            } else if !keys.known.contains(&key.value.as_str()) {
+                let near = meant_key(&key.value, keys);
+                meant.extend(near);
+                report.push(unknown_key(key, near, keys));
+            }
         }
-        Some(Self { entries, meant, at })
+        Some(Self { entries, cut, meant, at })
     }
 
     /// The same, with missing keys reported at `at`.
@@ -82,7 +90,7 @@ impl<'a> Fields<'a> {
 
     /// The entry of `key`, if it is there.
     pub fn entry(&self, key: &str) -> Option<&'a Entry> {
-        self.entries.iter().find(|e| e.key.value == key)
+        self.entries.iter().enumerate().find(|(i, e)| e.key.value == key && !self.cut.contains(i)).map(|(_, e)| e)
     }
 
     /// Whether a key that was reported was probably meant to be `key`.
@@ -98,6 +106,22 @@ impl<'a> Fields<'a> {
         }
         node
     }
+}
+
+/// The entry whose value goes on in the key of another one: inside `{ }`, `value: min(a, b)` is read as `value: min(a` and `b)`.
+pub(crate) fn cut_before(entries: &[Entry], at: usize) -> Option<usize> {
+    let is_rest = |entry: &Entry| matches!(entry.value.kind, Kind::Nothing);
+    let open = |text: &str| text.matches('(').count() as isize - text.matches(')').count() as isize;
+    let whole = entries[..at].iter().rposition(|entry| !is_rest(entry))?;
+    let Kind::Scalar { text, plain: true } = &entries[whole].value.kind else { return None };
+    let before = entries[whole + 1..at].iter().map(|entry| open(&entry.key.value)).sum::<isize>() + open(text);
+    (is_rest(&entries[at]) && before > 0).then_some(whole)
+}
+
+/// What is said of such a key.
+pub(crate) fn rest_of_expression(key: &Spanned<String>) -> Diagnostic {
+    let diagnostic = Diagnostic::error(&key.at, format!("`{}` has no value", key.value));
+    diagnostic.hint("inside `{ }` a comma ends a value: put an expression that has one in quotes")
 }
 
 fn meant_key(name: &str, keys: &Keys) -> Option<&'static str> {

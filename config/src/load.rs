@@ -3,14 +3,23 @@
 use crate::check::{self, Seen};
 use crate::diag::Diagnostic;
 use crate::model::{Agent, Capture, Captures, Location, Probe, SourceFile, Web};
-use crate::raw::{self, Kind};
+use crate::raw::{self, Kind, Node};
 use crate::report::Report;
+use crate::secrets::Secrets;
 use std::sync::Arc;
 
 /// The probes of `files` and everything wrong with them. A probe with an error is left out, all others are returned.
 ///
-/// Of two probes or metrics with one name, in whatever files, the first stands.
+/// Of two probes with one name, in whatever files, the first stands. Two probes may have metrics of one name as long as they do
+/// not run together: [`crate::unique_metrics`].
 pub fn probes(files: &[Arc<SourceFile>]) -> (Vec<Probe>, Vec<Diagnostic>) {
+    let (probes, diagnostics) = all_probes(files);
+    (probes.into_iter().filter_map(|(probe, sound)| sound.then_some(probe)).collect(), diagnostics)
+}
+
+/// The same, with what could be read of probes with mistakes: for who wants to know what else is wrong with them. The second of
+/// each pair tells whether the probe is right.
+pub fn all_probes(files: &[Arc<SourceFile>]) -> (Vec<(Probe, bool)>, Vec<Diagnostic>) {
     let mut report = Report::default();
     let mut seen = Seen::default();
     let mut probes = Vec::new();
@@ -22,8 +31,13 @@ pub fn probes(files: &[Arc<SourceFile>]) -> (Vec<Probe>, Vec<Diagnostic>) {
             report.push(Diagnostic::warning(&Location::new(file, 0..0), "the file has no probe in it"));
         }
         for document in documents {
+            if check::is_configuration(&document.node) {
+                let diagnostic = Diagnostic::error(&document.node.at, "this is the agent's configuration, not a probe");
+                report.push(diagnostic.hint(format!("`kstrobe check --config {}` checks it", file.name)));
+                continue;
+            }
             let probe = check::probe(&document.node, pack(&file.name), &mut seen, &mut report);
-            probes.extend(probe.filter(|_| document.sound));
+            probes.extend(probe.map(|(probe, sound)| (probe, sound && document.sound)));
         }
     }
     (probes, report.finish())
@@ -31,26 +45,39 @@ pub fn probes(files: &[Arc<SourceFile>]) -> (Vec<Probe>, Vec<Diagnostic>) {
 
 /// The agent's configuration, `None` when there is an error in it. An empty file gives the defaults.
 pub fn agent(file: &Arc<SourceFile>) -> (Option<Agent>, Vec<Diagnostic>) {
-    let mut report = Report::default();
-    let documents = raw::documents(file, &mut report);
-    let agent = documents.first().map(|first| check::agent(&first.node, &mut report)).unwrap_or_default();
-    if let Some(second) = documents.get(1) {
-        let diagnostic = Diagnostic::error(&second.node.at, "the configuration is one document");
-        report.push(diagnostic.hint("remove the line `---`; probes belong in files of their own"));
-    }
-    ((report.errors() == 0).then_some(agent), report.finish())
+    only(
+        file,
+        "headers",
+        "the configuration",
+        "remove the line `---`; probes belong in files of their own",
+        check::agent,
+    )
 }
 
 /// A `web-config.yml`, `None` when there is an error in it. An empty file is plain HTTP for everybody.
 pub fn web(file: &Arc<SourceFile>) -> (Option<Web>, Vec<Diagnostic>) {
+    only(file, "basic_auth_users", "the web configuration", "remove the line `---`", check::web)
+}
+
+/// What the one document of a file with secrets says. These are in no place and no message. Values under `secret` are some.
+fn only<T: Default>(
+    file: &Arc<SourceFile>,
+    secret: &str,
+    what: &str,
+    hint: &str,
+    check: impl FnOnce(&Node, &mut Report) -> T,
+) -> (Option<T>, Vec<Diagnostic>) {
+    let secrets = Secrets::find(&file.text, secret);
     let mut report = Report::default();
-    let documents = raw::documents(file, &mut report);
-    let web = documents.first().map(|first| check::web(&first.node, &mut report)).unwrap_or_default();
+    let documents = raw::documents_of(&file.text, &secrets.hidden_in(file), &mut report);
+    let checked = documents.first().map(|first| check(&first.node, &mut report)).unwrap_or_default();
     if let Some(second) = documents.get(1) {
-        let diagnostic = Diagnostic::error(&second.node.at, "the web configuration is one document");
-        report.push(diagnostic.hint("remove the line `---`"));
+        report.push(Diagnostic::error(&second.node.at, format!("{what} is one document")).hint(hint));
     }
-    ((report.errors() == 0).then_some(web), report.finish())
+    let found = (report.errors() == 0).then_some(checked);
+    let mut diagnostics = report.finish();
+    secrets.hide(&mut diagnostics);
+    (found, diagnostics)
 }
 
 /// What to record, as the API is sent it: the block `capture:` of a rule as a document of its own, within the limits of

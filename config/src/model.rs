@@ -113,6 +113,8 @@ pub struct Slow {
     pub fields: Vec<(Spanned<String>, Spanned<String>)>,
     /// `max_per_second:` on each CPU, default 10.
     pub max_per_second: u32,
+    /// `buffer:` bytes of the ring buffer, or of each CPU's perf buffer; without it, room for two seconds.
+    pub buffer_bytes: Option<u32>,
 }
 
 /// Where a probe runs.
@@ -146,8 +148,10 @@ pub struct Span {
     pub by_end: Vec<Spanned<String>>,
     /// `save:` name to expression, in file order.
     pub save: Vec<(Spanned<String>, Spanned<String>)>,
-    /// `where:` inside `span:`.
+    /// `where:` inside `span:`, or its `start`.
     pub filter: Option<Spanned<String>>,
+    /// `where: {end: ..}` inside `span:`.
+    pub filter_end: Option<Spanned<String>>,
     /// `keep: first|last`, default last.
     pub keep_first: bool,
     /// `max_entries:`, default 16384.
@@ -302,6 +306,8 @@ pub enum Every {
 pub struct Metric {
     /// Without the `kstrobe_` prefix.
     pub name: Spanned<String>,
+    /// Whether name and type are right. If not, the name says nothing of what the value must be.
+    pub named: bool,
     /// `help:`; the probe's summary when absent.
     pub help: Option<String>,
     /// Kind.
@@ -381,6 +387,8 @@ pub struct Agent {
     pub budget_ppm: u64,
     /// `limits.native_bucket_limit:` populated buckets of a native histogram, default 160; 0 for no limit.
     pub native_bucket_limit: usize,
+    /// `limits.kept_events:` single events of each probe that the agent keeps, default 1024.
+    pub kept_events: usize,
     /// `events:` where lines of single events are written: `stderr`, `none` (the default) or the path of a file.
     pub events: String,
     /// `captures:`; without it there are none.

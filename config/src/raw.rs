@@ -75,6 +75,11 @@ pub(crate) struct Document {
 
 /// The documents of a file. One that is not YAML is reported and left out, those after it are read.
 pub(crate) fn documents(file: &Arc<SourceFile>, report: &mut Report) -> Vec<Document> {
+    documents_of(&file.text, file, report)
+}
+
+/// The same of a text whose places are said by a file of the same length, which people are shown.
+pub(crate) fn documents_of(text: &str, file: &Arc<SourceFile>, report: &mut Report) -> Vec<Document> {
     if file.text.len() > MAX_BYTES {
         let message = format!("the file has {} bytes, and at most {MAX_BYTES} are read", file.text.len());
         report.push(Diagnostic::error(&Location::new(file, 0..0), message).hint("split it into several files"));
@@ -83,7 +88,7 @@ pub(crate) fn documents(file: &Arc<SourceFile>, report: &mut Report) -> Vec<Docu
     let mut options = Options::default();
     options.set_emit_comments(false);
     options.emit_unresolved_aliases = true;
-    let parser = Parser::new_from_str_with_options(&file.text, options);
+    let parser = Parser::new_from_str_with_options(text, options);
     let anchors = HashMap::new();
     let mut reader = Reader { parser, file, report, anchors, nodes: 0, depth: 0, unknown_alias_line: None };
     let mut documents = Vec::new();

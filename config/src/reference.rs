@@ -9,6 +9,7 @@ pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
         check::PROBE,
         check::SPAN,
         check::BY,
+        check::WHERE,
         steps::STATE,
         steps::STEP,
         check::POLL,
@@ -62,6 +63,7 @@ pub fn limits() -> Vec<(&'static str, String)> {
             "`limits.native_bucket_limit`",
             format!("0 to {}, {} by default", check::MAX_NATIVE_BUCKETS, check::DEFAULT_NATIVE_BUCKETS),
         ),
+        ("`limits.kept_events`", format!("1 to {}, {} by default", check::MAX_KEPT_EVENTS, check::DEFAULT_KEPT_EVENTS)),
         (
             "`workloads.walk`",
             format!("at least {}, {} by default", ns(workloads::MIN_WALK_NS), ns(workloads::DEFAULT_WALK_NS)),
@@ -102,6 +104,7 @@ pub fn limits() -> Vec<(&'static str, String)> {
             "`slow.max_per_second`",
             format!("1 to {}, {} by default", slow::MAX_PER_SECOND, slow::DEFAULT_MAX_PER_SECOND),
         ),
+        ("`slow.buffer`", format!("{} to {}", bytes(slow::MIN_BUFFER_BYTES), bytes(slow::MAX_BUFFER_BYTES))),
         ("`buckets.classic` bounds", at_most(buckets::MAX_CLASSIC)),
     ]
 }

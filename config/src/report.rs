@@ -63,16 +63,7 @@ impl Report {
 
     /// Diagnostics of each file in the order of its text. What an alias repeats is said once.
     pub fn finish(mut self) -> Vec<Diagnostic> {
-        let mut files: Vec<*const _> = Vec::new();
-        self.diagnostics.sort_by_cached_key(|d| {
-            let Some(at) = &d.at else { return (usize::MAX, 0) };
-            let file = std::sync::Arc::as_ptr(&at.file);
-            let index = files.iter().position(|f| *f == file).unwrap_or_else(|| {
-                files.push(file);
-                files.len() - 1
-            });
-            (index, at.start)
-        });
+        in_order(&mut self.diagnostics);
         let mut said = HashSet::new();
         self.diagnostics.retain(|d| {
             let place = d.at.as_ref().map(|at| (std::sync::Arc::as_ptr(&at.file), at.start, at.end));
@@ -80,4 +71,18 @@ impl Report {
         });
         self.diagnostics
     }
+}
+
+/// Sorts the diagnostics of each file by the order of its text. Files come in the order in which they are first named.
+pub fn in_order(diagnostics: &mut [Diagnostic]) {
+    let mut files: Vec<*const _> = Vec::new();
+    diagnostics.sort_by_cached_key(|d| {
+        let Some(at) = &d.at else { return (usize::MAX, 0) };
+        let file = std::sync::Arc::as_ptr(&at.file);
+        let index = files.iter().position(|f| *f == file).unwrap_or_else(|| {
+            files.push(file);
+            files.len() - 1
+        });
+        (index, at.start)
+    });
 }

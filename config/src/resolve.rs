@@ -1,8 +1,25 @@
 //! Whether the metrics and labels that rules name are there, and whether what is asked of them makes sense.
 
+use crate::check::Families;
 use crate::diag::Diagnostic;
 use crate::model::{Buckets, Measure, Metric, MetricKind, Probe, Quantity, Rule, Spanned, When};
 use crate::names::{did_you_mean, one_of};
+
+/// Of probes that are to run together those whose metrics have names of their own, and what is wrong with the others: of two
+/// metrics with one name, the first stands.
+pub fn unique_metrics(probes: Vec<Probe>) -> (Vec<Probe>, Vec<Diagnostic>) {
+    let mut families = Families::default();
+    let mut wrong = Vec::new();
+    let mut kept = Vec::new();
+    for probe in probes {
+        let before = wrong.len();
+        wrong.extend(probe.metrics.iter().filter_map(|metric| families.take(&metric.name).err()));
+        if wrong.len() == before {
+            kept.push(probe);
+        }
+    }
+    (kept, wrong)
+}
 
 /// What is wrong with the conditions of `rules`. `known` are all probes that there are, `runs` says which of them run.
 pub fn check_rules(rules: &[Rule], known: &[Probe], runs: impl Fn(&Probe) -> bool) -> Vec<Diagnostic> {
@@ -11,7 +28,9 @@ pub fn check_rules(rules: &[Rule], known: &[Probe], runs: impl Fn(&Probe) -> boo
         let Some(when) = &rule.when else { continue };
         let name = &when.metric;
         let metrics = known.iter().flat_map(|probe| probe.metrics.iter().map(move |metric| (probe, metric)));
-        let Some((probe, metric)) = metrics.clone().find(|(_, metric)| metric.name.value == name.value) else {
+        let mut named = metrics.clone().filter(|(_, metric)| metric.name.value == name.value);
+        // Several probes may have a metric of this name, of which one runs.
+        let Some((probe, metric)) = named.clone().find(|(probe, _)| runs(probe)).or_else(|| named.next()) else {
             let names: Vec<&str> = metrics.map(|(_, metric)| metric.name.value.as_str()).collect();
             found.push(unknown_metric(name, &names));
             continue;

@@ -4,7 +4,7 @@
 //! `web_` as `web-config.yml`, all others as probes.
 
 use kstrobe_config::model::SourceFile;
-use kstrobe_config::{agent, check_rules, embedded, probes, render, web};
+use kstrobe_config::{agent, check_rules, embedded, probes, render, unique_metrics, web};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +32,9 @@ fn outcome(path: &Path) -> String {
         let (web, diagnostics) = web(&file);
         (web.map_or_else(|| "nothing".to_owned(), |web| format!("{web:#?}")), diagnostics)
     } else {
-        let (probes, diagnostics) = probes(&[file]);
+        let (probes, mut diagnostics) = probes(&[file]);
+        let (probes, mut twice) = unique_metrics(probes);
+        diagnostics.append(&mut twice);
         let names: Vec<&str> = probes.iter().map(|p| p.name.value.as_str()).collect();
         (if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }, diagnostics)
     };

@@ -1,7 +1,7 @@
 //! What is loaded from good files: values, defaults, places, and names across files.
 
 use kstrobe_config::model::{Agent, Buckets, Hook, Metric, MetricKind, Owner, Probe, Shape, SourceFile};
-use kstrobe_config::{Severity, agent, embedded, probes, render};
+use kstrobe_config::{Severity, agent, embedded, probes, render, unique_metrics};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ fn no_shipped_probe_is_forgotten_or_wrong() {
     assert_eq!(files.iter().map(|f| f.name.clone()).collect::<BTreeSet<_>>(), on_disk);
     let (probes, diagnostics) = probes(&files);
     assert!(diagnostics.is_empty(), "{}", render(&diagnostics));
+    assert_eq!(unique_metrics(probes.clone()).1, [], "all of them can run together");
     for (name, pack, enabled) in [
         ("recvfrom", "recvfrom", true),
         ("softirq_delay", "softirq", true),
@@ -171,12 +172,23 @@ fn names_are_unique_across_files_and_the_first_stands() {
     let body = "summary: A probe.\nat: rawtracepoint:a\nmetrics: { n_total: { type: counter } }\n";
     let first = file("a.yaml", &format!("probe: p\n{body}"));
     let second = file("b.yaml", &format!("probe: q\n{body}---\nprobe: p\n{}", body.replace("n_total", "m_total")));
-    let (probes, diagnostics) = probes(&[first, second]);
+    let (probes, mut diagnostics) = probes(&[first, second]);
+    let (probes, mut twice) = unique_metrics(probes);
+    diagnostics.append(&mut twice);
     assert_eq!(probes.iter().map(|p| p.name.at.file.name.as_str()).collect::<Vec<_>>(), ["a.yaml"]);
     let text = render(&diagnostics);
     assert!(text.contains("metric `n_total` is defined twice\n --> b.yaml:4:12"), "{text}");
     assert!(text.contains("probe `p` is defined twice\n --> b.yaml:6:8"), "{text}");
     assert!(text.contains("the first is in a.yaml, line 1"), "{text}");
+}
+
+#[test]
+fn an_agent_file_among_probes_is_recognised() {
+    let (none, diagnostics) = probes(&[file("kstrobe.yaml", "captures: {}\nlog: { level: debug }\n")]);
+    assert_eq!(none.len(), 0);
+    let lines: Vec<String> = diagnostics.iter().map(|d| d.one_line()).collect();
+    let told = "kstrobe.yaml:1:1: this is the agent's configuration, not a probe (`kstrobe check --config kstrobe.yaml` checks it)";
+    assert_eq!(lines, [told]);
 }
 
 #[test]

@@ -29,7 +29,11 @@ pub(crate) fn of_module(module: &Module, missed_casts: bool, target: &Target) ->
     for attach in module.funcs.iter().filter_map(|f| f.attach.as_ref()) {
         if let Attach::RawTp { event } = attach {
             let wanted = Attach::TpBtf { event: event.clone() }.to_string();
-            let unknown = Ability::No(format!("the kernel's BTF has no `{event}`"));
+            let described = target.btf.as_ref().is_some_and(|btf| btf.tracepoint_args(event).is_some());
+            let unknown = Ability::No(match described {
+                true => "the verifier lets no program read the type of one of its arguments".into(),
+                false => format!("the kernel's BTF has no `{event}`"),
+            });
             let lacking = if abilities.tp_btf.yes() { &unknown } else { &abilities.tp_btf };
             let choice = choice(&wanted, attach.to_string(), lacking);
             if !choices.contains(&choice) {

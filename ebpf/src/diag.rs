@@ -44,6 +44,8 @@ pub enum Fault {
     Limit,
     /// The compiler is wrong: please report.
     Bug,
+    /// Nothing stops the compiler, but the text hardly means what was meant.
+    Warning,
 }
 
 /// One mistake, with its place and the next step.
@@ -72,6 +74,10 @@ impl Diagnostic {
     pub fn limit(at: Place, message: impl Into<String>) -> Self {
         Self { fault: Fault::Limit, at: Some(at), message: message.into(), hint: None }
     }
+    /// A warning: what is compiled all the same.
+    pub fn warning(at: Place, message: impl Into<String>) -> Self {
+        Self { fault: Fault::Warning, at: Some(at), message: message.into(), hint: None }
+    }
     /// An error in the compiler itself.
     pub fn bug(message: impl Into<String>) -> Self {
         Self {
@@ -80,6 +86,10 @@ impl Diagnostic {
             message: message.into(),
             hint: Some("this is an error in kstrobe: please report it".into()),
         }
+    }
+    /// Whether it stops the probe: all but a warning do.
+    pub fn is_error(&self) -> bool {
+        self.fault != Fault::Warning
     }
     /// Adds what to do about it.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -99,6 +109,20 @@ pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str
         .map(|(_, c)| c)
 }
 
+/// The candidate that differs by one letter, or by two neighbours that changed places: for names that are much alike, and for
+/// candidates so many that a farther one is only another name.
+pub fn slip<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates.into_iter().find(|c| {
+        let near = name.len().abs_diff(c.len()) <= 1;
+        near && (edit_distance(name, c) <= 1 || swapped(name, c))
+    })
+}
+
+fn swapped(a: &str, b: &str) -> bool {
+    let differ: Vec<(u8, u8)> = a.bytes().zip(b.bytes()).filter(|(a, b)| a != b).collect();
+    a.len() == b.len() && matches!(differ[..], [(a, b), (c, d)] if a == d && b == c)
+}
+
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -116,11 +140,19 @@ fn edit_distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::did_you_mean;
+    use super::{did_you_mean, slip};
 
     #[test]
     fn near_names_are_suggested_and_far_ones_are_not() {
         assert_eq!(did_you_mean("sk_famly", ["sk_family", "sk_state"]), Some("sk_family"));
         assert_eq!(did_you_mean("zzz", ["sk_family", "sk_state"]), None);
+    }
+
+    #[test]
+    fn a_slip_is_one_letter_or_two_that_changed_places() {
+        let names = ["FUTEX_WRITE", "TCP_LISTEN"];
+        let found =
+            ["FUTEX_WAIT", "TCP_LISTN", "TCP_LITSEN", "TCP_LISTENS", "TCP_LESTEM"].map(|name| slip(name, names));
+        assert_eq!(found, [None, Some("TCP_LISTEN"), Some("TCP_LISTEN"), Some("TCP_LISTEN"), None]);
     }
 }

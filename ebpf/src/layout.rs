@@ -50,7 +50,13 @@ pub struct Layout {
     pub selected: Vec<SelectedMap>,
 }
 
-/// The ids of the cgroups that a condition means: a hash from id (u64) to a u32 that nobody reads.
+/// In a [`SelectedMap`]: the condition means this cgroup.
+pub const PASSES: u32 = 1;
+/// In a [`SelectedMap`]: the cgroup is so new that it is not known whether the condition means it. It does not pass, and what
+/// it does is counted as [`Loss::CgroupUndecided`].
+pub const UNDECIDED: u32 = 2;
+
+/// What a condition says of cgroups: a hash from id (u64) to [`PASSES`] or [`UNDECIDED`] (u32). What is not in it does not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedMap {
     /// The hash. Empty until the agent fills it, and then nothing passes.
@@ -198,6 +204,17 @@ pub struct StackKey<'a> {
     pub pid: Option<&'a KeyField>,
 }
 
+impl StackKey<'_> {
+    /// The ids of stacks in a key; negative ones are errors.
+    pub fn ids(&self, key: &[u8]) -> impl Iterator<Item = i32> + use<> {
+        let id = |field: &KeyField| {
+            let bytes = key.get(field.offset as usize..)?.first_chunk()?;
+            Some(i32::from_ne_bytes(*bytes))
+        };
+        [self.kernel.and_then(id), self.user.and_then(id)].into_iter().flatten()
+    }
+}
+
 impl Table {
     /// Where its key holds stacks, if it is a table of [`CellKind::Stacks`].
     pub fn stack_key(&self) -> Option<StackKey<'_>> {
@@ -328,6 +345,8 @@ pub enum Loss {
     EventsFull,
     /// Two stacks have one id, or the stack map was full.
     StackCollision,
+    /// It was not yet known whether a condition on names means its cgroup.
+    CgroupUndecided,
 }
 
 impl Loss {
@@ -343,6 +362,7 @@ impl Loss {
             Loss::EventsLimited => "events_limited",
             Loss::EventsFull => "events_full",
             Loss::StackCollision => "stack_collision",
+            Loss::CgroupUndecided => "cgroup_undecided",
         }
     }
 }

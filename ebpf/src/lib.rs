@@ -50,8 +50,17 @@ pub struct Artifact {
     pub choices: Vec<typed::Choice>,
     /// Where hooks attach, by their texts. System calls of one edge share the place of the first hook.
     pub places: Vec<(diag::TextId, Attach)>,
+    /// What compiles, but hardly as it was meant; in the order of the places.
+    pub warnings: Vec<Diagnostic>,
     /// Of an ftrace session: events of these places that do not match can be left out by the kernel's own filter.
     pub filters: Vec<(Attach, String)>,
+}
+
+impl Artifact {
+    /// Whether nothing came of the probe, as its conditions are never true on the target.
+    pub fn is_idle(&self) -> bool {
+        self.module.funcs.is_empty()
+    }
 }
 
 /// One program of an object.
@@ -75,12 +84,14 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
     let mut probe = check(program, target)?;
     let mut choices = std::mem::take(&mut probe.choices);
     choices.extend(choices::of_shape(&probe.shape, target));
+    let warnings = std::mem::take(&mut probe.warnings);
     let places = places(&probe.shape);
     let filters = if target.session { filters::filters(&probe.shape) } else { Vec::new() };
     let (module, missed_casts) = build::build(probe, target, &lines(program))?;
     choices.extend(choices::of_module(&module, missed_casts, target));
     let mut artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
     (artifact.choices, artifact.places, artifact.filters) = (choices, places, filters);
+    artifact.warnings = warnings;
     match too_much(&artifact, program) {
         None => Ok(artifact),
         Some(error) => Err(vec![error]),
@@ -102,16 +113,25 @@ fn too_much(artifact: &Artifact, program: &Program) -> Option<Diagnostic> {
     })
 }
 
-/// The front half alone: parses and checks. All mistakes are found in one run; they come in the order of their places.
+/// The front half alone: parses and checks. All mistakes are found in one run, warnings beside them; they come in the order
+/// of their places.
 pub fn check(program: &Program, target: &Target) -> Result<typed::Probe, Vec<Diagnostic>> {
     let (exprs, mut diagnostics) = lang::parse_program(program);
     match check::check(program, &exprs, &seen_by(program, target)) {
-        Ok(probe) if diagnostics.is_empty() => return Ok(probe),
-        Ok(_) => {}
+        Ok(mut probe) if diagnostics.is_empty() => {
+            in_order(&mut probe.warnings);
+            return Ok(probe);
+        }
+        Ok(probe) => diagnostics.extend(probe.warnings),
         Err(more) => diagnostics.extend(more),
     }
-    diagnostics.sort_by_key(|d| d.at.map_or((u32::MAX, 0), |at| (at.text.0, at.span.start)));
+    in_order(&mut diagnostics);
     Err(diagnostics)
+}
+
+/// What the compiler says is in the order of its input.
+fn in_order(diagnostics: &mut [Diagnostic]) {
+    diagnostics.sort_by_key(|d| d.at.map_or((u32::MAX, 0), |at| (at.text.0, at.span.start)));
 }
 
 /// The back half alone: IR to object. What [`compile`] ends with, and how tests run IR of their own in a kernel.
@@ -139,7 +159,8 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
         true => Vec::new(),
         false => elf::object(&module, &codes, &source).map_err(|e| vec![e])?,
     };
-    Ok(Artifact { module, object, programs, choices: Vec::new(), places: Vec::new(), filters: Vec::new() })
+    let (choices, places, warnings, filters) = Default::default();
+    Ok(Artifact { module, object, programs, choices, places, warnings, filters })
 }
 
 fn places(shape: &typed::Shape) -> Vec<(diag::TextId, Attach)> {
@@ -166,27 +187,14 @@ fn seen_by<'t>(program: &Program, target: &'t Target) -> Cow<'t, Target> {
 
 /// Where each text of the program stands.
 fn lines(program: &Program) -> build::Lines {
-    let mut texts = vec![&program.name];
+    let mut texts = program.expressions();
     // What a configuration adds stands in another file than the probe.
-    texts.extend(program.filter.iter().chain(program.owner.texts()));
-    match &program.shape {
-        program::Shape::At(hooks) => texts.extend(hooks.iter().map(|h| &h.text)),
-        program::Shape::Span(s) => {
-            texts.extend(s.start.iter().chain(&s.end).map(|h| &h.text));
-            texts.extend(s.by.iter().chain(&s.by_end).chain(&s.filter));
-        }
-        program::Shape::Steps(s) => {
-            for step in &s.steps {
-                texts.extend(step.hooks.iter().map(|h| &h.text));
-                texts.extend(step.filter.iter().chain(step.set.iter().map(|(_, value)| value)));
-            }
-        }
-        program::Shape::Poll { source, .. } => texts.push(source),
-    }
-    texts.extend(program.slow.iter().map(|s| &s.when));
-    for m in &program.metrics {
-        texts.push(&m.name);
-        texts.extend(&m.value);
+    texts.retain(|text| program.also.iter().all(|also| also.id != text.id));
+    texts.push(&program.name);
+    texts.extend(program.hooks().into_iter().map(|hook| &hook.text));
+    texts.extend(program.metrics.iter().map(|metric| &metric.name));
+    if let program::Shape::Poll { source, .. } = &program.shape {
+        texts.push(source);
     }
     texts.into_iter().map(|t| (t.id, (t.line, t.column))).collect()
 }

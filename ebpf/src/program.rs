@@ -51,6 +51,36 @@ impl Program {
         self.filter.iter().chain(&self.also)
     }
 
+    /// Every expression, each a text of its own.
+    pub fn expressions(&self) -> Vec<&Text> {
+        let mut texts: Vec<&Text> = self.filters().chain(self.owner.texts()).collect();
+        match &self.shape {
+            Shape::Span(span) => {
+                texts.extend(span.by.iter().chain(&span.by_end));
+                texts.extend(span.save.iter().map(|(_, value)| value));
+                texts.extend(span.filter.iter().chain(&span.filter_end));
+            }
+            Shape::Steps(steps) => {
+                texts.extend(&steps.by);
+                for step in &steps.steps {
+                    texts.extend(step.filter.iter().chain(&step.by));
+                    texts.extend(step.set.iter().map(|(_, value)| value));
+                }
+            }
+            Shape::At(_) | Shape::Poll { .. } => {}
+        }
+        for Metric { value, filter, labels, .. } in &self.metrics {
+            texts.extend(value);
+            texts.extend(filter);
+            texts.extend(labels.iter().map(|l| &l.value));
+        }
+        if let Some(slow) = &self.slow {
+            texts.push(&slow.when);
+            texts.extend(slow.fields.iter().map(|(_, value)| value));
+        }
+        texts
+    }
+
     /// Every hook, in the user's order; alternatives stand for themselves.
     pub fn hooks<'a>(&'a self) -> Vec<&'a Hook> {
         let hooks: Vec<&Hook> = match &self.shape {
@@ -114,6 +144,8 @@ pub struct Slow {
     pub fields: Vec<(Text, Text)>,
     /// Most records a second on each CPU; what comes after is counted as lost.
     pub max_per_second: u32,
+    /// Bytes of the ring buffer, or of each CPU's perf buffer; without it, room for two seconds up to 1 MiB.
+    pub buffer_bytes: Option<u32>,
 }
 
 /// Where a probe runs and how many events make one measurement.
@@ -149,6 +181,8 @@ pub struct Span {
     pub save: Vec<(Text, Text)>,
     /// Starts for which this is false open no span.
     pub filter: Option<Text>,
+    /// Ends for which this is false end no span. It is asked before the span is looked for: none is missed then.
+    pub filter_end: Option<Text>,
     /// What a second start before the end does.
     pub keep: Keep,
     /// Most spans open at once (ignored with task storage and dense keys).
@@ -349,7 +383,8 @@ pub enum Edge {
 /// One exported metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// Name without the `kstrobe_` prefix, e.g. `syscall_duration_seconds`.
+    /// Name without the `kstrobe_` prefix, e.g. `syscall_duration_seconds`. Empty where the user's is wrong: it says nothing of the
+    /// value's unit then.
     pub name: Text,
     /// Counter, gauge or histogram.
     pub kind: MetricKind,

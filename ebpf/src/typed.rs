@@ -1,8 +1,13 @@
 //! A checked probe: every name resolved against the target, every node typed. `check` makes it, `build` consumes it.
 
+mod operators;
+mod same;
+
 use crate::buckets::BucketSpec;
-use crate::diag::Place;
+use crate::diag::{Diagnostic, Place};
 use crate::program::{Keep, Limits};
+
+pub use operators::{Arith, Bitfield, Cmp, Unary};
 
 // What the compiler's input says of hooks stands in its output as it is: rooms that know only the output find it here.
 pub use crate::program::{Binary, Every, PerfEvent, Sampling, StackSpec};
@@ -20,6 +25,8 @@ pub struct Probe {
     pub slow: Option<Slow>,
     /// What was chosen among several ways, and why.
     pub choices: Vec<Choice>,
+    /// What compiles, but hardly as it was meant.
+    pub warnings: Vec<Diagnostic>,
     /// The limits to keep.
     pub limits: Limits,
 }
@@ -44,6 +51,8 @@ pub struct Slow {
     pub fields: Vec<Label>,
     /// Most records a second on each CPU.
     pub max_per_second: u32,
+    /// See [`crate::program::Slow::buffer_bytes`].
+    pub buffer_bytes: Option<u32>,
 }
 
 /// What a slow record reads at one site.
@@ -55,7 +64,8 @@ pub struct SlowMeasure {
     pub fields: Vec<Expr>,
 }
 
-/// See [`crate::program::Shape`]. Hooks that share an attach point are one [`Site`].
+/// See [`crate::program::Shape`]. Hooks that share an attach point are one [`Site`]. A probe whose conditions are never true on the
+/// target is [`Shape::At`] no site.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// One measurement per event. `where` is [`Site::filter`].
@@ -98,8 +108,8 @@ pub enum Shape {
         every_ns: u64,
         /// `where`.
         filter: Option<Expr>,
-        /// One measurement per metric, in the order of [`Probe::metrics`].
-        measures: Vec<Measure>,
+        /// One measurement per metric, in the order of [`Probe::metrics`]; `None` where its condition is never true.
+        measures: Vec<Option<Measure>>,
     },
 }
 
@@ -318,8 +328,8 @@ pub struct Site {
     pub select: Select,
     /// `where`.
     pub filter: Option<Expr>,
-    /// One measurement per metric, in the order of [`Probe::metrics`].
-    pub measures: Vec<Measure>,
+    /// One measurement per metric, in the order of [`Probe::metrics`]; `None` where its condition is never true.
+    pub measures: Vec<Option<Measure>>,
     /// What is sent of single events here.
     pub slow: Option<SlowMeasure>,
 }
@@ -350,12 +360,14 @@ pub struct EndSite {
     pub place: Place,
     /// The hook's own selection.
     pub select: Select,
+    /// The span's `where` for its end: asked before the span is looked for.
+    pub before: Option<Expr>,
     /// The probe's `where`.
     pub filter: Option<Expr>,
     /// The pairing key (empty for [`SpanKey::Task`]).
     pub by: Vec<Expr>,
-    /// One measurement per metric, in the order of [`Probe::metrics`].
-    pub measures: Vec<Measure>,
+    /// One measurement per metric, in the order of [`Probe::metrics`]; `None` where its condition is never true.
+    pub measures: Vec<Option<Measure>>,
     /// What is sent of single events here.
     pub slow: Option<SlowMeasure>,
 }
@@ -534,6 +546,16 @@ pub struct SelectorTerm {
     pub negated: bool,
 }
 
+impl Selector {
+    /// Whether it is about pods as a whole: where it holds for a pod's own cgroup, it holds for all cgroups inside.
+    pub fn is_of_pods(&self) -> bool {
+        let of_pods = |name| matches!(name, CgroupName::Namespace | CgroupName::Pod | CgroupName::Workload);
+        // A term that only excludes holds outside of pods as well, where new pods begin.
+        let names_pods = |term: &SelectorTerm| !term.negated && term.values.iter().all(|value| !value.is_empty());
+        self.terms.iter().all(|term| of_pods(term.name)) && self.terms.iter().any(names_pods)
+    }
+}
+
 impl std::fmt::Display for Selector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (i, SelectorTerm { name, values, negated }) in self.terms.iter().enumerate() {
@@ -606,8 +628,8 @@ impl Ty {
     }
 }
 
-/// A typed node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// A typed node. Equal ones have equal values, wherever they are written: they are computed once.
+#[derive(Clone, Debug)]
 pub struct Expr {
     /// What it is.
     pub kind: Kind,
@@ -735,53 +757,4 @@ pub enum Kind {
     OneOf(Box<Expr>, Vec<u64>),
     /// The id is that of a cgroup that the agent says is selected. Stands only among what `&&` joins in a `where`.
     Selected(Box<Expr>, Selector),
-}
-
-/// Where the bits of a bitfield lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bitfield {
-    /// Bytes to read: 1, 2, 4 or 8.
-    pub size: u8,
-    /// Bits to drop on the right after a little-endian read.
-    pub shift: u8,
-    /// Bits to keep.
-    pub width: u8,
-}
-
-/// Unary arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operator its name says")]
-pub enum Unary {
-    Neg,
-    Invert,
-}
-
-/// Binary arithmetic. `Min`, `Max`, `Div`, `Rem`, `Shr` follow the sign of the node's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operator its name says")]
-pub enum Arith {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Rem,
-    And,
-    Or,
-    Xor,
-    Shl,
-    Shr,
-    Min,
-    Max,
-}
-
-/// Comparisons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operator its name says")]
-pub enum Cmp {
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
 }

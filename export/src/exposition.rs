@@ -31,7 +31,7 @@ impl Format {
 }
 
 /// Last line of OpenMetrics.
-const END: &[u8] = b"# EOF\n";
+pub const END: &[u8] = b"# EOF\n";
 
 /// A whole exposition: the snapshot, then the agent's own metrics, given in the same format. Text 0.0.4 has no exemplars.
 /// Native histograms have at most so many populated buckets (0: as many as there are).

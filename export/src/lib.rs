@@ -18,7 +18,7 @@ mod test_data;
 mod text;
 mod transcode;
 
-pub use exposition::{Format, exposition};
+pub use exposition::{END, Format, exposition};
 pub use number::{bound_text, decimal, quotient};
 pub use part::{Part, Run};
 pub use protobuf::{message, text_0_0_4};

@@ -17,6 +17,7 @@ pub mod course;
 pub mod hooks;
 pub mod manifest;
 pub mod merge;
+pub mod private;
 pub mod route;
 pub mod run;
 pub mod target;

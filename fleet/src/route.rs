@@ -7,9 +7,6 @@ use crate::target::Pod;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Header of an alert that was handed on: it is not handed on again.
-pub const FORWARDED: &str = "x-kstrobe-forwarded";
-
 /// Labels that name a node, the best first. `instance` is what Prometheus scrapes: `HOST:PORT`.
 const LABELS: [&str; 3] = ["node", "kubernetes_node", "instance"];
 

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-pub use act::{explain, whole};
+pub use act::{explain, store, whole};
 pub use together::Outcome;
 
 /// Questions under way at once: an API server has other clients.
@@ -58,7 +58,12 @@ pub struct Wish {
     pub duration: Duration,
     /// Leave the captures with the agents, too.
     pub keep: bool,
+    /// Record everything on a node, also where pods of it are the reason to ask.
+    pub whole_nodes: bool,
 }
+
+/// Keys of a request that say whose work is recorded.
+pub const SCOPES: [&str; 4] = ["pods", "pids", "comms", "cgroups"];
 
 /// One node of a run.
 #[derive(Clone, Debug)]

@@ -13,6 +13,8 @@ pub struct Pod {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// What tells it from another pod of the same name.
+    pub uid: String,
     /// Where it runs; empty as long as it has no place.
     pub node: String,
     /// Its addresses and its node's.
@@ -42,6 +44,7 @@ impl Pod {
         Some(Pod {
             namespace: text(&metadata["namespace"]),
             name,
+            uid: text(&metadata["uid"]),
             node: text(&object["spec"]["nodeName"]),
             addresses: addresses.into_iter().filter(|address| !address.is_empty()).collect(),
             runs: phase == "Running" && !ends,

@@ -112,6 +112,18 @@ pub struct About {
     pub other_options: Vec<(u16, Vec<u8>)>,
 }
 
+impl About {
+    /// Calls the machine so, whatever the recorder found: in a container that is the container's name.
+    pub fn name_machine(&mut self, name: &str) {
+        name.clone_into(&mut self.hostname);
+        let mut words: Vec<&str> = self.uname.split(' ').collect();
+        if let Some(node) = words.get_mut(1) {
+            *node = name;
+            self.uname = words.join(" ");
+        }
+    }
+}
+
 /// One event of a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
@@ -300,5 +312,21 @@ fn add(before: Lost, now: Lost) -> Lost {
         (Lost::Nothing, other) | (other, Lost::Nothing) => other,
         (Lost::Count(one), Lost::Count(two)) => Lost::Count(one.saturating_add(two)),
         _ => Lost::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_called_as_its_node() {
+        let uname = "Linux kstrobe-x7k2p 6.12.1 #1 SMP Debian x86_64".to_owned();
+        let mut about = About { hostname: "kstrobe-x7k2p".into(), uname, ..About::default() };
+        about.name_machine("node-a");
+        assert_eq!((&*about.hostname, &*about.uname), ("node-a", "Linux node-a 6.12.1 #1 SMP Debian x86_64"));
+        let mut unknown = About::default();
+        unknown.name_machine("node-a");
+        assert_eq!((&*unknown.hostname, &*unknown.uname), ("node-a", ""));
     }
 }

@@ -1,7 +1,7 @@
 """Checks the chart: `python chart.py OUT [--bless]`.
 
-What it renders is left in the folder OUT for checks in other languages: the agent's files of each case, and the Prometheus
-operator's objects.
+What it renders is left in the folder OUT for checks in other languages: the agent's files of each case, the definitions of
+custom resources, and the Prometheus operator's objects.
 """
 
 import functools
@@ -126,8 +126,15 @@ def keep(folder, found):
 
 def custom_resources():
     """The chart's own definitions, and objects of them."""
-    packed_ones = helm_python.Chart.load(packed()).crds
-    definitions = [o for c in packed_ones for o in yaml.safe_load_all(c["data"]) if o]
+    found = objects(render({"customResources": {"enabled": True}}))
+    definitions = [o for _, o in found if o["kind"] == "CustomResourceDefinition"]
+    # Helm installs what lies there once and never upgrades it.
+    if helm_python.Chart.load(packed()).crds:
+        yield "the chart has a folder crds/"
+    folder = OUT / "definitions"
+    folder.mkdir()
+    for crd in definitions:
+        (folder / f"{crd['metadata']['name']}.json").write_text(json.dumps(crd, indent=1))
     yield from crds.mistakes(definitions, VERSIONS)
     yield from crds.objects_checked(TESTS / "objects", definitions)
 

@@ -90,10 +90,25 @@ def wrong_of(o, definitions, old=None):
                 if v["name"] == version:
                     schema = v["schema"]["openAPIV3Schema"]
                     validator = jsonschema.Draft7Validator(closed(schema, root=True))
-                    values = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in validator.iter_errors(o)]
+                    values = [m for e in validator.iter_errors(o) for m in words(e)]
                     # The API server looks at rules once the values are right.
                     return values or list(broken_rules(schema, o, old))
     return [f"no definition of {o['kind']} in {o['apiVersion']}"]
+
+
+def words(error):
+    """A mistake of a value, in the API server's words."""
+    path = ".".join(map(str, error.absolute_path))
+    if error.validator == "additionalProperties":
+        known = error.schema.get("properties", {})
+        return [f'unknown field "{path}.{key}"' for key in error.instance if key not in known]
+    if error.validator == "required":
+        return [f"{path}.{key}: Required value" for key in error.validator_value if key not in error.instance]
+    if error.validator == "enum":
+        return [f'{path}: Unsupported value: "{error.instance}"']
+    if error.validator == "anyOf":
+        return [f'"{path}" must validate at least one schema (anyOf)']
+    return [f"{path}: {error.message}"]
 
 
 def rules_of(schema):
@@ -160,23 +175,32 @@ def closed(schema, root=False):
     return schema
 
 
-def objects_checked(folder, definitions):
-    """`NAME.yaml` is right; of `wrong_NAME.yaml` the first line says what is said. In `wrong_change_NAME.yaml` the first object
-    is right, and the second what becomes of it."""
-    kinds, count, said = set(), 0, []
+def cases(folder):
+    """All objects: name of the file, what the object was before, the object, and what refuses it. `NAME.yaml` is right; of
+    `wrong_NAME.yaml` the first line says what is said. In `wrong_change_NAME.yaml` the first object is right, and the second
+    what becomes of it."""
     for path in sorted(folder.glob("*.yaml")):
         text, old = path.read_text(), None
+        expected = text.splitlines()[0].removeprefix("# refused: ") if path.name.startswith("wrong_") else None
         for o in yaml.safe_load_all(text):
-            found, count = wrong_of(o, definitions, old), count + 1
-            expected = text.splitlines()[0].removeprefix("# refused: ") if path.name.startswith("wrong_") else None
             if path.name.startswith("wrong_change_") and old is None:
-                expected, old = None, o
-            said += found
-            if expected is None:
-                kinds.add(o["kind"])
-                yield from (f"{path.name}: {m}" for m in found)
-            elif not any(expected in m for m in found):
-                yield f"{path.name}: expected `{expected}`, got {found}"
+                yield path.name, None, o, None
+                old = o
+            else:
+                yield path.name, old, o, expected
+
+
+def objects_checked(folder, definitions):
+    """Right and wrong objects, by the definitions alone; an API server's own judgement is in `server.py`."""
+    kinds, count, said = set(), 0, []
+    for name, old, o, expected in cases(folder):
+        found, count = wrong_of(o, definitions, old), count + 1
+        said += found
+        if expected is None:
+            kinds.add(o["kind"])
+            yield from (f"{name}: {m}" for m in found)
+        elif not any(expected in m for m in found):
+            yield f"{name}: expected `{expected}`, got {found}"
     rules = [rule for crd in definitions for v in crd["spec"]["versions"] for rule in rules_of(v["schema"]["openAPIV3Schema"])]
     for rule in rules:
         if not any(m.endswith(f": {rule['message']}") for m in said):

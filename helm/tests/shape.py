@@ -22,7 +22,10 @@ def mistakes(found, files, version, values):
         yield from volumes(pod["spec"])
         yield from rights(pod, version)
     yield from reachable(daemon_set["spec"]["template"]["spec"]["containers"][0])
+    yield from named(daemon_set["spec"]["template"]["spec"]["containers"][0], by_kind)
     yield from selectors(daemon_set, by_kind)
+    if not by_kind.get("NetworkPolicy"):
+        yield "no NetworkPolicy keeps others from the agents' ports"
     notes = next(text for name, text in files.items() if name.endswith("NOTES.txt"))
     if notes.count("\n     kubectl") < 3:
         yield "the notes have fewer than three commands"
@@ -72,6 +75,18 @@ def reachable(container):
         asked = container[name].get("httpGet") or container[name]["tcpSocket"]
         if asked.get("host") != wanted:
             yield f"{name} asks {asked.get('host')}, and the agent listens on {address}"
+
+
+def named(container, by_kind):
+    """The agents answer to the names of their Service, and to no empty one."""
+    (names,) = [a.split("=", 1)[1].split(",") for a in container["args"] if a.startswith("--web.allowed-host=")]
+    for service in by_kind.get("Service", []):
+        name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+        for wanted in [name, f"{name}.{namespace}", f"{name}.{namespace}.svc", f"*.{name}.{namespace}.svc"]:
+            if wanted not in names:
+                yield f"the agents do not answer to {wanted}"
+    if "" in names:
+        yield f"empty names: {names}"
 
 
 def selectors(daemon_set, by_kind):

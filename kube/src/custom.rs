@@ -4,13 +4,14 @@
 //! has. [`report::Reporter`] writes each node's own entry of an object's status.
 
 pub mod capture;
+mod condition;
 pub mod hand;
 pub mod probe;
 pub mod report;
 mod selector;
 mod when;
 
-pub use capture::{Capture, CaptureState, NodeCapture, Step};
+pub use capture::{Alert, Capture, CaptureState, NodeCapture, Step, Work};
 pub use hand::{Hand, Stand};
 pub use probe::{NodeProbe, Probe, ProbeState, WantedProbe};
 pub use report::{Kind, Report, Reporter, Reports};
@@ -30,6 +31,8 @@ pub const CAPTURES: Resource = Resource { group: "kstrobe.dev", version: "v1alph
 /// Probes.
 pub const PROBES: Resource = Resource { group: "kstrobe.dev", version: "v1alpha1", plural: "probes" };
 
+/// What happened to objects, for `kubectl describe`.
+const EVENTS: Resource = Resource { group: "", version: "v1", plural: "events" };
 const NODES: Resource = Resource { group: "", version: "v1", plural: "nodes" };
 
 /// The node that is asked what it has to do.

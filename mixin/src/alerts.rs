@@ -105,7 +105,7 @@ pub const HEALTH: &[Health] = &[
         held_for: "10m",
         // Ends without a start are calls that were under way when the probe came; the limit on records and the one on label
         // sets are what the user asked for.
-        signal: r#"sum by (job, instance, probe, reason) (rate(kstrobe_lost_total{JOB, reason!~"no_start|events_limited|series_overflow"}[10m]))"#,
+        signal: r#"sum by (job, instance, probe, reason) (rate(kstrobe_lost_total{JOB, reason!~"no_start|events_limited|series_overflow|cgroup_undecided"}[10m]))"#,
         wrong: "> 1",
         summary: "Probe {{ $labels.probe }} at {{ $labels.instance }} loses events ({{ $labels.reason }}).",
         description: "VALUE events a second are not measured: its histograms and counters show less than there was.",
@@ -247,7 +247,7 @@ pub const HEALTH: &[Health] = &[
         signal: "rate(kstrobe_scrape_duration_seconds_sum{JOB}[10m]) / (rate(kstrobe_scrape_duration_seconds_count{JOB}[10m]) > 0)",
         wrong: "> 1",
         summary: "Scrapes of the agent at {{ $labels.instance }} are slow.",
-        description: "One takes VALUE s on average. Above the scrape's time limit there is no data at all.",
+        description: "One takes VALUE s on average. Above the scraper's time limit the answer is the one before (kstrobe_scrape_age_seconds).",
         fires: &[
             (r#"kstrobe_scrape_duration_seconds_sum{job="kstrobe", instance="n1:9779"}"#, "0+8x130"),
             (r#"kstrobe_scrape_duration_seconds_count{job="kstrobe", instance="n1:9779"}"#, "0+4x130"),

@@ -48,6 +48,8 @@ pub enum Refused {
     Busy,
     /// The body is too large.
     Body,
+    /// Under a name that is none of ours.
+    Host,
 }
 
 impl Ended {
@@ -70,8 +72,8 @@ impl Ended {
 
 impl Refused {
     /// All of them.
-    pub const ALL: [Refused; 5] =
-        [Refused::Unauthorized, Refused::AuthBusy, Refused::Rate, Refused::Busy, Refused::Body];
+    pub const ALL: [Refused; 6] =
+        [Refused::Unauthorized, Refused::AuthBusy, Refused::Rate, Refused::Busy, Refused::Body, Refused::Host];
 
     /// As a label.
     pub fn name(self) -> &'static str {
@@ -81,6 +83,7 @@ impl Refused {
             Refused::Rate => "rate",
             Refused::Busy => "busy",
             Refused::Body => "body",
+            Refused::Host => "host",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::body::{Turn, answering, arriving};
 use crate::counts::{Refused, add};
+use crate::hosts::Hosts;
 use crate::limits::Limits;
 use crate::load::Settings;
 use crate::passwords::{Passwords, Verdict};
@@ -17,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::{Body as _, Incoming};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -43,11 +45,18 @@ impl Identity {
     }
 }
 
+/// To who asks under a foreign name.
+const FOREIGN: &str = "the Host of this request is no name of this agent: ask it by its address, as localhost or by its machine's name, \
+                       start it with --web.allowed-host NAME, or send its token\n";
+
 /// The one gate of a server.
 pub struct Gate {
     pub source: Arc<Source>,
     pub limits: Limits,
     router: TowerToHyperService<Router>,
+    hosts: Hosts,
+    /// A foreign name was logged.
+    warned: AtomicBool,
     own_credentials: Option<OwnCredentials>,
     passwords: Arc<Passwords>,
     bucket: Mutex<Bucket>,
@@ -63,12 +72,20 @@ pub struct From {
 }
 
 impl Gate {
-    pub fn new(router: Router, source: Arc<Source>, limits: Limits, own_credentials: Option<OwnCredentials>) -> Gate {
+    pub fn new(
+        router: Router,
+        source: Arc<Source>,
+        limits: Limits,
+        hosts: Hosts,
+        own_credentials: Option<OwnCredentials>,
+    ) -> Gate {
         let places = Arc::new(Semaphore::new(limits.requests));
         Gate {
             source,
             limits,
             router: TowerToHyperService::new(router),
+            hosts,
+            warned: AtomicBool::default(),
             own_credentials,
             passwords: Arc::default(),
             bucket: Mutex::default(),
@@ -135,6 +152,15 @@ impl Gate {
                 }
             }
         }
+        // A page can neither know the token, nor does a browser send it passwords of another origin, nor has it a certificate for its
+        // own name of ours: only plain requests of strangers can be such a page's.
+        if settings.tls.is_none() && !identity.is_known() && !self.is_ours(&request) {
+            identity.token = self.has_own_credentials(request.headers()).await;
+            if !identity.token {
+                self.warn_once(&request, from.peer);
+                return refuse(Refused::Host, StatusCode::MISDIRECTED_REQUEST, FOREIGN);
+            }
+        }
         if request.body().size_hint().lower() > self.limits.body_bytes as u64 {
             return refuse(Refused::Body, StatusCode::PAYLOAD_TOO_LARGE, "the body is too large\n");
         }
@@ -151,6 +177,25 @@ impl Gate {
         request.extensions_mut().insert(from.peer);
         request.extensions_mut().insert(identity);
         Ok((request, place))
+    }
+
+    /// Whether a request is for one of our names. Without any (HTTP/1.0) it is from no browser.
+    fn is_ours(&self, request: &Request<Incoming>) -> bool {
+        let headers = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
+        request
+            .uri()
+            .authority()
+            .map(|name| name.as_str().as_bytes())
+            .into_iter()
+            .chain(headers)
+            .all(|host| self.hosts.has(host))
+    }
+
+    fn warn_once(&self, request: &Request<Incoming>, peer: Peer) {
+        if !self.warned.swap(true, Relaxed) {
+            let host = request.headers().get(header::HOST);
+            tracing::warn!(client = %peer.0, ?host, "refused a request for a foreign name: further ones are only counted");
+        }
     }
 
     async fn has_own_credentials(&self, headers: &HeaderMap) -> bool {

@@ -7,6 +7,7 @@
 
 pub mod bind;
 pub mod counts;
+pub mod hosts;
 pub mod limits;
 pub mod load;
 pub mod pace;
@@ -28,6 +29,7 @@ pub use bind::{BindError, bind};
 pub use body::hold;
 pub use counts::{Counters, Counts};
 pub use gate::{Identity, OwnCredentials};
+pub use hosts::Hosts;
 pub use limits::Limits;
 pub use load::{LoadError, Settings, load};
 pub use serve::{Peer, Server, serve};

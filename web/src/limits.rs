@@ -32,6 +32,20 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+/// However few descriptors there are, somebody must be able to ask why.
+const MIN_CONNECTIONS: usize = 4;
+/// Of the descriptors that a process has left, one in so many is a connection's: a reload holds the descriptors of old and new
+/// probes at once, and captures and profiles open files.
+const SPARE_SHARE: u64 = 4;
+
+impl Limits {
+    /// As many connections as so many descriptors allow, which the process could still open, and no more than these limits do.
+    pub fn within(self, spare_descriptors: u64) -> Limits {
+        let allowed = usize::try_from(spare_descriptors / SPARE_SHARE).unwrap_or(usize::MAX).max(MIN_CONNECTIONS);
+        Limits { connections: self.connections.min(allowed), ..self }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -48,5 +62,16 @@ impl Default for Limits {
             stall: Duration::from_secs(60),
             drain: Duration::from_secs(5),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_descriptors_allow_few_connections() {
+        let allowed = |spare| Limits::default().within(spare).connections;
+        assert_eq!([0, 15, 40, 400, 512, 1 << 30].map(allowed), [4, 4, 10, 100, 128, 128]);
     }
 }

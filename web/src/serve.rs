@@ -3,6 +3,7 @@
 use crate::connection::{self, asked};
 use crate::counts::add;
 use crate::gate::{Gate, OwnCredentials};
+use crate::hosts::Hosts;
 use crate::limits::Limits;
 use crate::source::Source;
 use crate::watched::Watch;
@@ -33,6 +34,8 @@ pub struct Server {
     pub source: Arc<Source>,
     /// Bounds.
     pub limits: Limits,
+    /// Names that it answers to without TLS and credentials.
+    pub hosts: Hosts,
     /// What is as good as a user's password.
     pub own_credentials: Option<OwnCredentials>,
 }
@@ -45,7 +48,7 @@ impl Server {
         let drain = self.limits.drain;
         let slots = Arc::new(Semaphore::new(self.limits.connections));
         let open = Arc::new(Open::default());
-        let gate = Arc::new(Gate::new(self.router, self.source, self.limits, self.own_credentials));
+        let gate = Arc::new(Gate::new(self.router, self.source, self.limits, self.hosts, self.own_credentials));
         let mut accepting = JoinSet::new();
         for listener in self.listeners {
             let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -62,10 +65,11 @@ impl Server {
     }
 }
 
-/// Serves plain HTTP to everybody within the default limits until `stop` is done.
+/// Serves plain HTTP to everybody, under any name, within the default limits until `stop` is done.
 pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: impl Future<Output = ()>) -> io::Result<()> {
     let source = Arc::new(Source::plain(Arc::default()));
-    Server { listeners, router, source, limits: Limits::default(), own_credentials: None }.run(stop).await
+    let (limits, hosts) = (Limits::default(), Hosts::any());
+    Server { listeners, router, source, limits, hosts, own_credentials: None }.run(stop).await
 }
 
 /// Connections that are open.

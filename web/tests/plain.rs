@@ -2,7 +2,7 @@
 
 mod support;
 
-use kstrobe_web::{Limits, Source, bind};
+use kstrobe_web::{Hosts, Limits, Source, bind};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -48,6 +48,50 @@ fn passwords_are_asked_for_everywhere_and_a_token_is_as_good() {
         assert_eq!(head.contains("www-authenticate: basic realm="), status == 401, "{head}");
     }
     assert_eq!(server.refused("unauthorized"), 7);
+}
+
+/// Names of a machine that no test runs on.
+fn hosts() -> Hosts {
+    Hosts::new(Vec::new(), "node-1", "")
+}
+
+#[test]
+fn a_foreign_host_gets_nothing_from_any_route() {
+    let server = Running::start_named(None, Limits::default(), hosts());
+    let ask = |line: &str, headers: &str| {
+        let (status, _, body) = server.ask(&format!("{line}\r\nConnection: close\r\n{headers}\r\n"));
+        (status, String::from_utf8(body).unwrap())
+    };
+    let foreign = "Host: evil.example\r\n";
+    for line in ["GET /metrics HTTP/1.1", "GET /who HTTP/1.1", "POST /echo HTTP/1.1", "GET /nowhere HTTP/1.1"] {
+        let (status, body) = ask(line, foreign);
+        assert!(status == 421 && body.contains("--web.allowed-host"), "{line}: {status} {body}");
+    }
+    assert_eq!(server.refused("host"), 4);
+    // The address of a request counts as much as its header.
+    assert_eq!(ask("GET http://evil.example/metrics HTTP/1.1", "Host: node-1\r\n").0, 421);
+    assert_eq!(ask("GET http://node-1/metrics HTTP/1.1", foreign).0, 421);
+    assert_eq!(ask("GET /metrics HTTP/1.1", "Host: node-1\r\nHost: evil.example\r\n").0, 421);
+    for own in ["Host: node-1:9779\r\n", "Host: localhost\r\n", "Host: 10.1.2.3:9779\r\n", "Host: [::1]\r\n"] {
+        assert_eq!(ask("GET /metrics HTTP/1.1", own), (200, "up_test 1\n".into()), "{own}");
+    }
+    assert_eq!(ask("GET /metrics HTTP/1.0", "").0, 200, "no browser asks without a name");
+}
+
+#[test]
+fn credentials_open_under_any_name() {
+    let server = Running::start_named(None, Limits::default(), hosts());
+    let who = |headers: &str| {
+        let (status, _, body) = server.ask(&format!("GET /who HTTP/1.0\r\nHost: api.example\r\n{headers}\r\n"));
+        (status, String::from_utf8(body).unwrap())
+    };
+    assert_eq!(who("Authorization: Bearer right\r\n"), (200, "token false\n".into()));
+    assert_eq!(who("Authorization: Bearer wrong\r\n").0, 421);
+    let folder = Folder::new();
+    let file = folder.write("web-config.yml", &users(&[("alice", "secret")]));
+    let server = Running::start_named(Some(&file), Limits::default(), hosts());
+    let status = |headers: &str| server.ask(&format!("GET /who HTTP/1.0\r\nHost: api.example\r\n{headers}\r\n")).0;
+    assert_eq!((status(&basic("alice:secret")), status(&basic("alice:wrong"))), (200, 401));
 }
 
 #[test]

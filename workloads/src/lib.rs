@@ -22,5 +22,5 @@ pub use owner::Owner;
 pub use path::{Place, Runtime, place};
 pub use pod::{Container, Pod};
 pub use selector::{Difference, Selector, Term};
-pub use table::{Counts, Group, Settings, Table};
+pub use table::{Counts, Decided, Group, Settings, Table};
 pub use workload::{Field, Workload};

@@ -20,6 +20,8 @@ pub struct Pod {
     pub node: Option<Arc<str>>,
     /// What the pod was made for, the owner's owner included; `None` when nobody owns it.
     pub owner: Option<Owner>,
+    /// The container that is meant when none is named: the one that the pod's annotation says, else the first.
+    pub main: Option<Arc<str>>,
     /// Those of `status`: init, usual and ephemeral ones, also the one before a restart (`lastState`).
     pub containers: Vec<Container>,
 }
@@ -36,10 +38,20 @@ pub struct Container {
 }
 
 impl Pod {
-    /// What the pod was made for; a pod that nobody made, and a static one, stand for themselves.
+    /// What the pod was made for; a pod that has no owner stands for itself. So does a static one, which has the same name on all
+    /// nodes: the kubelet appends that of the node.
     pub fn workload(&self) -> Owner {
         let made = self.owner.clone().filter(|owner| &*owner.kind != "Node");
-        made.unwrap_or_else(|| Owner { kind: "Pod".into(), name: self.name.clone() })
+        made.unwrap_or_else(|| {
+            let name = self.config_hash.as_ref().and(self.name_on_every_node()).map(Arc::from);
+            Owner { kind: "Pod".into(), name: name.unwrap_or_else(|| self.name.clone()) }
+        })
+    }
+
+    /// The name without `-NODE`, which is in small letters there.
+    fn name_on_every_node(&self) -> Option<&str> {
+        let node = self.node.as_ref()?.to_lowercase();
+        self.name.strip_suffix(&node)?.strip_suffix('-').filter(|name| !name.is_empty())
     }
 
     /// The name of the container with this id.
@@ -85,6 +97,7 @@ mod tests {
             name: "web-0".into(),
             node: None,
             owner: Some(owner("StatefulSet", "web")),
+            main: None,
             containers: Vec::new(),
         };
         assert_eq!(pod.workload(), owner("StatefulSet", "web"));
@@ -92,5 +105,27 @@ mod tests {
         assert_eq!(pod.workload(), owner("Pod", "web-0"));
         pod.owner = Some(owner("Node", "node-1"));
         assert_eq!(pod.workload(), owner("Pod", "web-0"));
+    }
+
+    #[test]
+    fn a_static_pod_has_one_workload_on_all_nodes() {
+        let workload = |name: &str, node: &str, hash: Option<&str>| {
+            let pod = Pod {
+                uid: "u".into(),
+                config_hash: hash.map(Arc::from),
+                namespace: "kube-system".into(),
+                name: name.into(),
+                node: Some(node.into()),
+                owner: None,
+                main: None,
+                containers: Vec::new(),
+            };
+            pod.workload().name.to_string()
+        };
+        assert_eq!(workload("etcd-node-a", "node-a", Some("h")), "etcd");
+        assert_eq!(workload("kube-apiserver-node-a.example", "Node-A.example", Some("h")), "kube-apiserver");
+        assert_eq!(workload("etcd-node-b", "node-a", Some("h")), "etcd-node-b");
+        assert_eq!(workload("-node-a", "node-a", Some("h")), "-node-a");
+        assert_eq!(workload("etcd-node-a", "node-a", None), "etcd-node-a", "somebody chose this name");
     }
 }

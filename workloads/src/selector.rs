@@ -25,6 +25,11 @@ pub struct Term {
 }
 
 impl Selector {
+    /// Whether all of its names are the same for all containers of a pod.
+    pub fn is_of_pods(&self) -> bool {
+        self.terms.iter().all(|term| !matches!(term.field, Field::Container | Field::Unit))
+    }
+
     /// Whether all terms hold.
     pub fn matches(&self, workload: &Workload) -> bool {
         self.terms.iter().all(|term| term.matches(workload))

@@ -39,6 +39,15 @@ pub struct Counts {
     pub expired: u64,
 }
 
+/// What is known of a condition: ids of groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decided {
+    /// It means these.
+    pub passes: BTreeSet<u64>,
+    /// Whether it means these is not known yet.
+    pub undecided: BTreeSet<u64>,
+}
+
 /// A group, for who wants to see all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
@@ -50,6 +59,8 @@ pub struct Group<'a> {
     pub workload: Option<&'a Arc<Workload>>,
     /// Whether it is gone.
     pub ended: bool,
+    /// Name of the main container of its pod.
+    pub main: Option<&'a Arc<str>>,
 }
 
 /// Groups by id, pods by uid.
@@ -174,10 +185,35 @@ impl Table {
         self.groups.get(&id)?.workload.as_ref()
     }
 
-    /// Ids of all groups with names that meet a condition, those in their grace period included.
-    pub fn matching(&self, selector: &Selector) -> BTreeSet<u64> {
-        let meets = |entry: &Entry| entry.workload.as_ref().is_some_and(|workload| selector.matches(workload));
-        self.groups.iter().filter(|(_, entry)| meets(entry)).map(|(id, _)| *id).collect()
+    /// Which groups a condition means. A group that has ended has no tasks any more, and is none of them.
+    pub fn decide(&self, selector: &Selector) -> Decided {
+        let mut decided = Decided::default();
+        for (id, entry) in self.groups.iter().filter(|(_, entry)| entry.ended.is_none()) {
+            match self.meets(entry, selector) {
+                Some(true) => _ = decided.passes.insert(*id),
+                Some(false) => {}
+                None => _ = decided.undecided.insert(*id),
+            }
+        }
+        decided
+    }
+
+    /// Whether a group meets a condition, as far as that is known. Names of its pod are known before those of its container.
+    fn meets(&self, entry: &Entry, selector: &Selector) -> Option<bool> {
+        if let Some(workload) = &entry.workload {
+            return Some(selector.matches(workload));
+        }
+        match self.names(&entry.place) {
+            Names::Partial { workload, .. } if selector.is_of_pods() && workload.namespace.is_some() => {
+                Some(selector.matches(&workload))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether there is a group of this id, or was one until a while ago.
+    pub fn knows(&self, id: u64) -> bool {
+        self.groups.contains_key(&id)
     }
 
     /// All groups, in no order.
@@ -187,7 +223,12 @@ impl Table {
             path: &entry.path,
             workload: entry.workload.as_ref(),
             ended: entry.ended.is_some(),
+            main: self.pod_of(&entry.place).and_then(|known| known.pod.main.as_ref()),
         })
+    }
+
+    fn pod_of(&self, place: &Place) -> Option<&Known> {
+        lead(place).and_then(|lead| self.pods.get(self.uid(&lead)))
     }
 
     /// How many groups wait for names.
@@ -245,7 +286,7 @@ impl Table {
     /// Names by what is known now.
     fn names(&self, place: &Place) -> Names {
         let node = self.settings.node.clone();
-        let Some(known) = lead(place).and_then(|lead| self.pods.get(self.uid(&lead))) else {
+        let Some(known) = self.pod_of(place) else {
             let container = place.container_id.as_deref().filter(|_| place.pod_uid.is_none()).map(short);
             let unit = place.unit.as_deref().map(Arc::from);
             let workload = Workload { container, unit, node, ..Workload::default() };

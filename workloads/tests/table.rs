@@ -32,6 +32,7 @@ fn pod(digit: char, name: &str, containers: &[(char, &str)]) -> Pod {
         name: name.into(),
         node: Some("node-1".into()),
         owner: Some(Owner { kind: "Deployment".into(), name: "web".into() }),
+        main: containers.first().map(|(_, name)| (*name).into()),
         containers: containers
             .iter()
             .map(|(digit, name)| Container { id: id(*digit).into(), name: (*name).into(), running: true })
@@ -419,7 +420,7 @@ fn selectors_take_what_meets_all_of_their_terms() {
     ] {
         let selector = selector(terms);
         assert_eq!(selector.to_string(), text);
-        assert_eq!(story.table.matching(&selector), BTreeSet::from_iter(expected), "{text}");
+        assert_eq!(story.table.decide(&selector).passes, BTreeSet::from_iter(expected), "{text}");
     }
 }
 
@@ -429,7 +430,7 @@ fn what_matches_changes_with_pods_and_groups() {
     let shop = selector(vec![term(Field::Namespace, &["shop"], false)]);
     let mut set = BTreeSet::new();
     let mut change = |story: &Story| {
-        let new = story.table.matching(&shop);
+        let new = story.table.decide(&shop).passes;
         let difference = Difference::between(&set, &new);
         assert_eq!(difference.is_empty(), set == new);
         set = new;
@@ -439,15 +440,37 @@ fn what_matches_changes_with_pods_and_groups() {
     assert_eq!(change(&story), (vec![], vec![]));
     story.pod(pod('a', "web-1", &[('1', "nginx")]));
     assert_eq!(change(&story), (vec![1], vec![]));
-    // What it counts last counts too; after that it goes.
+    // Its last task has ended before it.
     story.gone(1);
-    assert_eq!(change(&story), (vec![], vec![]));
+    assert_eq!(change(&story), (vec![], vec![1]));
     story.pod(pod('b', "web-2", &[('2', "nginx")]));
     story.seen(2, &path('b', '2'));
     story.after(GRACE);
-    assert_eq!(change(&story), (vec![2], vec![1]));
+    assert_eq!(change(&story), (vec![2], vec![]));
     story.seen(2, "/system.slice/ssh.service");
     assert_eq!(change(&story), (vec![], vec![2]));
+}
+
+#[test]
+fn a_container_without_its_name_is_decided_by_its_pod() {
+    let mut story = Story::begin();
+    story.pod(pod('a', "web-1", &[]));
+    story.seen(1, &path('a', '1'));
+    story.seen(2, &path('b', '2'));
+    story.is(1, "waits");
+    let decided = |story: &Story, terms| {
+        let decided = story.table.decide(&selector(terms));
+        (Vec::from_iter(decided.passes), Vec::from_iter(decided.undecided))
+    };
+    let shop = || term(Field::Namespace, &["shop"], false);
+    assert_eq!(decided(&story, vec![shop()]), (vec![1], vec![2]), "a pod that is not known can be any");
+    assert_eq!(decided(&story, vec![term(Field::Namespace, &["bank"], false)]), (vec![], vec![2]));
+    let sidecars = || vec![shop(), term(Field::Container, &["istio-proxy"], true)];
+    assert_eq!(decided(&story, sidecars()), (vec![], vec![1, 2]));
+    story.pod(pod('a', "web-1", &[('1', "nginx")]));
+    assert_eq!(decided(&story, sidecars()), (vec![1], vec![2]));
+    story.gone(1);
+    assert_eq!(decided(&story, sidecars()), (vec![], vec![2]));
 }
 
 /// One thing that happens.
@@ -503,7 +526,14 @@ proptest! {
             prop_assert_eq!(&all, &lies.keys().copied().collect());
             let named = story.table.groups().filter(|group| group.workload.is_some()).count();
             prop_assert_eq!(named + story.table.waiting(), all.len());
-            prop_assert_eq!(story.table.matching(&Selector::default()).len(), named);
+            let decided = story.table.decide(&Selector::default());
+            let living: BTreeSet<u64> = story.table.groups().filter(|group| !group.ended).map(|group| group.id).collect();
+            let said = decided.passes.iter().chain(&decided.undecided).copied();
+            prop_assert_eq!(&said.collect::<BTreeSet<_>>(), &living);
+            // A group with its names is decided, and without a condition it passes.
+            let named = story.table.groups().filter(|group| !group.ended && group.workload.is_some());
+            let passes: BTreeSet<u64> = decided.passes.iter().copied().collect();
+            prop_assert!(named.map(|group| group.id).collect::<BTreeSet<_>>().is_subset(&passes));
         }
         // In the end nothing is left behind.
         for id in 1..5 {

@@ -1,6 +1,7 @@
 //! apt with lists of its own: packages of other releases are looked up and fetched, and the machine's sources stay as they
 //! are. The archive's address is the machine's, if it is Debian.
 
+use crate::arch::Arch;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,23 +12,43 @@ pub const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Where Debian's archive is when the machine's own sources do not say.
 const PUBLIC_ARCHIVE: &str = "http://deb.debian.org/debian";
 
+/// An option of apt: by it, this machine has no packages.
+const NOTHING_INSTALLED: &str = "Dir::State::status=/dev/null";
+
 /// A view of Debian's archive.
 pub struct Apt {
     folder: PathBuf,
+    arch: Arch,
 }
 
 impl Apt {
-    /// The suites' indices, fetched into `folder`.
+    /// The suites' indices of packages, fetched into `folder`.
     pub fn open(folder: &Path, suites: &[String]) -> Result<Apt> {
+        Apt::open_for(Arch::Amd64, folder, suites)
+    }
+
+    /// The same for packages of another architecture.
+    pub fn open_for(arch: Arch, folder: &Path, suites: &[String]) -> Result<Apt> {
+        Apt::of_kinds(arch, folder, suites, &["deb"])
+    }
+
+    /// The same with those of source packages.
+    pub fn with_sources(folder: &Path, suites: &[String]) -> Result<Apt> {
+        Apt::of_kinds(Arch::Amd64, folder, suites, &["deb", "deb-src"])
+    }
+
+    fn of_kinds(arch: Arch, folder: &Path, suites: &[String], kinds: &[&str]) -> Result<Apt> {
         let mirror = mirror().unwrap_or_else(|| PUBLIC_ARCHIVE.to_owned());
         fs::create_dir_all(folder.join("lists/partial"))?;
         fs::create_dir_all(folder.join("archives/partial"))?;
-        let line = |suite: &String| {
+        let lines = |suite: &String| {
             let security = if suite.ends_with("-security") { "-security" } else { "" };
-            format!("deb [arch=amd64 signed-by={KEYRING}] {mirror}{security} {suite} main\n")
+            let options = format!("[arch={} signed-by={KEYRING}]", arch.of_images());
+            let line = |kind| format!("{kind} {options} {mirror}{security} {suite} main\n");
+            kinds.iter().map(line).collect::<String>()
         };
-        fs::write(folder.join("sources.list"), suites.iter().map(line).collect::<String>())?;
-        let apt = Apt { folder: folder.to_owned() };
+        fs::write(folder.join("sources.list"), suites.iter().map(lines).collect::<String>())?;
+        let apt = Apt { folder: folder.to_owned(), arch };
         finished(apt.command("apt-get").arg("update"))?;
         Ok(apt)
     }
@@ -44,12 +65,13 @@ impl Apt {
             "Dir::Etc::PreferencesParts=/dev/null",
             "Dir::Cache::pkgcache=",
             "Dir::Cache::srcpkgcache=",
-            "APT::Architecture=amd64",
-            "APT::Architectures=amd64",
             // apt's own user cannot write here.
             "APT::Sandbox::User=root",
         ] {
             command.args(["-o", option]);
+        }
+        for option in ["APT::Architecture", "APT::Architectures"] {
+            command.arg("-o").arg(format!("{option}={}", self.arch.of_images()));
         }
         command.env("DEBIAN_FRONTEND", "noninteractive");
         command
@@ -67,15 +89,46 @@ impl Apt {
         Ok(out.lines().filter_map(|line| Some(line.trim().strip_prefix("Depends: ")?.to_owned())).collect())
     }
 
-    /// Names of the packages that would be installed with this one on a machine like this.
-    pub fn closure(&self, package: &str) -> Result<Vec<String>> {
-        let out = finished(self.command("apt-get").args(["install", "-s", "--no-install-recommends", package]))?;
+    /// These packages and all that they need, as on a machine where nothing is installed.
+    pub fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
+        let arguments = [NOTHING_INSTALLED, "install", "-s", "--no-install-recommends"];
+        let out = finished(self.command("apt-get").arg("-o").args(arguments).args(packages))?;
         Ok(out.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next().map(str::to_owned)).collect())
     }
 
-    /// Fetches packages as files into a folder.
+    /// Fetches packages as files into a folder, in the suites' versions, whatever this machine has.
     pub fn download(&self, packages: &[String], into: &Path) -> Result<()> {
-        finished(self.command("apt-get").arg("download").args(packages).current_dir(into)).map(drop)
+        let mut get = self.command("apt-get");
+        finished(get.args(["-o", NOTHING_INSTALLED, "download"]).args(packages).current_dir(into)).map(drop)
+    }
+
+    /// Unpacks packages into a folder that does not exist yet: all of them, or the folder is not made.
+    pub fn unpack(&self, packages: &[String], into: &Path) -> Result<()> {
+        let (fetched, partial) = (into.with_extension("fetched"), into.with_extension("partial"));
+        for folder in [&fetched, &partial] {
+            // What an earlier run left may be of another day's release.
+            let _ = fs::remove_dir_all(folder);
+            fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        }
+        self.download(packages, &fetched)?;
+        for entry in fs::read_dir(&fetched)? {
+            finished(Command::new("dpkg-deb").arg("-x").arg(entry?.path()).arg(&partial))?;
+        }
+        fs::remove_dir_all(&fetched)?;
+        fs::rename(&partial, into).with_context(|| format!("creating {}", into.display()))
+    }
+
+    /// Unpacks a source package, with Debian's patches, into a folder that does not exist yet.
+    pub fn source(&self, package: &str, into: &Path) -> Result<()> {
+        let fetched = into.with_extension("fetched");
+        let _ = fs::remove_dir_all(&fetched);
+        fs::create_dir_all(&fetched).with_context(|| format!("creating {}", fetched.display()))?;
+        finished(self.command("apt-get").args(["source", "--download-only", package]).current_dir(&fetched))?;
+        let files = fs::read_dir(&fetched)?.flatten().map(|entry| entry.path());
+        let description = files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "dsc"));
+        let description = description.with_context(|| format!("the archive has no source of {package}"))?;
+        finished(Command::new("dpkg-source").arg("-x").arg(description).arg(into))?;
+        Ok(fs::remove_dir_all(&fetched)?)
     }
 
     /// Installs a package and what it needs from this suite where that has it.

@@ -1,13 +1,18 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | fleet | helm | image | packages | unit | otelcol`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | fleet | helm | cluster | image | packages | unit | otelcol`.
 
 mod apt;
+mod arch;
 mod bench;
 mod chart;
+mod cluster;
 mod container;
 mod demo;
 mod fleet;
 mod fuzz;
+mod golang;
+mod made_from;
 mod mixin;
+mod mounts;
 mod oracles;
 mod otelcol;
 mod packages;
@@ -33,7 +38,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Chore {
     /// Check everything a change has to pass; as root also against the kernel
-    Test,
+    Test(test::Options),
     /// Check file sizes, the arrows between rooms, names and words
     Tidy,
     /// Write dashboards, rules and docs/metrics.md anew from the catalogue of metrics
@@ -50,6 +55,8 @@ enum Chore {
     Fleet(fleet::Options),
     /// Check the Helm chart: lint, render, schemas of Kubernetes, and what it writes for the agent
     Helm(chart::Options),
+    /// Test the agent in a real Kubernetes on this machine: control plane, containerd and kubelet of one node (root)
+    Cluster(cluster::Options),
     /// Build the agent as a static program, and the image with it
     Image(container::ImageOptions),
     /// Build Debian and RPM packages, and try them in a copy of this system
@@ -63,7 +70,7 @@ enum Chore {
 fn main() -> ExitCode {
     let root = root();
     let done = match Cli::parse().chore {
-        Chore::Test => test::run(&root),
+        Chore::Test(options) => test::run(&root, &options),
         Chore::Tidy => tidy::run(&root),
         Chore::Mixin => mixin::run(&root),
         Chore::Vm(options) => vm::run(&root, &options),
@@ -72,6 +79,7 @@ fn main() -> ExitCode {
         Chore::Demo(options) => demo::run(&root, &options),
         Chore::Fleet(options) => fleet::run(&root, &options),
         Chore::Helm(options) => chart::run(&root, &options),
+        Chore::Cluster(options) => cluster::run(&root, &options),
         Chore::Image(options) => container::build_image(&root, &options),
         Chore::Packages(options) => packages::run(&root, &options),
         Chore::Unit => unit::check(&root),

@@ -2,7 +2,8 @@
 //! that nobody else sees.
 
 use crate::apt::finished;
-use crate::container::program::{self, Arch};
+use crate::arch::Arch;
+use crate::container::program;
 use crate::programs::{self, finish};
 use anyhow::{Context, Result, ensure};
 use nix::unistd::geteuid;

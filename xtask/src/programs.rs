@@ -40,6 +40,11 @@ const NEEDED: &[(&str, &[&str])] = &[
 /// The same for chores that are not part of the tests: installed when one is asked for.
 const ON_REQUEST: &[(&str, &[&str])] = &[
     ("buildah", &["buildah"]),
+    ("dpkg-source", &["dpkg-dev"]),
+    ("make", &["make"]),
+    ("patch", &["patch"]),
+    ("rsync", &["rsync"]),
+    ("jq", &["jq"]),
     ("rpm", &["rpm"]),
     ("aarch64-linux-gnu-gcc", &["gcc-aarch64-linux-gnu"]),
     ("/usr/aarch64-linux-gnu/lib/libc.a", &["libc6-dev-arm64-cross"]),
@@ -58,6 +63,9 @@ const UNPACKED: &[(&str, &str, &str)] = &[
     ("prometheus-node-exporter", "prometheus-node-exporter", "sid"),
     ("victoria-metrics", "victoria-metrics", "sid"),
 ];
+
+/// The same for chores that are not part of the tests.
+const UNPACKED_ON_REQUEST: &[(&str, &str, &str)] = &[("etcd", "etcd-server", "sid")];
 
 /// Names of the programs that are not there.
 pub fn missing() -> Vec<&'static str> {
@@ -110,7 +118,7 @@ pub fn unpack(program: &str) -> Result<PathBuf> {
     if let Some(found) = find(program) {
         return Ok(found);
     }
-    let known = UNPACKED.iter().find(|(name, ..)| *name == program);
+    let known = UNPACKED.iter().chain(UNPACKED_ON_REQUEST).find(|(name, ..)| *name == program);
     let (_, package, release) = known.with_context(|| format!("it is not known which package has {program}"))?;
     println!("fetching {package} from Debian {release}");
     let folder = Path::new(kstrobe_witness::UNPACKED);

@@ -14,6 +14,14 @@ use std::time::{Duration, Instant};
 /// A server that is not ready by then is taken for broken.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
+/// A program that the kernel ends when the thread that started it has ended, however that was: a signal to us alone leaves no time for
+/// [`Running`] to be dropped. It is setpriv of util-linux that asks for it (`PR_SET_PDEATHSIG`) and then becomes the program.
+pub fn ending_with_us(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+    command
+}
+
 /// A process that does not outlive us.
 pub struct Running(pub Child);
 
@@ -64,7 +72,7 @@ impl Prometheus {
         let config = folder.join("prometheus.yml");
         fs::write(&config, configuration)?;
         let log = folder.join("prometheus.log");
-        let mut command = Command::new(&binary);
+        let mut command = ending_with_us(&binary);
         command
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", data.display()))

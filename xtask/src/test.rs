@@ -2,8 +2,9 @@
 //! reason; nothing is left out silently.
 
 use crate::programs::{self, finish};
-use crate::{chart, container, oracles, tidy, unit, vm};
+use crate::{chart, container, mounts, oracles, tidy, unit, vm};
 use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
 use kstrobe_witness::{INSTALLED, NOT_RUN_FILE};
 use nix::unistd::geteuid;
 use std::fs;
@@ -13,6 +14,22 @@ use std::time::{Duration, Instant};
 
 /// Tests that need root are `#[ignore]`d and have this in their name.
 const ROOT_TESTS: &str = "root_";
+
+/// Where the tests run.
+#[derive(Args)]
+pub struct Options {
+    /// Which of the kernel's file systems the tests find mounted
+    #[arg(long, value_enum, default_value_t = Mounts::Machine)]
+    mounts: Mounts,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mounts {
+    /// Those of this machine
+    Machine,
+    /// tracefs, debugfs, bpffs and control groups of version 2 alone, as systemd mounts them (root)
+    Systemd,
+}
 
 /// What came of a step.
 enum Outcome {
@@ -68,7 +85,10 @@ impl Report {
 }
 
 /// Runs all steps.
-pub fn run(root: &Path) -> Result<()> {
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    if let Mounts::Systemd = options.mounts {
+        mounts::as_systemd()?;
+    }
     let mut report = Report::default();
     witness_programs(&mut report);
     report.step("formatting", || cargo(root, &["fmt", "--all", "--check"]));
@@ -122,7 +142,7 @@ fn helm_chart(root: &Path, report: &mut Report) -> Option<PathBuf> {
     match chart::prepare(root) {
         Ok(tools) => {
             report.step(name, || chart::check(root, &tools, &chart::Options::default()));
-            if let Some(why) = tools.lacking() {
+            for why in tools.lacking() {
                 report.not_run(name, why.to_owned());
             }
             Some(tools.cases())

@@ -11,6 +11,7 @@ use kstrobe_ebpf::Layout;
 use kstrobe_ebpf::layout::{Loss, Table};
 
 use super::budget::Cost;
+use super::drain::Drain;
 use super::events::Unread;
 use super::meter::{self, Meter, Reading};
 use super::user_hooks::{LOOK_EVERY, News, UserHooks};
@@ -46,12 +47,18 @@ pub(super) struct Attached {
     pub(super) tables: Vec<TableSeries>,
     /// Spans swept because they never ended, and states that were forgotten with a budget's pause.
     abandoned: u64,
+    /// Sums by stack, if it has some.
+    pub(super) drain: Option<Drain>,
     /// Processes that stacks are of.
     pub(super) processes: Processes,
+    /// When keys were last read for processes that are new.
+    looked: Instant,
     /// Those that nobody has looked at since the last sweep.
     unseen: HashSet<u32>,
     /// Single events that were taken from the kernel.
     unread: Unread,
+    /// Reasons for which single events were lost so far.
+    lost_events: HashSet<Loss>,
     /// Before the first event.
     pub(super) born: Moment,
     /// Time between two sweeps; `None` when nothing of this probe ever goes.
@@ -83,9 +90,12 @@ impl Attached {
             loaded,
             tables,
             abandoned: 0,
+            drain: Drain::of(outline, layout),
             processes,
+            looked: born.mono,
             unseen,
             unread,
+            lost_events: HashSet::new(),
             born,
             every,
             swept,
@@ -157,7 +167,8 @@ impl Attached {
 
     /// When the next sweep is due.
     pub fn sweep_due(&self) -> Option<Instant> {
-        let every = self.every?;
+        let drain = self.drain.as_ref().map(Drain::period);
+        let every = self.every.into_iter().chain(drain).min()?;
         Some(if self.hurried { self.swept } else { self.swept + every })
     }
 
@@ -219,7 +230,8 @@ impl Attached {
     pub fn sweep(&mut self, names: &mut Names, now: Moment) -> Vec<String> {
         (self.swept, self.hurried) = (now.mono, false);
         let mut errors = Vec::new();
-        for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, t)| t.ttl().is_some()) {
+        let aging = |table: &TableSeries| table.ttl().is_some() && table.table().stack_key().is_none();
+        for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, table)| aging(table)) {
             // Without a scrape nobody else looks whether series change.
             if let Err(e) = read(&self.loaded, i, table, names, now) {
                 errors.push(e);
@@ -239,21 +251,44 @@ impl Attached {
             Ok(n) => self.abandoned += n,
             Err(e) => errors.push(format!("cannot sweep open spans: {e}")),
         }
-        // After keys and spans, so that what only they referred to goes at once.
-        let (unread, (maps, events)) = (&mut self.unread, self.loaded.maps_and_events());
-        let swept = maps.sweep_stacks(|| _ = events.map(|events| unread.take(maps, events, names)));
-        match swept.and_then(|_| self.find_unseen()) {
-            Ok(unseen) => self.unseen = unseen,
-            Err(e) => errors.push(format!("cannot sweep call stacks: {e}")),
-        }
+        errors.extend(self.sweep_stacks(names, now).err());
         errors
     }
 
-    /// Processes that are new in the keys of stacks. Forgets those that have none any more.
-    pub fn find_unseen(&mut self) -> io::Result<HashSet<u32>> {
-        let pids = self.loaded.maps().stack_pids()?;
+    /// Takes sums by stack out of the kernel, and gives back stacks that nothing refers to: after keys and spans, so that what only
+    /// they referred to goes at once.
+    fn sweep_stacks(&mut self, names: &mut Names, now: Moment) -> Result<(), String> {
+        self.drain_stacks(names, now, false)?;
+        let none = HashSet::new();
+        let (unread, (maps, events)) = (&mut self.unread, self.loaded.maps_and_events());
+        let recent = self.drain.as_ref().map_or(&none, Drain::recent);
+        let swept = maps.sweep_stacks(recent, || _ = events.map(|events| unread.take(maps, events, names)));
+        let fullness = swept.map_err(|e| format!("cannot sweep call stacks: {e}"))?;
+        if let Some(drain) = &mut self.drain {
+            drain.swept(fullness);
+        }
+        Ok(())
+    }
+
+    /// Takes sums by stack out of the kernel's tables, see [`Drain::drain`]. Forgets processes that have no stacks any more.
+    pub fn drain_stacks(&mut self, names: &mut Names, now: Moment, at_once: bool) -> Result<(), String> {
+        let Some(drain) = &mut self.drain else { return Ok(()) };
+        let failed = |e| format!("cannot read which processes have stacks: {e}");
+        let mut pids = self.loaded.maps().stack_pids().map_err(failed)?;
+        self.unseen.extend(self.processes.unseen(pids.iter().copied()));
+        let drained = drain.drain(self.loaded.maps(), names, now, at_once);
+        pids.extend(drain.pids());
         self.processes.keep(&pids);
-        Ok(self.processes.unseen(pids))
+        drained
+    }
+
+    /// Processes that are new in the keys of stacks. Nothing when that was asked lately: several profiles may be taken at once.
+    pub fn find_unseen(&mut self, every: Duration) -> io::Result<HashSet<u32>> {
+        if self.looked.elapsed() < every {
+            return Ok(HashSet::new());
+        }
+        self.looked = Instant::now();
+        Ok(self.processes.unseen(self.loaded.maps().stack_pids()?))
     }
 
     /// What the last sweep found of those, for whoever has the time to look.
@@ -267,6 +302,17 @@ impl Attached {
         let Some(events) = events else { return Default::default() };
         self.unread.take(maps, events, names);
         (events.ready().to_vec(), self.unread.hand_over())
+    }
+
+    /// Reasons for which single events were lost for the first time, and how many so far.
+    pub fn new_losses(&mut self) -> Vec<(Loss, u64)> {
+        let maps = self.loaded.maps();
+        if maps.layout().events.is_none() {
+            return Vec::new();
+        }
+        // What cannot be read is said by the next scrape.
+        let lost = [Loss::EventsLimited, Loss::EventsFull].map(|reason| (reason, maps.lost(reason).unwrap_or(0)));
+        lost.into_iter().filter(|(reason, n)| *n > 0 && self.lost_events.insert(*reason)).collect()
     }
 
     /// Adds what the kernel says of it to the agent's own metrics. What cannot be read is left out, and why is said.
@@ -317,11 +363,10 @@ impl Attached {
             probe: probe.to_string(),
             overflowed: merged.into_iter().map(|(_, n)| n).sum(),
             evicted: self.tables.iter().map(TableSeries::evicted).sum(),
-            waiting: self
-                .tables
-                .iter()
-                .any(TableSeries::is_of_cgroups)
-                .then(|| self.tables.iter().map(TableSeries::waiting).sum()),
+            waiting: self.tables.iter().any(TableSeries::is_of_cgroups).then(|| {
+                let of_stacks = self.drain.as_ref().map_or(0, Drain::waiting);
+                self.tables.iter().map(TableSeries::waiting).sum::<usize>() + of_stacks
+            }),
         });
     }
 }

@@ -40,7 +40,7 @@ fn follow(
         client: client.clone(),
         namespace: namespace.clone(),
         node: node.clone(),
-        captures: Box::new(move || capturing.desk().map(|desk| desk.service().clone())),
+        captures: Box::new(move || capturing.desk()),
         counters: counters.clone(),
     };
     let handed = Handed {

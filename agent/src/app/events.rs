@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,6 +26,7 @@ use crate::plan::{Linked, Outline};
 use crate::stacks::processes::Processes;
 use crate::stacks::symbols::{Symbols, resolve_by};
 use crate::stacks::{Addresses, Profile, Sample};
+use kstrobe_fleet::private;
 
 /// How long events are gathered, so that a flood wakes us ten times a second at most.
 const GATHER: Duration = Duration::from_millis(100);
@@ -99,7 +101,7 @@ impl Unread {
 /// An id below 0 is an error number: there was no stack, as of a kernel thread, or no room for it.
 fn addresses(maps: &ProbeMaps, id: i32) -> Addresses {
     match u32::try_from(id) {
-        Ok(id) => maps.stack(id).ok().flatten().map_or(Addresses::Missed, Addresses::Known),
+        Ok(id) => maps.stack(id).ok().flatten().map_or(Addresses::Missed, |stack| Addresses::Known(stack.into())),
         Err(_) if id == crate::metrics::stacks::NO_FRAMES => Addresses::default(),
         Err(_) => Addresses::Missed,
     }
@@ -123,7 +125,8 @@ impl Sink {
             "none" => Ok(Sink::None),
             "stderr" => Ok(Sink::Stderr),
             path => {
-                let file = OpenOptions::new().append(true).create(true).open(path);
+                // Fields have arguments of other people's calls. A file that is there keeps its mode.
+                let file = OpenOptions::new().append(true).create(true).mode(private::MODE).open(path);
                 file.map(Sink::File).map_err(|error| format!("events cannot be written to `{path}`: {error}"))
             }
         }
@@ -264,8 +267,16 @@ impl Out<'_> {
             let fields = names.iter().cloned().zip(values).collect();
             let event = Event { id, at, probe: probe.clone(), pid: record.pid, tid: record.tid, fields };
             let line = event.line();
-            self.tail.add(probe, &line);
-            self.app.exports.event(&event, &line, now);
+            let pushed_out = self.tail.add(probe, &line);
+            let sent = self.app.exports.event(&event, &line, now);
+            if pushed_out && !sent && matches!(self.sink, Sink::None) {
+                tracing::warn!(
+                    probe = &**probe,
+                    kept = self.tail.limit(),
+                    remedy = "raise `limits.kept_events`, write events with `events:`, or send them by an exporter with `logs: true`",
+                    "older slow events are no longer kept; each answer of /api/v1/events counts them in `gone`"
+                );
+            }
             self.write(&line);
             let mut seen = lock(&self.app.exemplars);
             observed.into_iter().for_each(|observed| seen.add(observed, &event.id, at));

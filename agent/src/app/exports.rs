@@ -79,12 +79,13 @@ impl Exports {
         self.outlets.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands a single event over, which `line` tells too.
-    pub fn event(&self, event: &Event, line: &str, read: SystemTime) {
+    /// Hands a single event over, which `line` has too. Whether there is an exporter for it.
+    pub fn event(&self, event: &Event, line: &str, read: SystemTime) -> bool {
         let outlets = self.outlets.read().unwrap_or_else(PoisonError::into_inner);
         for outlet in &outlets.logs {
             outlet.put(log::record(event, line, read));
         }
+        !outlets.logs.is_empty()
     }
 
     /// Hands a capture over that has ended; its files are in this folder.

@@ -6,7 +6,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::layout::{Layout, Loss, Table};
@@ -143,7 +142,6 @@ struct Turn {
     last: Option<Instant>,
     /// There is something to walk over, and somebody who does.
     served: bool,
-    stop: bool,
     /// Which probes there are to walk over: a number that grows.
     round: u64,
 }
@@ -167,12 +165,12 @@ impl Demand {
         drop(self.changed.wait_timeout_while(turn, PATIENCE, waiting).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until a walk is wanted, and says in which round; `None` when it is time to stop.
-    fn next(&self) -> Option<u64> {
-        let idle = |turn: &mut Turn| !turn.wanted && !turn.stop;
+    /// Waits until a walk is wanted, and says in which round.
+    fn next(&self) -> u64 {
+        let idle = |turn: &mut Turn| !turn.wanted;
         let mut turn = self.changed.wait_while(lock(&self.turn), idle).unwrap_or_else(PoisonError::into_inner);
         turn.wanted = false;
-        (!turn.stop).then_some(turn.round)
+        turn.round
     }
 
     fn done(&self, begun: Instant, round: u64) {
@@ -192,30 +190,18 @@ impl Demand {
         turn.round += 1;
         self.changed.notify_all();
     }
-
-    fn stop(&self) {
-        let mut turn = lock(&self.turn);
-        (turn.served, turn.stop) = (false, true);
-        self.changed.notify_all();
-    }
 }
 
-/// The thread that walks.
-pub(super) struct Walker {
-    app: Arc<App>,
-    thread: JoinHandle<()>,
-}
-
-/// Starts it. It sleeps while no probe needs it.
-pub(super) fn start(app: &Arc<App>) -> std::io::Result<Walker> {
+/// Starts the thread that walks, which lives as long as the agent. It sleeps while no probe needs it.
+pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let app = app.clone();
-    let mine = app.clone();
-    let thread = std::thread::Builder::new().name("iterate".into()).spawn(move || run(&mine))?;
-    Ok(Walker { app, thread })
+    std::thread::Builder::new().name("iterate".into()).spawn(move || run(&app))?;
+    Ok(())
 }
 
 fn run(app: &App) {
-    while let Some(round) = app.demand.next() {
+    loop {
+        let round = app.demand.next();
         let begun = Instant::now();
         let walk = || {
             let probes: Vec<Arc<Iterated>> = app.probes().iter().filter_map(|probe| lock(probe).iterated()).collect();
@@ -227,15 +213,6 @@ fn run(app: &App) {
             );
         }
         app.demand.done(begun, round);
-    }
-}
-
-impl Walker {
-    /// Ends it. A walk that is under way is finished first.
-    pub fn stop(self) {
-        self.app.demand.stop();
-        // A thread that is gone already needs no telling.
-        let _ = self.thread.join();
     }
 }
 
@@ -253,21 +230,21 @@ mod tests {
         demand.fresh();
         assert!(begun.elapsed() >= PATIENCE, "nobody answers");
         let walker = demand.clone();
-        let walks = std::thread::spawn(move || {
-            let mut walks = 0;
-            while let Some(round) = walker.next() {
-                walks += 1;
+        let walks = Arc::new(AtomicU64::default());
+        let walked = walks.clone();
+        std::thread::spawn(move || {
+            loop {
+                let round = walker.next();
+                walked.fetch_add(1, Ordering::SeqCst);
                 walker.done(Instant::now(), round);
             }
-            walks
         });
         // The first is the one that nobody answered; it may be done before we ask again.
         for _ in 0..5 {
             demand.fresh();
             assert!(lock(&demand.turn).is_fresh());
         }
-        demand.stop();
-        assert_eq!(walks.join().unwrap(), 1, "within a second all see the same walk");
+        assert_eq!(walks.load(Ordering::SeqCst), 1, "within a second all see the same walk");
     }
 
     #[test]
@@ -275,11 +252,11 @@ mod tests {
         let demand = Demand::default();
         demand.serve(true);
         demand.fresh();
-        let round = demand.next().unwrap();
+        let round = demand.next();
         demand.serve(true);
         demand.done(Instant::now(), round);
         assert!(!lock(&demand.turn).is_fresh());
-        let round = demand.next().expect("another walk is wanted at once");
+        let round = demand.next();
         demand.done(Instant::now(), round);
         assert!(lock(&demand.turn).is_fresh());
     }

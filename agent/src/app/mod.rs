@@ -4,6 +4,7 @@ mod attached;
 mod budget;
 mod capturing;
 mod cluster;
+mod drain;
 mod events;
 mod exports;
 mod intent;
@@ -13,6 +14,7 @@ mod poll;
 mod probe;
 mod pushers;
 mod reload;
+mod rights;
 mod rules;
 mod stacks;
 mod traced;
@@ -22,13 +24,14 @@ mod watch;
 mod web;
 mod workloads;
 
+use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cli::{SourceArgs, complain, log};
 use crate::events::exemplars::Exemplars;
@@ -38,16 +41,18 @@ use crate::http::{self, Captures, Endpoints, Status};
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
+use crate::kubernetes;
 use crate::logging::{self, Level};
+use crate::memory::{self, Need};
 use crate::metrics::labels::Names;
 use crate::metrics::owners::Owners;
 use crate::neighbours::Neighbours;
 use crate::plan::Draft;
 use crate::prepare;
 use crate::rules::desk::Desk;
-use crate::sources::Choice;
 use crate::sources::diag::Diagnostic;
-use crate::telemetry::{Observed, Telemetry, WorkloadsUse};
+use crate::sources::{AgentConfig, Choice};
+use crate::telemetry::{self, Observed, Telemetry, WorkloadsUse};
 use capturing::Around;
 use events::Sink;
 use exports::Exports;
@@ -93,6 +98,8 @@ type Probe = Arc<Mutex<Running>>;
 pub struct WebOptions {
     /// `--web.config.file`
     pub config: Option<PathBuf>,
+    /// `--web.allowed-host`
+    pub hosts: Vec<http::Name>,
     /// `--web.systemd-socket`
     pub systemd_socket: bool,
     /// `--web.telemetry-path`
@@ -133,6 +140,10 @@ struct App {
     workloads_use: Mutex<Option<WorkloadsUse>>,
     /// What came of asking Kubernetes.
     kubernetes: Arc<kstrobe_kube::Counters>,
+    /// The node's name, for titles.
+    node: Mutex<String>,
+    /// Makes profiles wait for one another while they get their names.
+    resolving: Mutex<()>,
 }
 
 /// What is to be told of the configuration.
@@ -143,6 +154,9 @@ struct Told {
     /// Why the last reload was refused, if it was.
     refused: Vec<String>,
 }
+
+/// How long the removal of ftrace sessions may take at the end.
+const SESSIONS_END: Duration = Duration::from_secs(5);
 
 /// A panic in one reader must not silence the agent: what it left is data that the next read replaces.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -177,16 +191,12 @@ pub fn run(options: Options) -> ExitCode {
         Ok(door) => door,
         Err(code) => return code,
     };
-    match serve(options, door, intent, reading, sink, level) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("error: {e}");
-            ExitCode::from(1)
-        }
-    }
+    let Err(e) = serve(options, door, intent, reading, sink, level);
+    eprintln!("error: {e}");
+    ExitCode::from(1)
 }
 
-/// Starts the probes and serves them until told to stop.
+/// Starts the probes and serves them until SIGINT or SIGTERM, which end the process here.
 fn serve(
     options: Options,
     door: web::Door,
@@ -194,9 +204,8 @@ fn serve(
     reading: Reading,
     sink: Sink,
     level: Level,
-) -> Result<(), Box<dyn std::error::Error>> {
+) -> Result<Infallible, Box<dyn std::error::Error>> {
     let web::Door { listeners, source } = door;
-    let listen = intent.listen(&options).to_vec();
     let addresses: Vec<SocketAddr> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     // Two threads serve any scraper; scrapes themselves run on blocking threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -208,13 +217,18 @@ fn serve(
     let captures = capturing::start(&intent.agent, &intent.drafts, &around);
     let (asks_of_workloads, news) = workloads::asks();
     let btf = options.source.btf.as_deref();
-    let app = Arc::new(App::start(&intent.drafts, btf, captures, &around, asks_of_workloads));
+    let app = Arc::new(App::start(&intent.drafts, &intent.agent, btf, captures, &around, asks_of_workloads));
+    match rights::lacking(&app) {
+        Some(lacking) if lacking.all => return Err(lacking.text.into()),
+        Some(lacking) => tracing::error!(reason = lacking.text, "not all probes run"),
+        None => {}
+    }
     let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
     app.configured(mistakes.len(), &intent);
     lock(&app.told).mistakes = mistakes;
-    let upkeep = upkeep::start(app.clone())?;
-    let tail = Arc::new(Tail::new(intent.slow()));
+    upkeep::start(app.clone())?;
+    let tail = Arc::new(Tail::new(intent.slow(), intent.agent.kept_events));
     let reader = events::start(app.clone(), tail.clone(), sink)?;
     let ended = tail.clone();
     let stop = async move {
@@ -223,34 +237,21 @@ fn serve(
         // Whoever follows events would keep the server waiting.
         ended.close();
     };
-    let walker = iterate::start(&app)?;
-    let following = workloads::start(&app, news, &intent.agent, runtime.handle())?;
-    let rules = rules::start(&app)?;
+    iterate::start(&app)?;
+    workloads::start(&app, news, &intent.agent, runtime.handle())?;
+    rules::start(&app)?;
     let (receivers, unsendable) = crate::receivers::receivers(&intent.agent.exporters);
     unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
     let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
     pushers.begin(receivers);
     let tls = source.settings().tls.is_some();
-    // The other agents of a DaemonSet listen as this one does.
-    let port = listeners.first().map(|own| own.local_addr()).transpose()?.map(|own| own.port());
-    let neighbours = port.and_then(|port| Neighbours::find(&intent.agent, port, tls));
+    let neighbours = Neighbours::find(&intent.agent, options.custom_resources);
     let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
+    let hosts = kstrobe_web::Hosts::of_machine(options.web.hosts.clone());
     cluster::start(&app, &options, &intent.agent, &asks, runtime.handle());
-    let log_json = intent.log(&options).1;
-    let (kubernetes, workloads) = (intent.agent.kubernetes.clone(), intent.agent.workloads);
-    let fixed = reload::Fixed {
-        app: app.clone(),
-        options,
-        level,
-        tail,
-        listen,
-        around,
-        pushers: pushers.clone(),
-        log_json,
-        kubernetes,
-        workloads,
-    };
-    let reloads = reload::start(fixed, (asks, asked), reading.seen, reading.directory)?;
+    let started = reload::Started::new(&intent.agent, intent.listen(&options), intent.log(&options).1);
+    let fixed = reload::Fixed { app: app.clone(), options, level, tail, around, pushers: pushers.clone(), started };
+    reload::start(fixed, asked, reading.seen, reading.directory)?;
     drop(intent);
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, tls, "listening");
@@ -258,29 +259,52 @@ fn serve(
     let bearer = app.clone();
     let own_credentials: kstrobe_web::OwnCredentials =
         Arc::new(move |headers| bearer.captures().access.is_token(headers));
-    let (router, limits) = (http::router(endpoints), kstrobe_web::Limits::default());
-    let server = kstrobe_web::Server { listeners, router, source, limits, own_credentials: Some(own_credentials) };
+    let (router, limits) = (http::router(endpoints), limits());
+    let own_credentials = Some(own_credentials);
+    let server = kstrobe_web::Server { listeners, router, source, limits, hosts, own_credentials };
     notify(News::Ready);
     runtime.spawn(web::stay_alive());
     let served = runtime.block_on(server.run(stop));
-    reloads.stop();
-    rules.stop();
     capturing::close(&app.captures(), None);
-    upkeep.stop();
     reader.stop();
     // What ended has been handed over, and the probes are still there for a last report.
     runtime.block_on(pushers.stop());
-    walker.stop();
-    following.stop();
-    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    end_sessions(app);
+    served?;
     tracing::info!("stopped");
-    Ok(served?)
+    // With the process the kernel frees programs, maps and links. Detaching them one by one, and waiting for threads that are in the
+    // midst of something, would take a busy machine longer than systemd and the kubelet wait.
+    std::process::exit(0)
+}
+
+/// Removes the ftrace sessions of probes, which outlive the process. One that is held up is left to the next start.
+fn end_sessions(app: Arc<App>) {
+    let (end, ended) = channel::<()>();
+    std::thread::spawn(move || {
+        app.probes().iter().for_each(|probe| lock(probe).end_session());
+        drop(end);
+    });
+    if ended.recv_timeout(SESSIONS_END) == Err(RecvTimeoutError::Timeout) {
+        tracing::warn!("ftrace sessions could not be removed in time: the next start of the agent removes them");
+    }
+}
+
+/// Bounds of the server, now that the probes have their descriptors.
+fn limits() -> kstrobe_web::Limits {
+    let (usual, spare) = (kstrobe_web::Limits::default(), sys::spare_descriptors());
+    let limits = usual.clone().within(spare);
+    if limits.connections < usual.connections {
+        let (connections, usual) = (limits.connections, usual.connections);
+        tracing::warn!(connections, usual, spare, "fewer connections than usual: RLIMIT_NOFILE leaves few descriptors");
+    }
+    limits
 }
 
 fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<reload::Ask>) -> Endpoints {
-    let [scraped, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
+    let [scraped, late, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
     Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
+        late: Box::new(move |format, whole, age| late.late(format, whole, age)),
         status: Box::new(move || listed.status()),
         stacks: Box::new(move || stacks.stacks()),
         profile: Box::new(move |request| profiled.profile_as(request)),
@@ -297,6 +321,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
 impl App {
     fn start(
         drafts: &[Draft],
+        agent: &AgentConfig,
         btf: Option<&Path>,
         captures: Captures,
         around: &Around,
@@ -315,8 +340,16 @@ impl App {
         }
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
         let mut loader = Loader::new();
-        let start = |draft| Arc::new(Mutex::new(Running::start(draft, &target, &mut loader, btf)));
-        let probes = drafts.iter().map(start).collect();
+        let compiled: Vec<_> = drafts.iter().map(|draft| draft.compile(&target)).collect();
+        // Before the first map is made: a process above its limit is killed without a word.
+        let need = Need::of(compiled.iter().flatten(), agent);
+        if let Some(reason) = memory::limit().and_then(|limit| need.exceeds(&limit)) {
+            tracing::error!(reason, "too little memory");
+        }
+        let start = |(draft, compiled)| {
+            Arc::new(Mutex::new(Running::start_compiled(draft, compiled, &target, &mut loader, btf)))
+        };
+        let probes = drafts.iter().zip(compiled).map(start).collect();
         let app = App {
             probes: RwLock::default(),
             names: Mutex::new(Names::new().with_owners(owners.clone())),
@@ -334,6 +367,8 @@ impl App {
             workloads,
             workloads_use: Mutex::default(),
             kubernetes: Arc::default(),
+            node: Mutex::new(kubernetes::node_or_host(&Default::default())),
+            resolving: Mutex::default(),
         };
         app.run_these(probes);
         app
@@ -342,6 +377,7 @@ impl App {
     /// This configuration is what counts now.
     fn configured(&self, mistakes: usize, intent: &Intent) {
         self.telemetry.configured(mistakes, &intent.hash);
+        *lock(&self.node) = kubernetes::node_or_host(&intent.agent.kubernetes);
         self.native_bucket_limit.store(intent.agent.native_bucket_limit, Relaxed);
         self.owners.set_patience(workloads::Pace::of(&intent.agent).patience());
     }
@@ -375,10 +411,21 @@ impl App {
         let begun = Instant::now();
         let (snapshot, exemplars) = self.snapshot();
         let own = self.telemetry.encode(format);
+        let own =
+            [own.strip_suffix(kstrobe_export::END).unwrap_or(&own), &telemetry::age(format, Duration::ZERO)].concat();
         let limit = self.native_bucket_limit.load(Relaxed);
         let body = kstrobe_export::exposition(&snapshot, &exemplars, &own, format, limit);
         self.telemetry.scraped(begun.elapsed());
         body
+    }
+
+    /// Makes of what [`App::scrape`] wrote an exposition that says that it is so old.
+    fn late(&self, format: Format, mut whole: Vec<u8>, age: Duration) -> Vec<u8> {
+        self.telemetry.scraped_late(age);
+        let fresh = telemetry::age(format, Duration::ZERO);
+        whole.truncate(whole.len().saturating_sub(fresh.len()));
+        whole.append(&mut telemetry::age(format, age));
+        whole
     }
 
     /// Reads everything; the agent's own metrics describe the same moment.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use kstrobe_ebpf::program::Binary;
-use kstrobe_ebpf::target::{Ability, usdt_name};
+use kstrobe_ebpf::layout::{Loss, SelectedMap};
+use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::typed::{Attach, Decoder};
 use kstrobe_ebpf::{Artifact, Target};
 
@@ -16,9 +16,10 @@ use super::budget::{AWAY, Budget, Order};
 use super::events::Unread;
 use super::iterate::Iterated;
 use super::poll::Poll;
+use super::rights;
 use super::traced::Traced;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
-use super::workloads::Matching;
+use super::workloads::Conditions;
 use crate::binaries::find::World;
 use crate::cli::log;
 use crate::handed;
@@ -60,6 +61,8 @@ enum Engine {
     Traced(Box<Traced>),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
     Waiting(Box<Waiting>),
+    /// Nothing, as its conditions are never true on this kernel; which.
+    Idle(String),
     /// Nothing; why.
     Off(String),
 }
@@ -76,17 +79,30 @@ struct Waiting {
 impl Running {
     /// Starts a probe. What goes wrong is logged here, once, with all its detail, and kept as its reason.
     pub fn start(draft: &Draft, target: &Target, loader: &mut Loader, btf: Option<&Path>) -> Running {
-        match draft.compile(target) {
-            Err(refusal) if refusal.target && waits(draft, target) => wait(draft, &refusal, btf),
+        Running::start_compiled(draft, draft.compile(target), target, loader, btf)
+    }
+
+    /// The same of a probe that was compiled for this target.
+    pub fn start_compiled(
+        draft: &Draft,
+        compiled: Result<Artifact, Refusal>,
+        target: &Target,
+        loader: &mut Loader,
+        btf: Option<&Path>,
+    ) -> Running {
+        if let Ok(artifact) = &compiled {
+            log(&draft.warnings(artifact));
+        }
+        match compiled {
+            Err(refusal) if refusal.target && prepare::waits(draft, target) => wait(draft, &refusal, btf),
             Err(refusal) => {
-                let reason = refusal.reason();
-                if let Some(running) = refusal.target.then(|| fall_back(draft, target, &reason)).flatten() {
+                if let Some(running) = refusal.target.then(|| fall_back(draft, target, &refusal.reason())).flatten() {
                     return running;
                 }
-                log(&refusal.diagnostics);
-                tracing::error!(probe = draft.outline().name, reason, "not started");
-                off(draft, reason)
+                not_started(draft, &refusal);
+                off(draft, refusal.reason())
             }
+            Ok(artifact) if artifact.is_idle() => idle(draft, &artifact),
             Ok(artifact) if draft.outline().poll.is_some() => poll(draft, artifact),
             Ok(artifact) if draft.outline().engine == plan::Engine::Ftrace => trace(draft, artifact),
             Ok(artifact) => attach(draft, artifact, target, loader),
@@ -139,7 +155,7 @@ impl Running {
                 observed.series.push(SeriesUse { probe: name, overflowed: p.overflowed(), evicted: 0, waiting: None });
                 p.families()
             }
-            Engine::Waiting(_) | Engine::Off(_) => vec![],
+            Engine::Waiting(_) | Engine::Idle(_) | Engine::Off(_) => vec![],
         }
     }
 
@@ -175,27 +191,49 @@ impl Running {
         unread
     }
 
+    /// Ends what the kernel would keep after the agent: an ftrace session.
+    pub fn end_session(&mut self) {
+        if let Engine::Traced(_) = self.engine {
+            self.engine = Engine::Off("the agent stops".to_owned());
+        }
+    }
+
     /// Whether names of cgroups matter to it, in labels, in single events or in conditions.
     pub fn asks_for_cgroups(&self) -> bool {
         let layout = match &self.engine {
             Engine::Attached(a) => a.loaded.maps().layout(),
             Engine::Iterated(i) => i.maps().layout(),
             Engine::Traced(t) => t.layout(),
-            Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => return false,
+            Engine::Poll(_) | Engine::Waiting(_) | Engine::Idle(_) | Engine::Off(_) => return false,
         };
         let fields = layout.tables.iter().flat_map(|t| &t.key).chain(layout.events.iter().flat_map(|e| &e.fields));
         !layout.selected.is_empty() || fields.into_iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_)))
     }
 
     /// Makes the maps of its conditions hold the cgroups that they mean now. Says how many found no room.
-    pub fn select(&mut self, matching: Matching<'_>) -> usize {
+    pub fn select(&mut self, conditions: &Conditions<'_>) -> usize {
         let maps = match &self.engine {
             Engine::Attached(a) => a.loaded.maps(),
             Engine::Iterated(i) => i.maps(),
-            Engine::Traced(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Off(_) => return 0,
+            Engine::Traced(_) | Engine::Poll(_) | Engine::Waiting(_) | Engine::Idle(_) | Engine::Off(_) => return 0,
         };
-        let selected = maps.layout().selected.iter().map(|s| maps.select(s.map, &matching(&s.selector)));
-        match selected.sum::<std::io::Result<usize>>() {
+        let admitted = conditions.groups.is_some_and(|groups| {
+            maps.admit(groups).unwrap_or_else(|reason| {
+                tracing::warn!(
+                    probe = self.outline.name,
+                    reason,
+                    "what new cgroups do before their names are known is not counted by its conditions"
+                );
+                false
+            })
+        });
+        let one = |s: &SelectedMap| {
+            let decided = conditions.decide(&s.selector);
+            // What was just made is the program's until it is heard of.
+            let is_open = |id| decided.undecided.contains(&id) || admitted && !conditions.knows(id);
+            maps.select(s.map, &decided.passes, is_open)
+        };
+        match maps.layout().selected.iter().map(one).sum::<std::io::Result<usize>>() {
             Ok(refused) => refused,
             Err(error) => {
                 tracing::error!(probe = self.outline.name, %error, "its conditions on workloads cannot be kept current");
@@ -211,7 +249,7 @@ impl Running {
         }
     }
 
-    /// Whether it measures, or waits for what it measures.
+    /// Whether it measures, waits for what it measures, or has nothing to measure on this kernel.
     pub fn runs(&self) -> bool {
         !matches!(self.engine, Engine::Off(_))
     }
@@ -228,7 +266,7 @@ impl Running {
             Engine::Poll(p) => Some(p.due()),
             Engine::Traced(t) => Some(t.due()),
             Engine::Waiting(w) => Some(w.looked + LOOK_EVERY),
-            Engine::Iterated(_) | Engine::Off(_) => None,
+            Engine::Iterated(_) | Engine::Idle(_) | Engine::Off(_) => None,
         }
     }
 
@@ -283,7 +321,7 @@ impl Running {
                 }
             }
             Engine::Traced(t) => t.attend(names),
-            Engine::Iterated(_) | Engine::Off(_) => {}
+            Engine::Iterated(_) | Engine::Idle(_) | Engine::Off(_) => {}
         }
     }
 
@@ -297,10 +335,22 @@ impl Running {
 
     /// What to wait for, and the single events that have come since it was last asked.
     pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
-        match &mut self.engine {
-            Engine::Attached(a) => a.events(names),
-            _ => Default::default(),
+        let Engine::Attached(attached) = &mut self.engine else { return Default::default() };
+        for (reason, events) in attached.new_losses() {
+            let remedy = match reason {
+                Loss::EventsLimited => "let its `slow.when` hold for fewer events, or raise `slow.max_per_second`",
+                _ => "let its `slow.when` hold for fewer events, lower `slow.max_per_second`, or raise `slow.buffer`",
+            };
+            let (probe, reason) = (self.outline.name.as_str(), reason.name());
+            tracing::warn!(
+                probe,
+                reason,
+                events,
+                remedy,
+                "slow events are lost; kstrobe_lost_total counts them from now on"
+            );
         }
+        attached.events(names)
     }
 
     /// Whether its programs are in the kernel, so that a window tells something of it.
@@ -396,6 +446,7 @@ impl Running {
             name: self.outline.name.clone(),
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
+            idle: matches!(self.engine, Engine::Idle(_)),
             of_cluster: handed::is_handed(&self.outline.pack),
             hooks: self.hooks.iter().map(hook).collect(),
             files: self.files(),
@@ -412,7 +463,7 @@ impl Running {
         match &mut self.engine {
             Engine::Attached(a) => Ok(a),
             Engine::Iterated(_) => Err("it runs when the metrics are read".into()),
-            Engine::Off(reason) => Err(reason.clone()),
+            Engine::Idle(reason) | Engine::Off(reason) => Err(reason.clone()),
             Engine::Waiting(w) => Err(w.reason.clone()),
             Engine::Poll(_) => Err("it is a poll".into()),
             Engine::Traced(_) => Err("an ftrace session measures it".into()),
@@ -441,7 +492,7 @@ impl Running {
     pub fn reason(&self) -> String {
         match &self.engine {
             Engine::Iterated(i) => i.failure(),
-            Engine::Off(reason) => reason.clone(),
+            Engine::Idle(reason) | Engine::Off(reason) => reason.clone(),
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
             Engine::Traced(t) => t.failure(),
             Engine::Waiting(w) => w.reason.clone(),
@@ -465,11 +516,17 @@ impl Running {
     }
 }
 
-/// Whether the compiler lacks what only a program that is not there could tell.
-fn waits(draft: &Draft, target: &Target) -> bool {
-    let known =
-        |(binary, provider, name): (&Binary, &str, &str)| target.usdts.contains_key(&usdt_name(binary, provider, name));
-    !draft.usdts().into_iter().all(known)
+/// Logs each reason. What a right is missing for is said once for all probes: see [`super::rights`].
+fn not_started(draft: &Draft, refusal: &Refusal) {
+    let probe = draft.outline().name.as_str();
+    if !refusal.target {
+        log(&refusal.diagnostics);
+        tracing::error!(probe, reason = refusal.reason(), "not started");
+    } else if rights::missing().is_empty() {
+        for diagnostic in &refusal.diagnostics {
+            tracing::error!(probe, reason = diagnostic.one_line(), "not started");
+        }
+    }
 }
 
 fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Running {
@@ -511,6 +568,14 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     Running { hooks, outline, identity, choices, engine, budget, started, trouble: Default::default() }
 }
 
+/// Nothing came of it: no hook is taken, so that none is shown as not attached.
+fn idle(draft: &Draft, artifact: &Artifact) -> Running {
+    let warnings = draft.warnings(artifact);
+    let reasons: Vec<String> = warnings.iter().map(|warning| warning.one_line()).collect();
+    let idle = running(draft, Vec::new(), explain::choices(artifact), Engine::Idle(reasons.join("; ")));
+    Running { hooks: Vec::new(), ..idle }
+}
+
 fn off(draft: &Draft, reason: String) -> Running {
     running(draft, Vec::new(), Vec::new(), Engine::Off(reason))
 }
@@ -548,13 +613,11 @@ fn traced(draft: &Draft, artifact: Artifact, choices: Vec<explain::Choice>) -> R
 /// The probe over an ftrace session, where programs are refused and the user leaves the choice to us; `None` when that is no
 /// way either.
 fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
-    if draft.outline().engine != plan::Engine::Auto || draft.outline().poll.is_some() {
-        return None;
+    let artifact = prepare::over_session(draft, target, refused)?;
+    if artifact.is_idle() {
+        return Some(idle(draft, &artifact));
     }
-    let artifact = draft.for_session().compile(target).ok()?;
-    let because = vec![refused.to_owned()];
-    let chosen = explain::Choice { wanted: "engine bpf".into(), got: "engine ftrace".into(), because };
-    let choices = [vec![chosen], explain::choices(&artifact)].concat();
+    let choices = explain::choices(&artifact);
     let running = traced(draft, artifact, choices).ok()?;
     tracing::warn!(
         probe = draft.outline().name,
@@ -638,7 +701,7 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     }
     let outline = draft.outline();
     let fields = layout.events.as_ref().map_or(0, |events| events.fields.len());
-    if outline.linked.iter().any(|linked| linked.needs(fields)) {
+    if layout.events.is_some() && outline.linked.iter().any(|linked| linked.needs(fields)) {
         tracing::warn!(
             probe = outline.name,
             "its slow events are no exemplars: with the labels of its histograms records would be too large"

@@ -2,8 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{App, lock};
@@ -14,30 +12,14 @@ use kstrobe_export::snapshot::Moment;
 /// After a fault of our own, which may last; also the longest pause, as rules come with a new configuration.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The thread.
-pub(super) struct Rules {
-    stop: Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl Rules {
-    /// Ends it.
-    pub fn stop(self) {
-        // A thread that is gone already needs no telling.
-        let _ = self.stop.send(());
-        let _ = self.thread.join();
-    }
-}
-
-/// Starts it. It does little while no rule looks.
-pub(super) fn start(app: &Arc<App>) -> std::io::Result<Rules> {
-    let (stop, stopped) = channel();
+/// Starts it; it lives as long as the agent. It does little while no rule looks.
+pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let app = app.clone();
-    let thread = std::thread::Builder::new().name("rules".into()).spawn(move || run(&app, &stopped))?;
-    Ok(Rules { stop, thread })
+    std::thread::Builder::new().name("rules".into()).spawn(move || run(&app))?;
+    Ok(())
 }
 
-fn run(app: &App, stopped: &Receiver<()>) {
+fn run(app: &App) {
     loop {
         let next = catch_unwind(AssertUnwindSafe(|| {
             let desk = app.desk()?;
@@ -53,10 +35,7 @@ fn run(app: &App, stopped: &Receiver<()>) {
             None
         });
         let pause = next.map_or(LONGEST_PAUSE, |next| next.saturating_duration_since(Instant::now()));
-        match stopped.recv_timeout(pause.min(LONGEST_PAUSE)) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
-        }
+        std::thread::sleep(pause.min(LONGEST_PAUSE));
     }
 }
 

@@ -1,13 +1,12 @@
-//! Profiles of running probes: two readings of a stacks metric, the time between them, and names for what lies between.
+//! Profiles of running probes: what is collected of a stacks metric from one moment to another, with names for its addresses.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use kstrobe_ebpf::layout::Loss;
 use kstrobe_ebpf::program::{Every, PerfEvent, Sampling};
 use kstrobe_ebpf::typed::Attach;
 
@@ -17,15 +16,18 @@ use super::probe::Running;
 use super::{App, lock, workloads};
 use crate::http::{Access, Captures, Denied, ProfileError, ProfileRequest, StacksStatus};
 use crate::metrics::labels::Names;
-use crate::metrics::stacks::{self as sums, NO_FRAMES, StackSums};
 use crate::plan::{Draft, Metric};
 use crate::sources::AgentConfig;
+use crate::stacks::collector::Collector;
 use crate::stacks::processes::{Look, Processes};
 use crate::stacks::{Addresses, Profile, Resolved, Sample, Unit, symbols};
 use kstrobe_export::snapshot::{Descriptor, Moment};
 
 /// Processes that run for less than this may end without having been looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A metric that is found is one of its probe's.
+const NO_SUCH: &str = "the probe has no such metric";
 
 /// Longer than anybody waits, and what clocks can still add.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -95,50 +97,51 @@ impl App {
         stop: &AtomicBool,
     ) -> Result<Recording, ProfileError> {
         let (of_before, varied) = lock(&wanted.probe).one_of();
-        let before = time.map(|time| {
+        let begun = time.map(|time| {
             wanted.is_attached()?;
-            let before = wanted.read(&self.names)?;
-            wanted.watch(before.at.mono + time, stop)?;
+            let begun = wanted.begin(&self.names)?;
+            wanted.watch(&self.names, begun.at.mono + time, stop)?;
             wanted.is_attached()?;
-            Ok::<_, ProfileError>(before)
+            Ok::<_, ProfileError>(begun)
         });
-        let before = before.transpose()?;
-        let after = wanted.read(&self.names)?;
-        let (began, missed_before, summed) = match before {
-            Some(before) => (before.at, before.missed, sums::difference(after.sums, &before.sums)),
-            None => (after.born, 0, after.sums),
-        };
+        let begun = begun.transpose()?;
+        let Reading { began, at, samples, processes, period_ns } = wanted.end(&self.names, begun)?;
         let about = &wanted.metric.about;
-        let events = wanted.metric.stacks.is_some_and(|s| s.events);
-        let (samples, processes, period_ns) = wanted.attached(|a| {
-            let (samples, processes) = samples(a, summed)?;
-            Ok((samples, processes, events.then(|| period_ns(a)).flatten()))
-        })?;
         // Of a probe that its budget thins out, an event stands for more time; for how much is not known when that has changed.
         let (one_of, _) = lock(&wanted.probe).one_of();
         let as_ever = one_of == of_before && (time.is_some() || !varied);
-        let period_ns = period_ns.filter(|_| as_ever).map(|ns| ns.saturating_mul(one_of));
+        let events = wanted.metric.stacks.is_some_and(|s| s.events);
+        let period_ns = period_ns.filter(|_| events && as_ever).map(|ns| ns.saturating_mul(one_of));
+        let missed = Share::of(&samples);
         let profile = Profile {
             metric: plain_name(about).to_owned(),
+            node: lock(&self.node).clone(),
             unit: unit(about),
             period_ns,
             start_unix_ns: nanoseconds(began.wall.duration_since(UNIX_EPOCH).unwrap_or_default()),
-            duration_ns: nanoseconds(after.at.mono - began.mono),
+            duration_ns: nanoseconds(at.mono.saturating_duration_since(began.mono)),
             samples,
         };
-        let missed = after.missed.saturating_sub(missed_before);
+        // One at a time: it takes the symbols of the kernel and of many files, and seconds, not minutes.
+        let _turn = lock(&self.resolving);
         Ok(Recording { profile: symbols::resolve(profile, processes), missed })
     }
 }
 
-/// The sums of a metric at one moment.
-struct Reading {
+/// A profile that is being taken.
+struct Begun {
     at: Moment,
-    /// When its probe began to count.
-    born: Moment,
-    sums: StackSums,
-    /// Stacks that the kernel could not keep so far.
-    missed: u64,
+    collector: Arc<Mutex<Collector>>,
+}
+
+/// The sums of a metric.
+struct Reading {
+    began: Moment,
+    at: Moment,
+    samples: Vec<Sample>,
+    processes: Processes,
+    /// What one event stands for.
+    period_ns: Option<u64>,
 }
 
 impl Wanted {
@@ -156,23 +159,47 @@ impl Wanted {
         lock(&self.probe).held_back().map_or(Ok(()), |reason| Err(ProfileError::NotAttached(reason)))
     }
 
-    fn read(&self, names: &Mutex<Names>) -> Result<Reading, ProfileError> {
+    /// Collects from now on.
+    fn begin(&self, names: &Mutex<Names>) -> Result<Begun, ProfileError> {
+        self.drained(names, |a, at| {
+            let collector = a.drain.as_mut().and_then(|drain| drain.begin(self.index)).ok_or(NO_SUCH)?;
+            Ok(Begun { at, collector })
+        })
+    }
+
+    /// What was collected since `begun`, or since the start.
+    fn end(&self, names: &Mutex<Names>, begun: Option<Begun>) -> Result<Reading, ProfileError> {
+        // After the last drain, which finds processes that are to be looked at.
+        let (began, at, samples, period_ns) = self.drained(names, |a, at| {
+            let (began, samples) = match begun {
+                Some(Begun { at, collector }) => (at, lock(&collector).samples()),
+                None => (a.born, a.drain.as_ref().and_then(|d| d.total(self.index)).ok_or(NO_SUCH)?.samples()),
+            };
+            Ok((began, at, samples, period_ns(a)))
+        })?;
+        let processes = self.attached(|a| Ok(a.processes.clone()))?;
+        Ok(Reading { began, at, samples, processes, period_ns })
+    }
+
+    /// Empties the kernel's tables, then does something with the probe, then looks at processes that are new.
+    fn drained<T>(
+        &self,
+        names: &Mutex<Names>,
+        work: impl FnOnce(&mut Attached, Moment) -> Result<T, String>,
+    ) -> Result<T, ProfileError> {
         let mut names = lock(names);
-        let (reading, unseen) = self.attached(|a| {
+        let (done, unseen) = self.attached(|a| {
             let at = Moment::now();
-            let sums = read(a, self.index, &self.metric.about, &mut names, at)?;
-            let losses = a.loaded.maps().losses().map_err(|e| format!("cannot read what was lost: {e}"))?;
-            let missed = losses.iter().filter(|(loss, _)| *loss == Loss::StackCollision).map(|(_, n)| n).sum();
-            let unseen = a.processes.unseen(sums.keys().map(|key| key.pid).filter(|pid| *pid != 0));
-            Ok((Reading { at, born: a.born, sums, missed }, unseen))
+            a.drain_stacks(&mut names, at, true)?;
+            Ok((work(a, at)?, a.take_unseen()))
         })?;
         drop(names);
         learn(&self.probe, unseen);
-        Ok(reading)
+        Ok(done)
     }
 
-    /// Waits, and meanwhile looks at processes that come and go.
-    fn watch(&self, until: Instant, stop: &AtomicBool) -> Result<(), ProfileError> {
+    /// Waits, and meanwhile looks at processes that come and go, and sweeps where no upkeep does so.
+    fn watch(&self, names: &Mutex<Names>, until: Instant, stop: &AtomicBool) -> Result<(), ProfileError> {
         while !stop.load(Ordering::Relaxed) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -180,9 +207,25 @@ impl Wanted {
             }
             std::thread::sleep(left.min(LOOK_EVERY));
             let failed = |e| format!("cannot read which processes have stacks: {e}");
-            learn(&self.probe, self.attached(|a| a.find_unseen().map_err(failed))?);
+            learn(&self.probe, self.attached(|a| a.find_unseen(LOOK_EVERY).map_err(failed))?);
+            self.sweep(names)?;
         }
         Ok(())
+    }
+
+    /// Sweeps when that is due.
+    fn sweep(&self, names: &Mutex<Names>) -> Result<(), ProfileError> {
+        let is_due = |a: &Attached| a.sweep_due().is_some_and(|due| due <= Instant::now());
+        if !self.attached(|a| Ok(is_due(a)))? {
+            return Ok(());
+        }
+        // The lock of names comes before that of a probe.
+        let mut names = lock(names);
+        let mut sweep = |a: &mut Attached| if is_due(a) { a.sweep(&mut names, Moment::now()) } else { Vec::new() };
+        let (errors, unseen) = self.attached(|a| Ok((sweep(a), a.take_unseen())))?;
+        drop(names);
+        learn(&self.probe, unseen);
+        errors.into_iter().next().map_or(Ok(()), |error| Err(ProfileError::Failed(error)))
     }
 }
 
@@ -196,48 +239,6 @@ pub(super) fn learn(probe: &Mutex<Running>, unseen: HashSet<u32>) {
             Err(_) => return,
         }
     }
-}
-
-fn read(
-    a: &mut Attached,
-    metric: usize,
-    about: &Descriptor,
-    names: &mut Names,
-    now: Moment,
-) -> Result<StackSums, String> {
-    let found = a.tables.iter().enumerate().find_map(|(i, series)| {
-        let table = series.table();
-        Some((i, table.cells.iter().position(|c| c.metric as usize == metric)?, table))
-    });
-    let (i, cell, table) = found.ok_or("the probe has no such metric")?;
-    let said = |e: &dyn std::fmt::Display| format!("cannot read table {i}: {e}");
-    let view = a.loaded.maps().table(i).map_err(|e| said(&e))?;
-    let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
-    sums::read(table, cell, about, view.values, index, names, now).map_err(|e| said(&e))
-}
-
-/// Sums with addresses instead of ids, and the processes these are of.
-fn samples(a: &Attached, sums: StackSums) -> Result<(Vec<Sample>, Processes), String> {
-    let mut known: HashMap<i32, Addresses> = HashMap::new();
-    let mut half = |id: Option<i32>| -> Result<Addresses, String> {
-        let id = match id {
-            None | Some(NO_FRAMES) => return Ok(Addresses::default()),
-            Some(id) => id,
-        };
-        if let Some(addresses) = known.get(&id) {
-            return Ok(addresses.clone());
-        }
-        let stack = u32::try_from(id).ok().map(|id| a.loaded.maps().stack(id)).transpose();
-        let stack = stack.map_err(|e| format!("cannot read stack {id}: {e}"))?.flatten();
-        let addresses = stack.map_or(Addresses::Missed, Addresses::Known);
-        known.insert(id, addresses.clone());
-        Ok(addresses)
-    };
-    let samples = sums.into_iter().map(|(key, value)| {
-        let (kernel, user) = (half(key.kernel)?, half(key.user)?);
-        Ok(Sample { labels: key.labels, pid: key.pid, kernel, user, value })
-    });
-    Ok((samples.collect::<Result<_, String>>()?, a.processes.clone()))
 }
 
 /// What one event stands for, when all of them come from one timer.
@@ -277,8 +278,31 @@ fn nanoseconds(time: Duration) -> u64 {
 pub struct Recording {
     /// The profile.
     pub profile: Resolved,
-    /// Stacks that the kernel could not keep.
-    pub missed: u64,
+    /// How much of it is without frames, as the kernel's tables had no room for the stacks.
+    pub missed: Share,
+}
+
+/// A part of a sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// The part.
+    pub part: u64,
+    /// The whole.
+    pub whole: u64,
+}
+
+impl Share {
+    /// Of samples without frames among all.
+    fn of(samples: &[Sample]) -> Share {
+        let missed = |s: &&Sample| [&s.kernel, &s.user].contains(&&Addresses::Missed);
+        let part = samples.iter().filter(missed).map(|s| s.value).fold(0, u64::saturating_add);
+        Share { part, whole: samples.iter().map(|s| s.value).fold(0, u64::saturating_add) }
+    }
+
+    /// In per cent.
+    pub fn percent(self) -> f64 {
+        100.0 * self.part as f64 / self.whole.max(1) as f64
+    }
 }
 
 /// Runs probes for `time`, or until SIGINT or SIGTERM, and gives the profile of one of their metrics.
@@ -294,10 +318,9 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
     });
     let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
     let (asks, news) = workloads::asks();
-    let app = Arc::new(App::start(drafts, btf, captures, &Around::nobody(), asks));
-    let following = workloads::start(&app, news, &AgentConfig::default(), runtime.handle()).map_err(said)?;
+    let agent = AgentConfig::default();
+    let app = Arc::new(App::start(drafts, &agent, btf, captures, &Around::nobody(), asks));
+    workloads::start(&app, news, &agent, runtime.handle()).map_err(said)?;
     let said = |e: ProfileError| e.to_string();
-    let profile = app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop));
-    following.stop();
-    profile.map_err(said)
+    app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop)).map_err(said)
 }

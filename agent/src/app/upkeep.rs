@@ -3,9 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::probe::Running;
@@ -29,28 +27,13 @@ const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 /// What was seen of the processes that run is used for this long.
 const SIGHT: Duration = Duration::from_secs(1);
 
-/// The thread that does it.
-pub(super) struct Upkeep {
-    stop: Sender<()>,
-    thread: JoinHandle<()>,
+/// Starts the thread that does it, which lives as long as the agent.
+pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
+    std::thread::Builder::new().name("upkeep".into()).spawn(move || run(&app))?;
+    Ok(())
 }
 
-impl Upkeep {
-    /// Ends it.
-    pub fn stop(self) {
-        // A thread that is gone already needs no telling.
-        let _ = self.stop.send(());
-        let _ = self.thread.join();
-    }
-}
-
-pub(super) fn start(app: Arc<App>) -> std::io::Result<Upkeep> {
-    let (stop, stopped) = channel();
-    let thread = std::thread::Builder::new().name("upkeep".into()).spawn(move || run(&app, &stopped))?;
-    Ok(Upkeep { stop, thread })
-}
-
-fn run(app: &App, stopped: &Receiver<()>) {
+fn run(app: &App) {
     let (mut windows, mut sight) = (Windows::new(), Sight::default());
     loop {
         // Polls that silently stop would go on showing their last values as if they were new.
@@ -66,10 +49,7 @@ fn run(app: &App, stopped: &Receiver<()>) {
                 AFTER_A_FAULT
             }
         };
-        match stopped.recv_timeout(pause) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
-        }
+        std::thread::sleep(pause);
     }
 }
 

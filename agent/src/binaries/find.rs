@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use super::file::{File, FileId, is_elf};
 use super::pattern::{is_pattern, matches};
+use crate::kernel::privileges::Capabilities;
 use crate::stat::Stat;
 
 /// The mount namespaces and programs of the running processes at one moment.
@@ -187,7 +188,13 @@ impl World {
             (false, None) => format!("no program or library `{words}` is found or running"),
             (false, Some(pid)) => format!("process {pid} has no program or library `{words}`"),
         };
-        let closed = if self.closed { "; some processes cannot be looked into: that takes CAP_SYS_PTRACE" } else { "" };
+        let closed = match (self.closed, Capabilities::effective().is_ok_and(|have| have.sys_ptrace)) {
+            (false, _) => "",
+            (true, false) => "; some processes cannot be looked into: that takes CAP_SYS_PTRACE",
+            (true, true) => {
+                "; some processes cannot be looked into although CAP_SYS_PTRACE is there: a security module forbids it"
+            }
+        };
         why + closed
     }
 

@@ -7,25 +7,30 @@ use super::run::{Ended, Places, Stop, run};
 use super::service::Engine;
 use super::store::Recorded;
 use super::write::write;
+use crate::kubernetes::node;
 use crate::sources::Kubernetes;
+use kstrobe_fleet::private;
 use kstrobe_ftrace::dat;
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
 /// Records from this kernel. Pods are those of this node in that cluster.
 pub fn kernel(cluster: &Kubernetes) -> Engine {
     let cluster = cluster.clone();
-    let located =
-        move |request: &Request, folder: &Path, stop: &Stop| record(&pods::located(request, &cluster)?, folder, stop);
+    let located = move |request: &Request, folder: &Path, stop: &Stop| {
+        record(&pods::located(request, &cluster)?, node(&cluster).as_deref(), folder, stop)
+    };
     Engine { record: Box::new(located), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
 }
 
-fn record(request: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, String> {
+fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> Result<Recorded, String> {
     let places = Places { spool: folder.to_owned() };
-    let recorded = run(request, &places, stop, &mut |_| {}).map_err(|error| error.to_string())?;
+    let mut recorded = run(request, &places, stop, &mut |_| {}).map_err(|error| error.to_string())?;
+    if let Some(node) = node {
+        recorded.trace.about.name_machine(node);
+    }
     let file = folder.join(Form::Dat.file());
-    let out = File::create(file).map_err(|e| format!("a capture cannot be stored: {e}"))?;
+    let out = private::create(&file).map_err(|e| format!("a capture cannot be stored: {e}"))?;
     write(&recorded.trace, Form::Dat, BufWriter::new(out)).map_err(|e| format!("a capture cannot be stored: {e}"))?;
     let mut notes = recorded.notes;
     match recorded.ended {
@@ -44,6 +49,6 @@ fn convert(from: &Path, form: Form, to: &Path) -> Result<(), String> {
     let bytes = std::fs::read(from).map_err(|e| format!("the recording cannot be read: {e}"))?;
     let recorded = dat::read(&bytes).map_err(|e| format!("the recording cannot be read: {e}"))?;
     drop(bytes);
-    let out = File::create(to).map_err(|e| format!("it cannot be written: {e}"))?;
+    let out = private::create(to).map_err(|e| format!("it cannot be written: {e}"))?;
     write(&recorded.trace, form, BufWriter::new(out)).map_err(|e| format!("it cannot be written: {e}"))
 }

@@ -78,6 +78,7 @@ mod tests {
             name: name.into(),
             node: None,
             owner: None,
+            main: None,
             containers: Vec::new(),
         }
     }

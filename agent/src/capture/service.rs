@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -81,6 +81,8 @@ pub struct Service {
     converting: Mutex<()>,
     /// Captures that have ended and are being told of.
     telling: AtomicUsize,
+    /// No further ones begin.
+    closed: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,13 +94,22 @@ fn limits(settings: &Captures) -> Limits {
     Limits { max_total_bytes: settings.max_total_bytes, ttl: Duration::from_nanos(settings.ttl_ns) }
 }
 
+fn busy(running: usize, settings: &Captures) -> Option<String> {
+    let run = match settings.max_concurrent as usize {
+        max if running < max => return None,
+        1 => "a capture runs".to_owned(),
+        max => format!("{max} captures run"),
+    };
+    Some(format!("{run} already (`captures.max_concurrent`)"))
+}
+
 impl Service {
     /// Opens the store.
     pub fn open(settings: Captures, engine: Engine) -> std::io::Result<Arc<Service>> {
         let store = Mutex::new(Store::open(Path::new(&settings.dir), limits(&settings))?);
         let settings = RwLock::new(Arc::new(settings));
-        let (running, ended, converting, telling) = Default::default();
-        Ok(Arc::new(Service { settings, engine, store, running, ended, converting, telling }))
+        let (running, ended, converting, telling, closed) = Default::default();
+        Ok(Arc::new(Service { settings, engine, store, running, ended, converting, telling, closed }))
     }
 
     /// Its configuration.
@@ -122,15 +133,21 @@ impl Service {
         begun
     }
 
+    /// Why no capture can begin now, while as many run as may.
+    pub fn busy(&self) -> Option<String> {
+        busy(lock(&self.running).len(), &self.settings())
+    }
+
     fn begin(self: &Arc<Self>, request: Request, trigger: Trigger) -> Result<Id, Refusal> {
         let mut running = lock(&self.running);
+        if self.closed.load(Relaxed) {
+            return Err(Refusal::Broken(
+                "no capture begins any more: the agent stops, or has other captures now".to_owned(),
+            ));
+        }
         let settings = self.settings();
-        let most = settings.max_concurrent as usize;
-        if running.len() >= most {
-            let run = if most == 1 { "a capture runs".to_owned() } else { format!("{most} captures run") };
-            return Err(Refusal::Busy(format!(
-                "{run} already (`captures.max_concurrent`): ask again when it has ended"
-            )));
+        if let Some(run) = busy(running.len(), &settings) {
+            return Err(Refusal::Busy(format!("{run}: ask again when it has ended")));
         }
         let bytes = request.max_bytes.unwrap_or(settings.max_bytes);
         let begun = lock(&self.store).begin(asked::to_json(&request), trigger.clone(), bytes, SystemTime::now());
@@ -272,9 +289,13 @@ impl Service {
         Use { running, stored_bytes, evicted, ended }
     }
 
-    /// Stops what runs and waits for it, for a while.
+    /// Lets no capture begin any more, stops those that run and waits for them, for a while.
     pub fn close(&self, limit: Duration) {
-        lock(&self.running).values().for_each(Stop::stop);
+        {
+            let running = lock(&self.running);
+            self.closed.store(true, Relaxed);
+            running.values().for_each(Stop::stop);
+        }
         let begun = Instant::now();
         let busy = || !lock(&self.running).is_empty() || self.telling.load(Relaxed) > 0;
         while busy() && begun.elapsed() < limit {

@@ -15,6 +15,9 @@ const LEAST_BUFFER_KIB: u64 = 64;
 /// The clock when nothing is said: user programs can read it too, and it is the same on all CPUs.
 const DEFAULT_CLOCK: &str = "mono";
 const FUNCTION_TRACERS: [&str; 2] = ["function", "function_graph"];
+/// Functions that reading the clock calls. Where they can be traced, each record would bring records of itself: arm64's is
+/// not marked `notrace` in Linux 7.2 (drivers/clocksource/arm_arch_timer.c).
+const CLOCK_FUNCTIONS: [&str; 1] = ["arch_counter_read"];
 
 /// A ring buffer that is ready.
 #[derive(Debug)]
@@ -49,10 +52,11 @@ pub fn prepare(tracefs: &Arc<Tracefs>, request: &Request) -> Result<Ready, Error
         let mask = cpu_mask(&request.cpus, &instance.cpus()?)?;
         instance.write("tracing_cpumask", &mask)?;
     }
+    leave_out_clock(&instance, tracer, request, &mut notes);
     let graph = set_tracer(&instance, tracer, request)?;
     let graph_functions = FUNCTION_TRACERS.contains(&tracer);
     if request.stacks {
-        instance.write("options/stacktrace", "1")?;
+        instance.set_option("stacktrace", "1")?;
     }
     // Without it the trace does not say which threads are of one process; recordings are of use without.
     let _ = instance.write("options/record-tgid", "1");
@@ -157,6 +161,21 @@ fn set_buffers(instance: &Instance, request: &Request) -> Result<(), Error> {
     Ok(())
 }
 
+/// Leaves out what the clock itself calls, unless it was asked for by name.
+fn leave_out_clock(instance: &Instance, tracer: &str, request: &Request, notes: &mut Vec<String>) {
+    if !FUNCTION_TRACERS.contains(&tracer) {
+        return;
+    }
+    let asked = [&request.functions, &request.graph_roots];
+    for function in CLOCK_FUNCTIONS.iter().filter(|name| !asked.iter().any(|list| list.iter().any(|one| one == *name)))
+    {
+        // EINVAL where the kernel has no such function, or cannot trace it.
+        if instance.append("set_ftrace_notrace", &format!("{function}\n")).is_ok() {
+            notes.push(format!("`{function}` is left out: reading the clock calls it for each record"));
+        }
+    }
+}
+
 /// Sets functions, roots and depth, then the tracer.
 fn set_tracer(instance: &Instance, tracer: &str, request: &Request) -> Result<Option<Global>, Error> {
     let lists = [("set_ftrace_filter", &request.functions), ("set_ftrace_notrace", &request.not_functions)];
@@ -183,10 +202,10 @@ fn set_tracer(instance: &Instance, tracer: &str, request: &Request) -> Result<Op
     }
     if request.function_stacks {
         // The option is there from when the tracer is; functions are chosen already.
-        instance.write("current_tracer", tracer)?;
-        instance.write("options/func_stack_trace", "1")?;
+        instance.set_tracer(tracer)?;
+        instance.set_option("func_stack_trace", "1")?;
     } else if tracer != "nop" {
-        instance.write("current_tracer", tracer)?;
+        instance.set_tracer(tracer)?;
     }
     Ok(graph)
 }

@@ -1,8 +1,10 @@
 //! Pages of the ring buffer into files, a thread for each CPU.
 
 use crate::kernel::instance::{Instance, PageReader};
+use kstrobe_fleet::private;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -187,7 +189,7 @@ fn unnamed_file(folder: &Path) -> io::Result<File> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Relaxed);
     let path = folder.join(format!(".kstrobe-pages-{}-{number}", std::process::id()));
-    let opened = File::options().read(true).write(true).create_new(true).open(&path);
+    let opened = File::options().read(true).write(true).create_new(true).mode(private::MODE).open(&path);
     let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let file = opened.map_err(said)?;
     std::fs::remove_file(&path).map_err(said)?;

@@ -30,5 +30,6 @@ fn profile(trace: &Trace, format: Format) -> io::Result<Vec<u8>> {
     }
     let activity = report::activity(report::of_trace(trace));
     let stacks = report::folded(&calls, &activity, &Asked::default());
-    format.write(&stacks::calls::profile(&stacks, report::summary(Some(trace), Some(&calls)).duration_ns))
+    let duration_ns = report::summary(Some(trace), Some(&calls)).duration_ns;
+    format.write(&stacks::calls::profile(&stacks, &trace.about.hostname, duration_ns))
 }

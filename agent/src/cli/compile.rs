@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use kstrobe_config::diag::Diagnostic;
 
-use super::complain;
-use crate::{plan, prepare, sources};
+use super::{KernelArgs, complain};
+use crate::{plan, sources};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -16,9 +16,8 @@ pub struct Args {
     /// Which probe of the file; needed when it has several.
     #[arg(long, value_name = "NAME")]
     probe: Option<String>,
-    /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
-    #[arg(long, value_name = "FILE")]
-    btf: Option<PathBuf>,
+    #[command(flatten)]
+    kernel: KernelArgs,
     /// Where to write the object.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -42,11 +41,21 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: say which probe with --probe; the file has: {}", names.join(", "));
         return ExitCode::from(2);
     }
-    let prepared = prepare::prepare(probes.into_iter().map(plan::draft), args.btf.as_deref());
-    if let Some((_, refusal)) = prepared.refused.first() {
-        return fail(&refusal.diagnostics);
+    let drafts: Vec<_> = probes.into_iter().map(plan::draft).collect();
+    let target = match args.kernel.target(&drafts) {
+        Ok(target) => target,
+        Err(unread) => return fail(&[unread]),
+    };
+    let Some(draft) = drafts.first() else { return ExitCode::from(1) };
+    let artifact = match draft.compile(&target) {
+        Ok(artifact) => artifact,
+        Err(refusal) => return fail(&refusal.diagnostics),
+    };
+    complain(&draft.warnings(&artifact));
+    if artifact.is_idle() {
+        eprintln!("error: `{}` does nothing on this kernel: there is no object", draft.outline().name);
+        return ExitCode::from(1);
     }
-    let Some((draft, artifact)) = prepared.planned.first() else { return ExitCode::from(1) };
     if artifact.object.is_empty() {
         eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", draft.outline().name);
         return ExitCode::from(1);

@@ -1,17 +1,28 @@
 //! `kstrobe doctor`: what this machine lacks, and what that costs.
 
-use nix::sys::resource::RLIM_INFINITY;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Output, table};
+use super::{Output, SourceArgs, complain, table};
 use crate::kernel::abilities;
 use crate::kernel::detect;
 use crate::kernel::privileges::{self, Privileges};
 use crate::kernel::tracefs::How;
-use crate::prepare;
+use crate::memory::{self, Need};
+use crate::sources::{self, AgentConfig, Choice};
+use crate::{plan, prepare};
+
+/// Descriptors with which the default probes, a reload of them and some connections have room.
+const FEW_DESCRIPTORS: u64 = 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Agent configuration (kstrobe.yaml) whose probes and captures are looked at; without it, the embedded defaults.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -39,6 +50,8 @@ pub fn run(args: &Args) -> ExitCode {
         };
         findings.push(Finding { what: f.what, state, vital: false });
     }
+    findings.push(of_descriptors());
+    findings.push(of_memory(args));
     let usable = a.tp_btf.yes() || a.raw_tp.yes() || a.tracepoint.yes();
     let broken = !usable || findings.iter().any(|f| f.vital && f.state.is_err());
     match args.output {
@@ -71,6 +84,46 @@ fn text(findings: &[Finding], release: &str, usable: bool) {
         .collect();
     table(&["", "what", "detail"], &rows);
     println!("{}", if usable { "probes can run here" } else { "no probe can run here" });
+}
+
+/// Whether there are descriptors for programs and maps.
+fn of_descriptors() -> Finding {
+    let state = match getrlimit(Resource::RLIMIT_NOFILE) {
+        Err(e) => Err(format!("cannot be read: {e}")),
+        Ok((_, hard)) if hard < FEW_DESCRIPTORS => Err(format!(
+            "RLIMIT_NOFILE is {hard}: each probe takes a dozen, and connections a quarter of what is left; set it to {FEW_DESCRIPTORS} \
+             or more (`LimitNOFILE=`)"
+        )),
+        Ok((_, hard)) => Ok(format!("RLIMIT_NOFILE is {hard}")),
+    };
+    Finding { what: "open files", state, vital: false }
+}
+
+/// Whether there is memory for what the configuration enables.
+fn of_memory(args: &Args) -> Finding {
+    let state = need(args).and_then(|need| match memory::limit() {
+        None => Ok(format!("no limit; {}", need.text())),
+        Some(limit) => match need.exceeds(&limit) {
+            Some(reason) => Err(reason),
+            None => Ok(format!("limit of {} ({}); {}", memory::mib(limit.bytes), limit.from, need.text())),
+        },
+    });
+    Finding { what: "memory", state, vital: false }
+}
+
+fn need(args: &Args) -> Result<Need, String> {
+    let file = args.config.as_deref().map(sources::file).transpose();
+    let (agent, diagnostics) = match file {
+        Ok(None) => (Some(AgentConfig::default()), Vec::new()),
+        Ok(Some(file)) => sources::check_agent(&file),
+        Err(unread) => (None, vec![unread]),
+    };
+    complain(&diagnostics);
+    let agent = agent.ok_or("not known: the configuration has mistakes")?;
+    let (probes, _) = sources::chosen(&agent, args.source.probes.as_deref(), &Choice::default());
+    let drafts = probes.unwrap_or_default().into_iter().map(plan::draft);
+    let prepared = prepare::prepare(drafts, args.source.btf.as_deref());
+    Ok(Need::of(prepared.planned.iter().map(|(_, artifact)| artifact), &agent))
 }
 
 fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {

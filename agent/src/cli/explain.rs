@@ -1,10 +1,11 @@
 //! `kstrobe explain PROBE`: what a probe becomes on this kernel.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::{Output, SourceArgs, complain, table};
+use super::{KernelArgs, Output, complain, table};
 use crate::plan::explain::{BIG_MACHINE_CPUS, Explanation, explain};
 use crate::sources::Choice;
 use crate::{plan, prepare, sources};
@@ -13,8 +14,11 @@ use crate::{plan, prepare, sources};
 pub struct Args {
     /// Probe or pack.
     probe: String,
+    /// File of probes, or directory of such files, besides the embedded ones; a file replaces the embedded one of its name.
+    #[arg(long, value_name = "FILE|DIR")]
+    probes: Option<PathBuf>,
     #[command(flatten)]
-    source: SourceArgs,
+    kernel: KernelArgs,
     /// Also print this stage of the compiler.
     #[arg(long, value_enum)]
     stage: Option<Stage>,
@@ -32,7 +36,7 @@ enum Stage {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
+    let (probes, diagnostics) = sources::probes(args.probes.as_deref());
     complain(&diagnostics);
     let choice = Choice { only: vec![args.probe.clone()], ..Choice::default() };
     let (chosen, unknown) = sources::choose(probes, &Default::default(), &choice);
@@ -40,12 +44,27 @@ pub fn run(args: &Args) -> ExitCode {
         complain(&unknown);
         return ExitCode::from(1);
     }
-    let prepared = prepare::prepare(chosen.into_iter().map(plan::draft), args.source.btf.as_deref());
+    let drafts: Vec<_> = chosen.into_iter().map(plan::draft).collect();
+    let target = match args.kernel.target(&drafts) {
+        Ok(target) => target,
+        Err(unread) => {
+            complain(&[unread]);
+            return ExitCode::from(1);
+        }
+    };
+    let prepared = prepare::compile(drafts, target);
+    let release = &prepared.target.release;
+    let which = if args.kernel.target.is_some() { "that" } else { "this" };
     let mut code = ExitCode::SUCCESS;
     for (draft, refusal) in &prepared.refused {
-        eprintln!("{}: cannot run on this kernel ({})", draft.outline().name, prepared.target.release);
+        eprintln!("{}: cannot run on {which} kernel ({release})", draft.outline().name);
         complain(&refusal.diagnostics);
         code = ExitCode::from(1);
+    }
+    complain(&prepared.warnings());
+    for (draft, refusal) in &prepared.waiting {
+        eprintln!("{}: waits for the program that it hooks", draft.outline().name);
+        complain(&refusal.diagnostics);
     }
     let explanations: Vec<_> = prepared.planned.iter().map(|(draft, a)| explain(draft, a, &prepared.target)).collect();
     match args.output {
@@ -57,6 +76,10 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn text(e: &Explanation, stage: Option<Stage>) {
     println!("{}: {}", e.probe, e.summary);
+    if e.idle {
+        println!("  compiles to nothing: its conditions are never true on this kernel\n");
+        return;
+    }
     if e.programs.is_empty() {
         println!("  runs in the agent: rows of a poll source go through the IR interpreter");
     } else {

@@ -2,6 +2,7 @@
 
 mod capture;
 mod door;
+mod get;
 mod progress;
 mod tables;
 
@@ -26,6 +27,8 @@ pub struct Args {
 enum Command {
     /// Record the same time on several nodes, and write one file of all.
     Capture(Box<capture::Args>),
+    /// Fetch the files of a Capture object from all nodes that have some.
+    Get(get::Args),
     /// Show what takes the most time now, on which node.
     Top(tables::TopArgs),
     /// Show on how many nodes each probe is attached, and why not on the others.
@@ -95,6 +98,7 @@ pub fn run(args: Args) -> ExitCode {
     let done = runtime.block_on(async {
         match args.command {
             Command::Capture(args) => capture::run(*args).await,
+            Command::Get(args) => get::run(args).await,
             Command::Top(args) => tables::top(args).await,
             Command::Probes(args) => tables::probes(args).await,
             Command::Events(args) => tables::events(args).await,
@@ -121,8 +125,8 @@ impl Reach {
         Door::open(&kubeconfig, &self.port, self.agent_tls, token.transpose()?.as_deref())
     }
 
-    /// The agents that are asked, and the nodes that have none. Without a choice, all of them when `all` says so.
-    async fn targets(&self, door: &Door, all: bool) -> Result<(Vec<Target>, Vec<Missing>), String> {
+    /// The pods of all agents; there is one at least.
+    async fn agents(&self, door: &Door) -> Result<Vec<Pod>, String> {
         let agents = door.pods(self.agent_namespace.as_deref(), "--agent-namespace", &self.agent_selector).await?;
         if agents.is_empty() {
             let place =
@@ -132,6 +136,12 @@ impl Reach {
                 self.agent_selector
             ));
         }
+        Ok(agents)
+    }
+
+    /// The agents that are asked, and the nodes that have none. Without a choice, all of them when `all` says so.
+    async fn targets(&self, door: &Door, all: bool) -> Result<(Vec<Target>, Vec<Missing>), String> {
+        let agents = self.agents(door).await?;
         let wanted = match &self.selector {
             Some(selector) => {
                 let pods = door.pods(self.namespace.as_deref(), "--namespace", selector).await?;

@@ -9,6 +9,7 @@ use crate::binaries;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, functions};
 use crate::plan::{Draft, Outline, explain};
+use crate::prepare::{Abilities, Function};
 use crate::{plan, prepare, sources};
 use kstrobe_export::snapshot::Kind;
 
@@ -89,7 +90,10 @@ fn rows(args: &Args) -> Result<Table, String> {
             Some(words) if words.contains('/') || words.contains(".so") => {
                 (vec!["function", "bytes", "file"], functions_of(words)?)
             }
-            pattern => (vec!["function", "module", "hooks"], kernel_functions(pattern.unwrap_or("*"))),
+            pattern => {
+                let abilities = prepare::look(&[], args.source.btf.as_deref()).abilities;
+                (vec!["function", "module", "hooks"], kernel_functions(pattern.unwrap_or("*"), &abilities))
+            }
         },
         What::Usdt => {
             let words = args.of.as_deref().ok_or("name the program or library: `kstrobe list usdt FILE`")?;
@@ -114,10 +118,21 @@ fn tracepoints(args: &Args) -> Result<Vec<Vec<String>>, String> {
     Ok(names)
 }
 
-fn kernel_functions(pattern: &str) -> Vec<Vec<String>> {
-    let hooks = |traced: bool| if traced { "fentry, fexit, kprobe, kretprobe" } else { "kprobe, kretprobe" };
+/// Hooks that this kernel has for a function. kprobe_multi is no kind of its own: `function:` takes it.
+fn hooks_at(traceable: bool, abilities: &Abilities) -> String {
+    let kinds = [
+        (traceable && abilities.fentry.yes(), "fentry, fexit"),
+        (traceable && abilities.kprobe_multi.yes() && !abilities.kprobe.yes(), "function (kprobe_multi)"),
+        (abilities.kprobe.yes(), "kprobe, kretprobe"),
+    ];
+    let had: Vec<&str> = kinds.into_iter().filter(|(has, _)| *has).map(|(_, kind)| kind).collect();
+    if had.is_empty() { "none: see `kstrobe doctor`".into() } else { had.join(", ") }
+}
+
+fn kernel_functions(pattern: &str, abilities: &Abilities) -> Vec<Vec<String>> {
     let all = functions::list(pattern, Tracefs::open().ok().as_ref());
-    let rows = all.into_iter().map(|f| vec![f.symbol, f.module.unwrap_or_default(), hooks(f.traceable).into()]);
+    let row = |f: Function| vec![f.symbol, f.module.unwrap_or_default(), hooks_at(f.traceable, abilities)];
+    let rows = all.into_iter().map(row);
     let mut rows: Vec<_> = rows.collect();
     rows.sort();
     rows
@@ -180,4 +195,24 @@ fn polls() -> Vec<Vec<String>> {
         vec![s.name.to_string(), fields.join(","), s.summary.to_string()]
     };
     crate::polls::sources().iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hooks_at;
+    use crate::prepare::{Abilities, Ability};
+
+    #[test]
+    fn functions_have_the_hooks_that_doctor_finds() {
+        let has = |fentry: bool, multi: bool, kprobe: bool| {
+            let ability = |has: bool| if has { Ability::Yes } else { Ability::No("not here".into()) };
+            let [fentry, kprobe_multi, kprobe] = [fentry, multi, kprobe].map(ability);
+            Abilities { fentry, kprobe_multi, kprobe, ..Abilities::default() }
+        };
+        assert_eq!(hooks_at(true, &has(true, true, true)), "fentry, fexit, kprobe, kretprobe");
+        assert_eq!(hooks_at(false, &has(true, true, true)), "kprobe, kretprobe");
+        assert_eq!(hooks_at(true, &has(true, false, false)), "fentry, fexit");
+        assert_eq!(hooks_at(true, &has(false, true, false)), "function (kprobe_multi)");
+        assert_eq!(hooks_at(false, &has(true, true, false)), "none: see `kstrobe doctor`");
+    }
 }

@@ -22,7 +22,10 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::app;
 use crate::http;
 use crate::kernel::sys;
+use crate::plan::Draft;
+use crate::prepare::{self, Target};
 use crate::sources::Choice;
+use crate::sources::diag::Diagnostic;
 
 /// Kernel latency histograms from YAML probes, as Prometheus metrics.
 #[derive(Debug, Parser)]
@@ -80,12 +83,33 @@ enum Command {
 /// Where configuration comes from: shared by all commands that read it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SourceArgs {
-    /// Directory of probe files, besides the embedded ones; a file replaces the embedded one of its name.
-    #[arg(long, value_name = "DIR")]
+    /// File of probes, or directory of such files, besides the embedded ones; a file replaces the embedded one of its name.
+    #[arg(long, value_name = "FILE|DIR")]
     pub probes: Option<PathBuf>,
     /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
+}
+
+/// The kernel that probes are compiled for.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct KernelArgs {
+    /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
+    /// Compile for the kernel that FILE describes, not for this one: what `kstrobe target dump` printed there.
+    #[arg(long, value_name = "FILE")]
+    pub target: Option<PathBuf>,
+}
+
+impl KernelArgs {
+    /// The kernel, as far as these probes need it.
+    fn target(&self, drafts: &[Draft]) -> Result<Target, Diagnostic> {
+        match &self.target {
+            Some(file) => prepare::described(file, self.btf.as_deref()),
+            None => Ok(prepare::look(drafts, self.btf.as_deref())),
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -98,11 +122,11 @@ struct RunArgs {
     /// Probes or packs to run besides the default ones.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     enable: Vec<String>,
-    /// Probes or packs not to run.
+    /// Probes or packs not to run, also of those that `--only` names.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     disable: Vec<String>,
-    /// Run these probes or packs and no others.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// Run these probes or packs and no others, whatever the configuration enables and disables.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "enable")]
     only: Vec<String>,
     /// Address to serve on; may be given several times [default: 127.0.0.1:9779].
     #[arg(long = "web.listen-address", value_name = "ADDR")]
@@ -114,6 +138,10 @@ struct RunArgs {
     /// TLS, passwords and limits, as exporters of Prometheus share them (web-config.yml); read again when it changes.
     #[arg(long = "web.config.file", value_name = "FILE")]
     web_config: Option<PathBuf>,
+    /// Name under which plain HTTP is answered besides addresses, localhost and the machine's own name: NAME, *.DOMAIN, or * for any;
+    /// may be given several times.
+    #[arg(long = "web.allowed-host", value_name = "NAME", value_delimiter = ',', value_parser = http::Name::parse)]
+    hosts: Vec<http::Name>,
     /// Serve on the sockets that systemd hands over, not on addresses.
     #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
     systemd_socket: bool,
@@ -183,6 +211,7 @@ fn run(args: RunArgs) -> ExitCode {
         lifecycle: args.lifecycle,
         web: app::WebOptions {
             config: args.web_config,
+            hosts: args.hosts,
             systemd_socket: args.systemd_socket,
             telemetry_path: args.telemetry_path,
             most_requests: args.most_requests,

@@ -12,6 +12,8 @@ use kstrobe_ftrace::{dat, report::Syscalls, timeline};
 
 use crate::stacks::{Format, calls};
 
+const NO_CALLS: &str = "it has no calls of functions";
+
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A capture: trace.dat of trace-cmd or kstrobe, or text of the function_graph tracer; `-` reads text from standard input.
@@ -89,6 +91,19 @@ struct Capture {
     skipped: Vec<String>,
 }
 
+impl Capture {
+    /// What is missing of its calls, said before all that is said of them; `file` where there are several.
+    fn missing(&self, file: &str, out: &mut String) {
+        let mut text = String::new();
+        report::missing(&self.calls).render(&mut text);
+        if !text.is_empty() {
+            out.push_str(file);
+            out.push_str(&text);
+            out.push('\n');
+        }
+    }
+}
+
 pub fn run(args: &Args) -> ExitCode {
     let (capture, before) = match (read(&args.file), args.before.as_deref().map(read).transpose()) {
         (Ok(capture), Ok(before)) => (capture, before),
@@ -96,6 +111,11 @@ pub fn run(args: &Args) -> ExitCode {
     };
     for skipped in &capture.skipped {
         eprintln!("{}: {skipped}", args.file.display());
+    }
+    if !matches!(args.output, Form::Text | Form::Json) {
+        let mut text = String::new();
+        capture.missing("", &mut text);
+        eprint!("{text}");
     }
     let asked = Asked {
         root: args.root.clone(),
@@ -166,16 +186,8 @@ impl Capture {
     }
 
     fn syscalls(&self, asked: &Asked) -> Syscalls {
-        // Numbers are those of the machine that reads, which need not be the one that recorded.
-        let native = self
-            .trace
-            .as_ref()
-            .is_none_or(|trace| trace.about.uname.is_empty() || trace.about.uname.contains(std::env::consts::ARCH));
-        let name = |number: u64| {
-            let number = usize::try_from(number).ok().filter(|_| native)?;
-            syscalls::Sysno::new(number).map(|call| call.name())
-        };
-        report::syscalls(self.happenings(), &self.activity, asked, name)
+        let uname = self.trace.as_ref().map_or("", |trace| &trace.about.uname);
+        report::syscalls(self.happenings(), &self.activity, asked, report::system_call_names(uname))
     }
 
     /// Reports that this capture has something for.
@@ -215,8 +227,13 @@ fn all(capture: &Capture, asked: &Asked, args: &Args) -> (String, Data) {
     }
     let (calls, activity, limit) = (&capture.calls, &capture.activity, asked.slowest);
     let (mut out, mut data) = (String::new(), Data::new());
-    for report in reports {
-        if !out.is_empty() {
+    let missing = report::missing(calls);
+    if !missing.is_empty() {
+        keep(&mut data, "missing", &missing);
+    }
+    capture.missing("", &mut out);
+    for (at, report) in reports.into_iter().enumerate() {
+        if at > 0 {
             out.push('\n');
         }
         match report {
@@ -281,9 +298,16 @@ fn changes(before: &Capture, after: &Capture, asked: &Asked) -> (String, Data) {
         let (calls, activity) = (&capture.calls, &capture.activity);
         (report::functions(calls, activity, asked), report::waits(calls, activity, asked), capture.syscalls(asked))
     };
+    let (mut out, mut data) = (String::new(), Data::new());
+    for (capture, name, file) in [(before, "missing_before", "Before:\n"), (after, "missing_after", "After:\n")] {
+        capture.missing(file, &mut out);
+        let missing = report::missing(&capture.calls);
+        if !missing.is_empty() {
+            keep(&mut data, name, &missing);
+        }
+    }
     let (before, after) = (side(before), side(after));
     let diff = report::diff((&before.0, &before.1, &before.2), (&after.0, &after.1, &after.2));
-    let (mut out, mut data) = (String::new(), Data::new());
     diff.render(&mut out, asked.slowest);
     keep(&mut data, "diff", &diff);
     (out, data)
@@ -305,8 +329,16 @@ fn stacks(capture: &Capture, asked: &Asked, format: Format) -> Result<Vec<u8>, S
     if format != Format::Folded && std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         return Err(format!("{} is not for a terminal: send it to a file", format.name()));
     }
+    if capture.calls.calls.is_empty() {
+        return Err(format!("{NO_CALLS}: stacks are of calls that the function_graph tracer recorded"));
+    }
     let stacks = report::folded(&capture.calls, &capture.activity, asked);
-    let profile = calls::profile(&stacks, report::summary(capture.trace.as_ref(), Some(&capture.calls)).duration_ns);
+    if stacks.is_empty() {
+        return Err("no call in it fits --root, --pid, --comm and --cpu".to_owned());
+    }
+    let node = capture.trace.as_ref().map_or("", |trace| &trace.about.hostname);
+    let duration_ns = report::summary(capture.trace.as_ref(), Some(&capture.calls)).duration_ns;
+    let profile = calls::profile(&stacks, node, duration_ns);
     format.write(&profile).map_err(|e| format!("{} cannot be written: {e}", format.name()))
 }
 
@@ -316,7 +348,7 @@ fn timeline(capture: &Capture, file: &Path) -> Result<Vec<u8>, String> {
     let mut page = Vec::new();
     let summary = timeline::write(&capture.calls, &options, &mut page).map_err(|e| format!("no timeline: {e}"))?;
     if summary.shown == 0 {
-        return Err("it has no calls of functions: a timeline shows those of the function_graph tracer".to_owned());
+        return Err(format!("{NO_CALLS}: a timeline shows those that the function_graph tracer recorded"));
     }
     Ok(page)
 }
@@ -363,6 +395,40 @@ mod tests {
         assert!(out.starts_with("Capture\n") && !out.contains("System calls"), "{out}");
         let folded = String::from_utf8(stacks(&capture, &asked, Format::Folded).unwrap()).unwrap();
         assert!(folded.contains("__x64_sys_recvfrom_[k];sk_wait_data_[k];schedule_[k] 6000000\n"), "{folded}");
+    }
+
+    /// The verdict stays when the end of the wait is missing or carries a note.
+    #[test]
+    fn a_missing_or_noted_line_keeps_the_verdict() {
+        let asked = Asked { root: Some("recvfrom".into()), ..Asked::default() };
+        let lost = TEXT.replace(
+            " 0) # 6000.000 us |      schedule();\n",
+            " 0)               |      schedule() {\n 0)   3.000 us    |        __schedule();\n",
+        );
+        let end = " 0) # 6000.000 us |      }\n";
+        let whole = lost.replace(" 0) # 6010.500", &format!("{end} 0) # 6010.500"));
+        let said = |text: &str| all(&capture(text.as_bytes()).unwrap(), &asked, &args(&["--report", "waits"])).0;
+        let lost = said(&lost.replace("__schedule", "pick_next_task"));
+        for line in ["waited       <= 6010.500 us  <= 98.5 %", "worked         >= 89.500 us   >= 1.5 %"] {
+            assert!(lost.contains(line), "{line} in\n{lost}");
+        }
+        assert!(lost.starts_with("!!! beginnings without an end: 1;"), "{lost}");
+        for note in ["   <== here", " // 6 ms"] {
+            let noted = whole.replace("}\n", &format!("}}{note}\n"));
+            assert_eq!(said(&noted), said(&whole));
+        }
+        let words = said(&format!("{TEXT}\nso it waits!\n"));
+        assert!(words.starts_with("!!! lines or records not understood: 1\n      line 11: so it waits!\n"), "{words}");
+    }
+
+    #[test]
+    fn stacks_of_no_call_are_refused() {
+        let mut recorded = capture(TEXT.as_bytes()).unwrap();
+        let none = Asked { root: Some("read".into()), ..Asked::default() };
+        assert!(stacks(&recorded, &none, Format::Folded).unwrap_err().contains("no call in it fits --root"));
+        recorded.calls.calls.clear();
+        let error = stacks(&recorded, &Asked::default(), Format::Folded).unwrap_err();
+        assert!(error.contains("no calls of functions") && error.contains("function_graph"), "{error}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::from(1);
     }
     let prepared = prepare::prepare(chosen.into_iter().map(plan::draft), args.source.btf.as_deref());
-    for (draft, refusal) in &prepared.refused {
+    for (draft, refusal) in prepared.refused.iter().chain(&prepared.waiting) {
         eprintln!("{}: cannot run on this kernel ({})", draft.outline().name, prepared.target.release);
         complain(&refusal.diagnostics);
     }
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> ExitCode {
         prepared.planned.into_iter().map(|(d, _)| d).filter(|d| !with_stacks(d).is_empty()).collect();
     let names: Vec<String> = drafts.iter().flat_map(with_stacks).collect();
     let metric = match (&args.metric, names.as_slice()) {
-        (_, []) if prepared.refused.is_empty() => {
+        (_, []) if prepared.refused.is_empty() && prepared.waiting.is_empty() => {
             return fail(1, &format!("probe `{}` has no metric of `type: stacks`", args.probe));
         }
         (_, []) => return ExitCode::from(1),
@@ -92,8 +92,11 @@ fn record(args: &Args, drafts: &[Draft], metric: String) -> ExitCode {
     }
     let file = args.output.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
     eprintln!("{file}{} stacks", profile.samples.len());
-    if missed > 0 {
-        eprintln!("{missed} stacks could not be kept and are shown as missed: raise the metric's `max_series`");
+    if missed.part > 0 {
+        eprintln!(
+            "{:.2} % of it is in stacks that had no room and are shown as missed: raise the metric's `max_series`",
+            missed.percent()
+        );
     }
     ExitCode::SUCCESS
 }

@@ -1,22 +1,19 @@
-//! The last events, for whoever asks, and for readers that follow. Nobody who adds to it ever waits for them: who is too
-//! slow finds out how many events he missed.
+//! The last events of each probe, and readers that follow them. The thread that adds events never waits for a reader: a slow
+//! reader learns how many events it missed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// Events kept.
-pub const MOST_KEPT: usize = 1024;
-
-/// The last events of all probes.
+/// The last events of each probe.
 #[derive(Debug)]
 pub struct Tail {
     kept: Mutex<Kept>,
-    /// Tells those who follow that there is more, or no more at all.
+    /// Wakes readers that follow when there is more, or no more at all.
     news: watch::Sender<News>,
 }
 
-/// What those who follow wait for.
+/// What readers that follow wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// Events so far.
@@ -27,13 +24,21 @@ pub struct News {
 
 #[derive(Debug)]
 struct Kept {
-    /// Names of the probes that have events, or had some: a name keeps its place for good.
-    probes: Vec<String>,
+    /// Probes that have events, or had some: each keeps its place for good.
+    probes: Vec<Ring>,
+    /// Most events of a probe.
+    limit: usize,
+    /// Events of all probes so far.
+    count: u64,
+}
+
+/// The last events of a probe.
+#[derive(Debug)]
+struct Ring {
+    probe: String,
     /// Oldest first.
     lines: VecDeque<Line>,
-    /// Events so far, by probe.
-    counts: Vec<u64>,
-    /// The same of all.
+    /// Events so far.
     count: u64,
 }
 
@@ -41,7 +46,6 @@ struct Kept {
 #[derive(Clone, Debug)]
 struct Line {
     line: Arc<str>,
-    probe: usize,
     /// Its number among those of its probe, and of all, from 0.
     number: (u64, u64),
 }
@@ -51,11 +55,11 @@ struct Line {
 pub struct Excerpt {
     /// Lines of JSON, oldest first.
     pub lines: Vec<Arc<str>>,
-    /// Events before those that are not kept any more.
+    /// Events before the last of the lines that are not kept any more.
     pub gone: u64,
 }
 
-/// What somebody who follows has seen.
+/// How far a reader that follows has come.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     probe: Option<usize>,
@@ -64,70 +68,96 @@ pub struct Cursor {
 }
 
 impl Tail {
-    /// Empty, for these probes.
-    pub fn new(probes: Vec<String>) -> Tail {
-        let kept = Kept { lines: VecDeque::new(), counts: vec![0; probes.len()], probes, count: 0 };
-        Tail { kept: Mutex::new(kept), news: watch::Sender::default() }
+    /// Empty, for these probes; keeps at most `limit` events of each.
+    pub fn new(probes: Vec<String>, limit: usize) -> Tail {
+        let tail = Tail {
+            kept: Mutex::new(Kept { probes: Vec::new(), limit: limit.max(1), count: 0 }),
+            news: watch::Sender::default(),
+        };
+        tail.extend(probes);
+        tail
     }
 
     /// Names of the probes that have events, or had some.
     pub fn probes(&self) -> Vec<String> {
-        self.kept().probes.clone()
+        self.kept().probes.iter().map(|ring| ring.probe.clone()).collect()
     }
 
-    /// These probes have events from now on. What was kept of others can still be asked for.
+    /// Most events that are kept of a probe.
+    pub fn limit(&self) -> usize {
+        self.kept().limit
+    }
+
+    /// Keeps at most so many events of each probe from now on.
+    pub fn set_limit(&self, limit: usize) {
+        let mut kept = self.kept();
+        kept.limit = limit.max(1);
+        let limit = kept.limit;
+        for ring in &mut kept.probes {
+            let surplus = ring.lines.len().saturating_sub(limit);
+            ring.lines.drain(..surplus);
+        }
+    }
+
+    /// These probes have events from now on. What was kept of others can still be read.
     pub fn extend(&self, probes: Vec<String>) {
         let mut kept = self.kept();
         for probe in probes {
-            if !kept.probes.contains(&probe) {
-                kept.probes.push(probe);
-                kept.counts.push(0);
+            if kept.probes.iter().all(|ring| ring.probe != probe) {
+                kept.probes.push(Ring { probe, lines: VecDeque::new(), count: 0 });
             }
         }
     }
 
-    /// Adds an event of a probe; one of a probe that was never named is passed over.
-    pub fn add(&self, probe: &str, line: &str) {
+    /// Adds an event of a probe; one of a probe that was never named is passed over. Whether it is the first that pushed out an
+    /// older one of its probe.
+    pub fn add(&self, probe: &str, line: &str) -> bool {
         let mut kept = self.kept();
-        let Some(probe) = kept.probes.iter().position(|name| name == probe) else { return };
-        let number = (kept.counts[probe], kept.count);
-        kept.counts[probe] += 1;
-        kept.count += 1;
-        if kept.lines.len() == MOST_KEPT {
-            kept.lines.pop_front();
+        let (limit, overall) = (kept.limit, kept.count);
+        let Some(ring) = kept.probes.iter_mut().find(|ring| ring.probe == probe) else { return false };
+        if ring.lines.len() >= limit {
+            ring.lines.pop_front();
         }
-        kept.lines.push_back(Line { line: line.into(), probe, number });
+        let first = ring.count == limit as u64;
+        ring.lines.push_back(Line { line: line.into(), number: (ring.count, overall) });
+        ring.count += 1;
+        kept.count += 1;
         let events = kept.count;
         drop(kept);
         self.news.send_modify(|news| news.events = events);
+        first
     }
 
     /// The last `limit` events, of one probe or of all.
     pub fn last(&self, probe: Option<usize>, limit: usize) -> Excerpt {
         let kept = self.kept();
-        let fitting: Vec<&Line> = kept.of(probe).collect();
-        let from = fitting.len().saturating_sub(limit);
-        let gone = kept.total(probe) - fitting.len() as u64;
-        Excerpt { lines: fitting[from..].iter().map(|line| line.line.clone()).collect(), gone }
+        let lines = kept.of(probe, 0);
+        let from = lines.len().saturating_sub(limit);
+        let gone = kept.total(probe) - lines.len() as u64;
+        Excerpt { lines: lines[from..].iter().map(|(_, line)| line.line.clone()).collect(), gone }
     }
 
     /// Where the last `back` events begin.
     pub fn follow(&self, probe: Option<usize>, back: usize) -> Cursor {
         let kept = self.kept();
-        let there = kept.of(probe).count().min(back);
-        Cursor { probe, next: kept.total(probe) - there as u64 }
+        let lines = kept.of(probe, 0);
+        let first = lines.len().checked_sub(back).map_or(lines.first(), |from| lines.get(from));
+        Cursor { probe, next: first.map_or(kept.total(probe), |(number, _)| *number) }
     }
 
     /// At most `most` events from a cursor on, which moves behind them; `gone` are those that were missed meanwhile.
     pub fn next(&self, cursor: &mut Cursor, most: usize) -> Excerpt {
         let kept = self.kept();
-        let number = |line: &Line| if cursor.probe.is_some() { line.number.0 } else { line.number.1 };
-        let fitting: Vec<&Line> = kept.of(cursor.probe).filter(|line| number(line) >= cursor.next).collect();
-        let first = fitting.first().map_or(kept.total(cursor.probe), |line| number(line));
-        let lines: Vec<_> = fitting.into_iter().take(most).map(|line| line.line.clone()).collect();
-        let gone = first - cursor.next;
-        cursor.next = first + lines.len() as u64;
-        Excerpt { lines, gone }
+        let mut lines = kept.of(cursor.probe, cursor.next);
+        // When all are taken, what is missing up to now is gone.
+        let end = match lines.get(most) {
+            Some((number, _)) => *number,
+            None => kept.total(cursor.probe),
+        };
+        lines.truncate(most);
+        let gone = end - cursor.next - lines.len() as u64;
+        cursor.next = end;
+        Excerpt { lines: lines.into_iter().map(|(_, line)| line.line.clone()).collect(), gone }
     }
 
     /// Changes when there is more.
@@ -135,7 +165,7 @@ impl Tail {
         self.news.subscribe()
     }
 
-    /// Tells all who follow that there is no more.
+    /// Says to all who follow that there is no more.
     pub fn close(&self) {
         self.news.send_modify(|news| news.closed = true);
     }
@@ -146,12 +176,18 @@ impl Tail {
 }
 
 impl Kept {
-    fn of(&self, probe: Option<usize>) -> impl Iterator<Item = &Line> {
-        self.lines.iter().filter(move |line| probe.is_none_or(|probe| line.probe == probe))
+    /// Events of a probe or of all from a number on, by number.
+    fn of(&self, probe: Option<usize>, from: u64) -> Vec<(u64, &Line)> {
+        let rings = self.probes.iter().enumerate().filter(|(place, _)| probe.is_none_or(|probe| probe == *place));
+        let number = |line: &Line| if probe.is_some() { line.number.0 } else { line.number.1 };
+        let numbered = rings.flat_map(|(_, ring)| &ring.lines).map(|line| (number(line), line));
+        let mut lines: Vec<_> = numbered.filter(|(number, _)| *number >= from).collect();
+        lines.sort_by_key(|(number, _)| *number);
+        lines
     }
 
     fn total(&self, probe: Option<usize>) -> u64 {
-        probe.map_or(self.count, |probe| self.counts[probe])
+        probe.map_or(self.count, |probe| self.probes[probe].count)
     }
 }
 
@@ -159,8 +195,10 @@ impl Kept {
 mod tests {
     use super::*;
 
+    const LIMIT: usize = 8;
+
     fn tail() -> Tail {
-        Tail::new(vec!["a".into(), "b".into()])
+        Tail::new(vec!["a".into(), "b".into()], LIMIT)
     }
 
     fn lines(excerpt: &Excerpt) -> Vec<&str> {
@@ -180,16 +218,20 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_and_are_counted() {
+    fn a_noisy_probe_pushes_out_only_its_own() {
         let tail = tail();
-        (0..MOST_KEPT + 3).for_each(|i| tail.add(if i == 0 { "b" } else { "a" }, &i.to_string()));
+        assert!(!tail.add("b", "quiet"));
+        let firsts: Vec<usize> = (0..3 * LIMIT).filter(|i| tail.add("a", &i.to_string())).collect();
+        assert_eq!(firsts, [LIMIT], "the first loss is said once");
         let all = tail.last(None, usize::MAX);
-        assert_eq!((all.lines.len(), &*all.lines[0], all.gone), (MOST_KEPT, "3", 3));
-        assert_eq!((tail.last(Some(0), 5).gone, tail.last(Some(1), 5)), (2, Excerpt { lines: vec![], gone: 1 }));
+        assert_eq!((lines(&all)[0], all.lines.len(), all.gone), ("quiet", LIMIT + 1, 2 * LIMIT as u64));
+        let (of_a, of_b) = (tail.last(Some(0), 1), tail.last(Some(1), 9));
+        assert_eq!((lines(&of_a), of_a.gone), (vec!["23"], 2 * LIMIT as u64));
+        assert_eq!((lines(&of_b), of_b.gone), (vec!["quiet"], 0));
     }
 
     #[test]
-    fn who_follows_sees_each_event_once_or_hears_that_it_is_gone() {
+    fn a_follower_sees_each_event_once_or_learns_that_it_is_gone() {
         let tail = tail();
         tail.add("a", "0");
         let (mut all, mut of_b) = (tail.follow(None, 1), tail.follow(Some(1), 9));
@@ -199,13 +241,24 @@ mod tests {
         assert_eq!(lines(&tail.next(&mut all, 9)), ["1"]);
         assert_eq!((lines(&tail.next(&mut new, 9)), lines(&tail.next(&mut of_b, 9))), (vec!["1"], vec!["1"]));
         assert_eq!(tail.next(&mut all, 9), Excerpt::default());
-        (0..MOST_KEPT + 5).for_each(|i| tail.add(if i < 3 { "b" } else { "a" }, "x"));
-        let found = tail.next(&mut all, 10);
-        assert_eq!((found.lines.len(), found.gone), (10, 5));
+        (0..3).for_each(|_| _ = tail.add("b", "b"));
+        (0..LIMIT + 5).for_each(|_| _ = tail.add("a", "a"));
+        let found = tail.next(&mut all, 5);
+        assert_eq!((lines(&found), found.gone), (vec!["b", "b", "b", "a", "a"], 5), "gone are those between");
         let found = tail.next(&mut all, usize::MAX);
-        assert_eq!((found.lines.len(), found.gone), (MOST_KEPT - 10, 0));
-        assert_eq!(tail.next(&mut of_b, 9), Excerpt { lines: vec![], gone: 3 });
-        assert_eq!(tail.next(&mut of_b, 9), Excerpt::default());
+        assert_eq!((found.lines.len(), found.gone), (LIMIT - 2, 0));
+        assert_eq!((tail.next(&mut of_b, 9).lines.len(), tail.next(&mut of_b, 9)), (3, Excerpt::default()));
+        let mut back = tail.follow(Some(0), 2);
+        assert_eq!(tail.next(&mut back, 9).lines.len(), 2);
+    }
+
+    #[test]
+    fn a_smaller_limit_holds_at_once() {
+        let tail = tail();
+        (0..LIMIT).for_each(|i| _ = tail.add("a", &i.to_string()));
+        tail.set_limit(2);
+        let kept = tail.last(None, usize::MAX);
+        assert_eq!((lines(&kept), kept.gone, tail.limit()), (vec!["6", "7"], LIMIT as u64 - 2, 2));
     }
 
     #[test]

@@ -1,11 +1,16 @@
-//! Who may ask for captures.
+//! Who may ask for captures, and read what tells of single events and stacks.
 
-use axum::http::{HeaderMap, StatusCode, header};
-use kstrobe_web::Peer;
+use super::routes::{Shared, internal};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use kstrobe_web::{Identity, Peer};
 use std::hint::black_box;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Bytes of a token file that are read.
 const MOST_TOKEN_BYTES: u64 = 4096;
@@ -70,12 +75,17 @@ impl Access {
         matches!(self, Access::Token(_)) && given(headers).is_some() && self.check(headers, false).is_ok()
     }
 
+    /// Whether a request may read events, stacks and the list of probes: with the token where there is one.
+    pub fn check_reading(&self, headers: &HeaderMap) -> Result<(), Denied> {
+        if matches!(self, Access::Token(_)) { self.check(headers, false) } else { Ok(()) }
+    }
+
     /// Whether a request may go on. `is_known` when the server knows who asks.
     pub fn check(&self, headers: &HeaderMap, is_known: bool) -> Result<(), Denied> {
         match self {
             Access::Nobody(_) | Access::Local if is_known => no_page(headers),
             Access::Nobody(message) => Err(Denied { status: StatusCode::FORBIDDEN, message: message.clone() }),
-            Access::Local => local(headers),
+            Access::Local => no_page(headers),
             Access::Token(file) => {
                 let wanted = token(file).map_err(|reason| {
                     tracing::error!(file = %file.display(), reason, "captures are off: the token cannot be read");
@@ -104,31 +114,60 @@ fn given(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get(TOKEN_HEADER).map(|value| value.as_bytes().trim_ascii()))
 }
 
-/// Without a token, whoever can reach the loopback address may ask, but a page in a browser may not: it says where it comes
-/// from, or, when its name was made to lead here, asks for a name that is not ours.
-fn local(headers: &HeaderMap) -> Result<(), Denied> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let host = text(header::HOST).unwrap_or("localhost");
-    let name = if host.starts_with('[') { host.split_inclusive(']').next() } else { host.split(':').next() };
-    let name = name.unwrap_or_default();
-    let ours = name.eq_ignore_ascii_case("localhost")
-        || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
-    if !ours {
-        return Err(page());
+/// Refuses web pages, which a browser names. It reaches what its user reaches, loopback addresses too, and sends a password or a
+/// certificate that it knows with every request, also with those of a foreign page. The server has refused foreign names before.
+pub(super) fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
+    if !headers.contains_key(header::ORIGIN) {
+        return Ok(());
     }
-    no_page(headers)
+    let message = "requests from web pages are refused unless they bring the token of `captures.token_file`".to_owned();
+    Err(Denied { status: StatusCode::FORBIDDEN, message })
 }
 
-/// A browser sends a password or a certificate that it knows with every request, also with those of a foreign page.
-fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
-    if headers.contains_key(header::ORIGIN) { Err(page()) } else { Ok(()) }
+/// Lets pass who may ask for captures, before anything else of a request is read.
+pub(super) async fn guard_captures(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    guard(shared, request, next, Access::check).await
 }
 
-fn page() -> Denied {
-    let message = "captures take no requests from web pages, and none under another name than localhost, unless \
-                   `captures.token_file` is set"
-        .to_owned();
-    Denied { status: StatusCode::FORBIDDEN, message }
+/// Lets pass who may read events, stacks and the list of probes.
+pub(super) async fn guard_reading(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    guard(shared, request, next, |access, headers, _| access.check_reading(headers)).await
+}
+
+async fn guard(
+    shared: Arc<Shared>,
+    mut request: Request,
+    next: Next,
+    check: fn(&Access, &HeaderMap, bool) -> Result<(), Denied>,
+) -> Response {
+    let peer = client(request.extensions().get::<Peer>());
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let headers = request.headers().clone();
+    let is_known = request.extensions().get::<Identity>().is_some_and(Identity::is_known);
+    // A token is a file.
+    let check = move || {
+        let access = (shared.endpoints.captures)().access;
+        // What has passed a check for a token has shown it.
+        check(&access, &headers, is_known).map(|()| matches!(access, Access::Token(_)))
+    };
+    match tokio::task::spawn_blocking(check).await {
+        Ok(Ok(has_token)) => {
+            let extensions = request.extensions();
+            let asker = Asker::of(extensions.get(), extensions.get(), has_token, request.headers());
+            request.extensions_mut().insert(asker);
+            next.run(request).await
+        }
+        Ok(Err(denied)) => {
+            tracing::warn!(audit = true, client = peer, %method, path, status = denied.status.as_u16(), "denied");
+            let mut response = (denied.status, denied.message + "\n").into_response();
+            if denied.status == StatusCode::UNAUTHORIZED {
+                let scheme = HeaderValue::from_static("Bearer realm=\"kstrobe\"");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            response
+        }
+        Err(error) => internal(&error),
+    }
 }
 
 /// The token in a file, without blanks around it.
@@ -152,6 +191,30 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 /// Address of a client, for logs.
 pub(super) fn client(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "unknown".to_owned(), |peer| peer.0.to_string())
+}
+
+/// Who asks, among the extensions of a request: for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asker(pub String);
+
+impl Asker {
+    /// By what came with the request: a user's name, else the kind of what it showed; and from where. A request that came
+    /// through the API server has only that server's address, and says whom it was forwarded for.
+    pub fn of(peer: Option<&Peer>, identity: Option<&Identity>, has_token: bool, headers: &HeaderMap) -> Asker {
+        let shown = match identity {
+            Some(Identity { user: Some(user), .. }) => Some(format!("user `{}`", user.escape_debug())),
+            _ if has_token => Some("the captures' token".to_owned()),
+            Some(Identity { certificate: true, .. }) => Some("a client certificate".to_owned()),
+            _ => None,
+        };
+        let mut text = shown.map_or_else(String::new, |shown| format!("{shown} at "));
+        text += &client(peer);
+        let forwarded = headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
+        if let Some(forwarded) = forwarded {
+            text += &format!(" for {:.100}", forwarded.escape_debug().to_string());
+        }
+        Asker(text)
+    }
 }
 
 #[cfg(test)]
@@ -181,28 +244,46 @@ mod tests {
     }
 
     #[test]
+    fn the_audit_log_names_who_asks() {
+        let peer = Peer(address("10.1.0.1:4711"));
+        let of = |identity: Identity, has_token, pairs: &[(&'static str, &str)]| {
+            Asker::of(Some(&peer), Some(&identity), has_token, &headers(pairs)).0
+        };
+        let alice = Identity { user: Some("alice".into()), ..Identity::default() };
+        assert_eq!(of(alice, false, &[]), "user `alice` at 10.1.0.1:4711");
+        let forwarded = [("x-forwarded-for", "192.0.2.7")];
+        assert_eq!(of(Identity::default(), true, &forwarded), "the captures' token at 10.1.0.1:4711 for 192.0.2.7");
+        let certified = Identity { certificate: true, ..Identity::default() };
+        assert_eq!(of(certified, false, &[]), "a client certificate at 10.1.0.1:4711");
+        assert_eq!(of(Identity::default(), false, &[]), "10.1.0.1:4711");
+        assert_eq!(Asker::of(None, None, false, &headers(&[])).0, "unknown");
+    }
+
+    #[test]
     fn web_pages_may_not() {
         for (pairs, may) in [
             (&[][..], true),
             (&[("host", "localhost:9779")], true),
-            (&[("host", "127.0.0.1:9779")], true),
-            (&[("host", "[::1]:9779")], true),
-            (&[("host", "LOCALHOST")], true),
-            (&[("host", "evil.example:9779")], false),
-            (&[("host", "localhost.evil.example")], false),
-            (&[("host", "127.0.0.1.evil.example")], false),
-            (&[("host", "10.0.0.1")], false),
-            (&[("host", "")], false),
             (&[("host", "localhost"), ("origin", "http://localhost")], false),
             (&[("host", "localhost"), ("origin", "null")], false),
         ] {
-            assert_eq!(Access::Local.check(&headers(pairs), false).is_ok(), may, "{pairs:?}");
-            // Under whatever name, but not from a page: a browser sends passwords along.
-            let from_page = pairs.iter().any(|(name, _)| *name == "origin");
-            for access in [Access::Local, Access::Nobody("why".into())] {
-                assert_eq!(access.check(&headers(pairs), true).is_ok(), !from_page, "{pairs:?}");
+            // A browser sends passwords along.
+            for (access, is_known) in
+                [(Access::Local, false), (Access::Local, true), (Access::Nobody("why".into()), true)]
+            {
+                assert_eq!(access.check(&headers(pairs), is_known).is_ok(), may, "{pairs:?}");
             }
         }
+    }
+
+    #[test]
+    fn reading_asks_for_the_token_only_where_there_is_one() {
+        let page = headers(&[("origin", "http://evil.example")]);
+        for access in [Access::Local, Access::Nobody("why".into())] {
+            assert_eq!(access.check_reading(&page), Ok(()), "another origin may not read the answer");
+        }
+        let access = Access::Token("/no/such/file".into());
+        assert_eq!(access.check_reading(&page).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]

@@ -2,22 +2,22 @@
 
 mod alerts;
 
-use super::access::{Access, Denied, client};
+use super::access::{Access, Asker, Denied, guard_captures};
 use super::routes::{Shared, internal};
 use crate::capture::asked;
+use crate::capture::audit;
 use crate::capture::form::Form;
 use crate::capture::service::Refusal;
 use crate::capture::store::{Id, StoreError, Trigger};
 use crate::rules::desk::Desk;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, Request, State};
+use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::middleware;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use hyper::body::{Frame, SizeHint};
-use kstrobe_web::{Identity, Peer};
 use std::fs::File;
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -58,31 +58,7 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
             "/api/v1/captures/alertmanager",
             post(alerts::alertmanager).layer(DefaultBodyLimit::max(MOST_ALERT_BYTES)),
         )
-        .route_layer(middleware::from_fn_with_state(shared, guard))
-}
-
-/// Before anything else of a request is read.
-async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let peer = client(request.extensions().get::<Peer>());
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let (state, headers) = (shared.clone(), request.headers().clone());
-    let is_known = request.extensions().get::<Identity>().is_some_and(Identity::is_known);
-    // A token is a file.
-    let check = move || (state.endpoints.captures)().access.check(&headers, is_known);
-    let checked = tokio::task::spawn_blocking(check).await;
-    match checked {
-        Ok(Ok(())) => next.run(request).await,
-        Ok(Err(denied)) => {
-            tracing::warn!(audit = true, client = peer, %method, path, status = denied.status.as_u16(), "denied");
-            let mut response = (denied.status, denied.message + "\n").into_response();
-            if denied.status == StatusCode::UNAUTHORIZED {
-                let scheme = HeaderValue::from_static("Bearer realm=\"kstrobe captures\"");
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-            }
-            response
-        }
-        Err(error) => internal(&error),
-    }
+        .route_layer(middleware::from_fn_with_state(shared, guard_captures))
 }
 
 /// Runs what may block, with the desk; its audit line comes after it, so that it tells what came of it.
@@ -99,10 +75,6 @@ async fn on_desk(
         Ok(Err((status, message))) => (status, message.trim_end().to_owned() + "\n").into_response(),
         Err(error) => internal(&error),
     }
-}
-
-fn audit(peer: &str, what: &str, capture: &str, result: &str) {
-    tracing::info!(audit = true, client = peer, what, capture, result, "captures");
 }
 
 fn id(text: &str) -> Result<Id, Denial> {
@@ -127,23 +99,22 @@ fn denial(error: StoreError, id: &Id) -> Denial {
 }
 
 /// `POST /api/v1/captures`
-async fn start(State(shared): State<Arc<Shared>>, peer: Option<Extension<Peer>>, body: Bytes) -> Response {
-    let peer = client(peer.as_deref());
+async fn start(State(shared): State<Arc<Shared>>, Extension(Asker(asker)): Extension<Asker>, body: Bytes) -> Response {
     on_desk(shared, move |desk| {
         let service = desk.service();
         let request =
             asked::from_json(&body, &service.settings()).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
         let what = format!("start {}", asked::to_json(&request));
-        let trigger = Trigger { kind: "api".into(), client: peer.clone(), ..Trigger::default() };
+        let trigger = Trigger { kind: "api".into(), client: asker.clone(), ..Trigger::default() };
         let started = service.start(request, trigger);
         let id = started.map_err(|refusal| {
-            audit(&peer, &what, "", "refused");
+            audit(&asker, &what, "", "refused");
             match refusal {
                 Refusal::Busy(message) => (StatusCode::TOO_MANY_REQUESTS, message),
                 Refusal::Broken(message) => (StatusCode::SERVICE_UNAVAILABLE, message),
             }
         })?;
-        audit(&peer, &what, &id.to_string(), "started");
+        audit(&asker, &what, &id.to_string(), "started");
         let location = format!("/api/v1/captures/{id}");
         let body = service.get(&id).map_or_else(|| serde_json::json!({"id": id}), |c| serde_json::json!(c));
         Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(body)).into_response())
@@ -180,14 +151,13 @@ async fn status(State(shared): State<Arc<Shared>>, Path(text): Path<String>) -> 
 /// `POST /api/v1/captures/{id}/cancel`
 async fn cancel(
     State(shared): State<Arc<Shared>>,
-    peer: Option<Extension<Peer>>,
+    Extension(Asker(asker)): Extension<Asker>,
     Path(text): Path<String>,
 ) -> Response {
-    let peer = client(peer.as_deref());
     on_desk(shared, move |desk| {
         let id = id(&text)?;
         let told = desk.service().cancel(&id).map_err(|error| denial(error, &id))?;
-        audit(&peer, "cancel", &text, if told { "told" } else { "had ended" });
+        audit(&asker, "cancel", &text, if told { "told" } else { "had ended" });
         if !told {
             return Err((StatusCode::CONFLICT, "it has ended already".to_owned()));
         }
@@ -199,14 +169,13 @@ async fn cancel(
 /// `DELETE /api/v1/captures/{id}`
 async fn remove(
     State(shared): State<Arc<Shared>>,
-    peer: Option<Extension<Peer>>,
+    Extension(Asker(asker)): Extension<Asker>,
     Path(text): Path<String>,
 ) -> Response {
-    let peer = client(peer.as_deref());
     on_desk(shared, move |desk| {
         let id = id(&text)?;
         let removed = desk.service().remove(&id);
-        audit(&peer, "delete", &text, if removed.is_ok() { "removed" } else { "refused" });
+        audit(&asker, "delete", &text, if removed.is_ok() { "removed" } else { "refused" });
         removed.map_err(|error| denial(error, &id))?;
         Ok(StatusCode::NO_CONTENT.into_response())
     })
@@ -216,11 +185,10 @@ async fn remove(
 /// `GET /api/v1/captures/{id}/download?format=FORM`
 async fn download(
     State(shared): State<Arc<Shared>>,
-    peer: Option<Extension<Peer>>,
+    Extension(Asker(asker)): Extension<Asker>,
     Path(text): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let peer = client(peer.as_deref());
     let form = match form(query.as_deref().unwrap_or("")) {
         Ok(form) => form,
         Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
@@ -232,7 +200,7 @@ async fn download(
     on_desk(shared, move |desk| {
         let id = id(&text)?;
         let found = desk.service().file(&id, form);
-        audit(&peer, &format!("download {}", form.name()), &text, if found.is_ok() { "sent" } else { "refused" });
+        audit(&asker, &format!("download {}", form.name()), &text, if found.is_ok() { "sent" } else { "refused" });
         let (file, bytes) = found.map_err(|error| denial(error, &id))?;
         let (chunks, received) = mpsc::channel(1);
         tokio::task::spawn_blocking(move || {

@@ -1,7 +1,7 @@
 //! `/api/v1/events`: the last single events, and those to come.
 
 use super::routes::Shared;
-use crate::events::tail::{Cursor, Excerpt, MOST_KEPT, News, Tail};
+use crate::events::tail::{Cursor, Excerpt, News, Tail};
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -32,19 +32,19 @@ struct Options {
 /// `/api/v1/events?probe=NAME&limit=N&follow=true`, `/api/v1/events?id=ID`
 pub(super) async fn events(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     let tail = shared.endpoints.events.clone();
-    let options = match options(query.as_deref().unwrap_or(""), &tail.probes()) {
+    let options = match options(query.as_deref().unwrap_or(""), &tail.probes(), tail.limit()) {
         Ok(options) => options,
         Err((status, message)) => return (status, message + "\n").into_response(),
     };
     if let Some(id) = &options.id {
-        let mut excerpt = tail.last(options.probe, MOST_KEPT);
+        let mut excerpt = tail.last(options.probe, usize::MAX);
         // Within a text its quotes would be escaped.
         let own = format!("\"id\":\"{id}\"");
         excerpt.lines.retain(|line| line.contains(&own));
         return answer("application/json", Body::from(document(&excerpt)));
     }
     if !options.follow {
-        let excerpt = tail.last(options.probe, options.limit.unwrap_or(MOST_KEPT));
+        let excerpt = tail.last(options.probe, options.limit.unwrap_or(usize::MAX));
         return answer("application/json", Body::from(document(&excerpt)));
     }
     let Ok(turn) = shared.followers.clone().try_acquire_owned() else {
@@ -124,7 +124,7 @@ impl hyper::body::Body for Chunks {
     }
 }
 
-fn options(query: &str, probes: &[String]) -> Result<Options, (StatusCode, String)> {
+fn options(query: &str, probes: &[String], kept: usize) -> Result<Options, (StatusCode, String)> {
     let mut options = Options { probe: None, limit: None, follow: false, id: None };
     let bad = |message: String| Err((StatusCode::BAD_REQUEST, message));
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -135,8 +135,12 @@ fn options(query: &str, probes: &[String]) -> Result<Options, (StatusCode, Strin
                 None => return Err((StatusCode::NOT_FOUND, no_such(value, probes))),
             },
             "limit" => match value.parse() {
-                Ok(limit) if limit <= MOST_KEPT => options.limit = Some(limit),
-                _ => return bad(format!("limit={value}: it is a whole number up to {MOST_KEPT}")),
+                Ok(limit) if limit <= kept => options.limit = Some(limit),
+                _ => {
+                    return bad(format!(
+                        "limit={value}: it is a whole number up to {kept}, the events kept of a probe"
+                    ));
+                }
             },
             "follow" => match value {
                 "true" | "1" | "" => options.follow = true,
@@ -167,7 +171,7 @@ mod tests {
     #[test]
     fn options_are_read_or_explained() {
         let probes = ["a".to_owned(), "b".to_owned()];
-        let ok = |query| options(query, &probes).unwrap();
+        let ok = |query| options(query, &probes, 1024).unwrap();
         let none = || Options { probe: None, limit: None, follow: false, id: None };
         assert_eq!(ok(""), none());
         assert_eq!(
@@ -184,9 +188,9 @@ mod tests {
             ("n=5", 400, "no option `n`"),
             ("id=%22", 400, "16 hexadecimal digits"),
         ] {
-            let (found, message) = options(query, &probes).unwrap_err();
+            let (found, message) = options(query, &probes, 1024).unwrap_err();
             assert!(found == status && message.contains(part), "{query}: {message}");
         }
-        assert!(options("probe=c", &[]).unwrap_err().1.contains("no probe that runs"));
+        assert!(options("probe=c", &[], 1024).unwrap_err().1.contains("no probe that runs"));
     }
 }

@@ -13,9 +13,10 @@ mod stacks;
 
 pub use access::{Access, Denied, TOKEN_HEADER, token};
 pub use captures::Captures;
+pub use kstrobe_web::hosts::Name;
 pub use kstrobe_web::{BindError, Peer, bind, serve};
 pub use negotiate::{accepts_gzip, format};
 pub use pages::telemetry_path;
 pub use reload::Reload;
 pub use routes::{ChoiceStatus, DEFAULT_ADDRESS, DEFAULT_REQUESTS, Endpoints, HookStatus, ProbeStatus, Status, router};
-pub use stacks::{MOST_SECONDS, ProfileError, ProfileRequest, StacksStatus};
+pub use stacks::{MAX_SECONDS, ProfileError, ProfileRequest, StacksStatus};

@@ -5,6 +5,10 @@ use super::routes::{ProbeStatus, Status};
 /// Paths that are there already, with all below those that end with `/`.
 const TAKEN: [&str; 6] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api"];
 
+/// What makes a node ready whose kernel cannot run a probe.
+const LEAVE_OUT: &str =
+    "leave out a probe that this node cannot run: `--disable NAME`, or `probes: { disable: [NAME] }` in kstrobe.yaml\n";
+
 /// A path for the metrics (`--web.telemetry-path`), or why it cannot be one.
 pub fn telemetry_path(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~');
@@ -39,13 +43,17 @@ pub fn landing(version: &str, telemetry_path: &str) -> String {
 
 /// `/readyz`: whether every probe is attached, and a line for each that is not and for each mistake in a file. A probe that
 /// its budget holds back has a line too, but takes nothing from readiness: the agent does what it should. Neither does one that the
-/// cluster asks for: what one node's kernel lacks must not stop a rollout, and its object says so.
+/// cluster asks for: what one node's kernel lacks must not stop a rollout, and its object says so. Nor one whose own conditions say that it is
+/// for other kernels.
 pub fn readiness(status: &Status) -> (bool, String) {
     let probes = &status.probes;
-    let missing = probes.iter().filter(|probe| !probe.attached && probe.throttled.is_empty());
+    let missing = probes.iter().filter(|probe| !probe.attached && !probe.idle && probe.throttled.is_empty());
     let (of_cluster, missing): (Vec<&ProbeStatus>, Vec<&ProbeStatus>) = missing.partition(|probe| probe.of_cluster);
     let throttled = probes.iter().filter(|probe| !probe.throttled.is_empty());
     let throttled: String = throttled.map(|probe| format!("{}: {}\n", probe.name, probe.throttled)).collect();
+    let idle: Vec<&ProbeStatus> = probes.iter().filter(|probe| probe.idle).collect();
+    let attached = probes.len() - idle.len();
+    let idle: String = idle.into_iter().map(line).collect();
     let of_cluster: String = of_cluster.into_iter().map(line).collect();
     let mistakes = match status.mistakes.len() {
         0 => String::new(),
@@ -55,12 +63,16 @@ pub fn readiness(status: &Status) -> (bool, String) {
     if missing.is_empty() && mistakes.is_empty() {
         let held = if throttled.is_empty() { "" } else { ", not all with all their events" };
         let away = if of_cluster.is_empty() { "" } else { ", but for these of the cluster" };
-        let head = format!("ready: {} probes attached{held}{away}\n", probes.len());
-        return (true, head + &of_cluster + &throttled + &refused(status));
+        let head = format!("ready: {attached} probes attached{held}{away}\n");
+        return (true, head + &of_cluster + &idle + &throttled + &refused(status));
     }
     let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
-    missing.into_iter().for_each(|probe| text.push_str(&line(probe)));
+    missing.iter().for_each(|probe| text.push_str(&line(probe)));
+    if !missing.is_empty() {
+        text.push_str(LEAVE_OUT);
+    }
     text.push_str(&of_cluster);
+    text.push_str(&idle);
     for mistake in &status.mistakes {
         text.push_str(&format!("{}\n", mistake.replace('\n', " ")));
     }

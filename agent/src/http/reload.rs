@@ -1,6 +1,6 @@
 //! `POST` and `PUT /-/reload`: read the configuration again.
 
-use super::access::{Access, Denied, client};
+use super::access::{Access, Denied, client, no_page};
 use super::routes::{Shared, internal};
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -44,19 +44,15 @@ pub(super) async fn reload(
 
 fn may(open: bool, access: &Access, headers: &HeaderMap, is_known: bool) -> Result<(), Denied> {
     if open {
-        return Ok(());
+        return if access.is_token(headers) { Ok(()) } else { no_page(headers) };
     }
     access.check(headers, is_known).map_err(|denied| {
         let message = match access {
-            Access::Nobody(_) => {
+            Access::Nobody(_) if !is_known => {
                 "reloading by HTTP is off: others can reach the agent, and it asks for no token; set \
                                   `captures.token_file`, start it with --web.enable-lifecycle, or send it SIGHUP"
             }
-            Access::Local => {
-                "reloading takes no requests from web pages, and none under another name than localhost, \
-                              unless `captures.token_file` is set"
-            }
-            Access::Token(_) => return denied,
+            _ => return denied,
         };
         Denied { message: message.to_owned(), ..denied }
     })

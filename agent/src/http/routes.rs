@@ -1,5 +1,6 @@
 //! The routes, and the one scrape that may run at a time.
 
+use super::access::guard_reading;
 use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
 use super::{captures, events, negotiate, pages, reload};
 use crate::events::tail::Tail;
@@ -8,13 +9,15 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware;
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, post};
-use flate2::{Compression, write::GzEncoder};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use kstrobe_export::Format;
 use serde::Serialize;
-use std::io::Write;
-use std::sync::Arc;
+use std::io::{Read, Write};
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -24,13 +27,22 @@ pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9779";
 /// Scrapes at once, as node_exporter has it.
 pub const DEFAULT_REQUESTS: usize = 40;
 
-/// A scrape that takes longer is answered with 503; it goes on, and the next one waits for it.
+/// A scrape that takes longer is answered with 503 where there is nothing older to answer with; it goes on, and the next one waits
+/// for it.
 const SCRAPE_LIMIT: Duration = Duration::from_secs(30);
+/// Prometheus' own limit where a scraper names none.
+const SCRAPER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest limit of a scraper that is looked at: a day.
+const MAX_SCRAPER_SECONDS: f64 = 86_400.0;
+/// Name of the header in which Prometheus and vmagent say their limit in seconds.
+const TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
 
 /// What the routes call. All of these may block: they run on threads of their own.
 pub struct Endpoints {
     /// Reads everything now and writes a whole exposition.
     pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
+    /// Makes of a whole exposition one that says that it is so old.
+    pub late: Box<Late>,
     /// What was asked of the agent, and what became of it.
     pub status: Box<dyn Fn() -> Status + Send + Sync>,
     /// The stacks metrics of the enabled probes.
@@ -53,6 +65,7 @@ pub struct Endpoints {
     pub most_requests: usize,
 }
 
+type Late = dyn Fn(Format, Vec<u8>, Duration) -> Vec<u8> + Send + Sync;
 type Profile = dyn Fn(&ProfileRequest) -> Result<Vec<u8>, ProfileError> + Send + Sync;
 
 /// What was asked of the agent, as `/api/v1/probes` lists it.
@@ -83,6 +96,9 @@ pub struct ProbeStatus {
     /// What its overhead budget holds back, and why; empty when nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub throttled: String,
+    /// Whether there is nothing to attach, as its conditions are never true on this kernel; `reason` has them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
     /// Whether a `Probe` object of the cluster asks for it: how it stands is told there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_cluster: bool,
@@ -127,14 +143,18 @@ pub struct ChoiceStatus {
 
 pub(super) struct Shared {
     pub endpoints: Endpoints,
-    pub profiles: Arc<Semaphore>,
+    pub profiles: stacks::Places,
     pub followers: Arc<Semaphore>,
     pub downloads: Arc<Semaphore>,
     scrapes: Option<Arc<Semaphore>>,
-    last: Arc<Mutex<Option<Exposition>>>,
+    /// Held by the one scrape that may run.
+    turn: Arc<Mutex<()>>,
+    last: std::sync::Mutex<Option<Exposition>>,
 }
 
-/// The last answer, for those who were waiting while it was made.
+/// The last complete answer: for the scrapes that were waiting while it was made, and for those that come too late to wait for the
+/// next one.
+#[derive(Clone)]
 struct Exposition {
     started: Instant,
     format: Format,
@@ -144,12 +164,25 @@ struct Exposition {
 
 /// All routes.
 pub fn router(endpoints: Endpoints) -> Router {
-    let profiles = Arc::new(Semaphore::new(stacks::MOST_AT_ONCE));
     let followers = Arc::new(Semaphore::new(events::MOST_FOLLOWERS));
     let downloads = Arc::new(Semaphore::new(captures::MOST_DOWNLOADS));
     let scrapes = (endpoints.most_requests > 0).then(|| Arc::new(Semaphore::new(endpoints.most_requests)));
     let path = endpoints.telemetry_path.clone();
-    let shared = Arc::new(Shared { endpoints, profiles, followers, downloads, scrapes, last: Arc::default() });
+    let shared = Arc::new(Shared {
+        endpoints,
+        profiles: stacks::Places::default(),
+        followers,
+        downloads,
+        scrapes,
+        turn: Arc::default(),
+        last: Default::default(),
+    });
+    let reading = Router::new()
+        .route("/api/v1/probes", get(probes))
+        .route("/api/v1/stacks", get(stacks::list))
+        .route("/api/v1/stacks/{metric}", get(stacks::profile))
+        .route("/api/v1/events", get(events::events))
+        .route_layer(middleware::from_fn_with_state(shared.clone(), guard_reading));
     let router = Router::new().route(&path, get(metrics));
     let router = if path == "/" { router } else { router.route("/", get(landing)) };
     router
@@ -157,10 +190,7 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/-/healthy", get(healthy))
         .route("/readyz", get(ready))
         .route("/-/ready", get(ready))
-        .route("/api/v1/probes", get(probes))
-        .route("/api/v1/stacks", get(stacks::list))
-        .route("/api/v1/stacks/{metric}", get(stacks::profile))
-        .route("/api/v1/events", get(events::events))
+        .merge(reading)
         .merge(captures::routes(shared.clone()))
         .route("/-/reload", post(reload::reload).put(reload::reload))
         .with_state(shared)
@@ -215,14 +245,48 @@ async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respo
         |name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
     let format = negotiate::format(Some(&header(header::ACCEPT)));
     let gzip = negotiate::accepts_gzip(Some(&header(header::ACCEPT_ENCODING)));
-    let response = match tokio::time::timeout(SCRAPE_LIMIT, scrape(shared, arrived, format, gzip)).await {
-        Ok(Ok(body)) => exposition_response(body, format, gzip),
-        Ok(Err(error)) => internal(&error),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "reading the kernel's maps takes too long\n").into_response(),
+    let response = match answer(shared, arrived, patience(&headers), format, gzip).await {
+        Ok(Some((body, gzip))) => exposition_response(body, format, gzip),
+        Ok(None) => (StatusCode::SERVICE_UNAVAILABLE, "reading the kernel's maps takes too long\n").into_response(),
+        Err(error) => internal(&error),
     };
     match place {
         Some(place) => kstrobe_web::hold(response, place),
         None => response,
+    }
+}
+
+/// How long a scraper can wait for a fresh answer: four fifths of its own limit, as the answer has to arrive within it.
+fn patience(headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(TIMEOUT_HEADER).and_then(|value| value.to_str().ok()?.parse::<f64>().ok());
+    let seconds = seconds.filter(|seconds| (0.0..MAX_SCRAPER_SECONDS).contains(seconds));
+    (seconds.map_or(SCRAPER_TIMEOUT, Duration::from_secs_f64) * 4 / 5).min(SCRAPE_LIMIT)
+}
+
+/// A fresh body, or after `patience` the last complete one in this format, and whether it is packed; `None` when there is neither.
+async fn answer(
+    shared: Arc<Shared>,
+    arrived: Instant,
+    patience: Duration,
+    format: Format,
+    gzip: bool,
+) -> Result<Option<(Bytes, bool)>, tokio::task::JoinError> {
+    let fresh = |body| Some((body, gzip));
+    let mut scraping = pin!(scrape(shared.clone(), arrived, format, gzip));
+    if let Ok(body) = tokio::time::timeout(patience, scraping.as_mut()).await {
+        return body.map(fresh);
+    }
+    let last = shared.last().filter(|made| made.format == format);
+    if let Some(made) = last {
+        let old = tokio::task::spawn_blocking(move || {
+            let whole = if made.gzip { unpack(&made.body) } else { made.body.into() };
+            (shared.endpoints.late)(format, whole, made.started.elapsed()).into()
+        });
+        return old.await.map(|body| Some((body, false)));
+    }
+    match tokio::time::timeout(SCRAPE_LIMIT - patience, scraping).await {
+        Ok(body) => body.map(fresh),
+        Err(_) => Ok(None),
     }
 }
 
@@ -246,23 +310,39 @@ async fn scrape(
     gzip: bool,
 ) -> Result<Bytes, tokio::task::JoinError> {
     // The lock goes into the blocking task: a client that hangs up must not let a second scrape begin beside it.
-    let mut last = shared.last.clone().lock_owned().await;
-    if let Some(made) = last.as_ref()
+    let turn = shared.turn.clone().lock_owned().await;
+    if let Some(made) = shared.last()
         && made.started >= arrived
         && (made.format, made.gzip) == (format, gzip)
     {
-        return Ok(made.body.clone());
+        return Ok(made.body);
     }
     tokio::task::spawn_blocking(move || {
+        let _turn = turn;
         let started = Instant::now();
-        // An answer of many megabytes is not kept beside the next one.
-        *last = None;
         let text = (shared.endpoints.scrape)(format);
         let body = Bytes::from(if gzip { compress(&text) } else { text });
-        *last = Some(Exposition { started, format, gzip, body: body.clone() });
+        shared.keep(Exposition { started, format, gzip, body: body.clone() });
         body
     })
     .await
+}
+
+impl Shared {
+    fn last(&self) -> Option<Exposition> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn keep(&self, made: Exposition) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+    }
+}
+
+/// What [`compress`] packed.
+fn unpack(packed: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(packed.len() * 16);
+    GzDecoder::new(packed).read_to_end(&mut text).expect("it was packed here");
+    text
 }
 
 /// The fastest level: expositions repeat themselves so much that it already takes off more than nine tenths.

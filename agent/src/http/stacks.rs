@@ -8,11 +8,43 @@ use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Longest profile. Who wants more asks again, and loses nothing: the sums go on.
-pub const MOST_SECONDS: u64 = 600;
-/// Profiles made at once: each holds the symbols of the kernel and of many files.
-pub(super) const MOST_AT_ONCE: usize = 2;
+/// Longest profile.
+pub const MAX_SECONDS: u64 = 600;
+/// Profiles taken at once. Each has a thread that sleeps and sums in memory; names are found for one after another.
+const MAX_AT_ONCE: usize = 16;
+/// Those of them that last longer than [`LONG_SECONDS`]: the others' places are free again soon.
+const MAX_LONG: usize = 4;
+const LONG_SECONDS: u64 = 60;
+/// When to ask again, by `Retry-After`.
+const RETRY_SECONDS: u16 = 10;
+
+/// Places for profiles that are being taken.
+pub(super) struct Places {
+    all: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        let semaphore = |places| Arc::new(Semaphore::new(places));
+        Places { all: semaphore(MAX_AT_ONCE), long: semaphore(MAX_LONG) }
+    }
+}
+
+impl Places {
+    /// What a profile holds while it is being taken, or why it has to wait.
+    fn take(&self, seconds: u64) -> Result<Vec<OwnedSemaphorePermit>, String> {
+        let take = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
+        let any = take(&self.all).ok_or_else(|| format!("{MAX_AT_ONCE} profiles are being taken already"))?;
+        if seconds <= LONG_SECONDS {
+            return Ok(vec![any]);
+        }
+        let why = || format!("{MAX_LONG} profiles of more than {LONG_SECONDS} seconds are being taken already");
+        Ok(vec![any, take(&self.long).ok_or_else(why)?])
+    }
+}
 
 /// A stacks metric, as `/api/v1/stacks` lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -79,15 +111,18 @@ pub(super) async fn profile(
         Ok(options) => options,
         Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
     };
-    let Ok(turn) = shared.profiles.clone().try_acquire_owned() else {
-        let message = format!("{MOST_AT_ONCE} profiles are being made already: ask again later\n");
-        return (StatusCode::TOO_MANY_REQUESTS, message).into_response();
+    let places = match shared.profiles.take(seconds) {
+        Ok(places) => places,
+        Err(reason) => {
+            let again = [(header::RETRY_AFTER, HeaderValue::from(RETRY_SECONDS))];
+            return (StatusCode::TOO_MANY_REQUESTS, again, format!("{reason}: ask again later\n")).into_response();
+        }
     };
     // Dropped with this future when the client hangs up.
     let waiting = Waiting(Arc::default());
     let request = ProfileRequest { metric: metric.clone(), seconds, format, cancelled: waiting.0.clone() };
     let made = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
+        let _places = places;
         (shared.endpoints.profile)(&request)
     });
     match made.await {
@@ -122,9 +157,9 @@ fn options(query: &str) -> Result<(Format, u64), String> {
                 format = Format::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
             }
             "seconds" => {
-                let number = value.parse().ok().filter(|seconds| *seconds <= MOST_SECONDS);
+                let number = value.parse().ok().filter(|seconds| *seconds <= MAX_SECONDS);
                 seconds = number.ok_or_else(|| {
-                    format!("seconds={value}: it is a whole number up to {MOST_SECONDS}, or 0 for all since the start")
+                    format!("seconds={value}: it is a whole number up to {MAX_SECONDS}, or 0 for all since the start")
                 })?;
             }
             _ => return Err(format!("there is no option `{key}`: they are format and seconds")),

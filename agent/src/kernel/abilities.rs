@@ -4,7 +4,7 @@
 use crate::kernel::function_hooks;
 use crate::kernel::functions;
 use crate::kernel::mmap::Values;
-use crate::kernel::privileges::{Capabilities, lift_locked};
+use crate::kernel::privileges::{Capabilities, forbidding, lift_locked};
 use crate::kernel::sys::map::ENOTSUPP;
 use crate::kernel::sys::map::{MMAPABLE, NO_PREALLOC, kind as map_kind};
 use crate::kernel::sys::prog::{
@@ -20,22 +20,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// An instruction: opcode, destination, source, offset, immediate.
-const fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
+pub(super) const fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
     op as u64 | (dst as u64) << 8 | (src as u64) << 12 | (off as u16 as u64) << 16 | (imm as u32 as u64) << 32
 }
 /// `r[dst] = imm`
-const fn mov(dst: u8, imm: i32) -> u64 {
+pub(super) const fn mov(dst: u8, imm: i32) -> u64 {
     insn(0xb7, dst, 0, 0, imm)
 }
 /// `r[dst] = r[src]`
-const fn copy(dst: u8, src: u8) -> u64 {
+pub(super) const fn copy(dst: u8, src: u8) -> u64 {
     insn(0xbf, dst, src, 0, 0)
 }
 /// `call helper`
-const fn call(helper: i32) -> u64 {
+pub(super) const fn call(helper: i32) -> u64 {
     insn(0x85, 0, 0, 0, helper)
 }
-const EXIT: u64 = insn(0x95, 0, 0, 0, 0);
+/// `exit`
+pub(super) const EXIT: u64 = insn(0x95, 0, 0, 0, 0);
 const EMPTY: [u64; 2] = [mov(0, 0), EXIT];
 
 const PROBE_READ_KERNEL: i32 = 113;
@@ -54,8 +55,13 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         Err(_) => tp_btf.clone(),
     };
     let (uprobe, uprobe_multi) = uprobe::try_both();
+    let fentry = match btf {
+        Ok(btf) => ability(try_fentry(btf, tp_btf.yes(), has_function_tracer(tracefs))),
+        Err(reason) => Ability::No(reason.into()),
+    };
     Abilities {
         tp_btf,
+        fentry,
         uprobe,
         uprobe_multi,
         raw_tp: ability(load_raw_tp(&EMPTY)),
@@ -68,10 +74,6 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         probe_read_kernel: ability(load_raw_tp(&probe_read_kernel())),
         current_task_btf: ability(try_current_task_btf()),
         rdonly_cast,
-        fentry: match btf {
-            Ok(btf) => ability(try_fentry(btf)),
-            Err(reason) => Ability::No(reason.into()),
-        },
         kprobe: ability(try_kprobe(cpu)),
         kprobe_multi: ability(try_kprobe_multi()),
         module_btf: ability(try_module_btf()),
@@ -144,19 +146,46 @@ fn try_perf_event(cpu: u32) -> Ability {
 /// the second twice.
 const HARMLESS: [&str; 2] = ["bpf_fentry_test1", "kernel_power_off"];
 
-/// Loading alone does not tell: kernels without ftrace load such programs and then cannot attach them.
-fn try_fentry(btf: &Btf) -> Result<(), String> {
+/// Loading alone does not tell: kernels without ftrace load such programs and then cannot attach them. `others_load`: programs at
+/// tracepoints by BTF do, which take the same rights.
+fn try_fentry(btf: &Btf, others_load: bool, tracer: Option<bool>) -> Result<(), String> {
     let id = HARMLESS.iter().find_map(|name| btf.find(name, Kind::Func));
     let id = id.ok_or("the kernel's BTF describes no functions (bpf_fentry_test1 is missing)")?;
-    let prog = load_program(prog_kind::TRACING, (ATTACH_TRACE_FENTRY, id), &EMPTY)?;
+    let (attach_type, attach_btf_id) = (ATTACH_TRACE_FENTRY, id);
+    let spec = ProgSpec { kind: prog_kind::TRACING, attach_type, attach_btf_id, insns: &EMPTY, ..ProgSpec::default() };
+    let prog = prog::load(&ProgSpec { name: "kstrobe_try", ..spec }).map_err(|refused| {
+        match refused.error.raw_os_error() {
+            // Rights, lockdown and filters of system calls make no difference between these two.
+            Some(libc::EPERM | libc::EACCES) if others_load && refused.log.trim().is_empty() => {
+                format!(
+                    "this kernel has none: it takes programs at tracepoints by BTF and refuses those at functions ({})",
+                    refused.error
+                )
+            }
+            _ => refusal(&refused),
+        }
+    })?;
     link::attach_tracing(prog.as_fd()).map(drop).map_err(|error| match error.raw_os_error() {
         Some(ENOTSUPP | libc::EOPNOTSUPP | libc::ENOENT | libc::ENODEV | libc::EINVAL | libc::EBUSY) => {
-            format!(
-                "this kernel cannot attach to functions by BTF, as one built without CONFIG_FUNCTION_TRACER ({error})"
-            )
+            without_fentry(tracer, &error)
         }
         _ => explain(&error),
     })
+}
+
+fn without_fentry(tracer: Option<bool>, error: &io::Error) -> String {
+    let lacks = match tracer {
+        Some(true) => "CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
+        Some(false) => "CONFIG_FUNCTION_TRACER",
+        None => "CONFIG_FUNCTION_TRACER or CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
+    };
+    format!("this kernel cannot attach to functions by BTF, as one built without {lacks} ({error})")
+}
+
+/// Whether ftrace traces functions here, where tracefs tells.
+fn has_function_tracer(tracefs: Result<&Tracefs, &str>) -> Option<bool> {
+    let tracers = tracefs.ok()?.read("available_tracers").ok()?;
+    Some(tracers.split_whitespace().any(|tracer| tracer == "function"))
 }
 
 /// Over tasks: there always are some. Not run, as that would walk them all.
@@ -294,13 +323,12 @@ fn try_ringbuf() -> Result<(), String> {
 /// What a person can do about an error of bpf(2).
 pub fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => match Capabilities::effective() {
-            Ok(have) if have.sys_admin || (have.bpf && have.perfmon) => {
-                "the kernel forbids it although CAP_BPF and CAP_PERFMON are there: kernel lockdown, a security module, a \
-                 seccomp profile, or RLIMIT_MEMLOCK on kernels before 5.11"
-                    .into()
+        Some(libc::EPERM | libc::EACCES) => match Capabilities::effective().map(|have| have.missing()) {
+            Ok(None) => {
+                format!("the kernel forbids it although CAP_BPF and CAP_PERFMON are there ({error}): {}", forbidding())
             }
-            _ => "needs CAP_BPF and CAP_PERFMON (or root)".into(),
+            Ok(Some(missing)) => format!("needs {missing} (or root)"),
+            Err(_) => "needs CAP_BPF and CAP_PERFMON (or root)".into(),
         },
         Some(libc::ENOSYS) => "this kernel was built without bpf(2)".into(),
         Some(libc::ENOMEM) => "the kernel has no memory for it".into(),
@@ -308,7 +336,7 @@ pub fn explain(error: &io::Error) -> String {
     }
 }
 
-fn refusal(refused: &Refused) -> String {
+pub(super) fn refusal(refused: &Refused) -> String {
     // "unknown func bpf_x#158", "invalid func ...": the sentence that names the cause comes early, statistics at the end.
     let line = refused.log.lines().find(|line| {
         let line = line.to_ascii_lowercase();
@@ -335,15 +363,24 @@ pub fn perf_refusal(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            format!(
-                "perf_event_open is forbidden: needs CAP_PERFMON, and CAP_SYS_ADMIN where kernel.perf_event_paranoid is \
-                 above 2 (it is {})",
-                level.trim()
-            )
+            perf_forbidden(&Capabilities::effective().unwrap_or_default(), level.trim(), forbidding)
         }
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => format!("this kernel has no such perf event ({error})"),
         _ => format!("perf_event_open: {error}"),
     }
+}
+
+/// What lacks where perf_event_open(2) is forbidden. From a level of 3 on, which distributions add, it is for CAP_SYS_ADMIN alone.
+fn perf_forbidden(have: &Capabilities, level: &str, forbidding: impl FnOnce() -> String) -> String {
+    let needs = match have.sys_admin {
+        true => return format!("perf_event_open is forbidden although CAP_SYS_ADMIN is there: {}", forbidding()),
+        false if level.parse().is_ok_and(|level: i32| level > 2) => {
+            format!("CAP_SYS_ADMIN, as kernel.perf_event_paranoid is {level}")
+        }
+        false if have.perfmon => "CAP_SYS_ADMIN".to_owned(),
+        false => "CAP_PERFMON".to_owned(),
+    };
+    format!("perf_event_open is forbidden: needs {needs}")
 }
 
 /// One ability for a person: what it is, and what it costs not to have it.
@@ -408,7 +445,30 @@ mod tests {
         assert_eq!(refused(libc::EINVAL, ""), "this kernel does not know this kind of program or map (EINVAL)");
         assert_eq!(refused(libc::ENOSYS, ""), "this kernel was built without bpf(2)");
         assert!(refused(libc::EPERM, "").contains("CAP_BPF and CAP_PERFMON"));
-        assert!(perf_refusal(&io::Error::from_raw_os_error(libc::EACCES)).contains("perf_event_paranoid"));
+    }
+
+    #[test]
+    fn what_perf_needs_is_named_alone() {
+        let reason = |have: Capabilities, level| perf_forbidden(&have, level, || "why".into());
+        let none = Capabilities::default();
+        let perfmon = Capabilities { perfmon: true, ..none };
+        let root = Capabilities { sys_admin: true, ..perfmon };
+        assert_eq!(reason(none, "2"), "perf_event_open is forbidden: needs CAP_PERFMON");
+        let admin = "perf_event_open is forbidden: needs CAP_SYS_ADMIN, as kernel.perf_event_paranoid is 3";
+        assert_eq!((reason(none, "3"), reason(perfmon, "3")), (admin.to_owned(), admin.to_owned()));
+        assert_eq!(reason(root, "3"), "perf_event_open is forbidden although CAP_SYS_ADMIN is there: why");
+    }
+
+    #[test]
+    fn a_kernel_that_lacks_fentry_says_what_it_was_built_without() {
+        let reason = |tracer| without_fentry(tracer, &io::Error::from_raw_os_error(ENOTSUPP));
+        assert!(
+            reason(Some(true)).contains("without CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS ("),
+            "{}",
+            reason(Some(true))
+        );
+        assert!(reason(Some(false)).contains("without CONFIG_FUNCTION_TRACER ("), "{}", reason(Some(false)));
+        assert!(reason(None).contains(" or "), "{}", reason(None));
     }
 
     #[test]

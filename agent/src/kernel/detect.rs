@@ -3,6 +3,7 @@
 use crate::kernel::abilities;
 use crate::kernel::formats;
 use crate::kernel::functions;
+use crate::kernel::sampling;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ebpf::target::{Ability, Arch, Btf, Syscall, Target};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,8 @@ pub struct Wanted {
     pub syscalls: BTreeSet<String>,
     /// Kernel functions and patterns of them, as `name` or `module:name`.
     pub functions: BTreeSet<String>,
+    /// Hardware events that are counted, by perf's names.
+    pub counters: BTreeSet<String>,
     /// BTF to use in place of the kernel's own.
     pub btf: Option<PathBuf>,
 }
@@ -29,11 +32,9 @@ pub struct Wanted {
 pub fn detect(wanted: &Wanted) -> Target {
     let btf = read_btf(wanted.btf.as_deref());
     let tracefs = Tracefs::open().map_err(|error| error.to_string());
-    let abilities = abilities::probe(
-        btf.as_ref().map_err(String::as_str),
-        tracefs.as_ref().map_err(String::as_str),
-        first_online_cpu(),
-    );
+    let cpu = first_online_cpu();
+    let abilities =
+        abilities::probe(btf.as_ref().map_err(String::as_str), tracefs.as_ref().map_err(String::as_str), cpu);
     let (btf, tracefs) = (btf.ok(), tracefs.ok());
     let functions = functions::find(&wanted.functions, tracefs.as_ref());
     let modules = functions::module_types(&functions, btf.as_ref());
@@ -49,6 +50,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         abilities,
         functions,
         modules,
+        counters: wanted.counters.iter().map(|name| (name.clone(), sampling::hardware(name, cpu))).collect(),
         usdts: BTreeMap::new(),
         polls: BTreeMap::new(),
     }

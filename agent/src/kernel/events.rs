@@ -48,6 +48,12 @@ impl Buffers {
         }
     }
 
+    /// Takes a ring buffer that the agent made itself.
+    pub(super) fn of_ring(map: OwnedFd) -> Result<Buffers, String> {
+        let data = MapData::from_fd(map).map_err(|error| chain(&error))?;
+        Buffers::open(Map::RingBuf(data), 0)
+    }
+
     /// What to [`wait`] for.
     pub fn ready(&self) -> &[Arc<OwnedFd>] {
         &self.ready

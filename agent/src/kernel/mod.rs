@@ -11,6 +11,7 @@ pub mod events;
 pub mod formats;
 pub mod function_hooks;
 pub mod functions;
+pub mod groups;
 pub mod instance;
 pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]

@@ -30,6 +30,25 @@ impl Capabilities {
         parse_capabilities(&read_to_string("/proc/self/status")?)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no CapEff"))
     }
+
+    /// Those of CAP_BPF and CAP_PERFMON that are missing: without either the kernel loads no program of a probe. Before
+    /// Linux 5.8 there is neither, and CAP_SYS_ADMIN stands for both.
+    pub fn missing_for_programs(self) -> Vec<&'static str> {
+        let needed = [("CAP_BPF", self.bpf), ("CAP_PERFMON", self.perfmon)];
+        needed.into_iter().filter(|(_, held)| !held && !self.sys_admin).map(|(name, _)| name).collect()
+    }
+}
+
+impl Capabilities {
+    /// What of CAP_BPF and CAP_PERFMON is not there, for a sentence; `None` when nothing is.
+    pub fn missing(&self) -> Option<&'static str> {
+        match (self.bpf || self.sys_admin, self.perfmon || self.sys_admin) {
+            (true, true) => None,
+            (false, true) => Some("CAP_BPF"),
+            (true, false) => Some("CAP_PERFMON"),
+            (false, false) => Some("CAP_BPF and CAP_PERFMON"),
+        }
+    }
 }
 
 fn parse_capabilities(status: &str) -> Option<Capabilities> {
@@ -56,6 +75,34 @@ pub enum Lockdown {
     Integrity,
     /// The kernel may not be read: programs cannot read its memory.
     Confidentiality,
+}
+
+/// What may forbid what the capabilities of this process allow, as far as it can be seen.
+pub fn forbidding() -> String {
+    let lockdown = parse_lockdown(&read_to_string("/sys/kernel/security/lockdown").unwrap_or_default());
+    let filtered = has_seccomp_filter(&read_to_string("/proc/self/status").unwrap_or_default());
+    what_forbids(lockdown, filtered, counts_locked(&detect::release()))
+}
+
+fn what_forbids(lockdown: Lockdown, filtered: bool, counts_locked: bool) -> String {
+    let causes = [
+        (lockdown == Lockdown::Confidentiality, "the kernel is locked down (`confidentiality`)"),
+        (filtered, "a seccomp filter is in force"),
+        (counts_locked, "this kernel counts maps against RLIMIT_MEMLOCK"),
+    ];
+    let found: Vec<&str> = causes.into_iter().filter(|(holds, _)| *holds).map(|(_, cause)| cause).collect();
+    match found.is_empty() {
+        true => {
+            "neither lockdown nor a seccomp filter is in force: a security module forbids it, or it is not built in"
+                .into()
+        }
+        false => found.join(", "),
+    }
+}
+
+/// `Seccomp: 2` is a filter, 1 the strict mode that no agent could run in.
+fn has_seccomp_filter(status: &str) -> bool {
+    status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() == "2")
 }
 
 /// Which cgroup hierarchies there are.
@@ -164,8 +211,35 @@ mod tests {
         assert_eq!(only(24), Some(Capabilities { sys_resource: true, ..Capabilities::default() }));
         assert_eq!(only(21), Some(Capabilities { sys_admin: true, ..Capabilities::default() }));
         assert_eq!(only(19), Some(Capabilities { sys_ptrace: true, ..Capabilities::default() }));
+        let missing = |bits: &[u32]| {
+            let mask = bits.iter().fold(0, |mask, bit| mask | 1u64 << bit);
+            parse_capabilities(&format!("CapEff:\t{mask:016x}\n")).unwrap().missing_for_programs().join(" ")
+        };
+        assert_eq!([missing(&[]), missing(&[39]), missing(&[38])], ["CAP_BPF CAP_PERFMON", "CAP_PERFMON", "CAP_BPF"]);
+        assert_eq!([missing(&[38, 39]), missing(&[21])], ["", ""]);
         assert_eq!(parse_capabilities("CapEff:\tzz\n"), None);
         assert_eq!(parse_capabilities(""), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_alone() {
+        let missing = |bpf, perfmon, sys_admin| {
+            Capabilities { bpf, perfmon, sys_admin, ..Capabilities::default() }.missing().unwrap_or_default()
+        };
+        assert_eq!(missing(false, false, false), "CAP_BPF and CAP_PERFMON");
+        assert_eq!((missing(true, false, false), missing(false, true, false)), ("CAP_PERFMON", "CAP_BPF"));
+        assert_eq!((missing(true, true, false), missing(false, false, true)), ("", ""));
+    }
+
+    #[test]
+    fn what_forbids_is_what_is_in_force() {
+        assert_eq!(what_forbids(Lockdown::Integrity, true, false), "a seccomp filter is in force");
+        let both = what_forbids(Lockdown::Confidentiality, true, false);
+        assert!(both.contains("locked down") && both.contains("seccomp"), "{both}");
+        let none = what_forbids(Lockdown::None, false, false);
+        assert!(none.starts_with("neither lockdown nor a seccomp filter"), "{none}");
+        assert!(has_seccomp_filter("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"));
+        assert!(!has_seccomp_filter("Seccomp:\t0\nSeccomp_filters:\t2\n"));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Reading and cleaning the maps of one probe, by its layout.
 
+use crate::kernel::groups::{Admission, Groups};
 use crate::kernel::mmap::Values;
 use crate::kernel::sys::{self, KernelMap};
-use kstrobe_ebpf::layout::{Index, Layout, Loss, MapDef, MapId, MapKind, SpanMap, Table};
+use kstrobe_ebpf::layout::{Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table};
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The maps of one probe, with its layout.
@@ -22,6 +24,8 @@ pub struct ProbeMaps {
     forgotten: AtomicU64,
     /// Most states known to be evicted: a count never goes down.
     evicted: AtomicU64,
+    /// Programs that keep the maps of conditions; none before they are asked for, and where the kernel does not take them.
+    admissions: OnceLock<Vec<Admission>>,
 }
 
 /// One table at about one moment.
@@ -59,7 +63,8 @@ impl ProbeMaps {
         let values = layout.tables.iter().map(|table| open(table.values)).collect::<Result<_, _>>()?;
         let losses = layout.losses.as_ref().map(|losses| open(losses.map)).transpose()?;
         let states = layout.state.as_ref().map(|state| open(state.counts)).transpose()?;
-        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten: AtomicU64::new(0), evicted: AtomicU64::new(0) })
+        let (forgotten, evicted, admissions) = Default::default();
+        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten, evicted, admissions })
     }
 
     /// What the bytes in the maps mean.
@@ -101,6 +106,16 @@ impl ProbeMaps {
             .get(table)
             .zip(self.values.get(table))
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("the probe has no table {table}")))
+    }
+
+    /// What was lost for one reason since the start, as far as programs count it.
+    pub fn lost(&self, reason: Loss) -> io::Result<u64> {
+        let (Some(layout), Some(values)) = (&self.layout.losses, &self.losses) else { return Ok(0) };
+        let Some(at) = layout.reasons.iter().position(|known| *known == reason) else { return Ok(0) };
+        let map = self.map(layout.map);
+        values.refresh(map)?;
+        let stride = crate::kernel::mmap::element_words(map);
+        Ok(values.words().chunks_exact(stride).map(|cpu| cpu[at].load(Ordering::Relaxed)).sum())
     }
 
     /// What was lost since the start, summed over CPUs.
@@ -246,17 +261,39 @@ impl ProbeMaps {
         Ok(states + self.sweep_spans(0)?)
     }
 
-    /// Makes the map of a condition hold these cgroups and no others. Says how many found no room.
-    pub fn select(&self, map: MapId, ids: &BTreeSet<u64>) -> io::Result<usize> {
+    /// Has programs keep the maps of conditions for cgroups that are made from now on; once for each probe. Says whether they do; why
+    /// not, the first time.
+    pub fn admit(&self, groups: &Groups) -> Result<bool, String> {
+        let mut failure = None;
+        let all = self.admissions.get_or_init(|| {
+            let one = |s: &SelectedMap| groups.admission(self.map(s.map), s.selector.is_of_pods());
+            let all = self.layout.selected.iter().map(one).collect::<Result<Vec<_>, _>>();
+            all.map_err(|reason| failure = Some(reason)).unwrap_or_default()
+        });
+        failure.map_or(Ok(!all.is_empty()), Err)
+    }
+
+    /// Makes the map of a condition say that these cgroups pass and no others, but for those of which `is_open` says that what it
+    /// holds may be right. Says how many found no room.
+    pub fn select(&self, map: MapId, ids: &BTreeSet<u64>, is_open: impl Fn(u64) -> bool) -> io::Result<usize> {
         let map = self.map(map);
-        let held: BTreeSet<u64> =
-            map.keys()?.into_iter().filter_map(|key| Some(u64::from_ne_bytes(key.try_into().ok()?))).collect();
-        for id in held.difference(ids) {
-            map.delete(&id.to_ne_bytes())?;
+        let mut pass = BTreeSet::new();
+        for (key, says) in map.entries()?.iter() {
+            let (Ok(id), Ok(says)) = (key.try_into().map(u64::from_ne_bytes), says.try_into().map(u32::from_ne_bytes))
+            else {
+                continue;
+            };
+            if ids.contains(&id) {
+                if says == PASSES {
+                    pass.insert(id);
+                }
+            } else if !is_open(id) {
+                map.delete(key)?;
+            }
         }
         let mut refused = 0;
-        for id in ids.difference(&held) {
-            match map.update(&id.to_ne_bytes(), &1u32.to_ne_bytes(), 0) {
+        for id in ids.difference(&pass) {
+            match map.update(&id.to_ne_bytes(), &PASSES.to_ne_bytes(), 0) {
                 Ok(()) => {}
                 Err(error) if error.raw_os_error() == Some(libc::E2BIG) => refused += 1,
                 Err(error) => return Err(error),

@@ -19,17 +19,22 @@ impl ProbeMaps {
         Ok(Some(words.take_while(|address| *address != 0).collect()))
     }
 
-    /// Deletes stacks that no key and no open span refers to, and says how many. `before` runs just before: what else keeps
-    /// ids must have resolved them by its end.
+    /// Deletes stacks that no key and no open span refers to and that are not `recent`, and gives how full the maps are then,
+    /// as a share of one of them. `before` runs just before: what else keeps ids must have resolved them by its end.
     ///
     /// A program that got an id before it was found unused has stored it by the time that keys are read, as all that were
-    /// running have ended in between. One that gets the id of such an old stack in the moments after that keeps an id
-    /// without frames, which is shown as missed, until the same stack comes again.
-    pub fn sweep_stacks(&self, before: impl FnOnce()) -> io::Result<u64> {
-        let mut unused = self.stack_ids()?;
+    /// running have ended in between. One that gets the id of a deleted stack in the moments after that keeps an id
+    /// without frames, which is shown as missed, until the same stack comes again. So stacks that occurred lately stay.
+    pub fn sweep_stacks(&self, recent: &HashSet<u32>, before: impl FnOnce()) -> io::Result<f64> {
+        let all = self.stack_ids()?;
+        let mut unused: HashSet<u32> = all.difference(recent).copied().collect();
         self.forget_used(&mut unused)?;
+        let fullness = |stacks: usize| {
+            let map = self.layout().stacks.as_ref().map(|stacks| self.map(stacks.map));
+            map.map_or(0.0, |map| stacks as f64 / f64::from(map.capacity.max(1)))
+        };
         if unused.is_empty() {
-            return Ok(0);
+            return Ok(fullness(all.len()));
         }
         sys::wait_for_running_programs();
         self.forget_used(&mut unused)?;
@@ -37,9 +42,9 @@ impl ProbeMaps {
         let mut deleted = 0;
         for id in unused {
             let gone = self.stack_map(id).map(|map| map.delete(&in_its_map(id))).transpose()?;
-            deleted += u64::from(gone == Some(true));
+            deleted += usize::from(gone == Some(true));
         }
-        Ok(deleted)
+        Ok(fullness(all.len() - deleted))
     }
 
     /// The ids of all stacks.
@@ -86,10 +91,9 @@ impl ProbeMaps {
     fn forget_used(&self, unused: &mut HashSet<u32>) -> io::Result<()> {
         for table in &self.layout().tables {
             let Some(key) = table.stack_key() else { continue };
-            let offsets: Vec<usize> = key.kernel.iter().chain(&key.user).map(|field| field.offset as usize).collect();
             if let Index::Hash { map, .. } = table.index {
-                for (key, _) in read_index(self.map(map))? {
-                    offsets.iter().filter_map(|at| id_at(&key, *at)).for_each(|id| _ = unused.remove(&id));
+                for (bytes, _) in read_index(self.map(map))? {
+                    key.ids(&bytes).filter_map(|id| id.try_into().ok()).for_each(|id: u32| _ = unused.remove(&id));
                 }
             }
         }

@@ -158,7 +158,9 @@ fn inside(path: &str) -> io::Result<&str> {
 
 fn mount_in_new_namespace() -> io::Result<OwnedFd> {
     use nix::mount::{MsFlags, mount};
-    const PLACE: &str = "/sys/kernel/tracing";
+    // Not tracefs's usual place: mount(2) answers EBUSY where the same file system is the top mount already, as systemd
+    // mounts it on most machines.
+    const PLACE: &str = "/sys/kernel";
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     // Nothing done here may reach the namespaces we came from.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;

@@ -290,15 +290,7 @@ impl TableSeries {
             return None;
         }
         let since = waited.get(key).copied().unwrap_or(now);
-        let over = now.saturating_duration_since(since) >= owners.patience().wait;
-        let mut fields = self.table.key.iter().filter(|field| matches!(field.decoder, Decoder::Cgroup(_)));
-        let missing = fields.any(|field| match (owners.status(id(field, key)), id(field, key)) {
-            (Status::Named(_), _) | (Status::Absent, 0) => false,
-            (Status::Unnamed, _) => true,
-            // Whoever looked since has not found it: it has ended, or is not to be seen from here.
-            (Status::Absent, _) => owners.walked().is_none_or(|walked| walked <= since),
-        });
-        (missing && !over).then_some(since)
+        awaits_names(&self.table, key, owners, since, now).then_some(since)
     }
 
     fn learn_key(&mut self, slot: u32, key: &[u8], names: &mut Names, now: Moment) {
@@ -371,6 +363,19 @@ impl TableSeries {
         };
         Family { about: shape.about.clone(), columns: shape.columns.clone(), series, values }
     }
+}
+
+/// Whether names of a cgroup in a key may still come, when that key was first seen at `since`.
+pub fn awaits_names(table: &Table, key: &[u8], owners: &Owners, since: Instant, now: Instant) -> bool {
+    let over = now.saturating_duration_since(since) >= owners.patience().wait;
+    let mut fields = table.key.iter().filter(|field| matches!(field.decoder, Decoder::Cgroup(_)));
+    let missing = |field: &KeyField| match (owners.status(id(field, key)), id(field, key)) {
+        (Status::Named(_), _) | (Status::Absent, 0) => false,
+        (Status::Unnamed, _) => true,
+        // A walk since then has not found it: it has ended, or is not visible from here.
+        (Status::Absent, _) => owners.walked().is_none_or(|walked| walked <= since),
+    };
+    !over && fields.any(missing)
 }
 
 /// The id of the cgroup in a key.

@@ -1,13 +1,13 @@
-//! Sums by stack as they lie in a table: ids, not addresses. Two readings give what was added between them.
+//! Sums by stack as they lie in a table: by ids of stacks, not by addresses.
 
 use crate::metrics::fold::{self, Column, FoldError, Words};
 use crate::metrics::labels::{Names, OTHER};
 use kstrobe_ebpf::layout::{KeyField, Table};
-use kstrobe_export::snapshot::{Descriptor, Moment};
-use std::collections::HashMap;
+use kstrobe_export::snapshot::Descriptor;
+use std::time::Instant;
 
 /// What a sum belongs to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StackKey {
     /// Names and texts of the metric's labels.
     pub labels: Vec<(String, String)>,
@@ -25,35 +25,24 @@ pub const NO_FRAMES: i32 = -14;
 /// In the sum of everything that found no room (`-ENOMEM`).
 const NOT_KEPT: i32 = -12;
 
-/// Sums by key.
-pub type StackSums = HashMap<StackKey, u64>;
+/// The sums of one cell in these slots.
+pub fn values<W: Words + ?Sized>(table: &Table, cell: usize, words: &W, slots: &[u32]) -> Result<Vec<u64>, FoldError> {
+    let folded = fold::fold(table, words, slots.chunks(1))?;
+    match folded.columns.into_iter().nth(cell) {
+        Some(Column::Counter(values)) => Ok(values),
+        _ => Ok(vec![0; slots.len()]),
+    }
+}
 
-/// Reads the sums of one cell. `index` is the content of the table's index map.
-pub fn read<'k, W: Words + ?Sized>(
+/// What a key of the table's index means for one cell.
+pub fn stack_key(
     table: &Table,
     cell: usize,
     about: &Descriptor,
-    words: &W,
-    index: impl IntoIterator<Item = (&'k [u8], u32)>,
+    key: &[u8],
     names: &mut Names,
-    now: Moment,
-) -> Result<StackSums, FoldError> {
-    let (keys, mut slots): (Vec<&[u8]>, Vec<u32>) =
-        index.into_iter().filter(|(_, s)| Some(*s) != table.overflow).unzip();
-    slots.extend(table.overflow);
-    let folded = fold::fold(table, words, slots.chunks(1))?;
-    let Some(Column::Counter(values)) = folded.columns.get(cell) else { return Ok(StackSums::new()) };
-    let mut sums = StackSums::new();
-    let keys = keys.iter().map(|key| stack_key(table, cell, about, key, names, now));
-    let keys = keys.chain(table.overflow.map(|_| overflow(table, about)));
-    for (key, value) in keys.zip(values).filter(|(_, value)| **value > 0) {
-        let sum = sums.entry(key).or_default();
-        *sum = sum.wrapping_add(*value);
-    }
-    Ok(sums)
-}
-
-fn stack_key(table: &Table, cell: usize, about: &Descriptor, key: &[u8], names: &mut Names, now: Moment) -> StackKey {
+    now: Instant,
+) -> StackKey {
     let bytes = |field: &KeyField| {
         let at = field.offset as usize;
         key.get(at..at + field.ty.bytes() as usize).unwrap_or(&[])
@@ -61,8 +50,7 @@ fn stack_key(table: &Table, cell: usize, about: &Descriptor, key: &[u8], names: 
     let columns = table.cells.get(cell).map_or(&[][..], |cell| &cell.labels);
     let fields = columns.iter().filter_map(|column| table.key.get(*column as usize));
     let labels = about.label_names.iter().zip(fields);
-    let labels =
-        labels.map(|(name, field)| (name.clone(), names.text(&field.decoder, field.ty, bytes(field), now.mono)));
+    let labels = labels.map(|(name, field)| (name.clone(), names.text(&field.decoder, field.ty, bytes(field), now)));
     let labels = labels.collect();
     let word = |field: &KeyField| i32::from_ne_bytes(bytes(field).try_into().unwrap_or_default());
     let Some(stacks) = table.stack_key() else { return StackKey { labels, ..StackKey::default() } };
@@ -74,7 +62,8 @@ fn stack_key(table: &Table, cell: usize, about: &Descriptor, key: &[u8], names: 
     }
 }
 
-fn overflow(table: &Table, about: &Descriptor) -> StackKey {
+/// What the sum of all events that found no slot belongs to.
+pub fn overflow(table: &Table, about: &Descriptor) -> StackKey {
     let stacks = table.stack_key();
     StackKey {
         labels: about.label_names.iter().map(|name| (name.clone(), OTHER.to_owned())).collect(),
@@ -82,16 +71,6 @@ fn overflow(table: &Table, about: &Descriptor) -> StackKey {
         user: stacks.and_then(|s| s.user).map(|_| NOT_KEPT),
         pid: 0,
     }
-}
-
-/// What was added from `before` to `after`. A sum that is smaller than before belongs to a key that went and came again.
-pub fn difference(mut after: StackSums, before: &StackSums) -> StackSums {
-    for (key, value) in &mut after {
-        let was = before.get(key).copied().unwrap_or(0);
-        *value = value.checked_sub(was).unwrap_or(*value);
-    }
-    after.retain(|_, value| *value > 0);
-    after
 }
 
 #[cfg(test)]
@@ -142,43 +121,20 @@ mod tests {
         key
     }
 
-    fn sum(comm: &str, kernel: i32, user: i32, pid: u32, value: u64) -> (StackKey, u64) {
-        let labels = vec![("comm".to_owned(), comm.to_owned())];
-        (StackKey { labels, kernel: Some(kernel), user: Some(user), pid }, value)
-    }
-
-    fn read_words(words: &[u64], index: &[(Vec<u8>, u32)]) -> Vec<(StackKey, u64)> {
-        let index = index.iter().map(|(key, slot)| (key.as_slice(), *slot));
+    #[test]
+    fn keys_are_labels_ids_and_a_process() {
         let mut names = Names::with_interfaces(|_| None);
-        let sums = read(&table(), 0, &about(), words, index, &mut names, Moment::now()).unwrap();
-        let mut sums: Vec<_> = sums.into_iter().collect();
-        sums.sort();
-        sums
+        let labels = |comm: &str| vec![("comm".to_owned(), comm.to_owned())];
+        let found = stack_key(&table(), 0, &about(), &key("app", 5, NO_FRAMES, 70), &mut names, Instant::now());
+        assert_eq!(found, StackKey { labels: labels("app"), kernel: Some(5), user: Some(NO_FRAMES), pid: 70 });
+        let expected = StackKey { labels: labels("other"), kernel: Some(NOT_KEPT), user: Some(NOT_KEPT), pid: 0 };
+        assert_eq!(overflow(&table(), &about()), expected);
     }
 
     #[test]
-    fn sums_over_shards_by_key_and_what_found_no_room() {
-        let index = [(key("app", 5, -14, 70), 1), (key("app", 5, 6, 70), 2), (key("idle", 5, 6, 70), 3)];
-        let found = read_words(&[0, 10, 3, 0, 7, 20, 0, 0], &index);
-        let expected =
-            [sum("app", 5, NO_FRAMES, 70, 30), sum("app", 5, 6, 70, 3), sum("other", NOT_KEPT, NOT_KEPT, 0, 7)];
-        assert_eq!(found, expected, "what has no events yet is absent");
-        assert_eq!(read_words(&[0; 8], &[]), []);
-    }
-
-    #[test]
-    fn memory_of_another_layout_is_refused() {
-        let mut names = Names::with_interfaces(|_| None);
-        let short: &[u64] = &[0; 7];
-        assert!(read(&table(), 0, &about(), short, [], &mut names, Moment::now()).is_err());
-    }
-
-    #[test]
-    fn differences() {
-        let before = StackSums::from([sum("a", 1, 1, 1, 10), sum("b", 1, 1, 1, 10), sum("gone", 1, 1, 1, 10)]);
-        let after = StackSums::from([sum("a", 1, 1, 1, 15), sum("b", 1, 1, 1, 10), sum("c", 1, 1, 1, 2)]);
-        assert_eq!(difference(after, &before), StackSums::from([sum("a", 1, 1, 1, 5), sum("c", 1, 1, 1, 2)]));
-        let again = StackSums::from([sum("a", 1, 1, 1, 4)]);
-        assert_eq!(difference(again.clone(), &before), again, "went and came again");
+    fn values_are_summed_over_shards() {
+        let words: &[u64] = &[7, 10, 3, 0, 0, 20, 0, 0];
+        assert_eq!(values(&table(), 0, words, &[1, 2, 3, 0]).unwrap(), [30, 3, 0, 7]);
+        assert!(values(&table(), 0, &words[1..], &[1]).is_err(), "memory of another layout");
     }
 }

@@ -16,6 +16,8 @@ pub struct Explanation {
     pub summary: String,
     /// What was chosen among several ways.
     pub choices: Vec<Choice>,
+    /// Whether nothing came of it, as its conditions are never true on this kernel.
+    pub idle: bool,
     /// Programs in the kernel; none for a poll.
     pub programs: Vec<Program>,
     /// Its maps.
@@ -120,6 +122,7 @@ pub fn explain(draft: &Draft, artifact: &Artifact, target: &Target) -> Explanati
         probe: outline.name.clone(),
         summary: outline.summary.clone(),
         choices: choices(artifact),
+        idle: artifact.is_idle(),
         programs: artifact.programs.iter().map(program).collect(),
         maps: maps(layout),
         map_bytes: layout.bytes(),
@@ -161,10 +164,13 @@ pub fn here(draft: &Draft, target: &kstrobe_ebpf::Target) -> String {
     let artifact = match draft.compile(target) {
         Ok(artifact) => artifact,
         Err(refusal) => {
-            let first = refusal.diagnostics.first();
+            let first = refusal.errors().next();
             return format!("cannot run: {}", first.map_or("it is wrong", |d| d.message.as_str()));
         }
     };
+    if artifact.is_idle() {
+        return "nothing: never true on this kernel".into();
+    }
     let mut kinds: Vec<&str> = artifact.programs.iter().map(|p| p.attach.kind()).collect();
     kinds.sort_unstable();
     kinds.dedup();

@@ -11,11 +11,12 @@ pub use identity::Identity;
 pub use linked::Linked;
 pub use outline::{Engine, Metric, Outline, PREFIX, Poll, Stacks};
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use kstrobe_config::diag::{Diagnostic, Severity};
+use kstrobe_config::diag::Diagnostic;
 use kstrobe_config::model;
-use kstrobe_ebpf::program::{Binary, Hook, HookKind, Shape};
+use kstrobe_ebpf::program::{Binary, Hook, HookKind, PerfEvent, Sampling, Shape};
 use kstrobe_ebpf::target::btf::ITERATOR;
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
@@ -40,11 +41,16 @@ pub struct Refusal {
 impl Refusal {
     /// The first mistake with its place and hint on one line, and how many more there are.
     pub fn reason(&self) -> String {
-        let first = self.diagnostics.first().map(Diagnostic::one_line).unwrap_or_default();
-        match self.diagnostics.len().saturating_sub(1) {
+        let first = self.errors().next().map(Diagnostic::one_line).unwrap_or_default();
+        match self.errors().count().saturating_sub(1) {
             0 => first,
             more => format!("{first}, and {more} more"),
         }
+    }
+
+    /// What of it stops the probe: warnings do not.
+    pub fn errors(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.diagnostics.iter().filter(|d| d.is_error())
     }
 }
 
@@ -60,7 +66,7 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
     let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
     let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
     let [events, calls, functions] = [&events, &calls, &functions].map(|names| names.iter().map(String::as_str));
-    let texts = drafts.iter().flat_map(|d| program::expressions(&d.program));
+    let texts = drafts.iter().flat_map(|d| d.program.expressions()).map(|text| text.text.as_str());
     let roots = kstrobe_ebpf::target::dump::roots(target, events, calls, functions, texts);
     kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
@@ -110,6 +116,22 @@ impl Draft {
                 _ => None,
             })
             .collect()
+    }
+
+    /// Hooks in programs and libraries, but for alternatives, each with its place in the YAML file.
+    pub fn file_hooks(&self) -> Vec<(&HookKind, &model::Location)> {
+        let in_file = |hook: &&Hook| matches!(hook.kind, HookKind::User { .. } | HookKind::Usdt { .. });
+        let hooks = self.written_hooks().into_iter().filter(in_file);
+        hooks.filter_map(|hook| Some((&hook.kind, &self.places.get(&hook.text.id)?.0))).collect()
+    }
+
+    /// Hardware events that are counted.
+    pub fn counters(&self) -> Vec<String> {
+        let counter = |hook: &HookKind| match hook {
+            HookKind::Sample(Sampling { event: PerfEvent::Hardware(name), .. }) => Some(name.clone()),
+            _ => None,
+        };
+        self.hooks().filter_map(counter).collect()
     }
 
     /// Kernel functions and patterns of them (`name` or `module:name`) that the compiler needs to know about.
@@ -185,12 +207,35 @@ impl Draft {
             Some(program) => kstrobe_ebpf::compile(&program, target),
             None => made,
         };
-        made.map_err(|errors| {
-            let mut diagnostics: Vec<_> =
-                errors.iter().map(|e| report::place(e, &self.places, Severity::Error)).collect();
-            // The compiler's order is that of its input; people read from the top of the file.
-            diagnostics.sort_by_key(|d| d.at.as_ref().map_or(usize::MAX, |at| at.start));
-            Refusal { target: errors.iter().all(|e| e.fault == Fault::Target), diagnostics }
+        made.map_err(|said| {
+            let target = said.iter().filter(|d| d.is_error()).all(|d| d.fault == Fault::Target);
+            Refusal { target, diagnostics: self.placed(&said) }
         })
+    }
+
+    /// What is wrong or doubtful in its expressions and hooks: also of a probe whose keys or names are wrong.
+    pub fn mistakes(&self, target: &Target) -> Vec<Diagnostic> {
+        match kstrobe_ebpf::check(&self.program, target) {
+            Ok(probe) => self.placed(&probe.warnings),
+            Err(mistakes) => self.placed(&mistakes),
+        }
+    }
+
+    /// What is doubtful in a probe that compiles, at its place in the YAML file.
+    pub fn warnings(&self, artifact: &Artifact) -> Vec<Diagnostic> {
+        self.placed(&artifact.warnings)
+    }
+
+    fn placed(&self, said: &[kstrobe_ebpf::Diagnostic]) -> Vec<Diagnostic> {
+        let place = |d| (d, report::place(d, &self.places));
+        let mut placed: Vec<(&kstrobe_ebpf::Diagnostic, Diagnostic)> = said.iter().map(place).collect();
+        // The compiler's order is that of its input; people read from the top of the file.
+        placed.sort_by_key(|(_, d)| d.at.as_ref().map_or(usize::MAX, |at| at.start));
+        // What the kernel lacks for one hook it lacks for all others of this kind.
+        let mut hints = HashSet::new();
+        for (d, placed) in placed.iter_mut().filter(|(d, _)| d.fault == Fault::Target) {
+            placed.hint = d.hint.clone().filter(|hint| hints.insert(hint.clone()));
+        }
+        placed.into_iter().map(|(_, diagnostic)| diagnostic).collect()
     }
 }

@@ -100,6 +100,7 @@ fn written(probe: &model::Probe, texts: &mut Texts) -> Program {
             when: texts.text(&s.when),
             fields: linked::fields(probe).map(|fields| texts.fields(&fields)).unwrap_or_default(),
             max_per_second: s.max_per_second,
+            buffer_bytes: s.buffer_bytes,
         }),
         limits: Limits {
             map_bytes: probe.max_map_bytes,
@@ -125,30 +126,6 @@ pub(super) fn hook_texts(program: &Program) -> Vec<String> {
     }
 }
 
-/// Every expression of a probe.
-pub(super) fn expressions(program: &Program) -> Vec<&str> {
-    let mut texts: Vec<&Text> = program.filters().chain(program.owner.texts()).collect();
-    match &program.shape {
-        Shape::Span(s) => {
-            texts.extend(s.by.iter().chain(&s.by_end).chain(s.save.iter().map(|(_, e)| e)).chain(&s.filter));
-        }
-        Shape::Steps(s) => {
-            texts.extend(&s.by);
-            for step in &s.steps {
-                texts.extend(step.filter.iter().chain(&step.by).chain(step.set.iter().map(|(_, e)| e)));
-            }
-        }
-        Shape::At(_) | Shape::Poll { .. } => {}
-    }
-    if let Some(slow) = &program.slow {
-        texts.extend(std::iter::once(&slow.when).chain(slow.fields.iter().map(|(_, e)| e)));
-    }
-    for m in &program.metrics {
-        texts.extend(m.value.iter().chain(&m.filter).chain(m.labels.iter().map(|l| &l.value)));
-    }
-    texts.into_iter().map(|t| t.text.as_str()).collect()
-}
-
 fn step(step: &model::Step, metrics: &[model::Metric], texts: &mut Texts) -> Step {
     // The configuration's check has found each name among the metrics.
     let index = |name: &model::Spanned<String>| metrics.iter().position(|m| m.name.value == name.value);
@@ -172,6 +149,7 @@ fn shape(shape: &model::Shape, metrics: &[model::Metric], texts: &mut Texts) -> 
             by_end: texts.all(&s.by_end),
             save: texts.pairs(&s.save),
             filter: s.filter.as_ref().map(|f| texts.text(f)),
+            filter_end: s.filter_end.as_ref().map(|f| texts.text(f)),
             keep: if s.keep_first { Keep::First } else { Keep::Last },
             max_open: s.max_open,
         }),
@@ -235,7 +213,10 @@ fn hook(hook: &model::Hook, texts: &mut Texts) -> HookKind {
 
 fn metric(m: &model::Metric, texts: &mut Texts) -> Metric {
     Metric {
-        name: texts.text(&m.name),
+        name: match m.named {
+            true => texts.text(&m.name),
+            false => texts.add("", &m.name.at),
+        },
         kind: match &m.kind {
             model::MetricKind::Counter => MetricKind::Counter,
             model::MetricKind::Gauge => MetricKind::Gauge,

@@ -4,7 +4,8 @@ use kstrobe_config::diag::{Diagnostic, Severity};
 
 use super::program::Places;
 
-pub(super) fn place(error: &kstrobe_ebpf::Diagnostic, places: &Places, severity: Severity) -> Diagnostic {
+pub(super) fn place(error: &kstrobe_ebpf::Diagnostic, places: &Places) -> Diagnostic {
+    let severity = if error.is_error() { Severity::Error } else { Severity::Warning };
     let at = error.at.and_then(|at| {
         let (location, text) = places.get(&at.text)?;
         let (start, end) = (at.span.start as usize, at.span.end as usize);

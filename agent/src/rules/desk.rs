@@ -46,6 +46,8 @@ pub enum Outcome {
     UnknownNode,
     /// The alert is about another node, whose agent cannot be reached.
     Unreachable,
+    /// The alert is about another node, whose agent hears of it.
+    HandedOn,
 }
 
 impl Outcome {
@@ -63,6 +65,7 @@ impl Outcome {
             Outcome::NoRule => "no_rule",
             Outcome::UnknownNode => "unknown_node",
             Outcome::Unreachable => "unreachable",
+            Outcome::HandedOn => "handed_on",
         }
     }
 }
@@ -248,18 +251,14 @@ impl Desk {
         notification.alerts.iter().map(|alert| self.one(&mut state, alert, client)).collect()
     }
 
-    /// Counts an alert that is about another node and does not get there.
-    pub fn lose(&self, alert: &Alert, outcome: &Outcome, reason: &str) {
+    /// Counts an alert that is about another node; a reason is why its agent does not hear of it.
+    pub fn elsewhere(&self, alert: &Alert, outcome: &Outcome, reason: &str) {
         let mut state = self.state();
         let (_, name) = state.rule_of(alert);
-        let result = outcome.name();
-        tracing::warn!(
-            rule = name,
-            alert = alert.name(),
-            result,
-            reason,
-            "an alert about another node gets no capture"
-        );
+        let (result, alert) = (outcome.name(), alert.name());
+        if !reason.is_empty() {
+            tracing::warn!(rule = name, alert, result, reason, "an alert about another node gets no capture");
+        }
         *state.counts.entry((name, result)).or_default() += 1;
     }
 

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A profile of stacks from the outermost call to the innermost, with nanoseconds.
-pub fn profile(stacks: &[(Vec<Arc<str>>, u64)], duration_ns: Option<u64>) -> Resolved {
+pub fn profile(stacks: &[(Vec<Arc<str>>, u64)], node: &str, duration_ns: Option<u64>) -> Resolved {
     let mut profile = Resolved {
-        metric: "time".to_owned(),
+        metric: "time in calls".to_owned(),
+        node: node.to_owned(),
         unit: Unit::Nanoseconds,
         duration_ns: duration_ns.unwrap_or_default(),
         ..Resolved::default()

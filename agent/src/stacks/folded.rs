@@ -69,6 +69,7 @@ pub(super) mod tests {
             |name, pid, frames: &[u32], value| Named { labels: comm(name), pid, frames: frames.to_vec(), value };
         Resolved {
             metric: "offcpu_seconds_stacks".to_owned(),
+            node: "node-7".to_owned(),
             unit: Unit::Nanoseconds,
             period_ns: None,
             start_unix_ns: 1_700_000_000_000_000_000,

@@ -4,6 +4,7 @@
 //! ELF files, through the `blazesym` crate.
 
 pub mod calls;
+pub mod collector;
 pub mod flame;
 pub mod folded;
 pub mod maps;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 pub struct Profile {
     /// Metric name, for titles.
     pub metric: String,
+    /// Where it was taken, for titles; empty when that is not known.
+    pub node: String,
     /// What the values count.
     pub unit: Unit,
     /// What one event of a timer hook stands for, in nanoseconds.
@@ -69,17 +72,19 @@ pub struct Sample {
 }
 
 /// One half of a stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Addresses {
     /// From the leaf (where it happened) to the root; empty when there was nothing on that side.
-    Known(Vec<u64>),
+    Known(Arc<[u64]>),
     /// The kernel could not keep this stack, or it is gone by now: the value is right, the frames are not known.
     Missed,
+    /// Many stacks, each with a small sum, beyond the number that a profile keeps.
+    Small,
 }
 
 impl Default for Addresses {
     fn default() -> Self {
-        Addresses::Known(Vec::new())
+        Addresses::Known(Arc::default())
     }
 }
 
@@ -88,6 +93,8 @@ impl Default for Addresses {
 pub struct Resolved {
     /// Metric name.
     pub metric: String,
+    /// See [`Profile::node`].
+    pub node: String,
     /// What the values count.
     pub unit: Unit,
     /// See [`Profile::period_ns`].
@@ -183,3 +190,5 @@ pub const UNKNOWN: &str = "[unknown]";
 pub const MISSED_KERNEL: &str = "[missed kernel stack]";
 /// Name of the frame that stands for a user stack that was not kept.
 pub const MISSED_USER: &str = "[missed user stack]";
+/// Name of the frame that stands for stacks whose sums were too small to be kept apart.
+pub const SMALL: &str = "[small stacks]";

@@ -4,7 +4,7 @@
 
 use super::maps::Mapping;
 use super::processes::Processes;
-use super::{Addresses, Frame, MISSED_KERNEL, MISSED_USER, Named, Profile, Resolved, UNKNOWN};
+use super::{Addresses, Frame, MISSED_KERNEL, MISSED_USER, Named, Profile, Resolved, SMALL, UNKNOWN};
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use blazesym::{MaybeDefault, Pid};
@@ -62,6 +62,7 @@ pub fn resolve_by(Symbols(symbolizer): &Symbols, profile: Profile, mut processes
     Resolved {
         samples: samples.collect(),
         metric: profile.metric,
+        node: profile.node,
         unit: profile.unit,
         period_ns: profile.period_ns,
         start_unix_ns: profile.start_unix_ns,
@@ -75,8 +76,8 @@ pub fn resolve_by(Symbols(symbolizer): &Symbols, profile: Profile, mut processes
 struct Frames {
     all: Vec<Frame>,
     of: HashMap<(u32, u64), u32>,
-    /// What stands for halves that were not kept: the user's, the kernel's.
-    missed: [Option<u32>; 2],
+    /// Frames without an address, by name.
+    stand_ins: HashMap<&'static str, u32>,
 }
 
 impl Frames {
@@ -93,10 +94,10 @@ impl Frames {
         self.of[&(pid, address)]
     }
 
-    fn missed(&mut self, kernel: bool) -> u32 {
+    /// A frame that stands for frames that are not known.
+    fn stand_in(&mut self, name: &'static str, kernel: bool) -> u32 {
         let all = &mut self.all;
-        *self.missed[usize::from(kernel)].get_or_insert_with(|| {
-            let name = if kernel { MISSED_KERNEL } else { MISSED_USER };
+        *self.stand_ins.entry(name).or_insert_with(|| {
             all.push(Frame { name: name.into(), module: None, address: 0, kernel });
             all.len() as u32 - 1
         })
@@ -115,7 +116,9 @@ fn is_ours(name: &str) -> bool {
 fn push(named: &mut Vec<u32>, frames: &mut Frames, pid: u32, addresses: &Addresses, kernel: bool) {
     match addresses {
         Addresses::Known(addresses) => named.extend(code(addresses).map(|address| frames.get(pid, address))),
-        Addresses::Missed => named.push(frames.missed(kernel)),
+        Addresses::Missed if kernel => named.push(frames.stand_in(MISSED_KERNEL, kernel)),
+        Addresses::Missed => named.push(frames.stand_in(MISSED_USER, kernel)),
+        Addresses::Small => named.push(frames.stand_in(SMALL, kernel)),
     }
 }
 
@@ -264,7 +267,7 @@ mod tests {
     }
 
     fn user(pid: u32, addresses: Vec<u64>) -> Profile {
-        let sample = Sample { pid, user: Addresses::Known(addresses), value: 1, ..Sample::default() };
+        let sample = Sample { pid, user: Addresses::Known(addresses.into()), value: 1, ..Sample::default() };
         Profile { samples: vec![sample], ..Profile::default() }
     }
 
@@ -342,15 +345,17 @@ mod tests {
     #[test]
     fn missed_halves_say_so() {
         // Without frame pointers, walks of user stacks find numbers that are no addresses.
-        let nonsense = Sample { pid: 7, user: Addresses::Known(vec![0, 1, u64::MAX]), value: 1, ..Sample::default() };
+        let nonsense =
+            Sample { pid: 7, user: Addresses::Known([0, 1, u64::MAX].into()), value: 1, ..Sample::default() };
         let missed =
             Sample { pid: 7, kernel: Addresses::Missed, user: Addresses::Missed, value: 2, ..Sample::default() };
-        let profile = Profile { samples: vec![nonsense, missed], ..Profile::default() };
+        let small = Sample { user: Addresses::Small, value: 3, ..Sample::default() };
+        let profile = Profile { samples: vec![nonsense, missed, small], ..Profile::default() };
         let mut resolved = resolve(profile, Processes::default());
         assert_eq!(names(&resolved), [UNKNOWN; 3]);
         resolved.samples.remove(0);
         assert_eq!(names(&resolved), [MISSED_KERNEL, MISSED_USER]);
-        assert_eq!(folded::write(&resolved), "[missed user stack];[missed kernel stack]_[k] 2\n");
+        assert_eq!(folded::write(&resolved), "[missed user stack];[missed kernel stack]_[k] 2\n[small stacks] 3\n");
     }
 
     #[test]
@@ -362,7 +367,7 @@ mod tests {
             u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap()
         };
         let kernel = vec![find("schedule") + 4, find("hrtimer_nanosleep") + 9];
-        let sample = Sample { kernel: Addresses::Known(kernel), value: 1, ..Sample::default() };
+        let sample = Sample { kernel: Addresses::Known(kernel.into()), value: 1, ..Sample::default() };
         let resolved = resolve(Profile { samples: vec![sample], ..Profile::default() }, Processes::default());
         assert_eq!(names(&resolved), ["schedule", "hrtimer_nanosleep"]);
         assert!(resolved.frames.iter().all(|f| f.kernel));

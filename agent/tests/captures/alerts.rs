@@ -1,35 +1,37 @@
 //! Alerts that come to an agent and are about another one's node.
 
 use super::api::{Server, TOKEN};
-use super::world::Folder;
+use super::world::{Folder, until};
 use kstrobe::neighbours::Neighbours;
-use kstrobe_fake_api::FakeApi;
+use kstrobe::objects::{self, Objects};
+use kstrobe_fake_api::{FakeApi, Fault};
 use kstrobe_fleet::route::Me;
-use kstrobe_kube::{Client, Config, Surroundings, Wanted};
+use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 const PATH: &str = "/api/v1/captures/alertmanager";
 
-/// Agents of nodes n1 and n2 on one port of two loopback addresses; the pod of n3 runs, and nobody listens there.
+/// Agents of nodes n1 and n2, of which the second follows `Capture` objects; the pod of n3 has no agent in it.
 struct Two {
     api: FakeApi,
     first: Server,
     second: Server,
+    _runtime: tokio::runtime::Runtime,
     _folder: Folder,
 }
 
 fn pod(node: u8) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "kstrobe", "name": format!("kstrobe-{node}"), "labels": {"app.kubernetes.io/part-of": "kstrobe", "app.kubernetes.io/component": "agent"}},
+        "metadata": {"namespace": "kstrobe", "name": format!("kstrobe-{node}"), "uid": format!("uid-{node}"), "labels": {"app.kubernetes.io/part-of": "kstrobe", "app.kubernetes.io/component": "agent"}},
         "spec": {"nodeName": format!("n{node}"), "containers": []},
         "status": {"phase": "Running", "podIP": format!("127.0.0.{node}")},
     })
 }
 
-fn two() -> Two {
+fn two(objects: bool) -> Two {
     let folder = Folder::new();
     let api = FakeApi::start();
     (1..=3).for_each(|node| _ = api.put(pod(node)));
@@ -45,10 +47,23 @@ fn two() -> Two {
             names: vec![format!("kstrobe-{node}")],
             addresses: vec![format!("127.0.0.{node}")],
         };
-        let neighbours = Arc::new(Neighbours::new(client.clone(), "kstrobe", me, port, false));
+        let neighbours = Arc::new(Neighbours::new(client.clone(), "kstrobe", me, objects));
         Server::on(SocketAddr::from((Ipv4Addr::new(127, 0, 0, node), port)), Some(neighbours))
     };
-    Two { first: server(1), second: server(2), api, _folder: folder }
+    let (first, second) = (server(1), server(2));
+    let desk = second.desk.clone();
+    let followed = Objects {
+        client: client.clone(),
+        namespace: "kstrobe".into(),
+        node: "n2".into(),
+        captures: Box::new(move || desk.clone()),
+        counters: Arc::new(Counters::default()),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    if objects {
+        runtime.spawn(objects::run(followed));
+    }
+    Two { first, second, api, _runtime: runtime, _folder: folder }
 }
 
 fn alert(fingerprint: &str, label: &str, value: &str) -> Value {
@@ -58,9 +73,9 @@ fn alert(fingerprint: &str, label: &str, value: &str) -> Value {
     })
 }
 
-fn post(server: &Server, headers: &str, alerts: &[Value]) -> Vec<Value> {
+fn post(server: &Server, alerts: &[Value]) -> Vec<Value> {
     let body = json!({"version": "4", "status": "firing", "alerts": alerts}).to_string();
-    let answer = server.ask("POST", PATH, &format!("Authorization: Bearer {TOKEN}\r\n{headers}"), body.as_bytes());
+    let answer = server.ask("POST", PATH, &format!("Authorization: Bearer {TOKEN}\r\n"), body.as_bytes());
     assert_eq!(answer.0, 202, "{}", answer.2);
     answer.json()["results"].as_array().unwrap().clone()
 }
@@ -69,51 +84,85 @@ fn captures(server: &Server) -> usize {
     server.desk.as_ref().unwrap().service().list().len()
 }
 
-#[test]
-fn an_alert_is_handed_on_to_the_agent_of_its_node() {
-    let two = two();
-    let other = alert("a", "instance", "127.0.0.2:9100");
-    let unknown = alert("b", "node", "n9");
-    let results = post(&two.first, "", &[unknown.clone(), other.clone(), alert("c", "node", "n3")]);
-    let words = |result: &Value| (result["fingerprint"].clone(), result["result"].clone());
-    assert_eq!(words(&results[0]), (json!("b"), json!("unknown_node")));
-    assert_eq!(words(&results[1]), (json!("a"), json!("started")));
-    assert_eq!(results[1]["node"], "n2");
-    assert_eq!(words(&results[2]), (json!("c"), json!("unreachable")));
-    assert!(results[2]["reason"].as_str().unwrap().contains("`n3`"), "{results:?}");
-    assert_eq!((captures(&two.first), captures(&two.second)), (0, 1));
-    let service = two.second.desk.as_ref().unwrap().service().clone();
-    let capture = service.list().remove(0);
-    assert_eq!(Some(capture.id.as_str()), results[1]["capture_id"].as_str());
-    assert_eq!(capture.trigger.kind, "alertmanager");
-    // Counted where it was lost.
-    let counts = two.first.desk.as_ref().unwrap().counts();
-    let expected = [("by_alert".to_owned(), "unknown_node", 1), ("by_alert".to_owned(), "unreachable", 1)];
-    assert_eq!(counts, expected);
-    // The other one knows it, by whatever way it comes.
-    let again = post(&two.first, "", std::slice::from_ref(&other));
-    assert!(matches!(again[0]["result"].as_str(), Some("duplicate")), "{again:?}");
-    assert_eq!(two.api.count("list pods"), 1, "agents are listed once in a while");
+fn words(result: &Value) -> (Value, Value) {
+    (result["fingerprint"].clone(), result["result"].clone())
+}
+
+fn object(api: &FakeApi, name: &str) -> Option<Value> {
+    api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", name)
 }
 
 #[test]
-fn what_was_handed_on_stays() {
-    let two = two();
-    // Two agents that took one another for the right one would hand it to and fro.
-    let results = post(&two.first, "X-Kstrobe-Forwarded: 1\r\n", &[alert("a", "node", "n2")]);
-    assert_eq!(results[0]["result"], "started");
-    assert_eq!((captures(&two.first), captures(&two.second)), (1, 0));
-    // Nobody is named, or we are: nobody is asked.
-    let own = post(&two.second, "", &[alert("b", "node", "n2"), alert("c", "severity", "page")]);
-    assert_eq!(own[0]["result"], "started");
-    assert_eq!(two.api.count("list pods"), 0);
+fn an_alert_reaches_its_node_by_an_object() {
+    let two = two(true);
+    let other = alert("aA1", "instance", "127.0.0.2:9100");
+    let results = post(&two.first, &[alert("b", "node", "n9"), other.clone(), alert("c", "node", "n3")]);
+    let named: Vec<_> = results.iter().map(words).collect();
+    let expected = [("b", "unknown_node"), ("aA1", "handed_on"), ("c", "handed_on")];
+    assert_eq!(named, expected.map(|(alert, result)| (json!(alert), json!(result))));
+    assert_eq!(
+        (&results[1]["node"], &results[1]["capture"]),
+        (&json!("n2"), &json!("kstrobe/alert-aa1-20261121t123626z"))
+    );
+    let counts = two.first.desk.as_ref().unwrap().counts();
+    let count = |result, count| ("by_alert".to_owned(), result, count);
+    assert_eq!(counts, [count("handed_on", 2), count("unknown_node", 1)]);
+    until("the capture", || captures(&two.second) == 1);
+    assert_eq!(captures(&two.first), 0);
+    let capture = two.second.desk.as_ref().unwrap().service().list().remove(0);
+    let trigger = &capture.trigger;
+    let expected = ("alertmanager", "by_alert", "Capture kstrobe/alert-aa1-20261121t123626z");
+    assert_eq!((trigger.kind.as_str(), trigger.rule.as_str(), trigger.client.as_str()), expected);
+    until("its end", || {
+        let object = object(&two.api, "alert-aa1-20261121t123626z").unwrap();
+        object["status"]["nodes"]["n2"]["id"] == *capture.id && object["status"]["nodes"]["n2"]["state"] == "Done"
+    });
+    // It comes again, to another agent perhaps.
+    assert_eq!(post(&two.first, std::slice::from_ref(&other))[0]["result"], "duplicate");
+    assert_eq!(two.api.count("list pods"), 1, "agents are listed once in a while");
+    let own = post(&two.second, &[alert("d", "node", "n2"), alert("e", "severity", "page")]);
+    assert_eq!(own[0]["result"], "cooldown", "its rule has had a capture, whichever way the alert came");
+    // Of two alerts, and of one of them again.
+    assert_eq!(two.api.count("create captures"), 3, "what is its own needs no object");
+}
+
+#[test]
+fn no_credential_of_an_alert_leaves_its_agent() {
+    let two = two(true);
+    let results = post(&two.first, &[alert("a", "node", "n2")]);
+    assert_eq!(results[0]["result"], "handed_on");
+    let object = object(&two.api, "alert-a-20261121t123626z").unwrap();
+    assert!(!object.to_string().contains(TOKEN), "{object}");
+    assert_eq!(
+        object["spec"]["alert"],
+        json!({"name": "Slow", "rule": "by_alert", "fingerprint": "a", "startsAt": "2026-11-21T12:36:26Z"})
+    );
+    let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "kstrobe-2", "uid": "uid-2"}]);
+    assert_eq!(object["metadata"]["ownerReferences"], owner, "it goes with the pod that has the files");
+    until("the capture", || captures(&two.second) == 1);
+}
+
+#[test]
+fn without_custom_resources_another_node_is_unknown() {
+    let off = two(false);
+    let results = post(&off.first, &[alert("a", "node", "n2")]);
+    assert_eq!(results[0]["result"], "unknown_node");
+    assert!(results[0]["reason"].as_str().unwrap().contains("customResources.enabled"), "{results:?}");
+    let absent = two(true);
+    absent.api.next("create captures", Fault::Text(404, "404 page not found\n"));
+    let results = post(&absent.first, &[alert("a", "node", "n2")]);
+    assert_eq!(results[0]["result"], "unknown_node");
+    absent.api.forbid("create captures");
+    let results = post(&absent.first, &[alert("a", "node", "n2")]);
+    assert_eq!(results[0]["result"], "unreachable");
+    assert!(results[0]["reason"].as_str().unwrap().contains("`n2`"), "{results:?}");
 }
 
 #[test]
 fn without_an_api_server_the_own_node_is_still_served() {
-    let two = two();
+    let two = two(true);
     two.api.set_down(true);
-    let results = post(&two.first, "", &[alert("a", "node", "n2"), alert("b", "node", "n1")]);
+    let results = post(&two.first, &[alert("a", "node", "n2"), alert("b", "node", "n1")]);
     assert_eq!(results[0]["result"], "unreachable");
     assert!(results[0]["reason"].as_str().unwrap().contains("cannot be found out"), "{results:?}");
     assert_eq!(results[1]["result"], "started");

@@ -76,6 +76,7 @@ impl Server {
         let port = listeners[0].local_addr().unwrap().port();
         let endpoints = Endpoints {
             scrape: Box::new(|_| vec![]),
+            late: Box::new(|_, body, _| body),
             status: Box::new(Status::default),
             stacks: Box::new(Vec::new),
             profile: Box::new(|_| Ok(vec![])),
@@ -85,7 +86,7 @@ impl Server {
             },
             neighbours,
             reload: Reload { open: false, ask: Box::new(|| Ok(String::new())) },
-            events: Arc::new(Tail::new(vec![])),
+            events: Arc::new(Tail::new(vec![], 1024)),
             version: "1".into(),
             telemetry_path: "/metrics".into(),
             most_requests: 0,
@@ -161,7 +162,10 @@ fn a_capture_from_start_to_end() {
     assert_eq!((&capture["state"], &capture["records"], &capture["lost"]), (&json!("done"), &json!(7), &json!(2)));
     assert_eq!(capture["request"]["comms"], json!(["mysqld"]));
     assert_eq!((&capture["request"]["duration"], &capture["trigger"]["kind"]), (&json!("5s"), &json!("api")));
-    assert!(capture["trigger"]["client"].as_str().unwrap().starts_with("127.0.0.1:"), "{capture}");
+    assert!(
+        capture["trigger"]["client"].as_str().unwrap().starts_with("the captures' token at 127.0.0.1:"),
+        "{capture}"
+    );
     assert_eq!(capture["files"], json!([{"format": "dat", "bytes": 600_000}]));
 
     let path = format!("/api/v1/captures/{id}/download");

@@ -21,6 +21,11 @@ struct World {
 }
 
 fn world(before: impl FnOnce(&FakeApi)) -> World {
+    world_of(4, before)
+}
+
+/// Of a node that takes so many captures at once.
+fn world_of(max_concurrent: u32, before: impl FnOnce(&FakeApi)) -> World {
     let folder = Folder::new();
     let api = FakeApi::start();
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"disk": "ssd"}}});
@@ -30,13 +35,15 @@ fn world(before: impl FnOnce(&FakeApi)) -> World {
     std::fs::write(&file, api.kubeconfig()).unwrap();
     let wanted = Wanted { kubeconfig: Some(file), ..Wanted::default() };
     let client = Client::new(Config::find(&wanted, &Surroundings::own()).unwrap(), "test").unwrap();
-    let desk = configured::desk(&agent(&folder, "max_concurrent: 4", ""), engine(), |_| true).unwrap().unwrap();
-    let service = desk.service().clone();
+    let desk = configured::desk(&agent(&folder, &format!("max_concurrent: {max_concurrent}"), ""), engine(), |_| true)
+        .unwrap()
+        .unwrap();
+    let captures = desk.clone();
     let objects = Objects {
         client,
         namespace: "kstrobe".into(),
         node: "n1".into(),
-        captures: Box::new(move || Some(service.clone())),
+        captures: Box::new(move || Some(captures.clone())),
         counters: Arc::new(Counters::default()),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -93,7 +100,10 @@ fn an_object_becomes_a_capture_and_tells_what_came_of_it() {
     let capture =
         world.desk.service().list().into_iter().find(|capture| Some(capture.id.as_str()) == mine["id"].as_str());
     let capture = capture.expect("the capture that the object names");
-    assert_eq!((capture.trigger.kind.as_str(), capture.trigger.why.as_str()), ("kubernetes", "Capture mine"));
+    assert_eq!(
+        (capture.trigger.kind.as_str(), capture.trigger.client.as_str()),
+        ("kubernetes", "Capture kstrobe/mine")
+    );
     let wrong = world.says("wrong", "Refused");
     assert!(wrong["message"].as_str().unwrap().contains("did you mean `events`?"), "{wrong}");
     assert_eq!(world.says("fails", "Failed")["message"], "no event `nothing`");
@@ -167,4 +177,81 @@ fn a_capture_ends_with_its_object_and_begins_at_its_time() {
     let capture = world.desk.service().list().remove(0);
     assert_eq!(capture.request["start_at"].as_str().unwrap(), at);
     assert!(capture.started_unix_ms > 0 && UNIX_EPOCH < SystemTime::now());
+}
+
+#[test]
+fn a_second_object_waits_for_its_turn() {
+    let world = world_of(1, |_| {});
+    let slow = object("first", json!({"nodeName": "n1", "capture": {"events": "slow", "duration": "50s"}}));
+    world.api.put(slow.clone());
+    world.says("first", "Running");
+    world.api.put(object("second", json!({"nodeName": "n1", "capture": {"events": "quick"}})));
+    let third = object("third", json!({"nodeName": "n1", "capture": {"events": "quick"}}));
+    world.api.put(third.clone());
+    let queued = world.says("second", "Pending");
+    assert_eq!(queued["message"], "queued: a capture runs already (`captures.max_concurrent`)");
+    world.says("third", "Pending");
+    world.api.remove(&third);
+    let refused = |world: &World| world.desk.service().usage().ended.iter().any(|(_, result, _)| *result == "refused");
+    assert!(!refused(&world), "to wait is not to be refused");
+    world.api.remove(&slow);
+    world.says("second", "Done");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(world.captures(), 2, "what was removed in the queue never begins");
+}
+
+#[test]
+fn conditions_and_events_say_what_became_of_an_object() {
+    let world = world(|api| {
+        _ = api.put(object("fine", json!({"nodeName": "n1", "capture": {"events": "quick"}})));
+        _ = api.put(object("wrong", json!({"nodeName": "n1", "capture": {"evnts": "quick"}})));
+    });
+    let conditions = |name: &str| {
+        let mut found = Value::Null;
+        until("the conditions", || {
+            let object = world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", name).unwrap();
+            found = object["status"]["conditions"].clone();
+            found[0]["status"] == "True"
+        });
+        let words = |at: usize| ["type", "status", "reason"].map(|key| found[at][key].as_str().unwrap().to_owned());
+        (words(0), words(1), found[1]["message"].as_str().unwrap().to_owned())
+    };
+    let (complete, failed, _) = conditions("fine");
+    assert_eq!(complete, ["Complete", "True", "Ended"]);
+    assert_eq!(failed, ["Failed", "False", "NoFailure"]);
+    let (_, failed, message) = conditions("wrong");
+    assert_eq!(failed, ["Failed", "True", "Refused"]);
+    assert!(message.starts_with("n1: ") && message.contains("did you mean `events`?"), "{message}");
+    let events = |of: &str| -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let all = world.api.all("api/v1/events").into_iter();
+        let own = all.filter(|event| event["involvedObject"]["uid"] == format!("uid-{of}"));
+        own.map(|event| (text(&event["type"]), text(&event["reason"]))).collect()
+    };
+    let has = |of: &str, kind: &str, reason: &str| events(of).contains(&(kind.to_owned(), reason.to_owned()));
+    until("the event of its end", || has("fine", "Normal", "Done"));
+    until("the event of its refusal", || has("wrong", "Warning", "Refused"));
+    assert_eq!(events("wrong").len(), 1, "one event a state");
+}
+
+#[test]
+fn the_object_of_an_alert_goes_when_it_has_served() {
+    let world = world(|api| {
+        let aged = |name: &str, minutes: u64, spec: Value, status: Value| {
+            let mut object = object(name, spec);
+            object["metadata"]["creationTimestamp"] = json!(text(now() - Duration::from_secs(60 * minutes)));
+            object["status"] = json!({"nodes": {"n1": status}});
+            object
+        };
+        let of = |node: &str| json!({"nodeName": node, "alert": {"name": "Slow", "fingerprint": "a", "startsAt": "x"}});
+        let refused = json!({"state": "Refused", "message": "the alert gets no capture: cooldown"});
+        api.put(aged("over", 11, of("n1"), refused.clone()));
+        api.put(aged("young", 9, of("n1"), refused.clone()));
+        api.put(aged("elsewhere", 11, of("n2"), refused.clone()));
+        api.put(aged("by-hand", 11, json!({"nodeName": "n1", "capture": {"events": "quick"}}), refused));
+    });
+    let there = |name: &str| world.api.get("apis/kstrobe.dev/v1alpha1/captures", "kstrobe", name).is_some();
+    until("the end of the object", || !there("over"));
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(there("young") && there("elsewhere") && there("by-hand"));
 }

@@ -9,14 +9,25 @@ const PAGES: [&str; 2] = ["docs/language.md", "README.md"];
 
 /// What a probe file gives: probes that compile, and everything that is wrong.
 fn compile(name: &str, text: &str) -> (Vec<Draft>, Vec<Diagnostic>) {
-    let (probes, mut diagnostics) = kstrobe_config::probes(&[fixture::file(name, text)]);
+    let (probes, mut diagnostics) = kstrobe_config::all_probes(&[fixture::file(name, text)]);
+    let target = fixture::target();
     let mut good = Vec::new();
-    for draft in probes.into_iter().map(plan::draft) {
-        match draft.compile(&fixture::target()) {
-            Ok(_) => good.push(draft),
+    for (probe, sound) in probes {
+        let draft = plan::draft(probe);
+        match draft.compile(&target) {
+            _ if !sound => {
+                let mut more = draft.mistakes(&target);
+                more.retain(|new| diagnostics.iter().all(|known| known.at != new.at));
+                diagnostics.append(&mut more);
+            }
+            Ok(artifact) => {
+                diagnostics.extend(draft.warnings(&artifact));
+                good.push(draft);
+            }
             Err(refusal) => diagnostics.extend(refusal.diagnostics),
         }
     }
+    kstrobe_config::in_order(&mut diagnostics);
     (good, diagnostics)
 }
 

@@ -63,7 +63,7 @@ fn outcome(context: &str, text: &str) -> String {
         Shape::Poll { measures, .. } => &measures[0],
         Shape::Steps { .. } => unreachable!("no example has steps"),
     };
-    let label = &measure.labels[0];
+    let label = &measure.as_ref().expect("it has no condition").labels[0];
     // A pointer becomes its address where it is a label; `u64(x)` is the user's own conversion.
     let converted = matches!(lang::parse(text).map(|e| e.kind), Ok(ExprKind::Call(name, _)) if name.name == "u64");
     let expr = match &label.kind {

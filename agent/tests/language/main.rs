@@ -9,5 +9,6 @@ mod expressions;
 mod fences;
 mod fixture;
 mod folds;
+mod never;
 mod shipped;
 mod tables;

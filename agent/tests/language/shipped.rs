@@ -53,6 +53,15 @@ fn all_compile_to_the_same_bytes_each_time() {
 }
 
 #[test]
+fn nothing_about_them_is_doubtful() {
+    let target = target();
+    for draft in shipped() {
+        let warnings = draft.warnings(&compile(&draft, &target));
+        assert!(warnings.is_empty(), "{}:\n{}", name(&draft), kstrobe_config::render(&warnings));
+    }
+}
+
+#[test]
 fn a_recent_kernel_gets_typed_tracepoints_and_task_storage() {
     for draft in shipped() {
         let artifact = compile(&draft, &target());

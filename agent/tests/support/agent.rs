@@ -61,12 +61,24 @@ impl Setup<'_> {
         }
         config += self.config;
         let config = folder.write("kstrobe.yaml", &config);
+        Agent::spawn(folder, &config, self)
+    }
+}
+
+impl Agent {
+    /// Starts the agent as its packages do, with the configuration that they install, but for the address.
+    pub fn shipped() -> Agent {
+        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/kstrobe.yaml");
+        Agent::spawn(Folder::new(), &config, &Setup::default())
+    }
+
+    fn spawn(folder: Folder, config: &Path, setup: &Setup<'_>) -> Agent {
         let log = std::fs::File::create(folder.0.join("log")).unwrap();
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let child = under(self.under)
+        let child = under(setup.under)
             .args(["run", "--web.listen-address", &address.to_string(), "--config"])
             .arg(config)
-            .args(self.arguments)
+            .args(setup.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -83,9 +95,7 @@ impl Setup<'_> {
         });
         agent
     }
-}
 
-impl Agent {
     /// Starts the agent with these of the shipped packs and waits until it can be scraped.
     pub fn start(packs: &[&str]) -> Agent {
         Agent::start_with(packs, &[])
@@ -159,10 +169,15 @@ impl Agent {
     }
 
     /// The same with this signal.
-    pub fn stop_by(mut self, signal: Signal) {
+    pub fn stop_by(self, signal: Signal) {
         self.signal(signal);
+        self.has_stopped();
+    }
+
+    /// It was asked to stop, and does so with success.
+    pub fn has_stopped(mut self) {
         let status = self.wait();
-        assert!(status.success(), "the agent ended with {status} after {signal}");
+        assert!(status.success(), "the agent ended with {status}:\n{}", self.log());
     }
 
     /// Ends it so that it can clean nothing up.

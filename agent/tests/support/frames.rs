@@ -63,6 +63,21 @@ pub extern "C" fn kst_descend(time: &libc::timespec, path: u64) -> i64 {
                "3: bl {inner}", "ldp x29, x30, [sp], #16", "ret", again = sym kst_descend, inner = sym kst_inner_wait);
 }
 
+/// The same that counts down in [`kst_burn_three`].
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub extern "C" fn kst_dig(rounds: u64, path: u64) {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!("push rbp", "mov rbp, rsp", "shr rsi, 1", "jz 3f", "jc 2f", "call {again}", "pop rbp", "ret",
+               "2: call {again}", "pop rbp", "ret", "3: call {inner}", "pop rbp", "ret",
+               again = sym kst_dig, inner = sym kst_burn_three);
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!("stp x29, x30, [sp, #-16]!", "mov x29, sp", "mov x2, x1", "lsr x1, x1, #1", "cbz x1, 3f",
+               "tbnz x2, #0, 2f", "bl {again}", "ldp x29, x30, [sp], #16", "ret",
+               "2: bl {again}", "ldp x29, x30, [sp], #16", "ret",
+               "3: bl {inner}", "ldp x29, x30, [sp], #16", "ret", again = sym kst_dig, inner = sym kst_burn_three);
+}
+
 /// As the kernel takes it.
 pub fn timespec(time: Duration) -> libc::timespec {
     *nix::sys::time::TimeSpec::from(time).as_ref()

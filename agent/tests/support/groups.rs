@@ -15,6 +15,7 @@ use std::time::Duration;
 pub const COMM: &str = "kst-workload";
 const GROUP: &str = "KSTROBE_TEST_GROUP";
 const CALLS: &str = "KSTROBE_TEST_CALLS";
+const COUNT: &str = "KSTROBE_TEST_GROUPS";
 
 /// Where a controller of version 1 is mounted whose groups have names. Where all are version 2's, as long as this lives.
 pub struct Legacy {
@@ -115,11 +116,34 @@ impl Drop for Group {
     }
 }
 
-/// What the process of [`Group::call`] does; nothing in any other.
+/// Runs a process that makes so many groups one after the other, calls in each as [`Group::call`] does, and removes it at once: none
+/// lives much longer than its calls take. `#` in the folder's name is the number of the group.
+pub fn call_briefly(folder: &Path, count: u64, calls: u64) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["calls_in_a_group", "--exact", "--ignored", "--test-threads=1"]);
+    command.env(GROUP, folder).env(CALLS, calls.to_string()).env(COUNT, count.to_string());
+    super::output(&mut command);
+}
+
+/// What the process of [`Group::call`] or [`call_briefly`] does; nothing in any other.
 pub fn calls() {
     let Some(group) = std::env::var_os(GROUP) else { return };
-    std::fs::write(Path::new(&group), "0").unwrap();
-    std::fs::write("/proc/thread-self/comm", COMM).unwrap();
     let calls: u64 = std::env::var(CALLS).unwrap().parse().unwrap();
-    (0..calls).for_each(|_| _ = nix::unistd::getppid());
+    let call = |procs: &Path| {
+        std::fs::write(procs, "0").unwrap_or_else(|error| panic!("{}: {error}", procs.display()));
+        (0..calls).for_each(|_| _ = nix::unistd::getppid());
+    };
+    std::fs::write("/proc/thread-self/comm", COMM).unwrap();
+    let Ok(count) = std::env::var(COUNT) else { return call(Path::new(&group)) };
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+    let home = unified().join(own).join("cgroup.procs");
+    for number in 0..count.parse().unwrap() {
+        let number: u64 = number;
+        let folder = PathBuf::from(group.to_str().unwrap().replace('#', &number.to_string()));
+        std::fs::create_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        call(&folder.join("cgroup.procs"));
+        std::fs::write(&home, "0").unwrap();
+        std::fs::remove_dir(&folder).unwrap();
+    }
 }

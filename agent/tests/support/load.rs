@@ -202,6 +202,16 @@ pub fn receive_timeouts(count: u32) {
 /// Writes to so many pages that were never touched, and returns how many page faults the kernel says this thread took for
 /// it.
 pub fn touch_pages(pages: usize) -> i64 {
+    each_page(pages, |page| *std::hint::black_box(&mut page[0]) = 1)
+}
+
+/// The same where the kernel writes to them: a system call for each.
+pub fn fill_pages(pages: usize) -> i64 {
+    let mut zero = std::fs::File::open("/dev/zero").unwrap();
+    each_page(pages, |page| assert_eq!(zero.read(&mut page[..8]).unwrap(), 8))
+}
+
+fn each_page(pages: usize, touch: impl FnMut(&mut [u8])) -> i64 {
     const PAGE_BYTES: usize = 4096;
     // Above 32 MiB glibc always maps fresh memory; below, it may give out what was touched and freed before.
     const ALWAYS_MAPPED_BYTES: usize = 33 << 20;
@@ -210,6 +220,6 @@ pub fn touch_pages(pages: usize) -> i64 {
     let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
     let before = faults();
     let mut memory = vec![0u8; (pages * PAGE_BYTES).max(ALWAYS_MAPPED_BYTES)];
-    memory.iter_mut().step_by(PAGE_BYTES).take(pages).for_each(|byte| *std::hint::black_box(byte) = 1);
+    memory.chunks_mut(PAGE_BYTES).take(pages).for_each(touch);
     faults() - before
 }

@@ -37,6 +37,12 @@ impl MemoryGroup {
         command.output().unwrap().status
     }
 
+    /// Words before a command that take it into the group.
+    pub fn words(&self) -> [String; 4] {
+        let procs = self.folder.join("cgroup.procs").display().to_string();
+        ["sh".into(), "-c".into(), "echo $$ > \"$0\" && exec \"$@\"".into(), procs]
+    }
+
     /// How many processes the kernel says it has killed in here because the limit was reached.
     pub fn oom_kills(&self) -> u64 {
         let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };

@@ -6,31 +6,20 @@ use crate::fields::{self, Fields, Keys};
 use crate::model::{Agent, Kubernetes, Spanned, Workloads};
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
+use crate::schema;
 use std::net::SocketAddr;
 
-const AGENT: Keys = Keys {
-    of: "the configuration",
-    known: &[
-        "listen",
-        "probes",
-        "kubernetes",
-        "workloads",
-        "limits",
-        "events",
-        "captures",
-        "rules",
-        "exporters",
-        "log",
-    ],
-    later: &[],
-};
-const PROBES: Keys = Keys { of: "`probes`", known: &["enable", "disable", "directory", "override"], later: &[] };
-const LOG: Keys = Keys { of: "`log`", known: &["level", "format"], later: &[] };
-const LIMITS: Keys = Keys { of: "`limits`", known: &["budget_cpu_percent", "native_bucket_limit"], later: &[] };
+const AGENT: Keys = Keys { of: "the configuration", known: &schema::names(&schema::AGENT), later: &[] };
+const PROBES: Keys = Keys { of: "`probes`", known: &schema::names(&schema::PROBES), later: &[] };
+const LOG: Keys = Keys { of: "`log`", known: &schema::names(&schema::LOG), later: &[] };
+const LIMITS: Keys = Keys { of: "`limits`", known: &schema::names(&schema::LIMITS), later: &[] };
 /// As many as OpenTelemetry's SDKs keep: 20 octaves at schema 3.
 pub(crate) const DEFAULT_NATIVE_BUCKETS: usize = 160;
 /// Most buckets of a histogram in the kernel.
 pub(crate) const MAX_NATIVE_BUCKETS: usize = 1024;
+/// Some hundred bytes each.
+pub(crate) const DEFAULT_KEPT_EVENTS: usize = 1024;
+pub(crate) const MAX_KEPT_EVENTS: usize = 65_536;
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 impl Default for Agent {
@@ -45,6 +34,7 @@ impl Default for Agent {
             workloads: Workloads::default(),
             budget_ppm: super::DEFAULT_BUDGET_PPM,
             native_bucket_limit: DEFAULT_NATIVE_BUCKETS,
+            kept_events: DEFAULT_KEPT_EVENTS,
             events: "none".to_owned(),
             captures: None,
             rules: Vec::new(),
@@ -53,6 +43,13 @@ impl Default for Agent {
             log_json: false,
         }
     }
+}
+
+/// Whether a document that should be a probe has keys of the configuration and none of a probe.
+pub(crate) fn is_configuration(node: &Node) -> bool {
+    let Kind::Mapping(entries) = &node.kind else { return false };
+    let any = |keys: &Keys| entries.iter().any(|entry| keys.known.contains(&entry.key.value.as_str()));
+    any(&AGENT) && !any(&super::PROBE)
 }
 
 /// The configuration, with what is absent or wrong at its default.
@@ -93,6 +90,11 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
             && let Some(limit) = fields::integer(node, 0..=MAX_NATIVE_BUCKETS as u64, report)
         {
             agent.native_bucket_limit = limit as usize;
+        }
+        if let Some(node) = fields.get("kept_events")
+            && let Some(limit) = fields::integer(node, 1..=MAX_KEPT_EVENTS as u64, report)
+        {
+            agent.kept_events = limit as usize;
         }
     }
     if let Some(to) = fields.get("events").and_then(|node| fields::text(node, "`stderr`, `none` or a path", report)) {

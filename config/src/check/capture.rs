@@ -9,34 +9,11 @@ use crate::model::{Capture, CaptureEvent, Flight, Location};
 use crate::quantity;
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
+use crate::schema::{self, CLOCKS};
 
-pub(crate) const KEYS: Keys = Keys {
-    of: "a capture",
-    known: &[
-        "tracer",
-        "events",
-        "functions",
-        "not_functions",
-        "graph",
-        "depth",
-        "stacks",
-        "function_stacks",
-        "pids",
-        "comms",
-        "cgroups",
-        "pods",
-        "children",
-        "cpus",
-        "clock",
-        "buffer_kib",
-        "duration",
-        "max_bytes",
-        "flight",
-    ],
-    later: &[],
-};
-const EVENT: Keys = Keys { of: "an event", known: &["event", "filter", "triggers", "exclude"], later: &[] };
-const FLIGHT: Keys = Keys { of: "`flight`", known: &["stop_on", "after"], later: &[] };
+pub(crate) const KEYS: Keys = Keys { of: "a capture", known: &schema::names(&schema::CAPTURE), later: &[] };
+const EVENT: Keys = Keys { of: "an event", known: &schema::names(&schema::EVENT), later: &[] };
+const FLIGHT: Keys = Keys { of: "`flight`", known: &schema::names(&schema::FLIGHT), later: &[] };
 
 /// Names in one list.
 const MAX_ITEMS: usize = 1000;
@@ -54,7 +31,6 @@ const MAX_CPU: u64 = 8191;
 const MIN_DURATION_NS: u64 = 10_000_000;
 pub(crate) const MIN_BYTES: u64 = 4096;
 const MAX_AFTER_NS: u64 = 60_000_000_000;
-const CLOCKS: [&str; 8] = ["local", "global", "counter", "uptime", "perf", "mono", "mono_raw", "boot"];
 
 /// The block. `None` when there is any mistake in it.
 pub(crate) fn capture(node: &Node, at: &Location, report: &mut Report) -> Option<Capture> {

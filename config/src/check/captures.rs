@@ -6,24 +6,10 @@ use crate::fields::{self, Fields, Keys};
 use crate::model::{Capture, Captures, Rule};
 use crate::raw::{Entry, Node};
 use crate::report::Report;
-use crate::{names, quantity, when};
+use crate::{names, quantity, schema, when};
 
-const CAPTURES: Keys = Keys {
-    of: "`captures`",
-    known: &[
-        "dir",
-        "max_total_bytes",
-        "ttl",
-        "max_concurrent",
-        "max_duration",
-        "max_bytes",
-        "token_file",
-        "alertmanager_default",
-    ],
-    later: &[],
-};
-const RULE: Keys =
-    Keys { of: "a rule", known: &["name", "when", "capture", "every", "cooldown", "max_per_hour"], later: &[] };
+const CAPTURES: Keys = Keys { of: "`captures`", known: &schema::names(&schema::CAPTURES), later: &[] };
+const RULE: Keys = Keys { of: "a rule", known: &schema::names(&schema::RULE), later: &[] };
 
 const SECOND_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3600 * SECOND_NS;

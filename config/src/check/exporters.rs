@@ -8,48 +8,18 @@ use crate::model::{Exporter, ExporterTls, Protocol};
 use crate::quantity;
 use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
+use crate::schema;
 
-const EXPORTERS: Keys = Keys { of: "`exporters`", known: &["otlp", "remote_write"], later: &[] };
-const OTLP: Keys = Keys {
-    of: "an OTLP exporter",
-    known: &[
-        "name",
-        "endpoint",
-        "protocol",
-        "temporality",
-        "interval",
-        "timeout",
-        "headers",
-        "headers_file",
-        "compression",
-        "tls",
-        "retry_on_failure",
-        "queue_bytes",
-        "resource",
-        "logs",
-        "traces",
-    ],
-    later: &[],
-};
+const EXPORTERS: Keys = Keys { of: "`exporters`", known: &schema::names(&schema::EXPORTERS), later: &[] };
+const OTLP: Keys = Keys { of: "an OTLP exporter", known: &schema::names(&schema::OTLP), later: &[] };
 const REMOTE_WRITE: Keys = Keys {
     of: "a remote write exporter",
-    known: &[
-        "name",
-        "url",
-        "interval",
-        "remote_timeout",
-        "headers",
-        "headers_file",
-        "tls_config",
-        "queue_config",
-        "queue_bytes",
-        "resource",
-    ],
+    known: &schema::names(&schema::REMOTE_WRITE),
     later: &["authorization", "basic_auth", "sigv4", "oauth2", "write_relabel_configs"],
 };
-const TLS: Keys = Keys { of: "`tls`", known: &["ca_file", "cert_file", "key_file", "server_name"], later: &[] };
-const RETRY: Keys = Keys { of: "`retry_on_failure`", known: &["initial_interval", "max_interval"], later: &[] };
-const QUEUE: Keys = Keys { of: "`queue_config`", known: &["min_backoff", "max_backoff"], later: &[] };
+const TLS: Keys = Keys { of: "`tls`", known: &schema::names(&schema::TLS), later: &[] };
+const RETRY: Keys = Keys { of: "`retry_on_failure`", known: &schema::names(&schema::RETRY), later: &[] };
+const QUEUE: Keys = Keys { of: "`queue_config`", known: &schema::names(&schema::QUEUE), later: &[] };
 
 /// Headers that exporters set themselves, in small letters. A test of the agent compares them with what `kstrobe-push` sets.
 pub const EXPORTER_HEADERS: &[&str] = &[

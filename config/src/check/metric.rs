@@ -1,6 +1,6 @@
 //! `metrics:`.
 
-use super::{Seen, buckets, expression, expressions, stacks};
+use super::{Families, buckets, expression, expressions, stacks};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{Metric, MetricKind, Spanned};
@@ -68,19 +68,24 @@ impl Unit {
     }
 }
 
-/// All metrics of a probe; those that are wrong are reported and left out.
-pub(super) fn metrics(node: &Node, seen: &mut Seen, report: &mut Report) -> Vec<Metric> {
+/// All metrics of a probe; with what is right of those that are wrong.
+pub(super) fn metrics(node: &Node, report: &mut Report) -> Vec<Metric> {
     let Some(entries) = fields::mapping(node, "`metrics`", report) else { return Vec::new() };
     if entries.is_empty() {
         report.push(Diagnostic::error(&node.at, "a probe needs at least one metric"));
     }
-    entries.iter().filter_map(|entry| metric(entry, seen, report)).collect()
+    let mut families = Families::default();
+    entries.iter().filter_map(|entry| metric(entry, &mut families, report)).collect()
 }
 
-fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric> {
+fn metric(entry: &Entry, families: &mut Families, report: &mut Report) -> Option<Metric> {
     let before = report.errors();
     let name = &entry.key;
-    seen.metric(name, report);
+    if report.accept(&name.at, &name.value, names::no_own_metric(&name.value)).is_some()
+        && let Err(twice) = families.take(name)
+    {
+        report.push(twice);
+    }
     let fields = Fields::read(&entry.value, &name.at, &KEYS, report)?;
     let kind_name = fields
         .need("type", "a metric", report)
@@ -89,9 +94,13 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
         report.accept(&name.at, &name.value, names::metric(&name.value, kind == "counter"));
     }
     let unit = unit(name, fields.get("unit"), report);
+    let named = report.errors() == before;
     let kind = kind_name.zip(unit.as_ref()).and_then(|(kind, unit)| self::kind(kind, unit, &fields, report));
     let value = fields.get("value").and_then(|node| expression(node, report));
-    if fields.get("value").is_none() && kind_name.is_some_and(|k| k != "counter" && k != "stacks") {
+    if fields.get("value").is_none()
+        && !fields.meant("value")
+        && kind_name.is_some_and(|k| k != "counter" && k != "stacks")
+    {
         let diagnostic = Diagnostic::error(&name.at, format!("a {} needs `value`", kind_name.unwrap_or_default()));
         report.push(diagnostic.hint("only a counter and stacks can do without: they count events"));
     }
@@ -104,21 +113,21 @@ fn metric(entry: &Entry, seen: &mut Seen, report: &mut Report) -> Option<Metric>
     let ttl_ns = fields.get("ttl").map_or(Some(DEFAULT_TTL_NS), |node| ttl(node, report));
     let allow_high_cardinality =
         fields.get("allow_high_cardinality").map_or(Some(false), |node| fields::boolean(node, report));
-    let unit = unit?;
-    let metric = Metric {
+    let unit = unit.unwrap_or_else(|| Unit::new(""));
+    Some(Metric {
         name: name.clone(),
+        named: named && kind.is_some(),
         help: help.map(|h| super::one_line(&h.value)),
-        kind: kind?,
+        kind: kind.unwrap_or(MetricKind::Gauge),
         value,
         filter,
         unit: unit.name,
         raw_per_unit: unit.raw_per_unit,
         labels,
-        max_series: max_series? as u32,
-        ttl_ns: ttl_ns?,
-        allow_high_cardinality: allow_high_cardinality?,
-    };
-    (report.errors() == before).then_some(metric)
+        max_series: max_series.unwrap_or(most) as u32,
+        ttl_ns: ttl_ns.unwrap_or(DEFAULT_TTL_NS),
+        allow_high_cardinality: allow_high_cardinality.unwrap_or(false),
+    })
 }
 
 fn kind(name: &str, unit: &Unit, fields: &Fields<'_>, report: &mut Report) -> Option<MetricKind> {

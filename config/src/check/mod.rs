@@ -17,7 +17,9 @@ mod user;
 mod web;
 pub(crate) mod workloads;
 
-pub(crate) use agent::{DEFAULT_NATIVE_BUCKETS, MAX_NATIVE_BUCKETS, agent};
+pub(crate) use agent::{
+    DEFAULT_KEPT_EVENTS, DEFAULT_NATIVE_BUCKETS, MAX_KEPT_EVENTS, MAX_NATIVE_BUCKETS, agent, is_configuration,
+};
 pub(crate) use capture::capture;
 pub(crate) use captures::beyond;
 pub use exporters::EXPORTER_HEADERS;
@@ -31,6 +33,7 @@ use crate::quantity;
 use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 pub(crate) const PROBE: Keys = Keys {
     of: "a probe",
@@ -56,6 +59,7 @@ pub(crate) const PROBE: Keys = Keys {
 pub(crate) const SPAN: Keys =
     Keys { of: "`span`", known: &["start", "end", "by", "save", "where", "keep", "max_entries"], later: &[] };
 pub(crate) const BY: Keys = Keys { of: "`by`", known: &["start", "end"], later: &[] };
+pub(crate) const WHERE: Keys = Keys { of: "`where`", known: &["start", "end"], later: &[] };
 pub(crate) const POLL: Keys = Keys { of: "`poll`", known: &["source", "every"], later: &[] };
 const SHAPES: [&str; 4] = ["at", "span", "steps", "poll"];
 
@@ -75,12 +79,10 @@ pub(crate) const DEFAULT_BUDGET_PPM: u64 = 2 * PPM_PER_PERCENT;
 /// A hundred CPUs.
 const MAX_BUDGET_PPM: u64 = 10_000 * PPM_PER_PERCENT;
 
-/// Names taken so far, over all files.
+/// Names of probes so far, over all files.
 #[derive(Default)]
 pub(crate) struct Seen {
     probes: HashMap<String, Spanned<String>>,
-    /// By metric family.
-    metrics: HashMap<String, Spanned<String>>,
 }
 
 impl Seen {
@@ -92,21 +94,25 @@ impl Seen {
             self.probes.insert(name.value.clone(), name.clone());
         }
     }
+}
 
-    fn metric(&mut self, name: &Spanned<String>, report: &mut Report) {
-        if report.accept(&name.at, &name.value, names::no_own_metric(&name.value)).is_none() {
-            return;
-        }
+/// Metrics by family: one name in OpenMetrics.
+#[derive(Default)]
+pub(crate) struct Families(HashMap<String, Spanned<String>>);
+
+impl Families {
+    /// Takes a name, or says which other metric has it already.
+    pub(crate) fn take(&mut self, name: &Spanned<String>) -> Result<(), Diagnostic> {
         let family = names::family(&name.value);
-        if let Some(first) = self.metrics.get(family) {
-            let message = match first.value == name.value {
-                true => format!("metric `{}` is defined twice", name.value),
-                false => format!("metrics `{}` and `{}` are one family in OpenMetrics", first.value, name.value),
-            };
-            report.push(Diagnostic::error(&name.at, message).hint(first_is(first)));
-        } else {
-            self.metrics.insert(family.to_owned(), name.clone());
-        }
+        let Some(first) = self.0.get(family) else {
+            self.0.insert(family.to_owned(), name.clone());
+            return Ok(());
+        };
+        let message = match first.value == name.value {
+            true => format!("metric `{}` is defined twice", name.value),
+            false => format!("metrics `{}` and `{}` are one family in OpenMetrics", first.value, name.value),
+        };
+        Err(Diagnostic::error(&name.at, message).hint(first_is(first)))
     }
 }
 
@@ -114,8 +120,9 @@ fn first_is(first: &Spanned<String>) -> String {
     format!("the first is in {}, line {}", first.at.file.name, first.at.line)
 }
 
-/// One document. `None` when there is any mistake in it.
-pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Report) -> Option<Probe> {
+/// One document, and whether nothing is wrong with it; as much of it as is right, so that the compiler can say at once what else
+/// is wrong. `None` where not even that can be said.
+pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Report) -> Option<(Probe, bool)> {
     let before = report.errors();
     if let Kind::Sequence(_) = &node.kind {
         let diagnostic = Diagnostic::error(&node.at, "a document is one probe, found a list");
@@ -135,8 +142,8 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let shape = shape(&fields, report);
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let owner = fields.entry("owner").map_or(Some(Owner::Current), |e| owner::owner(e, shape.as_ref(), report));
-    let metrics =
-        fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, seen, report)).unwrap_or_default();
+    let metrics = fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, report));
+    let metrics = metrics.unwrap_or_default();
     if let Some(shape) = &shape {
         metrics.iter().for_each(|metric| stacks::check_shape(metric, shape, report));
         if let Shape::Steps(steps) = shape {
@@ -144,25 +151,28 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         }
     }
     let slow = fields.entry("slow").and_then(|entry| slow::slow(entry, shape.as_ref(), report));
-    let max_map_bytes = fields.get("max_map_bytes").map_or(Some(DEFAULT_MAP_BYTES), |node| map_bytes(node, report));
+    let max_map_bytes = fields
+        .get("max_map_bytes")
+        .map_or(Some(DEFAULT_MAP_BYTES), |node| size(node, MIN_MAP_BYTES..=MAX_MAP_BYTES, report));
     let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
     let engine = fields.get("engine").map_or(Some(Engine::Bpf), |node| engine(node, report));
+    let unnamed = Spanned { value: String::new(), at: fields.at.clone() };
     let probe = Probe {
-        name: name?,
         pack: pack.to_owned(),
-        summary: one_line(&summary?.value),
-        enabled: enabled?,
+        summary: summary.map(|summary| one_line(&summary.value)).unwrap_or_default(),
+        enabled: enabled.unwrap_or(true),
         shape: shape?,
         filter,
         also: None,
-        owner: owner?,
+        owner: owner.unwrap_or_default(),
         metrics,
         slow,
-        max_map_bytes: max_map_bytes?,
+        max_map_bytes: max_map_bytes.unwrap_or(DEFAULT_MAP_BYTES),
         budget_ppm: budget_ppm.flatten(),
-        engine: engine?,
+        engine: engine.unwrap_or(Engine::Bpf),
+        name: name.unwrap_or(unnamed),
     };
-    (report.errors() == before).then_some(probe)
+    Some((probe, report.errors() == before))
 }
 
 fn engine(node: &Node, report: &mut Report) -> Option<Engine> {
@@ -208,21 +218,22 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
     let (by, by_end) = fields.get("by").map(|node| keys_of_ends(node, report)).unwrap_or_default();
     let saved = |name: &str| names::identifier(name, "name of a saved value");
     let save = fields.get("save").map(|node| expressions(node, "`save`", report, saved)).unwrap_or_default();
-    let filter = fields.get("where").and_then(|node| expression(node, report));
+    let (filter, filter_end) = fields.get("where").map(|node| conditions_of_ends(node, report)).unwrap_or_default();
     let keep = fields
         .get("keep")
         .map_or(Some("last"), |node| fields::choice(node, "`last` or `first`", &["last", "first"], &[], report));
     let max_open =
         fields.get("max_entries").map_or(Some(DEFAULT_MAX_OPEN), |node| fields::integer(node, 1..=MAX_ENTRIES, report));
     Some(Span {
-        start: start?,
-        end: end?,
+        start: start.unwrap_or_default(),
+        end: end.unwrap_or_default(),
         by,
         by_end,
         save,
         filter,
-        keep_first: keep? == "first",
-        max_open: max_open? as u32,
+        filter_end,
+        keep_first: keep == Some("first"),
+        max_open: max_open.unwrap_or(DEFAULT_MAX_OPEN) as u32,
     })
 }
 
@@ -231,6 +242,17 @@ fn keys_of_ends(node: &Node, report: &mut Report) -> (Vec<Spanned<String>>, Vec<
     let Kind::Mapping(_) = &node.kind else { return (one_or_more(node, report), Vec::new()) };
     let Some(fields) = Fields::read(node, &node.at, &BY, report) else { return Default::default() };
     let mut of = |key| fields.need(key, "`by`", report).map(|node| one_or_more(node, report)).unwrap_or_default();
+    (of("start"), of("end"))
+}
+
+/// A condition at the start, or one for either end.
+fn conditions_of_ends(node: &Node, report: &mut Report) -> (Option<Spanned<String>>, Option<Spanned<String>>) {
+    let Kind::Mapping(entries) = &node.kind else { return (expression(node, report), None) };
+    let Some(fields) = Fields::read(node, &node.at, &WHERE, report) else { return (None, None) };
+    if entries.is_empty() {
+        report.push(Diagnostic::error(&node.at, "`where` is empty").hint("give it `start`, `end` or both"));
+    }
+    let mut of = |key| fields.get(key).and_then(|node| expression(node, report));
     (of("start"), of("end"))
 }
 
@@ -251,13 +273,15 @@ fn poll(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Shape
     Some(Shape::Poll { source: source?, every_ns: every_ns? })
 }
 
-fn map_bytes(node: &Node, report: &mut Report) -> Option<u64> {
+/// A number of bytes within a range.
+fn size(node: &Node, range: RangeInclusive<u64>, report: &mut Report) -> Option<u64> {
     let bytes = fields::parsed(node, "a size such as `16MiB`", report, |text| {
         let bytes = quantity::size_bytes(text)?;
-        match bytes {
-            MIN_MAP_BYTES..=MAX_MAP_BYTES => Ok(bytes),
-            _ => Err(Problem::new(format!("{text} is out of range")).hint("use 4KiB to 1GiB")),
+        if range.contains(&bytes) {
+            return Ok(bytes);
         }
+        let [least, most] = [range.start(), range.end()].map(|bytes| quantity::show_bytes(*bytes));
+        Err(Problem::new(format!("{text} is out of range")).hint(format!("use {least} to {most}")))
     });
     bytes.map(|b| b.value)
 }
@@ -290,10 +314,13 @@ fn expressions(
     check_name: impl Fn(&str) -> Result<(), Problem>,
 ) -> Vec<(Spanned<String>, Spanned<String>)> {
     let mut pairs = Vec::new();
-    for Entry { key, value } in fields::mapping(node, of, report).unwrap_or_default() {
+    let entries = fields::mapping(node, of, report).unwrap_or_default();
+    for (i, Entry { key, value }) in entries.iter().enumerate() {
         if matches!(value.kind, Kind::Nothing) {
-            let diagnostic = Diagnostic::error(&key.at, format!("`{}` has no value", key.value));
-            report.push(diagnostic.hint("inside `{ }` a comma ends a value: put an expression that has one in quotes"));
+            report.push(fields::rest_of_expression(key));
+            continue;
+        }
+        if entries.get(i + 1).is_some_and(|_| fields::cut_before(entries, i + 1) == Some(i)) {
             continue;
         }
         report.accept(&key.at, &key.value, check_name(&key.value));

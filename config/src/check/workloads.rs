@@ -3,16 +3,17 @@
 use super::metric;
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Kubernetes, Override, PodSource, Spanned, Workloads};
+use crate::model::{Kubernetes, Override, PodSource, Sandboxes, Spanned, Workloads};
 use crate::names::suggestion;
 use crate::raw::{Entry, Node};
 use crate::report::{Problem, Report};
+use crate::schema;
 
-const KUBERNETES: Keys =
-    Keys { of: "`kubernetes`", known: &["source", "node", "kubelet_url", "kubelet_ca", "kubeconfig"], later: &[] };
-const WORKLOADS: Keys = Keys { of: "`workloads`", known: &["walk", "grace", "wait"], later: &[] };
-const OVERRIDE: Keys = Keys { of: "an override", known: &["labels", "where", "max_series"], later: &[] };
+const KUBERNETES: Keys = Keys { of: "`kubernetes`", known: &schema::names(&schema::KUBERNETES), later: &[] };
+const WORKLOADS: Keys = Keys { of: "`workloads`", known: &schema::names(&schema::WORKLOADS), later: &[] };
+const OVERRIDE: Keys = Keys { of: "an override", known: &schema::names(&schema::OVERRIDE), later: &[] };
 const SOURCES: [&str; 4] = ["auto", "api", "kubelet", "none"];
+const SANDBOXES: [&str; 3] = ["pod", "node", "apart"];
 /// By which a metric may be split without its probe being changed.
 const LABELS: [&str; 5] = ["namespace", "pod", "container", "workload", "unit"];
 
@@ -26,7 +27,8 @@ pub(crate) const DEFAULT_WAIT_NS: u64 = 30_000_000_000;
 
 impl Default for Workloads {
     fn default() -> Self {
-        Self { walk_ns: DEFAULT_WALK_NS, grace_ns: DEFAULT_GRACE_NS, wait_ns: DEFAULT_WAIT_NS }
+        let sandboxes = Sandboxes::default();
+        Self { walk_ns: DEFAULT_WALK_NS, grace_ns: DEFAULT_GRACE_NS, wait_ns: DEFAULT_WAIT_NS, sandboxes }
     }
 }
 
@@ -43,6 +45,12 @@ pub(super) fn workloads(entry: &Entry, report: &mut Report) -> Workloads {
             *to = ns;
         }
     }
+    let choice = |node| fields::choice(node, "`pod`, `node` or `apart`", &SANDBOXES, &[], report);
+    workloads.sandboxes = match fields.get("sandboxes").and_then(choice) {
+        Some("node") => Sandboxes::Node,
+        Some("apart") => Sandboxes::Apart,
+        _ => Sandboxes::Pod,
+    };
     workloads
 }
 

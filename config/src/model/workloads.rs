@@ -54,4 +54,18 @@ pub struct Workloads {
     pub grace_ns: u64,
     /// `wait:` nanoseconds that a series waits for the names of its cgroup before it is shown without, default 30s.
     pub wait_ns: u64,
+    /// `sandboxes:` which series have what no container of a pod does, default `pod`.
+    pub sandboxes: Sandboxes,
+}
+
+/// What a pod does outside of its containers: its sandbox (`pause`) and what the runtime does to set it up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sandboxes {
+    /// It is counted with the pod's main container.
+    #[default]
+    Pod,
+    /// It is left out of the pod, and counted with what is in no pod.
+    Node,
+    /// It has series of its own, in which `container` is empty.
+    Apart,
 }

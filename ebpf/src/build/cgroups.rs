@@ -1,9 +1,10 @@
 //! Conditions on the names of cgroups: which maps of ids a probe needs, and the question to one of them.
 
 use super::expr::Exprs;
+use super::measure::lost_in;
 use super::memory::{add_map, measurement_sites};
-use crate::ir::{Arg, Helper, Size, Var};
-use crate::layout::{Layout, MapKind, SelectedMap};
+use crate::ir::{Arg, CmpOp, Cond, Helper, Op, Operand, Size, Space};
+use crate::layout::{Layout, Loss, MapKind, PASSES, SelectedMap, UNDECIDED};
 use crate::typed::{Expr, Kind, Probe, Selector, Shape, StepSite};
 
 /// Most cgroups of a map. A node has some hundred pods and a thousand cgroups; what fits no more is counted by the agent.
@@ -27,7 +28,8 @@ fn filters(probe: &Probe) -> Vec<&Expr> {
     match &probe.shape {
         Shape::At(sites) => all.extend(sites.iter().flat_map(|s| &s.filter)),
         Shape::Span { start, end, .. } => {
-            all.extend(start.iter().flat_map(|s| &s.filter).chain(end.iter().flat_map(|s| &s.filter)));
+            all.extend(start.iter().flat_map(|s| &s.filter));
+            all.extend(end.iter().flat_map(|s| s.before.iter().chain(&s.filter)));
         }
         Shape::Steps { sites, .. } => {
             all.extend(sites.iter().flat_map(StepSite::conditions));
@@ -51,17 +53,23 @@ fn collect<'p>(filter: &'p Expr, into: &mut Vec<&'p Selector>) {
 }
 
 impl Exprs<'_> {
-    /// Where the id's entry lies in the map of the selector; null when it has none.
-    pub(super) fn selected(&mut self, id: &Expr, selector: &Selector) -> Var {
+    /// Whether the map of the selector says that the id passes. That nothing is decided about it yet is counted.
+    pub(super) fn selected(&mut self, id: &Expr, selector: &Selector) -> Cond {
         let memory = self.memory;
+        let says = self.w.imm(0);
+        let passes = Cond { op: CmpOp::Eq, a: says, b: Operand::Imm(PASSES.into()) };
         let Some(selected) = memory.layout.selected.iter().find(|s| s.selector == *selector) else {
-            return self.w.imm(0);
+            return passes;
         };
         let key = self.w.slot(8);
         let value = self.kept(id);
         self.w.store_slot(key, 0, Size::B8, value);
         let found = self.w.call(Helper::MapLookup, vec![Arg::Map(selected.map), Arg::Slot(key, 0)]);
         self.w.release(key);
-        found
+        self.w.when(CmpOp::Ne, found, Operand::Imm(0), |w| {
+            w.assign(says, Op::Load { ptr: found, offset: 0, size: Size::B4, space: Space::Value });
+            w.when(CmpOp::Eq, says, Operand::Imm(UNDECIDED.into()), |w| lost_in(memory, w, Loss::CgroupUndecided));
+        });
+        passes
     }
 }

@@ -62,8 +62,7 @@ impl Exprs<'_> {
                 self.guard(a);
                 self.guard(b);
             }
-            Kind::Const(0) => self.w.push(Stmt::Return),
-            Kind::Const(_) => {}
+            Kind::Const(1) => {}
             _ => {
                 let c = self.condition(cond);
                 self.w.leave_if(invert(c.op), c.a, c.b);
@@ -72,6 +71,11 @@ impl Exprs<'_> {
     }
 
     pub(super) fn either(&mut self, cond: &Expr, then: impl FnOnce(&mut Self), otherwise: impl FnOnce(&mut Self)) {
+        match cond.kind {
+            Kind::Const(0) => return otherwise(self),
+            Kind::Const(_) => return then(self),
+            _ => {}
+        }
         let c = self.condition(cond);
         let then = self.block(then);
         let otherwise = self.block(otherwise);
@@ -115,7 +119,7 @@ impl Exprs<'_> {
                 let differs = self.text_differs(text, literal);
                 Cond { op: CmpOp::Eq, a: differs, b: Operand::Imm(0) }
             }
-            Kind::Selected(id, selector) => Cond { op: CmpOp::Ne, a: self.selected(id, selector), b: Operand::Imm(0) },
+            Kind::Selected(id, selector) => self.selected(id, selector),
             _ => Cond { op: CmpOp::Ne, a: self.var(e), b: Operand::Imm(0) },
         }
     }

@@ -4,10 +4,11 @@
 use super::func::Writer;
 use super::measure::lost_in;
 use super::memory::Memory;
-use super::{Kernel, descriptor};
+use super::{Kernel, Lines, descriptor};
+use crate::diag::Place;
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Var};
 use crate::layout::{Loss, SECOND_STACK_MAP};
-use crate::target::btf;
+use crate::target::btf::{self, Access};
 use crate::typed::{Bitfield, Expr, Kind, Trust, Ty};
 
 /// `BPF_F_USER_STACK`
@@ -32,6 +33,7 @@ pub(super) struct Exprs<'a> {
     pub w: Writer,
     pub kernel: &'a Kernel<'a>,
     pub memory: &'a Memory,
+    pub lines: &'a Lines,
     pub inputs: Inputs<'a>,
 }
 
@@ -49,9 +51,19 @@ impl<'a> Exprs<'a> {
         if let Some(v) = self.w.known(e) {
             return v;
         }
+        self.mark(e);
         let v = self.compute(e);
         self.w.remember(e, v);
         v
+    }
+
+    /// What is written next is of this expression: the verifier blames its line. What the compiler itself adds has no place.
+    pub(super) fn mark(&mut self, e: &Expr) {
+        if e.place != Place::default()
+            && let Some(place) = self.lines.get(&e.place.text)
+        {
+            self.w.mark_if_new(*place);
+        }
     }
 
     pub(super) fn compute(&mut self, e: &Expr) -> Var {
@@ -186,7 +198,7 @@ impl<'a> Exprs<'a> {
     pub(super) fn load(&mut self, ty: Ty, base: &Expr, offset: i32, bitfield: Option<Bitfield>) -> Var {
         let bytes = bitfield.map_or(ty.bytes(), |b| u32::from(b.size));
         let size = Size::of(bytes).unwrap_or(Size::B8);
-        let raw = self.read(base, offset, size);
+        let raw = self.read(base, offset, size, matches!(ty, Ty::Ptr { .. }));
         let Some(Bitfield { shift, width, .. }) = bitfield else { return self.signed(raw, ty) };
         // Shifting the field to the top and back down drops what is around it and extends by the sign in one go.
         let up = self.w.alu(AluOp::Shl, raw, Operand::Imm(64 - i64::from(shift) - i64::from(width)));
@@ -195,8 +207,9 @@ impl<'a> Exprs<'a> {
     }
 
     /// `size` bytes at `base + offset`, zero-extended; 0 when the pointer is null or leads nowhere.
-    pub(super) fn read(&mut self, base: &Expr, offset: i32, size: Size) -> Var {
-        let Some(ptr) = self.direct(base) else {
+    pub(super) fn read(&mut self, base: &Expr, offset: i32, size: Size, pointer: bool) -> Var {
+        let loadable = self.loadable(base, offset, size, pointer);
+        let Some(ptr) = loadable.then(|| self.direct(base)).flatten() else {
             let helper = match base.ty {
                 Ty::Ptr { trust: Trust::User, .. } => Helper::ProbeReadUser,
                 _ => Helper::ProbeReadKernel,
@@ -215,6 +228,16 @@ impl<'a> Exprs<'a> {
             w.assign(out, Op::Load { ptr, offset, size, space: Space::Kernel });
         });
         out
+    }
+
+    /// Whether the verifier finds at this place what is to be read, and not a pointer instead of a number, or a part of something.
+    pub(super) fn loadable(&self, base: &Expr, offset: i32, size: Size, pointer: bool) -> bool {
+        let (Ty::Ptr { to, .. }, Some(btf)) = (base.ty, self.kernel.btf) else { return false };
+        match btf.access(to, offset, size.bytes()) {
+            Access::Scalar => true,
+            Access::Pointer(_) | Access::Address => pointer,
+            Access::Refused => false,
+        }
     }
 
     /// The pointer as one the verifier lets us load through, if it can be had.

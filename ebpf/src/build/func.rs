@@ -13,6 +13,8 @@ pub(super) struct Writer {
     /// Areas that nothing needs any more.
     free: Vec<Slot>,
     open: Vec<Scope>,
+    /// Line and column of what is being written.
+    place: (u32, u32),
 }
 
 /// An open block and the expressions whose values are known in it: an inner block sees those of outer ones, and what it
@@ -30,7 +32,7 @@ struct Scope {
 impl Writer {
     pub(super) fn new() -> Self {
         // Variable 0 is the context.
-        Self { vars: CTX.0 + 1, slots: Vec::new(), free: Vec::new(), open: vec![Scope::default()] }
+        Self { vars: CTX.0 + 1, slots: Vec::new(), free: Vec::new(), open: vec![Scope::default()], place: (1, 1) }
     }
 
     pub(super) fn finish(mut self, name: String, attach: Option<Attach>) -> Func {
@@ -68,6 +70,20 @@ impl Writer {
         {
             scope.slots.swap_remove(i);
             self.free.push(slot);
+        }
+    }
+
+    /// What follows comes from this place.
+    pub(super) fn mark(&mut self, place: (u32, u32)) {
+        self.place = place;
+        let (line, column) = place;
+        self.push(Stmt::Mark { line, column });
+    }
+
+    /// The same, where it is another place than that of what was written last.
+    pub(super) fn mark_if_new(&mut self, place: (u32, u32)) {
+        if self.place != place {
+            self.mark(place);
         }
     }
 

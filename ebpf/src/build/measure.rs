@@ -5,6 +5,7 @@ use super::expr::Exprs;
 use super::func::Writer;
 use super::memory::Memory;
 use super::site::mark;
+use crate::diag::Place;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::{Cell, CellKind, Index, Loss, Table};
 use crate::typed::{Expr, Measure};
@@ -13,21 +14,25 @@ use crate::typed::{Expr, Measure};
 const NO_EXIST: i64 = 1;
 
 /// Writes all measurements of a site.
-pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, measures: &[Option<&Measure>]) {
+pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, measures: &[Option<&Measure>]) {
     for (n, group) in room.memory.groups.iter().enumerate() {
         let Some(first) = measures[group[0]] else { continue };
         let measures: Vec<&Measure> = group.iter().filter_map(|m| measures[*m]).collect();
         match &first.filter {
-            Some(cond) => s.when(cond, |s| table(room, s, n, site, &measures)),
-            None => table(room, s, n, site, &measures),
+            Some(cond) => s.when(cond, |s| table(room, s, n, &measures)),
+            None => table(room, s, n, &measures),
         }
     }
 }
 
 /// `measures` are those of the table's metrics, in its order.
-fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[&Measure]) {
-    let places = &room.marks[site].values;
-    mark(room, &mut s.w, places[room.memory.groups[n][0]]);
+fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measure]) {
+    let written = |(measure, metric): (&&Measure, &usize)| match measure.value.place {
+        place if place == Place::default() => room.probe.metrics[*metric].place,
+        place => place,
+    };
+    let places: Vec<Place> = measures.iter().zip(&room.memory.groups[n]).map(written).collect();
+    mark(room, &mut s.w, places[0]);
     let table = &room.memory.layout.tables[n];
     let atomic = room.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
@@ -37,8 +42,8 @@ fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, site: usize, measures: &[
     let element = element(s, table, slot);
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
-        for (cell, value) in table.cells.iter().zip(&values) {
-            mark(room, &mut s.w, places[cell.metric as usize]);
+        for ((cell, value), place) in table.cells.iter().zip(&values).zip(&places) {
+            mark(room, &mut s.w, *place);
             add(room, &mut s.w, cell, record, *value, atomic);
         }
     });

@@ -94,8 +94,8 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
 
 /// By site, what it measures of each metric.
 pub(super) fn measurement_sites(probe: &Probe) -> Vec<Vec<Option<&Measure>>> {
-    fn all(measures: &[Measure]) -> Vec<Option<&Measure>> {
-        measures.iter().map(Some).collect()
+    fn all(measures: &[Option<Measure>]) -> Vec<Option<&Measure>> {
+        measures.iter().map(Option::as_ref).collect()
     }
     let observed = |s: &'_ StepSite, metric: usize| s.observe.iter().position(|(n, _)| *n as usize == metric);
     match &probe.shape {
@@ -112,7 +112,8 @@ pub(super) fn measurement_sites(probe: &Probe) -> Vec<Vec<Option<&Measure>>> {
 /// Metrics that can share one lookup: same labels and same condition at every site, same limits.
 fn group(probe: &Probe, sites: &[Vec<Option<&Measure>>]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (i, metric) in probe.metrics.iter().enumerate() {
+    let measured = |(i, _): &(usize, _)| sites.iter().any(|site| site[*i].is_some());
+    for (i, metric) in probe.metrics.iter().enumerate().filter(measured) {
         let fits = |other: &usize| {
             let first = &probe.metrics[*other];
             first.max_series == metric.max_series
@@ -314,6 +315,9 @@ fn losses(probe: &Probe, layout: &mut Layout) {
     }
     if layout.state.is_some() {
         reasons.push(Loss::StateEvicted);
+    }
+    if !layout.selected.is_empty() {
+        reasons.push(Loss::CgroupUndecided);
     }
     if !reasons.is_empty() {
         let cpus = layout.cpus;

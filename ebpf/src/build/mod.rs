@@ -19,7 +19,6 @@ mod slow;
 mod span;
 mod stacks;
 mod steps;
-mod strip;
 mod text;
 
 use std::cell::Cell;
@@ -28,7 +27,7 @@ use std::collections::HashMap;
 use crate::buckets::{Scheme, Tables};
 use crate::diag::{Diagnostic, Place, TextId};
 use crate::ir::{Func, Module};
-use crate::layout::CellKind;
+use crate::layout::{CellKind, Layout};
 use crate::target::{Btf, Target, btf};
 use crate::typed::{Probe, Shape};
 
@@ -41,11 +40,13 @@ pub type Lines = HashMap<TextId, (u32, u32)>;
 /// Writes the programs of a checked probe. Also tells whether some read goes through a helper only because the kernel has no
 /// cast that would let it be a plain load.
 pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bool), Vec<Diagnostic>> {
-    let marks = strip::marks(&probe);
-    let probe = strip::probe(probe);
+    if matches!(&probe.shape, Shape::At(sites) if sites.is_empty()) {
+        let layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
+        return Ok((Module { funcs: Vec::new(), rodata: Vec::new(), layout }, false));
+    }
     let memory = memory::plan(&probe, target)?;
     let (rodata, tables) = bucket_tables(&memory);
-    let room = Room { probe: &probe, memory: &memory, lines, marks, tables, kernel: Kernel::of(target) };
+    let room = Room { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
     let funcs = match &probe.shape {
         Shape::At(sites) => site::at(&room, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
@@ -76,8 +77,6 @@ struct Room<'a> {
     probe: &'a Probe,
     memory: &'a memory::Memory,
     lines: &'a Lines,
-    /// By measuring site.
-    marks: Vec<strip::Marks>,
     /// Where the bucket tables of each histogram cell start in rodata, by metric.
     tables: HashMap<u32, Tables>,
     kernel: Kernel<'a>,

@@ -16,36 +16,39 @@ pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnosti
         let mut s = begin(room, site.place);
         select(&mut s, &site.select);
         control::thin(room, &mut s.w);
-        body(room, &mut s, i, site.filter.as_ref(), &site.measures);
+        body(room, &mut s, site.filter.as_ref(), &site.measures);
         slow::send(room, &mut s, site.slow.as_ref());
         funcs.push(s.w.finish(name(room, "at", i, sites.len()), Some(site.attach.clone())));
     }
     Ok(funcs)
 }
 
-pub(super) fn poll(room: &Room<'_>, filter: Option<&Expr>, measures: &[Measure]) -> Result<Vec<Func>, Diagnostic> {
+pub(super) fn poll(
+    room: &Room<'_>,
+    filter: Option<&Expr>,
+    measures: &[Option<Measure>],
+) -> Result<Vec<Func>, Diagnostic> {
     let mut s = begin(room, Place::default());
-    body(room, &mut s, 0, filter, measures);
+    body(room, &mut s, filter, measures);
     Ok(vec![s.w.finish(name(room, "row", 0, 1), None)])
 }
 
-fn body(room: &Room<'_>, s: &mut Exprs<'_>, site: usize, filter: Option<&Expr>, measures: &[Measure]) {
+fn body(room: &Room<'_>, s: &mut Exprs<'_>, filter: Option<&Expr>, measures: &[Option<Measure>]) {
     if let Some(cond) = filter {
-        mark(room, &mut s.w, room.marks[site].filter);
+        mark(room, &mut s.w, cond.place);
         s.guard(cond);
     }
-    measure::measures(room, s, site, &measures.iter().map(Some).collect::<Vec<_>>());
+    measure::measures(room, s, &measures.iter().map(Option::as_ref).collect::<Vec<_>>());
 }
 
 pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {
     let mut w = Writer::new();
     mark(room, &mut w, place);
-    Exprs { w, kernel: &room.kernel, memory: room.memory, inputs: Inputs::default() }
+    Exprs { w, kernel: &room.kernel, memory: room.memory, lines: room.lines, inputs: Inputs::default() }
 }
 
 pub(super) fn mark(room: &Room<'_>, w: &mut Writer, place: Place) {
-    let (line, column) = room.lines.get(&place.text).copied().unwrap_or((1, 1));
-    w.push(Stmt::Mark { line, column });
+    w.mark(room.lines.get(&place.text).copied().unwrap_or((1, 1)));
 }
 
 /// Symbols of BTF have at most this many bytes.

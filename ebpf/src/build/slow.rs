@@ -50,13 +50,16 @@ pub(super) fn plan(probe: &Probe, target: &Target, layout: &mut Layout) -> Optio
     Some(EventMap { map, limit, bytes, buffer_bytes, fields: fields.collect() })
 }
 
-/// Room for what the senders of a buffer may send in two seconds: a reader that is late by less loses nothing. A power of
-/// two; the kernel wants whole pages, and those of some machines have 64 KiB.
+/// As many bytes as the user says, or room for what the senders of a buffer may send in two seconds: a reader that is late by less
+/// loses nothing. A power of two; the kernel wants whole pages, and those of some machines have 64 KiB.
 fn buffer_bytes(slow: &Slow, record: u32, cpus: u32, least: u64) -> u32 {
-    const MOST: u64 = 1 << 20;
+    const MAX_BY_DEFAULT: u64 = 1 << 20;
+    if let Some(bytes) = slow.buffer_bytes {
+        return u64::from(bytes).clamp(least, 1 << 30).next_power_of_two() as u32;
+    }
     // The kernel puts 8 bytes before each record of a ring buffer, and 12 before that of a perf buffer.
     let second = u64::from(slow.max_per_second).saturating_mul(u64::from(record) + 16);
-    second.saturating_mul(2 * u64::from(cpus)).clamp(least, MOST).next_power_of_two() as u32
+    second.saturating_mul(2 * u64::from(cpus)).clamp(least, MAX_BY_DEFAULT).next_power_of_two() as u32
 }
 
 /// Sends a record of the event at hand if it is worth one. To be called where the site's values can be read; never leaves

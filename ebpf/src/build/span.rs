@@ -25,7 +25,7 @@ pub(super) fn span(room: &Room<'_>) -> Result<Vec<Func>, Diagnostic> {
         funcs.push(switch(room)?);
     }
     for (i, site) in end.iter().enumerate() {
-        funcs.push(close(room, i, site, name(room, "end", i, end.len())));
+        funcs.push(close(room, site, name(room, "end", i, end.len())));
     }
     for (i, site) in start.iter().enumerate() {
         funcs.push(open(room, site, name(room, "start", i, start.len())));
@@ -193,9 +193,13 @@ fn task_state(s: &mut Exprs<'_>, map: crate::layout::MapId, task: Var, flags: i6
     s.w.call(Helper::TaskStorageGet, vec![Arg::Map(map), Arg::Var(task), Arg::Imm(0), Arg::Imm(flags)])
 }
 
-fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
+fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
     let mut s = begin(room, site.place);
     select(&mut s, &site.select);
+    if let Some(cond) = &site.before {
+        mark(room, &mut s.w, cond.place);
+        s.guard(cond);
+    }
     let place = locate(room, &mut s, &site.by, 0);
     let (state, area) = match place {
         Found::State(state) => (state, None),
@@ -217,19 +221,19 @@ fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
     let off_cpu = watches_switches(room).then(|| s.w.load(state, OFF_TOTAL, Size::B8, Space::Value));
     let offsets: &[u32] = room.memory.open.as_ref().map_or(&[], |o| &o.saved);
     s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)), state: None };
-    let measured: Vec<_> = site.measures.iter().map(Some).collect();
+    let measured: Vec<_> = site.measures.iter().map(Option::as_ref).collect();
     if let Some(cond) = &site.filter {
-        mark(room, &mut s.w, room.marks[i].filter);
+        mark(room, &mut s.w, cond.place);
         match area {
             // A hash entry is deleted on every way out.
-            Some(_) => s.when(cond, |s| measure(room, s, i, &measured, site)),
+            Some(_) => s.when(cond, |s| measure(room, s, &measured, site)),
             None => {
                 s.guard(cond);
-                measure(room, &mut s, i, &measured, site);
+                measure(room, &mut s, &measured, site);
             }
         }
     } else {
-        measure(room, &mut s, i, &measured, site);
+        measure(room, &mut s, &measured, site);
     }
     if let Some((map, key)) = area {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];
@@ -238,8 +242,8 @@ fn close(room: &Room<'_>, i: usize, site: &EndSite, name: String) -> Func {
     s.w.finish(name, Some(site.attach.clone()))
 }
 
-fn measure(room: &Room<'_>, s: &mut Exprs<'_>, i: usize, measured: &[Option<&Measure>], site: &EndSite) {
-    measure::measures(room, s, i, measured);
+fn measure(room: &Room<'_>, s: &mut Exprs<'_>, measured: &[Option<&Measure>], site: &EndSite) {
+    measure::measures(room, s, measured);
     slow::send(room, s, site.slow.as_ref());
 }
 

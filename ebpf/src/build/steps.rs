@@ -28,12 +28,11 @@ pub(super) fn steps<'a>(room: &'a Room<'a>) -> Result<Vec<Func>, Diagnostic> {
         }
     }
     let function = |(i, attach): (usize, &&Attach)| {
-        let here: Vec<(usize, &StepSite)> = sites.iter().enumerate().filter(|(_, s)| s.attach == **attach).collect();
-        let place = here.first().map_or(Place::default(), |(_, s)| s.place);
-        let mut s = begin(room, place);
-        for (i, site) in here {
+        let here: Vec<&StepSite> = sites.iter().filter(|s| s.attach == **attach).collect();
+        let mut s = begin(room, here.first().map_or(Place::default(), |site| site.place));
+        for site in here {
             // A block of its own: what one step has read, another may have changed.
-            let code = s.block(|s| step(room, s, memory, i, site));
+            let code = s.block(|s| step(room, s, memory, site));
             s.w.extend(code);
         }
         s.w.finish(name(room, "step", i, attaches.len()), Some((*attach).clone()))
@@ -41,8 +40,8 @@ pub(super) fn steps<'a>(room: &'a Room<'a>) -> Result<Vec<Func>, Diagnostic> {
     Ok(attaches.iter().enumerate().map(function).collect())
 }
 
-fn step<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: usize, site: &StepSite) {
-    let body = |s: &mut Exprs<'a>| on_state(room, s, memory, i, site);
+fn step<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite) {
+    let body = |s: &mut Exprs<'a>| on_state(room, s, memory, site);
     match selection(site) {
         Some(cond) => s.when(&cond, body),
         None => body(s),
@@ -69,7 +68,7 @@ struct Found {
     copy: Slot,
 }
 
-fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: usize, site: &StepSite) {
+fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite) {
     let (offsets, bytes) = key_layout(&types(&site.by));
     let key = s.w.slot(bytes);
     write_key(s, key, bytes, &offsets, &site.by);
@@ -85,7 +84,7 @@ fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: 
     });
     let found = Found { key, state, copy };
     s.inputs.state = Some((copy, &room.memory.state_offsets));
-    let body = |s: &mut Exprs<'a>| act(room, s, memory, i, site, &found);
+    let body = |s: &mut Exprs<'a>| act(room, s, memory, site, &found);
     match &site.state_filter {
         Some(cond) => s.when(cond, body),
         None => body(s),
@@ -94,20 +93,20 @@ fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: 
 }
 
 /// Measures what the step observes, and sends what is slow of it.
-fn observe<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, i: usize, site: &StepSite) {
+fn observe<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, site: &StepSite) {
     if !site.observe.is_empty() {
         let all: Vec<Option<&Measure>> = (0..room.probe.metrics.len())
             .map(|metric| site.observe.iter().find(|(n, _)| *n as usize == metric).map(|(_, measure)| measure))
             .collect();
-        measure::measures(room, s, i, &all);
+        measure::measures(room, s, &all);
     }
     slow::send(room, s, site.slow.as_ref());
 }
 
-fn act<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, i: usize, site: &StepSite, found: &Found) {
+fn act<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite, found: &Found) {
     match &site.measured {
-        Some(cond) => s.when(cond, |s| observe(room, s, i, site)),
-        None => observe(room, s, i, site),
+        Some(cond) => s.when(cond, |s| observe(room, s, site)),
+        None => observe(room, s, site),
     }
     mark(room, &mut s.w, site.place);
     if site.delete {

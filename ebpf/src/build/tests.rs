@@ -10,6 +10,7 @@ use crate::program::{Keep, Limits};
 use crate::target::{Ability, Target};
 use crate::typed::*;
 
+mod cgroups;
 mod slow;
 mod stacks;
 mod steps;
@@ -35,6 +36,11 @@ fn metric(name: &str, kind: MetricKind, labels: Vec<Label>, max_series: u32) -> 
 
 fn label(name: &str, ty: Ty, domain: Option<u32>) -> Label {
     Label { name: name.into(), ty, decoder: Decoder::Unsigned, domain }
+}
+
+/// What a site measures of its first metric.
+fn first(measures: &mut [Option<Measure>]) -> &mut Measure {
+    measures[0].as_mut().expect("it is measured")
 }
 
 fn raw(event: &str) -> Attach {
@@ -64,9 +70,10 @@ fn softirq(keep: Keep) -> Probe {
                 attach: raw("softirq_exit"),
                 place: Place::default(),
                 select: Select::All,
+                before: None,
                 filter: None,
                 by: cpu(),
-                measures: vec![measure],
+                measures: vec![Some(measure)],
                 slow: None,
             }],
             key: SpanKey::Dense(vec![2]),
@@ -79,6 +86,7 @@ fn softirq(keep: Keep) -> Probe {
         metrics: vec![metric("softirq_seconds", seconds(), vec![label("vector", Ty::U32, Some(10))], 64)],
         slow: None,
         choices: vec![],
+        warnings: vec![],
         limits: Limits::default(),
     }
 }
@@ -145,6 +153,29 @@ fn a_span_by_cpu_fills_the_record_of_its_label() {
 }
 
 #[test]
+fn an_event_that_is_no_end_leaves_the_span_and_misses_none() {
+    let mut probe = softirq(Keep::Last);
+    let Shape::Span { end, .. } = &mut probe.shape else { panic!("span") };
+    let four = Box::new(node(Kind::Const(4), Ty::U32));
+    end[0].before = Some(node(Kind::Cmp(Cmp::Ne, Box::new(arg(0)), four), Ty::Bool));
+    let module = compiled(probe, &target(1));
+    let mut m = machine(&module);
+    m.environment.now_ns = 1_000_000;
+    run(&mut m, &module, "ks_softirq_end", &[4]);
+    run(&mut m, &module, "ks_softirq_start", &[3]);
+    run(&mut m, &module, "ks_softirq_end", &[4]);
+    m.environment.now_ns = 3_500_000;
+    run(&mut m, &module, "ks_softirq_end", &[3]);
+    let table = &module.layout.tables[0];
+    let stride = module.layout.map(table.values).value_bytes as usize / 8;
+    let sum = word(m.array(table.values), 3 * stride);
+    assert!(sum.abs_diff(2_500_000) < 1000, "the span went on until its end: {sum}");
+    assert_eq!(lost(&m, &module, Loss::NoStart), 0);
+    run(&mut m, &module, "ks_softirq_end", &[3]);
+    assert_eq!(lost(&m, &module, Loss::NoStart), 1, "what is an end is missed");
+}
+
+#[test]
 fn the_first_start_stands_when_asked() {
     for (keep, expected) in [(Keep::First, 2_500_000u64), (Keep::Last, 500_000)] {
         let module = compiled(softirq(keep), &target(1));
@@ -160,6 +191,21 @@ fn the_first_start_stands_when_asked() {
         let sum = word(m.array(table.values), 3 * stride);
         assert!(sum.abs_diff(expected) < 1000, "{keep:?}: {sum}");
     }
+}
+
+#[test]
+fn a_span_ends_whose_condition_never_holds() {
+    let mut probe = softirq(Keep::Last);
+    let Shape::Span { end, .. } = &mut probe.shape else { panic!("span") };
+    end[0].filter = Some(node(Kind::Const(0), Ty::Bool));
+    let module = compiled(probe, &target(1));
+    let mut m = machine(&module);
+    for func in ["start", "end", "end"] {
+        m.environment.now_ns += 1000;
+        run(&mut m, &module, &format!("ks_softirq_{func}"), &[3]);
+    }
+    assert!(m.array(module.layout.tables[0].values).iter().all(|byte| *byte == 0));
+    assert_eq!(lost(&m, &module, Loss::NoStart), 1, "the first end has closed it");
 }
 
 #[test]
@@ -222,7 +268,7 @@ fn counter(max_series: u32) -> Probe {
             place: Place::default(),
             select: Select::OneOf(arg(1), vec![1, 2]),
             filter: Some(over),
-            measures: vec![Measure { filter: None, value, labels: vec![comm, arg(1)] }],
+            measures: vec![Some(Measure { filter: None, value, labels: vec![comm, arg(1)] })],
             slow: None,
         }]),
         metrics: vec![metric(
@@ -233,6 +279,7 @@ fn counter(max_series: u32) -> Probe {
         )],
         slow: None,
         choices: vec![],
+        warnings: vec![],
         limits: Limits::default(),
     }
 }
@@ -289,7 +336,7 @@ fn many_domains_and_many_cpus_do_not_overflow() {
     let mut probe = counter(2);
     let Shape::At(sites) = &mut probe.shape else { panic!("at") };
     // 512^8 is 2^72.
-    sites[0].measures[0].labels = vec![arg(1); 8];
+    first(&mut sites[0].measures).labels = vec![arg(1); 8];
     probe.metrics[0].labels = (0..8).map(|i| label(&format!("l{i}"), Ty::U32, Some(512))).collect();
     let module = compiled(probe.clone(), &target(1));
     assert!(matches!(module.layout.tables[0].index, Index::Hash { .. }));
@@ -315,7 +362,7 @@ fn too_much_stack_is_said_in_words() {
     let mut probe = counter(2);
     let Shape::At(sites) = &mut probe.shape else { panic!("at") };
     let text = |n: u64| node(Kind::StrAt(Box::new(node(Kind::Const(n), Ty::U64))), Ty::Str(64));
-    sites[0].measures[0].labels = (0..8).map(text).collect();
+    first(&mut sites[0].measures).labels = (0..8).map(text).collect();
     probe.metrics[0].labels = (0..8).map(|i| label(&format!("l{i}"), Ty::Str(64), None)).collect();
     let errors = build(probe, &target(1), &Default::default()).expect_err("too much");
     assert!(errors[0].message.contains("bytes of stack"), "{}", errors[0].message);
@@ -330,8 +377,8 @@ fn text_is_read_once_and_areas_are_used_again() {
     assert_eq!(crate::ir::print::module(&module).matches("get_current_comm").count(), 1);
     let Shape::At(sites) = &mut probe.shape else { panic!("at") };
     let mut metrics = Vec::new();
-    let measure = sites[0].measures[0].clone();
-    sites[0].measures = (0..16).map(|i| Measure { value: arg(i), ..measure.clone() }).collect();
+    let measure = first(&mut sites[0].measures).clone();
+    sites[0].measures = (0..16).map(|i| Some(Measure { value: arg(i), ..measure.clone() })).collect();
     for i in 0..16 {
         // Other caps, so that each has a table of its own.
         metrics.push(Metric { max_series: 10 + i, name: format!("m{i}_total"), ..probe.metrics[0].clone() });

@@ -33,6 +33,7 @@ impl Exprs<'_> {
 
     /// Writes text or bytes into a stack area whose size is a multiple of 8; all `ty.bytes()` rounded up to 8 are written.
     pub(super) fn text(&mut self, e: &Expr, slot: Slot, at: u32) {
+        self.mark(e);
         let bytes = e.ty.bytes();
         let words = bytes.next_multiple_of(8);
         if let Some(from) = self.w.known_text(e) {
@@ -100,7 +101,9 @@ impl Exprs<'_> {
 
     pub(super) fn text_load(&mut self, ty: Ty, base: &Expr, offset: i32, slot: Slot, at: u32) {
         let bytes = ty.bytes();
+        let chunks = || chunks(bytes, offset as u32, at);
         if let Ty::Bytes(_) = ty
+            && chunks().all(|(done, size)| self.loadable(base, offset + done as i32, size, false))
             && let Some(ptr) = self.direct(base)
         {
             let body = self.block(|s| s.copy(ptr, offset, Space::Kernel, bytes, slot, at));
@@ -120,17 +123,28 @@ impl Exprs<'_> {
     }
 
     pub(super) fn copy(&mut self, from: Var, offset: i32, space: Space, bytes: u32, slot: Slot, at: u32) {
-        let fits = |at: u32, size: Size| at.is_multiple_of(size.bytes());
-        let mut done = 0;
-        while done < bytes {
-            let place = offset as u32 + done;
-            let size = [Size::B8, Size::B4, Size::B2]
-                .into_iter()
-                .find(|s| s.bytes() <= bytes - done && fits(place, *s) && fits(at + done, *s))
-                .unwrap_or(Size::B1);
+        for (done, size) in chunks(bytes, offset as u32, at) {
             let v = self.w.load(from, offset + done as i32, size, space);
             self.w.store_slot(slot, at + done, size, Operand::Var(v));
-            done += size.bytes();
         }
     }
+}
+
+/// The aligned accesses that copy so many bytes: how many come before each, and its size.
+fn chunks(bytes: u32, from: u32, to: u32) -> impl Iterator<Item = (u32, Size)> {
+    let fits = |at: u32, size: Size| at.is_multiple_of(size.bytes());
+    let size = move |done: u32| {
+        [Size::B8, Size::B4, Size::B2]
+            .into_iter()
+            .find(|s| s.bytes() <= bytes - done && fits(from.wrapping_add(done), *s) && fits(to + done, *s))
+            .unwrap_or(Size::B1)
+    };
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        (done < bytes).then(|| {
+            let next = (done, size(done));
+            done += next.1.bytes();
+            next
+        })
+    })
 }

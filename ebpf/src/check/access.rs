@@ -1,8 +1,7 @@
 //! Which bytes a member, an element or a cast means.
 //!
-//! A pointer is [`Trust::Btf`] only while the verifier is known to give it the same BTF type: it follows members of structs
-//! that point to structs, and gives up inside unions, at elements of pointer arrays, behind pointers to anything but a
-//! struct, and (rightly) on casts.
+//! A pointer is [`Trust::Btf`] only while the verifier is known to give it the same BTF type: [`Btf::access`] says what it makes of a
+//! load, and it (rightly) believes no cast.
 
 use super::expr::{Env, Value};
 use super::members::{Found, bitfield_read, field_macro, find, member_candidates};
@@ -10,7 +9,7 @@ use super::report::{Checked, unknown};
 use crate::ast::Ident;
 use crate::diag::{Span, did_you_mean};
 use crate::target::Btf;
-use crate::target::btf::{Kind as BtfKind, Type};
+use crate::target::btf::{Access, Kind as BtfKind, Type};
 use crate::typed::{Bitfield, Expr, Kind, Trust, Ty};
 
 /// A place in memory: what C calls an lvalue.
@@ -24,8 +23,6 @@ pub(super) struct Memory {
     pub(super) ty: u32,
     /// Set for bitfields.
     pub(super) bitfield: Option<Bitfield>,
-    /// Whether the verifier gives a pointer read from here its BTF type.
-    pub(super) traced: bool,
     /// Where it was written.
     pub(super) span: Span,
 }
@@ -33,13 +30,11 @@ pub(super) struct Memory {
 impl Memory {
     /// What `pointer`, a pointer to `to`, points to; constant offsets are folded into later reads.
     pub(super) fn behind(pointer: Expr, to: u32, trust: Trust, span: Span) -> Memory {
-        // The verifier knows the type of the pointer that the offset starts from, not what a cast makes of the result.
-        let traced = trust == Trust::Btf && !matches!(pointer.kind, Kind::Offset { .. });
         let (base, offset) = match pointer.kind {
             Kind::Offset { base, offset } => (*base, offset),
             _ => (pointer, 0),
         };
-        Memory { base: retrust(base, trust), offset, ty: to, bitfield: None, traced, span }
+        Memory { base: retrust(base, trust), offset, ty: to, bitfield: None, span }
     }
 
     fn trust(&self) -> Trust {
@@ -83,14 +78,14 @@ pub(super) fn scalar_type(btf: &Btf, t: Type) -> Option<Ty> {
 
 /// The type of a pointer that was got with this trust.
 pub(super) fn pointer_type(btf: &Btf, pointer: Type, trust: Trust) -> Ty {
-    let pointee = resolve(btf, pointer.size_or_type);
+    let pointee = btf.strip(pointer.size_or_type);
     let trust = match trust {
         _ if btf.is_user_pointer(pointer) => Trust::User,
-        // The verifier types only pointers to structs; a per-CPU pointer is an offset, not an address.
+        // The verifier types only pointers to structs, of declared ones not even these; a per-CPU pointer is an offset, not an address.
         Trust::Btf if pointee.kind != BtfKind::Struct || is_per_cpu(btf, pointer) => Trust::Probe,
         trust => trust,
     };
-    Ty::Ptr { to: pointee.id, trust }
+    Ty::Ptr { to: resolve(btf, pointee.id).id, trust }
 }
 
 fn is_per_cpu(btf: &Btf, pointer: Type) -> bool {
@@ -194,7 +189,7 @@ impl Env<'_> {
             },
         };
         let offset = self.offset(memory.offset, i64::from(bytes), span)?;
-        Ok(Memory { offset, ty: found.ty, bitfield, traced: memory.traced && !found.in_union, span, ..memory })
+        Ok(Memory { offset, ty: found.ty, bitfield, span, ..memory })
     }
 
     pub(super) fn offset(&mut self, from: i32, by: i64, span: Span) -> Checked<i32> {
@@ -234,11 +229,11 @@ impl Env<'_> {
                 let bytes = index.saturating_mul(i64::from(size));
                 let offset = self.offset(memory.offset, bytes, span)?;
                 // Past the first of an unbounded run the verifier knows no type.
-                let (base, traced) = match count == 0 && index != 0 && memory.trust() == Trust::Btf {
-                    true => (retrust(memory.base, Trust::Probe), false),
-                    false => (memory.base, memory.traced && self.btf(span)?.strip(element).kind != BtfKind::Ptr),
+                let base = match count == 0 && index != 0 && memory.trust() == Trust::Btf {
+                    true => retrust(memory.base, Trust::Probe),
+                    false => memory.base,
                 };
-                Ok(Value::Memory(Memory { base, offset, ty: element, bitfield: None, traced, span }))
+                Ok(Value::Memory(Memory { base, offset, ty: element, bitfield: None, span }))
             }
             index => self.variable_element(memory, element, size, count, index, span),
         }
@@ -277,7 +272,7 @@ impl Env<'_> {
         let base = Box::new(memory.address(array_type, trust, self));
         let kind = Kind::Element { base, index, scale, count };
         let base = Expr { kind, ty: Ty::Ptr { to, trust }, duration: false, place: self.place(span) };
-        Ok(Value::Memory(Memory { base, offset: 0, ty: element, bitfield: None, traced: false, span }))
+        Ok(Value::Memory(Memory { base, offset: 0, ty: element, bitfield: None, span }))
     }
 
     /// Reads a place: an integer, bool, pointer or text.
@@ -286,9 +281,14 @@ impl Env<'_> {
         let t = btf.strip(memory.ty);
         let ty = match t.kind {
             BtfKind::Ptr => {
-                let trust = match memory.trust() {
-                    Trust::Btf if !memory.traced => Trust::Probe,
-                    trust => trust,
+                let pointee = btf.strip(t.size_or_type).id;
+                let trust = match memory.base.ty {
+                    Ty::Ptr { trust: Trust::Btf, to }
+                        if btf.access(to, memory.offset, 8) != Access::Pointer(pointee) =>
+                    {
+                        Trust::Probe
+                    }
+                    _ => memory.trust(),
                 };
                 Some(pointer_type(btf, t, trust))
             }

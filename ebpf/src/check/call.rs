@@ -3,7 +3,7 @@
 use super::access::{Memory, convert, is_byte_array, resolve};
 use super::expr::{Env, Value, constant_bool};
 use super::label::DECODERS;
-use super::report::{Checked, Report, unknown};
+use super::report::{Checked, Report, Reported, unknown};
 use super::scope::Role;
 use crate::ast::{self, ExprKind, Ident, TypeKind};
 use crate::diag::{Span, did_you_mean};
@@ -53,6 +53,43 @@ pub(super) fn is_function(name: &str) -> bool {
     conversion(name).is_some() || FUNCTIONS.iter().any(|f| f.0 == name) || DECODERS.contains(&name)
 }
 
+/// Whether it is a conversion's.
+pub(super) fn is_conversion(name: &str) -> bool {
+    conversion(name).is_some()
+}
+
+/// The conversion that people mean who name a type of C.
+fn of_c(name: &str) -> Option<&'static str> {
+    CONVERSIONS.iter().map(|c| c.0).find(|ours| *ours == name).or_else(|| {
+        let (_, ours) = C_NUMBERS.iter().find(|(c, _)| *c == name)?;
+        Some(ours)
+    })
+}
+
+/// Numbers as C and its libraries call them.
+const C_NUMBERS: [(&str, &str); 20] = [
+    ("char", "s8"),
+    ("int", "s32"),
+    ("int16_t", "s16"),
+    ("int32_t", "s32"),
+    ("int64_t", "s64"),
+    ("int8_t", "s8"),
+    ("long", "s64"),
+    ("short", "s16"),
+    ("size_t", "u64"),
+    ("ssize_t", "s64"),
+    ("uint", "u32"),
+    ("uint16_t", "u16"),
+    ("uint32_t", "u32"),
+    ("uint64_t", "u64"),
+    ("uint8_t", "u8"),
+    ("uintptr_t", "u64"),
+    ("ulong", "u64"),
+    ("unsigned", "u32"),
+    ("__u32", "u32"),
+    ("__u64", "u64"),
+];
+
 fn conversion(name: &str) -> Option<Ty> {
     CONVERSIONS.iter().find(|c| c.0 == name).map(|&(_, bits, signed)| Ty::Int { bits, signed })
 }
@@ -75,11 +112,24 @@ impl Env<'_> {
             let message = format!("`{}(..)` decodes a label: it stands only outermost in one", name.name);
             return Err(self.fail_hint(name.span, message, "in other places use the number itself"));
         }
+        self.look_at(args);
         let hint = match did_you_mean(&name.name, names().chain(DECODERS)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "docs/language.md lists the functions".into(),
         };
         Err(self.fail_hint(name.span, format!("unknown function `{}`", name.name), &hint))
+    }
+
+    /// Reports what is wrong with arguments of a call that is itself wrong, so that it need not be mended first.
+    fn look_at(&mut self, args: &[ast::Expr]) {
+        // Types and names of members are no values.
+        if args.iter().any(|arg| matches!(arg.kind, ExprKind::TypeName(..) | ExprKind::Arm(..))) {
+            return;
+        }
+        for arg in args {
+            // What is wrong is in the report, what is right is of no use.
+            let _ = self.value(arg);
+        }
     }
 
     /// Refuses a wrong number of arguments.
@@ -93,6 +143,10 @@ impl Env<'_> {
     ) -> Checked<()> {
         if args.len() == wanted {
             return Ok(());
+        }
+        // Arguments of these are no values, or need not be there.
+        if !matches!(name, "cast" | "container_of" | "has" | "has_type" | "enum") {
+            self.look_at(args);
         }
         let plural = if wanted == 1 { "" } else { "s" };
         let message = format!("`{name}` takes {wanted} argument{plural}, not {}", args.len());
@@ -195,8 +249,22 @@ impl Env<'_> {
                 Ok((arg.span, kind, name.clone()))
             }
             ExprKind::Name(name) => {
-                let message = format!("`{name}` is not a type");
-                Err(self.fail_hint(arg.span, message, &format!("write `struct {name}`")))
+                let (message, kinds) = (format!("`{name}` is not a type"), ["struct", "union", "enum"]);
+                let known = |kind: &&str| {
+                    let kind = match *kind {
+                        "struct" => BtfKind::Struct,
+                        "union" => BtfKind::Union,
+                        _ => BtfKind::Enum,
+                    };
+                    self.target.btf.as_ref().is_some_and(|btf| find_type(btf, name, kind).is_some())
+                };
+                let hint = match of_c(name) {
+                    Some(ours) => {
+                        format!("types here are structs, unions and enums; a number is converted by `{ours}(x)`")
+                    }
+                    None => format!("write `{} {name}`", kinds.iter().find(|kind| known(kind)).unwrap_or(&"struct")),
+                };
+                Err(self.fail_hint(arg.span, message, &hint))
             }
             _ => Err(self.fail_hint(arg.span, "expected a type", "write `struct NAME`")),
         }
@@ -323,6 +391,10 @@ impl Env<'_> {
         let mut unheard = Report::default();
         let mut quiet = Env { report: &mut unheard, ..*self };
         let found = quiet.value(arg).is_ok();
+        if !found && unheard.is_empty() {
+            // Behind a hook that this kernel does not have: not known, which is no answer.
+            return Err(Reported);
+        }
         Ok(Value::Typed(constant_bool(found, self.place(span))))
     }
 

@@ -78,7 +78,6 @@ pub(super) fn filter(
     let early = !matches!(input.program.owner, program::Owner::Of { start: None, .. });
     terms.retain(|term| part == Part::All || (part == Part::AtStart) == (early && term.of.is_none()));
     let mut env = Env { target: input.target, scope, text, report };
-    let selected = env.selected(&terms);
     let rest = match part {
         Part::AtStart => None,
         // As it was written, with the places that messages and the kernel's line info show.
@@ -86,6 +85,13 @@ pub(super) fn filter(
         _ => rest.into_iter().cloned().reduce(joined),
     };
     let rest = rest.map(|rest| env.value(&rest).and_then(|value| env.truth(value)));
+    // As with any `&&` that a constant decides, the other side may name what this kernel lacks.
+    if let Some(Ok(never)) = &rest
+        && never.kind == Kind::Const(0)
+    {
+        return rest.transpose();
+    }
+    let selected = env.selected(&terms);
     let (selected, rest) = (selected?, rest.transpose()?);
     let rest = rest.filter(|rest| rest.kind != Kind::Const(1));
     Ok(selected.into_iter().chain(rest).reduce(both))
@@ -113,6 +119,11 @@ pub(super) fn flatten(e: Expr, into: &mut Vec<Expr>) {
 
 /// `a && b`.
 pub(super) fn both(a: Expr, b: Expr) -> Expr {
+    match (&a.kind, &b.kind) {
+        (Kind::Const(0), _) | (_, Kind::Const(1)) => return a,
+        (Kind::Const(_), _) | (_, Kind::Const(0)) => return b,
+        _ => {}
+    }
     let place = b.place;
     Expr { kind: Kind::And(Box::new(a), Box::new(b)), ty: Ty::Bool, duration: false, place }
 }

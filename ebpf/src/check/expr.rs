@@ -4,6 +4,7 @@ use super::access::Memory;
 use super::hooks::without_btf;
 use super::report::{Checked, Report, Reported};
 use super::scope::Scope;
+use super::traps::binds_looser_than_comparisons;
 use crate::ast::{self, ExprKind};
 use crate::diag::{Diagnostic, Place, Span};
 use crate::program::Text;
@@ -217,7 +218,11 @@ impl<'a> Env<'a> {
             Ty::Int { .. } if matches!(expr.kind, Kind::State(_)) => Ok(not_zero(expr)),
             Ty::Int { .. } => {
                 let message = format!("`{quote}` is {} where a bool is needed", self.describe(expr.ty));
-                Err(self.fail_hint(span, message, &format!("compare it: `{quote} != 0`")))
+                let hint = match binds_looser_than_comparisons(&expr) {
+                    true => format!("compare it: `({quote}) != 0`"),
+                    false => format!("compare it: `{quote} != 0`"),
+                };
+                Err(self.fail_hint(span, message, &hint))
             }
             Ty::Str(_) | Ty::Bytes(_) => {
                 let message = format!("`{quote}` is {} where a bool is needed", self.describe(expr.ty));

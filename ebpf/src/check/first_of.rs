@@ -28,7 +28,7 @@ fn first<'a>(hook: &Hook, alternatives: &'a [Hook], target: &Target, report: &mu
     for alternative in alternatives {
         let mut trial = Report::default();
         let (points, outcome) = resolve(std::slice::from_ref(alternative), target, &mut trial);
-        if outcome.is_ok() && !points.is_empty() {
+        if outcome.is_ok() && trial.is_empty() && !points.is_empty() {
             report.choose(Choice { wanted: hook.text.text.clone(), got: alternative.text.text.clone(), because });
             return Ok(alternative);
         }

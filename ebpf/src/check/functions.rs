@@ -3,11 +3,11 @@
 //! `function:` takes the first that works of fentry (BTF-typed, the cheapest), kprobe_multi (one link for any number of
 //! functions) and kprobe (a perf event each).
 
-use super::hooks::{Point, reason};
+use super::hooks::{Point, cannot_attach, reason};
 use super::prototype::{FunctionArgs, Prototype, Seen};
 use super::report::{Checked, Report, whole};
 use super::scope::Args;
-use crate::diag::{Diagnostic, Place, did_you_mean};
+use crate::diag::{Diagnostic, Place, slip};
 use crate::program::{Edge, Hook, Via};
 use crate::target::{Ability, Function, Target, plain_name};
 use crate::typed::{Attach, Choice, Select};
@@ -54,10 +54,13 @@ pub(super) fn function<'a>(
         return Err(report.add(not_found(&wanted, target, place)));
     }
     let prototypes = functions.iter().map(|f| Prototype::of(f, target)).collect::<Vec<_>>();
-    let attach = choose(wanted, &functions, &prototypes, target, &mut because).map_err(|refusals| {
-        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
-        report.add(Diagnostic::target(place, message).hint(refusals.join("; ")))
-    })?;
+    let attach = match choose(wanted, &functions, &prototypes, target, &mut because) {
+        Ok(attach) => attach,
+        Err(refusals) => {
+            cannot_attach(hook, refusals.join("; "), target, report)?;
+            assumed(wanted, &functions, &prototypes, &mut because)
+        }
+    };
     let seen = match (&attach, wanted.offset) {
         (Attach::Fentry { .. }, _) => Seen::Entry,
         (Attach::Fexit { .. }, _) => Seen::Exit,
@@ -145,18 +148,17 @@ fn not_found(wanted: &Wanted<'_>, target: &Target, place: Place) -> Diagnostic {
     let module = wanted.module.and_then(|m| target.modules.get(m));
     let types = module.or(target.btf.as_ref().filter(|_| wanted.module.is_none()));
     let described = types.is_some_and(|btf| btf.function(plain_name(wanted.name)).is_some());
-    let near = types.and_then(|btf| {
-        let close = |name: &&str| name.len().abs_diff(wanted.name.len()) <= wanted.name.len() / 3 + 1;
-        did_you_mean(wanted.name, btf.functions().filter(close))
-    });
-    // Whoever hooks functions asks for what only some kernels have: never a mere slip of the user's.
+    // Of 60,000 functions some name is always near; a function of a module that is not loaded is none of them.
+    let near = types.and_then(|btf| slip(wanted.name, btf.functions()));
+    // Probes at functions ask for what only some kernels have: never a mere slip of the user's.
     Diagnostic::target(place, message).hint(match near.filter(|near| *near != wanted.name) {
         _ if described => "its BTF describes one, but the compiler has inlined it everywhere".into(),
         Some(near) => format!("did you mean `{near}`?"),
-        None if wanted.module.is_some() => "the module may not be loaded, or the function be inlined".into(),
-        None => {
-            "it may be inlined, or in a module that is not loaded; `kstrobe list functions` shows what there is".into()
-        }
+        None => match wanted.module {
+            Some(m) => format!("the module may not be loaded, or the function be inlined: see `kstrobe list functions '{m}:*'`"),
+            None => "it may be inlined, or in a module that is not loaded; `kstrobe list functions PATTERN` shows what there is"
+                .into(),
+        },
     })
 }
 
@@ -198,6 +200,16 @@ fn choose(
             refusals.push(format!("kprobe: {}", reason(ability)));
             Err(refusals)
         }
+    }
+}
+
+/// The way that shows most, where there is none: expressions are checked against it.
+fn assumed(wanted: Wanted<'_>, functions: &[&Function], prototypes: &[Prototype], because: &mut Vec<String>) -> Attach {
+    match (functions, prototypes) {
+        ([function], [prototype]) if wanted.via != Via::Kprobe && prototype.params.is_ok() => {
+            traced(function, wanted.edge)
+        }
+        _ => kprobe(wanted, functions, false, because),
     }
 }
 

@@ -10,6 +10,7 @@ use super::syscalls::{self, CallSource, SyscallArgs};
 use super::user;
 use crate::diag::{Diagnostic, Place, did_you_mean};
 use crate::program::{Edge, Hook, HookKind};
+use crate::target::syscalls::is_system_call;
 use crate::target::{Ability, Target};
 use crate::typed::{Attach, Select, Trust};
 
@@ -24,6 +25,17 @@ pub(super) struct Point<'a> {
 }
 
 impl Point<'_> {
+    /// Stands for a hook that was refused, so that what is wrong behind it is said as well. It is never attached.
+    fn unknown(hook: &Hook) -> Self {
+        let (attach, place) = (Attach::RawTp { event: String::new() }, whole(&hook.text));
+        Point { attach, place, select: Select::All, numbers: None, args: Args::Unknown }
+    }
+
+    /// Whether it stands for a hook that was refused.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(self.args, Args::Unknown)
+    }
+
     /// Whether it is a system call's entry.
     pub(super) fn is_syscall_enter(&self) -> bool {
         matches!(&self.args, Args::Syscall(s) if s.edge == Edge::Enter)
@@ -35,10 +47,15 @@ impl Point<'_> {
     }
 }
 
-/// Resolves a list of hooks; system call hooks of one edge become one point. The second result tells whether all did.
-pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Report) -> (Vec<Point<'a>>, Checked<()>) {
+/// Resolves a list of hooks; system call hooks of one edge become one point, and one that is refused a point of which nothing is
+/// known. The second result tells whether all were resolved.
+pub(super) fn resolve<'a>(
+    written: &'a [Hook],
+    target: &'a Target,
+    report: &mut Report,
+) -> (Vec<Point<'a>>, Checked<()>) {
     let mut points: Vec<Point> = Vec::new();
-    let (hooks, mut outcome) = first_of::chosen(hooks, target, report);
+    let (hooks, mut outcome) = first_of::chosen(written, target, report);
     for hook in &hooks {
         let resolved = match &hook.kind {
             HookKind::Tracepoint { system, event } => tracepoint(hook, system, event, target, report),
@@ -75,15 +92,21 @@ pub(super) fn resolve<'a>(hooks: &'a [Hook], target: &'a Target, report: &mut Re
         };
         match resolved {
             Ok(point) => outcome = outcome.and(add(&mut points, hook, vec![point], report)),
-            Err(reported) => outcome = Err(reported),
+            Err(reported) => {
+                points.push(Point::unknown(hook));
+                outcome = Err(reported);
+            }
         }
+    }
+    if points.is_empty() && outcome.is_err() {
+        points.extend(written.first().map(Point::unknown));
     }
     (points, outcome)
 }
 
 /// Adds what one hook became; no place twice.
 fn add<'a>(points: &mut Vec<Point<'a>>, hook: &Hook, found: Vec<Point<'a>>, report: &mut Report) -> Checked<()> {
-    if found.iter().any(|new| points.iter().any(|p| p.attach == new.attach)) {
+    if found.iter().any(|new| points.iter().any(|p| p.attach == new.attach && !p.is_unknown())) {
         let message = format!("two hooks of this list attach to the same place: `{}`", hook.text.text);
         return Err(report.add(Diagnostic::user(whole(&hook.text), message).hint("remove one of them")));
     }
@@ -103,19 +126,28 @@ pub(super) fn reason(ability: &Ability) -> &str {
     }
 }
 
+/// Reports that the kernel has no way to attach a hook. What the hook shows is known all the same: the caller goes on, so that
+/// mistakes in the probe's expressions are found, too. An ftrace session has no such events, and the caller stops.
+pub(super) fn cannot_attach(hook: &Hook, why: String, target: &Target, report: &mut Report) -> Checked<()> {
+    let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
+    let reported = report.add(Diagnostic::target(whole(&hook.text), message).hint(why));
+    if target.session { Err(reported) } else { Ok(()) }
+}
+
 /// `tp_btf` if it works, else `raw_tp`: the same arguments, read in another way.
 fn attach_raw(hook: &Hook, event: &str, target: &Target, report: &mut Report) -> Checked<(Attach, Trust)> {
     let abilities = &target.abilities;
-    let known = target.btf.as_ref().is_some_and(|btf| btf.tracepoint_args(event).is_some());
+    let known = target.btf.as_ref().is_some_and(|btf| {
+        btf.tracepoint_args(event).is_some_and(|args| args.iter().all(|(_, ty)| btf.is_readable_argument(*ty)))
+    });
     if abilities.tp_btf.yes() && known {
         return Ok((Attach::TpBtf { event: event.into() }, Trust::Btf));
     }
-    if abilities.raw_tp.yes() {
-        return Ok((Attach::RawTp { event: event.into() }, Trust::Probe));
+    if !abilities.raw_tp.yes() {
+        let why = format!("tp_btf: {}; raw_tp: {}", reason(&abilities.tp_btf), reason(&abilities.raw_tp));
+        cannot_attach(hook, why, target, report)?;
     }
-    let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
-    let hint = format!("tp_btf: {}; raw_tp: {}", reason(&abilities.tp_btf), reason(&abilities.raw_tp));
-    Err(report.add(Diagnostic::target(whole(&hook.text), message).hint(hint)))
+    Ok((Attach::RawTp { event: event.into() }, Trust::Probe))
 }
 
 /// Why there is no BTF, as who looked for it says, or what has it.
@@ -156,12 +188,15 @@ fn tracepoint<'a>(
 ) -> Checked<Point<'a>> {
     let place = whole(&hook.text);
     let name = format!("{system}:{event}");
+    let known = target.tracepoints.get(&name);
     if !target.abilities.tracepoint.yes() {
-        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
-        let hint = format!("perf tracepoints: {}; try `rawtracepoint:{event}`", reason(&target.abilities.tracepoint));
-        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+        let why = format!("perf tracepoints: {}; try `rawtracepoint:{event}`", reason(&target.abilities.tracepoint));
+        cannot_attach(hook, why, target, report)?;
+        if known.is_none() {
+            return Err(Reported);
+        }
     }
-    let Some(format) = target.tracepoints.get(&name) else {
+    let Some(format) = known else {
         let known = target.btf.as_ref().map(|btf| btf.tracepoints()).unwrap_or_default();
         let near = did_you_mean(&name, target.tracepoints.keys().map(String::as_str))
             .or_else(|| did_you_mean(event, known).filter(|near| *near != event));
@@ -179,14 +214,11 @@ fn tracepoint<'a>(
 }
 
 fn interval<'a>(hook: &'a Hook, period_ns: u64, target: &'a Target, report: &mut Report) -> Checked<Point<'a>> {
-    let place = whole(&hook.text);
     if !target.abilities.perf_event.yes() {
-        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
-        let hint = format!("perf events: {}", reason(&target.abilities.perf_event));
-        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+        cannot_attach(hook, format!("perf events: {}", reason(&target.abilities.perf_event)), target, report)?;
     }
     let attach = Attach::Interval { period_ns };
-    Ok(Point { attach, place, select: Select::All, numbers: None, args: Args::None })
+    Ok(Point { attach, place: whole(&hook.text), select: Select::All, numbers: None, args: Args::None })
 }
 
 /// All system call hooks of one edge in a list.
@@ -198,7 +230,7 @@ fn syscall_point<'a>(
     report: &mut Report,
 ) -> Checked<Point<'a>> {
     let mut names: Vec<&str> = Vec::new();
-    let mut numbers = Vec::new();
+    let (mut numbers, mut absent) = (Vec::new(), Vec::new());
     let (mut all, mut outcome) = (false, Ok(()));
     for hook in hooks {
         let HookKind::Syscall { names: more, edge: other } = &hook.kind else { continue };
@@ -207,17 +239,22 @@ fn syscall_point<'a>(
         }
         all |= more.is_empty();
         for name in more {
-            match call_number(hook, name, target, report) {
+            match call_number(hook, name, target) {
                 Ok(_) if names.contains(&name.as_str()) => {}
                 Ok(number) => {
                     names.push(name);
                     numbers.push(number);
                 }
-                Err(reported) => outcome = Err(reported),
+                // Another call of the list is the one that this architecture has, as `ppoll` is for `poll`.
+                Err(_) if is_system_call(name) => absent.push((*hook, name.as_str())),
+                Err(diagnostic) => outcome = Err(report.add(*diagnostic)),
             }
         }
     }
     outcome?;
+    if let (false, true, Some((hook, name))) = (all, names.is_empty(), absent.first()) {
+        return Err(report.add(no_system_call(hook, name, target)));
+    }
     let event = match edge {
         Edge::Enter => "sys_enter",
         Edge::Exit => "sys_exit",
@@ -250,16 +287,18 @@ fn syscall_point<'a>(
     Ok(Point { attach, place, select, numbers, args: Args::Syscall(SyscallArgs { edge, names, source }) })
 }
 
-fn call_number(hook: &Hook, name: &str, target: &Target, report: &mut Report) -> Result<u64, Reported> {
-    let Some(call) = target.syscalls.get(name) else {
-        // The caret goes under the name itself when the hook shows it.
-        let mut place = whole(&hook.text);
-        if let Some(start) = hook.text.text.find(name) {
-            place.span = crate::diag::Span::new(start, start + name.len());
-        }
-        let near = did_you_mean(name, target.syscalls.keys().map(String::as_str));
-        let message = format!("this kernel has no system call `{name}`");
-        return Err(report.add(unknown(place, message, near, "names are those of syscalls(2), without `sys_`")));
-    };
+fn call_number(hook: &Hook, name: &str, target: &Target) -> Result<u64, Box<Diagnostic>> {
+    let call = target.syscalls.get(name).ok_or_else(|| Box::new(no_system_call(hook, name, target)))?;
     Ok(call.number.into())
+}
+
+fn no_system_call(hook: &Hook, name: &str, target: &Target) -> Diagnostic {
+    // The caret goes under the name itself when the hook shows it.
+    let mut place = whole(&hook.text);
+    if let Some(start) = hook.text.text.find(name) {
+        place.span = crate::diag::Span::new(start, start + name.len());
+    }
+    let near = did_you_mean(name, target.syscalls.keys().map(String::as_str));
+    let message = format!("this kernel has no system call `{name}`");
+    unknown(place, message, near, "names are those of syscalls(2), without `sys_`")
 }

@@ -66,8 +66,15 @@ impl Env<'_> {
         };
         if let (Some(what), false) = (identity, allow_high_cardinality) {
             let message = format!("`{}` is {what}: nearly every event would make a new series", self.quote(ast.span));
-            let hint = "use `comm`, `cgroup` or a coarser value, or set `allow_high_cardinality: true`";
-            return Err(self.fail_hint(ast.span, message, hint));
+            let quote = self.quote(ast.span);
+            let hint = match matches!(label.expr.ty, Ty::Ptr { .. }) {
+                true => format!(
+                    "show a member of what lies there, or the function at an address in code, `ksym({quote})`; or set \
+                     `allow_high_cardinality: true`"
+                ),
+                false => "use `comm`, `cgroup` or a coarser value, or set `allow_high_cardinality: true`".to_owned(),
+            };
+            return Err(self.fail_hint(ast.span, message, &hint));
         }
         Ok(LabelValue { expr: stored(label.expr), ..label })
     }
@@ -129,6 +136,8 @@ impl Env<'_> {
             return self.constant_text(&text, span);
         }
         let expr = self.typed(value)?;
+        self.readable(ast)?;
+        self.address_by_name(ast, &expr);
         let (decoder, domain) = match expr.ty {
             _ if matches!(&ast.kind, ExprKind::Name(name) if name == "syscall") => {
                 (Decoder::Syscall, key_domain("syscall"))
@@ -174,6 +183,9 @@ impl Env<'_> {
             let message = format!("a port is u16 in network byte order, `{quote}` is {}", self.describe(expr.ty));
             let hint = "for a number in host order write it without `port(..)`, else convert it with `u16(..)`";
             return Err(self.fail_hint(arg.span, message, hint));
+        }
+        if name == "errno" {
+            self.positive_error(arg, &expr)?;
         }
         let decoder = match name {
             "syscall" => Decoder::Syscall,
@@ -270,7 +282,8 @@ impl Env<'_> {
                 "write `map(x, 1 => \"one\", _ => \"many\")`",
             ));
         };
-        let value = self.value(value)?;
+        let ast = value;
+        let value = self.value(ast)?;
         let expr = self.typed(value)?;
         if !matches!(expr.ty, Ty::Int { .. } | Ty::Bool) {
             let message = format!("`map` needs a number or a bool, this is {}", self.describe(expr.ty));
@@ -278,11 +291,14 @@ impl Env<'_> {
         }
         let arms: Vec<_> = arms.iter().map(|arm| self.arm(arm, expr.ty)).collect();
         let (mut names, mut otherwise) = (Vec::new(), None);
-        for (arm, ast) in arms.into_iter().collect::<Checked<Vec<_>>>()?.into_iter().zip(&args[1..]) {
+        for (arm, written) in arms.into_iter().collect::<Checked<Vec<_>>>()?.into_iter().zip(&args[1..]) {
+            if let (Some(key), ExprKind::Arm(Some(pattern), _)) = (arm.0, &written.kind) {
+                self.same_order(ast, key.into(), pattern.span)?;
+            }
             match arm {
                 (None, text) if otherwise.is_none() => otherwise = Some(text),
                 (Some(key), text) if names.iter().all(|(other, _)| *other != key) => names.push((key, text)),
-                _ => return Err(self.fail(ast.span, "this arm is there twice")),
+                _ => return Err(self.fail(written.span, "this arm is there twice")),
             }
         }
         let domain = (expr.ty == Ty::Bool).then_some(2);

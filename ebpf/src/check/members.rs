@@ -1,7 +1,7 @@
 //! Members of structs by name: through anonymous parts, as bitfields, and by the kernel's own macros.
 
 use crate::target::Btf;
-use crate::target::btf::{Kind as BtfKind, Type};
+use crate::target::btf::Type;
 use crate::typed::Bitfield;
 
 /// A member found by name.
@@ -10,7 +10,6 @@ pub(super) struct Found {
     /// Bits from the start of the aggregate that was asked.
     pub(super) bit_offset: u32,
     pub(super) bit_size: u32,
-    pub(super) in_union: bool,
     /// The innermost aggregate that holds it: first byte and size.
     holder: (u32, u32),
 }
@@ -18,10 +17,9 @@ pub(super) struct Found {
 /// A member by name, anonymous structs and unions opened.
 pub(super) fn find(btf: &Btf, aggregate: Type, name: &str, depth: u32) -> Option<Found> {
     for m in btf.members(aggregate) {
-        let in_union = aggregate.kind == BtfKind::Union;
         if m.name == name {
             let holder = (0, aggregate.size_or_type);
-            return Some(Found { ty: m.ty, bit_offset: m.bit_offset, bit_size: m.bit_size, in_union, holder });
+            return Some(Found { ty: m.ty, bit_offset: m.bit_offset, bit_size: m.bit_size, holder });
         }
         if m.name.is_empty()
             && depth < 16
@@ -29,7 +27,6 @@ pub(super) fn find(btf: &Btf, aggregate: Type, name: &str, depth: u32) -> Option
         {
             return Some(Found {
                 bit_offset: inner.bit_offset + m.bit_offset,
-                in_union: in_union || inner.in_union,
                 holder: (inner.holder.0 + m.bit_offset / 8, inner.holder.1),
                 ..inner
             });

@@ -1,10 +1,11 @@
 //! Metrics: what their value may be, and that all sites agree about it.
 
 use super::expr::{Env, Value, describe};
+use super::never::{self, Never};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Scope};
 use super::{Input, MAX_KEY_BYTES, MAX_LABELS, MAX_METRICS, access, filter, slow, stacks};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Place};
 use crate::program::{Metric, MetricKind, Program, Text};
 use crate::typed::{self, Expr, Kind, Measure, Ty};
 
@@ -13,6 +14,8 @@ use crate::typed::{self, Expr, Kind, Measure, Ty};
 struct Column {
     labels: Option<Vec<typed::Label>>,
     signed: Option<bool>,
+    /// Where the condition stands that some site can never meet.
+    never: Option<Place>,
 }
 
 /// One column per metric, and one of the records.
@@ -27,7 +30,11 @@ impl Columns {
     }
 
     /// The metrics and the records, once every site was checked without a mistake.
-    pub(super) fn finish(self, program: &Program) -> (Vec<typed::Metric>, Option<typed::Slow>) {
+    pub(super) fn finish(self, program: &Program, never: &mut Never) -> (Vec<typed::Metric>, Option<typed::Slow>) {
+        for (metric, column) in program.metrics.iter().zip(&self.metrics).filter(|(_, column)| column.labels.is_none())
+        {
+            column.never.iter().for_each(|place| never.add(*place, format!("`{}` measures nothing", metric.name.text)));
+        }
         let with_column = program.metrics.iter().zip(self.metrics);
         let metrics = with_column
             .map(|(metric, column)| typed::Metric {
@@ -43,7 +50,7 @@ impl Columns {
                 max_series: metric.max_series,
             })
             .collect();
-        (metrics, self.slow.finish(program))
+        (metrics, self.slow.finish(program, never))
     }
 }
 
@@ -54,7 +61,7 @@ pub(super) fn check_limits(program: &Program, report: &mut Report) {
         report.add(Diagnostic::limit(whole(&metric.name), message).hint("put the others in a second probe"));
     }
     for (i, metric) in program.metrics.iter().enumerate() {
-        if program.metrics[..i].iter().any(|m| m.name.text == metric.name.text) {
+        if program.metrics[..i].iter().any(|m| m.name.text == metric.name.text) && !metric.name.text.is_empty() {
             report.add(Diagnostic::user(whole(&metric.name), format!("metric `{}` is there twice", metric.name.text)));
         }
         if let Some(label) = metric.labels.get(MAX_LABELS) {
@@ -68,19 +75,23 @@ pub(super) fn check_limits(program: &Program, report: &mut Report) {
     }
 }
 
-/// What a metric reads at one site.
+/// What a metric reads at one site; `None` where its condition is never true.
 pub(super) fn measure(
     input: Input,
     scope: &Scope,
     index: usize,
     columns: &mut Columns,
     report: &mut Report,
-) -> Checked<Measure> {
+) -> Checked<Option<Measure>> {
     let metric = &input.program.metrics[index];
     let condition = filter(input, scope, &metric.filter, report);
+    if let Some(place) = condition.as_ref().ok().and_then(never::place) {
+        columns.metrics[index].never = Some(place);
+        return Ok(None);
+    }
     let value = value(input, scope, metric, &mut columns.metrics[index], report);
     let labels = labels(input, scope, metric, &mut columns.metrics[index], report);
-    Ok(Measure { filter: condition?, value: value?, labels: labels? })
+    Ok(Some(Measure { filter: condition?, value: value?, labels: labels? }))
 }
 
 fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, report: &mut Report) -> Checked<Expr> {
@@ -108,8 +119,9 @@ fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, repo
     let value = env.value(ast)?;
     let is_literal = matches!(value, Value::Literal(_));
     let expr = env.typed(value)?;
-    check_unit(metric, text, &expr, is_literal, report)?;
-    let signed = stored_sign(input, metric, text, &expr, report)?;
+    let unit = check_unit(metric, text, &expr, is_literal, report);
+    let signed = stored_sign(input, metric, text, &expr, report);
+    let signed = unit.and(signed)?;
     match column.signed {
         Some(before) if before != signed => {
             let message = "the value is signed at one hook and unsigned at another";
@@ -150,6 +162,9 @@ fn stored_sign(input: Input, metric: &Metric, text: &Text, expr: &Expr, report: 
 /// Durations are exported in seconds and everything else is not: the name says which.
 fn check_unit(metric: &Metric, text: &Text, expr: &Expr, is_literal: bool, report: &mut Report) -> Checked<()> {
     let name = &metric.name.text;
+    if name.is_empty() {
+        return Ok(());
+    }
     let counter = metric.kind == MetricKind::Counter;
     let suffix = if counter { "_seconds_total" } else { "_seconds" };
     let named = name.ends_with(suffix);

@@ -16,20 +16,26 @@
 //! | `expr`, `ops`, `call`, `descriptor`, `strings` | what is the type of this expression? |
 //! | `access`, `members` | which bytes does this member, element or cast mean? |
 //! | `cgroup` | whose event is it? |
+//! | `never` | which conditions can this kernel never meet? |
 //! | `metric`, `label`, `stacks` | is this a value, or a label, that can be stored and shown? |
+//! | `traps`, `closing`, `interrupts`, `defines` | does it mean what was meant? |
 
 mod access;
 mod call;
 mod cgroup;
+mod closing;
+mod defines;
 mod descriptor;
 mod expr;
 mod first_of;
 mod functions;
 mod hooks;
+mod interrupts;
 mod key;
 mod label;
 mod members;
 mod metric;
+mod never;
 mod objects;
 mod ops;
 mod print;
@@ -44,18 +50,20 @@ mod stacks;
 mod steps;
 mod strings;
 mod syscalls;
+mod traps;
 mod user;
 mod walk;
 
 pub use print::{print_expr, print_probe};
 
 use crate::ast::Exprs;
-use crate::diag::{Diagnostic, did_you_mean};
+use crate::diag::{Diagnostic, Place, did_you_mean};
 use crate::program::{Program, Shape, Text};
 use crate::target::Target;
 use crate::typed;
 use hooks::Point;
 use metric::Columns;
+use never::Never;
 use report::{Checked, Report, Reported, whole};
 use scope::{Args, Role, Scope};
 
@@ -105,33 +113,53 @@ struct Input<'a> {
     target: &'a Target,
 }
 
+impl Input<'_> {
+    /// A hook as it is written.
+    fn hook(&self, place: Place) -> &str {
+        let hooks = self.program.hooks();
+        let hook = hooks.into_iter().find(|hook| hook.text.id == place.text);
+        hook.map_or("", |hook| hook.text.text.as_str())
+    }
+}
+
 /// Checks a parsed program against a kernel. Texts missing from `exprs` did not parse and are passed over.
 pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed::Probe, Vec<Diagnostic>> {
     let input = Input { program, exprs, target };
     let mut report = Report::default();
     metric::check_limits(program, &mut report);
     slow::check_limits(program, &mut report);
+    closing::check(input, &mut report);
     let mut columns = Columns::new(program);
-    let shape = match &program.shape {
-        Shape::At(hooks) => at(input, hooks, &mut columns, &mut report),
-        Shape::Span(span) => span::check(input, span, &mut columns, &mut report),
-        Shape::Steps(steps) => steps::check(input, steps, &mut columns, &mut report),
-        Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut report),
+    let mut never = Never::default();
+    let mut shape = match &program.shape {
+        Shape::At(hooks) => at(input, hooks, &mut columns, &mut never, &mut report),
+        Shape::Span(span) => span::check(input, span, &mut columns, &mut never, &mut report),
+        Shape::Steps(steps) => steps::check(input, steps, &mut columns, &mut never, &mut report),
+        Shape::Poll { source, every_ns } => poll(input, source, *every_ns, &mut columns, &mut never, &mut report),
     };
-    let (diagnostics, choices) = report.finish();
+    let (metrics, slow) = columns.finish(program, &mut never);
+    if let Ok(shape) = &mut shape {
+        never.finish(shape, &mut report);
+    }
+    let (mut mistakes, choices, warnings) = report.finish();
     match shape {
-        Ok(mut shape) if diagnostics.is_empty() => {
+        Ok(mut shape) if mistakes.is_empty() => {
             user::join(&mut shape, target.arch);
-            let (metrics, slow) = columns.finish(program);
             let (name, limits) = (program.name.text.clone(), program.limits);
-            let probe = typed::Probe { name, shape, metrics, slow, choices, limits };
+            let probe = typed::Probe { name, shape, metrics, slow, choices, warnings, limits };
             match target.session.then(|| records::beyond(&probe)).filter(|beyond| !beyond.is_empty()) {
-                Some(beyond) => Err(beyond),
+                Some(mut beyond) => {
+                    beyond.extend(probe.warnings);
+                    Err(beyond)
+                }
                 None => Ok(probe),
             }
         }
         // A text that did not parse stops the probe without a word here: its mistake is reported already.
-        _ => Err(diagnostics),
+        _ => {
+            mistakes.extend(warnings);
+            Err(mistakes)
+        }
     }
 }
 
@@ -139,20 +167,25 @@ fn at<'a>(
     input: Input<'a>,
     hooks: &'a [crate::program::Hook],
     columns: &mut Columns,
+    never: &mut Never,
     report: &mut Report,
 ) -> Checked<typed::Shape> {
     let (points, mut outcome) = hooks::resolve(hooks, input.target, report);
     if let Some(reported) = objects::mixed(&points, report) {
-        return Err(reported);
+        outcome = Err(reported);
     }
     if points.iter().any(Point::is_object) {
-        objects::check_metrics(input.program, report)?;
+        outcome = outcome.and(objects::check_metrics(input.program, report));
     }
     let mut sites = Vec::new();
     for point in points {
         let role = if point.is_object() { Role::Object } else { Role::At };
         let scope = Scope::new(input, role, point.args);
         let filter = cgroup::of_probe(input, &scope, cgroup::Part::All, report);
+        if let Some(place) = filter.as_ref().ok().and_then(never::place) {
+            never.add(place, format!("nothing is measured at `{}`", input.hook(point.place)));
+            continue;
+        }
         let measures = measures(input, &scope, columns, report);
         let slow = slow::measure(input, &scope, &mut columns.slow, report);
         let (Ok(filter), Ok(measures), Ok(slow)) = (filter, measures, slow) else {
@@ -170,6 +203,7 @@ fn poll(
     source: &Text,
     every_ns: u64,
     columns: &mut Columns,
+    never: &mut Never,
     report: &mut Report,
 ) -> Checked<typed::Shape> {
     let Some(fields) = input.target.polls.get(&source.text) else {
@@ -186,6 +220,10 @@ fn poll(
     };
     let scope = Scope::new(input, Role::Poll, Args::Record { what: format!("poll source `{}`", source.text), fields });
     let filter = cgroup::of_probe(input, &scope, cgroup::Part::All, report);
+    if let Some(place) = filter.as_ref().ok().and_then(never::place) {
+        never.add(place, String::new());
+        return Ok(typed::Shape::At(Vec::new()));
+    }
     let measures = measures(input, &scope, columns, report);
     Ok(typed::Shape::Poll { source: source.text.clone(), every_ns, filter: filter?, measures: measures? })
 }
@@ -196,7 +234,12 @@ fn filter(input: Input, scope: &Scope, text: &Option<Text>, report: &mut Report)
 }
 
 /// One measurement per metric at this site; all are checked even when one is wrong.
-fn measures(input: Input, scope: &Scope, columns: &mut Columns, report: &mut Report) -> Checked<Vec<typed::Measure>> {
+fn measures(
+    input: Input,
+    scope: &Scope,
+    columns: &mut Columns,
+    report: &mut Report,
+) -> Checked<Vec<Option<typed::Measure>>> {
     let all: Vec<_> =
         (0..input.program.metrics.len()).map(|i| metric::measure(input, scope, i, columns, report)).collect();
     all.into_iter().collect()

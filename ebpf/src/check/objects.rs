@@ -57,15 +57,22 @@ pub(super) fn iterator<'a>(
         let ty = super::access::pointer_type(btf, btf.strip(args.get(1)?.1), Trust::Btf);
         Some((args, Expr { kind: Kind::Arg { offset: OBJECT_AT }, ty, duration: false, place }))
     };
-    let found = of(btf).filter(|_| target.abilities.iter.yes());
+    let found = of(btf);
+    let message = || format!("this kernel has no iterator over `{object}`");
+    if !target.abilities.iter.yes() {
+        let why = format!("iterators: {}", reason(&target.abilities.iter));
+        // Where the object is known, mistakes in expressions are found all the same.
+        let reported = report.add(Diagnostic::target(place, message()).hint(why));
+        if found.is_none() || target.session {
+            return Err(reported);
+        }
+    }
     let Some((args, pointer)) = found else {
-        let message = format!("this kernel has no iterator over `{object}`");
         let hint = match SINCE.iter().find(|(name, _)| *name == object) {
-            _ if !target.abilities.iter.yes() => format!("iterators: {}", reason(&target.abilities.iter)),
             Some((_, since)) => format!("its BTF describes no function {ITERATOR}{object} (Linux {since} has it)"),
             None => format!("its BTF describes no function {ITERATOR}{object}"),
         };
-        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+        return Err(report.add(Diagnostic::target(place, message()).hint(hint)));
     };
     let args = Args::Object(ObjectArgs { object, args });
     let attach = Attach::Iter { object: object.to_owned() };
@@ -107,7 +114,7 @@ pub(super) fn check_metrics(program: &Program, report: &mut Report) -> Checked<(
 /// Hooks of a list of which some are iterators and others are not.
 pub(super) fn mixed(points: &[Point], report: &mut Report) -> Option<Reported> {
     let first = points.iter().find(|p| p.is_object())?;
-    let other = points.iter().find(|p| !p.is_object())?;
+    let other = points.iter().find(|p| !p.is_object() && !p.is_unknown())?;
     let message = "an iterator runs when the metrics are read, and other hooks when something happens";
     let place = if other.place.text > first.place.text { other.place } else { first.place };
     Some(report.add(Diagnostic::user(place, message).hint("make it a probe of its own")))

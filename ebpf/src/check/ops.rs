@@ -68,6 +68,17 @@ fn fold(op: Arith, a: i128, b: i128) -> Option<i128> {
     (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(&value).then_some(value)
 }
 
+fn holds(op: Cmp, a: i128, b: i128) -> bool {
+    match op {
+        Cmp::Eq => a == b,
+        Cmp::Ne => a != b,
+        Cmp::Lt => a < b,
+        Cmp::Le => a <= b,
+        Cmp::Gt => a > b,
+        Cmp::Ge => a >= b,
+    }
+}
+
 impl Env<'_> {
     /// Two values of one type: a literal takes the other's.
     pub(super) fn pair(&mut self, left: Value, right: Value, span: Span) -> Checked<(Expr, Expr)> {
@@ -145,8 +156,11 @@ impl Env<'_> {
                 self.arith(op, left?, right?, span)
             }
             Operator::Cmp(op) => {
-                let (left, right) = (self.value(left), self.value(right));
-                self.compare(op, left?, right?, span).map(Value::Typed)
+                let (left_value, right_value) = (self.value(left), self.value(right));
+                let (left_value, right_value) = (left_value?, right_value?);
+                self.sides_of_one_order((left, &left_value), (right, &right_value))?;
+                self.with_units(&left_value, &right_value)?;
+                self.compare(op, left_value, right_value, span).map(Value::Typed)
             }
         }
     }
@@ -158,7 +172,9 @@ impl Env<'_> {
         if let Ok(Expr { kind: Kind::Const(bit), .. }) = &left
             && (*bit == 1) == or
         {
-            return Ok(Value::Typed(constant_bool(or, self.place(span))));
+            let place =
+                if or { self.place(span) } else { left.as_ref().map_or_else(|_| self.place(span), |e| e.place) };
+            return Ok(Value::Typed(constant_bool(or, place)));
         }
         let right = self.value(right).and_then(|v| self.truth(v));
         let (left, right) = (left?, right?);
@@ -166,6 +182,8 @@ impl Env<'_> {
         Ok(Value::Typed(match (&left.kind, &right.kind) {
             (Kind::Const(_), _) => Expr { place, ..right },
             (_, Kind::Const(bit)) if (*bit == 1) != or => Expr { place, ..left },
+            // Reading has no effect: what cannot change the outcome need not be read.
+            (_, Kind::Const(_)) => right,
             _ => {
                 let (left, right) = (Box::new(left), Box::new(right));
                 let kind = if or { Kind::Or(left, right) } else { Kind::And(left, right) };
@@ -190,6 +208,9 @@ impl Env<'_> {
         let (left, right) = (self.operand(op, left), self.operand(op, right));
         let (left, right) = (left?, right?);
         self.wide_enough(&left, &right)?;
+        if matches!(op, Arith::Min | Arith::Max) {
+            self.with_units(&left, &right)?;
+        }
         let (left, right) = self.pair(left, right, span)?;
         if let (Arith::Shl | Arith::Shr, Kind::Const(n), Ty::Int { bits, .. }) = (op, &right.kind, left.ty)
             && *n >= u64::from(bits)
@@ -226,16 +247,20 @@ impl Env<'_> {
             return Ok(value);
         }
         let expr = self.typed(value)?;
+        let quote = self.quote(expr.place.span);
+        let address = format!(
+            "compute with its address, `u64({quote})`, and `cast(struct NAME, ..)` the sum; `.` and `[i]` read what it points to"
+        );
         let hint = match (expr.ty, op) {
             (Ty::Int { .. }, _) => return Ok(Value::Typed(expr)),
-            (Ty::Ptr { .. }, _) => "read what it points to with `.` or `[i]`",
+            (Ty::Ptr { .. }, _) => address.as_str(),
             (Ty::Bool, Arith::And | Arith::Or | Arith::Xor) => {
                 "`&`, `|` and `^` bind looser than comparisons: put them in brackets, or write `&&`, `||`, `!=`"
             }
             (Ty::Bool, _) => "choose numbers with it: `x ? 1 : 0`",
             (Ty::Str(_) | Ty::Bytes(_), _) => "only numbers are computed with",
         };
-        let message = format!("`{}` is {}, not a number", self.quote(expr.place.span), self.describe(expr.ty));
+        let message = format!("`{quote}` is {}, not a number", self.describe(expr.ty));
         Err(self.fail_hint(expr.place.span, message, hint))
     }
 
@@ -243,16 +268,7 @@ impl Env<'_> {
         let place = self.place(span);
         match (&left, &right) {
             (Value::Literal(a), Value::Literal(b)) => {
-                let (a, b) = (a.value, b.value);
-                let holds = match op {
-                    Cmp::Eq => a == b,
-                    Cmp::Ne => a != b,
-                    Cmp::Lt => a < b,
-                    Cmp::Le => a <= b,
-                    Cmp::Gt => a > b,
-                    Cmp::Ge => a >= b,
-                };
-                return Ok(constant_bool(holds, place));
+                return Ok(constant_bool(holds(op, a.value, b.value), place));
             }
             (_, Value::Text(..)) => return self.compare_text(op, left, right, span),
             (Value::Text(..), _) => return self.compare_text(op, right, left, span),
@@ -277,6 +293,10 @@ impl Env<'_> {
                 ));
             }
         };
+        if let (Kind::Const(a), Kind::Const(b), Ty::Int { signed, .. }) = (&left.kind, &right.kind, left.ty) {
+            let value = |bits: u64| if signed { i128::from(bits as i64) } else { i128::from(bits) };
+            return Ok(constant_bool(holds(op, value(*a), value(*b)), place));
+        }
         Ok(Expr { kind: Kind::Cmp(op, Box::new(left), Box::new(right)), ty: Ty::Bool, duration: false, place })
     }
 
@@ -344,10 +364,17 @@ impl Env<'_> {
                 "test a range with `>=` and `<=`, or text by its start",
             ));
         }
+        let ast = value;
         let value = self.value(value);
         let elements: Vec<_> = elements.iter().map(|e| self.value(e)).collect();
         let value = value?;
         let elements: Vec<Value> = elements.into_iter().collect::<Checked<_>>()?;
+        for element in &elements {
+            self.with_units(&value, element)?;
+            if let Value::Literal(element) = element {
+                self.same_order(ast, element.value, element.span)?;
+            }
+        }
         let place = self.place(span);
         let found = match (&value, elements.first()) {
             (Value::Literal(l), _) => {

@@ -15,6 +15,7 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
         line(&mut out, format!("chose {got} for {wanted}{because}"));
     }
     match &probe.shape {
+        Shape::At(sites) if sites.is_empty() => line(&mut out, "nothing".into()),
         Shape::At(sites) => {
             for s in sites {
                 line(&mut out, format!("at {}{}", attach(&s.attach), select(&s.select, btf)));
@@ -42,6 +43,9 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
             }
             for s in end {
                 line(&mut out, format!("end {}{}", attach(&s.attach), select(&s.select, btf)));
+                if let Some(before) = &s.before {
+                    line(&mut out, format!("  if {}", print_expr(before, btf)));
+                }
                 body(&mut out, &s.filter, &s.by, &s.measures, probe, btf);
                 slow(&mut out, &s.slow, probe, btf);
             }
@@ -82,7 +86,14 @@ pub fn print_probe(probe: &Probe, btf: Option<&Btf>) -> String {
     out
 }
 
-fn body(out: &mut String, filter: &Option<Expr>, by: &[Expr], measures: &[Measure], probe: &Probe, btf: Option<&Btf>) {
+fn body(
+    out: &mut String,
+    filter: &Option<Expr>,
+    by: &[Expr],
+    measures: &[Option<Measure>],
+    probe: &Probe,
+    btf: Option<&Btf>,
+) {
     if let Some(filter) = filter {
         out.push_str(&format!("  where {}\n", print_expr(filter, btf)));
     }
@@ -90,6 +101,10 @@ fn body(out: &mut String, filter: &Option<Expr>, by: &[Expr], measures: &[Measur
         out.push_str(&format!("  by {}\n", print_expr(by, btf)));
     }
     for (metric, measure) in probe.metrics.iter().zip(measures) {
+        let Some(measure) = measure else {
+            out.push_str(&format!("  {} never\n", metric.name));
+            continue;
+        };
         let duration = if measure.value.duration { " (duration)" } else { "" };
         out.push_str(&format!("  {} = {}{duration}\n", metric.name, print_expr(&measure.value, btf)));
         if let Some(filter) = &measure.filter {

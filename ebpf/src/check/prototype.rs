@@ -113,6 +113,12 @@ fn width(btf: &Btf, ty: u32, arch: Arch) -> (u32, u32) {
 }
 
 impl FunctionArgs {
+    /// BTF type of a parameter.
+    pub(super) fn arg_type(&self, name: &str) -> Option<u32> {
+        let params = self.prototypes.iter().flat_map(|p| p.params.as_deref().unwrap_or_default());
+        params.into_iter().find(|param| param.name == name).map(|param| param.ty)
+    }
+
     /// Names that all functions have.
     pub(super) fn names(&self) -> Vec<&str> {
         if matches!(self.seen, Seen::Return(_) | Seen::Inside) {

@@ -28,16 +28,16 @@ pub(super) fn beyond(probe: &Probe) -> Vec<Diagnostic> {
         Shape::At(sites) => {
             for site in sites {
                 site.filter.iter().for_each(&mut look);
-                site.measures.iter().for_each(|m| measure(m, &mut look));
+                site.measures.iter().flatten().for_each(|m| measure(m, &mut look));
             }
         }
         Shape::Span { start, end, .. } => {
             for site in start {
                 site.filter.iter().chain(&site.by).chain(&site.save).for_each(&mut look);
             }
-            for EndSite { filter, by, measures, .. } in end {
-                filter.iter().chain(by).for_each(&mut look);
-                measures.iter().for_each(|m| measure(m, &mut look));
+            for EndSite { before, filter, by, measures, .. } in end {
+                before.iter().chain(filter).chain(by).for_each(&mut look);
+                measures.iter().flatten().for_each(|m| measure(m, &mut look));
             }
         }
         Shape::Steps { sites, .. } => {

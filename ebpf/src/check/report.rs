@@ -11,11 +11,12 @@ pub(super) struct Reported;
 /// A result whose error has been reported.
 pub(super) type Checked<T> = Result<T, Reported>;
 
-/// The mistakes found and the choices made so far.
+/// The mistakes and traps found, and the choices made so far.
 #[derive(Default)]
 pub(super) struct Report {
     mistakes: Vec<Diagnostic>,
     choices: Vec<Choice>,
+    warnings: Vec<Diagnostic>,
 }
 
 impl Report {
@@ -27,6 +28,18 @@ impl Report {
         Reported
     }
 
+    /// Whether nothing is wrong so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
+    /// Notes what compiles, but hardly as it was meant.
+    pub(super) fn warn(&mut self, diagnostic: Diagnostic) {
+        if !self.warnings.contains(&diagnostic) {
+            self.warnings.push(diagnostic);
+        }
+    }
+
     /// Notes what was chosen among several ways.
     pub(super) fn choose(&mut self, choice: Choice) {
         if !self.choices.contains(&choice) {
@@ -34,8 +47,9 @@ impl Report {
         }
     }
 
-    pub(super) fn finish(self) -> (Vec<Diagnostic>, Vec<Choice>) {
-        (self.mistakes, self.choices)
+    /// Mistakes, choices and warnings.
+    pub(super) fn finish(self) -> (Vec<Diagnostic>, Vec<Choice>, Vec<Diagnostic>) {
+        (self.mistakes, self.choices, self.warnings)
     }
 }
 

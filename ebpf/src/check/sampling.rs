@@ -1,13 +1,13 @@
 //! Perf events: whether they can be had, and what their context shows of the moment.
 
 use super::expr::{Env, Value};
-use super::hooks::{Point, reason};
+use super::hooks::{Point, cannot_attach, reason};
 use super::report::{Checked, Report, whole};
 use super::scope::Args;
 use crate::ast::Ident;
-use crate::diag::{Diagnostic, Place, Span};
-use crate::program::{Hook, Sampling};
-use crate::target::{Arch, Target};
+use crate::diag::{Place, Span};
+use crate::program::{Hook, PerfEvent, Sampling};
+use crate::target::{Ability, Arch, Target};
 use crate::typed::{Arith, Attach, Cmp, Expr, Kind, Select, Trust, Ty};
 
 /// What `args` has at a perf event.
@@ -20,10 +20,14 @@ pub(super) fn sample<'a>(
     report: &mut Report,
 ) -> Checked<Point<'a>> {
     let place = whole(&hook.text);
+    let counter = match &sampling.event {
+        PerfEvent::Hardware(name) => target.counters.get(name),
+        PerfEvent::CpuClock | PerfEvent::Software(_) => None,
+    };
     if !target.abilities.perf_event.yes() {
-        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
-        let hint = format!("perf events: {}", reason(&target.abilities.perf_event));
-        return Err(report.add(Diagnostic::target(place, message).hint(hint)));
+        cannot_attach(hook, format!("perf events: {}", reason(&target.abilities.perf_event)), target, report)?;
+    } else if let Some(Ability::No(why)) = counter {
+        cannot_attach(hook, why.clone(), target, report)?;
     }
     let attach = Attach::Sample(sampling.clone());
     Ok(Point { attach, place, select: Select::All, numbers: None, args: Args::Sample(target.arch) })

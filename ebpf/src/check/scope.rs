@@ -8,11 +8,12 @@ use super::prototype::{self, FunctionArgs, REGISTERS};
 use super::report::{Checked, Reported, unknown};
 use super::syscalls::SyscallArgs;
 use super::user::UserArgs;
-use super::{access, sampling, syscalls, user};
+use super::{access, defines, sampling, syscalls, user};
 use crate::ast::Ident;
-use crate::diag::{Diagnostic, Span, did_you_mean};
+use crate::diag::{Diagnostic, Span, did_you_mean, slip};
 use crate::target::btf::Kind as BtfKind;
 use crate::target::plain_name;
+use crate::target::syscalls::{NO_SYSTEM_CALL, is_system_call};
 use crate::target::{Arch, Field, FieldType};
 use crate::typed::{CgroupName, Expr, Kind, Trust, Ty};
 
@@ -27,6 +28,8 @@ pub(super) enum Role {
     Start,
     /// A span's end.
     End,
+    /// The same before the span is looked for.
+    Ending,
     /// A span's `by`, at both ends: what finds the span cannot read from it.
     Key,
     /// One of `steps`.
@@ -40,6 +43,8 @@ pub(super) enum Role {
 pub(super) enum Args<'a> {
     /// It has none (`interval:`).
     None,
+    /// Those of a hook that this kernel does not have, which is reported: nothing is known of them.
+    Unknown,
     /// C arguments of a tracepoint.
     Raw {
         /// Its name, for messages.
@@ -77,6 +82,8 @@ pub(super) struct Saved {
     pub(super) duration: bool,
     /// See [`super::walk::identity`].
     pub(super) identity: Option<&'static str>,
+    /// See [`Env::network_bits`].
+    pub(super) network: Option<u8>,
 }
 
 /// Everything that a name may mean at one site.
@@ -101,9 +108,18 @@ impl<'a> Scope<'a> {
         Self { role, args, saved: Vec::new(), state: Vec::new(), saved_syscall: None, no_switches: None, owner }
     }
 
+    /// BTF type of an argument of the hook, where it has one.
+    pub(super) fn arg_type(&self, name: &str) -> Option<u32> {
+        match &self.args {
+            Args::Raw { args, .. } => args.iter().find(|(arg, _)| arg == name).map(|(_, ty)| *ty),
+            Args::Function(f) => f.arg_type(name),
+            _ => None,
+        }
+    }
+
     pub(super) fn arg_names(&self, target: &'a crate::Target) -> Vec<&str> {
         match &self.args {
-            Args::None => Vec::new(),
+            Args::None | Args::Unknown => Vec::new(),
             Args::Raw { args, .. } => args.iter().map(|(name, _)| name.as_str()).collect(),
             Args::Record { fields, .. } => fields.iter().map(|f| f.name.as_str()).collect(),
             Args::Syscall(s) => s.arg_names(target),
@@ -164,6 +180,7 @@ impl Env<'_> {
             "cpu" => simple(Kind::Cpu, Ty::U32),
             "nsecs" => Ok((Kind::Now, Ty::U64, true)),
             "elapsed" => self.elapsed(Kind::Elapsed, name, span),
+            "retval" | "syscall" | "func" if matches!(self.scope.args, Args::Unknown) => return Err(Reported),
             "retval" => return self.retval(span).map(Some),
             "syscall" => return self.syscall(span).map(Some),
             "cgroup" | "task" | "netns" if self.scope.role == Role::Poll => Err(self.not_in_poll(name, span)),
@@ -175,6 +192,7 @@ impl Env<'_> {
             _ if is_register_arg(name) && matches!(self.scope.args, Args::User(_)) => {
                 return self.arg(&Ident { name: name.into(), span }, span).map(Some);
             }
+            _ if is_register_arg(name) && matches!(self.scope.args, Args::Unknown) => return Err(Reported),
             name if REGISTERS.contains(&name) => return self.register(name, span).map(Some),
             "func" => return self.func(span).map(Some),
             "args" => return Err(self.bare_args(span)),
@@ -230,6 +248,7 @@ impl Env<'_> {
         let hint = match self.scope.role {
             Role::Start => "here the span begins; use it in the probe's `where` and in metrics",
             Role::Key => "`by` finds the span, so it cannot read from it",
+            Role::Ending => "this is asked before the span is looked for; use it in the probe's `where` and in metrics",
             _ => "use `span:` with a `start` and an `end` in place of this shape",
         };
         Err(self.fail_hint(span, message, hint))
@@ -323,6 +342,7 @@ impl Env<'_> {
             Args::None => {
                 Err(self.fail_hint(span, "this hook has no arguments", "use `cpu`, `nsecs`, `pid` and the like"))
             }
+            Args::Unknown => Err(Reported),
             Args::Raw { event, args, trust } => match args.iter().position(|(name, _)| *name == field.name) {
                 Some(i) => self.raw_arg(i, args[i].1, *trust, span),
                 None => Err(self.unknown_arg(field, &format!("tracepoint `{event}`"))),
@@ -401,8 +421,12 @@ impl Env<'_> {
         if let Some((_, value)) = ADDRESS_FAMILIES.iter().find(|(n, _)| *n == name) {
             return Some(*value);
         }
-        if let Some(call) = name.strip_prefix("SYS_").and_then(|call| self.target.syscalls.get(call)) {
-            return Some(call.number.into());
+        if let Some(call) = name.strip_prefix("SYS_") {
+            return match self.target.syscalls.get(call) {
+                Some(call) => Some(call.number.into()),
+                // One probe serves all architectures: a comparison with a call that this one lacks is never true.
+                None => is_system_call(call).then_some(NO_SYSTEM_CALL.into()),
+            };
         }
         let btf = self.target.btf.as_ref()?;
         let (enumeration, value) = btf.constant(name)?;
@@ -425,17 +449,25 @@ impl Env<'_> {
             let hint = "a stack is a field of `slow` by itself, or summed by a metric of `type: stacks`";
             return self.fail_hint(span, format!("`{name}` is no value to compute with"), hint);
         }
+        if let Some(number) = defines::number(name) {
+            let hint = format!(
+                "it is a `#define` of the kernel's source, which its types do not have: write its number, {number}"
+            );
+            return self.fail_hint(span, format!("unknown name `{name}`"), &hint);
+        }
         let calls: Vec<String> = match name.starts_with("SYS_") {
             true => self.target.syscalls.keys().map(|call| format!("SYS_{call}")).collect(),
             false => Vec::new(),
         };
-        let candidates = BUILTINS
-            .into_iter()
-            .chain(ADDRESS_FAMILIES.iter().map(|(n, _)| *n))
-            .chain(calls.iter().map(String::as_str))
-            .chain(self.similar_constants(name));
-        let near = did_you_mean(name, candidates).map(|near| format!("did you mean `{near}`?"));
-        let hint = near.unwrap_or_else(|| "names are built-in values, `args.NAME`, and constants of the kernel".into());
+        let constants = ADDRESS_FAMILIES.iter().map(|(n, _)| *n).chain(self.similar_constants(name));
+        let near = did_you_mean(name, BUILTINS.into_iter().chain(calls.iter().map(String::as_str)))
+            // Constants of one family are much alike: what differs by more than a slip is another one.
+            .or_else(|| slip(name, constants))
+            .map(|near| format!("did you mean `{near}`?"));
+        let hint = near.unwrap_or_else(|| match defines::is_constant(name) {
+            true => "constants of the kernel's enums have names here; a `#define` has none: write its number".into(),
+            false => "names are built-in values, `args.NAME`, and constants of the kernel".into(),
+        });
         self.fail_hint(span, format!("unknown name `{name}`"), &hint)
     }
 

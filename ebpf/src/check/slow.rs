@@ -2,11 +2,12 @@
 
 use super::expr::{Env, describe};
 use super::label::LabelValue;
+use super::never::{self, Never};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Scope};
 use super::{Input, MAX_FIELDS};
 use crate::ast::{self, ExprKind};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Place};
 use crate::program::{Program, Slow, Text};
 use crate::typed::{self, Decoder, Expr, Kind, Label, SlowMeasure, Ty};
 
@@ -16,14 +17,22 @@ const STACKS: [(&str, Kind, Decoder); 2] =
 
 /// What is the same at all sites, learnt at the first.
 #[derive(Clone, Default)]
-pub(super) struct Column(Option<Vec<Label>>);
+pub(super) struct Column {
+    fields: Option<Vec<Label>>,
+    /// Where the condition stands that some site can never meet.
+    never: Option<Place>,
+}
 
 impl Column {
-    /// The block, once every site was checked without a mistake.
-    pub(super) fn finish(self, program: &Program) -> Option<typed::Slow> {
+    /// The block, once every site was checked without a mistake; `None` when no site sends anything.
+    pub(super) fn finish(self, program: &Program, never: &mut Never) -> Option<typed::Slow> {
         let slow = program.slow.as_ref()?;
-        let fields = self.0.unwrap_or_default();
-        Some(typed::Slow { place: whole(&slow.when), fields, max_per_second: slow.max_per_second })
+        let Some(fields) = self.fields else {
+            self.never.into_iter().for_each(|place| never.add(place, "no single event is sent".into()));
+            return None;
+        };
+        let (max_per_second, buffer_bytes) = (slow.max_per_second, slow.buffer_bytes);
+        Some(typed::Slow { place: whole(&slow.when), fields, max_per_second, buffer_bytes })
     }
 }
 
@@ -47,9 +56,13 @@ pub(super) fn measure(
         let diagnostic = Diagnostic::user(whole(&slow.when), "objects are no events: `slow` has no meaning at `iter:`");
         return Err(report.add(diagnostic.hint("events are where the kernel runs")));
     }
-    let when = condition(input, scope, &slow.when, report);
+    let when = condition(input, scope, &slow.when, report).map(Some);
+    if let Some(place) = when.as_ref().ok().and_then(never::place) {
+        column.never = Some(place);
+        return Ok(None);
+    }
     let fields = fields(input, scope, slow, column, report);
-    Ok(Some(SlowMeasure { when: when?, fields: fields? }))
+    Ok(when?.zip(Some(fields?)).map(|(when, fields)| SlowMeasure { when, fields }))
 }
 
 fn condition(input: Input, scope: &Scope, text: &Text, report: &mut Report) -> Checked<Expr> {
@@ -71,8 +84,8 @@ fn fields(input: Input, scope: &Scope, slow: &Slow, column: &mut Column, report:
         labels.push(Label { name: name.text.clone(), ty: expr.ty, decoder, domain: None });
         exprs.push(expr);
     }
-    let Some(before) = &column.0 else {
-        column.0 = Some(labels);
+    let Some(before) = &column.fields else {
+        column.fields = Some(labels);
         return Ok(exprs);
     };
     let Some(differ) = before.iter().zip(&labels).position(|(a, b)| a != b) else { return Ok(exprs) };

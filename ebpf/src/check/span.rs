@@ -6,9 +6,10 @@ use super::expr::Env;
 use super::hooks::{self, Point};
 use super::key::{SiteKey, hash_key, key_parts, parts, same_types};
 use super::metric::Columns;
+use super::never::{self, Never};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Args, Role, Saved, Scope};
-use super::{Input, MAX_SAVED, filter, measures, objects, slow, stacks, syscalls, walk};
+use super::{Input, MAX_SAVED, filter, interrupts, measures, objects, slow, stacks, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
 use crate::program::{Edge, HookKind, Span, Text};
@@ -18,15 +19,30 @@ use crate::typed::{EndSite, Expr, Kind, Select, Shape, SpanKey, StartSite, Trust
 /// Most elements of a dense key: a map of this many open spans is still small.
 pub(super) const MAX_DENSE: u64 = 65_536;
 
-pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &mut Report) -> Checked<Shape> {
+pub(super) fn check(
+    input: Input,
+    span: &Span,
+    columns: &mut Columns,
+    never: &mut Never,
+    report: &mut Report,
+) -> Checked<Shape> {
     check_saved_names(span, report);
     let (start_points, starts_ok) = hooks::resolve(&span.start, input.target, report);
     let (end_points, ends_ok) = hooks::resolve(&span.end, input.target, report);
+    let mut outcome = starts_ok.and(ends_ok);
     for points in [&start_points, &end_points] {
-        objects::outside_of_spans(points, report)?;
+        outcome = outcome.and(objects::outside_of_spans(points, report));
     }
     let by_task = is_by_task(input, span);
-    let starts = starts(input, span, &start_points, by_task, report);
+    if by_task {
+        interrupts::check(&span.start, &span.end, report);
+    }
+    let hooked = start_points.len();
+    let (start_points, starts) = starts(input, span, start_points, by_task, never, report);
+    if starts.is_empty() && hooked > 0 {
+        return outcome.map(|()| Shape::At(Vec::new()));
+    }
+    let dropped = starts.len() < hooked;
     let (saved, saved_ok) = saved(input, span, &starts, report);
     let selected: Vec<_> = start_points.iter().map(|p| p.numbers.clone()).collect();
     let enters = start_points.iter().all(Point::is_syscall_enter);
@@ -40,13 +56,34 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
     let key = key(input, span, by_task, keeps_stacks, starts.iter().map(|s| &s.key).chain(&end_keys), report);
 
     let mut ends = Vec::new();
-    let mut outcome = starts_ok.and(ends_ok).and(saved_ok);
+    outcome = outcome.and(saved_ok);
+    let mut unmet = None;
     for (point, site_key) in end_points.into_iter().zip(end_keys) {
         let scope = end_scope(input, span, &point, &saved, by_task);
-        let (filter, measures) =
-            (cgroup::of_probe(input, &scope, Part::AtEnd, report), measures(input, &scope, columns, report));
-        let slow = slow::measure(input, &scope, &mut columns.slow, report);
-        let (Ok(filter), Ok(measures), Ok(slow), Ok(by), Ok(key)) = (filter, measures, slow, site_key, &key) else {
+        let before = Scope::new(input, Role::Ending, point.args.clone());
+        let before = self::filter(input, &before, &span.filter_end, report);
+        if let Some(place) = before.as_ref().ok().and_then(never::place) {
+            never.add(place, format!("no span ends at `{}`", input.hook(point.place)));
+            continue;
+        }
+        let mut filter = cgroup::of_probe(input, &scope, Part::AtEnd, report);
+        let silent = filter.as_ref().ok().and_then(never::place);
+        let (measures, slow) = match silent {
+            // It still ends what began.
+            Some(place) => {
+                (unmet, filter) = (Some(place), Ok(None));
+                (Ok(vec![None; input.program.metrics.len()]), Ok(None))
+            }
+            None => {
+                let measures = measures(input, &scope, columns, report);
+                (measures, slow::measure(input, &scope, &mut columns.slow, report))
+            }
+        };
+        let (Ok(before), Ok(filter), Ok(measures)) = (before, filter, measures) else {
+            outcome = Err(Reported);
+            continue;
+        };
+        let (Ok(slow), Ok(by), Ok(key)) = (slow, site_key, &key) else {
             outcome = Err(Reported);
             continue;
         };
@@ -54,10 +91,18 @@ pub(super) fn check(input: Input, span: &Span, columns: &mut Columns, report: &m
         let implied = *key == SpanKey::Task && enters && covers(&point, &selected);
         let select = if implied { Select::All } else { point.select };
         let by = key_values(by, key);
-        ends.push(EndSite { attach: point.attach, place: point.place, select, filter, by, measures, slow });
+        ends.push(EndSite { attach: point.attach, place: point.place, select, before, filter, by, measures, slow });
     }
     outcome?;
-    finish(input, span, start_points, starts, ends, saved, key?)
+    if let Some(place) = unmet.filter(|_| ends.iter().all(|end| end.measures.iter().all(Option::is_none))) {
+        never.add(place, "no span is measured".into());
+    }
+    let mut shape = finish(input, span, start_points, starts, ends, saved, key?)?;
+    // A start that never begins a span is as good as filtered.
+    if let Shape::Span { filtered, .. } = &mut shape {
+        *filtered |= dropped;
+    }
+    Ok(shape)
 }
 
 /// Whether an end's selection has the returns of all calls that may have begun a span.
@@ -119,7 +164,7 @@ fn hidden_name(save: &[(String, Ty)]) -> String {
 }
 
 fn any_in(ends: &[EndSite], test: &dyn Fn(&Kind) -> bool) -> bool {
-    let measured = ends.iter().flat_map(|e| &e.measures);
+    let measured = ends.iter().flat_map(|e| e.measures.iter().flatten());
     let sent = ends.iter().flat_map(|e| &e.slow).flat_map(|s| s.fields.iter().chain([&s.when]));
     let mut exprs = ends
         .iter()
@@ -143,16 +188,30 @@ struct Start {
     save: Checked<Vec<Expr>>,
     /// As far as they are right: what ends may read.
     values: Vec<Checked<Expr>>,
+    /// Of each, [`Env::network_bits`].
+    network: Vec<Option<u8>>,
 }
 
-fn starts(input: Input, span: &Span, points: &[Point], by_task: bool, report: &mut Report) -> Vec<Start> {
-    let mut starts = Vec::new();
+/// Where spans may begin.
+fn starts<'a>(
+    input: Input<'a>,
+    span: &Span,
+    points: Vec<Point<'a>>,
+    by_task: bool,
+    never: &mut Never,
+    report: &mut Report,
+) -> (Vec<Point<'a>>, Vec<Start>) {
+    let (mut kept, mut starts) = (Vec::new(), Vec::new());
     for point in points {
         let scope = Scope::new(input, Role::Start, point.args.clone());
         // Whose span it is, is known when it begins: what is of no interest is not even opened.
         let early = cgroup::of_probe(input, &scope, Part::AtStart, report);
         let own = filter(input, &scope, &span.filter, report);
         let filter = early.and_then(|early| Ok(early.into_iter().chain(own?).reduce(both)));
+        if let Some(place) = filter.as_ref().ok().and_then(never::place) {
+            never.add(place, format!("no span begins at `{}`", input.hook(point.place)));
+            continue;
+        }
         let key_scope = Scope::new(input, Role::Key, point.args.clone());
         let key = site_key(input, &span.by, &key_scope, by_task, report);
         let values: Vec<Checked<Expr>> = span
@@ -169,10 +228,16 @@ fn starts(input: Input, span: &Span, points: &[Point], by_task: bool, report: &m
                 }
             })
             .collect();
+        let network = |(_, text): &(Text, Text)| {
+            let ast = input.exprs.0.get(&text.id)?;
+            Env { target: input.target, scope: &scope, text, report: &mut Report::default() }.network_bits(ast)
+        };
+        let network = span.save.iter().map(network).collect();
         let save = values.iter().cloned().collect();
-        starts.push(Start { filter, key, save, values });
+        starts.push(Start { filter, key, save, values, network });
+        kept.push(point);
     }
-    starts
+    (kept, starts)
 }
 
 /// What `start.NAME` is: the same at all starts.
@@ -182,7 +247,7 @@ fn saved(input: Input, span: &Span, starts: &[Start], report: &mut Report) -> (V
     for (i, (name, text)) in span.save.iter().enumerate() {
         let mut values = starts.iter().filter_map(|s| s.values[i].as_ref().ok());
         let Some(first) = values.next() else {
-            let unknown = Saved { name: name.text.clone(), ty: None, duration: false, identity: None };
+            let unknown = Saved { name: name.text.clone(), ty: None, duration: false, identity: None, network: None };
             all.push(unknown);
             continue;
         };
@@ -193,7 +258,8 @@ fn saved(input: Input, span: &Span, starts: &[Start], report: &mut Report) -> (V
             outcome = Err(report.add(Diagnostic::user(whole(text), message).hint("convert it to one type")));
         }
         let identity = walk::identity(first).filter(|_| !matches!(ty, Ty::Ptr { .. }));
-        all.push(Saved { name: name.text.clone(), ty: Some(ty), duration: first.duration, identity });
+        let network = starts.iter().find_map(|s| s.network[i]);
+        all.push(Saved { name: name.text.clone(), ty: Some(ty), duration: first.duration, identity, network });
     }
     (all, outcome)
 }

@@ -6,6 +6,7 @@ use super::expr::{Env, Value, describe};
 use super::hooks::{self, Point};
 use super::key::{SiteKey, hash_key, key_parts, parts, same_types};
 use super::metric::{self, Columns};
+use super::never::{self, Never};
 use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Saved, Scope};
 use super::{Input, MAX_SAVED, MAX_TEXT, filter, objects, slow, walk};
@@ -18,9 +19,15 @@ pub(super) const MAX_STATE_BYTES: u32 = 128;
 /// Bytes of a text whose length the type does not say: those of `comm`.
 const TEXT_BYTES: u16 = 16;
 
-pub(super) fn check(input: Input, steps: &Steps, columns: &mut Columns, report: &mut Report) -> Checked<Shape> {
-    let mut outcome = same_parts(steps, report);
-    let mut fields = fields(steps, report)?;
+pub(super) fn check(
+    input: Input,
+    steps: &Steps,
+    columns: &mut Columns,
+    never: &mut Never,
+    report: &mut Report,
+) -> Checked<Shape> {
+    let (mut fields, fields_ok) = fields(steps, report);
+    let mut outcome = same_parts(steps, report).and(fields_ok);
     let mut points = Vec::new();
     for step in &steps.steps {
         let (found, resolved) = hooks::resolve(&step.hooks, input.target, report);
@@ -33,16 +40,20 @@ pub(super) fn check(input: Input, steps: &Steps, columns: &mut Columns, report: 
     let mut sites = Vec::new();
     for (step, points) in steps.steps.iter().zip(points) {
         for point in points {
-            match site(input, steps, step, point, &fields, columns, report) {
-                Ok((site, key)) => {
+            match site(input, steps, step, point, &fields, columns, never, report) {
+                Ok(Some((site, key))) => {
                     sites.push(site);
                     keys.push(key);
                 }
+                Ok(None) => {}
                 Err(reported) => outcome = Err(reported),
             }
         }
     }
     outcome?;
+    if sites.is_empty() {
+        return Ok(Shape::At(Vec::new()));
+    }
     let texts: Vec<&Text> = steps.by.iter().chain(steps.steps.iter().flat_map(|step| &step.by)).collect();
     same_types(input, &texts, &keys.iter().collect::<Vec<_>>(), report)?;
     let key = hash_key(keys.first().ok_or(Reported)?, steps.by.first(), report)?;
@@ -83,13 +94,14 @@ fn outside_of_locks(points: &[Point], report: &mut Report) -> Checked<()> {
     Err(report.add(Diagnostic::user(point.place, message).hint("use it with `at:` or in a `span:`")))
 }
 
-/// The declared fields.
-fn fields(steps: &Steps, report: &mut Report) -> Checked<Vec<Saved>> {
-    if let Some((name, _)) = steps.fields.get(MAX_SAVED) {
-        return Err(report.add(Diagnostic::limit(whole(name), format!("a state has at most {MAX_SAVED} fields"))));
-    }
+/// The declared fields. The second result tells whether all are right.
+fn fields(steps: &Steps, report: &mut Report) -> (Vec<Saved>, Checked<()>) {
     let mut all: Vec<Saved> = Vec::new();
     let mut outcome = Ok(());
+    if let Some((name, _)) = steps.fields.get(MAX_SAVED) {
+        let message = format!("a state has at most {MAX_SAVED} fields");
+        outcome = Err(report.add(Diagnostic::limit(whole(name), message)));
+    }
     for (name, text) in &steps.fields {
         if all.iter().any(|field| field.name == name.text) {
             outcome = Err(report.add(Diagnostic::user(whole(name), format!("field `{}` is there twice", name.text))));
@@ -100,17 +112,16 @@ fn fields(steps: &Steps, report: &mut Report) -> Checked<Vec<Saved>> {
             let hint = format!("types are u8 to u64, s8 to s64, bool, string and string(1) to string({MAX_TEXT})");
             outcome = Err(report.add(Diagnostic::user(whole(text), message).hint(hint)));
         }
-        all.push(Saved { name: name.text.clone(), ty, duration: false, identity: None });
+        all.push(Saved { name: name.text.clone(), ty, duration: false, identity: None, network: None });
     }
-    outcome?;
     let bytes: u32 = all.iter().filter_map(|field| field.ty).map(|ty| ty.bytes().next_multiple_of(8)).sum();
     if bytes > MAX_STATE_BYTES
         && let Some((name, _)) = steps.fields.last()
     {
         let message = format!("the state takes {bytes} bytes, at most {MAX_STATE_BYTES} are possible");
-        return Err(report.add(Diagnostic::limit(whole(name), message).hint("shorten text: `string(n)`")));
+        outcome = Err(report.add(Diagnostic::limit(whole(name), message).hint("shorten text: `string(n)`")));
     }
-    Ok(all)
+    (all, outcome)
 }
 
 fn field_type(text: &str) -> Option<Ty> {
@@ -141,7 +152,7 @@ fn learn(input: Input, steps: &Steps, points: &[Vec<Point>], fields: &mut [Saved
         for (step, points) in steps.steps.iter().zip(points) {
             for point in points {
                 let scope = scope(input, point, fields);
-                let learnt: Vec<(usize, Expr)> = step
+                let learnt: Vec<(usize, Expr, Option<u8>)> = step
                     .set
                     .iter()
                     .filter_map(|(name, text)| {
@@ -149,10 +160,11 @@ fn learn(input: Input, steps: &Steps, points: &[Vec<Point>], fields: &mut [Saved
                         let ast = input.exprs.0.get(&text.id)?;
                         let mut env = Env { target: input.target, scope: &scope, text, report: &mut unheard };
                         let value = env.value(ast).ok()?;
-                        Some((index, env.typed(value).ok()?))
+                        Some((index, env.typed(value).ok()?, env.network_bits(ast)))
                     })
                     .collect();
-                for (index, expr) in learnt {
+                for (index, expr, network) in learnt {
+                    fields[index].network = fields[index].network.or(network);
                     fields[index].duration |= expr.duration;
                     fields[index].identity = fields[index].identity.or(walk::identity(&expr));
                 }
@@ -167,6 +179,8 @@ fn scope<'a>(input: Input<'a>, point: &Point<'a>, fields: &[Saved]) -> Scope<'a>
     scope
 }
 
+/// What a step does at one place; `None` when it never does anything there.
+#[allow(clippy::too_many_arguments, reason = "what is found at one site goes to three collections")]
 fn site(
     input: Input,
     steps: &Steps,
@@ -174,30 +188,44 @@ fn site(
     point: Point,
     fields: &[Saved],
     columns: &mut Columns,
+    never: &mut Never,
     report: &mut Report,
-) -> Checked<(StepSite, SiteKey)> {
+) -> Checked<Option<(StepSite, SiteKey)>> {
     let scope = scope(input, &point, fields);
+    let (probes_own, measured) = probes_own(input, &scope, step, report);
+    let own = filter(input, &scope, &step.filter, report);
+    let conditions = [probes_own, own].into_iter().collect::<Checked<Vec<_>>>().map(split);
+    if let Some(place) = conditions.as_ref().ok().and_then(|(before, _)| never::place(before)) {
+        never.add(place, format!("the step at `{}` does nothing", input.hook(point.place)));
+        return Ok(None);
+    }
+    let unmeasured = measured.as_ref().ok().and_then(never::place);
+    if let Some(place) = unmeasured {
+        never.add(place, format!("the step at `{}` observes nothing", input.hook(point.place)));
+    }
+    let observed = if unmeasured.is_some() { &[] } else { step.observe.as_slice() };
     let by = if step.by.is_empty() { &steps.by } else { &step.by };
     let key_scope = Scope::new(input, Role::Key, point.args.clone());
     let key = key_parts(input, by, &key_scope, report);
-    let (probes_own, measured) = probes_own(input, &scope, step, report);
-    let own = filter(input, &scope, &step.filter, report);
     let set: Vec<Checked<(u32, Expr)>> =
         step.set.iter().map(|(name, text)| assignment(input, &scope, name, text, report)).collect();
-    let observe: Vec<Checked<(u32, Measure)>> =
-        step.observe.iter().map(|i| Ok((*i, metric::measure(input, &scope, *i as usize, columns, report)?))).collect();
+    let mut measure = |metric: &u32| {
+        let measure = metric::measure(input, &scope, *metric as usize, columns, report)?;
+        Ok(measure.map(|measure| (*metric, measure)))
+    };
+    let observe: Vec<Checked<Option<(u32, Measure)>>> = observed.iter().map(&mut measure).collect();
     // Where nothing is measured, there is nothing that could be slow.
-    let slow = match step.observe.is_empty() {
+    let slow = match observed.is_empty() {
         true => Ok(None),
         false => slow::measure(input, &scope, &mut columns.slow, report),
     };
-    let (key, (filter, state_filter), measured) = (key?, split([probes_own?, own?]), measured?);
+    let (key, (filter, state_filter), measured) = (key?, conditions?, measured?);
     let set = set.into_iter().collect::<Checked<_>>()?;
-    let observe = observe.into_iter().collect::<Checked<_>>()?;
+    let observe = observe.into_iter().filter_map(Checked::transpose).collect::<Checked<_>>()?;
     let by = key.iter().map(|(expr, _)| expr.clone()).collect();
     let Point { attach, place, select, .. } = point;
     let (delete, slow) = (step.delete, slow?);
-    Ok((StepSite { attach, place, select, by, filter, state_filter, measured, set, observe, delete, slow }, key))
+    Ok(Some((StepSite { attach, place, select, by, filter, state_filter, measured, set, observe, delete, slow }, key)))
 }
 
 /// The probe's own condition is about what is measured: what of it selects the step's events, and what only selects measurements.
@@ -220,7 +248,7 @@ fn probes_own(
 }
 
 /// Conditions that all must hold: those that are known before the state is looked for, and those that are not.
-fn split(filters: [Option<Expr>; 2]) -> (Option<Expr>, Option<Expr>) {
+fn split(filters: Vec<Option<Expr>>) -> (Option<Expr>, Option<Expr>) {
     let mut parts = Vec::new();
     filters.into_iter().flatten().for_each(|filter| flatten(filter, &mut parts));
     parts.sort_by_key(|part| !matches!(part.kind, Kind::Selected(..)));

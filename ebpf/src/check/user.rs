@@ -1,7 +1,7 @@
 //! Programs and libraries: `uprobe:`, `uretprobe:` and `usdt:` hooks, and what their registers and notes say.
 
 use super::expr::{Env, Value};
-use super::hooks::{Point, reason};
+use super::hooks::{Point, cannot_attach, reason};
 use super::report::{Checked, Report, whole};
 use super::scope::Args;
 use super::walk;
@@ -42,9 +42,8 @@ impl UserArgs {
 fn multi(hook: &Hook, target: &Target, report: &mut Report) -> Checked<bool> {
     let (multi, single) = (&target.abilities.uprobe_multi, &target.abilities.uprobe);
     if !multi.yes() && !single.yes() {
-        let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
-        let hint = format!("uprobe_multi: {}; uprobe: {}", reason(multi), reason(single));
-        return Err(report.add(Diagnostic::target(whole(&hook.text), message).hint(hint)));
+        cannot_attach(hook, format!("uprobe_multi: {}; uprobe: {}", reason(multi), reason(single)), target, report)?;
+        return Ok(false);
     }
     let (got, because) = match multi.yes() {
         true => ("uprobe_multi: one link for all places in a file", vec![]),
@@ -194,7 +193,8 @@ pub(super) fn join(shape: &mut Shape, arch: Arch) {
                 forget(&mut s.attach, arch, s.filter.iter().chain(&s.by).chain(&s.save));
             }
             for s in end.iter_mut() {
-                let read = s.filter.iter().chain(&s.by).chain(of_measures(&s.measures)).chain(of_slow(&s.slow));
+                let filters = s.before.iter().chain(&s.filter);
+                let read = filters.chain(&s.by).chain(of_measures(&s.measures)).chain(of_slow(&s.slow));
                 forget(&mut s.attach, arch, read);
             }
             unique(start);
@@ -218,8 +218,8 @@ fn of_measure(m: &Measure) -> impl Iterator<Item = &Expr> {
     m.filter.iter().chain([&m.value]).chain(&m.labels)
 }
 
-fn of_measures(measures: &[Measure]) -> impl Iterator<Item = &Expr> {
-    measures.iter().flat_map(of_measure)
+fn of_measures(measures: &[Option<Measure>]) -> impl Iterator<Item = &Expr> {
+    measures.iter().flatten().flat_map(of_measure)
 }
 
 fn of_slow(slow: &Option<SlowMeasure>) -> impl Iterator<Item = &Expr> {

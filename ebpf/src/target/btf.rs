@@ -6,6 +6,10 @@
 //! A module's types continue those of the kernel: its ids and texts begin where the kernel's end, and a set of them shows
 //! both.
 
+mod access;
+
+pub use access::Access;
+
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 

@@ -11,6 +11,7 @@
 //! ability task_storage no "needs CAP_BPF and CAP_PERFMON (or root)"
 //! tracepoint "sched:sched_switch" { @8 prev_comm: str 16; @24 prev_pid: i32; }
 //! syscall recvfrom 45 (fd: "int", ubuf: "void *");
+//! counter "cpu-cycles" no "this machine has no hardware counter for it"
 //! usdt "/usr/bin/python3:python:gc__start" ("-4@112(%rsp)");
 //! poll "softnet" { @0 cpu: u32; }
 //! functions "vfs_*" { vfs_read traced; "vfs_x.isra.0" untraced; }

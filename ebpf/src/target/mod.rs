@@ -6,6 +6,7 @@ pub mod btf;
 pub mod btf_write;
 pub mod dump;
 mod registers;
+pub mod syscalls;
 pub mod usdt;
 
 use std::borrow::Cow;
@@ -36,6 +37,8 @@ pub struct Target {
     pub functions: BTreeMap<String, Vec<Function>>,
     /// Types of the modules that such functions lie in, by module, where the kernel publishes them. They continue `btf`.
     pub modules: BTreeMap<String, Btf>,
+    /// Hardware events that some probe counts, by perf's names: whether the machine has counters for them.
+    pub counters: BTreeMap<String, Ability>,
     /// Static probe points some probe asked for, by [`usdt_name`]: the different ways in which their notes say where the
     /// arguments are, sorted. Absent when no such point was found.
     pub usdts: BTreeMap<String, Vec<String>>,

@@ -32,13 +32,14 @@ fn ints(b: &mut BtfBytes) -> Ints {
 fn sockets(b: &mut BtfBytes, i: &Ints) -> (u32, u32, u32) {
     let bytes16 = b.array(i.u8, 16, i.u32);
     let in6 = b.structure("in6_addr", 16, &[("in6_u", bytes16, 0, 0)]);
+    let (be16, be32) = (b.typedef("__be16", i.u16), b.typedef("__be32", i.u32));
     let common = b.structure(
         "sock_common",
         48,
         &[
-            ("skc_daddr", i.u32, 0, 0),
+            ("skc_daddr", be32, 0, 0),
             ("skc_num", i.u16, 32, 0),
-            ("skc_dport", i.u16, 48, 0),
+            ("skc_dport", be16, 48, 0),
             ("skc_family", i.u16, 64, 0),
             ("skc_state", i.u8, 80, 0),
             ("skc_reuse", i.u8, 88, 4),
@@ -191,6 +192,7 @@ fn btf() -> Btf {
     b.tracepoint("softirq_exit", &[("vec_nr", i.u32)]);
     b.tracepoint("softirq_signed", &[("vec_nr", i.int)]);
     b.tracepoint("tcp_event", &[("sk", const_sock_ptr), ("skb", skb_ptr), ("req", request_ptr), ("n", i.int)]);
+    b.tracepoint("inet_sock_set_state", &[("sk", const_sock_ptr), ("oldstate", i.int), ("newstate", i.int)]);
     b.tracepoint("named", &[("name", char_ptr), ("len", i.u64), ("full", i.bool)]);
     b.tracepoint("sys_enter", &[("regs", regs_ptr), ("id", i.u64)]);
     b.tracepoint("sys_exit", &[("regs", regs_ptr), ("ret", i.u64)]);
@@ -250,6 +252,7 @@ pub fn target(changes: &str) -> Target {
         field("daddr", 22, FieldType::Bytes(4)),
         field("comm", 26, FieldType::Str(16)),
         field("path", 44, FieldType::DataLoc),
+        field("call_site", 48, int(8, false)),
     ];
     target.tracepoints.insert("sock:inet_sock_set_state".into(), TracepointFormat { fields });
     let rows =

@@ -9,7 +9,7 @@ mod vmlinux;
 
 use kstrobe_ebpf::check::print_probe;
 use kstrobe_ebpf::program::Text;
-use kstrobe_ebpf::{Diagnostic, check};
+use kstrobe_ebpf::{Diagnostic, Program, Target, check, compile};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -30,12 +30,24 @@ pub fn show(diagnostic: &Diagnostic, texts: &[Text]) -> String {
     out
 }
 
+/// Whether nothing comes of a program. That it compiles is not said: each does whose check finds no mistake.
+fn idle(program: &Program, target: &Target) -> String {
+    match compile(program, target) {
+        Ok(artifact) if artifact.is_idle() => "compiles to nothing\n".into(),
+        Ok(_) => String::new(),
+        Err(errors) => errors.iter().map(|error| format!("{:?}: {}\n", error.fault, error.message)).collect(),
+    }
+}
+
 fn run(case: &str) -> String {
     let changes = case.lines().find_map(|l| l.strip_prefix("target: ")).unwrap_or("");
     let target = fixture::target(changes);
     let (program, texts) = program_text::read(case);
     match check(&program, &target) {
-        Ok(probe) => print_probe(&probe, target.btf.as_ref()),
+        Ok(probe) => {
+            let warnings = probe.warnings.iter().map(|d| show(d, &texts));
+            warnings.chain([print_probe(&probe, target.btf.as_ref()) + &idle(&program, &target)]).collect()
+        }
         Err(list) => list.iter().map(|d| show(d, &texts)).collect(),
     }
 }
@@ -63,4 +75,31 @@ fn cases() {
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}\nBLESS=1 accepts these");
+}
+
+/// The IR of the lines of a case.
+fn compiled(case: &str) -> String {
+    let (program, texts) = program_text::read(case);
+    match compile(&program, &fixture::target("")) {
+        Ok(artifact) => kstrobe_ebpf::ir::print::module(&artifact.module),
+        Err(list) => panic!("{}", list.iter().map(|d| show(d, &texts)).collect::<String>()),
+    }
+}
+
+/// `sk_word` lies in a union behind a pointer: that is what the verifier would find there.
+#[test]
+fn a_number_that_overlaps_a_pointer_is_read_through_a_helper() {
+    let word = compiled("at: rawtracepoint:tcp_event\nmetric: gauge x\nvalue: args.sk.sk_word % 4\n");
+    assert!(word.contains("probe_read_kernel"), "{word}");
+    let drops = compiled("at: rawtracepoint:tcp_event\nmetric: gauge x\nvalue: args.sk.sk_drops\n");
+    assert!(!drops.contains("probe_read_kernel"), "{drops}");
+}
+
+/// Line 5 is the label's: a refusal of the load must name it.
+#[test]
+fn what_a_label_reads_stands_on_the_labels_line() {
+    let ir = compiled("at: rawtracepoint:tcp_event\nmetric: gauge x\nvalue: args.n\nlabel port: args.sk.sk_num\n");
+    let load = ir.lines().position(|line| line.contains("kernel")).expect("a load");
+    let mark = ir.lines().take(load).filter(|line| line.trim_start().starts_with('@')).last();
+    assert_eq!(mark.map(str::trim), Some("@5:1"), "{ir}");
 }

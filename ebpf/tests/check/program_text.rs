@@ -4,7 +4,7 @@
 //! at: rawtracepoint:tcp_event            one hook or several, split by `;` (also `start:`, `end:`); `A or B` is first_of
 //! by: cpu                                one part of the key a line (also `by.end:`)
 //! save fd: args.fd
-//! start.where: true
+//! start.where: true                      (also `end.where:`)
 //! where: true
 //! also: cpu == 0                        what a configuration adds to `where`
 //! owner: args.sk                         or `none` (also `owner.start:`, after it)
@@ -120,6 +120,7 @@ fn empty_span() -> Span {
         by_end: Vec::new(),
         save: Vec::new(),
         filter: None,
+        filter_end: None,
         keep: Keep::Last,
         max_open: 16384,
     }
@@ -173,6 +174,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "by.end" => span.by_end.push(r.text(value)),
             "keep" => span.keep = if value == "first" { Keep::First } else { Keep::Last },
             "start.where" => span.filter = Some(r.text(value)),
+            "end.where" => span.filter_end = Some(r.text(value)),
             "also" => program.also = Some(r.text(value)),
             "owner" if value == "none" => program.owner = Owner::Nobody,
             "owner" => program.owner = Owner::Of { end: r.text(value), start: None },
@@ -202,7 +204,10 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "observe" => steps.steps.last_mut().expect("a step").observe.push(value.parse().expect("a number")),
             "delete" => steps.steps.last_mut().expect("a step").delete = true,
             "target" => {}
-            "slow" => program.slow = Some(Slow { when: r.text(value), fields: Vec::new(), max_per_second: 1 }),
+            "slow" => {
+                let when = r.text(value);
+                program.slow = Some(Slow { when, fields: Vec::new(), max_per_second: 1, buffer_bytes: None });
+            }
             "slow.most" => slow(&mut program).max_per_second = value.parse().expect("a number"),
             _ => {
                 let (what, name) = key.split_once(' ').unwrap_or_else(|| panic!("unknown key `{key}`"));

@@ -149,6 +149,7 @@ fn program(lines: &[(&str, &str)]) -> Program {
         by_end: vec![],
         save: vec![],
         filter: None,
+        filter_end: None,
         keep: Keep::Last,
         max_open: 16,
     };
@@ -165,6 +166,7 @@ fn program(lines: &[(&str, &str)]) -> Program {
                 "where" => metric.filter = Some(text(value)),
                 "by" => span.by.push(text(value)),
                 "start.where" => span.filter = Some(text(value)),
+                "end.where" => span.filter_end = Some(text(value)),
                 _ => {}
             },
         }

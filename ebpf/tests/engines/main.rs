@@ -13,7 +13,7 @@ use corpus::Left;
 use kstrobe_ebpf::asm::Code;
 use kstrobe_ebpf::ir::interp::{Machine, Memory};
 use kstrobe_ebpf::ir::{Block, Module, Stmt};
-use kstrobe_ebpf::layout::Index;
+use kstrobe_ebpf::layout::{Index, PASSES};
 use kstrobe_ebpf::lower::{Options, lower};
 use kstrobe_ebpf::{Program, Source, Target, compile};
 
@@ -68,7 +68,7 @@ fn interpreted(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory)
         (1..table.slots).rev().for_each(|slot| assert!(machine.push(free, &slot.to_le_bytes())));
     }
     for map in &module.layout.selected {
-        selected.iter().for_each(|id| assert!(machine.insert(map.map, &id.to_le_bytes(), &1u32.to_le_bytes())));
+        selected.iter().for_each(|id| assert!(machine.insert(map.map, &id.to_le_bytes(), &PASSES.to_le_bytes())));
     }
     let ctx: Vec<u8> = ctx.iter().flat_map(|word| word.to_le_bytes()).collect();
     for func in order(module) {
@@ -86,7 +86,7 @@ fn interpreted(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory)
 fn executed(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory) -> Result<Left, String> {
     let Compiled { module, codes, selected } = compiled;
     let mut vm = vm::Vm::new(module, codes, kernel.clone(), user.clone());
-    module.layout.selected.iter().for_each(|map| vm.fill(map.map, selected));
+    module.layout.selected.iter().for_each(|map| vm.fill(map.map, selected, PASSES));
     for func in order(module) {
         vm.run(func, ctx).map_err(|error| format!("{error}\n{}", codes[func].listing()))?;
     }

@@ -241,10 +241,13 @@ impl Vm {
         }
     }
 
-    /// Puts ids into a hash.
-    pub fn fill(&mut self, map: MapId, ids: &[u64]) {
-        for (place, id) in self.world.maps[map.0 as usize].keys.iter_mut().zip(ids) {
-            *place = Some(id.to_le_bytes().to_vec());
+    /// Puts ids into a hash, each with this value.
+    pub fn fill(&mut self, map: MapId, ids: &[u64], value: u32) {
+        let map = &mut self.world.maps[map.0 as usize];
+        let stride = map.def.value_bytes.div_ceil(8) as usize;
+        for (at, id) in ids.iter().enumerate() {
+            map.keys[at] = Some(id.to_le_bytes().to_vec());
+            map.values[at * stride] = value.into();
         }
     }
 

@@ -1,6 +1,6 @@
 //! One question to one agent, and what its answer means.
 
-use super::{Agents, Body, Member, Run, lock, unix_ns};
+use super::{Agents, Body, Member, Run, SCOPES, lock, unix_ns};
 use crate::clock::{self, Sample};
 use crate::course::{Action, Heard, Standing, Trouble};
 use crate::hooks;
@@ -115,6 +115,10 @@ impl<A: Agents> Run<A> {
                 _ => {}
             }
         }
+        let says_whose = SCOPES.iter().any(|key| !body[*key].is_null());
+        if !member.target.pods.is_empty() && !self.wish.whole_nodes && !says_whose {
+            body["pods"] = json!(member.target.pods);
+        }
         body["duration"] = json!(format!("{}ms", self.wish.duration.as_millis()));
         body["start_at"] = json!(rfc3339(member.start_at));
         body
@@ -147,22 +151,26 @@ impl<A: Agents> Run<A> {
     /// Downloads into the node's file, piece by piece.
     async fn fetch(&self, target: &Target, path: &str, to: &Path) -> Result<(), Trouble> {
         let answer = self.within(self.agents.ask(&target.agent, Method::GET, path, Bytes::new())).await?;
-        let status = answer.status();
-        if !status.is_success() {
-            return Err(explain(status, &whole(answer).await.map_err(passing)?));
-        }
-        let stored = |error: std::io::Error| lasting(&format!("it cannot be stored here: {error}"));
-        let mut file = std::fs::File::create(to).map_err(stored)?;
-        let mut body = answer.into_body();
-        while let Some(frame) = body.frame().await {
-            // The pieces are small, and the disk is our own: a write does not hold up others for long.
-            if let Ok(data) = frame.map_err(|error| passing(format!("the download was cut off: {error}")))?.into_data()
-            {
-                file.write_all(&data).map_err(stored)?;
-            }
-        }
-        file.flush().map_err(stored)
+        store(answer, to).await
     }
+}
+
+/// Writes the body of a success into a file, piece by piece.
+pub async fn store(answer: Response<Body>, to: &Path) -> Result<(), Trouble> {
+    let status = answer.status();
+    if !status.is_success() {
+        return Err(explain(status, &whole(answer).await.map_err(passing)?));
+    }
+    let stored = |error: std::io::Error| lasting(&format!("it cannot be stored here: {error}"));
+    let mut file = crate::private::create(to).map_err(stored)?;
+    let mut body = answer.into_body();
+    while let Some(frame) = body.frame().await {
+        // The pieces are small, and the disk is our own: a write does not hold up others for long.
+        if let Ok(data) = frame.map_err(|error| passing(format!("the download was cut off: {error}")))?.into_data() {
+            file.write_all(&data).map_err(stored)?;
+        }
+    }
+    file.flush().map_err(stored)
 }
 
 /// What a probe of an agent's `/api/v1/probes` adds to the request.

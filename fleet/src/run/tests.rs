@@ -151,7 +151,9 @@ async fn made(name: &str, nodes: &[(&str, Behaves)], probe: Option<&str>, stop_a
     let missing = vec![Missing { node: "n9".into(), reason: "no agent runs there".into() }];
     let missing = if name == "well" { Vec::new() } else { missing };
     let request = json!({"events": ["sched:sched_switch"], "max_bytes": "1MiB"});
-    let wish = Wish { probe: probe.map(str::to_owned), request, duration: Duration::from_secs(5), keep: false };
+    let whole_nodes = name == "whole";
+    let wish =
+        Wish { probe: probe.map(str::to_owned), request, duration: Duration::from_secs(5), keep: false, whole_nodes };
     let (stop, stopped) = watch::channel(false);
     let limits = Limits { silence: Duration::from_secs(8), ..Limits::default() };
     let run = Run::new(fakes.clone(), (targets, missing), wish, limits, &folder.0, stopped);
@@ -178,6 +180,16 @@ async fn made(name: &str, nodes: &[(&str, Behaves)], probe: Option<&str>, stop_a
     let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".part")), "{left:?}");
     Made { outcome, fakes, files }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_of_the_selected_pods_alone_is_recorded_unless_all_is_asked_for() {
+    let asked = async |name: &str| {
+        let made = made(name, &[("n1", Behaves::Well)], None, None).await;
+        lock(&made.fakes.state)["n1"].body["pods"].clone()
+    };
+    assert_eq!(asked("scoped").await, json!(["shop/mysql-0"]));
+    assert_eq!(asked("whole").await, Value::Null);
 }
 
 #[tokio::test(start_paused = true)]

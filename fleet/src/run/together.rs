@@ -5,6 +5,7 @@ use crate::archive::{Archive, MERGED, OTHERS, dat_of};
 use crate::course::{Course, Stage, exit_code};
 use crate::manifest::{Asked, Manifest, Node, VERSION, rfc3339};
 use crate::merge::{Merge, Recording};
+use crate::private;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ impl<A: Agents> Run<A> {
     /// Writes the archive; of each node's recording there is one in memory at a time.
     pub fn put_together(&self, recorder: &str, selector: Option<String>, out: &Path) -> io::Result<Outcome> {
         let merged = self.folder.join("merged");
-        let mut merge = Merge::new(BufWriter::new(File::create(&merged)?));
+        let mut merge = Merge::new(BufWriter::new(private::create(&merged)?));
         let mut nodes = Vec::new();
         let mut files = Vec::new();
         for member in &self.members {
@@ -53,7 +54,7 @@ impl<A: Agents> Run<A> {
         // Whole or not at all: it takes its name at the end.
         let aside = self.folder.join("archive");
         let seconds = u64::try_from(manifest.started_unix_ns / 1_000_000_000).unwrap_or_default();
-        let mut archive = Archive::new(BufWriter::new(File::create(&aside)?), seconds);
+        let mut archive = Archive::new(BufWriter::new(private::create(&aside)?), seconds);
         archive.add(MERGED, BufReader::new(File::open(&merged)?))?;
         for (path, file) in &files {
             archive.add(path, BufReader::new(File::open(file)?))?;
@@ -73,7 +74,7 @@ impl<A: Agents> Run<A> {
         let unread = |error: io::Error| format!("its download cannot be read: {error}");
         let dat = std::fs::read(from).map_err(unread)?;
         let to = from.with_extension("wall");
-        let mut anew = BufWriter::new(File::create(&to).map_err(unread)?);
+        let mut anew = BufWriter::new(private::create(&to).map_err(unread)?);
         let recording = Recording {
             name: &member.target.node,
             dat: &dat,

@@ -26,6 +26,30 @@ pub struct Calls {
     pub names: Names,
     /// What the trace did not tell.
     pub damage: Damage,
+    /// The first lines of a text that were not understood, [`NotUnderstood::MAX`] at most.
+    pub not_understood: Vec<NotUnderstood>,
+}
+
+/// A line of a text that was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct NotUnderstood {
+    /// Its number in the text, from 1.
+    pub line: u64,
+    /// What stands there, cut after 120 letters.
+    pub text: String,
+}
+
+impl NotUnderstood {
+    /// Lines that are kept: enough to see what kind of text it is.
+    pub const MAX: usize = 3;
+    /// Letters of a line that are kept: what a terminal shows in one or two lines.
+    const MAX_LETTERS: usize = 120;
+
+    /// A line and its number from 1; control characters become blanks, as reports print it.
+    pub fn new(line: u64, text: &str) -> NotUnderstood {
+        let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+        NotUnderstood { line, text: text.trim().chars().take(NotUnderstood::MAX_LETTERS).map(plain).collect() }
+    }
 }
 
 /// Index into [`Calls::calls`].
@@ -111,6 +135,8 @@ pub struct Damage {
     pub no_exit: u64,
     /// Calls that were still running at the end.
     pub open: u64,
+    /// Lines of a damaged text whose task is a guess, as only their indentation tells it: any call may be another task's.
+    pub guessed: u64,
 }
 
 /// Index into [`Names`].

@@ -1,7 +1,7 @@
 //! What changed between two captures.
 
 use super::text::{Table, head, time};
-use super::{Functions, Syscalls, Waits};
+use super::{Bound, Bounds, Functions, Syscalls, Waits};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,6 +23,12 @@ pub struct Change {
     pub before: u64,
     /// In the second.
     pub after: u64,
+    /// On which side of the first the truth may lie.
+    #[serde(skip_serializing_if = "Bound::is_exact")]
+    pub before_bound: Bound,
+    /// On which side of the second the truth may lie.
+    #[serde(skip_serializing_if = "Bound::is_exact")]
+    pub after_bound: Bound,
 }
 
 /// Change of one function.
@@ -82,26 +88,31 @@ pub fn diff(before: Side<'_>, after: Side<'_>) -> Diff {
     for (side, second) in [(before, false), (after, true)] {
         for row in &side.0.functions {
             let change = functions.entry((&row.function, &row.module)).or_default();
-            change.count.set(second, row.count);
-            change.total_ns.set(second, row.total_ns);
-            change.avg_ns.set(second, row.avg_ns);
-            change.self_ns.set(second, row.self_ns);
+            change.count.set(second, row.count, Bound::default());
+            change.total_ns.set(second, row.total_ns, row.bounds.of("total_ns"));
+            change.avg_ns.set(second, row.avg_ns, row.bounds.of("avg_ns"));
+            change.self_ns.set(second, row.self_ns, row.bounds.of("self_ns"));
         }
         for row in &side.2.rows {
             let change = syscalls.entry(&row.name).or_default();
-            change.count.set(second, row.count);
-            change.total_ns.set(second, row.total_ns);
-            change.max_ns.set(second, row.max_ns);
-            change.errors.set(second, row.errors);
+            let exact = Bound::default();
+            change.count.set(second, row.count, exact);
+            change.total_ns.set(second, row.total_ns, exact);
+            change.max_ns.set(second, row.max_ns, exact);
+            change.errors.set(second, row.errors, exact);
         }
     }
-    let of = |of: fn(&Waits) -> u64| Change { before: of(before.1), after: of(after.1) };
+    let of = |field: &str, of: fn(&Waits) -> u64| {
+        let bound = |bounds: &Bounds| bounds.of(field);
+        let (before_bound, after_bound) = (bound(&before.1.bounds), bound(&after.1.bounds));
+        Change { before: of(before.1), after: of(after.1), before_bound, after_bound }
+    };
     let waits = CallChange {
-        count: of(|waits| waits.count),
-        total_ns: of(|waits| waits.total_ns),
-        waited_ns: of(|waits| waits.waited_ns),
-        interrupted_ns: of(|waits| waits.interrupted_ns),
-        worked_ns: of(|waits| waits.worked_ns),
+        count: of("count", |waits| waits.count),
+        total_ns: of("total_ns", |waits| waits.total_ns),
+        waited_ns: of("waited_ns", |waits| waits.waited_ns),
+        interrupted_ns: of("interrupted_ns", |waits| waits.interrupted_ns),
+        worked_ns: of("worked_ns", |waits| waits.worked_ns),
     };
     let named = |((function, module), change): ((&str, &str), FunctionChange)| FunctionChange {
         function: function.to_owned(),
@@ -123,8 +134,11 @@ pub fn diff(before: Side<'_>, after: Side<'_>) -> Diff {
 }
 
 impl Change {
-    fn set(&mut self, second: bool, value: u64) {
-        *if second { &mut self.after } else { &mut self.before } = value;
+    fn set(&mut self, second: bool, value: u64, bound: Bound) {
+        match second {
+            true => (self.after, self.after_bound) = (value, bound),
+            false => (self.before, self.before_bound) = (value, bound),
+        }
     }
 
     fn size(self) -> u64 {
@@ -136,7 +150,11 @@ impl Change {
     }
 
     fn time(self) -> [String; 3] {
-        [time(self.before), time(self.after), format!("{}{}", self.sign(), time(self.size()))]
+        let size = format!("{}{}", self.sign(), time(self.size()));
+        let bound = self.after_bound.or(self.before_bound.reversed());
+        // The difference of two bounds is no bound in any direction that a sign could say.
+        let size = if bound.is_exact() { size } else { Bound::ABOUT.show(&size) };
+        [self.before_bound.show(&time(self.before)), self.after_bound.show(&time(self.after)), size]
     }
 
     fn number(self) -> [String; 3] {
@@ -158,8 +176,13 @@ impl Diff {
                 ("worked", waits.worked_ns),
             ];
             for (name, change) in rows {
-                let mean = |sum: u64, count: u64| sum.checked_div(count).map_or_else(|| "-".to_owned(), time);
-                let means = vec![mean(change.before, waits.count.before), mean(change.after, waits.count.after)];
+                let mean = |sum: u64, bound: Bound, count: u64| {
+                    sum.checked_div(count).map_or_else(|| "-".to_owned(), |ns| bound.show(&time(ns)))
+                };
+                let means = vec![
+                    mean(change.before, change.before_bound, waits.count.before),
+                    mean(change.after, change.after_bound, waits.count.after),
+                ];
                 table.row([vec![name.to_owned()], change.time().to_vec(), means].concat());
             }
             table.render(out);
@@ -181,7 +204,7 @@ impl Diff {
                 "module",
             ]);
             for change in self.functions.iter().take(limit) {
-                let means = vec![time(change.avg_ns.before), time(change.avg_ns.after)];
+                let means = change.avg_ns.time()[..2].to_vec();
                 let counts = change.count.number()[..2].to_vec();
                 let names = vec![change.function.clone(), change.module.clone()];
                 table.row(

@@ -1,8 +1,8 @@
 //! Calls as stacks with their self time, for flame graphs and pprof.
 
-use super::lengths::{last_ns, lengths};
+use super::lengths::{last_ns, lengths, self_time};
 use super::waits::roots;
-use super::{Activity, Asked, functions, work};
+use super::{Activity, Asked, work};
 use crate::calls::{Calls, NameId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ pub fn folded(calls: &Calls, activity: &Activity, asked: &Asked) -> Vec<(Vec<Arc
     let mut nodes: Vec<(Option<usize>, Arc<str>, u64)> = Vec::new();
     let mut known: HashMap<(Option<usize>, Option<NameId>), usize> = HashMap::new();
     let mut path: Vec<usize> = Vec::new();
-    for root in roots(calls, activity, asked) {
+    for root in roots(calls, activity, asked).calls {
         for (id, depth) in calls.tree(root) {
             path.truncate(depth);
-            let self_ns = lengths[id.0 as usize].ns.saturating_sub(functions::below_ns(calls, &lengths, id));
+            let self_ns = self_time(calls, &lengths, id).ns;
             let (above, function) = (path.last().copied(), calls[id].function);
             if let Some(above) = above.filter(|_| depth >= MAX_DEPTH) {
                 nodes[above].2 = nodes[above].2.saturating_add(self_ns);

@@ -5,12 +5,14 @@
 
 mod activity;
 mod blocks;
+mod bound;
 mod diff;
 mod folded;
 mod functions;
 mod happening;
 mod interrupts;
 mod lengths;
+mod missing;
 pub mod names;
 mod packets;
 mod slowest;
@@ -26,17 +28,19 @@ mod work;
 
 pub use activity::{Activity, Gap, Out, Spell, Woken, activity};
 pub use blocks::{BlockGroup, BlockRequest, Blocks, blocks};
+pub use bound::{Bound, Bounds};
 pub use diff::{CallChange, Change, Diff, FunctionChange, SyscallChange, diff};
 pub use folded::folded;
 pub use functions::{FunctionRow, Functions, ModuleRow, functions};
 pub use happening::{Happening, of_marks, of_trace};
 pub use interrupts::{InterruptKind, InterruptRow, Interrupts, interrupts};
+pub use missing::{Missing, missing};
 pub use packets::{Hop, Packets, Receive, packets};
 pub use slowest::{SlowCall, Slowest, TreeLine, slowest};
 pub use spread::{Bucket, Spread};
 pub use summary::{CallSummary, CpuSummary, EventCount, Summary, summary};
 pub use switches::{SwitchRow, SwitchStack, Switches, switches};
-pub use syscalls::{Errno, SyscallRow, Syscalls, syscalls};
+pub use syscalls::{Errno, SyscallRow, Syscalls, syscalls, system_call_names};
 pub use waits::{CallWait, CauseRow, Source, WaitRow, Waits, waits};
 pub use wakeups::{TaskDelays, WakeDelay, Wakeups, wakeups};
 pub use work::WorkRow;

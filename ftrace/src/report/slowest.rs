@@ -1,7 +1,8 @@
 //! The slowest calls with what they called.
 
-use super::lengths::{last_ns, lengths};
-use super::text::{at_least, head, moment, percent, permille, task};
+use super::bound::{Bound, Bounds, Figure};
+use super::lengths::{last_ns, lengths, self_time};
+use super::text::{head, moment, task};
 use super::waits::{comm, roots};
 use super::{Activity, Asked, work};
 use crate::calls::Calls;
@@ -55,6 +56,9 @@ pub struct TreeLine {
     pub arguments: Option<String>,
     /// The returned value as the trace shows it.
     pub returned: Option<String>,
+    /// Which of these figures are bounds.
+    #[serde(skip_serializing_if = "Bounds::is_exact")]
+    pub bounds: Bounds,
 }
 
 /// Lines of one tree: more would help nobody on a terminal, and a capture may hold millions.
@@ -63,7 +67,7 @@ const MAX_LINES: usize = 2000;
 /// The slowest calls of a root function.
 pub fn slowest(calls: &Calls, activity: &Activity, asked: &Asked) -> Slowest {
     let lengths = lengths(calls, last_ns(calls).max(activity.end_ns));
-    let mut roots = roots(calls, activity, asked);
+    let mut roots = roots(calls, activity, asked).calls;
     let count = roots.len() as u64;
     roots.sort_by_key(|root| (std::cmp::Reverse(lengths[root.0 as usize].ns), *root));
     let slow = |root: &crate::calls::CallId| {
@@ -82,17 +86,17 @@ pub fn slowest(calls: &Calls, activity: &Activity, asked: &Asked) -> Slowest {
                 continue;
             }
             let (call, length) = (&calls[id], lengths[id.0 as usize]);
-            let below =
-                call.children.iter().fold(0, |sum: u64, child| sum.saturating_add(lengths[child.0 as usize].ns));
+            let mut bounds = Bounds::default();
             slow.tree.push(TreeLine {
                 depth,
                 function: work::full_name(calls, call.function, call.module),
-                total_ns: length.ns,
-                self_ns: length.ns.saturating_sub(below),
+                total_ns: bounds.keep("total_ns", length.figure()),
+                self_ns: bounds.keep("self_ns", self_time(calls, &lengths, id)),
                 open: length.open,
                 interrupt: call.interrupt,
                 arguments: call.arguments.as_deref().map(str::to_owned),
                 returned: call.returned.as_deref().map(str::to_owned),
+                bounds,
             });
         }
         slow
@@ -108,10 +112,13 @@ impl Slowest {
         for call in &self.calls {
             let cpu = call.cpu.map_or(String::new(), |cpu| format!(" on CPU {cpu}"));
             head(out, &format!("  at {} of {}{cpu}", moment(call.start_ns), task(call.comm.as_deref(), call.pid)));
-            let whole_ns = call.tree.first().map_or(0, |line| line.total_ns);
+            let whole =
+                call.tree.first().map_or(Figure::default(), |line| line.bounds.figure("total_ns", line.total_ns));
             for line in &call.tree {
-                let total = at_least(line.total_ns, line.open);
-                let share = percent(permille(line.total_ns, whole_ns));
+                let total = line.bounds.time("total_ns", line.total_ns);
+                // The whole is all of itself, however long it is.
+                let whole = if line.depth == 0 { Figure { bound: Bound::default(), ..whole } } else { whole };
+                let share = line.bounds.share("total_ns", line.total_ns, whole);
                 let indent = "  ".repeat(line.depth);
                 let arguments = line.arguments.as_deref().unwrap_or_default();
                 let returned = line.returned.as_deref().map_or(String::new(), |value| format!(" = {value}"));

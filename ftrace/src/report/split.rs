@@ -1,6 +1,7 @@
 //! Where the time of one call went: waited, interrupted, worked.
 
 use super::activity::{Activity, Spell};
+use super::bound::{Bound, Bounds, Figure};
 use super::lengths::Length;
 use super::names;
 use super::text::task;
@@ -16,8 +17,9 @@ const MAX_CALLERS: usize = 64;
 pub(super) struct Split {
     nodes: Vec<Node>,
     pub source: Source,
-    pub waited_ns: u64,
-    pub interrupted_ns: u64,
+    pub waited: Figure,
+    pub interrupted: Figure,
+    pub worked: Figure,
     pub waits: Vec<WaitRow>,
 }
 
@@ -51,8 +53,15 @@ impl Split {
         kinds: &mut Kinds,
         end_ns: u64,
     ) -> Split {
-        let mut split =
-            Split { nodes: Vec::new(), source: Source::Calls, waited_ns: 0, interrupted_ns: 0, waits: Vec::new() };
+        let none = Figure::default();
+        let mut split = Split {
+            nodes: Vec::new(),
+            source: Source::Calls,
+            waited: none,
+            interrupted: none,
+            worked: none,
+            waits: Vec::new(),
+        };
         // Calls of the scheduler: those whose time is the wait.
         let mut scheduled: Vec<usize> = Vec::new();
         let mut path: Vec<usize> = Vec::new();
@@ -80,8 +89,29 @@ impl Split {
         if !split.by_switches(calls, activity, &scheduled, end_ns) {
             split.by_calls(calls, &scheduled);
         }
-        split.waited_ns = split.waits.iter().fold(0, |sum, wait| sum.saturating_add(wait.waited_ns));
+        let total = split.nodes[0].length;
+        let ended_ns = calls[root].start_ns.map(|start_ns| start_ns.saturating_add(total.ns));
+        let mut last = Bound::default();
+        for wait in &split.waits {
+            let figure = wait.bounds.figure("waited_ns", wait.waited_ns);
+            // A wait in which the trace ended is as long as the whole is: that bounds no other part.
+            let with_it = total.running && ended_ns == wait.start_ns.map(|start_ns| start_ns.saturating_add(figure.ns));
+            last = last.or(if with_it { figure.bound } else { Bound::default() });
+            split.waited = split.waited.plus(if with_it { Figure { ns: figure.ns, ..none } } else { figure });
+        }
         split.sum_away();
+        // A call without a name may be one of the scheduler, or of an interrupt.
+        let nameless = split.nodes.iter().any(|node| node.zone == Zone::Work && calls[node.id].function.is_none());
+        if nameless {
+            split.interrupted = split.interrupted.or(Bound::AT_LEAST);
+            if split.source == Source::Calls {
+                split.waited = split.waited.or(Bound::AT_LEAST);
+            }
+        }
+        // What is not known of the end of the whole may belong to each part of it.
+        split.worked = total.figure().minus(split.waited.plus(split.interrupted));
+        split.waited = split.waited.or(total.bound).or(last);
+        split.interrupted = split.interrupted.or(total.bound);
         split
     }
 
@@ -92,7 +122,8 @@ impl Split {
             let (parent, zone) = (node.parent, node.zone);
             let begins = zone == Zone::Interrupt && self.nodes[parent].zone != Zone::Interrupt;
             if begins {
-                self.interrupted_ns = self.interrupted_ns.saturating_add(node.length.ns.saturating_sub(node.away_ns));
+                let away = Figure { ns: node.away_ns, bound: Bound::default() };
+                self.interrupted = self.interrupted.plus(node.length.figure().minus(away));
                 self.nodes[at].away_ns = self.nodes[at].length.ns;
             }
             let away_ns = self.nodes[at].away_ns;
@@ -106,14 +137,19 @@ impl Split {
         for at in scheduled {
             let length = self.nodes[*at].length;
             self.nodes[*at].away_ns = length.ns;
+            // A call without a name in it may be the one that gives the CPU away, and shorter.
+            let nameless = calls[self.nodes[*at].id].children.iter().any(|child| calls[*child].function.is_none());
+            let bound = if nameless { Bound::AT_MOST } else { Bound::default() };
+            let mut bounds = Bounds::default();
             self.waits.push(WaitRow {
                 cause: self.cause(calls, *at),
                 start_ns: calls[self.nodes[*at].id].start_ns,
-                waited_ns: length.ns,
+                waited_ns: bounds.keep("waited_ns", length.figure().or(bound)),
                 open: length.open,
                 state: None,
                 woken_by: None,
                 delay_ns: None,
+                bounds,
             });
         }
     }
@@ -179,14 +215,18 @@ impl Split {
                 Some(pid) => task_name(activity, pid),
                 None => format!("CPU {}", woken.cpu),
             });
+            let open = spell.back.is_none();
+            let bound = if open { Bound::AT_LEAST } else { Bound::default() };
+            let mut bounds = Bounds::default();
             self.waits.push(WaitRow {
                 cause: self.cause(calls, innermost.at(*out_ns, *back_ns)),
                 start_ns: Some(*out_ns),
-                waited_ns: back_ns - out_ns,
-                open: spell.back.is_none(),
+                waited_ns: bounds.keep("waited_ns", Figure { ns: back_ns - out_ns, bound }),
+                open,
                 state: spell.out.as_ref().map(|out| out.state.to_string()),
                 woken_by: by,
                 delay_ns: spell.delay_ns(),
+                bounds,
             });
         }
         true
@@ -218,16 +258,17 @@ impl Split {
     }
 
     /// Tells the work of each call itself.
-    pub fn work(&self, calls: &Calls, mut tell: impl FnMut(&Call, &'static str, u64)) {
-        let mut self_ns: Vec<u64> = self.nodes.iter().map(|node| node.length.ns.saturating_sub(node.away_ns)).collect();
-        for at in (1..self.nodes.len()).rev() {
-            let node = &self.nodes[at];
-            let worked_ns = node.length.ns.saturating_sub(node.away_ns);
-            self_ns[node.parent] = self_ns[node.parent].saturating_sub(worked_ns);
+    pub fn work(&self, calls: &Calls, mut tell: impl FnMut(&Call, &'static str, Figure)) {
+        let worked_ns = |node: &Node| node.length.ns.saturating_sub(node.away_ns);
+        let worked = |node: &Node| Figure { ns: worked_ns(node), ..node.length.figure() };
+        let mut own: Vec<Figure> = self.nodes.iter().map(worked).collect();
+        for node in self.nodes.iter().skip(1) {
+            let below = node.length.below(self.nodes[node.parent].length);
+            own[node.parent] = own[node.parent].minus(Figure { ns: worked_ns(node), ..below });
         }
-        for (node, self_ns) in self.nodes.iter().zip(self_ns) {
+        for (node, own) in self.nodes.iter().zip(own) {
             if node.zone == Zone::Work {
-                tell(&calls[node.id], node.layer, self_ns);
+                tell(&calls[node.id], node.layer, own);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::text::{Table, head, not_recorded, time};
 use super::{Activity, Asked, Happening};
+use ::syscalls::{aarch64, x86_64};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -83,6 +84,18 @@ impl Pairs {
     }
 }
 
+/// Names of system calls by number on the machine that recorded, by its `uname -snrm`; on this one where the file does not
+/// say. No names for architectures without a table here.
+pub fn system_call_names(uname: &str) -> impl Fn(u64) -> Option<&'static str> + use<> {
+    let machine = uname.split_ascii_whitespace().next_back().unwrap_or(std::env::consts::ARCH);
+    let name: fn(usize) -> Option<&'static str> = match machine {
+        "x86_64" => |number| x86_64::Sysno::new(number).map(|call| call.name()),
+        "aarch64" => |number| aarch64::Sysno::new(number).map(|call| call.name()),
+        _ => |_| None,
+    };
+    move |number| name(usize::try_from(number).ok()?)
+}
+
 /// System calls, from `raw_syscalls` events, else from those of single calls. `names` tells the name of a number.
 pub fn syscalls<'a, 'n>(
     events: impl Iterator<Item = Happening<'a>>,
@@ -152,5 +165,20 @@ impl Syscalls {
         if self.unpaired > 0 {
             head(out, &format!("  {} entries or exits without the other", self.unpaired));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::system_call_names;
+
+    #[test]
+    fn system_calls_have_the_names_of_the_machine_that_recorded() {
+        let name = |uname: &str, number| system_call_names(uname)(number);
+        assert_eq!(name("Linux node 6.12.0 aarch64", 63), Some("read"));
+        assert_eq!(name("Linux node 6.12.0 x86_64", 0), Some("read"));
+        assert_eq!(name("Linux node 6.12.0 s390x", 3), None);
+        assert_eq!(name("", if cfg!(target_arch = "aarch64") { 63 } else { 0 }), Some("read"));
+        assert_eq!(name("", u64::MAX), None);
     }
 }

@@ -49,11 +49,6 @@ pub(super) fn time(ns: u64) -> String {
     }
 }
 
-/// A time that may be longer than what was seen of it.
-pub(super) fn at_least(ns: u64, open: bool) -> String {
-    format!("{}{}", if open { ">= " } else { "" }, time(ns))
-}
-
 /// A time, or `-` for one that is not known.
 pub(super) fn time_or_dash(ns: Option<u64>) -> String {
     ns.map_or_else(|| "-".to_owned(), time)

@@ -2,9 +2,10 @@
 
 use super::Asked;
 use super::activity::Activity;
+use super::bound::{Bound, Bounds, Figure};
 use super::lengths::{last_ns, lengths};
 use super::split::Split;
-use super::text::{Table, at_least, head, moment, percent, permille, task, time};
+use super::text::{Table, head, moment, task, time};
 use super::work::{self, Kinds, Work, WorkRow};
 use crate::calls::{CallId, Calls};
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub struct Waits {
     pub count: u64,
     /// Calls whose end was not recorded: their times are lower bounds.
     pub open: u64,
+    /// Calls without a name that may be more of those asked for.
+    pub nameless: u64,
     /// From entry to exit.
     pub total_ns: u64,
     /// Off the CPU.
@@ -40,6 +43,9 @@ pub struct Waits {
     pub calls: Vec<CallWait>,
     /// Calls that are not in `calls`.
     pub left_out: u64,
+    /// Which of these figures are bounds.
+    #[serde(skip_serializing_if = "Bounds::is_exact")]
+    pub bounds: Bounds,
 }
 
 /// Where the time off the CPU is known from.
@@ -87,6 +93,9 @@ pub struct CallWait {
     pub modules: Vec<WorkRow>,
     /// Work by function.
     pub functions: Vec<WorkRow>,
+    /// Which of these figures are bounds.
+    #[serde(skip_serializing_if = "Bounds::is_exact")]
+    pub bounds: Bounds,
 }
 
 /// One wait of a call.
@@ -106,6 +115,9 @@ pub struct WaitRow {
     pub woken_by: Option<String>,
     /// From being made runnable to running.
     pub delay_ns: Option<u64>,
+    /// Which of these figures are bounds.
+    #[serde(skip_serializing_if = "Bounds::is_exact")]
+    pub bounds: Bounds,
 }
 
 /// All waits of one cause.
@@ -123,35 +135,39 @@ pub struct CauseRow {
     pub states: BTreeMap<String, u64>,
     /// How many by who made it runnable, as far as recorded.
     pub woken_by: BTreeMap<String, u64>,
+    /// Which of these figures are bounds.
+    #[serde(skip_serializing_if = "Bounds::is_exact")]
+    pub bounds: Bounds,
 }
 
 /// Wait against work of the calls asked for.
 pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
     let end_ns = last_ns(calls).max(activity.end_ns);
     let lengths = lengths(calls, end_ns);
-    let mut roots = roots(calls, activity, asked);
+    let Roots { calls: mut roots, nameless } = roots(calls, activity, asked);
     // The slowest first, of equal ones the earlier.
     roots.sort_by_key(|root| (std::cmp::Reverse(lengths[root.0 as usize].ns), *root));
-    let mut report = Waits { root: asked.root.clone(), count: roots.len() as u64, ..Waits::default() };
+    let mut report = Waits { root: asked.root.clone(), count: roots.len() as u64, nameless, ..Waits::default() };
     let (mut kinds, mut work) = (Kinds::default(), Work::default());
     let mut causes: HashMap<String, CauseRow> = HashMap::new();
+    // Calls without a name may be more of those that are summed.
+    let none = Figure { ns: 0, bound: if nameless > 0 { Bound::AT_LEAST } else { Bound::default() } };
+    let mut sums = [none; 4];
     for (at, root) in roots.iter().enumerate() {
         let listed = at < asked.slowest;
         let mut split = Split::of(calls, &lengths, activity, *root, &mut kinds, end_ns);
         let mut own = Work::default();
-        split.work(calls, |call, layer, self_ns| {
-            work.add(call, layer, self_ns);
+        split.work(calls, |call, layer, self_time| {
+            work.add(call, layer, self_time);
             if listed {
-                own.add(call, layer, self_ns);
+                own.add(call, layer, self_time);
             }
         });
         let total = lengths[root.0 as usize];
-        let worked_ns = total.ns.saturating_sub(split.waited_ns).saturating_sub(split.interrupted_ns);
         report.open += u64::from(total.open);
-        report.total_ns = report.total_ns.saturating_add(total.ns);
-        report.waited_ns = report.waited_ns.saturating_add(split.waited_ns);
-        report.interrupted_ns = report.interrupted_ns.saturating_add(split.interrupted_ns);
-        report.worked_ns = report.worked_ns.saturating_add(worked_ns);
+        for (sum, part) in sums.iter_mut().zip([total.figure(), split.waited, split.interrupted, split.worked]) {
+            *sum = sum.plus(part);
+        }
         for wait in &split.waits {
             add_cause(&mut causes, wait);
         }
@@ -160,6 +176,7 @@ pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
             continue;
         }
         let call = &calls[*root];
+        let mut bounds = Bounds::default();
         report.calls.push(CallWait {
             function: work::full_name(calls, call.function, call.module),
             pid: call.task.map(|task| task.pid),
@@ -167,18 +184,23 @@ pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
             cpu: call.cpu,
             start_ns: call.start_ns,
             open: total.open,
-            total_ns: total.ns,
-            waited_ns: split.waited_ns,
-            interrupted_ns: split.interrupted_ns,
-            worked_ns,
-            waited_permille: permille(split.waited_ns, total.ns),
+            total_ns: bounds.keep("total_ns", total.figure()),
+            waited_ns: bounds.keep("waited_ns", split.waited),
+            interrupted_ns: bounds.keep("interrupted_ns", split.interrupted),
+            worked_ns: bounds.keep("worked_ns", split.worked),
+            waited_permille: bounds.keep("waited_permille", split.waited.share(total.figure())),
             source: split.source,
             waits: std::mem::take(&mut split.waits),
             layers: own.layers(),
             modules: own.modules(calls),
             functions: own.functions(calls),
+            bounds,
         });
     }
+    let names = ["total_ns", "waited_ns", "interrupted_ns", "worked_ns"];
+    let [total_ns, waited_ns, interrupted_ns, worked_ns] =
+        std::array::from_fn(|at| report.bounds.keep(names[at], sums[at]));
+    report = Waits { total_ns, waited_ns, interrupted_ns, worked_ns, ..report };
     report.causes = causes.into_values().collect();
     report.causes.sort_by(|one, two| two.total_ns.cmp(&one.total_ns).then_with(|| one.cause.cmp(&two.cause)));
     (report.layers, report.modules, report.functions) = (work.layers(), work.modules(calls), work.functions(calls));
@@ -190,8 +212,10 @@ fn add_cause(causes: &mut HashMap<String, CauseRow>, wait: &WaitRow) {
         .entry(wait.cause.clone())
         .or_insert_with(|| CauseRow { cause: wait.cause.clone(), ..CauseRow::default() });
     row.count += 1;
-    row.total_ns = row.total_ns.saturating_add(wait.waited_ns);
-    row.max_ns = row.max_ns.max(wait.waited_ns);
+    let waited = wait.bounds.figure("waited_ns", wait.waited_ns);
+    row.total_ns = row.bounds.keep("total_ns", row.bounds.figure("total_ns", row.total_ns).plus(waited));
+    let max = Figure { ns: row.max_ns.max(wait.waited_ns), bound: row.bounds.of("max_ns") };
+    row.max_ns = row.bounds.keep("max_ns", max.or(waited.bound));
     if let Some(state) = &wait.state {
         *row.states.entry(state.clone()).or_default() += 1;
     }
@@ -200,26 +224,35 @@ fn add_cause(causes: &mut HashMap<String, CauseRow>, wait: &WaitRow) {
     }
 }
 
-/// The calls asked for: outermost ones of the root function, else outermost ones of all.
-pub(super) fn roots(calls: &Calls, activity: &Activity, asked: &Asked) -> Vec<CallId> {
+/// The calls asked for.
+pub(super) struct Roots {
+    /// Outermost ones of the root function, else outermost ones of all.
+    pub calls: Vec<CallId>,
+    /// Calls without a name outside of them, each of which may be one of them, too.
+    pub nameless: u64,
+}
+
+/// The calls asked for.
+pub(super) fn roots(calls: &Calls, activity: &Activity, asked: &Asked) -> Roots {
     let kept = |id: &CallId| {
         let call = &calls[*id];
         asked.keeps(call.task.map(|task| task.pid), comm(calls, activity, *id), call.cpu)
     };
     if asked.root.is_none() {
-        return calls.roots.iter().copied().filter(kept).collect();
+        return Roots { calls: calls.roots.iter().copied().filter(kept).collect(), nameless: 0 };
     }
     let is_root = |id: CallId| calls[id].function.is_some_and(|name| asked.is_root(&calls.names[name]));
-    let mut found = Vec::new();
+    let mut found = Roots { calls: Vec::new(), nameless: 0 };
     let mut open: Vec<CallId> = calls.roots.iter().rev().copied().collect();
     while let Some(id) = open.pop() {
         if is_root(id) {
-            found.push(id);
+            found.calls.push(id);
         } else {
+            found.nameless += u64::from(calls[id].function.is_none() && kept(&id));
             open.extend(calls[id].children.iter().rev());
         }
     }
-    found.retain(kept);
+    found.calls.retain(kept);
     found
 }
 
@@ -240,13 +273,16 @@ impl Waits {
         }
         let mut table = Table::new(&["", ">time", ">share"]);
         let times = [
-            ("total", self.total_ns),
-            ("waited", self.waited_ns),
-            ("interrupted", self.interrupted_ns),
-            ("worked", self.worked_ns),
+            ("total", "total_ns", self.total_ns),
+            ("waited", "waited_ns", self.waited_ns),
+            ("interrupted", "interrupted_ns", self.interrupted_ns),
+            ("worked", "worked_ns", self.worked_ns),
         ];
-        for (name, ns) in times {
-            table.row(vec![name.into(), at_least(ns, self.open > 0), percent(permille(ns, self.total_ns))]);
+        let total = self.bounds.figure("total_ns", self.total_ns);
+        for (name, field, ns) in times {
+            // The whole is all of itself, however long it is.
+            let share = if field == "total_ns" { "100.0 %".into() } else { self.bounds.share(field, ns, total) };
+            table.row(vec![name.into(), self.bounds.time(field, ns), share]);
         }
         table.render(out);
         if self.open > 0 {
@@ -255,10 +291,14 @@ impl Waits {
                 &format!("  {} of them did not end in the capture: their times are lower bounds (>=)", self.open),
             );
         }
+        if self.nameless > 0 {
+            head(out, &format!("  {} calls without a name may be more of them", self.nameless));
+        }
         self.render_causes(out);
-        work::render(out, "Work by layer", &self.layers, self.worked_ns, usize::MAX);
-        work::render(out, "Work by module", &self.modules, self.worked_ns, usize::MAX);
-        work::render(out, "Work by function", &self.functions, self.worked_ns, 20);
+        let worked = self.bounds.figure("worked_ns", self.worked_ns);
+        work::render(out, "Work by layer", &self.layers, worked, usize::MAX);
+        work::render(out, "Work by module", &self.modules, worked, usize::MAX);
+        work::render(out, "Work by function", &self.functions, worked, 20);
         self.render_calls(out);
     }
 
@@ -274,7 +314,8 @@ impl Waits {
         let mut table = Table::new(&[">count", ">total", ">max", "state", "woken by", "cause"]);
         for row in &self.causes {
             let (states, by) = (counts(&row.states), counts(&row.woken_by));
-            table.row(vec![row.count.to_string(), time(row.total_ns), time(row.max_ns), states, by, row.cause.clone()]);
+            let (total, max) = (row.bounds.time("total_ns", row.total_ns), row.bounds.time("max_ns", row.max_ns));
+            table.row(vec![row.count.to_string(), total, max, states, by, row.cause.clone()]);
         }
         table.render(out);
     }
@@ -299,11 +340,11 @@ impl Waits {
                 task(call.comm.as_deref(), call.pid),
                 call.cpu.map_or("-".into(), |cpu| cpu.to_string()),
                 call.function.clone(),
-                at_least(call.total_ns, call.open),
-                at_least(call.waited_ns, call.open),
-                percent(call.waited_permille),
-                time(call.interrupted_ns),
-                at_least(call.worked_ns, call.open),
+                call.bounds.time("total_ns", call.total_ns),
+                call.bounds.time("waited_ns", call.waited_ns),
+                call.bounds.share("waited_ns", call.waited_ns, call.bounds.figure("total_ns", call.total_ns)),
+                call.bounds.time("interrupted_ns", call.interrupted_ns),
+                call.bounds.time("worked_ns", call.worked_ns),
                 (if call.source == Source::Switches { "switches" } else { "calls" }).into(),
             ]);
         }
@@ -326,12 +367,13 @@ impl Waits {
                 let _ = writeln!(
                     out,
                     "  waited {} for {}{state}{by}{delay}",
-                    at_least(wait.waited_ns, wait.open),
+                    wait.bounds.time("waited_ns", wait.waited_ns),
                     wait.cause
                 );
             }
             for (name, rows) in [("layer", &call.layers), ("module", &call.modules)] {
-                let parts: Vec<String> = rows.iter().map(|row| format!("{} {}", row.name, time(row.self_ns))).collect();
+                let part = |row: &WorkRow| format!("{} {}", row.name, row.bounds.time("self_ns", row.self_ns));
+                let parts: Vec<String> = rows.iter().map(part).collect();
                 let _ = writeln!(out, "  worked by {name}: {}", parts.join(", "));
             }
         }

@@ -1,7 +1,8 @@
 //! Time on the CPU by function, module and layer.
 
+use super::bound::{Bounds, Figure};
 use super::names;
-use super::text::{Table, head, percent, permille, time};
+use super::text::{Table, head};
 use crate::calls::{Call, Calls, NameId};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -16,6 +17,9 @@ pub struct WorkRow {
     pub calls: u64,
     /// Work in these calls themselves, without what they called, waited for and were interrupted by.
     pub self_ns: u64,
+    /// Which of these figures are bounds.
+    #[serde(skip_serializing_if = "Bounds::is_exact")]
+    pub bounds: Bounds,
 }
 
 /// Work by function, module and layer.
@@ -29,11 +33,11 @@ pub(super) struct Work {
 #[derive(Clone, Copy, Default)]
 struct Sum {
     calls: u64,
-    self_ns: u64,
+    own: Figure,
 }
 
 impl Work {
-    pub(super) fn add(&mut self, call: &Call, layer: &'static str, self_ns: u64) {
+    pub(super) fn add(&mut self, call: &Call, layer: &'static str, own: Figure) {
         let sums = [
             self.functions.entry((call.function, call.module)).or_default(),
             self.modules.entry(call.module).or_default(),
@@ -41,7 +45,7 @@ impl Work {
         ];
         for sum in sums {
             sum.calls += 1;
-            sum.self_ns = sum.self_ns.saturating_add(self_ns);
+            sum.own = sum.own.plus(own);
         }
     }
 
@@ -60,22 +64,25 @@ impl Work {
 
 /// Rows, the most work first.
 fn rows<K: Eq + Hash>(sums: &HashMap<K, Sum>, name: impl Fn(&K) -> String) -> Vec<WorkRow> {
-    let row = |(key, sum): (&K, &Sum)| WorkRow { name: name(key), calls: sum.calls, self_ns: sum.self_ns };
+    let row = |(key, sum): (&K, &Sum)| {
+        let mut bounds = Bounds::default();
+        WorkRow { name: name(key), calls: sum.calls, self_ns: bounds.keep("self_ns", sum.own), bounds }
+    };
     let mut rows: Vec<WorkRow> = sums.iter().map(row).collect();
     rows.sort_by(|one, two| two.self_ns.cmp(&one.self_ns).then_with(|| one.name.cmp(&two.name)));
     rows
 }
 
 /// Shows the first rows with their share of all work.
-pub(super) fn render(out: &mut String, title: &str, rows: &[WorkRow], worked_ns: u64, limit: usize) {
+pub(super) fn render(out: &mut String, title: &str, rows: &[WorkRow], worked: Figure, limit: usize) {
     if rows.is_empty() {
         return;
     }
     head(out, title);
     let mut table = Table::new(&["", ">calls", ">self", ">share"]);
     for row in rows.iter().take(limit) {
-        let share = percent(permille(row.self_ns, worked_ns));
-        table.row(vec![row.name.clone(), row.calls.to_string(), time(row.self_ns), share]);
+        let share = row.bounds.share("self_ns", row.self_ns, worked);
+        table.row(vec![row.name.clone(), row.calls.to_string(), row.bounds.time("self_ns", row.self_ns), share]);
     }
     table.render(out);
     if rows.len() > limit {

@@ -37,6 +37,13 @@ app.kubernetes.io/part-of: kstrobe
 {{- end }}
 {{- end }}
 
+{{/* Names of the Service, which the agents answer to. The cluster's domain is in the pods' resolv.conf. */}}
+{{- define "kstrobe.hosts" -}}
+{{- $name := include "kstrobe.fullname" . }}
+{{- $full := printf "%s.%s.svc" $name .Release.Namespace }}
+{{- concat (list $name (printf "%s.%s" $name .Release.Namespace) $full (printf "*.%s" $full)) .Values.web.allowedHosts | join "," }}
+{{- end }}
+
 {{- define "kstrobe.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "kstrobe.fullname" .) .Values.serviceAccount.name }}

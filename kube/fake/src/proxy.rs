@@ -62,14 +62,15 @@ pub(crate) async fn forward(state: &State, target: &Target, request: Request<Inc
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     tokio::spawn(connection);
-    match sender.send_request(towards(target, pod, port, request)?).await {
+    match sender.send_request(towards(target, request)?).await {
         Ok(answer) => Ok(answer.map(|body| body.map_err(io::Error::other).boxed_unsync())),
         Err(error) => unreachable(&error),
     }
 }
 
-/// The request as the pod sees it. The API server has used up the header `Authorization` when it found out who asks.
-fn towards(target: &Target, pod: &str, port: u16, request: Request<Incoming>) -> io::Result<Request<Incoming>> {
+/// The request as the pod sees it. The API server has used up the header `Authorization` when it found out who asks, and leaves `Host`
+/// as the client wrote it: its own name, not the pod's (apimachinery's `UpgradeAwareHandler` without `UseLocationHost`).
+fn towards(target: &Target, request: Request<Incoming>) -> io::Result<Request<Incoming>> {
     let (mut head, body) = request.into_parts();
     let query = head.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     let original = head.uri.path().to_owned();
@@ -77,7 +78,6 @@ fn towards(target: &Target, pod: &str, port: u16, request: Request<Incoming>) ->
     head.headers.remove("authorization");
     head.headers.remove("connection");
     let header = |text: String| http::HeaderValue::try_from(text).map_err(io::Error::other);
-    head.headers.insert("host", header(format!("{pod}:{port}"))?);
     head.headers.insert("x-forwarded-uri", header(original)?);
     head.headers.insert("x-forwarded-proto", header("https".into())?);
     head.headers.insert("x-forwarded-for", header("127.0.0.1".into())?);

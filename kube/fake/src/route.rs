@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// What a path means.
 #[derive(Clone, Debug, Default)]
@@ -244,6 +247,8 @@ fn create(state: &State, target: &Target, body: &[u8]) -> Answer {
     };
     let key = Key { name: name.clone(), ..target.key() };
     object["metadata"]["namespace"] = json!(target.namespace);
+    let now = OffsetDateTime::from(SystemTime::now()).replace_nanosecond(0).ok();
+    object["metadata"]["creationTimestamp"] = json!(now.and_then(|now| now.format(&Rfc3339).ok()));
     let mut store = state.store.lock().expect("no panic");
     if store.get(&key).is_some() {
         return refuse(409, "AlreadyExists", &format!("{} \"{name}\" already exists", target.plural));

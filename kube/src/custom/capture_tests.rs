@@ -30,7 +30,7 @@ fn events() -> Value {
 }
 
 fn start(request: Value, at: Option<i64>) -> Vec<Step> {
-    vec![Step::Start { uid: "u1".into(), name: "slow".into(), request, at }]
+    vec![Step::Start { uid: "u1".into(), name: "slow".into(), work: Work::Request(request), at }]
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn nodes_that_are_meant_start_it() {
 #[test]
 fn pods_that_are_meant_are_put_in() {
     let request = |spec: Value| match of(&object(spec), None, MADE).pop() {
-        Some(Step::Start { request, .. }) => Some(request),
+        Some(Step::Start { work: Work::Request(request), .. }) => Some(request),
         None => None,
         other => panic!("{other:?}"),
     };
@@ -93,7 +93,8 @@ fn what_cannot_be_done_is_said() {
     for (spec, part) in [
         (json!({"startAt": "soon", "capture": events()}), "startAt: `soon` is no time"),
         (json!({"nodeNam": "node-a", "capture": events()}), "unknown field `nodeNam`"),
-        (json!({}), "missing field `capture`"),
+        (json!({}), "either `capture` or `alert`"),
+        (json!({"capture": events(), "alert": {"name": "Slow"}}), "and not both"),
     ] {
         let patch = report(of(&object(spec), None, MADE));
         let entry = &patch["status"]["nodes"]["node-a"];
@@ -168,4 +169,42 @@ fn what_must_be_known_is_asked_for_while_it_matters() {
     assert_eq!(needs(&capture, MADE), pods, "what others say is theirs");
     capture.nodes.insert("node-a".into(), NodeCapture::ended(CaptureState::Done, "x"));
     assert_eq!(needs(&capture, MADE), Needs::default(), "it has been here");
+}
+
+#[test]
+fn what_waits_is_asked_for_again_in_the_order_of_age() {
+    let mut waiting = object(json!({"capture": events()}));
+    let queued = NodeCapture::queued("queued: a capture runs already");
+    let both = of(&waiting, Some(queued.clone()), MADE + 1);
+    assert!(matches!(both.as_slice(), [Step::Report(_), Step::Start { .. }]), "{both:?}");
+    waiting.nodes.insert("node-a".into(), queued);
+    // Also by an agent that was started again, and however long it takes.
+    assert_eq!(of(&waiting, None, MADE + 3600), start(events(), None));
+    let younger =
+        Capture { head: Head { uid: "u0".into(), created: MADE + 5, ..waiting.head.clone() }, ..waiting.clone() };
+    let both = with_labels("node-a", |me| steps(&[younger, waiting.clone()], me, &BTreeMap::new(), MADE + 9));
+    let uids: Vec<_> =
+        both.iter().map(|step| if let Step::Start { uid, .. } = step { uid.as_str() } else { "" }).collect();
+    assert_eq!(uids, ["u1", "u0"]);
+    let gone = json!({"podSelector": {"matchLabels": {"app": "none"}}, "capture": events()});
+    waiting.spec = object(gone).spec;
+    let refused = of(&waiting, None, MADE + 9);
+    assert!(matches!(refused.as_slice(), [Step::Refuse { uid, .. }] if uid == "u1"), "{refused:?}");
+}
+
+#[test]
+fn an_alert_has_one_name_and_one_that_kubernetes_takes() {
+    let alert = |fingerprint: &str, starts_at: &str| Alert {
+        fingerprint: fingerprint.into(),
+        starts_at: starts_at.into(),
+        ..Alert::default()
+    };
+    for (fingerprint, starts_at, name) in [
+        ("b5c8a4", "2026-11-21T12:36:26.5Z", "alert-b5c8a4-20261121t1236265z"),
+        ("../A_b\u{e9}", "", "alert-ab"),
+        ("", "", "alert"),
+    ] {
+        assert_eq!(alert(fingerprint, starts_at).object_name(), name);
+    }
+    assert!(alert(&"f".repeat(999), &"9".repeat(999)).object_name().len() <= 253);
 }

@@ -1,5 +1,6 @@
 //! `Probe`: a probe that the cluster hands to its agents.
 
+use super::condition::Condition;
 use super::report::Report;
 use super::{Head, LabelSelector, Me, brief, is_for};
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,8 @@ pub fn reports(probes: &[Probe], me: &Me<'_>, has: &BTreeMap<String, NodeProbe>)
                 let counts = |node: &NodeProbe| node.state == ProbeState::Attached;
                 let alike = || probe.nodes.values().filter(|other| counts(other) == counts(own)).count();
                 let is_news = said.map_or_else(|| alike() < ENOUGH, |said| *said != entry);
-                is_news.then(|| Report::of(&probe.head, me.node, &entry))
+                let turns = said.map(|said| said.state) != Some(entry.state);
+                is_news.then(|| Report::of(&probe.head, me.node, &entry, turns))
             }
             None => None,
         }
@@ -144,8 +146,29 @@ pub fn summary(nodes: &BTreeMap<String, NodeProbe>) -> Value {
     let count = |is: fn(ProbeState) -> bool| nodes.values().filter(|node| is(node.state)).count();
     json!({
         "attached": count(|state| state == ProbeState::Attached),
-        "failed": count(|state| !matches!(state, ProbeState::Attached | ProbeState::Pending)),
+        "failed": count(is_failure),
     })
+}
+
+fn is_failure(state: ProbeState) -> bool {
+    !matches!(state, ProbeState::Attached | ProbeState::Pending)
+}
+
+/// `Attached`, when it counts on all nodes that say how it stands, and `Failed`, which names the first where it does not.
+pub(super) fn conditions(nodes: &BTreeMap<String, NodeProbe>) -> Vec<Condition> {
+    let attached = nodes.values().filter(|node| node.state == ProbeState::Attached).count();
+    let (holds, some_fail) = (attached == nodes.len(), nodes.values().any(|node| is_failure(node.state)));
+    let reason = if holds {
+        "Attached"
+    } else if some_fail {
+        "Failed"
+    } else {
+        "Pending"
+    };
+    let failed = nodes.iter().find(|(_, node)| is_failure(node.state));
+    let failed = failed.map(|(name, node)| (name.as_str(), format!("{:?}", node.state), node.message.as_deref()));
+    let message = format!("attached on {attached} of {} nodes that say how it stands", nodes.len());
+    vec![Condition::new("Attached", holds, reason, message), Condition::failed(failed)]
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! looks later whether they are right, and else writes them, on the condition that nothing was written since; when that fails, whoever
 //! was later has seen more and does it. Each write goes to every agent of the cluster: of entries that come together one node sums up.
 
-use super::{CAPTURES, Head, PROBES, capture, probe};
+use super::{CAPTURES, EVENTS, Head, PROBES, capture, condition, probe, to_text};
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::error::Error;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 
 /// After a status that could not be written.
@@ -32,10 +32,12 @@ pub struct Report {
     uid: String,
     node: String,
     entry: Value,
+    /// Whether the state is another than before, which is an event.
+    turns: bool,
 }
 
 impl Report {
-    pub(super) fn of(head: &Head, node: &str, entry: &impl Serialize) -> Report {
+    pub(super) fn of(head: &Head, node: &str, entry: &impl Serialize, turns: bool) -> Report {
         // What is absent is null here, which removes what was there before.
         let entry = serde_json::to_value(entry).unwrap_or_default();
         Report {
@@ -44,11 +46,12 @@ impl Report {
             uid: head.uid.clone(),
             node: node.to_owned(),
             entry,
+            turns,
         }
     }
 
     pub(super) fn none(head: &Head, node: &str) -> Report {
-        Report::of(head, node, &Value::Null)
+        Report::of(head, node, &Value::Null, false)
     }
 
     /// The merge patch. An object of the same name that was made since is another one: its uid says so.
@@ -56,6 +59,39 @@ impl Report {
         let mut nodes = serde_json::Map::new();
         nodes.insert(self.node.clone(), self.entry.clone());
         json!({"metadata": {"uid": self.uid}, "status": {"nodes": nodes}})
+    }
+}
+
+impl Report {
+    /// The event of a new state, at a time, under a name of its own.
+    fn event(&self, kind: Kind, now: &str, number: u64) -> Value {
+        let state = self.entry["state"].as_str().unwrap_or("Unknown");
+        let is_bad = ["Failed", "Refused", "Partly", "Throttled"].contains(&state);
+        let message = match self.entry["message"].as_str() {
+            Some(message) => format!("node {}: {message}", self.node),
+            None => format!("node {}", self.node),
+        };
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": format!("{:.230}.{number:016x}", self.name), "namespace": self.namespace},
+            "involvedObject": {
+                "apiVersion": "kstrobe.dev/v1alpha1",
+                "kind": format!("{kind:?}"),
+                "namespace": self.namespace,
+                "name": self.name,
+                "uid": self.uid,
+            },
+            "type": if is_bad { "Warning" } else { "Normal" },
+            "reason": state,
+            "message": message,
+            "source": {"component": "kstrobe", "host": self.node},
+            "reportingComponent": "kstrobe.dev/agent",
+            "reportingInstance": self.node,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        })
     }
 }
 
@@ -82,12 +118,21 @@ impl Kind {
         }
     }
 
-    /// The sums of an object's status as they should be.
-    fn sums(self, object: &Value) -> Option<Value> {
-        match self {
-            Kind::Capture => Some(capture::summary(&capture::read(object)?.nodes)),
-            Kind::Probe => Some(probe::summary(&probe::read(object)?.nodes)),
-        }
+    /// The sums and conditions of an object's status as they should be at a time.
+    fn sums(self, object: &Value, now: &str) -> Option<Value> {
+        let (mut sums, conditions) = match self {
+            Kind::Capture => {
+                let nodes = capture::read(object)?.nodes;
+                (capture::summary(&nodes), capture::conditions(&nodes))
+            }
+            Kind::Probe => {
+                let nodes = probe::read(object)?.nodes;
+                (probe::summary(&nodes), probe::conditions(&nodes))
+            }
+        };
+        let generation = &object["metadata"]["generation"];
+        sums["conditions"] = condition::written(&conditions, &object["status"]["conditions"], generation, now);
+        Some(sums)
     }
 }
 
@@ -131,6 +176,9 @@ impl Reporter {
             attempt += 1;
         }
         self.counters.event("status_entries");
+        if report.turns {
+            self.tell(report).await;
+        }
         tokio::time::sleep(self.settle.mul_f64(1.0 + random())).await;
         let object: Value = match self.client.get(&object).await {
             Ok(object) => object,
@@ -140,7 +188,7 @@ impl Reporter {
                 return Err(error);
             }
         };
-        let Some(sums) = self.kind.sums(&object) else { return Ok(()) };
+        let Some(sums) = self.kind.sums(&object, &now()) else { return Ok(()) };
         let is_so = |(key, value): (&String, &Value)| object["status"][key] == *value;
         if sums.as_object().into_iter().flatten().all(is_so) {
             return Ok(());
@@ -153,6 +201,26 @@ impl Reporter {
         }
         Ok(())
     }
+}
+
+impl Reporter {
+    /// Makes an event of a new state. The status says the same and stays: an event that cannot be made is not tried again.
+    async fn tell(&self, report: &Report) {
+        let event = report.event(self.kind, &now(), (random() * u64::MAX as f64) as u64);
+        match self.client.create::<Value>(&EVENTS.all(Some(&report.namespace)), &event).await {
+            Ok(_) => self.counters.event("events"),
+            Err(error) => {
+                self.counters.failure("events", &error);
+                tracing::debug!(object = report.name, %error, "the event cannot be made");
+            }
+        }
+    }
+}
+
+/// The time, as Kubernetes writes it.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    to_text(i64::try_from(seconds).unwrap_or(i64::MAX)).unwrap_or_default()
 }
 
 /// Reports under way, one of each object.

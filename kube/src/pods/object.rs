@@ -29,6 +29,7 @@ pub fn pod(object: &Value) -> Option<NodePod> {
             name: text(&metadata["name"])?,
             node: text(&object["spec"]["nodeName"]),
             owner: controller.as_ref().map(|owner| owner.by_name(|label| labels.get(label).map(String::as_str))),
+            main: main_container(object),
             containers: containers(&object["status"]),
         },
         labels,
@@ -51,6 +52,13 @@ fn config_hash(metadata: &Value, controller: Option<&Owner>) -> Option<Arc<str>>
     // The kubelet's own list has the static pod itself, whose uid this is.
     let is_own = text(&metadata["uid"]).as_ref() == Some(&hash);
     (is_mirror || is_own).then_some(hash)
+}
+
+/// The container that `kubectl logs` and `kubectl exec` take.
+fn main_container(object: &Value) -> Option<Arc<str>> {
+    let all = || object["spec"]["containers"].as_array().into_iter().flatten().filter_map(|one| text(&one["name"]));
+    let said = text(&object["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]);
+    said.filter(|said| all().any(|name| name == *said)).or_else(|| all().next())
 }
 
 /// Containers of all kinds that have or had an id, none twice.
@@ -122,8 +130,8 @@ mod tests {
             (objects::import(), "CronJob import"),
             (objects::canary(), "Rollout checkout"),
             (objects::toolbox(), "Pod toolbox"),
-            (objects::etcd(), "Pod etcd-node-a"),
-            (objects::etcd_kubelet(), "Pod etcd-node-a"),
+            (objects::etcd(), "Pod etcd"),
+            (objects::etcd_kubelet(), "Pod etcd"),
         ] {
             assert_eq!(workload(object), expected);
         }
@@ -149,6 +157,13 @@ mod tests {
         assert_eq!(names(objects::toolbox()), ["toolbox", "debugger-4x2fk"]);
         assert_eq!(names(objects::web_pending()), [""; 0]);
         assert_eq!(names(objects::backup()), ["dump"]);
+        let mut web = objects::web();
+        assert_eq!(read(web.clone()).main, web["spec"]["containers"][0]["name"].as_str().map(Arc::from));
+        let last = web["spec"]["containers"].as_array().unwrap().last().unwrap()["name"].clone();
+        web["metadata"]["annotations"] = serde_json::json!({"kubectl.kubernetes.io/default-container": last});
+        assert_eq!(read(web.clone()).main.as_deref(), last.as_str());
+        web["metadata"]["annotations"] = serde_json::json!({"kubectl.kubernetes.io/default-container": "gone"});
+        assert_eq!(read(web.clone()).main.as_deref(), web["spec"]["containers"][0]["name"].as_str());
         assert!(pod(&serde_json::json!({"metadata": {"name": "a", "namespace": "b"}})).is_none());
         assert!(pod(&Value::Null).is_none());
     }

@@ -159,14 +159,15 @@ fn scrapes() -> Row {
     let scrape =
         Histogram { name: "kstrobe_scrape_duration_seconds", matchers: MATCHERS, window: WINDOW, form: Form::Classic };
     let quantile = |q: f64, legend: &str| Target::new(scrape.quantile(q, ""), legend);
+    let age = format!("max by (instance) (kstrobe_scrape_age_seconds{{{MATCHERS}}})");
     let captures = sum("trigger, result", &format!("increase(kstrobe_captures_total{{{MATCHERS}}}[{WINDOW}])"));
     let panels = vec![
         panel(
             "Time of a scrape",
-            "To read all maps and write one exposition.",
+            "To read all maps and write one exposition; how old it is where that took too long.",
             "s",
             Look::Lines,
-            vec![quantile(0.5, "p50"), quantile(0.99, "p99")],
+            vec![quantile(0.5, "p50"), quantile(0.99, "p99"), Target::new(age, "age {{instance}}")],
         ),
         panel(
             "Captures",

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Extension;
 use axum::routing::{get, post};
-use kstrobe_web::{Counters, Counts, Identity, Limits, Server, Source, bind};
+use kstrobe_web::{Counters, Counts, Hosts, Identity, Limits, Server, Source, bind};
 pub use kstrobe_witness::{Folder, certificates, output, witnesses as programs};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -45,6 +45,11 @@ impl Running {
     }
 
     pub fn start_file(file: Option<&Path>, limits: Limits) -> Running {
+        Running::start_named(file, limits, Hosts::any())
+    }
+
+    /// One that answers to these names.
+    pub fn start_named(file: Option<&Path>, limits: Limits, hosts: Hosts) -> Running {
         let counters = Arc::new(Counters::default());
         let source = match file {
             Some(file) => Source::open(file, Duration::ZERO, counters.clone()).unwrap(),
@@ -55,7 +60,7 @@ impl Running {
         let own_credentials: kstrobe_web::OwnCredentials =
             Arc::new(|headers| headers.get("authorization").is_some_and(|value| value == "Bearer right"));
         let own_credentials = Some(own_credentials);
-        let server = Server { listeners, router: router(), source: Arc::new(source), limits, own_credentials };
+        let server = Server { listeners, router: router(), source: Arc::new(source), limits, hosts, own_credentials };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -1,29 +1,6 @@
-//! The machine: what it is, and a private view of its file systems.
+//! The machine that measures.
 
-use anyhow::{Context, Result, bail};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::geteuid;
 use std::fs;
-
-/// Moves the process into a mount namespace of its own with tracefs and debugfs in their usual places: perf tracepoints
-/// and bpftrace look there, and nothing is left mounted afterwards. Must run before any thread is started.
-pub fn private_mounts() -> Result<()> {
-    if !geteuid().is_root() {
-        bail!("the benchmark loads eBPF programs and needs root: run it with sudo");
-    }
-    unshare(CloneFlags::CLONE_NEWNS).context("making a private mount namespace")?;
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-        .context("making mounts private")?;
-    for (kind, target) in [("tracefs", "/sys/kernel/tracing"), ("debugfs", "/sys/kernel/debug")] {
-        // Some systems have them mounted already: then there is nothing to do.
-        if fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none()) {
-            mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>)
-                .with_context(|| format!("mounting {kind} at {target}"))?;
-        }
-    }
-    Ok(())
-}
 
 /// One line that says where the numbers come from.
 pub fn describe() -> String {

@@ -14,7 +14,7 @@ pub mod table;
 mod trace;
 mod variants;
 
-use crate::programs;
+use crate::{mounts, programs};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,7 +77,7 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
     {
         eprintln!("warning: {error:#}; variants that need it are left out");
     }
-    machine::private_mounts()?;
+    mounts::private()?;
     let sources = root.join("xtask/bench");
     let cpu = options.cpu.unwrap_or_else(machine::last_cpu);
     let wanted = |part| options.only.is_none_or(|only| only == part);

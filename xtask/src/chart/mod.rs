@@ -1,12 +1,14 @@
-//! `cargo xtask helm`: the chart, by Helm itself, by Kubernetes' and the Prometheus operator's schemas, and by the agent's own
-//! parser.
+//! `cargo xtask helm`: the chart, by Helm itself, by Kubernetes' and the Prometheus operator's schemas, by the API server's own
+//! code, and by the agent's own parser.
 //!
 //! Helm is a library of Python here, with its files pinned by hash in `helm/tests/requirements.txt`; all is kept in
 //! `target/helm`.
 
 mod agent_files;
+mod definitions;
 
 use crate::container;
+use crate::made_from;
 use crate::programs::{self, finish};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -17,6 +19,10 @@ use std::process::Command;
 /// What to do besides checking.
 #[derive(Args, Default)]
 pub struct Options {
+    /// Also have the API server's whole part for custom resources, with etcd, judge right and wrong objects; it is built once,
+    /// which takes minutes
+    #[arg(long)]
+    api_server: bool,
     /// Write what is made from the chart: the table in its README, and deploy/kstrobe.yaml
     #[arg(long)]
     bless: bool,
@@ -35,25 +41,30 @@ pub struct Tools {
     python: PathBuf,
     /// The folder with the operator's models, or why there is none.
     models: Result<PathBuf, String>,
+    /// The API server's validation of definitions, or why there is none.
+    checker: Result<PathBuf, String>,
 }
 
 /// Runs everything.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let tools = prepare(root).map_err(anyhow::Error::msg)?;
-    if let Some(why) = tools.lacking() {
+    for why in tools.lacking() {
         println!("not run: {why}");
     }
     check(root, &tools, options)?;
+    if options.api_server {
+        definitions::judge(root, &tools.python, &tools.definitions())?;
+    }
     if options.runc { container::check(root, &tools.cases(), options.agent.as_deref()) } else { Ok(()) }
 }
 
 /// Fetches what is missing; the reason when that cannot be.
 pub fn prepare(root: &Path) -> Result<Tools, String> {
-    let folder = root.join("target/helm");
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let python = python(root, &folder).map_err(|error| format!("{error:#}"))?;
+    let folder = folder(root);
+    let python = python(root).map_err(|error| format!("{error:#}"))?;
     let models = models(root, &folder).map_err(|error| format!("objects of the Prometheus operator: {error:#}"));
-    Ok(Tools { folder, python, models })
+    let checker = definitions::checker(root).map_err(|error| format!("the API server's validation of CRDs: {error:#}"));
+    Ok(Tools { folder, python, models, checker })
 }
 
 /// All checks.
@@ -70,6 +81,9 @@ pub fn check(root: &Path, tools: &Tools, options: &Options) -> Result<()> {
     if let Ok(models) = &tools.models {
         finish(Command::new("node").arg(models.join("crds.mjs")).arg(out.join("operator.json")))?;
     }
+    if let Ok(checker) = &tools.checker {
+        definitions::check(root, checker, &tools.definitions())?;
+    }
     agent_files::check(&tools.cases())
 }
 
@@ -79,17 +93,28 @@ impl Tools {
         self.folder.join("out/cases")
     }
 
+    /// A file for each definition of a custom resource, once the chart was checked.
+    fn definitions(&self) -> PathBuf {
+        self.folder.join("out/definitions")
+    }
+
     /// What is not checked, and why.
-    pub fn lacking(&self) -> Option<&str> {
-        self.models.as_ref().err().map(String::as_str)
+    pub fn lacking(&self) -> impl Iterator<Item = &str> {
+        [&self.models, &self.checker].into_iter().filter_map(|made| made.as_ref().err().map(String::as_str))
     }
 }
 
+fn folder(root: &Path) -> PathBuf {
+    root.join("target/helm")
+}
+
 /// A Python with Helm and Kubernetes' schemas.
-fn python(root: &Path, folder: &Path) -> Result<PathBuf> {
+pub fn python(root: &Path) -> Result<PathBuf> {
+    let folder = folder(root);
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let (venv, wanted) = (folder.join("venv"), root.join("helm/tests/requirements.txt"));
     let python = venv.join("bin/python");
-    if !is_made_from(&venv, &[&wanted])? {
+    if !made_from::is_current(&venv, &[&wanted]) {
         if programs::find("python3").is_none() {
             bail!("python3 is not installed");
         }
@@ -100,7 +125,7 @@ fn python(root: &Path, folder: &Path) -> Result<PathBuf> {
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"]);
         finish(pip.arg(&wanted)).context("Helm for Python cannot be installed")?;
-        made_from(&venv, &[&wanted])?;
+        made_from::remember(&venv, &[&wanted])?;
     }
     Ok(python)
 }
@@ -110,7 +135,7 @@ fn models(root: &Path, folder: &Path) -> Result<PathBuf> {
     let into = folder.join("node");
     let from = root.join("helm/tests");
     let (package, lock) = (from.join("package.json"), from.join("package-lock.json"));
-    if !is_made_from(&into, &[&package, &lock])? {
+    if !made_from::is_current(&into, &[&package, &lock]) {
         if let Some(missing) = ["node", "npm"].into_iter().find(|name| programs::find(name).is_none()) {
             bail!("{missing} is not installed");
         }
@@ -120,40 +145,8 @@ fn models(root: &Path, folder: &Path) -> Result<PathBuf> {
         }
         let mut npm = Command::new("npm");
         finish(npm.args(["ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(&into))?;
-        made_from(&into, &[&package, &lock])?;
+        made_from::remember(&into, &[&package, &lock])?;
     }
     fs::copy(from.join("crds.mjs"), into.join("crds.mjs"))?;
     Ok(into)
-}
-
-/// Whether a folder was made from these files as they are now.
-fn is_made_from(folder: &Path, files: &[&Path]) -> Result<bool> {
-    Ok(fs::read_to_string(folder.join("made-from")).is_ok_and(|text| Some(text) == texts(files).ok()))
-}
-
-fn made_from(folder: &Path, files: &[&Path]) -> Result<()> {
-    Ok(fs::write(folder.join("made-from"), texts(files)?)?)
-}
-
-fn texts(files: &[&Path]) -> Result<String> {
-    files.iter().map(|file| fs::read_to_string(file).with_context(|| file.display().to_string())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_is_made_anew_when_its_files_change() {
-        let folder = std::env::temp_dir().join(format!("kstrobe-made-from-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("wanted");
-        fs::write(&file, "one").unwrap();
-        assert!(!is_made_from(&folder, &[&file]).unwrap());
-        made_from(&folder, &[&file]).unwrap();
-        assert!(is_made_from(&folder, &[&file]).unwrap());
-        fs::write(&file, "two").unwrap();
-        assert!(!is_made_from(&folder, &[&file]).unwrap());
-        fs::remove_dir_all(&folder).unwrap();
-    }
 }

@@ -1,8 +1,9 @@
 //! `cargo xtask image`: the image with the static program, by buildah.
 
-use super::program::{self, Arch};
+use super::program;
 use super::sbom;
 use crate::apt::finished;
+use crate::arch::Arch;
 use crate::programs::{self, finish};
 use anyhow::{Context, Result, ensure};
 use clap::Args;

@@ -1,6 +1,6 @@
 //! A bill of materials: every crate in the program, as CycloneDX.
 
-use super::program::Arch;
+use crate::arch::Arch;
 use crate::programs::{self, finish};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use kstrobe_export::message::MetricFamily;
 use kstrobe_export::{Format, text_0_0_4};
-use kstrobe_web::{Limits, Server, Source};
+use kstrobe_web::{Hosts, Limits, Server, Source};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -58,7 +58,8 @@ impl Nodes {
         let router = Router::new().route("/nodes/{node}/metrics", get(metrics)).with_state(shared.clone());
         let limits = Limits { connections: CONNECTIONS, requests: CONNECTIONS, ..Limits::default() };
         let source = Arc::new(Source::plain(Arc::default()));
-        let server = Server { listeners: vec![listener], router, source, limits, own_credentials: None };
+        let server =
+            Server { listeners: vec![listener], router, source, limits, hosts: Hosts::any(), own_credentials: None };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {

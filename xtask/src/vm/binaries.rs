@@ -1,9 +1,14 @@
 //! The project's own programs, built by cargo as for `cargo test`: the guests run what the host runs.
 
+use crate::arch::{Arch, cross};
+use crate::programs;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// Runs single programs of arm64 here.
+const EMULATOR: &str = "qemu-aarch64-static";
 
 /// What goes into a guest.
 pub struct Binaries {
@@ -16,9 +21,15 @@ pub struct Binaries {
 /// Builds them and says where they are. All of the workspace, as `cargo test` does: a part of it would be built with other
 /// features, from the start. Test binaries without a test for root that fits one of the filters are left out;
 /// a filter that fits none is an error.
-pub fn build(root: &Path, filters: &[String]) -> Result<Binaries> {
+pub fn build(root: &Path, arch: Arch, filters: &[String]) -> Result<Binaries> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--no-run", "--quiet", "--workspace", "--locked", "--message-format=json-render-diagnostics"]);
+    if arch != Arch::here() {
+        cross(&mut cargo, arch)?;
+        // Guests of another architecture have no libraries of this build.
+        cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-C target-feature=+crt-static");
+        programs::install_these(&[EMULATOR])?;
+    }
     let output = cargo.current_dir(root).stderr(Stdio::inherit()).output().context("starting cargo")?;
     if !output.status.success() {
         bail!("cargo test --no-run ended with {}", output.status);
@@ -35,7 +46,7 @@ pub fn build(root: &Path, filters: &[String]) -> Result<Binaries> {
     }
     let mut unused: Vec<&String> = filters.iter().collect();
     tests.retain(|path| {
-        let names = root_tests(path);
+        let names = root_tests(path, arch);
         let fits = |filter: &String| names.lines().any(|line| line.contains(filter));
         unused.retain(|filter| !fits(filter));
         filters.iter().any(fits)
@@ -48,7 +59,14 @@ pub fn build(root: &Path, filters: &[String]) -> Result<Binaries> {
 }
 
 /// A line for each test that a plain run leaves out.
-fn root_tests(binary: &Path) -> String {
-    let listed = Command::new(binary).args(["--ignored", "--list"]).output();
+fn root_tests(binary: &Path, arch: Arch) -> String {
+    let mut command = match arch == Arch::here() {
+        true => Command::new(binary),
+        false => Command::new(EMULATOR),
+    };
+    if arch != Arch::here() {
+        command.arg(binary);
+    }
+    let listed = command.args(["--ignored", "--list"]).output();
     listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! A guest's run in QEMU: software emulation, or the processor's own virtualisation where it works.
 
 use super::kernel::Kernel;
+use crate::arch::Arch;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,7 +9,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The emulator.
-pub const QEMU: &str = "qemu-system-x86_64";
+pub fn qemu(arch: Arch) -> &'static str {
+    match arch {
+        Arch::Amd64 => "qemu-system-x86_64",
+        Arch::Arm64 => "qemu-system-aarch64",
+    }
+}
+
+/// The machine, and the device of the kernel's console.
+fn machine(arch: Arch) -> (&'static [&'static str], &'static str) {
+    match arch {
+        Arch::Amd64 => (&["-M", "q35", "-cpu", "max"], "ttyS0"),
+        // Signed pointers by the architecture's own algorithm take the emulator several times longer.
+        Arch::Arm64 => (&["-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"], "ttyAMA0"),
+    }
+}
 
 /// A disk of the guest that holds nothing; NVMe is built into all of the lab's kernels.
 pub const SPARE_DISK: &str = "nvme0n1";
@@ -34,31 +49,36 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
     // A guest that hurts itself must end, not hang; but to patch every function of the kernel at once takes an emulated CPU of
     // a busy machine longer than the 20 s after which the kernel calls it stuck. Without `tsc=reliable` it distrusts the emulated clock, and tracefs falls
     // back to a coarse one. With multipath, requests belong to a hidden disk under the spare one.
-    let parameters = "console=ttyS0 panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 tsc=reliable nvme_core.multipath=0 quiet";
-    let mut command = Command::new(QEMU);
+    let (machine, console) = machine(kernel.arch);
+    let parameters = format!(
+        "console={console} panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=60 tsc=reliable nvme_core.multipath=0 quiet"
+    );
+    let mut command = Command::new(qemu(kernel.arch));
     command
-        .args(["-accel", accelerator(), "-M", "q35", "-cpu", "max", "-smp", "2", "-m", "2G"])
+        .args(["-accel", accelerator(kernel.arch)])
+        .args(machine)
+        .args(["-smp", "2", "-m", "2G"])
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")
         .arg(at("initrd"))
-        .args(["-append", parameters]);
+        .args(["-append", &parameters]);
     File::create(at("disk"))?.set_len(SPARE_DISK_BYTES)?;
     let disk = format!(
         "file={},format=raw,snapshot=on,if=none,id=spare,throttling.iops-total={SPARE_DISK_IOPS}",
         at("disk").display()
     );
     command.args(["-drive", &disk]).args(["-device", "nvme,drive=spare,serial=spare"]);
-    for port in [format!("file:{}", at("console").display()), "stdio".into()] {
-        command.args(["-serial", &port]);
-    }
-    for name in ["status", "out"] {
-        command.args(["-serial", &format!("file:{}", at(name).display())]);
-    }
+    command.args(["-serial", &format!("file:{}", at("console").display())]);
+    let ports = ["stdio".into(), format!("file:{}", at("status").display()), format!("file:{}", at("out").display())];
+    serial_ports(&mut command, kernel.arch, &ports);
     let complaints = File::create(at("qemu"))?;
-    let mut child =
-        command.stdin(Stdio::null()).stderr(complaints).spawn().with_context(|| format!("starting {QEMU}"))?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(complaints)
+        .spawn()
+        .with_context(|| format!("starting {}", qemu(kernel.arch)))?;
     let in_time = wait(&mut child, limit)?;
     let status = fs::read_to_string(at("status"))?;
     if let Ok(status) = status.trim().parse() {
@@ -73,18 +93,40 @@ pub fn boot(kernel: &Kernel, archive: &[u8], work: &Path, limit: Duration) -> Re
     bail!("{what}; its console:\n{}\n{}", shown("console")?, shown("qemu")?)
 }
 
+/// Connects the guest's ttyS1 and those after it. arm64's console is a device of its own kind, so that ttyS0 is left over.
+fn serial_ports(command: &mut Command, arch: Arch, ports: &[String]) {
+    if arch == Arch::Amd64 {
+        for port in ports {
+            command.args(["-serial", port]);
+        }
+        return;
+    }
+    let mut device = "pci-serial-4x".to_owned();
+    for (number, port) in [String::from("null")].iter().chain(ports).enumerate() {
+        let (kind, path) = port.split_once(':').unwrap_or((port, ""));
+        let rest = match kind {
+            "file" => format!(",path={path}"),
+            "stdio" => ",signal=off".to_owned(),
+            _ => String::new(),
+        };
+        command.args(["-chardev", &format!("{kind},id=port{number}{rest}")]);
+        device += &format!(",chardev{}=port{number}", number + 1);
+    }
+    command.args(["-device", &device]);
+}
+
 /// The processor's own virtualisation when it has it and we may use it. A device file alone is not enough: some machines have
 /// one without the processor's part, and guests die in it.
-fn accelerator() -> &'static str {
+fn accelerator(arch: Arch) -> &'static str {
     let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let hardware = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
     let allowed = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    if hardware && allowed() { "kvm" } else { "tcg,thread=multi" }
+    if arch == Arch::here() && hardware && allowed() { "kvm" } else { "tcg,thread=multi" }
 }
 
 /// Whether guests run on an emulated processor: slow, and at times late.
-pub fn emulates() -> bool {
-    accelerator() != "kvm"
+pub fn emulates(arch: Arch) -> bool {
+    accelerator(arch) != "kvm"
 }
 
 /// Waits for the end; kills what takes longer than it may and says false.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::path::Path;
 use std::process::Command;
 
 /// What one kernel said.
@@ -25,8 +26,8 @@ pub struct Shipped {
 }
 
 /// All of them.
-pub fn shipped(binaries: &Binaries) -> Result<Vec<Shipped>> {
-    let text = finished(Command::new(&binaries.agent).args(["list", "probes", "-o", "json"]))?;
+pub fn shipped(agent: &Path) -> Result<Vec<Shipped>> {
+    let text = finished(Command::new(agent).args(["list", "probes", "-o", "json"]))?;
     let list: Vec<Value> = serde_json::from_str(&text)?;
     let read = |probe: &Value| -> Result<Shipped> {
         let name = probe["probe"].as_str().context("a probe without a name")?.to_owned();

@@ -1,8 +1,8 @@
 //! The guest's file system: an archive that the kernel unpacks into memory (cpio, format `newc`).
 
 use super::kernel::Kernel;
+use super::system::System;
 use crate::apt::finished;
-use crate::programs;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,25 +22,25 @@ enum Content {
 }
 
 /// Files by absolute path in the guest.
-#[derive(Default)]
-pub struct Image {
+pub struct Image<'s> {
+    system: &'s System,
     entries: BTreeMap<String, Content>,
 }
 
-impl Image {
+impl Image<'_> {
     /// A guest that can run shell scripts and set up networks; busybox provides most programs.
-    pub fn new() -> Result<Image> {
-        let mut image = Image::default();
+    pub fn new(system: &System) -> Result<Image<'_>> {
+        let mut image = Image { system, entries: BTreeMap::new() };
         for folder in ["proc", "sys", "dev", "tmp", "run", "root", "out", "bin", "sbin", "usr/bin", "usr/sbin", "var"] {
             image.directory(&format!("/{folder}"));
         }
         image.entries.insert("/var/run".into(), Content::Link("/run".into()));
         image.write("/init", INIT.as_bytes().to_vec(), 0o755);
-        let host = |name: &str| programs::find(name).with_context(|| format!("{name} is not installed"));
-        image.put_at(&host("busybox")?, "/bin/busybox")?;
+        let program = |name: &str| system.find(name).with_context(|| format!("there is no {name} for the guest"));
+        image.put_at(&program("busybox")?, "/bin/busybox")?;
         // busybox's own shell would run its own `ip` in place of the program.
-        image.program(&fs::canonicalize(host("sh")?)?, "/bin/sh")?;
-        image.program(&host("ip")?, "/sbin/ip")?;
+        image.program(&program("dash")?, "/bin/sh")?;
+        image.program(&program("ip")?, "/sbin/ip")?;
         Ok(image)
     }
 
@@ -88,19 +88,16 @@ impl Image {
     pub fn stripped(&mut self, from: &Path) -> Result<()> {
         // Another run of the lab may strip the same file.
         let small = from.with_extension(format!("{}.stripped", std::process::id()));
-        finished(Command::new("strip").args(["--strip-debug", "-o"]).arg(&small).arg(from))?;
+        finished(Command::new(self.system.strip()).args(["--strip-debug", "-o"]).arg(&small).arg(from))?;
         self.put_at(&small, &from.to_string_lossy())?;
         fs::remove_file(&small)?;
         self.libraries(from)
     }
 
     fn libraries(&mut self, program: &Path) -> Result<()> {
-        // It fails for what is linked statically.
-        let listed = finished(Command::new("ldd").arg(program)).unwrap_or_default();
-        let paths = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-        for path in paths {
-            if !self.entries.contains_key(path) {
-                self.put(Path::new(path))?;
+        for (file, path) in self.system.libraries(program)? {
+            if !self.entries.contains_key(&path) {
+                self.put_at(&file, &path)?;
             }
         }
         Ok(())
@@ -216,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_archive_is_what_the_format_says() {
-        let mut image = Image::default();
+        let mut image = Image { system: &System::Here, entries: BTreeMap::new() };
         image.write("/a/b", b"hello".to_vec(), 0o755);
         let archive = image.archive();
         assert_eq!(archive.len() % 4, 0);

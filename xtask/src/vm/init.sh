@@ -12,6 +12,10 @@ mount -t devpts pts /dev/pts
 mkdir -p /dev/shm /tmp /run
 for folder in /dev/shm /run; do mount -t tmpfs tmp $folder; done
 mount -t cgroup2 cgroup /sys/fs/cgroup
+# As systemd does; hosts without these mounts are tested where they are built.
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t bpf bpf /sys/fs/bpf
 # One of version 1, too, as hybrid hosts have: a controller is in one of both.
 mkdir /run/pids
 mount -t cgroup -o pids pids /run/pids

@@ -1,6 +1,7 @@
 //! Debian's kernels: fetched, unpacked, never installed.
 
 use crate::apt::{Apt, finished};
+use crate::arch::Arch;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use std::fs;
@@ -38,6 +39,14 @@ impl Release {
         }
     }
 
+    /// As directories and columns of tables are called: by the release alone on x86-64.
+    pub fn on(self, arch: Arch) -> String {
+        match arch {
+            Arch::Amd64 => self.name().to_owned(),
+            Arch::Arm64 => format!("{}-{}", self.name(), arch.of_images()),
+        }
+    }
+
     fn suites(self) -> &'static [&'static str] {
         match self {
             Release::V5_10 => &["bullseye", "bullseye-security"],
@@ -64,35 +73,38 @@ pub struct Kernel {
     pub modules: PathBuf,
     /// `uname -r`
     pub version: String,
+    /// What it runs on.
+    pub arch: Arch,
 }
 
 /// The kernel of a release: from the cache, else from the archive.
-pub fn fetch(cache: &Path, release: Release) -> Result<Kernel> {
-    let folder = folder(cache, release);
+pub fn fetch(cache: &Path, arch: Arch, release: Release) -> Result<Kernel> {
+    let folder = folder(cache, arch, release);
     if !folder.join("version").is_file() {
-        renew(cache, release)?;
+        renew(cache, arch, release)?;
     }
     let version = fs::read_to_string(folder.join("version"))?;
-    Ok(Kernel { image: folder.join("vmlinuz"), modules: folder.join("modules").join(&version), version })
+    Ok(Kernel { image: folder.join("vmlinuz"), modules: folder.join("modules").join(&version), version, arch })
 }
 
 /// The same from the archive, whatever the cache has; that is kept until there is another.
-pub fn renew(cache: &Path, release: Release) -> Result<()> {
-    println!("fetching kernel {}", release.name());
-    download(cache, release, &folder(cache, release)).with_context(|| format!("fetching kernel {}", release.name()))
+pub fn renew(cache: &Path, arch: Arch, release: Release) -> Result<()> {
+    let name = release.on(arch);
+    println!("fetching kernel {name}");
+    download(cache, arch, release, &folder(cache, arch, release)).with_context(|| format!("fetching kernel {name}"))
 }
 
-fn folder(cache: &Path, release: Release) -> PathBuf {
-    cache.join("kernels").join(release.name())
+fn folder(cache: &Path, arch: Arch, release: Release) -> PathBuf {
+    cache.join("kernels").join(release.on(arch))
 }
 
-fn download(cache: &Path, release: Release, folder: &Path) -> Result<()> {
+fn download(cache: &Path, arch: Arch, release: Release, folder: &Path) -> Result<()> {
     let suites: Vec<String> = release.suites().iter().map(|suite| (*suite).to_owned()).collect();
-    let apt = Apt::open(&cache.join("apt").join(release.name()), &suites)?;
+    let apt = Apt::open_for(arch, &cache.join("apt").join(release.on(arch)), &suites)?;
     let work = folder.with_extension("part");
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(work.join("debs"))?;
-    let image = newest_image(&apt, release, &work.join("debs"))?;
+    let image = newest_image(&apt, arch, release, &work.join("debs"))?;
     let version = image.trim_start_matches("linux-image-").to_owned();
     let tree = work.join("tree");
     for deb in fs::read_dir(work.join("debs"))? {
@@ -115,12 +127,14 @@ fn download(cache: &Path, release: Release, folder: &Path) -> Result<()> {
 }
 
 /// Fetches the packages of the newest image of the release; returns the image's name.
-fn newest_image(apt: &Apt, release: Release, into: &Path) -> Result<String> {
+fn newest_image(apt: &Apt, arch: Arch, release: Release, into: &Path) -> Result<String> {
     let prefix = release.prefix();
-    let mut images = apt.search("^linux-image-[0-9].*-cloud-amd64$")?;
+    let mut images = apt.search(&format!("^linux-image-[0-9].*-cloud-{}$", arch.of_images()))?;
     images.retain(|name| name.starts_with(&prefix));
     images.sort_by_key(|name| std::cmp::Reverse(numbers(name)));
-    let Some(newest) = images.first().cloned() else { bail!("the archive has no package {prefix}*-cloud-amd64") };
+    let Some(newest) = images.first().cloned() else {
+        bail!("the archive has no package {prefix}*-cloud-{}", arch.of_images());
+    };
     let mut last_error = None;
     for image in images {
         let version = image.trim_start_matches("linux-image-");

@@ -10,7 +10,9 @@ mod guest;
 mod image;
 mod kernel;
 mod needs;
+mod system;
 
+use crate::arch::Arch;
 use crate::programs;
 use anyhow::{Result, anyhow, bail};
 use binaries::Binaries;
@@ -21,6 +23,7 @@ use kstrobe_witness::COLLECTOR;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use system::System;
 
 /// Tests of the short set: whether everything loads, attaches and counts.
 const SHORT: &[&str] = &[
@@ -34,12 +37,18 @@ const SHORT: &[&str] = &[
     "root_retransmits_under_netem_loss_agree_with_snmp",
 ];
 
+/// Settings of tests that guests get as they are here.
+const PASSED_ON: [&str; 2] = ["KSTROBE_GENERATED", "KSTROBE_GENERATED_SEED"];
+
 /// What to run where.
 #[derive(Args)]
 pub struct Options {
     /// Kernel; may be given several times [default: all]
     #[arg(long, value_enum)]
     kernel: Vec<Release>,
+    /// Architecture of the kernels and of what is built for them; an emulated processor unless it is this machine's
+    #[arg(long, value_enum, default_value_t = Arch::Amd64)]
+    arch: Arch,
     /// Seconds that one kernel may take
     #[arg(long, default_value_t = 3600)]
     timeout: u64,
@@ -50,7 +59,7 @@ pub struct Options {
     #[arg(long)]
     renew: bool,
     /// Run no tests: ask every kernel what it can do and write docs/kernels.md
-    #[arg(long, conflicts_with_all = ["kernel", "set", "tests"])]
+    #[arg(long, conflicts_with_all = ["kernel", "arch", "set", "tests"])]
     write_docs: bool,
     /// Run no tests but `cargo xtask bench --only hooks`: kinds of hooks that the host may lack
     #[arg(long, conflicts_with_all = ["set", "tests", "write_docs"])]
@@ -76,9 +85,9 @@ fn cache(root: &Path) -> PathBuf {
 
 /// Runs what was asked for.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    provide(root).map_err(|why| anyhow!(why))?;
+    provide(root, options.arch).map_err(|why| anyhow!(why))?;
     if options.renew {
-        wanted(options).iter().try_for_each(|release| kernel::renew(&cache(root), *release))?;
+        wanted(options).iter().try_for_each(|release| kernel::renew(&cache(root), options.arch, *release))?;
     }
     if options.write_docs {
         return write_docs(root, Duration::from_secs(options.timeout));
@@ -101,7 +110,7 @@ fn bench(root: &Path, options: &Options) -> Result<()> {
     );
     let binaries = Binaries { tests: vec![xtask], agent };
     for release in wanted(options) {
-        let ended = guest(root, *release, &binaries, &script, Duration::from_secs(options.timeout))?;
+        let ended = guest(root, (options.arch, *release), &binaries, &script, Duration::from_secs(options.timeout))?;
         if ended.status != 0 {
             bail!("the benchmark failed on kernel {} (status {})", release.name(), ended.status);
         }
@@ -121,18 +130,19 @@ fn run_tests(root: &Path, options: &Options) -> Result<Vec<String>> {
         Set::Short => SHORT.iter().map(|name| (*name).to_owned()).collect(),
         Set::Full => vec!["root_".to_owned()],
     };
-    let binaries = binaries::build(root, &tests)?;
+    let binaries = binaries::build(root, options.arch, &tests)?;
     let limit = Duration::from_secs(options.timeout);
     let (mut failed, mut not_run) = (Vec::new(), Vec::new());
     for release in releases {
         let begin = Instant::now();
-        let outcome = run_in(root, *release, &binaries, &tests, limit);
-        println!("== kernel {}: {:.1} s", release.name(), begin.elapsed().as_secs_f64());
+        let outcome = run_in(root, (options.arch, *release), &binaries, &tests, limit);
+        let name = release.on(options.arch);
+        println!("== kernel {name}: {:.1} s", begin.elapsed().as_secs_f64());
         match outcome {
-            Ok(lines) => not_run.extend(lines.into_iter().map(|line| format!("{}: {line}", release.name()))),
+            Ok(lines) => not_run.extend(lines.into_iter().map(|line| format!("{name}: {line}"))),
             Err(error) => {
-                println!("kernel {}: {error:#}", release.name());
-                failed.push(release.name());
+                println!("kernel {name}: {error:#}");
+                failed.push(name);
             }
         }
     }
@@ -157,17 +167,20 @@ fn foreign() -> Option<String> {
 
 /// Gets what the lab needs, its kernels too; the error is why there is no lab here.
 pub fn prepare(root: &Path) -> Result<(), String> {
-    provide(root)?;
+    provide(root, Arch::Amd64)?;
     for release in Release::ALL {
-        kernel::fetch(&cache(root), release).map_err(|error| format!("{error:#}"))?;
+        kernel::fetch(&cache(root), Arch::Amd64, release).map_err(|error| format!("{error:#}"))?;
     }
     Ok(())
 }
 
 /// Gets what the lab runs, and what guests take from this machine as far as it can be had.
-fn provide(root: &Path) -> Result<(), String> {
+fn provide(root: &Path, arch: Arch) -> Result<(), String> {
     foreign().map_or(Ok(()), Err)?;
-    needs::provide(&cache(root))?;
+    needs::provide(&cache(root), arch)?;
+    if arch != Arch::here() {
+        return System::of(arch, &cache(root)).map(drop).map_err(|error| format!("{error:#}"));
+    }
     let needs = guest::needs(root).map_err(|error| format!("{error:#}"))?;
     let programs = [needs.programs, needs.binaries].concat();
     if programs::cannot_install().is_none()
@@ -188,6 +201,7 @@ pub fn short(root: &Path) -> Result<Vec<String>> {
         root,
         &Options {
             kernel: vec![],
+            arch: Arch::Amd64,
             timeout: 600,
             set: Set::Short,
             renew: false,
@@ -199,16 +213,23 @@ pub fn short(root: &Path) -> Result<Vec<String>> {
 }
 
 fn write_docs(root: &Path, limit: Duration) -> Result<()> {
-    let binaries = binaries::build(root, &[])?;
-    let shipped = docs::shipped(&binaries)?;
     let mut all = Vec::new();
-    for release in Release::ALL {
-        let ended = guest(root, release, &binaries, &docs::script(&binaries, &shipped), limit)?;
-        if ended.status != 0 {
-            bail!("the agent does not answer on kernel {}", release.name());
+    let mut shipped = Vec::new();
+    for arch in [Arch::Amd64, Arch::Arm64] {
+        provide(root, arch).map_err(|why| anyhow!(why))?;
+        let binaries = binaries::build(root, arch, &[])?;
+        if arch == Arch::here() {
+            shipped = docs::shipped(&binaries.agent)?;
         }
-        let version = kernel::fetch(&cache(root), release)?.version;
-        all.push(docs::answers(release.name(), &version, &ended)?);
+        for release in Release::ALL {
+            let name = release.on(arch);
+            let ended = guest(root, (arch, release), &binaries, &docs::script(&binaries, &shipped), limit)?;
+            if ended.status != 0 {
+                bail!("the agent does not answer on kernel {name}");
+            }
+            let version = kernel::fetch(&cache(root), arch, release)?.version;
+            all.push(docs::answers(&name, &version, &ended)?);
+        }
     }
     fs::write(root.join("docs/kernels.md"), docs::page(&all, &shipped)?)?;
     Ok(())
@@ -216,12 +237,12 @@ fn write_docs(root: &Path, limit: Duration) -> Result<()> {
 
 fn run_in(
     root: &Path,
-    release: Release,
+    machine: (Arch, Release),
     binaries: &Binaries,
     tests: &[String],
     limit: Duration,
 ) -> Result<Vec<String>> {
-    let ended = guest(root, release, binaries, &script(root, release, binaries, tests), limit)?;
+    let ended = guest(root, machine, binaries, &script(root, machine, binaries, tests), limit)?;
     if ended.status != 0 {
         bail!("tests failed (status {})", ended.status);
     }
@@ -234,23 +255,31 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 }
 
 /// Boots a kernel of the lab with the project's binaries and runs a script of shell.
-fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit: Duration) -> Result<boot::Ended> {
+fn guest(
+    root: &Path,
+    (arch, release): (Arch, Release),
+    binaries: &Binaries,
+    script: &str,
+    limit: Duration,
+) -> Result<boot::Ended> {
     let cache = cache(root);
-    let kernel = kernel::fetch(&cache, release)?;
-    let work = cache.join("run").join(release.name());
+    let name = release.on(arch);
+    let kernel = kernel::fetch(&cache, arch, release)?;
+    let work = cache.join("run").join(&name);
     fs::create_dir_all(&work)?;
-    println!("\n== kernel {} ({})", release.name(), kernel.version);
-    let mut image = Image::new()?;
+    println!("\n== kernel {name} ({})", kernel.version);
+    let system = System::of(arch, &cache)?;
+    let mut image = Image::new(&system)?;
     let needs = guest::needs(root)?;
     image.modules(&kernel, &needs.modules, &work)?;
     for program in &needs.programs {
         // Tests whose witnesses are not there name themselves.
-        if let Some(path) = programs::find(program) {
+        if let Some(path) = system.find(program) {
             image.program(&path, &format!("/usr/sbin/{program}"))?;
         }
     }
     for name in &needs.binaries {
-        if let Some(path) = programs::find(name) {
+        if let Some(path) = system.find(name) {
             image.put_at(&path, &format!("/usr/sbin/{name}"))?;
         }
     }
@@ -258,7 +287,7 @@ fn guest(root: &Path, release: Release, binaries: &Binaries, script: &str, limit
         image.stripped(binary)?;
     }
     // No package has it: guests carry it where it would be tested with here.
-    if let Some(program) = collector() {
+    if let Some(program) = collector().filter(|_| arch == Arch::here()) {
         image.program(&program, &program.to_string_lossy())?;
     }
     // What tests read, where it was when they were built.
@@ -276,7 +305,7 @@ fn collector() -> Option<PathBuf> {
 }
 
 /// Runs each test binary as cargo would; the status is that of the last that failed.
-fn script(root: &Path, release: Release, binaries: &Binaries, tests: &[String]) -> String {
+fn script(root: &Path, (arch, release): (Arch, Release), binaries: &Binaries, tests: &[String]) -> String {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let filters: Vec<String> = tests.iter().map(|name| quote(name)).collect();
     let mut script = format!(
@@ -287,11 +316,16 @@ fn script(root: &Path, release: Release, binaries: &Binaries, tests: &[String]) 
         quote(&root.join("agent").to_string_lossy()),
         disk = boot::SPARE_DISK,
         iops = boot::SPARE_DISK_IOPS,
-        release = release.name(),
-        emulated = if boot::emulates() { "KSTROBE_EMULATED=1" } else { "" },
+        release = release.on(arch),
+        emulated = if boot::emulates(arch) { "KSTROBE_EMULATED=1" } else { "" },
     );
-    if let Some(program) = collector() {
+    if let Some(program) = collector().filter(|_| arch == Arch::here()) {
         script += &format!("export {COLLECTOR}={}\n", quote(&program.to_string_lossy()));
+    }
+    for name in PASSED_ON {
+        if let Ok(value) = std::env::var(name) {
+            script += &format!("export {name}={}\n", quote(&value));
+        }
     }
     for binary in &binaries.tests {
         let binary = quote(&binary.to_string_lossy());

@@ -1,7 +1,8 @@
 //! What the lab needs from the distribution: found, installed, or said by name.
 
-use super::boot::QEMU;
+use super::boot::qemu;
 use crate::apt::{self, Apt, finished};
+use crate::arch::Arch;
 use crate::programs;
 use std::fs;
 use std::path::Path;
@@ -24,8 +25,8 @@ const NEEDED: &[(&str, &str)] = &[
 ];
 
 /// Installs what is missing where that can be done; the error says by name what is still missing and why.
-pub fn provide(cache: &Path) -> Result<(), String> {
-    let mut lacking = missing();
+pub fn provide(cache: &Path, arch: Arch) -> Result<(), String> {
+    let mut lacking = missing(arch);
     if lacking.is_empty() {
         return Ok(());
     }
@@ -39,35 +40,40 @@ pub fn provide(cache: &Path) -> Result<(), String> {
             reasons.push(format!("{name}: {error:#}"));
         }
     }
-    if qemu_major().is_none_or(|major| major < QEMU_MAJOR)
-        && let Err(error) = install_qemu(cache)
+    if qemu_major(arch).is_none_or(|major| major < QEMU_MAJOR)
+        && let Err(error) = install_qemu(cache, arch)
     {
         reasons.push(format!("{error:#}"));
     }
-    lacking = missing();
+    lacking = missing(arch);
     if lacking.is_empty() { Ok(()) } else { Err(format!("{} missing ({})", lacking.join(", "), reasons.join("; "))) }
 }
 
-fn missing() -> Vec<String> {
+fn missing(arch: Arch) -> Vec<String> {
     let mut names: Vec<String> =
         NEEDED.iter().filter(|(name, _)| programs::find(name).is_none()).map(|(name, _)| (*name).to_owned()).collect();
-    match qemu_major() {
-        None => names.push(QEMU.into()),
-        Some(major) if major < QEMU_MAJOR => names.push(format!("{QEMU} {QEMU_MAJOR} or newer (here: {major})")),
+    match qemu_major(arch) {
+        None => names.push(qemu(arch).into()),
+        Some(major) if major < QEMU_MAJOR => {
+            names.push(format!("{} {QEMU_MAJOR} or newer (here: {major})", qemu(arch)))
+        }
         Some(_) => {}
     }
     names
 }
 
 /// The emulator's major version.
-fn qemu_major() -> Option<u32> {
-    let text = finished(Command::new(QEMU).arg("--version")).ok()?;
+fn qemu_major(arch: Arch) -> Option<u32> {
+    let text = finished(Command::new(qemu(arch)).arg("--version")).ok()?;
     text.split("version ").nth(1)?.split('.').next()?.parse().ok()
 }
 
 /// From the distribution; from its backports when its own is too old.
-fn install_qemu(cache: &Path) -> anyhow::Result<()> {
-    let package = "qemu-system-x86";
+fn install_qemu(cache: &Path, arch: Arch) -> anyhow::Result<()> {
+    let package = match arch {
+        Arch::Amd64 => "qemu-system-x86",
+        Arch::Arm64 => "qemu-system-arm",
+    };
     programs::update();
     let candidate = finished(Command::new("apt-cache").args(["policy", package])).unwrap_or_default();
     // "Candidate: 1:10.0.2+ds-2": the epoch is not part of the program's version.

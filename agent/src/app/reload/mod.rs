@@ -10,7 +10,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::sources::diag::{self, Diagnostic};
@@ -20,7 +19,7 @@ use super::events::Sink;
 use super::intent::{self, Intent, Reading};
 use super::pushers::{Changes, Pushers};
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
-use super::{App, Options, Probe, Running, Told, capturing, lock};
+use super::{App, Options, Probe, Running, Told, capturing, lock, rights};
 use crate::cli::log;
 use crate::events::tail::Tail;
 use crate::kernel::load::Loader;
@@ -29,7 +28,7 @@ use crate::metrics::labels::Names;
 use crate::plan::{Draft, Identity};
 use crate::prepare;
 use crate::receivers::receivers;
-use crate::sources::{Kubernetes, Workloads};
+use crate::sources::{AgentConfig, Kubernetes, Workloads};
 use diff::{New, Old, Plan, Step, diff};
 use kstrobe_web::systemd::{News, notify};
 
@@ -40,8 +39,6 @@ type Answer = Result<String, String>;
 pub(super) enum Ask {
     /// And hears what came of it, if there is somebody who listens.
     Read(&'static str, Option<Sender<Answer>>),
-    /// Nobody will any more.
-    Stop,
 }
 
 /// Asks, and waits for what comes of it.
@@ -58,40 +55,48 @@ pub(super) struct Fixed {
     pub options: Options,
     pub level: Level,
     pub tail: Arc<Tail>,
-    /// That it listens on, as they were asked for.
-    pub listen: Vec<String>,
     pub around: Around,
     pub pushers: Arc<Pushers>,
-    pub log_json: bool,
-    pub kubernetes: Kubernetes,
-    pub workloads: Workloads,
+    pub started: Started,
 }
 
-/// The thread that reads files again.
-pub(super) struct Reloads {
-    asks: Sender<Ask>,
-    thread: JoinHandle<()>,
+/// What of the configuration only a start takes up.
+pub(super) struct Started {
+    /// Addresses, as they were asked for.
+    listen: Vec<String>,
+    log_json: bool,
+    kubernetes: Kubernetes,
+    workloads: Workloads,
 }
 
-impl Reloads {
-    /// Ends it. A reload that is under way is finished first.
-    pub fn stop(self) {
-        // A thread that is gone already needs no telling.
-        let _ = self.asks.send(Ask::Stop);
-        let _ = self.thread.join();
+impl Started {
+    /// `listen` and `log_json` may be those of the command line.
+    pub fn new(agent: &AgentConfig, listen: &[String], log_json: bool) -> Started {
+        let (kubernetes, workloads) = (agent.kubernetes.clone(), agent.workloads);
+        Started { listen: listen.to_vec(), log_json, kubernetes, workloads }
+    }
+
+    /// What has changed since, and takes a restart.
+    fn notes(&self, now: &Started) -> Vec<String> {
+        let still = format!(": the agent still listens on {}", self.listen.join(", "));
+        let changed = [
+            ("`listen`", now.listen != self.listen, still.as_str()),
+            ("`log.format`", now.log_json != self.log_json, ""),
+            ("`kubernetes`", now.kubernetes != self.kubernetes, ""),
+            ("`workloads.walk`", now.workloads.walk_ns != self.workloads.walk_ns, ""),
+            ("`workloads.grace`", now.workloads.grace_ns != self.workloads.grace_ns, ""),
+            ("`workloads.sandboxes`", now.workloads.sandboxes != self.workloads.sandboxes, ""),
+        ];
+        let changed = changed.iter().filter(|(_, is, _)| *is);
+        changed.map(|(what, _, more)| format!("{what} has changed, and takes a restart{more}")).collect()
     }
 }
 
-/// Starts it. `seen` and `directory` are of the files that run.
-pub(super) fn start(
-    fixed: Fixed,
-    (asks, asked): (Sender<Ask>, Receiver<Ask>),
-    seen: Seen,
-    directory: Option<PathBuf>,
-) -> std::io::Result<Reloads> {
+/// Starts the thread that reads files again, which lives as long as the agent. `seen` and `directory` are of the files that run.
+pub(super) fn start(fixed: Fixed, asked: Receiver<Ask>, seen: Seen, directory: Option<PathBuf>) -> std::io::Result<()> {
     let mut reload = Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() };
-    let thread = std::thread::Builder::new().name("reload".into()).spawn(move || reload.run(&asked))?;
-    Ok(Reloads { asks, thread })
+    std::thread::Builder::new().name("reload".into()).spawn(move || reload.run(&asked))?;
+    Ok(())
 }
 
 struct Reload {
@@ -145,7 +150,7 @@ impl Reload {
         loop {
             let (why, first) = match asked.recv_timeout(LOOK_EVERY) {
                 Ok(Ask::Read(why, listener)) => (why, listener),
-                Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     let seen = watch::look(self.fixed.options.config.as_deref(), self.directory.as_deref());
                     if !self.watch.look(self.begun.elapsed(), seen) {
@@ -156,11 +161,8 @@ impl Reload {
             };
             // One reload is for all who asked before it began.
             let mut listeners: Vec<Sender<Answer>> = first.into_iter().collect();
-            while let Ok(ask) = asked.try_recv() {
-                match ask {
-                    Ask::Read(_, listener) => listeners.extend(listener),
-                    Ask::Stop => return,
-                }
+            while let Ok(Ask::Read(_, listener)) = asked.try_recv() {
+                listeners.extend(listener);
             }
             let answer = catch_unwind(AssertUnwindSafe(|| self.reload(why))).unwrap_or_else(|_| {
                 let fault = "the reload failed: this is an error in kstrobe, please report it with the agent's log";
@@ -223,10 +225,12 @@ impl Reload {
         capturing::close(&captures, Some(&next));
         *lock(&app.told) = Told::default();
         app.configured(0, &intent);
+        self.fixed.tail.set_limit(intent.agent.kept_events);
         // After the probes: the last report of an exporter that ends tells of the new ones already.
         let exporters = self.exporters(pushers.renew(receivers));
-        let notes = self.notes(&intent);
+        let mut notes = self.notes(&intent);
         tracing::info!(probes = counts, hash = intent.hash, "reloaded");
+        notes.extend(rights::lacking(app).map(|lacking| lacking.text));
         for note in &notes {
             tracing::warn!(reason = note, "not all of the configuration runs");
         }
@@ -270,7 +274,8 @@ impl Reload {
         let target = prepare::look(&changed, btf);
         // What is wrong with a text is wrong on every kernel.
         let refusals = changed.iter().filter_map(|draft| draft.compile(&target).err());
-        let faults: Vec<Diagnostic> = refusals.filter(|r| !r.target).flat_map(|r| r.diagnostics).collect();
+        let faults: Vec<Diagnostic> =
+            refusals.filter(|r| !r.target).flat_map(|r| r.diagnostics).filter(Diagnostic::is_error).collect();
         if !faults.is_empty() {
             log(&faults);
             return Err(Refused::files(&faults));
@@ -334,27 +339,13 @@ impl Reload {
 
     /// What of the configuration only a restart brings, and does what else there is to do.
     fn notes(&self, intent: &Intent) -> Vec<String> {
-        let Fixed { options, level, listen, log_json, kubernetes, workloads, .. } = &self.fixed;
+        let Fixed { options, level, started, .. } = &self.fixed;
         let (wanted, json) = intent.log(options);
         let mut notes = Vec::new();
         if let Err(reason) = level.set(wanted) {
             notes.push(format!("`log.level` stays as it was: {reason}"));
         }
-        if intent.listen(options) != listen {
-            notes.push(format!(
-                "`listen` has changed, and takes a restart: the agent still listens on {}",
-                listen.join(", ")
-            ));
-        }
-        let agent = &intent.agent;
-        let changed = [
-            ("`log.format`", json != *log_json),
-            ("`kubernetes`", agent.kubernetes != *kubernetes),
-            ("`workloads.walk`", agent.workloads.walk_ns != workloads.walk_ns),
-            ("`workloads.grace`", agent.workloads.grace_ns != workloads.grace_ns),
-        ];
-        let changed = changed.iter().filter(|(_, is)| *is);
-        notes.extend(changed.map(|(what, _)| format!("{what} has changed, and takes a restart")));
+        notes.extend(started.notes(&Started::new(&intent.agent, intent.listen(options), json)));
         notes
     }
 }

@@ -1,7 +1,8 @@
 //! An agent of polls, which need no rights: what a reload makes of what runs.
 
 use super::*;
-use crate::app::WebOptions;
+use crate::app::{WebOptions, workloads};
+use crate::sources::SourceFile;
 use crate::telemetry::ExportUse;
 use kstrobe_export::Format;
 use kstrobe_push::Usage;
@@ -50,6 +51,7 @@ impl World {
             lifecycle: false,
             web: WebOptions {
                 config: None,
+                hosts: Vec::new(),
                 systemd_socket: false,
                 telemetry_path: "/metrics".into(),
                 most_requests: 0,
@@ -64,15 +66,14 @@ impl World {
         let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
         let around = Around::nobody();
         let captures = capturing::start(&intent.agent, &intent.drafts, &around);
-        let app = Arc::new(App::start(&intent.drafts, None, captures, &around, super::super::workloads::asks().0));
+        let app = Arc::new(App::start(&intent.drafts, &intent.agent, None, captures, &around, workloads::asks().0));
         app.telemetry.configured(0, &intent.hash);
-        let (listen, log_json) = (intent.listen(&options).to_vec(), intent.log(&options).1);
-        let tail = Arc::new(Tail::new(intent.slow()));
+        let started = Started::new(&intent.agent, intent.listen(&options), intent.log(&options).1);
+        let tail = Arc::new(Tail::new(intent.slow(), intent.agent.kept_events));
         let level = Level::of_nothing();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
-        let (kubernetes, workloads) = (intent.agent.kubernetes.clone(), intent.agent.workloads);
-        let fixed = Fixed { app, options, level, tail, listen, around, pushers, log_json, kubernetes, workloads };
+        let fixed = Fixed { app, options, level, tail, around, pushers, started };
         World { folder, runtime, reload: Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() } }
     }
 
@@ -307,4 +308,24 @@ fn files_that_change_are_noticed_once() {
     world.reload().unwrap_err();
     world.write("probes/c.yaml", &poll("c", "1s"));
     assert!(!look(&mut world, 40) && look(&mut world, 42));
+}
+
+#[test]
+fn keys_that_take_a_restart_are_those_of_the_page() {
+    use crate::sources::schema::{BLOCKS, Type};
+    let started = |text: String| {
+        let (agent, _) = crate::sources::check_agent(&Arc::new(SourceFile { name: "kstrobe.yaml".into(), text }));
+        let agent = agent.unwrap_or_default();
+        Started::new(&agent, &agent.listen, agent.log_json)
+    };
+    let mut restarts = 0;
+    for (block, key) in BLOCKS.iter().flat_map(|block| block.keys.iter().map(move |key| (block, key))) {
+        let (before, after) = (key.document(block, None), key.document(block, Some(key.example)));
+        let notes = started(before).notes(&started(after.clone()));
+        // A mapping is marked when all of its keys are.
+        let is_mapping = matches!(key.ty, Type::Block(_) | Type::Blocks(_) | Type::ListOf(_));
+        assert!(notes.is_empty() != key.restart || is_mapping && !key.restart, "{after}: {notes:?}");
+        restarts += usize::from(key.restart);
+    }
+    assert!(restarts > 5, "{restarts}");
 }

@@ -1,17 +1,35 @@
 //! The maps of conditions: which cgroups pass.
 
-use std::collections::BTreeSet;
-
 use kstrobe_ebpf::typed::{Selector, SelectorTerm};
-use kstrobe_workloads::{self as workloads, Table, Term};
+use kstrobe_workloads::{self as workloads, Decided, Table, Term};
 
 use crate::app::{Probe, lock};
+use crate::kernel::groups::Groups;
 use crate::metrics::owners::field;
 
+/// What conditions mean now.
+pub(crate) struct Conditions<'a> {
+    table: &'a Table,
+    /// How programs see new cgroups; `None` where the kernel does not tell of them.
+    pub groups: Option<&'a Groups>,
+}
+
+impl Conditions<'_> {
+    /// Which cgroups a condition means.
+    pub fn decide(&self, selector: &Selector) -> Decided {
+        self.table.decide(&as_asked(selector))
+    }
+
+    /// Whether this cgroup was heard of.
+    pub fn knows(&self, id: u64) -> bool {
+        self.table.knows(id)
+    }
+}
+
 /// Makes the maps of all probes hold what their conditions mean now. Says how many cgroups found no room.
-pub(super) fn keep(table: &Table, probes: &[Probe]) -> usize {
-    let matching = |selector: &Selector| table.matching(&as_asked(selector));
-    probes.iter().map(|probe| lock(probe).select(&matching)).sum()
+pub(super) fn keep(table: &Table, groups: Option<&Groups>, probes: &[Probe]) -> usize {
+    let conditions = Conditions { table, groups };
+    probes.iter().map(|probe| lock(probe).select(&conditions)).sum()
 }
 
 /// What a condition means, in the words of the table.
@@ -23,6 +41,3 @@ fn as_asked(selector: &Selector) -> workloads::Selector {
     };
     workloads::Selector { terms: selector.terms.iter().map(term).collect() }
 }
-
-/// Ids for which a condition holds.
-pub(crate) type Matching<'a> = &'a dyn Fn(&Selector) -> BTreeSet<u64>;

@@ -2,14 +2,19 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kstrobe_cgroups::{Alarm, Hierarchies, Walk, Walker};
-use kstrobe_workloads::{Table, Workload};
+use kstrobe_cgroups::{Alarm, Hierarchies, Hierarchy, Walk, Walker};
+use kstrobe_workloads::{Group, Table, Workload};
 
 use super::{Asks, News};
+use crate::kernel::events;
+use crate::kernel::groups::{self, Change, Feed};
+use crate::sources::Sandboxes;
 
 /// A node has a thousand; more than this is no node.
 const MOST: usize = 1 << 16;
@@ -25,6 +30,10 @@ pub(super) struct Groups {
     walked: Option<Instant>,
     took: Duration,
     failed: u64,
+    /// How programs see them; `None` where they do not.
+    programs: Option<groups::Groups>,
+    /// Changes that the kernel had no room to tell of.
+    lost: u64,
     /// Set when nobody wants to hear of changes any more.
     over: Arc<AtomicBool>,
 }
@@ -45,11 +54,36 @@ impl Groups {
         tracing::info!(at = %hierarchy.mount_point.display(), controller, "following cgroups");
         let mut walker = Walker::new(hierarchy.clone(), MOST);
         let over = Arc::new(AtomicBool::new(false));
-        // Without it there are still the walks.
-        if let Err(error) = walker.watch().and_then(|alarm| listen(alarm, asks.clone(), over.clone())) {
-            tracing::warn!(%error, "new cgroups are found by walks alone: the kernel does not tell of them");
-        }
-        Ok(Groups { walker, walked: None, took: Duration::ZERO, failed: 0, over })
+        let fed = fed(hierarchy, controller).and_then(|(programs, feed)| {
+            follow(feed, asks.clone(), over.clone()).map(|()| programs).map_err(|error| error.to_string())
+        });
+        let programs = match fed {
+            Ok(programs) => Some(programs),
+            Err(reason) => {
+                tracing::info!(
+                    reason,
+                    "programs do not see cgroups come and go: one that ends at once may have no name"
+                );
+                // Without it there are still the walks.
+                if let Err(error) = walker.watch().and_then(|alarm| listen(alarm, asks.clone(), over.clone())) {
+                    tracing::warn!(%error, "new cgroups are found by walks alone: the kernel does not tell of them");
+                }
+                None
+            }
+        };
+        Ok(Groups { walker, walked: None, took: Duration::ZERO, failed: 0, programs, lost: 0, over })
+    }
+
+    /// How programs see cgroups.
+    pub fn programs(&self) -> Option<&groups::Groups> {
+        self.programs.as_ref()
+    }
+
+    /// Counts changes that were not told. Says whether they are the first.
+    pub fn lose(&mut self, lost: u64) -> bool {
+        let first = self.lost == 0 && lost > 0;
+        self.lost += lost;
+        first
     }
 
     /// Looks at all of them, and tells what came and went.
@@ -84,7 +118,7 @@ impl Groups {
     /// How long the last walk took, and how often something could not be read.
     pub fn cost(&self) -> (Duration, u64) {
         let counts = self.walker.counts();
-        (self.took, self.failed + counts.unreadable + counts.limited)
+        (self.took, self.failed + self.lost + counts.unreadable + counts.limited)
     }
 }
 
@@ -92,6 +126,53 @@ fn tell(walk: &Walk, table: &mut Table, now: Instant) {
     // An id that was given again has gone and has come: the end of the old first.
     walk.gone.iter().for_each(|id| table.cgroup_gone(*id, now));
     walk.came.iter().for_each(|group| table.cgroup_seen(group.id, &group.path, now));
+}
+
+/// Tells the table what programs saw. Says whether some group has to be looked for.
+pub(super) fn hear(changes: &[Change], table: &mut Table, now: Instant) -> bool {
+    let mut unnamed = false;
+    for change in changes {
+        match change {
+            Change::Made(id, Some(path)) => table.cgroup_seen(*id, path, now),
+            Change::Made(_, None) => unnamed = true,
+            Change::Removed(id) => table.cgroup_gone(*id, now),
+        }
+    }
+    unnamed
+}
+
+/// What sees groups of this hierarchy come and go.
+fn fed(hierarchy: &Hierarchy, controller: Option<&str>) -> Result<(groups::Groups, Feed), String> {
+    /// Inode number of the root of a hierarchy.
+    const ROOT: u64 = 1;
+    if controller.is_some() {
+        return Err("groups of version 1 are followed".to_owned());
+    }
+    let root = std::fs::metadata(&hierarchy.mount_point).map_err(|error| error.to_string())?;
+    if root.ino() != ROOT {
+        return Err("only a part of the hierarchy is mounted here".to_owned());
+    }
+    let programs = groups::Groups::here()?;
+    let feed = programs.feed()?;
+    Ok((programs, feed))
+}
+
+/// A thread that hands on what programs saw.
+fn follow(mut feed: Feed, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
+    let run = move || {
+        let ready = feed.ready();
+        while !over.load(Ordering::Relaxed) {
+            if let Err(error) = events::wait(&[ready.as_fd()], LISTEN) {
+                tracing::warn!(%error, "cgroups are found by walks alone from now on");
+                return;
+            }
+            let (changes, lost) = feed.changes();
+            if !changes.is_empty() || lost > 0 {
+                asks.tell(News::Changes(changes, lost));
+            }
+        }
+    };
+    std::thread::Builder::new().name("cgroup-changes".into()).spawn(run).map(drop)
 }
 
 /// A thread that waits for the kernel's word.
@@ -116,7 +197,57 @@ fn listen(alarm: Alarm, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
     std::thread::Builder::new().name("cgroup-changes".into()).spawn(wait).map(drop)
 }
 
-/// What all groups are called.
-pub(super) fn owners(table: &Table) -> HashMap<u64, Option<Arc<Workload>>> {
-    table.groups().map(|group| (group.id, group.workload.cloned())).collect()
+/// What all groups are called in labels.
+pub(super) fn owners(table: &Table, sandboxes: Sandboxes) -> HashMap<u64, Option<Arc<Workload>>> {
+    table.groups().map(|group| (group.id, shown(&group, sandboxes))).collect()
+}
+
+/// What a group is called; one that is of a pod and of no container of it, as the configuration says.
+fn shown(group: &Group<'_>, sandboxes: Sandboxes) -> Option<Arc<Workload>> {
+    let workload = group.workload?;
+    if workload.pod.is_none() || workload.container.is_some() {
+        return Some(workload.clone());
+    }
+    Some(match (sandboxes, group.main) {
+        (Sandboxes::Pod, Some(main)) => {
+            Arc::new(Workload { container: Some(main.clone()), ..Workload::clone(workload) })
+        }
+        (Sandboxes::Node, _) => Arc::new(Workload { node: workload.node.clone(), ..Workload::default() }),
+        (Sandboxes::Pod, None) | (Sandboxes::Apart, _) => workload.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_container_does_is_shown_as_is_wanted() {
+        let named = |container: Option<&str>| {
+            Arc::new(Workload {
+                namespace: Some("shop".into()),
+                pod: Some("web-1".into()),
+                container: container.map(Arc::from),
+                node: Some("n1".into()),
+                ..Workload::default()
+            })
+        };
+        let (sandbox, main) = (named(None), Arc::from("nginx"));
+        let group = |workload, main| Group { id: 1, path: "/", workload: Some(workload), ended: false, main };
+        let of = |group: &Group<'_>, sandboxes| {
+            let workload = shown(group, sandboxes).expect("a name");
+            let text = |name: &Option<Arc<str>>| name.as_deref().unwrap_or("-").to_owned();
+            [text(&workload.pod), text(&workload.container), text(&workload.node)]
+        };
+        let pause = group(&sandbox, Some(&main));
+        assert_eq!(of(&pause, Sandboxes::Pod), ["web-1", "nginx", "n1"]);
+        assert_eq!(of(&pause, Sandboxes::Node), ["-", "-", "n1"]);
+        assert_eq!(of(&pause, Sandboxes::Apart), ["web-1", "-", "n1"]);
+        assert_eq!(of(&group(&sandbox, None), Sandboxes::Pod), ["web-1", "-", "n1"]);
+        let other = named(Some("envoy"));
+        for sandboxes in [Sandboxes::Pod, Sandboxes::Node, Sandboxes::Apart] {
+            assert_eq!(of(&group(&other, Some(&main)), sandboxes), ["web-1", "envoy", "n1"]);
+        }
+        assert_eq!(shown(&Group { workload: None, ..pause }, Sandboxes::Pod), None);
+    }
 }

@@ -11,23 +11,25 @@ mod pods;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kstrobe_workloads::{Pod, Settings, Table};
 use tokio::runtime::Handle;
 
 use super::{App, lock};
+use crate::kernel::groups::Change;
 use crate::kubernetes;
 use crate::metrics::owners::Patience;
-use crate::sources::AgentConfig;
+use crate::sources::{AgentConfig, Sandboxes};
 use crate::telemetry::WorkloadsUse;
-pub(super) use conditions::Matching;
+pub(super) use conditions::Conditions;
 use groups::Groups;
 use pods::{Teller, Telling};
 
 /// Looks in between, when something was asked for or told, come at most so often.
 const SOON: Duration = Duration::from_millis(50);
+/// The same for cgroups that programs see: conditions do not mean them until it was looked.
+const AT_ONCE: Duration = Duration::from_millis(10);
 /// After a fault of our own: not at once, it may last.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
@@ -38,12 +40,12 @@ pub(crate) enum News {
     Probes,
     /// Cgroups came or went.
     Groups,
+    /// These did, by what programs saw; and so many more that there was no room to tell of.
+    Changes(Vec<Change>, u64),
     /// There is a pod, or it changed.
     Pod(Box<Pod>),
     /// The pod with this uid is gone.
     PodGone(Arc<str>),
-    /// Nobody will ask any more.
-    Stop,
 }
 
 /// What can be asked of it.
@@ -77,34 +79,20 @@ impl Pace {
     }
 }
 
-/// The thread that follows.
-pub(super) struct Following {
-    asks: Asks,
-    thread: JoinHandle<()>,
-}
-
-impl Following {
-    /// Ends it.
-    pub fn stop(self) {
-        self.asks.tell(News::Stop);
-        let _ = self.thread.join();
-    }
-}
-
 /// Where to tell it, before it runs.
 pub(super) fn asks() -> (Asks, Receiver<News>) {
     let (asks, news) = channel();
     (Asks(asks), news)
 }
 
-/// Starts it. Who tells of pods is asked by tasks of the runtime.
+/// Starts the thread that follows, which lives as long as the agent. Pods are asked for by tasks of the runtime.
 pub(super) fn start(
     app: &Arc<App>,
     news: Receiver<News>,
     agent: &AgentConfig,
     runtime: &Handle,
-) -> std::io::Result<Following> {
-    let (asks, pace, node) = (app.workloads.clone(), Pace::of(agent), kubernetes::node_or_host(&agent.kubernetes));
+) -> std::io::Result<()> {
+    let (pace, node) = (Pace::of(agent), kubernetes::node_or_host(&agent.kubernetes));
     let teller = Teller::of(agent, &node, &app.kubernetes, runtime);
     // Without anybody who tells of pods there is nothing to wait for.
     let patience = if teller.is_some() { pace.wait } else { Duration::ZERO };
@@ -119,10 +107,12 @@ pub(super) fn start(
         walked: None,
         changed: false,
         reused: 0,
+        sandboxes: agent.workloads.sandboxes,
         failure: None,
+        turned: Instant::now(),
     };
-    let thread = std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&news))?;
-    Ok(Following { asks, thread })
+    std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&news))?;
+    Ok(())
 }
 
 struct Follower {
@@ -140,8 +130,12 @@ struct Follower {
     changed: bool,
     /// Ids that meant another cgroup before, as it was last told.
     reused: u64,
+    /// How what no container of a pod does is shown.
+    sandboxes: Sandboxes,
     /// Why cgroups cannot be looked at, as it was last said.
     failure: Option<String>,
+    /// When the last turn ended.
+    turned: Instant,
 }
 
 impl Follower {
@@ -154,22 +148,23 @@ impl Follower {
                 );
                 Some(AFTER_A_FAULT)
             });
+            self.turned = Instant::now();
             let first = match pause {
                 Some(pause) => news.recv_timeout(pause),
                 None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match first {
-                Ok(News::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => continue,
-                Ok(first) => self.hear(first),
-            }
-            // What comes in a burst is one turn.
-            std::thread::sleep(SOON);
-            while let Ok(more) = news.try_recv() {
-                match more {
-                    News::Stop => return,
-                    more => self.hear(more),
+                Ok(first) => {
+                    let burst = if matches!(first, News::Changes(..)) { AT_ONCE } else { SOON };
+                    self.hear(first);
+                    // What comes in a burst is one turn; what comes alone does not wait.
+                    std::thread::sleep(burst.saturating_sub(self.turned.elapsed()));
                 }
+            }
+            while let Ok(more) = news.try_recv() {
+                self.hear(more);
             }
         }
     }
@@ -179,9 +174,20 @@ impl Follower {
         match news {
             News::Probes => self.walked = None,
             News::Groups => self.changed = true,
+            News::Changes(changes, lost) => {
+                let unnamed = groups::hear(&changes, &mut self.table, now);
+                if unnamed || lost > 0 {
+                    self.walked = None;
+                }
+                if self.groups.as_mut().is_some_and(|groups| groups.lose(lost)) {
+                    tracing::warn!(
+                        lost,
+                        "cgroups came and went faster than they were looked at: a walk finds those that last"
+                    );
+                }
+            }
             News::Pod(pod) => self.table.pod_seen(*pod, now),
             News::PodGone(uid) => self.table.pod_gone(&uid, now),
-            News::Stop => {}
         }
     }
 
@@ -194,6 +200,7 @@ impl Follower {
             if std::mem::take(&mut self.changed) {
                 self.look(false);
             }
+            self.table.tick(Instant::now());
             return None;
         }
         if let Some(teller) = self.teller.take() {
@@ -205,12 +212,15 @@ impl Follower {
         }
         let now = Instant::now();
         self.table.tick(now);
-        self.app.owners.publish(groups::owners(&self.table), self.groups.as_ref().and_then(Groups::walked));
+        // First what programs wait for.
+        let unselected = conditions::keep(&self.table, self.groups.as_ref().and_then(Groups::programs), &probes);
+        self.app
+            .owners
+            .publish(groups::owners(&self.table, self.sandboxes), self.groups.as_ref().and_then(Groups::walked));
         let reused = self.table.counts().reused;
         if std::mem::replace(&mut self.reused, reused) != reused {
             probes.iter().for_each(|probe| lock(probe).cgroups_were_reused());
         }
-        let unselected = conditions::keep(&self.table, &probes);
         *lock(&self.app.workloads_use) = Some(self.used(unselected));
         let next = self.walked.map_or(self.pace.walk, |walked| self.pace.walk.saturating_sub(walked.elapsed()));
         Some(next)

@@ -120,24 +120,27 @@ fn a_recorder_that_panics_is_a_capture_that_failed() {
 
 #[test]
 fn ends_are_told_and_waited_for() {
-    let (tell, told) = std::sync::mpsc::channel();
-    let hear = move |capture: &Capture, folder: &Path, (began, ended): (SystemTime, SystemTime)| {
-        // Slow to hear: the end of the service waits for it.
-        std::thread::sleep(Duration::from_millis(300));
-        let there = folder.join(Form::Dat.file()).is_file();
-        tell.send((capture.id.clone(), capture.state, there, began <= ended)).unwrap();
-        assert!(capture.state != State::Failed, "a panic there harms nobody");
-    };
     let record = |request: &Request, folder: &Path, stop: &Stop| match &request.tracer {
         None => at_once(request, folder, stop),
         Some(_) => Err("on purpose".to_owned()),
     };
-    let service = service_that_tells("tells", |_| {}, Box::new(record), Box::new(hear));
     let failing = Request { tracer: Some("no".into()), ..request() };
-    for (request, state, there) in [(request(), State::Done, true), (failing, State::Failed, false)] {
-        let id = service.start(request, trigger()).unwrap();
+    let cases = [("tells", request(), State::Done, true), ("tells-failed", failing, State::Failed, false)];
+    for (name, request, state, there) in cases {
+        let (tell, told) = std::sync::mpsc::channel();
+        let hear = move |capture: &Capture, folder: &Path, (began, ended): (SystemTime, SystemTime)| {
+            // Slow to hear: the end of the service waits for it.
+            std::thread::sleep(Duration::from_millis(300));
+            let there = folder.join(Form::Dat.file()).is_file();
+            tell.send((capture.id.clone(), capture.state, there, began <= ended)).unwrap();
+            assert!(capture.state != State::Failed, "a panic there harms nobody");
+        };
+        let service = service_that_tells(name, |_| {}, Box::new(record), Box::new(hear));
+        let id = service.start(request.clone(), trigger()).unwrap();
         ended(&service, &id);
         service.close(Duration::from_secs(20));
         assert_eq!(told.try_recv(), Ok((id.to_string(), state, there, true)));
+        let refused = service.start(request, trigger()).unwrap_err();
+        assert!(matches!(&refused, Refusal::Broken(text) if text.contains("no capture begins any more")), "{refused}");
     }
 }

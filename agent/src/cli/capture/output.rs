@@ -4,10 +4,12 @@ use crate::capture::Error;
 use crate::capture::form::Form;
 use crate::capture::write::write;
 use clap::ValueEnum;
+use kstrobe_fleet::private;
 use kstrobe_ftrace::dat::texts;
 use kstrobe_ftrace::trace::Trace;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, BufWriter};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// How it is written.
@@ -68,8 +70,8 @@ impl Target {
         part.push(format!(".part-{}", std::process::id()));
         let part = PathBuf::from(part);
         let file = match format {
-            Format::Pages => std::fs::create_dir(&part).map(|()| None),
-            _ => File::create(&part).map(Some),
+            Format::Pages => DirBuilder::new().mode(0o700).create(&part).map(|()| None),
+            _ => private::create(&part).map(Some),
         };
         let file = file.map_err(|e| Error::Failed(format!("nothing can be written to {}: {e}", path.display())))?;
         Ok(Target { format, path: path.to_owned(), part, file })

@@ -5,6 +5,7 @@ use super::progress::Progress;
 use super::{Reach, failed};
 use kstrobe_fleet::course::{Limits, Stage};
 use kstrobe_fleet::run::{Outcome, Run, Wish};
+use kstrobe_fleet::target::Target;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,6 +16,8 @@ use tokio::sync::watch;
 
 /// How often progress is shown.
 const TELL: Duration = Duration::from_millis(250);
+/// Pods that are named before it begins.
+const MAX_NAMED: usize = 5;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -50,6 +53,10 @@ pub struct Args {
     /// Most bytes to record on each node, e.g. 64MiB [default: the agents' own].
     #[arg(long, value_name = "BYTES")]
     max_bytes: Option<String>,
+    /// With -l: record everything on the nodes of these pods. Without it the work of the pods alone is recorded, unless --comm says
+    /// whose.
+    #[arg(long, requires = "selector")]
+    whole_nodes: bool,
     /// Leave the captures on the nodes, too.
     #[arg(long)]
     keep: bool,
@@ -66,11 +73,18 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     let folder = Folder::beside(&args.output)?;
     let door = args.reach.door()?;
     let targets = args.reach.targets(&door, false).await?;
+    say_whose(&args, &targets.0);
     let mut request = Value::Object(request);
     if let Some(bytes) = &args.max_bytes {
         request["max_bytes"] = json!(bytes);
     }
-    let wish = Wish { probe: args.probe.clone(), request, duration: args.duration, keep: args.keep };
+    let wish = Wish {
+        probe: args.probe.clone(),
+        request,
+        duration: args.duration,
+        keep: args.keep,
+        whole_nodes: args.whole_nodes,
+    };
     let (stop, stopped) = watch::channel(false);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let run = Run::new(door, targets, wish, Limits::default(), &folder.0, stopped);
@@ -104,6 +118,25 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     let outcome = together.map_err(|error| format!("{}: {error}", args.output.display()))?;
     tell(&outcome, &args.output);
     Ok(ExitCode::from(outcome.exit_code))
+}
+
+/// Says whose work is recorded.
+fn say_whose(args: &Args, targets: &[Target]) {
+    let nodes = targets.len();
+    match &args.reach.selector {
+        Some(selector) if !args.whole_nodes && args.comms.is_empty() => {
+            let pods: Vec<&str> = targets.iter().flat_map(|target| &target.pods).map(String::as_str).collect();
+            let (shown, more) = pods.split_at(pods.len().min(MAX_NAMED));
+            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            eprintln!(
+                "recording the work of {} pods with the labels {selector} on {nodes} nodes (--whole-nodes records everything): {}{more}",
+                pods.len(),
+                shown.join(", "),
+            );
+        }
+        _ if args.comms.is_empty() => eprintln!("recording everything on {nodes} nodes"),
+        _ => eprintln!("recording threads called {} on {nodes} nodes", args.comms.join(", ")),
+    }
 }
 
 /// What every agent is sent.

@@ -6,7 +6,11 @@ use http::{HeaderMap, HeaderValue, Method, Response, header};
 use http_body_util::BodyExt;
 use kstrobe_fleet::run::{Agents, Body};
 use kstrobe_fleet::target::Pod;
+use kstrobe_kube::custom::CAPTURES;
+use kstrobe_kube::custom::capture::{self, Capture};
 use kstrobe_kube::{Client, Config, PodPort, Surroundings, Wanted};
+use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Where agents have their metrics: by far their longest answer that is asked of all, and the one that they compress.
 pub const METRICS: &str = "/metrics";
@@ -31,6 +35,19 @@ impl Door {
             Ok::<_, &str>(value)
         });
         Ok(Door { client, port: port.to_owned(), https, token: token.transpose()? })
+    }
+
+    /// A `Capture` object, in the first of these namespaces that has one of the name.
+    pub async fn capture(&self, namespaces: &BTreeSet<&str>, name: &str) -> Result<Capture, String> {
+        for namespace in namespaces {
+            match self.client.get::<Value>(&CAPTURES.one(Some(namespace), name)).await {
+                Ok(object) => return capture::read(&object).ok_or_else(|| format!("`{name}` is no Capture")),
+                Err(error) if error.is(404) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let places = namespaces.iter().copied().collect::<Vec<_>>().join(", ");
+        Err(format!("there is no Capture `{name}` where the agents are ({places}): kubectl get captures -A lists all"))
     }
 
     /// Pods with these labels, of all namespaces or of one, which `option` names.

@@ -1,12 +1,12 @@
 use super::*;
 use crate::http::{bind, serve};
-use flate2::read::GzDecoder;
-use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
 
 mod events;
+mod late;
+mod reading;
 mod reloads;
 
 fn probe(name: &str, reason: &str) -> ProbeStatus {
@@ -17,6 +17,7 @@ fn probe(name: &str, reason: &str) -> ProbeStatus {
 fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
     Endpoints {
         scrape: Box::new(|format| format!("{format:?}\n").into_bytes()),
+        late: Box::new(|_, body, age| [body, format!("{}\n", age > Duration::ZERO).into_bytes()].concat()),
         status: Box::new(move || Status { probes: probes.clone(), ..Status::default() }),
         stacks: Box::new(Vec::new),
         profile: Box::new(|_| Ok(vec![])),
@@ -26,7 +27,7 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
         }),
         neighbours: None,
         reload: reload::Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
-        events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()])),
+        events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()], 1024)),
         version: "1.2.3".into(),
         telemetry_path: "/metrics".into(),
         most_requests: 40,
@@ -111,7 +112,8 @@ fn health_and_readiness() {
     let post = Server::start(endpoints(vec![probe("softirq", ""), probe("tcp", "no BTF:\nsee doctor")]));
     let (head, body) = post.text("/readyz");
     assert!(head.starts_with("http/1.1 503"), "{head}");
-    assert_eq!(body, "not ready: 1 of 2 probes not attached\ntcp: no BTF: see doctor\n");
+    let way_out = "leave out a probe that this node cannot run: `--disable NAME`, or `probes: { disable: [NAME] }` in kstrobe.yaml\n";
+    assert_eq!(body, format!("not ready: 1 of 2 probes not attached\ntcp: no BTF: see doctor\n{way_out}"));
     assert!(post.text("/healthz").0.starts_with("http/1.1 200"), "not ready is not dead");
 }
 
@@ -123,7 +125,21 @@ fn what_the_cluster_asks_for_and_the_kernel_lacks_is_told_and_takes_nothing_from
     assert_eq!(body, "ready: 2 probes attached, but for these of the cluster\nresets: no such hook\n");
     let (head, body) = Server::start(endpoints(vec![probe("tcp", "no BTF"), of_cluster()])).text("/readyz");
     assert!(head.starts_with("http/1.1 503"), "{head}");
-    assert_eq!(body, "not ready: 1 of 2 probes not attached\ntcp: no BTF\nresets: no such hook\n");
+    let (way_out, of_cluster) = body.split_once("tcp: no BTF\n").unwrap().1.split_once('\n').unwrap();
+    assert!(way_out.starts_with("leave out a probe"), "{body}");
+    assert_eq!(of_cluster, "resets: no such hook\n");
+}
+
+#[test]
+fn a_probe_for_other_kernels_takes_nothing_from_readiness() {
+    let idle = || ProbeStatus { idle: true, ..probe("folios", "x.yaml:3:8: this is never true on this kernel") };
+    let (head, body) = Server::start(endpoints(vec![probe("softirq", ""), idle()])).text("/readyz");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert_eq!(body, "ready: 1 probes attached\nfolios: x.yaml:3:8: this is never true on this kernel\n");
+    let (head, body) = Server::start(endpoints(vec![probe("tcp", "no BTF"), idle()])).text("/readyz");
+    assert!(head.starts_with("http/1.1 503"), "{head}");
+    assert!(body.starts_with("not ready: 1 of 2 probes not attached\ntcp: no BTF\n"), "{body}");
+    assert!(body.ends_with("\nfolios: x.yaml:3:8: this is never true on this kernel\n"), "{body}");
 }
 
 #[test]
@@ -353,14 +369,13 @@ fn wrong_requests_for_profiles_say_what_is_right() {
 }
 
 #[test]
-fn few_profiles_at_once_and_none_for_clients_that_hung_up() {
+fn long_profiles_leave_places_for_short_ones() {
     let server = profiles();
-    let ask = || {
+    let ask = |seconds: u32| {
         let mut stream = TcpStream::connect(server.address).unwrap();
-        write!(stream, "GET /api/v1/stacks/slow?seconds=20 HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        write!(stream, "GET /api/v1/stacks/slow?seconds={seconds} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         stream
     };
-    let clients = [ask(), ask()];
     let within_a_while = |what: &dyn Fn() -> bool| {
         let before = Instant::now();
         while !what() {
@@ -368,9 +383,16 @@ fn few_profiles_at_once_and_none_for_clients_that_hung_up() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
+    let status = |seconds: u32| server.text(&format!("/api/v1/stacks/cpu?seconds={seconds}")).0;
+    let mut clients: Vec<TcpStream> = (0..4).map(|_| ask(600)).collect();
     within_a_while(&|| SLOW.load(Ordering::SeqCst) == clients.len());
-    let status = || server.text("/api/v1/stacks/cpu").0;
-    assert!(status().starts_with("http/1.1 429"));
+    let refused = status(61);
+    assert!(refused.starts_with("http/1.1 429") && refused.contains("retry-after: 10"), "{refused}");
+    assert!(status(60).starts_with("http/1.1 200"));
+    clients.extend((0..12).map(|_| ask(10)));
+    within_a_while(&|| SLOW.load(Ordering::SeqCst) == clients.len());
+    assert!(status(10).starts_with("http/1.1 429"));
     drop(clients);
-    within_a_while(&|| status().starts_with("http/1.1 200"));
+    // Clients that hung up need no profiles.
+    within_a_while(&|| status(600).starts_with("http/1.1 200"));
 }

@@ -18,14 +18,39 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use pages::PageReader;
 pub use sweep::{Swept, sweep};
 
 const INSTANCES: &str = "instances";
+
+/// Options that change what is recorded, with the kernel's defaults. A new instance takes over most of them from the top-level buffer,
+/// and before Linux 7 those of the tracers (from `func_stack_trace` on) are one for all buffers. Not among them is `record-tgid`: to
+/// switch it off in one buffer stops it in all.
+const OPTIONS: [(&str, &str); 19] = [
+    ("stacktrace", "0"),
+    ("userstacktrace", "0"),
+    ("overwrite", "1"),
+    ("record-cmd", "1"),
+    ("markers", "1"),
+    ("event-fork", "0"),
+    ("function-fork", "0"),
+    ("function-trace", "1"),
+    ("copy_trace_marker", "0"),
+    ("disable_on_free", "0"),
+    ("pause-on-trace", "0"),
+    ("func_stack_trace", "0"),
+    ("func-no-repeats", "0"),
+    ("func-args", "0"),
+    ("funcgraph-irqs", "1"),
+    ("funcgraph-args", "0"),
+    ("funcgraph-retaddr", "0"),
+    ("sleep-time", "1"),
+    ("graph-time", "1"),
+];
 
 /// A ring buffer with its settings. Dropping it removes the instance, or puts the global buffer back as it was found.
 #[derive(Debug)]
@@ -34,6 +59,8 @@ pub struct Instance {
     /// What its files' paths begin with: `instances/NAME/`, or nothing.
     below: String,
     place: Place,
+    /// Options that were changed with ours in the top-level buffer, as they were found there.
+    shared: Mutex<Vec<(String, String)>>,
 }
 
 #[derive(Debug)]
@@ -57,18 +84,55 @@ impl Instance {
             // There is nothing in it; what cannot be removed now, the next sweep removes.
             let _ = tracefs.remove_directory(&path);
         })?;
-        let instance = Instance { tracefs: tracefs.clone(), below: format!("{path}/"), place: Place::Own(name, held) };
+        let instance = Instance::new(tracefs, format!("{path}/"), Place::Own(name, held));
         instance.write("tracing_on", "0")?;
+        instance.set_default_options()?;
         Ok(instance)
     }
 
     /// Takes the global buffer, when nobody uses it. Tracing is off then.
     pub fn global(tracefs: &Arc<Tracefs>) -> Result<Instance, global::TakeError> {
         let taken = Global::take(tracefs, global::Part::Whole)?;
-        let instance = Instance { tracefs: tracefs.clone(), below: String::new(), place: Place::Global(taken) };
+        let instance = Instance::new(tracefs, String::new(), Place::Global(taken));
         instance.write("tracing_on", "0")?;
         instance.write("trace", "")?;
+        instance.set_default_options()?;
         Ok(instance)
+    }
+
+    fn new(tracefs: &Arc<Tracefs>, below: String, place: Place) -> Instance {
+        Instance { tracefs: tracefs.clone(), below, place, shared: Mutex::default() }
+    }
+
+    /// Runs a tracer, with the kernel's default options: those of a tracer may be there only from then on.
+    pub fn set_tracer(&self, tracer: &str) -> io::Result<()> {
+        self.write("current_tracer", tracer)?;
+        self.set_default_options()
+    }
+
+    /// Sets an option. One that is the same for all buffers becomes what it was with the end of this one.
+    pub fn set_option(&self, option: &str, value: &str) -> io::Result<()> {
+        let file = format!("options/{option}");
+        if self.read(&file)?.trim() == value {
+            return Ok(());
+        }
+        let top = || self.tracefs.read(&file).ok();
+        let found = top();
+        self.write(&file, value)?;
+        if let (Place::Own(..), Some(found)) = (&self.place, found.filter(|found| Some(found) != top().as_ref())) {
+            self.shared.lock().unwrap_or_else(PoisonError::into_inner).push((file, found.trim().to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Sets what changes records and is not asked for to the kernel's default, whatever the top-level buffer has.
+    fn set_default_options(&self) -> io::Result<()> {
+        for (option, default) in OPTIONS {
+            if self.has(&format!("options/{option}")) {
+                self.set_option(option, default)?;
+            }
+        }
+        Ok(())
     }
 
     /// Its name; empty for the global buffer.
@@ -187,6 +251,12 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        let shared = self.shared.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (file, found) in shared.drain(..).rev() {
+            if let Err(error) = self.tracefs.write(&file, &found) {
+                tracing::warn!(file, found, reason = %error, "an option of the kernel's global trace is not as it was found");
+            }
+        }
         if let Place::Own(name, _) = &self.place
             && let Err(error) = remove(&self.tracefs, name)
         {

@@ -1,5 +1,6 @@
 //! Instances of tracefs against the kernel.
 
+use crate::kernel::event_stream::{EventStream, Wanted};
 use crate::kernel::instance::{Instance, sweep};
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ftrace::format::PageFormat;
@@ -61,6 +62,92 @@ fn root_instance_gives_every_record_and_goes_away() {
     drop(readers);
     drop(instance);
     assert!(!tracefs.exists(&format!("instances/{name}")));
+}
+
+/// Options of the top-level buffer, put back when the test ends, however it ends.
+struct TopOptions {
+    tracefs: Arc<Tracefs>,
+    found: Vec<(String, String)>,
+}
+
+impl TopOptions {
+    fn set(tracefs: &Arc<Tracefs>, options: &[(&str, &str)]) -> TopOptions {
+        let mut top = TopOptions { tracefs: tracefs.clone(), found: Vec::new() };
+        for (option, value) in options {
+            let file = format!("options/{option}");
+            // Not every kernel has each.
+            let Ok(found) = tracefs.read(&file) else { continue };
+            top.found.push((file.clone(), found.trim().to_owned()));
+            tracefs.write(&file, value).unwrap();
+        }
+        top
+    }
+}
+
+impl Drop for TopOptions {
+    fn drop(&mut self) {
+        for (file, found) in self.found.drain(..).rev() {
+            self.tracefs.write(&file, &found).unwrap();
+        }
+    }
+}
+
+/// Somebody who looks at stacks in the top-level buffer.
+const ODD_OPTIONS: [(&str, &str); 7] = [
+    ("stacktrace", "1"),
+    ("userstacktrace", "1"),
+    ("overwrite", "0"),
+    ("record-cmd", "0"),
+    ("markers", "0"),
+    ("func_stack_trace", "1"),
+    ("funcgraph-irqs", "0"),
+];
+
+#[test]
+#[ignore = "needs root"]
+fn root_options_of_the_top_buffer_change_no_record() {
+    let tracefs = Arc::new(Tracefs::open().unwrap());
+    let top = TopOptions::set(&tracefs, &ODD_OPTIONS);
+    assert!(top.found.iter().any(|(file, _)| file == "options/stacktrace"));
+
+    // A capture's buffer: each call is one record, as the kernel counts them.
+    let instance = Instance::create(&tracefs).unwrap();
+    instance.write("set_event_pid", &nix::unistd::gettid().to_string()).unwrap();
+    instance.write("events/syscalls/sys_enter_getppid/enable", "1").unwrap();
+    // Where no function can be traced, the tracer is listed all the same.
+    let functions = tracefs.read("available_filter_functions").is_ok_and(|names| !names.is_empty());
+    if functions && instance.has_tracer("function").unwrap() {
+        instance.set_tracer("function").unwrap();
+        assert_eq!(instance.read("options/func_stack_trace").unwrap().trim(), "0");
+        instance.set_tracer("nop").unwrap();
+        instance.write("trace", "").unwrap();
+    }
+    instance.set_on(true).unwrap();
+    (0..1000).for_each(|_| {
+        nix::unistd::getppid();
+    });
+    instance.set_on(false).unwrap();
+    let stats: Vec<_> = instance.cpus().unwrap().into_iter().map(|cpu| instance.stats(cpu).unwrap()).collect();
+    assert_eq!(stats.iter().map(|stats| stats.entries).sum::<u64>(), 1000);
+    drop(instance);
+
+    // A session's.
+    let event = Wanted { system: "syscalls".into(), event: "sys_enter_getppid".into(), filter: None };
+    let mut session = EventStream::open(&[event]).unwrap();
+    (0..1000).for_each(|_| {
+        nix::unistd::getppid();
+    });
+    let taken = session.drain().unwrap();
+    assert!(taken.len() >= 1000, "{}", taken.len());
+    let id = session.ids()[0];
+    assert!(taken.iter().all(|taken| u16::from_ne_bytes([taken.record[0], taken.record[1]]) == id));
+    drop(session);
+
+    // The owner of the top-level buffer finds it as it was.
+    for (file, _) in &top.found {
+        let (_, odd) = ODD_OPTIONS.iter().find(|(option, _)| file.ends_with(&format!("/{option}"))).unwrap();
+        assert_eq!(tracefs.read(file).unwrap().trim(), *odd, "{file}");
+    }
 }
 
 fn tempfile() -> std::fs::File {

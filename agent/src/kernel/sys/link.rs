@@ -9,15 +9,25 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 /// `BPF_F_KPROBE_MULTI_RETURN`, and the same bit for uprobes.
 const MULTI_RETURN: u32 = 1;
 
+/// `union bpf_attr` of `BPF_RAW_TRACEPOINT_OPEN`.
+#[repr(C)]
+struct TracepointAttr {
+    name: u64,
+    prog_fd: u32,
+    pad: u32,
+}
+
+/// Attaches a program to a raw tracepoint by its name (4.17).
+pub fn attach_raw_tracepoint(prog: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    let name = CString::new(name).map_err(io::Error::other)?;
+    let mut attr = TracepointAttr { name: name.as_ptr() as u64, prog_fd: prog.as_raw_fd() as u32, pad: 0 };
+    // SAFETY: the name ends in NUL and outlives the call. The result is a new descriptor.
+    unsafe { bpf(Command::RawTracepointOpen, &mut attr).map(|fd| owned(fd)) }
+}
+
 /// Attaches a tracing program to what it was loaded for (5.5).
 pub fn attach_tracing(prog: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Attr {
-        name: u64,
-        prog_fd: u32,
-        pad: u32,
-    }
-    let mut attr = Attr { name: 0, prog_fd: prog.as_raw_fd() as u32, pad: 0 };
+    let mut attr = TracepointAttr { name: 0, prog_fd: prog.as_raw_fd() as u32, pad: 0 };
     // SAFETY: the name's address is null: the program knows where it attaches. The result is a new descriptor.
     unsafe { bpf(Command::RawTracepointOpen, &mut attr).map(|fd| owned(fd)) }
 }

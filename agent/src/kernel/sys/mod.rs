@@ -124,6 +124,14 @@ pub fn raise_open_files() {
     }
 }
 
+/// Descriptors that this process may still open: RLIMIT_NOFILE less those it has. Errors of /proc mean that none are known to be in use.
+pub fn spare_descriptors() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit};
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
+    limit.saturating_sub(open)
+}
+
 /// Lets SIGPIPE end the process, as C programs do. Rust starts with it ignored, and then printing into a closed pipe panics.
 pub fn end_on_broken_pipe() {
     // SAFETY: the default action runs no code of ours.

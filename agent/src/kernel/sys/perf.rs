@@ -151,6 +151,11 @@ pub fn enabled_for(event: &OwnedFd) -> io::Result<Duration> {
     }
 }
 
+/// A disabled event of a kind ([`HARDWARE`] or [`SOFTWARE`] and its number): opening one tells whether there is a counter.
+pub fn counter((kind, config): (u32, u64), period: u64, cpu: u32) -> io::Result<OwnedFd> {
+    open(kind, config, period, cpu)
+}
+
 /// A disabled CPU clock event: opening one tells whether this process may open events at all.
 pub fn cpu_clock(period_ns: u64, cpu: u32) -> io::Result<OwnedFd> {
     open(SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, period_ns, cpu)

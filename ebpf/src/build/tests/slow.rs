@@ -18,7 +18,8 @@ fn probe(most: u32) -> Probe {
         when: node(long, Ty::Bool),
         fields: vec![arg(0), bits, node(Kind::Comm, Ty::Str(16)), node(Kind::Elapsed, Ty::U64)],
     });
-    probe.slow = Some(Slow { place: Place::default(), fields: fields.to_vec(), max_per_second: most });
+    probe.slow =
+        Some(Slow { place: Place::default(), fields: fields.to_vec(), max_per_second: most, buffer_bytes: None });
     probe
 }
 
@@ -103,6 +104,14 @@ fn buffers_have_room_for_two_seconds_within_bounds() {
     // 2 s x 4 CPUs x 1000 records of 48 + 16 bytes.
     assert_eq!(bytes(1000, with_ring_buffer(4)), 512 << 10);
     assert_eq!(bytes(1_000_000, with_ring_buffer(256)), 1 << 20);
+    let of_user = |own, target: Target| {
+        let mut probe = probe(10);
+        probe.slow.as_mut().expect("slow").buffer_bytes = Some(own);
+        probe.limits.map_bytes = 64 << 20;
+        events(&compiled(probe, &target)).buffer_bytes
+    };
+    assert_eq!(of_user(3 << 20, with_ring_buffer(2)), 4 << 20, "a power of two");
+    assert_eq!(of_user(64 << 10, target(2)), 64 << 10);
     assert_eq!(bytes(10, target(64)), 4 << 10, "one a CPU");
     let layout = compiled(probe(10), &target(64)).layout;
     let maps: u64 = layout.maps.iter().map(crate::layout::MapDef::bytes).sum();

@@ -21,7 +21,7 @@ fn probe() -> Probe {
         place: Place::default(),
         select: Select::All,
         filter: None,
-        measures: vec![sums, events],
+        measures: vec![Some(sums), Some(events)],
         slow: None,
     }]);
     probe.metrics = vec![
@@ -126,7 +126,8 @@ fn a_counter_shares_no_table_with_stacks() {
     let mut twice = probe();
     twice.metrics[1] = Metric { name: "again".into(), ..twice.metrics[0].clone() };
     let Shape::At(sites) = &mut twice.shape else { panic!("at") };
-    sites[0].measures[1] = Measure { value: node(Kind::Const(1), Ty::U64), ..sites[0].measures[0].clone() };
+    let one = Measure { value: node(Kind::Const(1), Ty::U64), ..first(&mut sites[0].measures).clone() };
+    sites[0].measures[1] = Some(one);
     let layout = compiled(twice, &target(1)).layout;
     assert_eq!((layout.tables.len(), layout.tables[0].cells.len()), (1, 2), "the same stacks are taken once");
 }
@@ -146,7 +147,7 @@ fn stacks_of_a_start_are_found_in_open_spans() {
     *key = SpanKey::Hash(vec![Ty::U32]);
     *save = vec![("n".into(), Ty::U64), ("kernel stack".into(), Ty::S32)];
     start[0].save = vec![node(Kind::Const(4), Ty::U64), node(Kind::KernelStack, Ty::S32)];
-    end[0].measures[0].labels = vec![node(Kind::Saved(1), Ty::S32)];
+    first(&mut end[0].measures).labels = vec![node(Kind::Saved(1), Ty::S32)];
     probe.metrics[0].kind = MetricKind::Stacks(StackSpec { user: false, at_start: true, ..BOTH });
     probe.metrics[0].labels = vec![label("kernel stack", Ty::S32, None)];
     let module = compiled(probe, &target(1));

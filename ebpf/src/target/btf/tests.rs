@@ -8,6 +8,11 @@ use proptest::prelude::*;
 fn ask_everything(btf: &Btf) {
     for id in 0..btf.len().saturating_add(2) {
         let t = btf.ty(id);
+        for offset in [-1, 0, 1, 4, 8, 64, i32::MAX] {
+            for size in [1, 2, 4, 8] {
+                btf.access(id, offset, size);
+            }
+        }
         btf.size(id);
         btf.strip(id);
         btf.describe(id);
@@ -147,4 +152,66 @@ proptest! {
             ask_everything(&btf);
         }
     }
+}
+
+/// What overlaps, what is part of something, what lies in holes and behind ends.
+#[test]
+fn the_verifier_takes_the_first_member_at_an_offset() {
+    let mut b = Builder::new();
+    let [byte, int] = [("u8", 1), ("u32", 4)].map(|(name, size)| b.int(name, size, IntKind::Unsigned));
+    let long = b.int("u64", 8, IntKind::Unsigned);
+    let node = b.structure("node", 16, &[MemberDef::at(0, "a", int), MemberDef::at(8, "b", long)]);
+    let (to_node, to_long) = (b.ptr(node), b.ptr(long));
+    let (nodes, pointers, bytes) = (b.array(node, int, 2), b.array(to_node, int, 2), b.array(byte, int, 5));
+    let flexible = b.array(node, int, 0);
+    let first =
+        b.union("", 8, &[MemberDef::at(0, "p", to_node), MemberDef::at(0, "n", long), MemberDef::at(0, "i", int)]);
+    let second = b.union("", 8, &[MemberDef::at(0, "i", int), MemberDef::at(0, "n", long)]);
+    let bit = |at: u32, name, width| MemberDef { bit_offset: at, bit_size: width, ..MemberDef::at(0, name, int) };
+    let s = b.structure(
+        "s",
+        128,
+        &[
+            MemberDef::at(0, "", first),
+            MemberDef::at(8, "", second),
+            MemberDef::at(16, "q", to_long),
+            MemberDef::at(24, "nodes", nodes),
+            MemberDef::at(56, "pointers", pointers),
+            MemberDef::at(72, "bytes", bytes),
+            bit(640, "low", 3),
+            bit(643, "high", 10),
+            MemberDef::at(96, "last", int),
+            MemberDef::at(128, "flexible", flexible),
+        ],
+    );
+    let btf = Btf::parse(b.finish()).unwrap();
+    let node = btf.find("node", Kind::Struct).unwrap();
+    let cases = [
+        ((0, 8), Access::Pointer(node)),
+        ((0, 4), Access::Refused),
+        ((8, 4), Access::Scalar),
+        ((8, 8), Access::Refused),
+        ((16, 8), Access::Address),
+        ((16, 1), Access::Refused),
+        ((40, 4), Access::Scalar),
+        ((44, 4), Access::Refused),
+        ((48, 8), Access::Scalar),
+        ((64, 8), Access::Pointer(node)),
+        ((60, 8), Access::Refused),
+        ((72, 4), Access::Scalar),
+        ((74, 2), Access::Scalar),
+        ((74, 4), Access::Refused),
+        ((80, 1), Access::Scalar),
+        ((80, 2), Access::Scalar),
+        ((84, 4), Access::Refused),
+        ((96, 4), Access::Scalar),
+        ((100, 1), Access::Refused),
+        ((128 + 16 + 8, 8), Access::Scalar),
+        ((128 + 4, 4), Access::Refused),
+        ((-8, 8), Access::Refused),
+    ];
+    for ((offset, size), expected) in cases {
+        assert_eq!(btf.access(s, offset, size), expected, "{size} bytes at {offset}");
+    }
+    assert_eq!(btf.access(int, 0, 4), Access::Refused, "no struct");
 }

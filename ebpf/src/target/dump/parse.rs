@@ -20,6 +20,10 @@ pub fn parse(text: &str) -> Result<Target, String> {
             "cpus" => target.cpus = p.after_keyword(Parser::number)?,
             "cgroup_v1" => target.cgroup_v1 = Some(p.after_keyword(Parser::name)?),
             "ability" => p.after_keyword(|p| p.ability(&mut target))?,
+            "counter" => {
+                let (name, ability) = p.after_keyword(|p| Ok((p.string()?, p.answer()?)))?;
+                target.counters.insert(name, ability);
+            }
             "tracepoint" => {
                 let (name, fields) = p.after_keyword(Parser::record)?;
                 target.tracepoints.insert(name, TracepointFormat { fields });
@@ -46,8 +50,8 @@ pub fn parse(text: &str) -> Result<Target, String> {
                 target.modules.insert(name, types);
             }
             _ => {
-                let known = "release, arch, cpus, cgroup_v1, ability, tracepoint, syscall, usdt, poll, functions, btf \
-                             or module";
+                let known = "release, arch, cpus, cgroup_v1, ability, counter, tracepoint, syscall, usdt, poll, \
+                             functions, btf or module";
                 return p.fail(known);
             }
         }
@@ -136,17 +140,20 @@ impl Parser {
         let name = self.peek().unwrap_or("");
         let Some(index) = ABILITIES.iter().position(|a| *a == name) else { return self.fail("the name of an ability") };
         self.at += 1;
-        let ability = match self.name()?.as_str() {
-            "yes" => Ability::Yes,
-            "no" => Ability::No(self.string()?),
-            "unknown" => Ability::Unknown,
+        *abilities(&mut target.abilities)[index] = self.answer()?;
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Ability, String> {
+        match self.name()?.as_str() {
+            "yes" => Ok(Ability::Yes),
+            "no" => Ok(Ability::No(self.string()?)),
+            "unknown" => Ok(Ability::Unknown),
             _ => {
                 self.at -= 1;
-                return self.fail("yes, no or unknown");
+                self.fail("yes, no or unknown")
             }
-        };
-        *abilities(&mut target.abilities)[index] = ability;
-        Ok(())
+        }
     }
 
     fn record(&mut self) -> Result<(String, Vec<Field>), String> {

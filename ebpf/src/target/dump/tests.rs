@@ -97,6 +97,8 @@ fn sample() -> Target {
     target.syscalls.insert("recvfrom".into(), Syscall { number: 45, args: Some(args) });
     target.syscalls.insert("getpid".into(), Syscall { number: 39, args: Some(vec![]) });
     target.syscalls.insert("read".into(), Syscall { number: 0, args: None });
+    target.counters.insert("cpu-cycles".into(), Ability::No("no \"counter\"".into()));
+    target.counters.insert("instructions".into(), Ability::Yes);
     target.usdts.insert("/bin/x:p:n".into(), vec!["".into(), "-4@%edi 8@$\"q\"".into()]);
     target.polls.insert("softnet".into(), vec![field("cpu", 0, FieldType::Int { size: 4, signed: false })]);
     let function = |symbol: &str, module: Option<&str>, traceable| Function {
@@ -124,6 +126,7 @@ fn what_was_written_is_read_back() {
     assert_eq!(back.tracepoints, target.tracepoints);
     assert_eq!(back.syscalls, target.syscalls);
     assert_eq!(back.polls, target.polls);
+    assert_eq!(back.counters, target.counters);
     assert_eq!(back.usdts, target.usdts);
     assert_eq!(back.abilities, target.abilities);
     assert_eq!(back.functions, target.functions);

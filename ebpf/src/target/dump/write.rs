@@ -20,11 +20,10 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
     }
     let mut known = target.abilities.clone();
     for (name, ability) in ABILITIES.iter().zip(abilities(&mut known)) {
-        let _ = match ability {
-            Ability::Yes => writeln!(out, "ability {name} yes"),
-            Ability::No(reason) => writeln!(out, "ability {name} no {}", quoted(reason)),
-            Ability::Unknown => writeln!(out, "ability {name} unknown"),
-        };
+        let _ = writeln!(out, "ability {name} {}", answer(ability));
+    }
+    for (name, ability) in &target.counters {
+        let _ = writeln!(out, "counter {} {}", quoted(name), answer(ability));
     }
     for (name, format) in &target.tracepoints {
         record(&mut out, "tracepoint", name, &format.fields);
@@ -60,6 +59,14 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
         types(&mut out, &format!("module {}", word(module)), btf, roots);
     }
     out
+}
+
+fn answer(ability: &Ability) -> String {
+    match ability {
+        Ability::Yes => "yes".into(),
+        Ability::No(reason) => format!("no {}", quoted(reason)),
+        Ability::Unknown => "unknown".into(),
+    }
 }
 
 fn record(out: &mut String, keyword: &str, name: &str, fields: &[Field]) {

@@ -39,28 +39,43 @@ pub enum Shape {
     Cut,
 }
 
+/// Which notes of people may follow what the tracer wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notes {
+    /// Any: the columns say that the line is the tracer's.
+    Any,
+    /// Only those that begin with a sign (`<== here`, `// slow`): with a word, it may be a line of prose or of a program.
+    Signs,
+}
+
+impl Notes {
+    fn allow(self, tail: &str) -> bool {
+        let tail = tail.trim_start();
+        self == Notes::Any || !tail.starts_with(|letter: char| letter.is_alphanumeric() || letter == '{')
+    }
+}
+
 /// Reads what follows the columns, without its indentation.
-pub fn parse(text: &str) -> Option<Body<'_>> {
+pub fn parse(text: &str, notes: Notes) -> Option<Body<'_>> {
     let text = text.trim();
     if let Some(comment) = text.strip_prefix("/*") {
-        return Some(match comment.strip_suffix("*/") {
-            Some(whole) => Body::Comment { text: whole.trim(), cut: false },
+        return Some(match comment.rsplit_once("*/").filter(|(_, tail)| notes.allow(tail)) {
+            Some((whole, _)) => Body::Comment { text: whole.trim(), cut: false },
             None => Body::Comment { text: comment.trim(), cut: true },
         });
     }
     if let Some(tail) = text.strip_prefix('}') {
-        return exit(tail);
+        return exit(tail, notes);
     }
-    call(text)
+    call(text, notes)
 }
 
-fn exit(tail: &str) -> Option<Body<'_>> {
+fn exit(tail: &str, notes: Notes) -> Option<Body<'_>> {
     let tail = tail.trim();
     let nothing = |cut| Body::Exit { name: None, module: None, returned: None, cut };
     let Some(comment) = tail.strip_prefix("/*") else {
         // trace-cmd can add the depth or the returned value in parentheses.
-        return (tail.is_empty() || tail == ";" || tail == "/" || tail.starts_with('('))
-            .then_some(nothing(tail == "/"));
+        return notes.allow(tail).then_some(nothing(tail == "/"));
     };
     // Cut inside of the comment: its name may not be whole.
     let Some((comment, _)) = comment.split_once("*/") else { return Some(nothing(true)) };
@@ -68,7 +83,7 @@ fn exit(tail: &str) -> Option<Body<'_>> {
     Some(Body::Exit { name: said.name, module: said.module, returned: said.returned, cut: false })
 }
 
-fn call(text: &str) -> Option<Body<'_>> {
+fn call(text: &str, notes: Notes) -> Option<Body<'_>> {
     let (name, module, rest) = function(text)?;
     let cut = |name| Body::Call { name, module, arguments: None, returned: None, shape: Shape::Cut };
     let Some(inside) = rest.strip_prefix('(') else { return rest.is_empty().then_some(cut(None)) };
@@ -84,7 +99,7 @@ fn call(text: &str) -> Option<Body<'_>> {
     let rest = rest.trim();
     let comment = rest.strip_prefix("/*").and_then(|comment| comment.split_once("*/"));
     let returned = comment.and_then(|(comment, _)| Said::of(comment).returned);
-    if !rest.is_empty() && !rest.starts_with(['/', '(']) {
+    if !notes.allow(rest) {
         return None;
     }
     Some(Body::Call { name: Some(name), module, arguments, returned, shape })
@@ -186,7 +201,7 @@ mod tests {
             ("", None),
             ("(", None),
         ] {
-            assert_eq!(parse(text), expected, "{text}");
+            assert_eq!(parse(text, Notes::Signs), expected, "{text}");
         }
     }
 
@@ -207,13 +222,29 @@ mod tests {
             ("} /", cut),
             ("} else {", None),
         ] {
-            assert_eq!(parse(text), expected, "{text}");
+            assert_eq!(parse(text, Notes::Signs), expected, "{text}");
         }
     }
 
     #[test]
     fn comments() {
-        assert_eq!(parse("/* sched_switch: a|b */"), Some(Body::Comment { text: "sched_switch: a|b", cut: false }));
-        assert_eq!(parse("/* sched_swi"), Some(Body::Comment { text: "sched_swi", cut: true }));
+        assert_eq!(
+            parse("/* sched_switch: a|b */", Notes::Signs),
+            Some(Body::Comment { text: "sched_switch: a|b", cut: false })
+        );
+        assert_eq!(parse("/* sched_swi", Notes::Signs), Some(Body::Comment { text: "sched_swi", cut: true }));
+    }
+    /// People write behind the tracer's lines what they want others to see.
+    #[test]
+    fn notes_change_nothing() {
+        let words = ["<== here", "// 6 ms", "# slow", "-- 99 % of it", "(why?)", "!!!", "\u{2190} this", "* look"];
+        for text in ["fget(fd=3);", "x_y [nf-x](a=1) {", "}", "} /* fget */", "/* sched_switch: a|b */"] {
+            for note in words {
+                let noted = format!("{text}   {note}");
+                assert_eq!(parse(&noted, Notes::Signs), parse(text, Notes::Signs), "{noted}");
+            }
+            let noted = format!("{text} this one");
+            assert_eq!(parse(&noted, Notes::Any), parse(text, Notes::Any), "{noted}");
+        }
     }
 }

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::body::{self, Body, Shape};
+use super::body::{self, Body, Notes, Shape};
 use super::columns::{self, Columns, Took};
-use crate::calls::{NameId, Names, Task};
+use crate::calls::{NameId, Names, NotUnderstood, Task};
 
 /// What a line says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,9 +59,11 @@ pub enum What {
 
 /// Reads the lines of a text.
 pub struct Reader<'a> {
-    lines: std::iter::Peekable<std::str::Lines<'a>>,
+    lines: std::iter::Enumerate<std::str::Lines<'a>>,
     /// Names met so far.
     pub names: Names,
+    /// Lines that were not understood: how many, and the first of them.
+    pub not_understood: (u64, Vec<NotUnderstood>),
     /// The text has no columns at all: a line that begins with a function is a record.
     bare: bool,
 }
@@ -76,20 +78,27 @@ impl<'a> Reader<'a> {
         let columns = text.lines().any(|line| {
             let line = undress(line);
             let columns = columns::split(&line);
-            let whole = || body::parse(columns.rest).is_some_and(|body| !body.cut());
+            let whole = || body::parse(columns.rest, Notes::Signs).is_some_and(|body| !body.cut());
             columns.base.is_some() && (columns.duration.is_some() || whole())
         });
-        Reader { lines: text.lines().peekable(), names: Names::default(), bare: !columns }
+        let lines = text.lines().enumerate();
+        Reader { lines, names: Names::default(), not_understood: (0, Vec::new()), bare: !columns }
     }
 
     /// The next line, with what is left of it on the lines after it when it was wrapped.
     pub fn next(&mut self) -> Option<Line> {
-        let raw = self.lines.next()?;
+        let (at, raw) = self.lines.next()?;
         let line = undress(raw);
         if let Some(line) = self.other(&line) {
             return Some(line);
         }
-        let Some(parts) = self.parts(&line) else { return Some(Line::Unknown) };
+        let Some(parts) = self.parts(&line) else {
+            self.not_understood.0 += 1;
+            if self.not_understood.1.len() < NotUnderstood::MAX {
+                self.not_understood.1.push(NotUnderstood::new(at as u64 + 1, raw));
+            }
+            return Some(Line::Unknown);
+        };
         if !parts.cut() {
             return Some(Line::Record(self.record(&parts)));
         }
@@ -101,7 +110,7 @@ impl<'a> Reader<'a> {
         let (mut blank, mut none) = (line.clone().into_owned(), line.clone().into_owned());
         let mut ahead = self.lines.clone();
         for taken in 1..WRAPPED_LINES {
-            let Some(next) = ahead.next() else { break };
+            let Some((_, next)) = ahead.next() else { break };
             let next = undress(next);
             if next.trim().is_empty() || self.other(&next).is_some() || self.parts(&next).is_some() {
                 break;
@@ -149,10 +158,10 @@ impl<'a> Reader<'a> {
         let (cpu, tasks) = line.split_once(')')?;
         let cpu = cpu.trim().parse().ok()?;
         let (from, to) = tasks.split_once(" => ")?;
-        if tasks.contains('|') {
+        if from.contains('|') {
             return None;
         }
-        let (from, to) = (columns::task(from.trim())?, columns::task(to.trim())?);
+        let (from, to) = (columns::task(from.trim())?, columns::task(to.trim()).or_else(|| noted_task(to))?);
         Some(Line::Switch { cpu, from: self.task(from), to: self.task(to) })
     }
 
@@ -172,7 +181,10 @@ impl<'a> Reader<'a> {
             Some(took @ (Took::InterruptBegins | Took::InterruptEnds)) => {
                 Said::Interrupt { begins: took == Took::InterruptBegins }
             }
-            _ => Said::Body(body::parse(columns.rest)?),
+            took => {
+                let notes = if took.is_some() { Notes::Any } else { Notes::Signs };
+                Said::Body(body::parse(columns.rest, notes)?)
+            }
         };
         // Behind no bar, words are functions only when they are whole.
         let parts = Parts { columns, said };
@@ -259,12 +271,21 @@ fn event(text: &str) -> What {
 /// `CPU:1 [LOST 123 EVENTS]`, `CPU:1 [LOST EVENTS]`, trace-cmd's `CPU:1 [123 EVENTS DROPPED]`.
 fn lost(line: &str) -> Option<Line> {
     let (cpu, rest) = line.strip_prefix("CPU:")?.split_once('[')?;
-    let words = rest.strip_suffix(']')?;
+    let (words, _) = rest.split_once(']')?;
     if !words.contains("EVENTS") || !(words.contains("LOST") || words.contains("DROPPED")) {
         return None;
     }
     let count = words.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(1);
     Some(Line::Lost { cpu: cpu.trim().parse().ok(), count })
+}
+
+/// A task with a note behind it: `ping-324  <== here`.
+fn noted_task(text: &str) -> Option<(&str, i32)> {
+    let text = text.trim_start();
+    text.match_indices('-').find_map(|(at, _)| {
+        let digits = text[at + 1..].split(' ').next().unwrap_or_default();
+        columns::task(&text[..at + 1 + digits.len()])
+    })
 }
 
 /// trace-cmd's `CPU 1 is empty`.

@@ -25,21 +25,18 @@ use line::{Line, Reader};
 /// Reads a text; what is not understood is counted in [`Calls::damage`].
 ///
 /// Understood are the kernel's `trace` and `trace_pipe` with any of its options, and `trace-cmd report`; quoted, with columns cut off, with
-/// lines cut, wrapped, missing, repeated or interleaved.
+/// lines cut, wrapped, missing, repeated, interleaved or with notes behind them.
 pub fn parse(text: &str) -> Calls {
     let mut reader = Reader::new(text);
     let mut lines = Vec::new();
-    let mut not_understood = 0;
     while let Some(line) = reader.next() {
-        match line {
-            Line::Nothing => {}
-            Line::Unknown => not_understood += 1,
-            line => lines.push(line),
+        if !matches!(line, Line::Nothing | Line::Unknown) {
+            lines.push(line);
         }
     }
     let repeated = repeat::remove(&mut lines);
     let mut calls = stacks::build(lines, reader.names);
-    calls.damage.not_understood = not_understood;
+    (calls.damage.not_understood, calls.not_understood) = reader.not_understood;
     calls.damage.repeated = repeated;
     calls
 }

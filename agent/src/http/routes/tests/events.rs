@@ -68,7 +68,7 @@ fn who_follows_and_does_not_read_misses_events_and_is_told() {
     let added = 5_000;
     // More than sockets hold.
     let before = Instant::now();
-    (0..added).for_each(|_| tail.add("slow_a", &event));
+    (0..added).for_each(|_| _ = tail.add("slow_a", &event));
     assert!(before.elapsed() < Duration::from_secs(5), "nobody waits for it");
     tail.add("slow_a", "end");
     let (mut seen, mut gone) = (0, 0);

@@ -22,15 +22,18 @@ fn server(open: bool, access: Access, outcome: Result<String, String>) -> Server
 fn who_may_ask() {
     let token = std::env::temp_dir().join(format!("kstrobe-reload-token-{}", std::process::id()));
     std::fs::write(&token, "0123456789abcdef").unwrap();
-    let (local, foreign) = ("Host: localhost\r\n", "Host: evil.example\r\n");
-    let with_token = "Host: evil.example\r\nAuthorization: Bearer 0123456789abcdef\r\n";
+    let (local, page) = ("Host: localhost\r\n", "Host: localhost\r\nOrigin: http://evil.example\r\n");
+    let with_token = "Host: localhost\r\nOrigin: null\r\nAuthorization: Bearer 0123456789abcdef\r\n";
     for (open, access, method, headers, status, part) in [
         (false, Access::Local, "POST", local, 200, "reloaded"),
         (false, Access::Local, "PUT", local, 200, "reloaded"),
         (false, Access::Local, "GET", local, 405, ""),
-        (false, Access::Local, "POST", foreign, 403, "web pages"),
+        (false, Access::Local, "POST", page, 403, "web pages"),
         (false, Access::Nobody("-".into()), "POST", local, 403, "--web.enable-lifecycle"),
-        (true, Access::Nobody("-".into()), "POST", foreign, 200, "reloaded"),
+        (true, Access::Nobody("-".into()), "POST", local, 200, "reloaded"),
+        (true, Access::Nobody("-".into()), "POST", page, 403, "web pages"),
+        (true, Access::Token(token.clone()), "POST", page, 403, "web pages"),
+        (true, Access::Token(token.clone()), "POST", with_token, 200, "reloaded"),
         (false, Access::Token(token.clone()), "POST", local, 401, "a token is needed"),
         (false, Access::Token(token.clone()), "POST", with_token, 200, "reloaded"),
     ] {

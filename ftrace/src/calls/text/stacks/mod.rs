@@ -49,6 +49,8 @@ struct Builder {
     switched: bool,
     /// Calls of tasks that nothing names and that wait, the last to wait at the end; only so many.
     waiting: Vec<Vec<Frame>>,
+    /// Lines whose task only their indentation tells: right in a whole text, a guess in a damaged one.
+    by_fit: u64,
 }
 
 /// Calls that are open, outermost first.
@@ -90,7 +92,10 @@ impl Builder {
             Line::Nothing | Line::Unknown => {}
             Line::Lost { cpu: _, count } => self.calls.damage.lost = self.calls.damage.lost.saturating_add(count),
             Line::Switch { cpu, from, to } => {
-                self.on_cpu.insert(cpu, to);
+                // Another task than the one that the last such line brought: such a line is missing.
+                if self.on_cpu.insert(cpu, to).is_some_and(|runs| runs.pid != from.pid) {
+                    self.calls.damage.guessed += 1;
+                }
                 let stack = self.stack(Lane::task(from, Some(cpu)), Some(from));
                 self.stacks[stack].runs = false;
                 let stack = self.stack(Lane::task(to, Some(cpu)), Some(to));
@@ -209,7 +214,7 @@ impl Builder {
             returned,
         };
         if inside.is_empty() {
-            inside = self.deeper(stack, record.depth, call.start_ns.zip(call.duration_ns));
+            inside = self.deeper(stack, record.depth, call.start_ns, call.duration_ns);
             self.give_back(stack, &inside);
         }
         self.gap(stack);
@@ -245,19 +250,30 @@ impl Builder {
         }
     }
 
-    /// Takes the last calls of a stack's open call that lie deeper than that and did not begin long before: they were made by the call
-    /// that ends now, of which the beginning and the duration are given where they are known.
-    fn deeper(&mut self, stack: usize, depth: Option<u32>, took: Option<(u64, u64)>) -> Vec<CallId> {
+    /// Takes the last calls of a stack's open call that lie deeper than that, did not begin long before and do not last longer: they
+    /// were made by the call that ends now, of which the beginning and the duration are given where they are known.
+    fn deeper(
+        &mut self,
+        stack: usize,
+        depth: Option<u32>,
+        start_ns: Option<u64>,
+        duration_ns: Option<u64>,
+    ) -> Vec<CallId> {
         let Some(depth) = depth else { return Vec::new() };
         // An interrupt between the end of a call and the record of it moves what seems to be its beginning.
+        let took = start_ns.zip(duration_ns);
         let after_ns = took.map_or(0, |(start, duration)| start.saturating_sub(duration / 8 + LATE_NS));
+        let mut left_ns = duration_ns.map_or(u64::MAX, |ns| ns.saturating_add(ROUNDING_NS));
         let siblings = match self.stacks[stack].frames.last() {
             Some(frame) => &self.calls.calls[frame.call.0 as usize].children,
             None => &self.stacks[stack].roots,
         };
         let inside = |call: &&CallId| {
-            let late = self.calls[**call].start_ns.is_none_or(|start| start >= after_ns);
-            late && self.depths[call.0 as usize].is_some_and(|other| other > depth)
+            let Call { start_ns, duration_ns, .. } = self.calls[**call];
+            let late = start_ns.is_none_or(|start| start >= after_ns);
+            let left = left_ns.checked_sub(duration_ns.unwrap_or(0));
+            left_ns = left.unwrap_or_default();
+            late && left.is_some() && self.depths[call.0 as usize].is_some_and(|other| other > depth)
         };
         let rest = siblings.len() - siblings.iter().rev().take_while(inside).count();
         self.siblings(stack).split_off(rest)
@@ -266,10 +282,13 @@ impl Builder {
     /// An interrupt may come after a function was entered and before that is recorded: its calls, and no others, stand before the entry,
     /// a level deeper.
     fn early(&mut self, stack: usize, depth: Option<u32>, duration_ns: Option<u64>) -> Vec<CallId> {
-        let run = self.deeper(stack, depth, None);
+        let run = self.deeper(stack, depth, None, None);
         let inside_ns = run.iter().filter_map(|call| self.calls[*call].duration_ns).fold(0, u64::saturating_add);
         let long_enough = duration_ns.is_none_or(|ns| ns.saturating_add(ROUNDING_NS) >= inside_ns);
-        if !long_enough || !run.iter().all(|call| self.begins_interrupt(*call)) {
+        // Of one whose entry is missing, those beside it tell.
+        let may_begin = |call: &CallId| self.calls[*call].function.is_none() || self.begins_interrupt(*call);
+        let interrupt = run.iter().all(may_begin) && run.iter().any(|call| self.begins_interrupt(*call));
+        if !long_enough || !interrupt {
             self.siblings(stack).extend(run);
             return Vec::new();
         }
@@ -367,6 +386,10 @@ impl Builder {
     fn finish(mut self) -> Calls {
         let frames = self.stacks.iter().map(|stack| &stack.frames).chain(&self.waiting);
         self.calls.damage.open = frames.map(|frames| frames.len() as u64).sum();
+        let damage = &mut self.calls.damage;
+        if damage.lost + damage.no_entry + damage.no_exit + damage.open > 0 {
+            damage.guessed += self.by_fit;
+        }
         let ids = (0..self.calls.calls.len()).map(|id| CallId(id as u32));
         interrupts::mark(&mut self.calls, &self.hard);
         self.calls.roots = ids.filter(|id| self.calls[*id].parent.is_none()).collect();

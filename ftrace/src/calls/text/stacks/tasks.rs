@@ -31,7 +31,11 @@ impl Builder {
     pub(super) fn whose(&mut self, record: &Record) -> usize {
         let task = record.task.or_else(|| self.on_cpu.get(&record.cpu?).copied());
         if let Some(task) = task {
-            return self.stack(Lane::task(task, record.cpu), Some(task));
+            let stack = self.stack(Lane::task(task, record.cpu), Some(task));
+            if record.task.is_none() && self.begins_anew(stack, record) {
+                self.by_fit += 1;
+            }
+            return stack;
         }
         if let Some(cpu) = record.cpu {
             let stack = self.stack(Lane::Cpu(cpu), None);
@@ -47,8 +51,11 @@ impl Builder {
         }
         let mut others = self.recent.iter().copied().filter(|stack| self.stacks[*stack].runs);
         if let Some(other) = others.find(|stack| self.fits(*stack, record)) {
+            self.by_fit += 1;
             return other;
         }
+        // It fits nowhere: where there are several tasks, it may be any one's.
+        self.by_fit += u64::from(self.stacks.len() > 1);
         if self.stacks[current].task.is_none() {
             self.change_tasks(current, record);
         }
@@ -102,11 +109,12 @@ impl Builder {
             self.waiting.remove(waited)
         } else if let Some(other) = elsewhere() {
             std::mem::take(&mut self.stacks[other].frames)
-        } else if self.waits(&self.stacks[stack].frames) && record.depth <= self.stacks[stack].frames[0].depth {
+        } else if self.begins_anew(stack, record) {
             Vec::new()
         } else {
             return;
         };
+        self.by_fit += 1;
         let before = std::mem::replace(&mut self.stacks[stack].frames, next);
         if before.is_empty() {
             return;
@@ -115,6 +123,12 @@ impl Builder {
         if self.waiting.len() > WAITING {
             self.calls.damage.no_exit += self.waiting.remove(0).len() as u64;
         }
+    }
+
+    /// A record is of an outermost call while a call of the same stack waits: another task's, as a task that waits calls nothing.
+    fn begins_anew(&self, stack: usize, record: &Record) -> bool {
+        let frames = &self.stacks[stack].frames;
+        self.waits(frames) && record.depth.is_some() && record.depth <= frames[0].depth
     }
 
     /// The innermost call is one of those in which a task leaves its CPU.

@@ -1,0 +1,94 @@
+//! `kstrobe fleet get`
+
+use super::Reach;
+use super::door::Door;
+use crate::capture::form::Form;
+use bytes::Bytes;
+use http::Method;
+use kstrobe_fleet::run::{Agents, store};
+use kstrobe_fleet::target::{Target, Wanted, choose};
+use kstrobe_kube::custom::NodeCapture;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// For a whole file.
+const LIMIT: Duration = Duration::from_secs(300);
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of the Capture.
+    capture: String,
+    #[command(flatten)]
+    reach: Reach,
+    /// Format of the files: dat, perfetto, text, folded or pprof.
+    #[arg(long, value_name = "FORMAT", default_value = "dat", value_parser = form)]
+    format: Form,
+    /// Folder for the files, which are called CAPTURE-NODE and after their format.
+    #[arg(short, long, value_name = "FOLDER", default_value = ".")]
+    output: PathBuf,
+}
+
+fn form(text: &str) -> Result<Form, String> {
+    Form::named(text).ok_or_else(|| format!("it is {}", Form::ALL.map(Form::name).join(", ")))
+}
+
+/// 1 when a node that should have a file delivers none.
+pub async fn run(args: Args) -> Result<ExitCode, String> {
+    let door = args.reach.door()?;
+    let agents = args.reach.agents(&door).await?;
+    let namespaces = agents.iter().map(|agent| agent.namespace.as_str()).collect();
+    let capture = door.capture(&namespaces, &args.capture).await?;
+    let is_meant = |node: &str| args.reach.nodes.is_empty() || args.reach.nodes.iter().any(|named| named == node);
+    let nodes: Vec<(&String, &NodeCapture)> = capture.nodes.iter().filter(|(node, _)| is_meant(node)).collect();
+    if nodes.is_empty() {
+        return Err(format!("no node says anything about `{}` yet", args.capture));
+    }
+    let (targets, missing) = choose(&agents, &Wanted::Nodes(nodes.iter().map(|(node, _)| (*node).clone()).collect()));
+    let mut failed = false;
+    for (node, entry) in nodes {
+        let name = format!("{}-{}-{}", file_name(&args.capture), file_name(node), args.format.file());
+        let to = args.output.join(name);
+        let target = targets.iter().find(|target| target.node == *node);
+        let no_agent = || missing.iter().find(|missing| missing.node == *node).map(|missing| missing.reason.clone());
+        let fetched = match (&entry.id, target) {
+            (None, _) => Err(format!("{:?}: {}", entry.state, entry.message.as_deref().unwrap_or("it has no files"))),
+            (Some(_), None) => Err(no_agent().unwrap_or_default()),
+            (Some(_), Some(_)) if !entry.state.is_end() => Err("it still runs".to_owned()),
+            (Some(id), Some(target)) => fetch(&door, target, id, args.format, &to).await,
+        };
+        match fetched {
+            Ok(()) => println!("{}", to.display()),
+            Err(reason) => {
+                eprintln!("{node}: {reason}");
+                failed = true;
+            }
+        }
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// What stands in a path: names of the cluster are, and nothing else gets through.
+fn file_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
+}
+
+async fn fetch(door: &Door, target: &Target, id: &str, form: Form, to: &Path) -> Result<(), String> {
+    let path = format!("/api/v1/captures/{}/download?format={}", kstrobe_kube::encode(id), form.name());
+    let mut part = to.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let fetching = async {
+        let answer = door.ask(&target.agent, Method::GET, &path, Bytes::new()).await?;
+        store(answer, &part).await.map_err(|trouble| trouble.text)
+    };
+    let late = |_| format!("no whole file within {} s", LIMIT.as_secs());
+    let fetched = tokio::time::timeout(LIMIT, fetching).await.map_err(late).and_then(|fetched| fetched);
+    // A part of a file is none.
+    let stored =
+        fetched.and_then(|()| std::fs::rename(&part, to).map_err(|error| format!("{}: {error}", to.display())));
+    if stored.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    stored
+}

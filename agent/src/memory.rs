@@ -1,0 +1,101 @@
+//! What the agent may take of memory, and what its probes will: an agent above its limit is killed without a word.
+
+use crate::kubernetes::variable;
+use crate::sources::AgentConfig;
+use kstrobe_cgroups::Hierarchies;
+use kstrobe_ebpf::Artifact;
+
+/// What the process takes beside maps of the kernel: 35 to 50 MiB in use with the default probes, and what it holds for a moment when
+/// it reads the kernel's types and writes an answer of some thousand histograms.
+const PROCESS_BYTES: u64 = 64 << 20;
+/// The limit of the container in bytes, as the chart writes it: where the host's control groups are mounted, as names of pods need,
+/// the agent's own is not among them by its name.
+const VARIABLE: &str = "CONTAINER_MEMORY_LIMIT";
+
+/// A limit of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// How much.
+    pub bytes: u64,
+    /// Who says so.
+    pub from: String,
+}
+
+/// What is enabled will take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Maps of all probes when they are full. The kernel counts them as this process's.
+    pub maps: u64,
+    /// One capture, as it is when something is made of it.
+    pub capture: u64,
+}
+
+/// The lowest limit that holds for this process, if there is one.
+pub fn limit() -> Option<Limit> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = Hierarchies::here(None).ok().and_then(|found| found.memory_limit(&own));
+    let group = group.map(|limit| Limit { bytes: limit.bytes, from: limit.file.display().to_string() });
+    let told = variable(VARIABLE).and_then(|text| text.parse().ok());
+    let told = told.map(|bytes| Limit { bytes, from: VARIABLE.to_owned() });
+    group.into_iter().chain(told).min_by_key(|limit| limit.bytes)
+}
+
+impl Need {
+    /// Of these programs with this configuration.
+    pub fn of<'a>(artifacts: impl Iterator<Item = &'a Artifact>, agent: &AgentConfig) -> Need {
+        let maps = artifacts.map(|artifact| artifact.module.layout.bytes()).sum();
+        Need { maps, capture: agent.captures.as_ref().map_or(0, |captures| captures.max_bytes) }
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        PROCESS_BYTES + self.maps + self.capture
+    }
+
+    /// What it is made of.
+    pub fn text(&self) -> String {
+        let capture = match self.capture {
+            0 => String::new(),
+            bytes => format!(", a capture up to {} (`captures.max_bytes`)", mib(bytes)),
+        };
+        format!("maps of probes take up to {}, the agent about {}{capture}", mib(self.maps), mib(PROCESS_BYTES))
+    }
+
+    /// Why a limit is too small for it.
+    pub fn exceeds(&self, limit: &Limit) -> Option<String> {
+        (self.bytes() > limit.bytes).then(|| {
+            format!(
+                "the memory limit of {} ({}) is too small for what is enabled: {}; raise it to {} (`MemoryMax=`, in the chart \
+                 `resources.limits.memory`) or enable less, else the kernel kills the agent",
+                mib(limit.bytes),
+                limit.from,
+                self.text(),
+                mib(self.bytes())
+            )
+        })
+    }
+}
+
+/// Whole MiB, more rather than less.
+pub fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_below_the_need_is_explained() {
+        let limit = |mib: u64| Limit { bytes: mib << 20, from: "memory.max".into() };
+        let need = Need { maps: 20 << 20, capture: 0 };
+        assert_eq!(need.exceeds(&limit(84)), None);
+        let why = need.exceeds(&limit(83)).unwrap();
+        for part in ["83 MiB (memory.max)", "maps of probes take up to 20 MiB", "raise it to 84 MiB", "MemoryMax="] {
+            assert!(why.contains(part), "{part} is not in: {why}");
+        }
+        assert!(!why.contains("capture"), "{why}");
+        let need = Need { capture: 256 << 20, ..need };
+        assert!(need.exceeds(&limit(84)).is_some_and(|why| why.contains("a capture up to 256 MiB")));
+    }
+}
