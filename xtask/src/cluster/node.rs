@@ -28,8 +28,8 @@ const SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 /// Folders of the machine that node programs write into.
-const FOLDERS: [&str; 5] =
-    ["/var/log/pods", "/var/log/containers", "/var/lib/kubelet", "/var/lib/cni", "/run/containerd"];
+const FOLDERS: [&str; 6] =
+    ["/var/log/pods", "/var/log/containers", "/var/lib/kubelet", "/var/lib/cni", "/run/containerd", "/run/netns"];
 /// kubelets before this version have other runtimes than CRI's, and other networks than CNI's.
 const CRI_ALONE: (u32, u32) = (1, 24);
 /// From this version on a kubelet does not start with control groups of version 1 unless that is asked for.
