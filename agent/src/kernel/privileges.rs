@@ -87,7 +87,7 @@ pub fn forbidding() -> String {
 fn what_forbids(lockdown: Lockdown, filtered: bool, counts_locked: bool) -> String {
     let causes = [
         (lockdown == Lockdown::Confidentiality, "the kernel is locked down (`confidentiality`)"),
-        (filtered, "a seccomp filter is in force"),
+        (filtered, "a seccomp filter is in force: the runtime's seccomp profile has to allow bpf and perf_event_open"),
         (counts_locked, "this kernel counts maps against RLIMIT_MEMLOCK"),
     ];
     let found: Vec<&str> = causes.into_iter().filter(|(holds, _)| *holds).map(|(_, cause)| cause).collect();
@@ -233,7 +233,8 @@ mod tests {
 
     #[test]
     fn what_forbids_is_what_is_in_force() {
-        assert_eq!(what_forbids(Lockdown::Integrity, true, false), "a seccomp filter is in force");
+        let filtered = what_forbids(Lockdown::Integrity, true, false);
+        assert!(filtered.starts_with("a seccomp filter is in force: the runtime's seccomp profile"), "{filtered}");
         let both = what_forbids(Lockdown::Confidentiality, true, false);
         assert!(both.contains("locked down") && both.contains("seccomp"), "{both}");
         let none = what_forbids(Lockdown::None, false, false);
