@@ -1,12 +1,12 @@
-//! What the agent may take of memory, and what its probes will: an agent above its limit is killed without a word.
+//! The agent's limit of memory, and the need of its probes: the kernel kills an agent above its limit without a message.
 
 use crate::kubernetes::variable;
 use crate::sources::AgentConfig;
 use kstrobe_cgroups::Hierarchies;
 use kstrobe_ebpf::Artifact;
 
-/// What the process takes beside maps of the kernel: 35 to 50 MiB in use with the default probes, and what it holds for a moment when
-/// it reads the kernel's types and writes an answer of some thousand histograms.
+/// Memory of the process beside maps of the kernel: 35 to 50 MiB with the default probes, and buffers for the kernel's types and
+/// for an exposition of some thousand histograms.
 const PROCESS_BYTES: u64 = 64 << 20;
 /// The limit of the container in bytes, as the chart writes it: where the host's control groups are mounted, as names of pods need,
 /// the agent's own is not among them by its name.
@@ -17,16 +17,16 @@ const VARIABLE: &str = "CONTAINER_MEMORY_LIMIT";
 pub struct Limit {
     /// How much.
     pub bytes: u64,
-    /// Who says so.
+    /// File or variable that sets it.
     pub from: String,
 }
 
-/// What is enabled will take.
+/// Memory that the enabled probes and captures will take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// Maps of all probes when they are full. The kernel counts them as this process's.
     pub maps: u64,
-    /// One capture, as it is when something is made of it.
+    /// One capture while its files are written.
     pub capture: u64,
 }
 

@@ -86,8 +86,8 @@ impl Neighbours {
         agents
     }
 
-    /// Has the agent of a node hear of an alert, by an object that only the API server and that agent see: no credential of
-    /// who sent the alert leaves this process.
+    /// Passes an alert to the agent of a node by an object that only the API server and that agent see: no credential of
+    /// the alert's sender leaves this process.
     pub async fn hand_on(&self, to: &Pod, alert: &Alert) -> Result<Handed, NotHanded> {
         let text = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
         let alert = custom::Alert {
@@ -107,7 +107,7 @@ impl Neighbours {
         let name = format!("{}/{}", self.namespace, alert.object_name());
         match making.await {
             Ok(Ok(_)) => Ok(Handed::New(name)),
-            // Alertmanager posts an alert again and again, to whichever agent: there is one object of it.
+            // Alertmanager posts an alert repeatedly, to different agents: there is one object of it.
             Ok(Err(error)) if error.is(409) => Ok(Handed::Before(name)),
             Ok(Err(error)) if error.is(404) => Err(NotHanded::NoObjects(format!(
                 "the cluster has no `Capture` objects, by which agents hear of one another's alerts: {error}"
@@ -118,7 +118,7 @@ impl Neighbours {
     }
 }
 
-/// The object by which another agent hears of an alert.
+/// The object by which another agent gets an alert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handed {
     /// It was made now; its namespace and name.
@@ -127,7 +127,7 @@ pub enum Handed {
     Before(String),
 }
 
-/// Why another agent does not hear of an alert.
+/// Why another agent does not get an alert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotHanded {
     /// There are no such objects here.

@@ -55,7 +55,7 @@ pub struct Objects {
 enum Own {
     /// It has a capture, and stood like this when it was last seen.
     Has(Id, NodeCapture),
-    /// It waits until the node has room for it; not asked for before this time.
+    /// It waits until the node has room for it; the next try is not before this time.
     Waits(NodeCapture, Instant),
     /// It has none.
     Ended(NodeCapture),
@@ -267,7 +267,7 @@ impl Own {
         Own::Ended(NodeCapture::ended(CaptureState::Refused, why))
     }
 
-    /// In the queue. While captures run, that is seen for nothing; anything else that is in the way is asked for less often.
+    /// In the queue. While captures run, a try costs nothing; after any other refusal tries are less frequent.
     fn queued(why: &str, again: Instant) -> Own {
         Own::Waits(NodeCapture::queued(&format!("queued: {why}")), again)
     }
@@ -311,7 +311,7 @@ fn by_request(service: &Arc<Service>, object: &str, request: &str, now: Instant)
     }
 }
 
-/// What this node's own rules say about an alert that another agent got.
+/// Applies this node's own rules to an alert that another agent got.
 fn by_alert(desk: &Arc<Desk>, object: &str, alert: &custom::Alert, now: Instant) -> Own {
     let rule = alert.rule.iter().map(|rule| (RULE.to_owned(), rule.clone()));
     let alert = Alert {

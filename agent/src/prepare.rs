@@ -38,7 +38,7 @@ impl Prepared {
     }
 }
 
-/// Looks at this kernel with the eyes of these probes and compiles them.
+/// Detects what these probes need to know of this kernel, and compiles them.
 pub fn prepare(drafts: impl IntoIterator<Item = Draft>, btf: Option<&Path>) -> Prepared {
     let drafts: Vec<Draft> = drafts.into_iter().collect();
     let target = look(&drafts, btf);
@@ -103,7 +103,7 @@ pub fn described(file: &Path, btf: Option<&Path>) -> Result<Target, Diagnostic> 
     Ok(target)
 }
 
-/// Says whether a file has the place that a hook names.
+/// Whether a file has the place that a hook names.
 type HasPlace<'a> = &'a dyn Fn(&File) -> Result<(), String>;
 
 /// What this machine lacks of the files that a probe hooks. A program may come later, and the agent looks for it: that is a

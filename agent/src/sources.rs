@@ -116,7 +116,7 @@ pub fn chosen_of(files: Files, agent: &Agent, choice: &Choice) -> (Option<Vec<Pr
     (names_fit.then_some(chosen), diagnostics)
 }
 
-/// What an agent makes of probe files.
+/// Probe files as an agent reads them.
 pub struct Selection {
     /// All probes that there are.
     pub known: Vec<Probe>,

@@ -320,7 +320,7 @@ fn few_descriptors_mean_few_connections_and_no_failed_accept() {
 }
 
 /// A thread of the agent that is stopped for good, as one is that waits for a disk or a busy kernel. Dead threads must be waited for by
-/// who traced them, or their process never ends.
+/// their tracer, or their process never ends.
 fn freeze(agent: &Agent, name: &str) -> Pid {
     use nix::sys::ptrace;
     let tasks = Path::new("/proc").join(agent.pid().to_string()).join("task");

@@ -12,7 +12,7 @@ fn counted(hook: &str, label: &str) -> String {
     )
 }
 
-/// What an agent makes of the probe: whether it is ready, and the line of `/readyz` about it.
+/// The probe in an agent: whether the agent is ready, and the line of `/readyz` about it.
 fn run(text: &str) -> (bool, String) {
     let agent = Setup { probes: &[("own", text)], ..Setup::default() }.start();
     let (status, body) = agent.get("/readyz").unwrap();

@@ -27,11 +27,11 @@ const MAX_TRIES: u32 = 600;
 /// Refused probes that are shown before the rest is left.
 const MAX_SHOWN: usize = 20;
 
-/// What becomes of a probe.
+/// The result of a probe.
 enum Outcome {
     /// So many of its programs were loaded.
     Loaded(u32),
-    /// The check says no, or that it never does anything.
+    /// The check refuses it, or warns that it never does anything.
     Refused(String),
 }
 

@@ -75,7 +75,7 @@ fn root_the_shipped_agent_answers_and_ends_under_a_load_of_40() {
                 );
             }
         }
-        // What was asked for is counted, or it is said that the probe was held back meanwhile.
+        // Every request is counted, or a metric shows that the probe was throttled or lost events.
         let metrics = wait_for("a fresh answer", Duration::from_secs(120), || {
             let metrics = scrape(&agent);
             (metrics.sum("kstrobe_scrape_age_seconds", &[]) == 0.0).then_some(metrics)

@@ -200,7 +200,7 @@ fn root_a_condition_knows_containers() {
     agent.stop();
 }
 
-/// Its own calls alone are asked about.
+/// The condition is about its own calls alone.
 const AT_ONCE: &str = "\
 probe: shop_calls
 summary: Calls in one namespace.

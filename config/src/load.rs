@@ -17,8 +17,8 @@ pub fn probes(files: &[Arc<SourceFile>]) -> (Vec<Probe>, Vec<Diagnostic>) {
     (probes.into_iter().filter_map(|(probe, sound)| sound.then_some(probe)).collect(), diagnostics)
 }
 
-/// The same, with what could be read of probes with mistakes: for who wants to know what else is wrong with them. The second of
-/// each pair tells whether the probe is right.
+/// The same, with what could be read of probes with mistakes: for callers that report further mistakes in them. The second of
+/// each pair says whether the probe is right.
 pub fn all_probes(files: &[Arc<SourceFile>]) -> (Vec<(Probe, bool)>, Vec<Diagnostic>) {
     let mut report = Report::default();
     let mut seen = Seen::default();

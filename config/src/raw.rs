@@ -78,7 +78,7 @@ pub(crate) fn documents(file: &Arc<SourceFile>, report: &mut Report) -> Vec<Docu
     documents_of(&file.text, file, report)
 }
 
-/// The same of a text whose places are said by a file of the same length, which people are shown.
+/// The same of a text whose diagnostics show a file of the same length.
 pub(crate) fn documents_of(text: &str, file: &Arc<SourceFile>, report: &mut Report) -> Vec<Document> {
     if file.text.len() > MAX_BYTES {
         let message = format!("the file has {} bytes, and at most {MAX_BYTES} are read", file.text.len());

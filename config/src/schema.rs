@@ -161,7 +161,7 @@ pub(crate) const AGENT: [Key; 10] = [
     Key::new("probes", Type::Block("probes"), "", "{ enable: vfs }").about("Which probes run."),
     Key::new("kubernetes", Type::Block("kubernetes"), "", "{ source: api }")
         .restart()
-        .about("Who is asked for the pods of this node."),
+        .about("Where the agent gets the pods of this node."),
     Key::new("workloads", Type::Block("workloads"), "", "{ wait: 5s }").about("How control groups are followed."),
     Key::new("limits", Type::Block("limits"), "", "{ budget_cpu_percent: 1 }").about("What probes may cost."),
     Key::new("events", Type::Text("`stderr`, `none` or a path"), "none", "stderr")
@@ -195,7 +195,7 @@ pub(crate) const OVERRIDE: [Key; 3] = [
 
 pub(crate) const KUBERNETES: [Key; 5] = [
     Key::new("source", Type::Choice(&["auto", "api", "kubelet", "none"]), "auto", "api").restart().about(
-        "Who is asked. `auto` is the API server where there is a service account or a kubeconfig, else nobody is asked.",
+        "Source of pods. `auto` is the API server where there is a service account or a kubeconfig, else `none`.",
     ),
     Key::new("node", Type::Text("the name of a node"), "", "worker-3")
         .restart()
@@ -247,7 +247,7 @@ pub(crate) const CAPTURES: [Key; 8] = [
         .beside("max_total_bytes: 1TiB")
         .about("Of one capture; at most `max_total_bytes`."),
     Key::new("token_file", Type::Text("a path"), "", "/etc/kstrobe/token").about(
-        "Holds the bearer token of the API, 16 bytes or more. Without it the API answers on loopback addresses only.",
+        "The API's bearer token, 16 bytes or more. Without it: loopback addresses, passwords or client certificates.",
     ),
     Key::new("alertmanager_default", Type::Block("rules[].capture"), "", "{ events: sched }")
         .about("What an alert starts that names no rule."),

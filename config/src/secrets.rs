@@ -1,4 +1,4 @@
-//! Hides secrets of configuration files in what people are shown: diagnostics echo lines of the file, and logs keep them.
+//! Masks secrets of configuration files in messages: diagnostics echo lines of the file, and logs keep them.
 //!
 //! It goes by the text alone, as a file that is no YAML is echoed too, and rather hides too much than too little.
 

@@ -44,7 +44,7 @@ pub enum Fault {
     Limit,
     /// The compiler is wrong: please report.
     Bug,
-    /// Nothing stops the compiler, but the text hardly means what was meant.
+    /// The text compiles but is probably a mistake.
     Warning,
 }
 

@@ -52,11 +52,11 @@ pub struct Layout {
 
 /// In a [`SelectedMap`]: the condition means this cgroup.
 pub const PASSES: u32 = 1;
-/// In a [`SelectedMap`]: the cgroup is so new that it is not known whether the condition means it. It does not pass, and what
-/// it does is counted as [`Loss::CgroupUndecided`].
+/// In a [`SelectedMap`]: the cgroup is new and the condition is not decided for it. It does not pass, and its events are
+/// counted as [`Loss::CgroupUndecided`].
 pub const UNDECIDED: u32 = 2;
 
-/// What a condition says of cgroups: a hash from id (u64) to [`PASSES`] or [`UNDECIDED`] (u32). What is not in it does not pass.
+/// The cgroups of a condition: a hash from id (u64) to [`PASSES`] or [`UNDECIDED`] (u32). What is not in it does not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedMap {
     /// The hash. Empty until the agent fills it, and then nothing passes.
@@ -345,7 +345,7 @@ pub enum Loss {
     EventsFull,
     /// Two stacks have one id, or the stack map was full.
     StackCollision,
-    /// It was not yet known whether a condition on names means its cgroup.
+    /// A condition on names was not yet decided for its cgroup.
     CgroupUndecided,
 }
 

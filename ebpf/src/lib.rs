@@ -50,14 +50,14 @@ pub struct Artifact {
     pub choices: Vec<typed::Choice>,
     /// Where hooks attach, by their texts. System calls of one edge share the place of the first hook.
     pub places: Vec<(diag::TextId, Attach)>,
-    /// What compiles, but hardly as it was meant; in the order of the places.
+    /// Expressions that compile but are probably mistakes, in the order of the places.
     pub warnings: Vec<Diagnostic>,
     /// Of an ftrace session: events of these places that do not match can be left out by the kernel's own filter.
     pub filters: Vec<(Attach, String)>,
 }
 
 impl Artifact {
-    /// Whether nothing came of the probe, as its conditions are never true on the target.
+    /// Whether the probe compiled to nothing, as its conditions are never true on the target.
     pub fn is_idle(&self) -> bool {
         self.module.funcs.is_empty()
     }

@@ -181,7 +181,7 @@ pub struct Span {
     pub save: Vec<(Text, Text)>,
     /// Starts for which this is false open no span.
     pub filter: Option<Text>,
-    /// Ends for which this is false end no span. It is asked before the span is looked for: none is missed then.
+    /// Ends for which this is false end no span. It is evaluated before the span is looked up, and counts no missing start.
     pub filter_end: Option<Text>,
     /// What a second start before the end does.
     pub keep: Keep,

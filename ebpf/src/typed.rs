@@ -25,7 +25,7 @@ pub struct Probe {
     pub slow: Option<Slow>,
     /// What was chosen among several ways, and why.
     pub choices: Vec<Choice>,
-    /// What compiles, but hardly as it was meant.
+    /// Expressions that compile but are probably mistakes.
     pub warnings: Vec<Diagnostic>,
     /// The limits to keep.
     pub limits: Limits,
@@ -360,7 +360,7 @@ pub struct EndSite {
     pub place: Place,
     /// The hook's own selection.
     pub select: Select,
-    /// The span's `where` for its end: asked before the span is looked for.
+    /// The span's `where` for its end, evaluated before the span is looked up.
     pub before: Option<Expr>,
     /// The probe's `where`.
     pub filter: Option<Expr>,

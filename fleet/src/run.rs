@@ -62,7 +62,7 @@ pub struct Wish {
     pub whole_nodes: bool,
 }
 
-/// Keys of a request that say whose work is recorded.
+/// Keys of a request that choose the recorded tasks.
 pub const SCOPES: [&str; 4] = ["pods", "pids", "comms", "cgroups"];
 
 /// One node of a run.

@@ -13,7 +13,7 @@ pub struct Pod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What tells it from another pod of the same name.
+    /// Uid: distinguishes it from another pod of the same name.
     pub uid: String,
     /// Where it runs; empty as long as it has no place.
     pub node: String,

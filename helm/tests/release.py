@@ -38,7 +38,7 @@ def definitions(chart, folder):
 
 
 def rendered(chart, given):
-    """All objects, for a cluster that is not asked."""
+    """All objects, rendered without a cluster."""
     given = {**given, "kubeVersion": RENDERED_FOR, "tests": {"enabled": False}}
     files = helm_python.Chart.load(chart).render(given, name=NAME, namespace=NAMESPACE)
     texts = (text for name, text in sorted(files.items()) if not name.endswith("NOTES.txt"))

@@ -1,7 +1,7 @@
 """Asks an API server: `python server.py URL AUTHORITY DEFINITIONS [CERTIFICATE KEY]`.
 
 It must take the definitions in the folder DEFINITIONS, and judge the objects in `objects` as their names say. AUTHORITY is the
-file of the certificate that signs the server's, or its own when it signs itself; CERTIFICATE and KEY are who asks.
+file of the certificate that signs the server's, or its own when it signs itself; CERTIFICATE and KEY are the client's.
 """
 
 import json

@@ -48,7 +48,7 @@ pub enum Refused {
     Busy,
     /// The body is too large.
     Body,
-    /// Under a name that is none of ours.
+    /// For a name that is not the server's.
     Host,
 }
 

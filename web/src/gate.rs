@@ -45,7 +45,7 @@ impl Identity {
     }
 }
 
-/// To who asks under a foreign name.
+/// Answer to a request for a foreign name.
 const FOREIGN: &str = "the Host of this request is no name of this agent: ask it by its address, as localhost or by its machine's name, \
                        start it with --web.allowed-host NAME, or send its token\n";
 
@@ -55,7 +55,7 @@ pub struct Gate {
     pub limits: Limits,
     router: TowerToHyperService<Router>,
     hosts: Hosts,
-    /// A foreign name was logged.
+    /// Whether a refused name was logged.
     warned: AtomicBool,
     own_credentials: Option<OwnCredentials>,
     passwords: Arc<Passwords>,
@@ -152,8 +152,8 @@ impl Gate {
                 }
             }
         }
-        // A page can neither know the token, nor does a browser send it passwords of another origin, nor has it a certificate for its
-        // own name of ours: only plain requests of strangers can be such a page's.
+        // A page does not know the token, gets no passwords of another origin from the browser, and has no certificate for its
+        // own name: only plain requests without credentials can come from such a page.
         if settings.tls.is_none() && !identity.is_known() && !self.is_ours(&request) {
             identity.token = self.has_own_credentials(request.headers()).await;
             if !identity.token {

@@ -1,5 +1,5 @@
 //! The names that this server answers to. A web page whose own name was made to resolve to this machine (DNS rebinding) is of the same
-//! origin as the server for a browser and may read every answer; it gives itself away by the name in `Host`, which no script can set.
+//! origin as the server for a browser and may read every answer; the name in `Host`, which no script can set, shows it.
 
 use std::net::IpAddr;
 
@@ -14,10 +14,10 @@ pub struct Hosts {
     search: Vec<String>,
 }
 
-/// A name that was asked for, or a pattern of names.
+/// A permitted name, or a pattern of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// `*`: whatever is asked for.
+    /// `*`: every name.
     Any,
     /// This name.
     Exactly(String),

@@ -32,14 +32,14 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-/// However few descriptors there are, somebody must be able to ask why.
+/// Fewest connections, however few descriptors there are: `/healthz` and `/metrics` must answer.
 const MIN_CONNECTIONS: usize = 4;
 /// Of the descriptors that a process has left, one in so many is a connection's: a reload holds the descriptors of old and new
 /// probes at once, and captures and profiles open files.
 const SPARE_SHARE: u64 = 4;
 
 impl Limits {
-    /// As many connections as so many descriptors allow, which the process could still open, and no more than these limits do.
+    /// These limits with no more connections than the free descriptors of the process allow.
     pub fn within(self, spare_descriptors: u64) -> Limits {
         let allowed = usize::try_from(spare_descriptors / SPARE_SHARE).unwrap_or(usize::MAX).max(MIN_CONNECTIONS);
         Limits { connections: self.connections.min(allowed), ..self }

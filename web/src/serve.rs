@@ -65,7 +65,7 @@ impl Server {
     }
 }
 
-/// Serves plain HTTP to everybody, under any name, within the default limits until `stop` is done.
+/// Serves plain HTTP without access control, under any name, within the default limits until `stop` is done.
 pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: impl Future<Output = ()>) -> io::Result<()> {
     let source = Arc::new(Source::plain(Arc::default()));
     let (limits, hosts) = (Limits::default(), Hosts::any());

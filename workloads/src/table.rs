@@ -39,12 +39,12 @@ pub struct Counts {
     pub expired: u64,
 }
 
-/// What is known of a condition: ids of groups.
+/// The decision of a condition: ids of groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decided {
-    /// It means these.
+    /// Groups that meet it.
     pub passes: BTreeSet<u64>,
-    /// Whether it means these is not known yet.
+    /// Groups whose names are not known yet.
     pub undecided: BTreeSet<u64>,
 }
 
@@ -185,7 +185,7 @@ impl Table {
         self.groups.get(&id)?.workload.as_ref()
     }
 
-    /// Which groups a condition means. A group that has ended has no tasks any more, and is none of them.
+    /// Groups that meet a condition. A group that has ended has no tasks any more, and is none of them.
     pub fn decide(&self, selector: &Selector) -> Decided {
         let mut decided = Decided::default();
         for (id, entry) in self.groups.iter().filter(|(_, entry)| entry.ended.is_none()) {

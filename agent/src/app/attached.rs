@@ -255,8 +255,8 @@ impl Attached {
         errors
     }
 
-    /// Takes sums by stack out of the kernel, and gives back stacks that nothing refers to: after keys and spans, so that what only
-    /// they referred to goes at once.
+    /// Takes sums by stack out of the kernel, and frees stacks that nothing refers to: after keys and spans, so that stacks of
+    /// removed ones are freed at once.
     fn sweep_stacks(&mut self, names: &mut Names, now: Moment) -> Result<(), String> {
         self.drain_stacks(names, now, false)?;
         let none = HashSet::new();
@@ -282,7 +282,7 @@ impl Attached {
         drained
     }
 
-    /// Processes that are new in the keys of stacks. Nothing when that was asked lately: several profiles may be taken at once.
+    /// Processes that are new in the keys of stacks. Empty when they were read lately: several profiles may run at once.
     pub fn find_unseen(&mut self, every: Duration) -> io::Result<HashSet<u32>> {
         if self.looked.elapsed() < every {
             return Ok(HashSet::new());
@@ -310,7 +310,7 @@ impl Attached {
         if maps.layout().events.is_none() {
             return Vec::new();
         }
-        // What cannot be read is said by the next scrape.
+        // The next scrape reports a map that cannot be read.
         let lost = [Loss::EventsLimited, Loss::EventsFull].map(|reason| (reason, maps.lost(reason).unwrap_or(0)));
         lost.into_iter().filter(|(reason, n)| *n > 0 && self.lost_events.insert(*reason)).collect()
     }

@@ -48,7 +48,7 @@ struct Metric {
     total: Collector,
     /// Of profiles that are being taken.
     profiles: Vec<Weak<Mutex<Collector>>>,
-    /// What the slot of events without a slot had at the last drain.
+    /// Value of the overflow slot at the last drain.
     overflowed: u64,
 }
 
@@ -142,13 +142,13 @@ impl Drain {
         &self.recent
     }
 
-    /// The maps of stacks were swept and are as full as this.
+    /// Takes the result of a sweep: how full the maps of stacks are.
     pub fn swept(&mut self, fullness: f64) {
         self.recent.clear();
         self.period = next_period(self.period, std::mem::take(&mut self.fullness).max(fullness));
     }
 
-    /// The slot of events without a slot is never given back: what was added to it is the difference.
+    /// The overflow slot is never given back: its increase is the difference to the last drain.
     fn drain_overflow(
         &mut self,
         i: usize,

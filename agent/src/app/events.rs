@@ -125,7 +125,7 @@ impl Sink {
             "none" => Ok(Sink::None),
             "stderr" => Ok(Sink::Stderr),
             path => {
-                // Fields have arguments of other people's calls. A file that is there keeps its mode.
+                // Fields hold arguments of other users' calls. An existing file keeps its mode.
                 let file = OpenOptions::new().append(true).create(true).mode(private::MODE).open(path);
                 file.map(Sink::File).map_err(|error| format!("events cannot be written to `{path}`: {error}"))
             }

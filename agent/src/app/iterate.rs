@@ -192,7 +192,7 @@ impl Demand {
     }
 }
 
-/// Starts the thread that walks, which lives as long as the agent. It sleeps while no probe needs it.
+/// Starts the thread that runs iterators, which lives as long as the agent. It sleeps while no probe needs it.
 pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let app = app.clone();
     std::thread::Builder::new().name("iterate".into()).spawn(move || run(&app))?;

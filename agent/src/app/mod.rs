@@ -272,12 +272,12 @@ fn serve(
     end_sessions(app);
     served?;
     tracing::info!("stopped");
-    // With the process the kernel frees programs, maps and links. Detaching them one by one, and waiting for threads that are in the
-    // midst of something, would take a busy machine longer than systemd and the kubelet wait.
+    // With the process the kernel frees programs, maps and links. Detaching them one by one, and waiting for busy threads,
+    // would take a busy machine longer than systemd and the kubelet wait.
     std::process::exit(0)
 }
 
-/// Removes the ftrace sessions of probes, which outlive the process. One that is held up is left to the next start.
+/// Removes the ftrace sessions of probes, which outlive the process. A removal that takes too long is left to the next start.
 fn end_sessions(app: Arc<App>) {
     let (end, ended) = channel::<()>();
     std::thread::spawn(move || {
@@ -341,7 +341,7 @@ impl App {
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
         let mut loader = Loader::new();
         let compiled: Vec<_> = drafts.iter().map(|draft| draft.compile(&target)).collect();
-        // Before the first map is made: a process above its limit is killed without a word.
+        // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
         let need = Need::of(compiled.iter().flatten(), agent);
         if let Some(reason) = memory::limit().and_then(|limit| need.exceeds(&limit)) {
             tracing::error!(reason, "too little memory");
@@ -419,7 +419,7 @@ impl App {
         body
     }
 
-    /// Makes of what [`App::scrape`] wrote an exposition that says that it is so old.
+    /// Writes this age into an exposition of [`App::scrape`].
     fn late(&self, format: Format, mut whole: Vec<u8>, age: Duration) -> Vec<u8> {
         self.telemetry.scraped_late(age);
         let fresh = telemetry::age(format, Duration::ZERO);

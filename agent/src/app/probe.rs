@@ -61,7 +61,7 @@ enum Engine {
     Traced(Box<Traced>),
     /// Nothing yet: what the compiler must know of a program's probe points is not there.
     Waiting(Box<Waiting>),
-    /// Nothing, as its conditions are never true on this kernel; which.
+    /// Nothing, as its conditions are never true on this kernel; the warnings that name them.
     Idle(String),
     /// Nothing; why.
     Off(String),
@@ -191,7 +191,7 @@ impl Running {
         unread
     }
 
-    /// Ends what the kernel would keep after the agent: an ftrace session.
+    /// Removes the ftrace session, which the kernel would keep after the agent has ended.
     pub fn end_session(&mut self) {
         if let Engine::Traced(_) = self.engine {
             self.engine = Engine::Off("the agent stops".to_owned());
@@ -229,7 +229,7 @@ impl Running {
         });
         let one = |s: &SelectedMap| {
             let decided = conditions.decide(&s.selector);
-            // What was just made is the program's until it is heard of.
+            // A new cgroup stays as the program set it until the table knows the cgroup.
             let is_open = |id| decided.undecided.contains(&id) || admitted && !conditions.knows(id);
             maps.select(s.map, &decided.passes, is_open)
         };
@@ -516,7 +516,7 @@ impl Running {
     }
 }
 
-/// Logs each reason. What a right is missing for is said once for all probes: see [`super::rights`].
+/// Logs each reason. Missing capabilities are logged once for all probes: see [`super::rights`].
 fn not_started(draft: &Draft, refusal: &Refusal) {
     let probe = draft.outline().name.as_str();
     if !refusal.target {
@@ -568,7 +568,7 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     Running { hooks, outline, identity, choices, engine, budget, started, trouble: Default::default() }
 }
 
-/// Nothing came of it: no hook is taken, so that none is shown as not attached.
+/// A probe that compiled to nothing: it takes no hooks, so that none is shown as not attached.
 fn idle(draft: &Draft, artifact: &Artifact) -> Running {
     let warnings = draft.warnings(artifact);
     let reasons: Vec<String> = warnings.iter().map(|warning| warning.one_line()).collect();

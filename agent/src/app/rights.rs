@@ -5,7 +5,7 @@ use crate::kernel::privileges::Capabilities;
 
 /// Probes that do not run while capabilities are missing.
 pub(super) struct Lacking {
-    /// Which capabilities and probes, and what to type.
+    /// The message: capabilities, probes, and the command that helps.
     pub text: String,
     /// Whether no probe runs.
     pub all: bool,

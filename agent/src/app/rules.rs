@@ -12,7 +12,7 @@ use kstrobe_export::snapshot::Moment;
 /// After a fault of our own, which may last; also the longest pause, as rules come with a new configuration.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Starts it; it lives as long as the agent. It does little while no rule looks.
+/// Starts the thread of the rules, which lives as long as the agent. It sleeps while no rule has a condition.
 pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let app = app.clone();
     std::thread::Builder::new().name("rules".into()).spawn(move || run(&app))?;

@@ -122,7 +122,7 @@ impl App {
             duration_ns: nanoseconds(at.mono.saturating_duration_since(began.mono)),
             samples,
         };
-        // One at a time: it takes the symbols of the kernel and of many files, and seconds, not minutes.
+        // One at a time: naming addresses reads the symbols of the kernel and of many files, which takes seconds.
         let _turn = lock(&self.resolving);
         Ok(Recording { profile: symbols::resolve(profile, processes), missed })
     }
@@ -140,7 +140,7 @@ struct Reading {
     at: Moment,
     samples: Vec<Sample>,
     processes: Processes,
-    /// What one event stands for.
+    /// Time that one event stands for.
     period_ns: Option<u64>,
 }
 
@@ -181,7 +181,7 @@ impl Wanted {
         Ok(Reading { began, at, samples, processes, period_ns })
     }
 
-    /// Empties the kernel's tables, then does something with the probe, then looks at processes that are new.
+    /// Empties the kernel's tables, then calls `work`, then reads the maps of new processes.
     fn drained<T>(
         &self,
         names: &Mutex<Names>,
@@ -198,7 +198,7 @@ impl Wanted {
         Ok(done)
     }
 
-    /// Waits, and meanwhile looks at processes that come and go, and sweeps where no upkeep does so.
+    /// Waits until the end of a profile, reads the maps of new processes meanwhile, and sweeps where no upkeep does.
     fn watch(&self, names: &Mutex<Names>, until: Instant, stop: &AtomicBool) -> Result<(), ProfileError> {
         while !stop.load(Ordering::Relaxed) {
             let left = until.saturating_duration_since(Instant::now());

@@ -27,7 +27,7 @@ const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 /// What was seen of the processes that run is used for this long.
 const SIGHT: Duration = Duration::from_secs(1);
 
-/// Starts the thread that does it, which lives as long as the agent.
+/// Starts the thread of the upkeep, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
     std::thread::Builder::new().name("upkeep".into()).spawn(move || run(&app))?;
     Ok(())

@@ -28,7 +28,7 @@ pub mod write;
 pub use error::Error;
 pub use run::{Ended, Places, Progress, Recorded, Stop, run};
 
-/// Writes into the log who asked for something and what came of it. `client` is who: a user, an address, or an object of the
+/// Writes a request and its outcome into the audit log. `client` is its sender: a user, an address, or an object of the
 /// cluster.
 pub fn audit(client: &str, what: &str, capture: &str, result: &str) {
     tracing::info!(audit = true, client, what, capture, result, "captures");

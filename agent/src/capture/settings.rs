@@ -15,7 +15,7 @@ const LEAST_BUFFER_KIB: u64 = 64;
 /// The clock when nothing is said: user programs can read it too, and it is the same on all CPUs.
 const DEFAULT_CLOCK: &str = "mono";
 const FUNCTION_TRACERS: [&str; 2] = ["function", "function_graph"];
-/// Functions that reading the clock calls. Where they can be traced, each record would bring records of itself: arm64's is
+/// Functions that reading the clock calls. Where they can be traced, each record would cause further records: arm64's is
 /// not marked `notrace` in Linux 7.2 (drivers/clocksource/arm_arch_timer.c).
 const CLOCK_FUNCTIONS: [&str; 1] = ["arch_counter_read"];
 
@@ -161,7 +161,7 @@ fn set_buffers(instance: &Instance, request: &Request) -> Result<(), Error> {
     Ok(())
 }
 
-/// Leaves out what the clock itself calls, unless it was asked for by name.
+/// Leaves out the functions that the clock itself calls, unless the request names them.
 fn leave_out_clock(instance: &Instance, tracer: &str, request: &Request, notes: &mut Vec<String>) {
     if !FUNCTION_TRACERS.contains(&tracer) {
         return;

@@ -1,4 +1,4 @@
-//! `kstrobe check FILE..`: what `kstrobe run` would say of these files.
+//! `kstrobe check FILE..`: the mistakes that `kstrobe run` would report for these files.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ fn compiled(args: &Args, checked: Checked, diagnostics: &mut Vec<Diagnostic>) ->
     };
     let Prepared { target, planned, waiting, refused } = prepare::compile(probes, target);
     for draft in &unsound {
-        // What is known to be wrong is no place to look for more.
+        // A place with a mistake gets no second one.
         let mut more = draft.mistakes(&target);
         more.retain(|new| diagnostics.iter().all(|known| known.at != new.at));
         diagnostics.append(&mut more);

@@ -139,7 +139,7 @@ impl Reach {
         Ok(agents)
     }
 
-    /// The agents that are asked, and the nodes that have none. Without a choice, all of them when `all` says so.
+    /// The agents that take part, and the nodes that have none. Without a choice, all of them when `all` says so.
     async fn targets(&self, door: &Door, all: bool) -> Result<(Vec<Target>, Vec<Missing>), String> {
         let agents = self.agents(door).await?;
         let wanted = match &self.selector {

@@ -92,7 +92,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// What is missing of its calls, said before all that is said of them; `file` where there are several.
+    /// What is missing of its calls, printed before the report; `file` where there are several.
     fn missing(&self, file: &str, out: &mut String) {
         let mut text = String::new();
         report::missing(&self.calls).render(&mut text);

@@ -165,7 +165,7 @@ impl Tail {
         self.news.subscribe()
     }
 
-    /// Says to all who follow that there is no more.
+    /// Ends all readers that follow.
     pub fn close(&self) {
         self.news.send_modify(|news| news.closed = true);
     }

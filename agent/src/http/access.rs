@@ -1,4 +1,4 @@
-//! Who may ask for captures, and read what tells of single events and stacks.
+//! Which requests may start captures, and read events and stacks.
 
 use super::routes::{Shared, internal};
 use axum::extract::{Request, State};
@@ -124,12 +124,12 @@ pub(super) fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
     Err(Denied { status: StatusCode::FORBIDDEN, message })
 }
 
-/// Lets pass who may ask for captures, before anything else of a request is read.
+/// Passes requests that may use captures, before anything else of a request is read.
 pub(super) async fn guard_captures(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     guard(shared, request, next, Access::check).await
 }
 
-/// Lets pass who may read events, stacks and the list of probes.
+/// Passes requests that may read events, stacks and the list of probes.
 pub(super) async fn guard_reading(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     guard(shared, request, next, |access, headers, _| access.check_reading(headers)).await
 }
@@ -193,7 +193,7 @@ pub(super) fn client(peer: Option<&Peer>) -> String {
     peer.map_or_else(|| "unknown".to_owned(), |peer| peer.0.to_string())
 }
 
-/// Who asks, among the extensions of a request: for the audit log.
+/// The sender of a request, among its extensions: for the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asker(pub String);
 

@@ -5,7 +5,7 @@ use super::routes::{ProbeStatus, Status};
 /// Paths that are there already, with all below those that end with `/`.
 const TAKEN: [&str; 6] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api"];
 
-/// What makes a node ready whose kernel cannot run a probe.
+/// Hint of `/readyz` for a node whose kernel cannot run a probe.
 const LEAVE_OUT: &str =
     "leave out a probe that this node cannot run: `--disable NAME`, or `probes: { disable: [NAME] }` in kstrobe.yaml\n";
 

@@ -41,7 +41,7 @@ const TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
 pub struct Endpoints {
     /// Reads everything now and writes a whole exposition.
     pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
-    /// Makes of a whole exposition one that says that it is so old.
+    /// Writes this age into a whole exposition.
     pub late: Box<Late>,
     /// What was asked of the agent, and what became of it.
     pub status: Box<dyn Fn() -> Status + Send + Sync>,

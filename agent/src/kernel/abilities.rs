@@ -146,7 +146,7 @@ fn try_perf_event(cpu: u32) -> Ability {
 /// the second twice.
 const HARMLESS: [&str; 2] = ["bpf_fentry_test1", "kernel_power_off"];
 
-/// Loading alone does not tell: kernels without ftrace load such programs and then cannot attach them. `others_load`: programs at
+/// A load proves nothing: kernels without ftrace load such programs and then cannot attach them. `others_load`: programs at
 /// tracepoints by BTF do, which take the same rights.
 fn try_fentry(btf: &Btf, others_load: bool, tracer: Option<bool>) -> Result<(), String> {
     let id = HARMLESS.iter().find_map(|name| btf.find(name, Kind::Func));
@@ -182,7 +182,7 @@ fn without_fentry(tracer: Option<bool>, error: &io::Error) -> String {
     format!("this kernel cannot attach to functions by BTF, as one built without {lacks} ({error})")
 }
 
-/// Whether ftrace traces functions here, where tracefs tells.
+/// Whether ftrace traces functions here, where tracefs shows it.
 fn has_function_tracer(tracefs: Result<&Tracefs, &str>) -> Option<bool> {
     let tracers = tracefs.ok()?.read("available_tracers").ok()?;
     Some(tracers.split_whitespace().any(|tracer| tracer == "function"))
@@ -370,7 +370,8 @@ pub fn perf_refusal(error: &io::Error) -> String {
     }
 }
 
-/// What lacks where perf_event_open(2) is forbidden. From a level of 3 on, which distributions add, it is for CAP_SYS_ADMIN alone.
+/// The missing right where perf_event_open(2) is forbidden. From a level of 3 on, which distributions add, it takes
+/// CAP_SYS_ADMIN.
 fn perf_forbidden(have: &Capabilities, level: &str, forbidding: impl FnOnce() -> String) -> String {
     let needs = match have.sys_admin {
         true => return format!("perf_event_open is forbidden although CAP_SYS_ADMIN is there: {}", forbidding()),

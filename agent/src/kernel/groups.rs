@@ -1,9 +1,9 @@
 //! Cgroups of version 2 as they are made and removed: programs at two tracepoints of the kernel, before the first task of a cgroup
 //! runs and after its last one has ended.
 //!
-//! A [`Feed`] tells of each with its path, so that a cgroup that lives for a millisecond has its name. An [`Admission`] keeps the map
-//! of one condition: a new cgroup passes as the one around it does, where the condition is about pods as a whole, and is marked as
-//! undecided elsewhere, so that what it does until the agent has decided is counted.
+//! A [`Feed`] reports each with its path, so that a cgroup that lives for a millisecond has its name. An [`Admission`]
+//! keeps the map of one condition: a new cgroup passes as its parent does, where the condition is about pods as a whole, and is
+//! marked as undecided elsewhere, so that its events are counted until the agent has decided.
 
 use crate::kernel::abilities::{EXIT, call, copy, insn, mov, refusal};
 use crate::kernel::detect::read_btf;
@@ -50,14 +50,14 @@ struct Offsets {
     parent: [i32; 2],
 }
 
-/// What the kernel calls what programs here read.
+/// Where the members lie that the programs here read.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups {
     offsets: Offsets,
 }
 
 impl Groups {
-    /// Those of the kernel's own types, which are read for this and let go of.
+    /// Reads the offsets from the kernel's own types, which are freed afterwards.
     pub fn here() -> Result<Groups, String> {
         Groups::of(&read_btf(None)?)
     }
@@ -84,7 +84,7 @@ impl Groups {
         })
     }
 
-    /// Tells of cgroups from now on.
+    /// Reports cgroups from now on.
     pub fn feed(&self) -> Result<Feed, String> {
         let failed = |error: io::Error| error.to_string();
         let ring =
@@ -99,11 +99,11 @@ impl Groups {
         Ok(Feed { _hooks: [made?, removed?], buffers: Buffers::of_ring(fd)?, lost, seen_lost: 0 })
     }
 
-    /// Keeps the map of a condition, from id (u64) to what it says (u32), for cgroups that are made from now on. `of_pods` when
-    /// the condition holds for all cgroups in one for which it holds.
+    /// Keeps the map of a condition, from id (u64) to `PASSES` or `UNDECIDED` (u32), for cgroups that are made from now on.
+    /// `of_pods` when a condition that holds for a cgroup holds for all cgroups in it.
     pub fn admission(&self, map: &KernelMap, of_pods: bool) -> Result<Admission, String> {
         let fd = map.as_fd().as_raw_fd();
-        // First what removes: an id that is left behind would never go.
+        // First the program that removes: an id that is left behind would stay for ever.
         let forget = attach(RMDIR, &self.forget(fd))?;
         let admit = attach(MKDIR, &self.admit(fd, of_pods))?;
         Ok(Admission { _hooks: [admit, forget] })
@@ -148,7 +148,7 @@ impl Groups {
             code.map(1, map);
             code.add([copy(2, 10), add(2, -16), call(MAP_LOOKUP)]);
             let absent = code.jump_if_zero(0);
-            // What it says of the parent holds here: it passes, or nothing is decided yet.
+            // The parent's value holds here: it passes, or is undecided.
             code.add([insn(0x61, 1, 0, 0, 0), insn(0x63, 10, 1, -24, 0)]);
             code.land(absent);
         }
@@ -170,7 +170,7 @@ impl Groups {
     }
 }
 
-/// Instructions, and jumps to the end of which nothing is known yet.
+/// Instructions, and the jumps to the end, whose targets are set last.
 #[derive(Default)]
 struct Code {
     insns: Vec<u64>,
@@ -262,7 +262,7 @@ pub enum Change {
     Removed(u64),
 }
 
-/// Tells of cgroups until it is dropped.
+/// Reports cgroups until it is dropped.
 #[derive(Debug)]
 pub struct Feed {
     _hooks: [OwnedFd; 2],
@@ -272,12 +272,12 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// What to wait for.
+    /// Readable when there are records.
     pub fn ready(&self) -> Arc<OwnedFd> {
         self.buffers.ready()[0].clone()
     }
 
-    /// What has happened since the last time, in order, and how many records there was no room for meanwhile.
+    /// Changes since the last call, in order, and the number of records that found no room meanwhile.
     pub fn changes(&mut self) -> (Vec<Change>, u64) {
         let mut changes = Vec::new();
         self.buffers.drain(|record| changes.extend(read(record)));

@@ -24,7 +24,7 @@ pub struct ProbeMaps {
     forgotten: AtomicU64,
     /// Most states known to be evicted: a count never goes down.
     evicted: AtomicU64,
-    /// Programs that keep the maps of conditions; none before they are asked for, and where the kernel does not take them.
+    /// Programs that keep the maps of conditions; none before a condition needs them, and where the kernel refuses them.
     admissions: OnceLock<Vec<Admission>>,
 }
 
@@ -261,8 +261,8 @@ impl ProbeMaps {
         Ok(states + self.sweep_spans(0)?)
     }
 
-    /// Has programs keep the maps of conditions for cgroups that are made from now on; once for each probe. Says whether they do; why
-    /// not, the first time.
+    /// Attaches programs that keep the maps of conditions for cgroups made from now on; once for each probe. Returns whether they
+    /// run; the reason why not, the first time.
     pub fn admit(&self, groups: &Groups) -> Result<bool, String> {
         let mut failure = None;
         let all = self.admissions.get_or_init(|| {
@@ -273,8 +273,8 @@ impl ProbeMaps {
         failure.map_or(Ok(!all.is_empty()), Err)
     }
 
-    /// Makes the map of a condition say that these cgroups pass and no others, but for those of which `is_open` says that what it
-    /// holds may be right. Says how many found no room.
+    /// Makes these cgroups, and no others, pass in the map of a condition; entries for which `is_open` is true stay as they
+    /// are. Returns how many found no room.
     pub fn select(&self, map: MapId, ids: &BTreeSet<u64>, is_open: impl Fn(u64) -> bool) -> io::Result<usize> {
         let map = self.map(map);
         let mut pass = BTreeSet::new();

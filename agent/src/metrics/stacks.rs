@@ -62,7 +62,7 @@ pub fn stack_key(
     }
 }
 
-/// What the sum of all events that found no slot belongs to.
+/// Key of the sum of all events that found no slot.
 pub fn overflow(table: &Table, about: &Descriptor) -> StackKey {
     let stacks = table.stack_key();
     StackKey {

@@ -16,7 +16,7 @@ pub struct Explanation {
     pub summary: String,
     /// What was chosen among several ways.
     pub choices: Vec<Choice>,
-    /// Whether nothing came of it, as its conditions are never true on this kernel.
+    /// Whether it compiled to nothing, as its conditions are never true on this kernel.
     pub idle: bool,
     /// Programs in the kernel; none for a poll.
     pub programs: Vec<Program>,

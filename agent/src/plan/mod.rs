@@ -229,7 +229,7 @@ impl Draft {
     fn placed(&self, said: &[kstrobe_ebpf::Diagnostic]) -> Vec<Diagnostic> {
         let place = |d| (d, report::place(d, &self.places));
         let mut placed: Vec<(&kstrobe_ebpf::Diagnostic, Diagnostic)> = said.iter().map(place).collect();
-        // The compiler's order is that of its input; people read from the top of the file.
+        // The compiler's order is that of its input; readers start at the top of the file.
         placed.sort_by_key(|(_, d)| d.at.as_ref().map_or(usize::MAX, |at| at.start));
         // What the kernel lacks for one hook it lacks for all others of this kind.
         let mut hints = HashSet::new();

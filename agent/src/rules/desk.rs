@@ -46,7 +46,7 @@ pub enum Outcome {
     UnknownNode,
     /// The alert is about another node, whose agent cannot be reached.
     Unreachable,
-    /// The alert is about another node, whose agent hears of it.
+    /// The alert is about another node, whose agent gets it.
     HandedOn,
 }
 
@@ -251,7 +251,7 @@ impl Desk {
         notification.alerts.iter().map(|alert| self.one(&mut state, alert, client)).collect()
     }
 
-    /// Counts an alert that is about another node; a reason is why its agent does not hear of it.
+    /// Counts an alert that is about another node; a reason is why its agent does not get it.
     pub fn elsewhere(&self, alert: &Alert, outcome: &Outcome, reason: &str) {
         let mut state = self.state();
         let (_, name) = state.rule_of(alert);

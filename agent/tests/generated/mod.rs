@@ -1,5 +1,5 @@
-//! Probes out of numbers, over the real types of the kernel that runs: every hook's arguments are followed through members, unions,
-//! bitfields, arrays, casts and texts, and what is found becomes values, labels, conditions, keys and states.
+//! Probes made from random numbers, over the real types of the running kernel: every hook's arguments are followed
+//! through members, unions, bitfields, arrays, casts and texts, and become values, labels, conditions, keys and states.
 //!
 //! Fewer and smaller numbers give simpler probes, so that proptest finds the small one behind a failure.
 

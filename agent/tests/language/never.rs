@@ -1,4 +1,4 @@
-//! Conditions that the recorded kernel never meets, wherever one may stand: the probe compiles to nothing, and is told so.
+//! Conditions that the recorded kernel never meets, wherever one may stand: the probe compiles to nothing, with a warning.
 
 use super::fixture::{file, target};
 use kstrobe::plan::{self, Draft};

@@ -174,7 +174,7 @@ impl Agent {
         self.has_stopped();
     }
 
-    /// It was asked to stop, and does so with success.
+    /// It got SIGTERM or SIGINT, and ends with status 0.
     pub fn has_stopped(mut self) {
         let status = self.wait();
         assert!(status.success(), "the agent ended with {status}:\n{}", self.log());

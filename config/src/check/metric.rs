@@ -68,7 +68,7 @@ impl Unit {
     }
 }
 
-/// All metrics of a probe; with what is right of those that are wrong.
+/// All metrics of a probe, with the correct parts of those with mistakes.
 pub(super) fn metrics(node: &Node, report: &mut Report) -> Vec<Metric> {
     let Some(entries) = fields::mapping(node, "`metrics`", report) else { return Vec::new() };
     if entries.is_empty() {

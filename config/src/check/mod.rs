@@ -120,8 +120,8 @@ fn first_is(first: &Spanned<String>) -> String {
     format!("the first is in {}, line {}", first.at.file.name, first.at.line)
 }
 
-/// One document, and whether nothing is wrong with it; as much of it as is right, so that the compiler can say at once what else
-/// is wrong. `None` where not even that can be said.
+/// One document, and whether it has no mistakes; its correct parts, so that the compiler can report further mistakes in
+/// the same run. `None` without a usable part.
 pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Report) -> Option<(Probe, bool)> {
     let before = report.errors();
     if let Kind::Sequence(_) = &node.kind {

@@ -18,7 +18,7 @@ pub struct Kubernetes {
     pub kubeconfig: Option<String>,
 }
 
-/// Who is asked for the pods of this node.
+/// Where the agent gets the pods of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodSource {
     /// The API server where there is a service account or a kubeconfig; else nobody.

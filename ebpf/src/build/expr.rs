@@ -57,7 +57,7 @@ impl<'a> Exprs<'a> {
         v
     }
 
-    /// What is written next is of this expression: the verifier blames its line. What the compiler itself adds has no place.
+    /// Instructions from here on belong to this expression, whose line the verifier names. The compiler's own have none.
     pub(super) fn mark(&mut self, e: &Expr) {
         if e.place != Place::default()
             && let Some(place) = self.lines.get(&e.place.text)
@@ -230,7 +230,7 @@ impl<'a> Exprs<'a> {
         out
     }
 
-    /// Whether the verifier finds at this place what is to be read, and not a pointer instead of a number, or a part of something.
+    /// Whether the verifier sees the member at this offset, and not a pointer instead of a number, or part of another member.
     pub(super) fn loadable(&self, base: &Expr, offset: i32, size: Size, pointer: bool) -> bool {
         let (Ty::Ptr { to, .. }, Some(btf)) = (base.ty, self.kernel.btf) else { return false };
         match btf.access(to, offset, size.bytes()) {

@@ -1,7 +1,7 @@
 //! Which bytes a member, an element or a cast means.
 //!
-//! A pointer is [`Trust::Btf`] only while the verifier is known to give it the same BTF type: [`Btf::access`] says what it makes of a
-//! load, and it (rightly) believes no cast.
+//! A pointer is [`Trust::Btf`] only while the verifier is known to give it the same BTF type: [`Btf::access`] says how it types a
+//! load, and it ignores casts.
 
 use super::expr::{Env, Value};
 use super::members::{Found, bitfield_read, field_macro, find, member_candidates};

@@ -58,7 +58,7 @@ pub(super) fn is_conversion(name: &str) -> bool {
     conversion(name).is_some()
 }
 
-/// The conversion that people mean who name a type of C.
+/// The conversion that is meant by the name of a type of C.
 fn of_c(name: &str) -> Option<&'static str> {
     CONVERSIONS.iter().map(|c| c.0).find(|ours| *ours == name).or_else(|| {
         let (_, ours) = C_NUMBERS.iter().find(|(c, _)| *c == name)?;
@@ -120,14 +120,14 @@ impl Env<'_> {
         Err(self.fail_hint(name.span, format!("unknown function `{}`", name.name), &hint))
     }
 
-    /// Reports what is wrong with arguments of a call that is itself wrong, so that it need not be mended first.
+    /// Reports mistakes in arguments of a call that is itself a mistake, so that one run shows both.
     fn look_at(&mut self, args: &[ast::Expr]) {
         // Types and names of members are no values.
         if args.iter().any(|arg| matches!(arg.kind, ExprKind::TypeName(..) | ExprKind::Arm(..))) {
             return;
         }
         for arg in args {
-            // What is wrong is in the report, what is right is of no use.
+            // Mistakes are in the report; the typed argument is not used.
             let _ = self.value(arg);
         }
     }
@@ -392,7 +392,7 @@ impl Env<'_> {
         let mut quiet = Env { report: &mut unheard, ..*self };
         let found = quiet.value(arg).is_ok();
         if !found && unheard.is_empty() {
-            // Behind a hook that this kernel does not have: not known, which is no answer.
+            // Behind a hook that this kernel does not have: the answer is unknown.
             return Err(Reported);
         }
         Ok(Value::Typed(constant_bool(found, self.place(span))))

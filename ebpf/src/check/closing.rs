@@ -1,7 +1,7 @@
 //! The local port of a TCP socket that is closed: the kernel has taken it away when the tracepoint of the last state comes.
 //!
-//! `tcp_set_state` puts the port back (`inet_put_port` sets `skc_num` to 0) before it tells of TCP_CLOSE, unless the program had bound
-//! the socket. `inet_sport` stays.
+//! `tcp_set_state` frees the port (`inet_put_port` sets `skc_num` to 0) before the tracepoint of TCP_CLOSE, unless the
+//! program had bound the socket. `inet_sport` stays.
 
 use super::Input;
 use super::report::Report;

@@ -1,4 +1,4 @@
-//! `#define`s of the kernel's source that people know by name. Its types have none of them; these have one number on every
+//! Well-known `#define`s of the kernel's source. Its types have none of them; these have one number on every
 //! architecture and in every version, so that a hint can say it.
 
 /// The number that a name stands for.

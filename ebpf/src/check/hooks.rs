@@ -25,7 +25,7 @@ pub(super) struct Point<'a> {
 }
 
 impl Point<'_> {
-    /// Stands for a hook that was refused, so that what is wrong behind it is said as well. It is never attached.
+    /// Stands for a refused hook, so that mistakes in its expressions are reported as well. It is never attached.
     fn unknown(hook: &Hook) -> Self {
         let (attach, place) = (Attach::RawTp { event: String::new() }, whole(&hook.text));
         Point { attach, place, select: Select::All, numbers: None, args: Args::Unknown }
@@ -48,7 +48,7 @@ impl Point<'_> {
 }
 
 /// Resolves a list of hooks; system call hooks of one edge become one point, and one that is refused a point of which nothing is
-/// known. The second result tells whether all were resolved.
+/// known. The second result says whether all were resolved.
 pub(super) fn resolve<'a>(
     written: &'a [Hook],
     target: &'a Target,

@@ -93,7 +93,7 @@ fn family(name: &str) -> Option<&str> {
     name.strip_suffix("_entry").or_else(|| name.strip_suffix("_exit"))
 }
 
-/// Warns of the first end of a span by thread that is another thread's business.
+/// Warns of the first end of a span by thread that runs in another thread or in an interrupt.
 pub(super) fn check(starts: &[Hook], ends: &[Hook], report: &mut Report) {
     // Both ends of one handler, or of one function, run on top of the same task.
     let of = |hooks: &[Hook]| -> Vec<Option<String>> {

@@ -18,7 +18,7 @@
 //! | `cgroup` | whose event is it? |
 //! | `never` | which conditions can this kernel never meet? |
 //! | `metric`, `label`, `stacks` | is this a value, or a label, that can be stored and shown? |
-//! | `traps`, `closing`, `interrupts`, `defines` | does it mean what was meant? |
+//! | `traps`, `closing`, `interrupts`, `defines` | is it a likely mistake, though it compiles? |
 
 mod access;
 mod call;

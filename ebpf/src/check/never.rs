@@ -1,4 +1,4 @@
-//! Conditions that a constant decides against: what stands behind one compiles to nothing, and a warning says so.
+//! Conditions that are constant false: the metric, event or hook behind one compiles to nothing, with a warning.
 //!
 //! `has_type(struct x) && ..` is how a probe says that it is for some kernels only. On the others it is no mistake, so that what the
 //! condition guards is not even checked: it may name what this kernel lacks.
@@ -7,12 +7,12 @@ use super::report::Report;
 use crate::diag::{Diagnostic, Place};
 use crate::typed::{Expr, Kind, Measure, Shape};
 
-/// Where a condition stands that is false whatever happens.
+/// Place of a condition that is constant false.
 pub(super) fn place(condition: &Option<Expr>) -> Option<Place> {
     condition.as_ref().filter(|condition| condition.kind == Kind::Const(0)).map(|condition| condition.place)
 }
 
-/// Conditions that never hold, each with what does not happen for its sake.
+/// Conditions that never hold, each with its effects.
 #[derive(Default)]
 pub(super) struct Never(Vec<(Place, Vec<String>)>);
 
@@ -43,7 +43,7 @@ impl Never {
     }
 }
 
-/// Whether no metric and no single event comes of it.
+/// Whether it has no metric and sends no single event.
 fn measures_nothing(shape: &Shape) -> bool {
     match shape {
         Shape::At(sites) => sites.iter().all(|site| site.slow.is_none() && site.measures.iter().all(Option::is_none)),

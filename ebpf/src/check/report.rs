@@ -33,7 +33,7 @@ impl Report {
         self.mistakes.is_empty()
     }
 
-    /// Notes what compiles, but hardly as it was meant.
+    /// Adds a warning: an expression that compiles but is probably a mistake.
     pub(super) fn warn(&mut self, diagnostic: Diagnostic) {
         if !self.warnings.contains(&diagnostic) {
             self.warnings.push(diagnostic);

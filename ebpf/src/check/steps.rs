@@ -94,7 +94,7 @@ fn outside_of_locks(points: &[Point], report: &mut Report) -> Checked<()> {
     Err(report.add(Diagnostic::user(point.place, message).hint("use it with `at:` or in a `span:`")))
 }
 
-/// The declared fields. The second result tells whether all are right.
+/// The declared fields. The second result says whether all are right.
 fn fields(steps: &Steps, report: &mut Report) -> (Vec<Saved>, Checked<()>) {
     let mut all: Vec<Saved> = Vec::new();
     let mut outcome = Ok(());

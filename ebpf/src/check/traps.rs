@@ -1,4 +1,4 @@
-//! Expressions that compile and hardly mean what was meant: numbers in another byte order, times without a unit, errors with the
+//! Expressions that compile but are probably mistakes: numbers in another byte order, times without a unit, errors with the
 //! wrong sign, addresses where a name is wanted.
 
 use super::expr::{Env, Value};
@@ -62,7 +62,7 @@ fn unconverted(ast: &ast::Expr) -> &ast::Expr {
 }
 
 impl Env<'_> {
-    /// Bits of a number that lies in network order, as far as the kernel's types tell.
+    /// Bits of a number that lies in network order, as far as the kernel's types show it.
     pub(super) fn network_bits(&self, ast: &ast::Expr) -> Option<u8> {
         let ast = unconverted(ast);
         let btf = self.target.btf.as_ref().filter(|_| is_path(ast))?;

@@ -135,7 +135,7 @@ pub struct Damage {
     pub no_exit: u64,
     /// Calls that were still running at the end.
     pub open: u64,
-    /// Lines of a damaged text whose task is a guess, as only their indentation tells it: any call may be another task's.
+    /// Lines of a damaged text whose task is a guess, as only their indentation shows it: any call may be another task's.
     pub guessed: u64,
 }
 

@@ -4,7 +4,7 @@ use super::text::{percent, permille, time};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
-/// On which side of a figure the truth may lie.
+/// On which side of a figure the exact value may lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
     /// It may be less: the figure is an upper bound.

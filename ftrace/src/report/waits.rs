@@ -21,7 +21,7 @@ pub struct Waits {
     pub count: u64,
     /// Calls whose end was not recorded: their times are lower bounds.
     pub open: u64,
-    /// Calls without a name that may be more of those asked for.
+    /// Calls without a name that may be among the selected ones.
     pub nameless: u64,
     /// From entry to exit.
     pub total_ns: u64,

@@ -68,7 +68,7 @@ pub(crate) async fn forward(state: &State, target: &Target, request: Request<Inc
     }
 }
 
-/// The request as the pod sees it. The API server has used up the header `Authorization` when it found out who asks, and leaves `Host`
+/// The request as the pod sees it. The API server has used up the header `Authorization` for authentication, and leaves `Host`
 /// as the client wrote it: its own name, not the pod's (apimachinery's `UpgradeAwareHandler` without `UseLocationHost`).
 fn towards(target: &Target, request: Request<Incoming>) -> io::Result<Request<Incoming>> {
     let (mut head, body) = request.into_parts();

@@ -296,7 +296,8 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
     }
 }
 
-/// The start of a capture that nothing is known of here, or that waits; nothing when this node is not meant, and why it is refused.
+/// The start of a capture that is new here, or that waits. `None` when the object does not select this node; an error is the
+/// reason of a refusal.
 fn start(capture: &Capture, me: &Me<'_>, waits: bool, now: i64) -> Result<Option<Step>, String> {
     // When the specification cannot be read, no node knows whether it is meant: one entry would do, but all say so.
     let spec = capture.spec.as_ref().map_err(Clone::clone)?;

@@ -1,4 +1,4 @@
-//! Images of one layer, as `ctr images import` takes them: no registry is asked.
+//! Images of one layer, as `ctr images import` takes them, without a registry.
 
 use crate::apt::finished;
 use anyhow::{Context, Result};

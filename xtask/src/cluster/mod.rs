@@ -1,5 +1,5 @@
 //! `cargo xtask cluster`: the agent in a real Kubernetes on this machine: etcd, control plane, containerd and kubelet of one node,
-//! in a network and a mount namespace of their own. A table says by test what passed, and what this version cannot judge.
+//! in a network and a mount namespace of their own. A table has the result of each test, or why it cannot run here.
 
 mod certificates;
 mod checks;

@@ -32,7 +32,7 @@ const FOLDERS: [&str; 6] =
     ["/var/log/pods", "/var/log/containers", "/var/lib/kubelet", "/var/lib/cni", "/run/containerd", "/run/netns"];
 /// kubelets before this version have other runtimes than CRI's, and other networks than CNI's.
 const CRI_ALONE: (u32, u32) = (1, 24);
-/// From this version on a kubelet does not start with control groups of version 1 unless that is asked for.
+/// From this version on a kubelet does not start with control groups of version 1 unless its configuration allows it.
 const REFUSES_V1: (u32, u32) = (1, 31);
 
 /// A running node.

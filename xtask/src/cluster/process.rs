@@ -75,7 +75,7 @@ pub fn end_of(log: &Path) -> String {
     lines[lines.len().saturating_sub(SHOWN)..].join("\n")
 }
 
-/// Asks again and again until there is an answer. The error says what was waited for, and why the last time failed.
+/// Repeats a check until it succeeds. The error names the awaited state and the last failure.
 pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
     let begin = Instant::now();
     loop {

@@ -17,7 +17,7 @@ const SOURCE_RELEASE: &str = "bookworm";
 const SOURCE_VERSION: (u32, u32, u32) = (1, 20, 2);
 /// Its compiler: later ones refuse this source.
 const SOURCE_COMPILER: &str = "golang-1.19";
-/// A library whose version in the source package reads maps as compilers before 1.18 have them: the API server would die of the
+/// A library whose version in the source package reads maps as compilers before 1.18 have them: the API server would crash at the
 /// first custom resource. The package has a later version.
 const RENEWED: (&str, &str) = ("golang-github-modern-go-reflect2-dev", "github.com/modern-go/reflect2");
 

@@ -1,9 +1,9 @@
-//! What came of each test.
+//! Results of the tests.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What came of one.
+/// Result of a test.
 pub enum Outcome {
     /// With what was seen.
     Passed(String),

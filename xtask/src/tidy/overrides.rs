@@ -1,4 +1,4 @@
-//! What the demonstration, the benchmarks and the tests set otherwise than an agent that is installed and left alone. Each setting stands
+//! Settings of the demonstration, the benchmarks and the tests that differ from those of an installed agent. Each setting stands
 //! here with its reason: one that is not here, and one that is no longer there, is an error. `agent/tests/root_load.rs` runs the shipped
 //! configuration as it is.
 
@@ -6,7 +6,7 @@ use super::{Finding, Level};
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Where agents are started that no user has.
+/// Folders whose agents are for development only.
 const PLACES: &[&str] = &["agent/tests/", "xtask/src/"];
 /// Not of agents: this room.
 const NOT_HERE: &str = "xtask/src/tidy/";

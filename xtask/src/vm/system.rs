@@ -78,7 +78,7 @@ fn unpack(arch: Arch, cache: &Path, tree: &Path) -> Result<()> {
     apt.unpack(&apt.closure(PACKAGES)?, tree)
 }
 
-/// What `readelf` says a file needs, with what that needs. Programs of another architecture cannot be asked.
+/// Libraries that a file needs, and theirs, by `readelf`: programs of another architecture do not run under `ldd`.
 fn needed(tree: &Path, file: &Path, found: &mut Vec<(PathBuf, String)>, seen: &mut BTreeSet<String>) -> Result<()> {
     let headers = finished(Command::new("readelf").args(["--wide", "--dynamic", "--program-headers"]).arg(file))?;
     let bracketed = |line: &str, before: &str| -> Option<String> {

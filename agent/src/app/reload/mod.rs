@@ -60,9 +60,9 @@ pub(super) struct Fixed {
     pub started: Started,
 }
 
-/// What of the configuration only a start takes up.
+/// The part of the configuration that takes a restart.
 pub(super) struct Started {
-    /// Addresses, as they were asked for.
+    /// Addresses, as the configuration or the command line has them.
     listen: Vec<String>,
     log_json: bool,
     kubernetes: Kubernetes,
@@ -76,7 +76,7 @@ impl Started {
         Started { listen: listen.to_vec(), log_json, kubernetes, workloads }
     }
 
-    /// What has changed since, and takes a restart.
+    /// Keys that have changed since, and take a restart.
     fn notes(&self, now: &Started) -> Vec<String> {
         let still = format!(": the agent still listens on {}", self.listen.join(", "));
         let changed = [

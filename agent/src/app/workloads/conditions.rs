@@ -7,20 +7,20 @@ use crate::app::{Probe, lock};
 use crate::kernel::groups::Groups;
 use crate::metrics::owners::field;
 
-/// What conditions mean now.
+/// Decides conditions by the current names of cgroups.
 pub(crate) struct Conditions<'a> {
     table: &'a Table,
-    /// How programs see new cgroups; `None` where the kernel does not tell of them.
+    /// Offsets for programs that see new cgroups; `None` where such programs cannot run.
     pub groups: Option<&'a Groups>,
 }
 
 impl Conditions<'_> {
-    /// Which cgroups a condition means.
+    /// The cgroups that meet a condition, and those that are undecided.
     pub fn decide(&self, selector: &Selector) -> Decided {
         self.table.decide(&as_asked(selector))
     }
 
-    /// Whether this cgroup was heard of.
+    /// Whether the table has this cgroup.
     pub fn knows(&self, id: u64) -> bool {
         self.table.knows(id)
     }

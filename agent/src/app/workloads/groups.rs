@@ -30,9 +30,9 @@ pub(super) struct Groups {
     walked: Option<Instant>,
     took: Duration,
     failed: u64,
-    /// How programs see them; `None` where they do not.
+    /// Offsets for programs that see them; `None` where such programs cannot run.
     programs: Option<groups::Groups>,
-    /// Changes that the kernel had no room to tell of.
+    /// Changes that found no room in the ring buffer.
     lost: u64,
     /// Set when nobody wants to hear of changes any more.
     over: Arc<AtomicBool>,
@@ -74,12 +74,12 @@ impl Groups {
         Ok(Groups { walker, walked: None, took: Duration::ZERO, failed: 0, programs, lost: 0, over })
     }
 
-    /// How programs see cgroups.
+    /// Offsets for programs that see cgroups.
     pub fn programs(&self) -> Option<&groups::Groups> {
         self.programs.as_ref()
     }
 
-    /// Counts changes that were not told. Says whether they are the first.
+    /// Counts changes that found no room. Returns whether they are the first.
     pub fn lose(&mut self, lost: u64) -> bool {
         let first = self.lost == 0 && lost > 0;
         self.lost += lost;
@@ -128,7 +128,7 @@ fn tell(walk: &Walk, table: &mut Table, now: Instant) {
     walk.came.iter().for_each(|group| table.cgroup_seen(group.id, &group.path, now));
 }
 
-/// Tells the table what programs saw. Says whether some group has to be looked for.
+/// Puts the changes that programs saw into the table. Returns whether some group came without a path.
 pub(super) fn hear(changes: &[Change], table: &mut Table, now: Instant) -> bool {
     let mut unnamed = false;
     for change in changes {
@@ -141,7 +141,7 @@ pub(super) fn hear(changes: &[Change], table: &mut Table, now: Instant) -> bool 
     unnamed
 }
 
-/// What sees groups of this hierarchy come and go.
+/// The programs that see groups of this hierarchy come and go, and the feed of their records.
 fn fed(hierarchy: &Hierarchy, controller: Option<&str>) -> Result<(groups::Groups, Feed), String> {
     /// Inode number of the root of a hierarchy.
     const ROOT: u64 = 1;
@@ -157,7 +157,7 @@ fn fed(hierarchy: &Hierarchy, controller: Option<&str>) -> Result<(groups::Group
     Ok((programs, feed))
 }
 
-/// A thread that hands on what programs saw.
+/// A thread that passes the records of programs on to the table's thread.
 fn follow(mut feed: Feed, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
     let run = move || {
         let ready = feed.ready();
@@ -197,12 +197,12 @@ fn listen(alarm: Alarm, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
     std::thread::Builder::new().name("cgroup-changes".into()).spawn(wait).map(drop)
 }
 
-/// What all groups are called in labels.
+/// Labels of all groups.
 pub(super) fn owners(table: &Table, sandboxes: Sandboxes) -> HashMap<u64, Option<Arc<Workload>>> {
     table.groups().map(|group| (group.id, shown(&group, sandboxes))).collect()
 }
 
-/// What a group is called; one that is of a pod and of no container of it, as the configuration says.
+/// Labels of a group; of one in a pod and in no container, by `workloads.sandboxes`.
 fn shown(group: &Group<'_>, sandboxes: Sandboxes) -> Option<Arc<Workload>> {
     let workload = group.workload?;
     if workload.pod.is_none() || workload.container.is_some() {

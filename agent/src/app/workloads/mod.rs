@@ -28,7 +28,7 @@ use pods::{Teller, Telling};
 
 /// Looks in between, when something was asked for or told, come at most so often.
 const SOON: Duration = Duration::from_millis(50);
-/// The same for cgroups that programs see: conditions do not mean them until it was looked.
+/// The same for cgroups that programs see: they are undecided for conditions until then.
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// After a fault of our own: not at once, it may last.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(crate) enum News {
     Probes,
     /// Cgroups came or went.
     Groups,
-    /// These did, by what programs saw; and so many more that there was no room to tell of.
+    /// Groups that came or went, as programs saw it, and the number of changes that found no room.
     Changes(Vec<Change>, u64),
     /// There is a pod, or it changed.
     Pod(Box<Pod>),
@@ -85,7 +85,7 @@ pub(super) fn asks() -> (Asks, Receiver<News>) {
     (Asks(asks), news)
 }
 
-/// Starts the thread that follows, which lives as long as the agent. Pods are asked for by tasks of the runtime.
+/// Starts the thread of the table, which lives as long as the agent. Tasks of the runtime fetch the pods.
 pub(super) fn start(
     app: &Arc<App>,
     news: Receiver<News>,
@@ -130,7 +130,7 @@ struct Follower {
     changed: bool,
     /// Ids that meant another cgroup before, as it was last told.
     reused: u64,
-    /// How what no container of a pod does is shown.
+    /// Labels of cgroups in a pod and in no container.
     sandboxes: Sandboxes,
     /// Why cgroups cannot be looked at, as it was last said.
     failure: Option<String>,
@@ -159,7 +159,7 @@ impl Follower {
                 Ok(first) => {
                     let burst = if matches!(first, News::Changes(..)) { AT_ONCE } else { SOON };
                     self.hear(first);
-                    // What comes in a burst is one turn; what comes alone does not wait.
+                    // A burst of changes is one turn; a single change does not wait.
                     std::thread::sleep(burst.saturating_sub(self.turned.elapsed()));
                 }
             }
@@ -212,7 +212,7 @@ impl Follower {
         }
         let now = Instant::now();
         self.table.tick(now);
-        // First what programs wait for.
+        // First the maps of conditions, as programs read them.
         let unselected = conditions::keep(&self.table, self.groups.as_ref().and_then(Groups::programs), &probes);
         self.app
             .owners

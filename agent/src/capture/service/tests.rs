@@ -129,7 +129,7 @@ fn ends_are_told_and_waited_for() {
     for (name, request, state, there) in cases {
         let (tell, told) = std::sync::mpsc::channel();
         let hear = move |capture: &Capture, folder: &Path, (began, ended): (SystemTime, SystemTime)| {
-            // Slow to hear: the end of the service waits for it.
+            // It stops late: the end of the service waits for it.
             std::thread::sleep(Duration::from_millis(300));
             let there = folder.join(Form::Dat.file()).is_file();
             tell.send((capture.id.clone(), capture.state, there, began <= ended)).unwrap();

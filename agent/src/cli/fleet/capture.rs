@@ -120,7 +120,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     Ok(ExitCode::from(outcome.exit_code))
 }
 
-/// Says whose work is recorded.
+/// Prints which tasks are recorded.
 fn say_whose(args: &Args, targets: &[Target]) {
     let nodes = targets.len();
     match &args.reach.selector {

@@ -68,7 +68,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// What stands in a path: names of the cluster are, and nothing else gets through.
+/// A name of the cluster as part of a file's name: any other character than theirs becomes `_`.
 fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }
@@ -84,7 +84,7 @@ async fn fetch(door: &Door, target: &Target, id: &str, form: Form, to: &Path) ->
     };
     let late = |_| format!("no whole file within {} s", LIMIT.as_secs());
     let fetched = tokio::time::timeout(LIMIT, fetching).await.map_err(late).and_then(|fetched| fetched);
-    // A part of a file is none.
+    // An incomplete file is removed.
     let stored =
         fetched.and_then(|()| std::fs::rename(&part, to).map_err(|error| format!("{}: {error}", to.display())));
     if stored.is_err() {

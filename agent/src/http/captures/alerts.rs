@@ -31,7 +31,7 @@ pub(super) async fn alertmanager(
         Ok(read) => read,
         Err((status, message)) => return (status, message + "\n").into_response(),
     };
-    // An alert that is over starts nothing anywhere.
+    // A resolved alert starts no capture on any node.
     let neighbours = shared.endpoints.neighbours.as_ref();
     let others = |at: &usize| {
         let alert = &notification.alerts[*at];
@@ -84,7 +84,7 @@ async fn sort(
     (here, there)
 }
 
-/// Has the agents of other nodes hear of their alerts, all at once.
+/// Creates the objects for alerts about other nodes, all at once.
 async fn hand_on(
     neighbours: &Arc<Neighbours>,
     desk: &Desk,

@@ -125,7 +125,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Sets what changes records and is not asked for to the kernel's default, whatever the top-level buffer has.
+    /// Sets options that change records, and that were not requested, to the kernel's default.
     fn set_default_options(&self) -> io::Result<()> {
         for (option, default) in OPTIONS {
             if self.has(&format!("options/{option}")) {

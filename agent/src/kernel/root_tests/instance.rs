@@ -92,7 +92,7 @@ impl Drop for TopOptions {
     }
 }
 
-/// Somebody who looks at stacks in the top-level buffer.
+/// Another user of the top-level buffer, who records stacks there.
 const ODD_OPTIONS: [(&str, &str); 7] = [
     ("stacktrace", "1"),
     ("userstacktrace", "1"),

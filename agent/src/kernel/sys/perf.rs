@@ -151,7 +151,7 @@ pub fn enabled_for(event: &OwnedFd) -> io::Result<Duration> {
     }
 }
 
-/// A disabled event of a kind ([`HARDWARE`] or [`SOFTWARE`] and its number): opening one tells whether there is a counter.
+/// A disabled event of a kind ([`HARDWARE`] or [`SOFTWARE`] and its number): opening one shows whether there is a counter.
 pub fn counter((kind, config): (u32, u64), period: u64, cpu: u32) -> io::Result<OwnedFd> {
     open(kind, config, period, cpu)
 }

@@ -1,4 +1,4 @@
-//! What the kernel's verifier makes of a load through a pointer whose BTF type it knows.
+//! The type that the kernel's verifier gives to a load through a pointer whose BTF type it knows.
 //!
 //! It has an offset and a size, and no names: of members that overlap it takes the first, so that a member behind a union may be for it
 //! a pointer, or part of one (`btf_struct_walk` in `kernel/bpf/btf.c`). Where kernels differ, this is the strictest of them.

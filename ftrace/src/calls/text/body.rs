@@ -39,7 +39,7 @@ pub enum Shape {
     Cut,
 }
 
-/// Which notes of people may follow what the tracer wrote.
+/// Which notes of readers may follow the tracer's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notes {
     /// Any: the columns say that the line is the tracer's.
@@ -234,7 +234,7 @@ mod tests {
         );
         assert_eq!(parse("/* sched_swi", Notes::Signs), Some(Body::Comment { text: "sched_swi", cut: true }));
     }
-    /// People write behind the tracer's lines what they want others to see.
+    /// Texts in bug reports have notes behind the tracer's lines.
     #[test]
     fn notes_change_nothing() {
         let words = ["<== here", "// 6 ms", "# slow", "-- 99 % of it", "(why?)", "!!!", "\u{2190} this", "* look"];

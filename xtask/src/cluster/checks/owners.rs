@@ -1,4 +1,4 @@
-//! Whose an event is: pods of all kinds of owners, and what the agent calls them.
+//! Owners of events: pods of all kinds of controllers, and the labels that the agent gives them.
 
 use crate::cluster::client::{page, samples};
 use crate::cluster::node::static_pods;

@@ -1,4 +1,4 @@
-//! What the agent may ask the API server, and how people reach the agent.
+//! The agent's rights at the API server, and users' ways to the agent.
 
 use super::agent::TOKEN;
 use super::owners::{SHOP, WEB};
@@ -13,7 +13,7 @@ use std::process::Command;
 
 /// The agent's own account, as RBAC names it.
 const AGENT: &str = "system:serviceaccount:kstrobe:kstrobe";
-/// An account that has the chart's role for people, and no other.
+/// An account that has the chart's role for users, and no other.
 const PERSON: &str = "system:serviceaccount:kstrobe:person";
 
 /// What the agent's account may do, and what it may not; and nothing was refused to the agent.
@@ -57,7 +57,7 @@ fn can(cluster: &Cluster, user: &str, namespace: &str, question: &str) -> Result
     Ok(success)
 }
 
-/// The chart's role for people: the agent's pages and its API of captures, and nothing of other namespaces.
+/// The chart's role for users: the agent's pages and its API of captures, and nothing of other namespaces.
 pub fn proxy(cluster: &mut Cluster) -> Result<String> {
     let bound = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",

@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::mpsc::{Sender, channel};
 
-/// A server whose scrapes after the first wait for a word, and how to say it.
+/// A server whose scrapes after the first wait for a message, and the sender of such messages.
 fn stuck() -> (Server, Sender<()>) {
     let (go_on, wait) = channel::<()>();
     let wait = std::sync::Mutex::new(wait);
@@ -49,7 +49,7 @@ fn another_format_is_no_answer() {
         let asking = scope.spawn(|| server.get("/metrics", &format!("{SHORT}{open}")));
         // It has begun, and is past its own limit, when a scraper of the first format has its answer.
         while server.get("/metrics", SHORT).1 != b"Text004 0\ntrue\n" {}
-        // One word for each scrape that may have begun.
+        // One message for each scrape that may have begun.
         go_on.send(()).unwrap();
         go_on.send(()).unwrap();
         assert!(asking.join().unwrap().1.starts_with(b"OpenMetrics100 "));

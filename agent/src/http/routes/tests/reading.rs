@@ -1,4 +1,4 @@
-//! Who may read events, stacks and the list of probes.
+//! Which requests may read events, stacks and the list of probes.
 
 use super::*;
 use crate::http::{Access, Denied};

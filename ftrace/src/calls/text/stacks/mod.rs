@@ -49,7 +49,7 @@ struct Builder {
     switched: bool,
     /// Calls of tasks that nothing names and that wait, the last to wait at the end; only so many.
     waiting: Vec<Vec<Frame>>,
-    /// Lines whose task only their indentation tells: right in a whole text, a guess in a damaged one.
+    /// Lines whose task only their indentation shows: right in a whole text, a guess in a damaged one.
     by_fit: u64,
 }
 
@@ -285,7 +285,7 @@ impl Builder {
         let run = self.deeper(stack, depth, None, None);
         let inside_ns = run.iter().filter_map(|call| self.calls[*call].duration_ns).fold(0, u64::saturating_add);
         let long_enough = duration_ns.is_none_or(|ns| ns.saturating_add(ROUNDING_NS) >= inside_ns);
-        // Of one whose entry is missing, those beside it tell.
+        // The task of a call without an entry follows from the lines beside it.
         let may_begin = |call: &CallId| self.calls[*call].function.is_none() || self.begins_interrupt(*call);
         let interrupt = run.iter().all(may_begin) && run.iter().any(|call| self.begins_interrupt(*call));
         if !long_enough || !interrupt {
