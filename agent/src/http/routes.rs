@@ -149,7 +149,8 @@ pub(super) struct Shared {
     scrapes: Option<Arc<Semaphore>>,
     /// Held by the one scrape that may run.
     turn: Arc<Mutex<()>>,
-    last: std::sync::Mutex<Option<Exposition>>,
+    /// The last of each format: two scrapers that ask for different ones do not displace each other's.
+    last: std::sync::Mutex<Vec<Exposition>>,
 }
 
 /// The last complete answer: for the scrapes that were waiting while it was made, and for those that come too late to wait for the
@@ -276,8 +277,7 @@ async fn answer(
     if let Ok(body) = tokio::time::timeout(patience, scraping.as_mut()).await {
         return body.map(fresh);
     }
-    let last = shared.last().filter(|made| made.format == format);
-    if let Some(made) = last {
+    if let Some(made) = shared.last(format) {
         let old = tokio::task::spawn_blocking(move || {
             let whole = if made.gzip { unpack(&made.body) } else { made.body.into() };
             (shared.endpoints.late)(format, whole, made.started.elapsed()).into()
@@ -311,9 +311,9 @@ async fn scrape(
 ) -> Result<Bytes, tokio::task::JoinError> {
     // The lock goes into the blocking task: a client that hangs up must not let a second scrape begin beside it.
     let turn = shared.turn.clone().lock_owned().await;
-    if let Some(made) = shared.last()
+    if let Some(made) = shared.last(format)
         && made.started >= arrived
-        && (made.format, made.gzip) == (format, gzip)
+        && made.gzip == gzip
     {
         return Ok(made.body);
     }
@@ -329,12 +329,15 @@ async fn scrape(
 }
 
 impl Shared {
-    fn last(&self) -> Option<Exposition> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn last(&self, format: Format) -> Option<Exposition> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.iter().find(|made| made.format == format).cloned()
     }
 
     fn keep(&self, made: Exposition) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.retain(|other| other.format != made.format);
+        last.push(made);
     }
 }
 

@@ -57,6 +57,15 @@ fn another_format_is_no_answer() {
 }
 
 #[test]
+fn scrapers_of_two_formats_do_not_displace_each_others_answers() {
+    let (server, go_on) = stuck();
+    assert!(server.text("/metrics").0.starts_with("http/1.1 200"));
+    go_on.send(()).unwrap();
+    assert!(server.get("/metrics", "Accept: application/openmetrics-text\r\n").1.starts_with(b"OpenMetrics100 1"));
+    assert_eq!(server.get("/metrics", SHORT).1, b"Text004 0\ntrue\n");
+}
+
+#[test]
 fn patience_is_a_part_of_the_scrapers_own_limit() {
     let of = |text: &str| patience(&[(TIMEOUT_HEADER.parse().unwrap(), text.parse().unwrap())].into_iter().collect());
     assert_eq!(of("10"), Duration::from_secs(8));
