@@ -93,7 +93,7 @@ impl Neighbours {
         let alert = custom::Alert {
             name: text(alert.name()),
             rule: alert.rule().map(text),
-            fingerprint: text(&alert.fingerprint),
+            fingerprint: text(&alert.identity()),
             starts_at: text(&alert.starts_at),
         };
         if !self.objects {

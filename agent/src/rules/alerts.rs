@@ -1,6 +1,8 @@
 //! What Alertmanager posts (webhook version 4), and alerts that were seen before.
 
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// Label or annotation that names a rule.
@@ -48,6 +50,21 @@ impl Alert {
         self.labels.get("alertname").map_or("", String::as_str)
     }
 
+    /// What tells it from other alerts: its fingerprint, or a hash of its labels where the sender gives none, which webhooks other
+    /// than Alertmanager's and Grafana's do not have to.
+    pub fn identity(&self) -> Cow<'_, str> {
+        if !self.fingerprint.is_empty() {
+            return Cow::Borrowed(&self.fingerprint);
+        }
+        let mut hash = Sha256::new();
+        for (name, value) in &self.labels {
+            // No label has a byte of zero in its name; the length keeps a value apart from the next name.
+            hash.update(format!("{name}\0{}\0{value}", value.len()));
+        }
+        let first = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>();
+        Cow::Owned(first)
+    }
+
     /// Whether it fires now.
     pub fn fires(&self) -> bool {
         self.status == "firing"
@@ -82,5 +99,25 @@ impl Seen {
 }
 
 fn key(alert: &Alert) -> (String, String) {
-    (alert.fingerprint.clone(), alert.starts_at.clone())
+    (alert.identity().into_owned(), alert.starts_at.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_without_fingerprints_are_known_by_their_labels() {
+        let alert = |labels: &[(&str, &str)]| Alert {
+            labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            ..Alert::default()
+        };
+        let (one, other) =
+            (alert(&[("alertname", "Slow"), ("node", "a")]), alert(&[("alertname", "Slow"), ("node", "b")]));
+        let mut seen = Seen::default();
+        seen.add(&one);
+        assert!(seen.has(&one.clone()) && !seen.has(&other));
+        assert_eq!(one.identity().len(), 16);
+        assert_eq!(Alert { fingerprint: "f00".into(), ..one }.identity(), "f00");
+    }
 }
