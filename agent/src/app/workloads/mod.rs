@@ -30,6 +30,8 @@ use pods::{Teller, Telling};
 const SOON: Duration = Duration::from_millis(50);
 /// The same for cgroups that programs see: they are undecided for conditions until then.
 const AT_ONCE: Duration = Duration::from_millis(10);
+/// A walk over all groups for those that programs could not name comes at most so often: it reads every folder.
+const SEARCH_EVERY: Duration = Duration::from_millis(500);
 /// After a fault of our own: not at once, it may last.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
@@ -105,6 +107,7 @@ pub(super) fn start(
         teller,
         telling: None,
         walked: None,
+        missed: false,
         changed: false,
         reused: 0,
         sandboxes: agent.workloads.sandboxes,
@@ -126,6 +129,8 @@ struct Follower {
     /// What tells of pods, for as long as it lives.
     telling: Option<Telling>,
     walked: Option<Instant>,
+    /// Programs saw a group since without its name, or lost one.
+    missed: bool,
     /// Cgroups came or went since.
     changed: bool,
     /// Ids that meant another cgroup before, as it was last told.
@@ -176,9 +181,7 @@ impl Follower {
             News::Groups => self.changed = true,
             News::Changes(changes, lost) => {
                 let unnamed = groups::hear(&changes, &mut self.table, now);
-                if unnamed || lost > 0 {
-                    self.walked = None;
-                }
+                self.missed |= unnamed || lost > 0;
                 if self.groups.as_mut().is_some_and(|groups| groups.lose(lost)) {
                     tracing::warn!(
                         lost,
@@ -206,7 +209,7 @@ impl Follower {
         if let Some(teller) = self.teller.take() {
             self.telling = Some(teller.start(self.app.workloads.clone()));
         }
-        let due = self.walked.is_none_or(|walked| walked.elapsed() >= self.pace.walk);
+        let due = self.until_walk().is_zero();
         if due || std::mem::take(&mut self.changed) {
             self.look(due);
         }
@@ -222,8 +225,13 @@ impl Follower {
             probes.iter().for_each(|probe| lock(probe).cgroups_were_reused());
         }
         *lock(&self.app.workloads_use) = Some(self.used(unselected));
-        let next = self.walked.map_or(self.pace.walk, |walked| self.pace.walk.saturating_sub(walked.elapsed()));
-        Some(next)
+        Some(self.until_walk())
+    }
+
+    /// How long the next walk over all groups can wait.
+    fn until_walk(&self) -> Duration {
+        let every = if self.missed { SEARCH_EVERY.min(self.pace.walk) } else { self.pace.walk };
+        self.walked.map_or(Duration::ZERO, |walked| every.saturating_sub(walked.elapsed()))
     }
 
     /// Looks at all cgroups, or at those that changed.
@@ -231,6 +239,7 @@ impl Follower {
         if all {
             // Also when it fails: not again at once.
             self.walked = Some(Instant::now());
+            self.missed = false;
         }
         let groups = match &mut self.groups {
             Some(groups) => Ok(groups),
