@@ -4,6 +4,7 @@
 //! lies at the top, and what is for others in `.kstrobe`.
 
 use crate::manifest::File;
+use crate::private;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::io::{self, Read, Seek, Write};
@@ -71,7 +72,7 @@ impl<W: Write> Archive<W> {
         let mut header = Header::new_gnu();
         header.set_entry_type(EntryType::Regular);
         header.set_size(bytes);
-        header.set_mode(0o644);
+        header.set_mode(private::MODE);
         header.set_mtime(self.unix_seconds);
         header
     }
@@ -115,6 +116,7 @@ mod tests {
         for entry in read.entries().unwrap() {
             let mut entry = entry.unwrap();
             let mut contents = Vec::new();
+            assert_eq!(entry.header().mode().unwrap(), private::MODE);
             entry.read_to_end(&mut contents).unwrap();
             found.push((entry.path().unwrap().display().to_string(), contents));
         }
