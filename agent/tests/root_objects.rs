@@ -5,13 +5,14 @@ mod support;
 
 use kstrobe_fake_api::FakeApi;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
-use support::agent::{Agent, Setup};
+use support::agent::{self, Agent, Setup};
 use support::alertmanager::{self, Alertmanager};
 use support::api::Home;
 use support::load::{getpgid_calls, named};
 use support::pods;
-use support::{wait_for, witnesses};
+use support::{Folder, done, wait_for, witnesses};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -75,11 +76,13 @@ fn root_objects_of_the_cluster_become_probes_and_recordings() {
         "capture": {"events": "raw_syscalls:sys_enter", "duration": "2s"},
     });
     api.put(object("Capture", "slow", &selected));
-    let done = becomes("captures", "slow", "Done");
-    let trace = agent.recorded(done["id"].as_str().unwrap());
+    let entry = becomes("captures", "slow", "Done");
+    let id = entry["id"].as_str().unwrap();
+    let trace = agent.recorded(id);
     let calls = |pid: u32| trace.events().filter(|event| event.pid().cast_unsigned() == pid).count();
     assert!(calls(busy[0].id()) > 10, "{} of the pod's shell", calls(busy[0].id()));
     assert_eq!((calls(busy[1].id()), calls(agent.pid())), (0, 0), "of the other pod, of the agent");
+    files_are_fetched_by_the_objects_name(&api, &agent, &home, id);
     busy.iter_mut().for_each(|shell| {
         shell.kill().unwrap();
         shell.wait().unwrap();
@@ -88,6 +91,39 @@ fn root_objects_of_the_cluster_become_probes_and_recordings() {
     api.remove(&probe);
     wait_for("its end", LIMIT, || (!agent.scrape().has("kstrobe_asked_total", &[])).then_some(()));
     agent.stop();
+}
+
+/// The plugin needs the object's name alone: its status names the nodes, whose agents' pods it finds.
+fn files_are_fetched_by_the_objects_name(api: &FakeApi, agent: &Agent, home: &Home, id: &str) {
+    api.put(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": "kstrobe", "name": "kstrobe-x7k2p",
+            "labels": {"app.kubernetes.io/part-of": "kstrobe", "app.kubernetes.io/component": "agent"},
+        },
+        "spec": {"nodeName": "node-a", "containers": []},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+    }));
+    api.backend_at("kstrobe", "kstrobe-x7k2p", 9779, agent.address());
+    let (kubeconfig, token) = (home.write("kubeconfig", &api.kubeconfig()), home.token_file());
+    let into = Folder::new();
+    let get = |name: &str, token: &Path| {
+        let mut command = agent::command(&["fleet", "get", name]);
+        command.arg("--kubeconfig").arg(&kubeconfig).arg("--token-file").arg(token).arg("--output").arg(&into.0);
+        done(&mut command)
+    };
+    let fetched = get("slow", &token);
+    assert_eq!(fetched.code, Some(0), "{}", fetched.err);
+    let file = into.0.join("slow-node-a-trace.dat");
+    assert_eq!(fetched.out.trim(), file.display().to_string());
+    assert!(std::fs::read(&file).unwrap() == agent.download(id, "dat"));
+    std::fs::remove_file(&file).unwrap();
+    // A node that delivers none is named, and leaves no part of a file.
+    let refused = get("slow", &home.write("other-token", "a-token-of-nobody-0123456789"));
+    assert!(refused.code == Some(1) && refused.err.contains("node-a: "), "{}", refused.err);
+    let unknown = get("no-such-capture", &token);
+    assert!(unknown.code == Some(1) && unknown.err.contains("no-such-capture"), "{}", unknown.err);
+    assert_eq!(std::fs::read_dir(&into.0).unwrap().count(), 0);
 }
 
 /// The agent of a node as a pod that has this address, with a rule for alerts. `more` are further arguments.
