@@ -148,7 +148,12 @@ fn root_generated_probes_that_check_accepts_load() {
             match lab.run(&tree.current()) {
                 Ok(Outcome::Loaded(n)) => (loaded, programs) = (loaded + 1, programs + n),
                 Ok(Outcome::Refused(why)) => *refused.entry(kind(&why)).or_default() += 1,
-                Err(error) => wrong.push(format!("# seed {seed}\n{}", lab.minimised(tree, error))),
+                Err(error) => {
+                    let small = format!("# seed {seed}\n{}", lab.minimised(tree, error));
+                    // At once: an emulated machine may be stopped before the end.
+                    println!("{small}");
+                    wrong.push(small);
+                }
             }
         }
     }
