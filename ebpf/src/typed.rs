@@ -672,6 +672,11 @@ pub enum Kind {
         /// Bytes from the context's start.
         offset: u32,
     },
+    /// The same, where the verifier refuses to load it as it cannot type it: copied by a helper.
+    ArgCopy {
+        /// Bytes from the context's start.
+        offset: u32,
+    },
     /// A field of the perf tracepoint record (or poll row) at this offset, of the node's type's size.
     Field {
         /// Bytes from the record's start.

@@ -84,6 +84,11 @@ impl<'a> Exprs<'a> {
                 let v = self.w.load(CTX, *offset as i32, Size::B8, Space::Ctx);
                 self.canonical(v, e.ty)
             }
+            Kind::ArgCopy { offset } => {
+                let address = self.w.alu(AluOp::Add, CTX, Operand::Imm(i64::from(*offset)));
+                let v = self.copied(Helper::ProbeReadKernel, address, Size::B8);
+                self.canonical(v, e.ty)
+            }
             Kind::Field { offset } => self.field(*offset, e.ty),
             Kind::Load { base, offset, bitfield } => self.load(e.ty, base, *offset, *bitfield),
             Kind::Offset { base, offset } => self.address(base, *offset),
@@ -215,12 +220,7 @@ impl<'a> Exprs<'a> {
                 _ => Helper::ProbeReadKernel,
             };
             let address = self.address(base, offset);
-            let slot = self.w.slot(8);
-            let args = vec![Arg::Slot(slot, 0), Arg::Imm(i64::from(size.bytes())), Arg::Var(address)];
-            self.effect(helper, args);
-            let value = self.w.load_slot(slot, 0, size);
-            self.w.release(slot);
-            return value;
+            return self.copied(helper, address, size);
         };
         let out = self.w.imm(0);
         // The kernel turns faults of such a load into 0, but the verifier wants the null test where it is unsure.
@@ -228,6 +228,16 @@ impl<'a> Exprs<'a> {
             w.assign(out, Op::Load { ptr, offset, size, space: Space::Kernel });
         });
         out
+    }
+
+    /// `size` bytes that a helper copies from an address, zero-extended.
+    fn copied(&mut self, helper: Helper, address: Var, size: Size) -> Var {
+        let slot = self.w.slot(8);
+        let args = vec![Arg::Slot(slot, 0), Arg::Imm(i64::from(size.bytes())), Arg::Var(address)];
+        self.effect(helper, args);
+        let value = self.w.load_slot(slot, 0, size);
+        self.w.release(slot);
+        value
     }
 
     /// Whether the verifier sees the member at this offset, and not a pointer instead of a number, or part of another member.

@@ -88,6 +88,14 @@ pub(super) fn pointer_type(btf: &Btf, pointer: Type, trust: Trust) -> Ty {
     Ty::Ptr { to: resolve(btf, pointee.id).id, trust }
 }
 
+/// A word of the context: loaded, or copied where the verifier refuses to type what is loaded.
+pub(super) fn argument(btf: &Btf, ty: u32, offset: u32, trust: Trust) -> Kind {
+    match trust {
+        Trust::Btf if !btf.is_loadable_argument(ty) => Kind::ArgCopy { offset },
+        _ => Kind::Arg { offset },
+    }
+}
+
 fn is_per_cpu(btf: &Btf, pointer: Type) -> bool {
     let mut t = btf.ty(pointer.size_or_type);
     for _ in 0..8 {

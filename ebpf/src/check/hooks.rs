@@ -137,9 +137,7 @@ pub(super) fn cannot_attach(hook: &Hook, why: String, target: &Target, report: &
 /// `tp_btf` if it works, else `raw_tp`: the same arguments, read in another way.
 fn attach_raw(hook: &Hook, event: &str, target: &Target, report: &mut Report) -> Checked<(Attach, Trust)> {
     let abilities = &target.abilities;
-    let known = target.btf.as_ref().is_some_and(|btf| {
-        btf.tracepoint_args(event).is_some_and(|args| args.iter().all(|(_, ty)| btf.is_readable_argument(*ty)))
-    });
+    let known = target.btf.as_ref().is_some_and(|btf| btf.tracepoint_args(event).is_some());
     if abilities.tp_btf.yes() && known {
         return Ok((Attach::TpBtf { event: event.into() }, Trust::Btf));
     }

@@ -233,6 +233,7 @@ fn print_leaf(kind: &Kind, ty: Ty, shown_ty: &str) -> String {
         Kind::Str(bytes) => text(bytes),
         Kind::Task => format!("task:{shown_ty}"),
         Kind::Arg { offset } => format!("arg{}:{shown_ty}", offset / 8),
+        Kind::ArgCopy { offset } => format!("arg{}.copy:{shown_ty}", offset / 8),
         Kind::Field { offset } => format!("field@{offset}:{shown_ty}"),
         Kind::DataLoc { offset } => format!("data_loc@{offset}:{shown_ty}"),
         Kind::Saved(i) => format!("saved{i}:{shown_ty}"),

@@ -1,6 +1,6 @@
 //! Arguments and results of kernel functions: of what type they are, and where they lie at each kind of hook.
 
-use super::access::{convert, pointer_type, resolve, scalar_type};
+use super::access::{argument, convert, pointer_type, resolve, scalar_type};
 use super::expr::{Env, Value};
 use super::report::{Checked, Reported, unknown};
 use super::scope::Args;
@@ -207,18 +207,18 @@ fn at(env: &mut Env, f: &FunctionArgs, prototype: &Prototype, param: &Param, spa
 }
 
 /// A word of the context as a value of a BTF type.
-fn typed(env: &mut Env, ty: u32, offset: u32, trust: Trust, span: Span) -> Checked<Expr> {
+fn typed(env: &mut Env, id: u32, offset: u32, trust: Trust, span: Span) -> Checked<Expr> {
     let btf = env.btf(span)?;
-    let stripped = btf.strip(ty);
+    let stripped = btf.strip(id);
     let found = match stripped.kind {
         BtfKind::Ptr => Some(pointer_type(btf, stripped, trust)),
         _ => scalar_type(btf, stripped),
     };
     let Some(ty) = found else {
-        let message = format!("`{}` is passed by value and cannot be read", btf.describe(ty));
+        let message = format!("`{}` is passed by value and cannot be read", btf.describe(id));
         return Err(env.fail(span, message));
     };
-    Ok(Expr { kind: Kind::Arg { offset }, ty, duration: false, place: env.place(span) })
+    Ok(Expr { kind: argument(btf, id, offset, trust), ty, duration: false, place: env.place(span) })
 }
 
 impl Env<'_> {

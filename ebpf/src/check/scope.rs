@@ -371,20 +371,20 @@ impl Env<'_> {
         self.report.add(diagnostic)
     }
 
-    pub(super) fn raw_arg(&mut self, index: usize, ty: u32, trust: Trust, span: Span) -> Checked<Value> {
+    pub(super) fn raw_arg(&mut self, index: usize, id: u32, trust: Trust, span: Span) -> Checked<Value> {
         let btf = self.btf(span)?;
-        let stripped = btf.strip(ty);
+        let stripped = btf.strip(id);
         let ty = match stripped.kind {
             BtfKind::Ptr => access::pointer_type(btf, stripped, trust),
             _ => match access::scalar_type(btf, stripped) {
                 Some(ty) => ty,
                 None => {
-                    let message = format!("`{}` is passed by value and cannot be read", btf.describe(ty));
+                    let message = format!("`{}` is passed by value and cannot be read", btf.describe(id));
                     return Err(self.fail(span, message));
                 }
             },
         };
-        let kind = Kind::Arg { offset: 8 * index as u32 };
+        let kind = access::argument(btf, id, 8 * index as u32, trust);
         Ok(Value::Typed(Expr { kind, ty, duration: false, place: self.place(span) }))
     }
 

@@ -17,6 +17,7 @@ pub(super) fn children(expr: &Expr) -> Vec<&Expr> {
         | Kind::Cpu
         | Kind::Task
         | Kind::Arg { .. }
+        | Kind::ArgCopy { .. }
         | Kind::Field { .. }
         | Kind::DataLoc { .. }
         | Kind::Saved(_)

@@ -22,12 +22,21 @@ pub enum Access {
 const MAX_DEPTH: u32 = 64;
 
 impl Btf {
-    /// Whether the verifier lets a BTF-typed program read an argument of this type: no pointer to a function, for example, not even as
-    /// a number (`btf_ctx_access`).
-    pub fn is_readable_argument(&self, ty: u32) -> bool {
+    /// Whether the verifier of every kernel lets a BTF-typed program load an argument of this type (`btf_ctx_access`): of pointers
+    /// those to structs, `void *`, and to characters. Numbers came with 5.17, `const void *` with 6.16; functions and pointers
+    /// to pointers are refused in all, even as numbers.
+    pub fn is_loadable_argument(&self, ty: u32) -> bool {
         let t = self.strip(ty);
-        let pointee = self.strip(t.size_or_type).kind;
-        t.kind != Kind::Ptr || !matches!(pointee, Kind::FuncProto | Kind::Ptr | Kind::Array | Kind::Enum | Kind::Enum64)
+        if t.kind != Kind::Ptr || t.size_or_type == 0 {
+            return true;
+        }
+        if matches!(self.strip(t.size_or_type).kind, Kind::Struct | Kind::Union) {
+            return true;
+        }
+        // Before 5.17 `is_string_ptr` looks behind one `const` and nothing else.
+        let pointee = self.ty(t.size_or_type);
+        let pointee = if pointee.kind == Kind::Const { self.ty(pointee.size_or_type) } else { pointee };
+        pointee.kind == Kind::Int && pointee.size_or_type == 1
     }
 
     /// What the verifier finds in a struct at so many bytes.
