@@ -193,6 +193,19 @@ fn btf() -> Btf {
     b.tracepoint("softirq_signed", &[("vec_nr", i.int)]);
     b.tracepoint("tcp_event", &[("sk", const_sock_ptr), ("skb", skb_ptr), ("req", request_ptr), ("n", i.int)]);
     b.tracepoint("inet_sock_set_state", &[("sk", const_sock_ptr), ("oldstate", i.int), ("newstate", i.int)]);
+    let const_void = b.constant(0);
+    let (const_void_ptr, void_ptr, char_ptr_ptr, int_ptr) =
+        (b.ptr(const_void), b.ptr(0), b.ptr(char_ptr), b.ptr(i.int));
+    b.tracepoint(
+        "pointers",
+        &[
+            ("data", const_void_ptr),
+            ("any", void_ptr),
+            ("names", char_ptr_ptr),
+            ("number", int_ptr),
+            ("text", char_ptr),
+        ],
+    );
     b.tracepoint("named", &[("name", char_ptr), ("len", i.u64), ("full", i.bool)]);
     b.tracepoint("sys_enter", &[("regs", regs_ptr), ("id", i.u64)]);
     b.tracepoint("sys_exit", &[("regs", regs_ptr), ("ret", i.u64)]);
