@@ -1,5 +1,7 @@
 //! What functions are by their names: waits, interrupts, system calls, layers. Names change between kernels; all of them stand here.
 
+use std::sync::LazyLock;
+
 /// Functions that give the CPU away.
 const WAITS: &[&str] = &[
     "schedule",
@@ -165,10 +167,25 @@ pub fn system_call(function: &str) -> Option<&str> {
 
 /// The layer that a function's name tells; `None` when it tells none.
 pub fn layer(function: &str) -> Option<&'static str> {
-    let prefixes = prefixes().filter(|(_, prefix)| function.starts_with(prefix));
-    prefixes.max_by_key(|(_, prefix)| prefix.len()).map(|(layer, _)| layer)
+    static SORTED: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
+        let mut sorted: Vec<(&str, &str)> = prefixes().map(|(layer, prefix)| (prefix, layer)).collect();
+        sorted.sort_unstable();
+        sorted
+    });
+    let mut begin = function;
+    loop {
+        let after = SORTED.partition_point(|(prefix, _)| *prefix <= begin);
+        let (prefix, layer) = SORTED[after.checked_sub(1)?];
+        if function.starts_with(prefix) {
+            return Some(layer);
+        }
+        // What is sorted between a prefix of the function and the function begins with that prefix: it is in what both have in common.
+        let common = prefix.bytes().zip(begin.bytes()).take_while(|(one, two)| one == two).count();
+        begin = function.get(..common)?;
+    }
 }
 
+/// Layers with each of their prefixes.
 fn prefixes() -> impl Iterator<Item = (&'static str, &'static str)> {
     LAYERS.iter().flat_map(|(layer, prefixes)| prefixes.split_ascii_whitespace().map(|prefix| (*layer, prefix)))
 }
@@ -214,6 +231,17 @@ mod tests {
             ("memcpy", None),
         ] {
             assert_eq!(layer(function), expected, "{function}");
+        }
+    }
+
+    #[test]
+    fn a_layer_found_by_halving_is_that_of_all_prefixes() {
+        let all: Vec<&str> = prefixes().map(|(_, prefix)| prefix).collect();
+        let names = all.iter().flat_map(|prefix| ["", "a", "_", "~", "sk_x"].map(|tail| format!("{prefix}{tail}")));
+        let cut = all.iter().map(|prefix| prefix[..prefix.len() - 1].to_owned());
+        for name in names.chain(cut).chain(["".into(), "\u{1}".into(), "é".into(), "__é".into()]) {
+            let longest = prefixes().filter(|(_, prefix)| name.starts_with(prefix)).max_by_key(|(_, p)| p.len());
+            assert_eq!(layer(&name), longest.map(|(layer, _)| layer), "{name}");
         }
     }
 
