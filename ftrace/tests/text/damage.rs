@@ -116,8 +116,10 @@ fn without_indentation() {
 /// Then nothing says that another task's calls follow, but that they begin anew below a call that waits.
 #[test]
 fn without_the_lines_between_tasks() {
+    let rule = |line: &str| line.trim().bytes().all(|letter| letter == b'-');
     let without = |text: &str| {
-        text.lines().filter(|line| !line.contains(" => ")).map(|line| format!("{line}\n")).collect::<String>()
+        let lines = text.lines().filter(|line| !line.contains(" => ") && !rule(line));
+        lines.map(|line| format!("{line}\n")).collect::<String>()
     };
     keeps_all(undamaged().filter(|(name, _)| !name.ends_with("-roots") || name.starts_with("5.10")), without);
     // Recorded to a depth above that of `schedule`: such calls are two halves, the second with the duration.
@@ -126,6 +128,16 @@ fn without_the_lines_between_tasks() {
         assert_eq!(durations(&is), durations(&expected), "{name}");
         assert_eq!(is.damage.no_entry, is.damage.no_exit, "{name}");
         assert!(is.damage.no_entry < 20, "{name}");
+    }
+}
+
+/// The kernel writes a task's name between two rules: where they stand without it, any line may be another task's.
+#[test]
+fn rules_without_a_switch_between_them_are_told() {
+    for (name, text) in undamaged().filter(|(_, text)| text.contains(" => ")) {
+        let switch = text.lines().find(|line| line.contains(" => ")).unwrap();
+        let without = text.replacen(&format!("{switch}\n"), "", 1);
+        assert!(text::parse(&without).damage.guessed > 0, "{name}");
     }
 }
 

@@ -55,7 +55,8 @@ pub fn split(line: &str) -> Columns<'_> {
 /// The lines of `trace-cmd report`: `comm-pid [cpu] flags time: event: text`, with `-l` `comm-pid CPUflags time: event: text`.
 fn report(line: &str) -> Option<Columns<'_>> {
     // The time ends with the first `: ` before which there is a number with decimals.
-    let end = line.match_indices(": ").take(4).map(|(at, _)| at).find(|at| {
+    let ends = line.match_indices(':').map(|(at, _)| at).filter(|at| line[at + 1..].starts_with(' '));
+    let end = ends.take(4).find(|at| {
         let word = line[..*at].rsplit(' ').next().unwrap_or("");
         word.contains('.') && decimal(word, 1_000_000_000).is_some()
     })?;

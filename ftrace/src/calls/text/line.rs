@@ -18,6 +18,8 @@ pub enum Line {
     Lost { cpu: Option<u32>, count: u64 },
     /// From here on another task's records follow.
     Switch { cpu: u32, from: Task, to: Task },
+    /// The same, but between whom is missing.
+    NoSwitch,
     /// A record.
     Record(Record),
 }
@@ -66,7 +68,12 @@ pub struct Reader<'a> {
     pub not_understood: (u64, Vec<NotUnderstood>),
     /// The text has no columns at all: a line that begins with a function is a record.
     bare: bool,
+    /// After the first of the two rules that the kernel writes around a switch: whether the switch has come.
+    rule: Option<bool>,
 }
+
+/// Signs of a rule.
+const RULE: usize = 42;
 
 /// Lines that one record may be spread over by a mail program.
 const WRAPPED_LINES: usize = 4;
@@ -82,16 +89,17 @@ impl<'a> Reader<'a> {
             columns.base.is_some() && (columns.duration.is_some() || whole())
         });
         let lines = text.lines().enumerate();
-        Reader { lines, names: Names::default(), not_understood: (0, Vec::new()), bare: !columns }
+        Reader { lines, names: Names::default(), not_understood: (0, Vec::new()), bare: !columns, rule: None }
     }
 
     /// The next line, with what is left of it on the lines after it when it was wrapped.
     pub fn next(&mut self) -> Option<Line> {
         let (at, raw) = self.lines.next()?;
         let line = undress(raw);
-        if let Some(line) = self.other(&line) {
-            return Some(line);
+        if let Some(other) = self.other(&line) {
+            return Some(if self.lacks_switch(&line, &other) { Line::NoSwitch } else { other });
         }
+        self.rule = None;
         let Some(parts) = self.parts(&line) else {
             self.not_understood.0 += 1;
             if self.not_understood.1.len() < NotUnderstood::MAX {
@@ -103,6 +111,19 @@ impl<'a> Reader<'a> {
             return Some(Line::Record(self.record(&parts)));
         }
         Some(self.wrapped(raw, line))
+    }
+
+    /// A line that is no record is the second of two rules between which no switch stands.
+    fn lacks_switch(&mut self, line: &str, other: &Line) -> bool {
+        let line = line.trim();
+        let before = self.rule;
+        if matches!(other, Line::Switch { .. }) {
+            self.rule = Some(true);
+        } else if line.len() == RULE && line.bytes().all(|letter| letter == b'-') {
+            self.rule = if before.is_none() { Some(false) } else { None };
+            return before == Some(false);
+        }
+        false
     }
 
     /// A record whose end is missing: the lines after it may hold it, if they say nothing of their own.
@@ -157,10 +178,9 @@ impl<'a> Reader<'a> {
         let line = line.trim_start_matches('|').trim_start();
         let (cpu, tasks) = line.split_once(')')?;
         let cpu = cpu.trim().parse().ok()?;
-        let (from, to) = tasks.split_once(" => ")?;
-        if from.contains('|') {
-            return None;
-        }
+        // No task has a bar in it: most lines are known by that at once.
+        let (from, _) = tasks[..tasks.find('|').unwrap_or(tasks.len())].split_once(" => ")?;
+        let to = &tasks[from.len() + " => ".len()..];
         let (from, to) = (columns::task(from.trim())?, columns::task(to.trim()).or_else(|| noted_task(to))?);
         Some(Line::Switch { cpu, from: self.task(from), to: self.task(to) })
     }

@@ -73,8 +73,10 @@ struct Frame {
     depth: Option<u32>,
     /// What the calls took that it made itself.
     inside_ns: u64,
-    /// Lines are missing before this one of its children: it may have ended there, and another call have begun.
-    gap: Option<usize>,
+    /// The first calls in it that stood before it, as an interrupt's.
+    early: usize,
+    /// Lines are missing before these of its children, the first and the last: it may have ended there, and another call have begun.
+    gaps: Option<(usize, usize)>,
 }
 
 /// By how much a call may seem to be shorter than what it called: the kernel leaves digits of long durations out.
@@ -91,6 +93,7 @@ impl Builder {
         match line {
             Line::Nothing | Line::Unknown => {}
             Line::Lost { cpu: _, count } => self.calls.damage.lost = self.calls.damage.lost.saturating_add(count),
+            Line::NoSwitch => self.calls.damage.guessed += 1,
             Line::Switch { cpu, from, to } => {
                 // Another task than the one that the last such line brought: such a line is missing.
                 if self.on_cpu.insert(cpu, to).is_some_and(|runs| runs.pid != from.pid) {
@@ -158,10 +161,10 @@ impl Builder {
         let depth = record.depth.or(below);
         let early = self.early(stack, record.depth, record.duration_ns);
         let call = self.add(stack, call, depth, record.hard);
-        let inside_ns = self.interrupted(&early, Some(call));
+        let (inside_ns, early_calls) = (self.interrupted(&early, Some(call)), early.len());
         self.calls.calls[call.0 as usize].children = early;
         if !leaf {
-            self.stacks[stack].frames.push(Frame { call, depth, inside_ns, gap: None });
+            self.stacks[stack].frames.push(Frame { call, depth, inside_ns, early: early_calls, gaps: None });
         }
     }
 
@@ -191,8 +194,8 @@ impl Builder {
             }
             if record.depth.is_some() {
                 // Another call's exit at the same level: this one ended in a gap, and that one began there.
-                if let Some(gap) = frame.gap {
-                    inside = self.calls.calls[frame.call.0 as usize].children.split_off(gap);
+                if let Some((first, last)) = frame.gaps {
+                    inside = self.after_gap(frame.call, (first, last), record.time_ns, record.duration_ns);
                 }
                 let mut first = true;
                 self.over(stack, |_| std::mem::take(&mut first));
@@ -239,8 +242,35 @@ impl Builder {
     fn gap(&mut self, stack: usize) {
         if let Some(frame) = self.stacks[stack].frames.last_mut() {
             let children = self.calls.calls[frame.call.0 as usize].children.len();
-            frame.gap = Some(frame.gap.map_or(children, |gap| gap.min(children)));
+            frame.gaps = Some(
+                frame.gaps.map_or((children, children), |(first, last)| (first.min(children), last.max(children))),
+            );
         }
+    }
+
+    /// Takes the calls of an open call that ended where lines are missing, at one of two places: they were made by the call that ends now.
+    fn after_gap(
+        &mut self,
+        open: CallId,
+        (first, last): (usize, usize),
+        end_ns: Option<u64>,
+        duration_ns: Option<u64>,
+    ) -> Vec<CallId> {
+        let children = &self.calls[open].children;
+        let from = match end_ns.zip(duration_ns).map(|(end, duration)| end.saturating_sub(duration)) {
+            // What began before it is not in it.
+            Some(began) => {
+                let before = |call: &&CallId| self.calls[**call].start_ns.is_none_or(|start| start < began);
+                first + children.iter().skip(first).take_while(before).count()
+            }
+            None => {
+                // It may have begun at either.
+                self.calls.damage.guessed += u64::from(first < last && last < children.len());
+                first
+            }
+        };
+        let children = &mut self.calls.calls[open.0 as usize].children;
+        children.split_off(from.min(children.len()))
     }
 
     /// Something took so long inside of a stack's open call.
@@ -276,6 +306,11 @@ impl Builder {
             late && left.is_some() && self.depths[call.0 as usize].is_some_and(|other| other > depth)
         };
         let rest = siblings.len() - siblings.iter().rev().take_while(inside).count();
+        let gaps = self.stacks[stack].frames.last().and_then(|frame| frame.gaps);
+        let between =
+            gaps.is_some_and(|(first, last)| [first, last].iter().any(|gap| (rest + 1..siblings.len()).contains(gap)));
+        // Without times it may have begun where lines are missing, too.
+        self.calls.damage.guessed += u64::from(took.is_none() && duration_ns.is_some() && between);
         self.siblings(stack).split_off(rest)
     }
 
@@ -304,9 +339,26 @@ impl Builder {
         }
     }
 
+    /// A call ended before an interrupt could have been in it: the interrupt came before it. Whether it was so.
+    fn not_early(&mut self, stack: usize, frame: Frame, duration_ns: Option<u64>) -> bool {
+        let run = self.calls[frame.call].children[..frame.early].to_vec();
+        let ns = run.iter().filter_map(|call| self.calls[*call].duration_ns).fold(0, u64::saturating_add);
+        if run.is_empty() || !(Frame { inside_ns: frame.inside_ns.saturating_sub(ns), ..frame }).may_take(duration_ns) {
+            return false;
+        }
+        self.calls.calls[frame.call.0 as usize].children.drain(..frame.early);
+        let parent = self.stacks[stack].frames.last().map(|frame| frame.call);
+        let ns = self.interrupted(&run, parent);
+        self.took(stack, Some(ns));
+        let siblings = self.siblings(stack);
+        let at = siblings.iter().rposition(|call| *call == frame.call).unwrap_or(siblings.len());
+        siblings.splice(at..at, run);
+        true
+    }
+
     /// Or after it was left and before that is recorded: its calls stand in it, and it is shorter than what seems to be in it.
     fn late(&mut self, stack: usize, frame: Frame, duration_ns: Option<u64>) {
-        if frame.may_take(duration_ns) {
+        if frame.may_take(duration_ns) || self.not_early(stack, frame, duration_ns) {
             return;
         }
         let children = &self.calls[frame.call].children;

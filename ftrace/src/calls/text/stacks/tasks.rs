@@ -46,11 +46,17 @@ impl Builder {
             Some(current) => current,
             None => self.stack(Lane::Any, None),
         };
-        if self.switched || self.fits(current, record) {
+        if self.fits(current, record) {
             return current;
         }
         let mut others = self.recent.iter().copied().filter(|stack| self.stacks[*stack].runs);
-        if let Some(other) = others.find(|stack| self.fits(*stack, record)) {
+        let other = others.find(|stack| self.fits(*stack, record));
+        if self.switched {
+            // A switch stands before a line of its task: that one is missing, or what its task did before the text began.
+            self.calls.damage.guessed += u64::from(other.is_some());
+            return other.unwrap_or(current);
+        }
+        if let Some(other) = other {
             self.by_fit += 1;
             return other;
         }
