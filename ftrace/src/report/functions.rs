@@ -3,7 +3,7 @@
 use super::bound::{Bound, Bounds, Figure};
 use super::lengths::{last_ns, lengths, self_time};
 use super::text::{Table, head};
-use super::waits::roots;
+use super::waits::{Roots, roots};
 use super::{Activity, Asked, work};
 use crate::calls::{Calls, NameId};
 use serde::Serialize;
@@ -80,9 +80,10 @@ struct Sum {
 }
 
 impl Sum {
-    /// Calls whose length is not known would add to sums, and may be shorter or longer than all others.
-    fn keep(&self, bounds: &mut Bounds) -> [u64; 5] {
-        let open = self.open > 0;
+    /// Calls whose length is not known, and calls without a name that may be of the root asked for, would add to sums, and may be shorter
+    /// or longer than all others.
+    fn keep(&self, nameless: bool, bounds: &mut Bounds) -> [u64; 5] {
+        let open = self.open > 0 || nameless;
         let add = |figure: Figure| figure.or(Bound { less: false, more: open });
         let of = |ns: u64, less: bool, more: bool| Figure {
             ns,
@@ -141,7 +142,9 @@ pub fn functions(calls: &Calls, activity: &Activity, asked: &Asked) -> Functions
     let mut modules: Sums<Option<NameId>> = Sums { by: HashMap::new(), all: Vec::new() };
     // Calls on the way to the present one: their functions and modules, when they count.
     let mut path: Vec<Option<(usize, usize)>> = Vec::new();
-    let mut all = Figure::default();
+    let Roots { calls: roots, nameless } = roots(calls, activity, asked);
+    let nameless = nameless > 0;
+    let mut all = Figure { ns: 0, bound: if nameless { Bound::AT_LEAST } else { Bound::default() } };
     let leave =
         |path: &mut Vec<Option<(usize, usize)>>, depth: usize, functions: &mut Sums<_>, modules: &mut Sums<_>| {
             for (function, module) in path.drain(depth.min(path.len())..).flatten() {
@@ -149,7 +152,7 @@ pub fn functions(calls: &Calls, activity: &Activity, asked: &Asked) -> Functions
                 leave_one(modules, module);
             }
         };
-    for root in roots(calls, activity, asked).calls {
+    for root in roots {
         for (id, depth) in calls.tree(root) {
             leave(&mut path, depth, &mut functions, &mut modules);
             let call = &calls[id];
@@ -171,7 +174,7 @@ pub fn functions(calls: &Calls, activity: &Activity, asked: &Asked) -> Functions
     report.self_ns = report.bounds.keep("self_ns", all);
     for ((function, module), at) in functions.by {
         let (sum, mut bounds) = (&functions.all[at], Bounds::default());
-        let [total_ns, self_ns, min_ns, avg_ns, max_ns] = sum.keep(&mut bounds);
+        let [total_ns, self_ns, min_ns, avg_ns, max_ns] = sum.keep(nameless, &mut bounds);
         report.functions.push(FunctionRow {
             function: work::function_name(calls, function).to_owned(),
             module: work::module_name(calls, module).to_owned(),
@@ -187,7 +190,7 @@ pub fn functions(calls: &Calls, activity: &Activity, asked: &Asked) -> Functions
     }
     for (module, at) in modules.by {
         let (sum, mut all) = (&modules.all[at], Bounds::default());
-        let [total_ns, self_ns, ..] = sum.keep(&mut all);
+        let [total_ns, self_ns, ..] = sum.keep(nameless, &mut all);
         let module = work::module_name(calls, module).to_owned();
         let mut bounds = Bounds::default();
         bounds.keep("total_ns", all.figure("total_ns", total_ns));

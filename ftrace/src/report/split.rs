@@ -34,6 +34,8 @@ struct Node {
     length: Length,
     /// Time of it that is no work.
     away_ns: u64,
+    /// More of its own time may be no work.
+    doubt: bool,
 }
 
 /// What a call is part of.
@@ -83,11 +85,21 @@ impl Split {
                 zone = Zone::Wait;
                 scheduled.push(at);
             }
-            split.nodes.push(Node { id, parent, zone, interrupt: kind.interrupt, layer, length, away_ns: 0 });
+            split.nodes.push(Node {
+                id,
+                parent,
+                zone,
+                interrupt: kind.interrupt,
+                layer,
+                length,
+                away_ns: 0,
+                doubt: false,
+            });
             path.push(at);
         }
         if !split.by_switches(calls, activity, &scheduled, end_ns) {
             split.by_calls(calls, &scheduled);
+            split.besides(calls, activity, &scheduled);
         }
         let total = split.nodes[0].length;
         let ended_ns = calls[root].start_ns.map(|start_ns| start_ns.saturating_add(total.ns));
@@ -143,6 +155,7 @@ impl Split {
             let mut bounds = Bounds::default();
             self.waits.push(WaitRow {
                 cause: self.cause(calls, *at),
+                other_causes: Vec::new(),
                 start_ns: calls[self.nodes[*at].id].start_ns,
                 waited_ns: bounds.keep("waited_ns", length.figure().or(bound)),
                 open: length.open,
@@ -152,6 +165,39 @@ impl Split {
                 bounds,
             });
         }
+    }
+
+    /// Adds what is known of times off the CPU in none of the calls of the scheduler.
+    fn besides(&mut self, calls: &Calls, activity: &Activity, scheduled: &[usize]) {
+        let root = &calls[self.nodes[0].id];
+        let (Some(task), Some(start_ns)) = (root.task.filter(|task| task.pid != 0), root.start_ns) else { return };
+        let stop_ns = start_ns.saturating_add(self.nodes[0].length.ns);
+        let mut within: Vec<(u64, u64)> = scheduled
+            .iter()
+            .filter_map(|at| Some((calls[self.nodes[*at].id].start_ns?, self.nodes[*at].length.ns)))
+            .map(|(start_ns, ns)| (start_ns, start_ns.saturating_add(ns)))
+            .collect();
+        within.sort_unstable();
+        let innermost = Innermost::of(self, calls);
+        for spell in activity.of_within(task.pid, start_ns, stop_ns) {
+            let Some(out_ns) = spell.out.as_ref().map(|out| out.time_ns).filter(|out_ns| *out_ns >= start_ns) else {
+                continue;
+            };
+            let before = within.partition_point(|(start_ns, _)| *start_ns <= out_ns);
+            if before.checked_sub(1).is_some_and(|last| within[last].1 > out_ns) {
+                continue;
+            }
+            let back_ns = spell.back.map(|back| back.0.min(stop_ns)).filter(|back_ns| *back_ns >= out_ns);
+            let (at, certain) = innermost.at(out_ns, back_ns.unwrap_or(out_ns));
+            self.nodes[at].doubt |= back_ns.is_none();
+            let ns = back_ns.map_or(0, |back_ns| back_ns - out_ns);
+            self.nodes[at].away_ns = self.nodes[at].away_ns.saturating_add(ns);
+            // The event that says when it ran again is missing.
+            let bound = if back_ns.is_none() { Bound::AT_LEAST } else { Bound::default() };
+            let causes = self.causes(calls, at, certain);
+            self.waits.push(wait(activity, spell, causes, out_ns, Figure { ns, bound }));
+        }
+        self.waits.sort_by_key(|wait| wait.start_ns);
     }
 
     /// Takes the thread's switches as the time off the CPU. Returns false when they are not all known.
@@ -171,6 +217,8 @@ impl Split {
                 // A text of parts that were put together: nothing is known of the time between them.
                 Some((back_ns, _)) if back_ns < out.time_ns => return false,
                 Some((back_ns, _)) => back_ns,
+                // It ran when the call began, so that was over.
+                None if out.time_ns < start_ns => continue,
                 None if self.nodes[0].length.open => end_ns,
                 None => return false,
             };
@@ -208,28 +256,24 @@ impl Split {
         }
         self.nodes.iter_mut().zip(own).for_each(|(node, own)| node.away_ns = own);
         self.work_in_waits();
-        let mut innermost = Innermost::of(self, calls);
-        for (out_ns, back_ns, spell) in &away {
-            let by = spell.woken.as_ref().map(|woken| match woken.by {
-                Some(0) => format!("idle CPU {}", woken.cpu),
-                Some(pid) => task_name(activity, pid),
-                None => format!("CPU {}", woken.cpu),
-            });
-            let open = spell.back.is_none();
-            let bound = if open { Bound::AT_LEAST } else { Bound::default() };
-            let mut bounds = Bounds::default();
-            self.waits.push(WaitRow {
-                cause: self.cause(calls, innermost.at(*out_ns, *back_ns)),
-                start_ns: Some(*out_ns),
-                waited_ns: bounds.keep("waited_ns", Figure { ns: back_ns - out_ns, bound }),
-                open,
-                state: spell.out.as_ref().map(|out| out.state.to_string()),
-                woken_by: by,
-                delay_ns: spell.delay_ns(),
-                bounds,
-            });
-        }
+        self.list(calls, activity, start_ns, &away);
         true
+    }
+
+    /// Lists times off the CPU, each with when it began and ended within the whole.
+    fn list(&mut self, calls: &Calls, activity: &Activity, start_ns: u64, away: &[(u64, u64, &Spell)]) {
+        // Nothing of an open call is seen later than this: it may have ended before what its thread waited for then.
+        let root = &self.nodes[0];
+        let last = self.nodes.iter().skip(1).filter(|node| root.length.open && node.parent == 0);
+        let ends = last.filter_map(|node| Some(calls[node.id].start_ns?.saturating_add(node.length.ns)));
+        let seen_ns = ends.max().unwrap_or(start_ns);
+        let innermost = Innermost::of(self, calls);
+        for (out_ns, back_ns, spell) in away {
+            let bound = Bound { less: self.nodes[0].length.open && *out_ns >= seen_ns, more: spell.back.is_none() };
+            let (at, certain) = innermost.at(*out_ns, *back_ns);
+            let causes = self.causes(calls, at, certain);
+            self.waits.push(wait(activity, spell, causes, *out_ns, Figure { ns: back_ns - out_ns, bound }));
+        }
     }
 
     /// Once waits are known otherwise, what the scheduler does is work, or part of the interrupt it does it in.
@@ -257,6 +301,21 @@ impl Split {
         if callers.is_empty() { "(itself)".to_owned() } else { callers.join(" > ") }
     }
 
+    /// The cause of a wait in a call, and those that it has if that call and others up to one that did not were over before.
+    fn causes(&self, calls: &Calls, at: usize, certain: usize) -> (String, Vec<String>) {
+        let cause = self.cause(calls, at);
+        let mut others: Vec<String> = Vec::new();
+        let mut at = at;
+        while at != certain && others.len() < MAX_CALLERS {
+            at = self.nodes[at].parent;
+            let other = self.cause(calls, at);
+            if other != cause && others.last() != Some(&other) {
+                others.push(other);
+            }
+        }
+        (cause, others)
+    }
+
     /// Tells the work of each call itself.
     pub fn work(&self, calls: &Calls, mut tell: impl FnMut(&Call, &'static str, Figure)) {
         let worked_ns = |node: &Node| node.length.ns.saturating_sub(node.away_ns);
@@ -267,8 +326,9 @@ impl Split {
             own[node.parent] = own[node.parent].minus(Figure { ns: worked_ns(node), ..below });
         }
         for (node, own) in self.nodes.iter().zip(own) {
+            let bound = if node.doubt { Bound::AT_MOST } else { Bound::default() };
             if node.zone == Zone::Work {
-                tell(&calls[node.id], node.layer, own);
+                tell(&calls[node.id], node.layer, own.or(bound));
             }
         }
     }
@@ -276,33 +336,65 @@ impl Split {
 
 /// Finds the innermost call that lasted all of a time.
 struct Innermost {
-    /// Per node its children's starts and ends, by time.
-    children: HashMap<usize, Vec<(u64, u64, usize)>>,
+    /// Per node its children's starts and ends, by time, and whether a child may have ended later.
+    children: HashMap<usize, Vec<(u64, u64, usize, bool)>>,
 }
 
 impl Innermost {
     fn of(split: &Split, calls: &Calls) -> Innermost {
-        let mut children: HashMap<usize, Vec<(u64, u64, usize)>> = HashMap::new();
+        let mut children: HashMap<usize, Vec<(u64, u64, usize, bool)>> = HashMap::new();
         for (at, node) in split.nodes.iter().enumerate().skip(1) {
             if let Some(start_ns) = calls[node.id].start_ns {
                 let stop_ns = start_ns.saturating_add(node.length.ns);
-                children.entry(node.parent).or_default().push((start_ns, stop_ns, at));
+                children.entry(node.parent).or_default().push((start_ns, stop_ns, at, node.length.open));
             }
         }
         children.values_mut().for_each(|children| children.sort_unstable());
         Innermost { children }
     }
 
-    fn at(&mut self, from_ns: u64, to_ns: u64) -> usize {
-        let mut at = 0;
+    /// The call, and the innermost of its callers of which that is certain: those between both may have ended before, as their ends are
+    /// missing.
+    fn at(&self, from_ns: u64, to_ns: u64) -> (usize, usize) {
+        let (mut at, mut certain) = (0, 0);
         while let Some(children) = self.children.get(&at) {
             let after = children.partition_point(|(start_ns, ..)| *start_ns <= from_ns);
             match children[..after].last() {
-                Some((_, stop_ns, child)) if *stop_ns >= to_ns => at = *child,
+                Some((_, stop_ns, child, open)) if *open || *stop_ns >= to_ns => {
+                    certain = if certain == at && *stop_ns >= to_ns { *child } else { certain };
+                    at = *child;
+                }
                 _ => break,
             }
         }
-        at
+        (at, certain)
+    }
+}
+
+/// A time off the CPU as it is listed.
+fn wait(
+    activity: &Activity,
+    spell: &Spell,
+    (cause, other_causes): (String, Vec<String>),
+    out_ns: u64,
+    waited: Figure,
+) -> WaitRow {
+    let by = spell.woken.as_ref().map(|woken| match woken.by {
+        Some(0) => format!("idle CPU {}", woken.cpu),
+        Some(pid) => task_name(activity, pid),
+        None => format!("CPU {}", woken.cpu),
+    });
+    let mut bounds = Bounds::default();
+    WaitRow {
+        cause,
+        other_causes,
+        start_ns: Some(out_ns),
+        waited_ns: bounds.keep("waited_ns", waited),
+        open: spell.back.is_none(),
+        state: spell.out.as_ref().map(|out| out.state.to_string()),
+        woken_by: by,
+        delay_ns: spell.delay_ns(),
+        bounds,
     }
 }
 

@@ -103,6 +103,9 @@ pub struct CallWait {
 pub struct WaitRow {
     /// Callers of the scheduler below the root, `>` between them.
     pub cause: String,
+    /// What it may have been instead, as the ends of calls are missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_causes: Vec<String>,
     /// When it began, nanoseconds of the trace's clock.
     pub start_ns: Option<u64>,
     /// How long it lasted.
@@ -158,7 +161,7 @@ pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
         let mut split = Split::of(calls, &lengths, activity, *root, &mut kinds, end_ns);
         let mut own = Work::default();
         split.work(calls, |call, layer, self_time| {
-            work.add(call, layer, self_time);
+            work.add(call, layer, self_time.or(none.bound));
             if listed {
                 own.add(call, layer, self_time);
             }
@@ -169,7 +172,7 @@ pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
             *sum = sum.plus(part);
         }
         for wait in &split.waits {
-            add_cause(&mut causes, wait);
+            add_cause(&mut causes, wait, none.bound);
         }
         if !listed {
             report.left_out += 1;
@@ -207,21 +210,28 @@ pub fn waits(calls: &Calls, activity: &Activity, asked: &Asked) -> Waits {
     report
 }
 
-fn add_cause(causes: &mut HashMap<String, CauseRow>, wait: &WaitRow) {
-    let row = causes
-        .entry(wait.cause.clone())
-        .or_insert_with(|| CauseRow { cause: wait.cause.clone(), ..CauseRow::default() });
+fn add_cause(causes: &mut HashMap<String, CauseRow>, wait: &WaitRow, bound: Bound) {
+    let certain = Bound { less: !wait.other_causes.is_empty(), more: false };
+    let row = add_time(causes, &wait.cause, wait.bounds.figure("waited_ns", wait.waited_ns).or(bound).or(certain));
     row.count += 1;
-    let waited = wait.bounds.figure("waited_ns", wait.waited_ns);
-    row.total_ns = row.bounds.keep("total_ns", row.bounds.figure("total_ns", row.total_ns).plus(waited));
-    let max = Figure { ns: row.max_ns.max(wait.waited_ns), bound: row.bounds.of("max_ns") };
-    row.max_ns = row.bounds.keep("max_ns", max.or(waited.bound));
     if let Some(state) = &wait.state {
         *row.states.entry(state.clone()).or_default() += 1;
     }
     if let Some(by) = &wait.woken_by {
         *row.woken_by.entry(by.clone()).or_default() += 1;
     }
+    for other in &wait.other_causes {
+        add_time(causes, other, Figure { ns: 0, bound: Bound::AT_LEAST });
+    }
+}
+
+fn add_time<'a>(causes: &'a mut HashMap<String, CauseRow>, cause: &str, waited: Figure) -> &'a mut CauseRow {
+    let row =
+        causes.entry(cause.to_owned()).or_insert_with(|| CauseRow { cause: cause.to_owned(), ..CauseRow::default() });
+    row.total_ns = row.bounds.keep("total_ns", row.bounds.figure("total_ns", row.total_ns).plus(waited));
+    let max = Figure { ns: row.max_ns.max(waited.ns), bound: row.bounds.of("max_ns") };
+    row.max_ns = row.bounds.keep("max_ns", max.or(waited.bound));
+    row
 }
 
 /// The calls asked for.
