@@ -372,11 +372,12 @@ impl Waits {
             );
             for wait in &call.waits {
                 let state = wait.state.as_deref().map_or(String::new(), |state| format!(", state {state}"));
+                let others: String = wait.other_causes.iter().map(|other| format!(", or for {other}")).collect();
                 let by = wait.woken_by.as_deref().map_or(String::new(), |by| format!(", woken by {by}"));
                 let delay = wait.delay_ns.map_or(String::new(), |ns| format!(" {} before it ran", time(ns)));
                 let _ = writeln!(
                     out,
-                    "  waited {} for {}{state}{by}{delay}",
+                    "  waited {} for {}{others}{state}{by}{delay}",
                     wait.bounds.time("waited_ns", wait.waited_ns),
                     wait.cause
                 );
