@@ -248,6 +248,9 @@ fn not_traced(
         Ok(params) => params,
         Err(why) => return Some(why.clone()),
     };
+    if let Some(why) = &prototype.untraceable {
+        return Some(why.clone());
+    }
     if wanted.via == Via::Best && params.len() > MAX_TRACED_ARGS {
         return Some(format!("it has {} arguments, and not every kernel can trace more than 6", params.len()));
     }

@@ -45,6 +45,8 @@ pub(super) struct Prototype {
     pub(super) name: String,
     /// What it takes, or why nobody knows.
     pub(super) params: Result<Vec<Param>, String>,
+    /// Why programs by BTF cannot be attached to it, if so.
+    pub(super) untraceable: Option<String>,
     /// BTF type of its result.
     result: u32,
     /// Words that all parameters take.
@@ -72,7 +74,13 @@ fn argument_register(arch: Arch, n: u32) -> u32 {
 
 impl Prototype {
     pub(super) fn of(function: &Function, target: &Target) -> Prototype {
-        let unknown = |why: String| Prototype { name: function.symbol.clone(), params: Err(why), result: 0, words: 0 };
+        let unknown = |why: String| Prototype {
+            name: function.symbol.clone(),
+            params: Err(why),
+            untraceable: None,
+            result: 0,
+            words: 0,
+        };
         let Some(btf) = target.types_of(function.module.as_deref()) else {
             return unknown(match &function.module {
                 Some(module) => format!("the types of module {module} are not known"),
@@ -97,8 +105,27 @@ impl Prototype {
             param
         };
         let params: Vec<Param> = params.into_iter().map(place).collect();
-        Prototype { name: function.symbol.clone(), params: Ok(params), result, words: word }
+        let untraceable = untraceable(btf, &params, result);
+        Prototype { name: function.symbol.clone(), params: Ok(params), untraceable, result, words: word }
     }
+}
+
+/// What of a prototype no kernel traces by BTF (`btf_distill_func_proto`): results and arguments of other kinds than these, and
+/// structs of more than two words.
+fn untraceable(btf: &Btf, params: &[Param], result: u32) -> Option<String> {
+    let is_word = |id| matches!(btf.strip(id).kind, BtfKind::Int | BtfKind::Ptr | BtfKind::Enum | BtfKind::Enum64);
+    if result != 0 && !is_word(result) && btf.strip(result).kind != BtfKind::Void {
+        return Some(format!("it returns `{}` by value", btf.describe(result)));
+    }
+    let refused = |param: &&Param| {
+        let is_small = btf.strip(param.ty).kind == BtfKind::Struct && btf.size(param.ty).is_some_and(|size| size <= 16);
+        !is_word(param.ty) && !is_small
+    };
+    let param = params.iter().find(refused)?;
+    Some(match param.ty {
+        0 => "it takes any number of arguments".into(),
+        ty => format!("its argument `{}` is `{}`, passed by value", param.name, btf.describe(ty)),
+    })
 }
 
 /// Words that programs by BTF see of a parameter, and registers it is passed in; none on the stack.
