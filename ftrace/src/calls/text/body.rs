@@ -1,5 +1,7 @@
 //! The last column: `name [module](arguments) {`, `name();`, `} /* name */`, `/* event: ... */`.
 
+use super::Stripped;
+
 /// What a line says after its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
@@ -50,14 +52,14 @@ pub enum Notes {
 
 impl Notes {
     fn allow(self, tail: &str) -> bool {
-        let tail = tail.trim_start();
+        let tail = tail.stripped_start();
         self == Notes::Any || !tail.starts_with(|letter: char| letter.is_alphanumeric() || letter == '{')
     }
 }
 
 /// Reads what follows the columns, without its indentation.
 pub fn parse(text: &str, notes: Notes) -> Option<Body<'_>> {
-    let text = text.trim();
+    let text = text.stripped();
     if let Some(comment) = text.strip_prefix("/*") {
         return Some(match comment.rsplit_once("*/").filter(|(_, tail)| notes.allow(tail)) {
             Some((whole, _)) => Body::Comment { text: whole.trim(), cut: false },
@@ -71,7 +73,7 @@ pub fn parse(text: &str, notes: Notes) -> Option<Body<'_>> {
 }
 
 fn exit(tail: &str, notes: Notes) -> Option<Body<'_>> {
-    let tail = tail.trim();
+    let tail = tail.stripped();
     let nothing = |cut| Body::Exit { name: None, module: None, returned: None, cut };
     let Some(comment) = tail.strip_prefix("/*") else {
         // trace-cmd can add the depth or the returned value in parentheses.
@@ -89,14 +91,14 @@ fn call(text: &str, notes: Notes) -> Option<Body<'_>> {
     let Some(inside) = rest.strip_prefix('(') else { return rest.is_empty().then_some(cut(None)) };
     let Some(close) = closing(inside) else { return Some(cut(Some(name))) };
     let arguments = Some(inside[..close].trim()).filter(|arguments| !arguments.is_empty());
-    let rest = inside[close + 1..].trim_start();
+    let rest = inside[close + 1..].stripped_start();
     let (shape, rest) = match rest.as_bytes().first() {
         None => (Shape::Cut, ""),
         Some(b'{') => (Shape::Opens, &rest[1..]),
         Some(b';') => (Shape::Leaf, &rest[1..]),
         Some(_) => return None,
     };
-    let rest = rest.trim();
+    let rest = rest.stripped();
     let comment = rest.strip_prefix("/*").and_then(|comment| comment.split_once("*/"));
     let returned = comment.and_then(|(comment, _)| Said::of(comment).returned);
     if !notes.allow(rest) {
@@ -107,14 +109,15 @@ fn call(text: &str, notes: Notes) -> Option<Body<'_>> {
 
 /// A function's name, its module, and what follows.
 fn function(text: &str) -> Option<(&str, Option<&str>, &str)> {
-    let end = text.find(|letter: char| !in_name(letter)).unwrap_or(text.len());
+    // No letter of a name has more than one byte.
+    let end = text.bytes().position(|letter| !in_name(letter.into())).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
     // No symbol begins with a digit, but addresses without a symbol do.
     let begins = name.starts_with(|letter: char| letter.is_ascii_alphabetic() || matches!(letter, '_' | '.' | '$'));
     if !begins && !name.starts_with("0x") {
         return None;
     }
-    let Some(module) = rest.trim_start().strip_prefix('[') else { return Some((name, None, rest)) };
+    let Some(module) = rest.stripped_start().strip_prefix('[') else { return Some((name, None, rest)) };
     // Cut inside of the module.
     let Some((module, rest)) = module.split_once(']') else { return Some((name, None, "(")) };
     // With build ids: `[veth 0123abcd]`.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::Stripped;
 use super::body::{self, Body, Notes, Shape};
 use super::columns::{self, Columns, Took};
 use crate::calls::{NameId, Names, NotUnderstood, Task};
@@ -115,7 +116,7 @@ impl<'a> Reader<'a> {
 
     /// A line that is no record is the second of two rules between which no switch stands.
     fn lacks_switch(&mut self, line: &str, other: &Line) -> bool {
-        let line = line.trim();
+        let line = line.stripped();
         let before = self.rule;
         if matches!(other, Line::Switch { .. }) {
             self.rule = Some(true);
@@ -159,7 +160,7 @@ impl<'a> Reader<'a> {
 
     /// Lines that are no records.
     fn other(&mut self, line: &str) -> Option<Line> {
-        let line = line.trim();
+        let line = line.stripped();
         if line.is_empty() || line.starts_with("```") || line.starts_with("(Overruns:") {
             return Some(Line::Nothing);
         }
@@ -175,9 +176,9 @@ impl<'a> Reader<'a> {
 
     /// ` 0)    <idle>-0    =>    ping-324   `
     fn switch(&mut self, line: &str) -> Option<Line> {
-        let line = line.trim_start_matches('|').trim_start();
+        let line = line.trim_start_matches('|').stripped_start();
         let (cpu, tasks) = line.split_once(')')?;
-        let cpu = cpu.trim().parse().ok()?;
+        let cpu = cpu.stripped().parse().ok()?;
         // No task has a bar in it: most lines are known by that at once.
         let (from, _) = tasks[..tasks.find('|').unwrap_or(tasks.len())].split_once(" => ")?;
         let to = &tasks[from.len() + " => ".len()..];
@@ -273,7 +274,7 @@ impl Parts<'_> {
 
 /// The kernel indents by two blanks a level; blanks of another number are somebody else's and say nothing.
 fn depth(columns: &Columns) -> Option<u32> {
-    let blanks = columns.rest.len() - columns.rest.trim_start_matches(' ').len();
+    let blanks = columns.rest.bytes().take_while(|letter| *letter == b' ').count();
     let blanks = blanks.checked_sub(columns.base.unwrap_or(0))?;
     blanks.is_multiple_of(2).then(|| u32::try_from(blanks / 2).ok())?
 }
@@ -317,9 +318,9 @@ fn is_empty_cpu(line: &str) -> bool {
 
 /// A line without quote marks and the kernel log's time, its tabs as blanks.
 fn undress(line: &str) -> Cow<'_, str> {
-    let mut line = line.trim_end();
+    let mut line = line.stripped_end();
     // `> > text`, `>> text`: one blank belongs to each mark.
-    while let Some(rest) = line.trim_start().strip_prefix('>') {
+    while let Some(rest) = line.stripped_start().strip_prefix('>') {
         line = rest.strip_prefix(' ').unwrap_or(rest);
     }
     line = kernel_log(line).unwrap_or(line);
@@ -346,7 +347,7 @@ const TAB: usize = 8;
 
 /// What follows `[   12.345678] `, as a kernel that dies dumps its trace.
 fn kernel_log(line: &str) -> Option<&str> {
-    let (time, rest) = line.trim_start().strip_prefix('[')?.split_once(']')?;
+    let (time, rest) = line.stripped_start().strip_prefix('[')?.split_once(']')?;
     let (seconds, us) = time.trim().split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|letter| letter.is_ascii_digit());
     (digits(seconds) && digits(us)).then(|| rest.strip_prefix(' ').unwrap_or(rest))
