@@ -5,6 +5,7 @@ use crate::arch::Arch;
 use crate::programs;
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +13,8 @@ use std::process::Command;
 const PACKAGES: &[&str] =
     &["bpftool", "busybox-static", "dash", "iproute2", "mount", "nftables", "trace-cmd", "util-linux"];
 const SUITES: [&str; 2] = ["bookworm", "bookworm-security"];
+/// As many as the kernel follows (`MAXSYMLINKS`).
+const MAX_LINKS: usize = 40;
 const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
 
 /// The programs and libraries of one architecture.
@@ -40,7 +43,7 @@ impl System {
         match self {
             System::Here => programs::find(program),
             System::Unpacked(tree) => {
-                FOLDERS.iter().map(|folder| tree.join(folder).join(program)).find(|file| file.is_file())
+                FOLDERS.iter().map(|folder| followed(tree, tree.join(folder).join(program))).find(|file| file.is_file())
             }
         }
     }
@@ -72,6 +75,19 @@ impl System {
     }
 }
 
+/// Where a file of a tree is: its absolute links, as `/sbin/ip` is one, would lead to a file of this machine.
+fn followed(tree: &Path, mut file: PathBuf) -> PathBuf {
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = fs::read_link(&file) else { break };
+        let folder = file.parent().unwrap_or(tree);
+        file = match target.strip_prefix("/") {
+            Ok(within) => tree.join(within),
+            Err(_) => folder.join(target),
+        };
+    }
+    file
+}
+
 fn unpack(arch: Arch, cache: &Path, tree: &Path) -> Result<()> {
     println!("fetching programs for {}", arch.of_images());
     let apt = Apt::open_for(arch, &cache.join("apt/system"), &SUITES.map(str::to_owned))?;
@@ -99,4 +115,27 @@ fn needed(tree: &Path, file: &Path, found: &mut Vec<(PathBuf, String)>, seen: &m
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn absolute_links_stay_within_the_tree() {
+        let tree = std::env::temp_dir().join(format!("kstrobe-links-{}", std::process::id()));
+        let file = |name: &str| tree.join(name);
+        for folder in ["sbin", "bin"] {
+            fs::create_dir_all(file(folder)).unwrap();
+        }
+        fs::write(file("bin/sh.real"), "").unwrap();
+        symlink("/bin/sh", file("sbin/sh")).unwrap();
+        symlink("sh.real", file("bin/sh")).unwrap();
+        symlink("loop", file("bin/loop")).unwrap();
+        assert_eq!(followed(&tree, file("sbin/sh")), file("bin/sh.real"));
+        assert!(!followed(&tree, file("bin/loop")).is_file());
+        assert_eq!(System::Unpacked(tree.clone()).find("sh"), Some(file("bin/sh.real")));
+        fs::remove_dir_all(&tree).unwrap();
+    }
 }
