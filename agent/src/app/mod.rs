@@ -338,6 +338,9 @@ impl App {
         if let Some(reason) = detect::without_btf(&target) {
             tracing::error!(reason, "no kernel types: most probes cannot run");
         }
+        if target.btf.as_ref().is_some_and(detect::runs_none_in_init) {
+            tracing::warn!("{}", detect::NOT_IN_INIT);
+        }
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
         let mut loader = Loader::new();
         let compiled: Vec<_> = drafts.iter().map(|draft| draft.compile(&target)).collect();

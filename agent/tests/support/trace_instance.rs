@@ -26,14 +26,25 @@ impl TraceInstance {
 
     /// The events so far of tasks of this name.
     pub fn of(&self, comm: &str) -> Vec<Traced> {
+        self.all().into_iter().filter(|traced| traced.comm == comm).collect()
+    }
+
+    /// The events so far.
+    pub fn all(&self) -> Vec<Traced> {
         let text = std::fs::read_to_string(self.folder.join("trace")).unwrap();
         // `  comm-123   [000] d..1.  12.345678: event: key=value`
         let line = |line: &str| {
-            let rest = line.trim_start().strip_prefix(comm)?.strip_prefix('-')?;
-            let tid = rest.split_whitespace().next()?.parse().ok()?;
+            let (task, rest) = line.split_once(" [")?;
+            let (comm, tid) = task.trim().rsplit_once('-')?;
             let mut parts = rest.splitn(3, ": ");
             let seconds = parts.next()?.rsplit(' ').next()?.parse().ok()?;
-            Some(Traced { tid, seconds, event: parts.next()?.to_owned(), text: parts.next()?.to_owned() })
+            Some(Traced {
+                comm: comm.to_owned(),
+                tid: tid.parse().ok()?,
+                seconds,
+                event: parts.next()?.to_owned(),
+                text: parts.next()?.to_owned(),
+            })
         };
         text.lines().filter_map(line).collect()
     }
@@ -41,6 +52,8 @@ impl TraceInstance {
 
 /// An event in it.
 pub struct Traced {
+    /// Name of the thread.
+    pub comm: String,
     /// Thread.
     pub tid: u32,
     /// When, since boot.
