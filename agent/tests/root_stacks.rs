@@ -371,9 +371,8 @@ fn root_a_profile_after_many_stacks_misses_none() {
         text = profile_of_next(&agent, "turnover_sleeps", 5);
     });
     let stacks = folded(&text);
-    // A table of a thousand places is more crowded than those of the shipped probes: a few stacks in a hundred miss theirs.
     let all: u64 = stacks.iter().map(|(_, value)| value).sum();
-    assert!(all > 10 && missed_percent(&stacks) < 5.0, "{} % of\n{text}", missed_percent(&stacks));
+    assert!(all > 10 && missed_percent(&stacks) < 1.0, "{} % of\n{text}", missed_percent(&stacks));
     // What was counted before the profile, and what it kept apart, is not lost.
     let (_, all) = agent.get("/api/v1/stacks/turnover_sleeps").unwrap();
     let total: u64 = folded(&all).iter().map(|(_, value)| value).sum();
@@ -426,6 +425,12 @@ fn a_profile_after_half_an_hour_of_64_threads_misses_few_stacks() {
                     stacks.len(),
                     missed_percent(&stacks)
                 );
+                let mut missed: Vec<_> = stacks
+                    .iter()
+                    .filter(|(frames, _)| frames.iter().any(|frame| frame.starts_with("[missed ")))
+                    .collect();
+                missed.sort_by_key(|(_, value)| std::cmp::Reverse(*value));
+                missed.iter().take(8).for_each(|(frames, value)| println!("  {value} {}", frames.join(";")));
                 shares.push((metric, own, missed_percent(&stacks)));
             }
         });
