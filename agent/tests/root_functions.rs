@@ -156,11 +156,16 @@ fn counted(at: &str, value: &str) -> String {
 fn root_functions_are_counted_alike_in_every_way() {
     let test = "root_functions_are_counted_alike_in_every_way";
     let work = || named("fn-calls", || getpgid_calls(7, 1000));
-    let tried =
-        each_way(test, &WAYS, &counted(&format!("function:{GETPGID}:entry"), FIRST_ARGUMENT), work, |running, way| {
+    let tried = each_way(
+        test,
+        &WAYS,
+        &counted(&format!("function:{GETPGID}:entry"), &format!("'{FIRST_ARGUMENT}'")),
+        work,
+        |running, way| {
             assert_way(running, way);
             assert_eq!((running.value(0), running.value(1)), (1000, 7000), "{way}");
-        });
+        },
+    );
     assert_ne!(tried, 1, "nothing to compare with");
 }
 

@@ -46,7 +46,10 @@ fn root_detect_describes_this_kernel() {
         target.syscalls[call].args.as_ref().unwrap().iter().map(|arg| arg.name.clone()).collect()
     };
     assert_eq!(args("recvfrom"), ["fd", "ubuf", "size", "flags", "addr", "addr_len"]);
-    assert_eq!(args("stat"), ["filename", "statbuf"], "its event is called newstat");
+    // arm64 never had stat(2).
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(args("stat"), ["filename", "statbuf"], "its event is called newstat");
+    }
     assert_eq!(args("sendfile"), ["out_fd", "in_fd", "offset", "count"], "its event is called sendfile64");
     assert_eq!(args("umount2"), ["name", "flags"], "its event is called umount");
     assert_eq!(args("uname").len(), 1);
