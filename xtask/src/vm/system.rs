@@ -12,10 +12,12 @@ use std::process::Command;
 /// Packages with what guests and tests run, in the release that libraries are taken from too.
 const PACKAGES: &[&str] =
     &["bpftool", "busybox-static", "dash", "iproute2", "mount", "nftables", "trace-cmd", "util-linux"];
+/// Those with what is hooked and not run: without what they depend on.
+const HOOKED: &str = "postgresql-15";
 const SUITES: [&str; 2] = ["bookworm", "bookworm-security"];
 /// As many as the kernel follows (`MAXSYMLINKS`).
 const MAX_LINKS: usize = 40;
-const FOLDERS: [&str; 4] = ["usr/sbin", "usr/bin", "sbin", "bin"];
+const FOLDERS: [&str; 5] = ["usr/sbin", "usr/bin", "sbin", "bin", "usr/lib/postgresql/15/bin"];
 
 /// The programs and libraries of one architecture.
 pub enum System {
@@ -91,7 +93,7 @@ fn followed(tree: &Path, mut file: PathBuf) -> PathBuf {
 fn unpack(arch: Arch, cache: &Path, tree: &Path) -> Result<()> {
     println!("fetching programs for {}", arch.of_images());
     let apt = Apt::open_for(arch, &cache.join("apt/system"), &SUITES.map(str::to_owned))?;
-    apt.unpack(&apt.closure(PACKAGES)?, tree)
+    apt.unpack(&[apt.closure(PACKAGES)?, vec![HOOKED.to_owned()]].concat(), tree)
 }
 
 /// Libraries that a file needs, and theirs, by `readelf`: programs of another architecture do not run under `ldd`.
