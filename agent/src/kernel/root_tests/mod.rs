@@ -67,6 +67,8 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
     let never = (u32::MAX, 0);
     let ftrace = Tracefs::open().is_ok_and(|t| t.read("available_filter_functions").is_ok());
     let functions = (!ftrace).then_some(never);
+    // arm64 has direct calls of trampolines since 6.4, and fprobe since 6.14.
+    let (fentry, fprobe) = if cfg!(target_arch = "aarch64") { ((6, 4), (6, 14)) } else { ((5, 5), (6, 12)) };
     let expected = [
         ("tp_btf", &a.tp_btf, (5, 5)),
         ("raw_tp", &a.raw_tp, (4, 17)),
@@ -79,10 +81,10 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
         ("current_task_btf", &a.current_task_btf, (5, 11)),
         ("task_storage", &a.task_storage, (5, 12)),
         ("rdonly_cast", &a.rdonly_cast, (6, 2)),
-        ("fentry", &a.fentry, functions.unwrap_or((5, 5))),
+        ("fentry", &a.fentry, functions.unwrap_or(fentry)),
         ("kprobe", &a.kprobe, functions.unwrap_or((4, 17))),
         // Debian builds its kernels with CONFIG_FPROBE, and with types of modules, since these.
-        ("kprobe_multi", &a.kprobe_multi, functions.unwrap_or((6, 12))),
+        ("kprobe_multi", &a.kprobe_multi, functions.unwrap_or(fprobe)),
         ("module_btf", &a.module_btf, functions.unwrap_or((6, 1))),
         ("uprobe", &a.uprobe, (4, 17)),
         ("uprobe_multi", &a.uprobe_multi, (6, 6)),
