@@ -176,6 +176,13 @@ pub fn getpgid_calls(pid: i32, count: u32) {
     }
 }
 
+/// The same with getsid.
+pub fn getsid_calls(pid: i32, count: u32) {
+    for _ in 0..count {
+        let _ = nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid)));
+    }
+}
+
 /// Does something in a thread of this name (its `comm`: at most 15 bytes).
 pub fn named(comm: &str, work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
