@@ -11,7 +11,7 @@ use kstrobe_ebpf::{Artifact, Target};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use support::agent::Agent;
-use support::load::{getpgid_calls, getsid_calls, named};
+use support::load::{getpgid_calls, named, setpgid_refusals};
 
 /// A way to hook functions: its name, whether the kernel has it, and how to leave the compiler no better one.
 type Way = (&'static str, fn(&Abilities) -> &Ability, fn(&mut Abilities));
@@ -187,10 +187,10 @@ fn root_functions_of_a_pattern_are_counted_alike_in_every_way() {
     let work = || {
         named("fn-calls", || {
             getpgid_calls(7, 600);
-            getsid_calls(7, 400);
+            setpgid_refusals(400);
         });
     };
-    let yaml = counted(&format!("function:{}:entry", GETPGID.replace("pg", "*")), "2");
+    let yaml = counted(&format!("function:{}:entry", GETPGID.replace("getpgid", "*etpgid")), "2");
     let test = "root_functions_of_a_pattern_are_counted_alike_in_every_way";
     // fentry is for one function.
     each_way(test, &WAYS[1..], &yaml, work, |running, way| {

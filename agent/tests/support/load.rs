@@ -183,6 +183,14 @@ pub fn getsid_calls(pid: i32, count: u32) {
     }
 }
 
+/// Calls of setpgid(2) that change nothing: no process group has a negative number.
+pub fn setpgid_refusals(count: u32) {
+    for _ in 0..count {
+        let group = nix::unistd::Pid::from_raw(-1);
+        assert_eq!(nix::unistd::setpgid(nix::unistd::Pid::this(), group), Err(nix::errno::Errno::EINVAL));
+    }
+}
+
 /// Does something in a thread of this name (its `comm`: at most 15 bytes).
 pub fn named(comm: &str, work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
