@@ -2,7 +2,7 @@
 
 mod support;
 
-use kstrobe::kernel::detect::runs_none_in_init;
+use kstrobe::kernel::detect::without_init;
 use kstrobe_ebpf::target::Btf;
 use nix::fcntl::OFlag;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ fn proc_interrupts() -> Vec<(String, f64, String)> {
 /// Interrupts by number that no program sees, on kernels that run none while process 1 is current.
 fn while_init_runs(recorded: &TraceInstance) -> BTreeMap<String, f64> {
     let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
-    if !runs_none_in_init(&Btf::parse(types).unwrap()) {
+    if without_init(&Btf::parse(types).unwrap()).is_none() {
         return BTreeMap::new();
     }
     let threads = std::fs::read_dir("/proc/1/task").unwrap();
@@ -96,6 +96,10 @@ fn root_hardirq_counts_agree_with_proc_interrupts() {
     };
     let lost = counted_as_lost(&after) - counted_as_lost(&before);
     let hidden = while_init_runs(&recorded);
+    let rows: Vec<(Labels, f64)> = [format!("{name}_count"), "kstrobe_lost_total".to_owned()]
+        .iter()
+        .flat_map(|name| after.series(name, &[]).map(|(labels, value)| (labels.clone(), value)).collect::<Vec<_>>())
+        .collect();
     let mut most = 0.0;
     for (number, now, row) in &inner_after {
         // Each device of a shared line has a handler, which all run.
@@ -108,10 +112,6 @@ fn root_hardirq_counts_agree_with_proc_interrupts() {
         let ours = count(&after) - count(&before);
         let slack = outer * 0.02 + 3.0;
         let unseen = lost + hidden.get(number).copied().unwrap_or_default();
-        let rows: Vec<(Labels, f64)> = [format!("{name}_count"), "kstrobe_lost_total".to_owned()]
-            .iter()
-            .flat_map(|name| after.series(name, &[]).map(|(labels, value)| (labels.clone(), value)).collect::<Vec<_>>())
-            .collect();
         assert!(
             ours + unseen >= inner - slack && ours <= outer + slack,
             "{number}: {ours}, {lost} lost and {unseen} not seen, /proc/interrupts {inner}..={outer}: {row}\n{rows:#?}"

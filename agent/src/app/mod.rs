@@ -338,8 +338,8 @@ impl App {
         if let Some(reason) = detect::without_btf(&target) {
             tracing::error!(reason, "no kernel types: most probes cannot run");
         }
-        if target.btf.as_ref().is_some_and(detect::runs_none_in_init) {
-            tracing::warn!("{}", detect::NOT_IN_INIT);
+        if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
+            tracing::warn!("{reason}");
         }
         // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
         let mut loader = Loader::new();

@@ -50,8 +50,8 @@ pub fn run(args: &Args) -> ExitCode {
         };
         findings.push(Finding { what: f.what, state, vital: false });
     }
-    if target.btf.as_ref().is_some_and(detect::runs_none_in_init) {
-        findings.push(Finding { what: "events of process 1", state: Err(detect::NOT_IN_INIT.into()), vital: false });
+    if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
+        findings.push(Finding { what: "events of process 1", state: Err(reason.into()), vital: false });
     }
     findings.push(of_descriptors());
     findings.push(of_memory(args));

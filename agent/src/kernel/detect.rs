@@ -84,14 +84,16 @@ pub fn without_btf(target: &Target) -> Option<String> {
     }
 }
 
-/// What a kernel costs that runs no program in the context of process 1 but that process's own, and counts none of the runs it
-/// leaves out as missed. Linux has no such rule; some kernels made for virtual machines do, and their BTF shows it.
-pub const NOT_IN_INIT: &str = "this kernel runs no program while process 1 is current (its `bpf_prog_aux` has `init_owned`): calls \
-                               of that process, and interrupts that arrive while it runs, are in no count, nor counted as missed";
-
-/// Whether a kernel with these types is one of those.
-pub fn runs_none_in_init(btf: &Btf) -> bool {
-    btf.find("bpf_prog_aux", Kind::Struct).is_some_and(|aux| btf.member(aux, "init_owned").is_some())
+/// What is lost on a kernel that runs no program while process 1 is current, but that process's own, and counts none of the runs
+/// it leaves out as missed; None on others. Linux has no such rule; some kernels made for virtual machines do, and their BTF
+/// shows it: `bpf_prog_aux` has `init_owned`.
+pub fn without_init(btf: &Btf) -> Option<&'static str> {
+    let aux = btf.find("bpf_prog_aux", Kind::Struct)?;
+    btf.member(aux, "init_owned")?;
+    Some(
+        "this kernel runs no program while process 1 is current (its `bpf_prog_aux` has `init_owned`): calls of that process, \
+         and interrupts that arrive while it runs, are in no count, nor counted as missed",
+    )
 }
 
 /// `uname -r`.
