@@ -47,35 +47,34 @@ pub extern "C" fn kst_inner_wait(time: &libc::timespec) -> i64 {
                "ldp x29, x30, [sp], #16", "ret", number = const libc::SYS_nanosleep);
 }
 
-/// Sleeps in [`kst_inner_wait`], below one frame of itself for each bit of `path`. A bit decides from which of two places it
-/// calls itself: every path, which is not 0, is a stack of its own.
+/// A function that calls `inner` with its first argument, below one frame of itself for each bit of its second, which is not 0.
+/// A bit decides from which of two places it calls itself: every path is a stack of its own.
+macro_rules! below_a_path {
+    ($again:ident, $inner:path) => {
+        #[cfg(target_arch = "x86_64")]
+        naked_asm!("push rbp", "mov rbp, rsp", "shr rsi, 1", "jz 3f", "jc 2f", "call {again}", "pop rbp", "ret",
+                   "2: call {again}", "pop rbp", "ret", "3: call {inner}", "pop rbp", "ret",
+                   again = sym $again, inner = sym $inner);
+        #[cfg(target_arch = "aarch64")]
+        naked_asm!("stp x29, x30, [sp, #-16]!", "mov x29, sp", "mov x2, x1", "lsr x1, x1, #1", "cbz x1, 3f",
+                   "tbnz x2, #0, 2f", "bl {again}", "ldp x29, x30, [sp], #16", "ret",
+                   "2: bl {again}", "ldp x29, x30, [sp], #16", "ret",
+                   "3: bl {inner}", "ldp x29, x30, [sp], #16", "ret", again = sym $again, inner = sym $inner);
+    };
+}
+
+/// Sleeps in [`kst_inner_wait`] below frames of its own.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn kst_descend(time: &libc::timespec, path: u64) -> i64 {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("push rbp", "mov rbp, rsp", "shr rsi, 1", "jz 3f", "jc 2f", "call {again}", "pop rbp", "ret",
-               "2: call {again}", "pop rbp", "ret", "3: call {inner}", "pop rbp", "ret",
-               again = sym kst_descend, inner = sym kst_inner_wait);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("stp x29, x30, [sp, #-16]!", "mov x29, sp", "mov x2, x1", "lsr x1, x1, #1", "cbz x1, 3f",
-               "tbnz x2, #0, 2f", "bl {again}", "ldp x29, x30, [sp], #16", "ret",
-               "2: bl {again}", "ldp x29, x30, [sp], #16", "ret",
-               "3: bl {inner}", "ldp x29, x30, [sp], #16", "ret", again = sym kst_descend, inner = sym kst_inner_wait);
+    below_a_path! {kst_descend, kst_inner_wait}
 }
 
-/// The same that counts down in [`kst_burn_three`].
+/// Counts down in [`kst_burn_three`] below frames of its own.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn kst_dig(rounds: u64, path: u64) {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("push rbp", "mov rbp, rsp", "shr rsi, 1", "jz 3f", "jc 2f", "call {again}", "pop rbp", "ret",
-               "2: call {again}", "pop rbp", "ret", "3: call {inner}", "pop rbp", "ret",
-               again = sym kst_dig, inner = sym kst_burn_three);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!("stp x29, x30, [sp, #-16]!", "mov x29, sp", "mov x2, x1", "lsr x1, x1, #1", "cbz x1, 3f",
-               "tbnz x2, #0, 2f", "bl {again}", "ldp x29, x30, [sp], #16", "ret",
-               "2: bl {again}", "ldp x29, x30, [sp], #16", "ret",
-               "3: bl {inner}", "ldp x29, x30, [sp], #16", "ret", again = sym kst_dig, inner = sym kst_burn_three);
+    below_a_path! {kst_dig, kst_burn_three}
 }
 
 /// As the kernel takes it.
