@@ -1,7 +1,5 @@
 //! The last column: `name [module](arguments) {`, `name();`, `} /* name */`, `/* event: ... */`.
 
-use super::Stripped;
-
 /// What a line says after its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
@@ -52,14 +50,14 @@ pub enum Notes {
 
 impl Notes {
     fn allow(self, tail: &str) -> bool {
-        let tail = tail.stripped_start();
+        let tail = tail.trim_start();
         self == Notes::Any || !tail.starts_with(|letter: char| letter.is_alphanumeric() || letter == '{')
     }
 }
 
 /// Reads what follows the columns, without its indentation.
 pub fn parse(text: &str, notes: Notes) -> Option<Body<'_>> {
-    let text = text.stripped();
+    let text = text.trim();
     if let Some(comment) = text.strip_prefix("/*") {
         return Some(match comment.rsplit_once("*/").filter(|(_, tail)| notes.allow(tail)) {
             Some((whole, _)) => Body::Comment { text: whole.trim(), cut: false },
@@ -73,7 +71,7 @@ pub fn parse(text: &str, notes: Notes) -> Option<Body<'_>> {
 }
 
 fn exit(tail: &str, notes: Notes) -> Option<Body<'_>> {
-    let tail = tail.stripped();
+    let tail = tail.trim();
     let nothing = |cut| Body::Exit { name: None, module: None, returned: None, cut };
     let Some(comment) = tail.strip_prefix("/*") else {
         // trace-cmd can add the depth or the returned value in parentheses.
@@ -91,14 +89,14 @@ fn call(text: &str, notes: Notes) -> Option<Body<'_>> {
     let Some(inside) = rest.strip_prefix('(') else { return rest.is_empty().then_some(cut(None)) };
     let Some(close) = closing(inside) else { return Some(cut(Some(name))) };
     let arguments = Some(inside[..close].trim()).filter(|arguments| !arguments.is_empty());
-    let rest = inside[close + 1..].stripped_start();
+    let rest = inside[close + 1..].trim_start();
     let (shape, rest) = match rest.as_bytes().first() {
         None => (Shape::Cut, ""),
         Some(b'{') => (Shape::Opens, &rest[1..]),
         Some(b';') => (Shape::Leaf, &rest[1..]),
         Some(_) => return None,
     };
-    let rest = rest.stripped();
+    let rest = rest.trim();
     let comment = rest.strip_prefix("/*").and_then(|comment| comment.split_once("*/"));
     let returned = comment.and_then(|(comment, _)| Said::of(comment).returned);
     if !notes.allow(rest) {
@@ -117,7 +115,7 @@ fn function(text: &str) -> Option<(&str, Option<&str>, &str)> {
     if !begins && !name.starts_with("0x") {
         return None;
     }
-    let Some(module) = rest.stripped_start().strip_prefix('[') else { return Some((name, None, rest)) };
+    let Some(module) = rest.trim_start().strip_prefix('[') else { return Some((name, None, rest)) };
     // Cut inside of the module.
     let Some((module, rest)) = module.split_once(']') else { return Some((name, None, "(")) };
     // With build ids: `[veth 0123abcd]`.

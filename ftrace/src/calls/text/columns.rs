@@ -1,7 +1,5 @@
 //! What stands before the last column: time, CPU, task, flags, duration, each of which may be missing.
 
-use super::Stripped;
-
 /// The columns of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns<'a> {
@@ -101,7 +99,7 @@ fn report(line: &str) -> Option<Columns<'_>> {
 /// `   12.345678 |`, and the time since the trace began that latency tracers show: `      123 us |  ` before the CPU.
 fn time(text: &str) -> Option<(u64, &str)> {
     let (before, rest) = text.split_once('|')?;
-    let before = before.stripped();
+    let before = before.trim();
     if let Some(us) = before.strip_suffix("us") {
         let us: u64 = us.trim_end().parse().ok()?;
         cpu(rest)?;
@@ -112,7 +110,7 @@ fn time(text: &str) -> Option<(u64, &str)> {
 
 /// ` 1) `
 fn cpu(text: &str) -> Option<(u32, &str)> {
-    let text = text.stripped_start();
+    let text = text.trim_start();
     let (number, rest) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit())?);
     Some((number.parse().ok()?, rest.strip_prefix(')')?))
 }
@@ -121,8 +119,8 @@ fn cpu(text: &str) -> Option<(u32, &str)> {
 fn task_column(text: &str) -> Option<((&str, i32), &str)> {
     let (before, rest) = text.split_once('|')?;
     // Arguments may hold bars: a task stands in at most 15 letters, a sign and ten digits.
-    (before.ends_with(' ') && before.stripped().len() <= 27).then_some(())?;
-    Some((task(before.stripped())?, rest))
+    (before.ends_with(' ') && before.trim().len() <= 27).then_some(())?;
+    Some((task(before.trim())?, rest))
 }
 
 /// `comm-pid`
@@ -134,7 +132,7 @@ pub fn task(text: &str) -> Option<(&str, i32)> {
 /// `d..2. |`
 fn flags_column(text: &str) -> Option<(bool, &str)> {
     let (before, rest) = text.split_once('|')?;
-    Some((flags(before.stripped())?, rest))
+    Some((flags(before.trim())?, rest))
 }
 
 /// Interrupts off, need to reschedule, in an interrupt, preemption depth, migration depth: four or five letters, more with lazy
@@ -146,7 +144,7 @@ fn flags(text: &str) -> Option<bool> {
 
 /// Takes the duration column off, where there is one: `+ 10.123 us   |`, blanks and a bar, an arrow and a bar.
 fn took(columns: &mut Columns) {
-    let text = columns.rest.stripped_start();
+    let text = columns.rest.trim_start();
     for (arrow, took) in [("==========>", Took::InterruptBegins), ("<==========", Took::InterruptEnds)] {
         if let Some(rest) = text.strip_prefix(arrow) {
             (columns.duration, columns.rest, columns.base) =
@@ -159,7 +157,7 @@ fn took(columns: &mut Columns) {
         return;
     }
     if let Some((ns, rest)) = duration(text) {
-        let rest = rest.stripped_start();
+        let rest = rest.trim_start();
         // Without its bar the indentation is not to be known.
         let (rest, base) = rest.strip_prefix('|').map_or((rest, None), |rest| (rest, Some(2)));
         (columns.duration, columns.rest, columns.base) = (Some(Took::Ns(ns)), rest, base.or(Some(usize::MAX)));
@@ -168,9 +166,9 @@ fn took(columns: &mut Columns) {
 
 /// `+ 10.123 us`: how much longer than others it took is in the mark, which says nothing that the number does not say.
 fn duration(text: &str) -> Option<(u64, &str)> {
-    let text = text.strip_prefix(['$', '@', '*', '#', '!', '+']).unwrap_or(text).stripped_start();
+    let text = text.strip_prefix(['$', '@', '*', '#', '!', '+']).unwrap_or(text).trim_start();
     let (number, rest) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?);
-    let rest = rest.stripped_start();
+    let rest = rest.trim_start();
     let end = rest.find(|letter: char| !letter.is_alphabetic()).unwrap_or(rest.len());
     let unit_ns = match &rest[..end] {
         "ns" => 1,

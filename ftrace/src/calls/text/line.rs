@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::Stripped;
 use super::body::{self, Body, Notes, Shape};
 use super::columns::{self, Columns, Took};
 use crate::calls::{NameId, Names, NotUnderstood, Task};
@@ -116,7 +115,7 @@ impl<'a> Reader<'a> {
 
     /// A line that is no record is the second of two rules between which no switch stands.
     fn lacks_switch(&mut self, line: &str, other: &Line) -> bool {
-        let line = line.stripped();
+        let line = line.trim();
         let before = self.rule;
         if matches!(other, Line::Switch { .. }) {
             self.rule = Some(true);
@@ -160,7 +159,7 @@ impl<'a> Reader<'a> {
 
     /// Lines that are no records.
     fn other(&mut self, line: &str) -> Option<Line> {
-        let line = line.stripped();
+        let line = line.trim();
         if line.is_empty() || line.starts_with("```") || line.starts_with("(Overruns:") {
             return Some(Line::Nothing);
         }
@@ -176,9 +175,9 @@ impl<'a> Reader<'a> {
 
     /// ` 0)    <idle>-0    =>    ping-324   `
     fn switch(&mut self, line: &str) -> Option<Line> {
-        let line = line.trim_start_matches('|').stripped_start();
+        let line = line.trim_start_matches('|').trim_start();
         let (cpu, tasks) = line.split_once(')')?;
-        let cpu = cpu.stripped().parse().ok()?;
+        let cpu = cpu.trim().parse().ok()?;
         // No task has a bar in it: most lines are known by that at once.
         let (from, _) = tasks[..tasks.find('|').unwrap_or(tasks.len())].split_once(" => ")?;
         let to = &tasks[from.len() + " => ".len()..];
@@ -318,9 +317,9 @@ fn is_empty_cpu(line: &str) -> bool {
 
 /// A line without quote marks and the kernel log's time, its tabs as blanks.
 fn undress(line: &str) -> Cow<'_, str> {
-    let mut line = line.stripped_end();
+    let mut line = line.trim_end();
     // `> > text`, `>> text`: one blank belongs to each mark.
-    while let Some(rest) = line.stripped_start().strip_prefix('>') {
+    while let Some(rest) = line.trim_start().strip_prefix('>') {
         line = rest.strip_prefix(' ').unwrap_or(rest);
     }
     line = kernel_log(line).unwrap_or(line);
@@ -347,7 +346,7 @@ const TAB: usize = 8;
 
 /// What follows `[   12.345678] `, as a kernel that dies dumps its trace.
 fn kernel_log(line: &str) -> Option<&str> {
-    let (time, rest) = line.stripped_start().strip_prefix('[')?.split_once(']')?;
+    let (time, rest) = line.trim_start().strip_prefix('[')?.split_once(']')?;
     let (seconds, us) = time.trim().split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|letter| letter.is_ascii_digit());
     (digits(seconds) && digits(us)).then(|| rest.strip_prefix(' ').unwrap_or(rest))

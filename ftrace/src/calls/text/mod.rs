@@ -40,24 +40,3 @@ pub fn parse(text: &str) -> Calls {
     calls.damage.repeated = repeated;
     calls
 }
-
-/// `trim` and its like for lines with many blanks: those are taken off by bytes, all other white space by letters.
-trait Stripped {
-    fn stripped(&self) -> &str;
-    fn stripped_start(&self) -> &str;
-    fn stripped_end(&self) -> &str;
-}
-
-impl Stripped for str {
-    fn stripped(&self) -> &str {
-        self.trim_ascii().trim()
-    }
-
-    fn stripped_start(&self) -> &str {
-        self.trim_ascii_start().trim_start()
-    }
-
-    fn stripped_end(&self) -> &str {
-        self.trim_ascii_end().trim_end()
-    }
-}
