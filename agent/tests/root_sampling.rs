@@ -202,10 +202,12 @@ metrics:
     });
     let after = agent.scrape();
     let (labels, _) = after.series("kstrobe_probe_attached", &[("probe", "cycles")]).next().unwrap();
-    // A processor whose counters the kernel knows has a PMU of this name in sysfs.
-    let counters = ["cpu", "cpu_core", "armv8_pmuv3_0"].iter().any(|pmu| {
-        let events = format!("/sys/bus/event_source/devices/{pmu}/events");
-        std::fs::read_dir(events).is_ok_and(|mut events| events.any(|e| e.unwrap().file_name() == "cpu-cycles"))
+    // A processor whose counters the kernel knows has a PMU in sysfs with this event, which arm64 writes with an underscore.
+    let pmus =
+        std::fs::read_dir("/sys/bus/event_source/devices").unwrap().map(|pmu| pmu.unwrap().path().join("events"));
+    let counters = pmus.filter_map(|events| std::fs::read_dir(events).ok()).flatten().any(|event| {
+        let name = event.unwrap().file_name();
+        name == "cpu-cycles" || name == "cpu_cycles"
     });
     if counters {
         assert_eq!(labels["reason"], "");
