@@ -45,7 +45,9 @@ fn root_page_faults_are_those_of_getrusage() {
     let mut faults = 0;
     load::named("kst-faults", || faults = load::touch_pages(TOUCHED));
     let after = agent.scrape();
-    let labels = [("comm", "kst-faults"), ("mode", "user"), ("access", "write")];
+    // The kernel's own counter, which other processors have in place of x86's tracepoints, does not tell writes.
+    let access = if cfg!(target_arch = "x86_64") { "write" } else { "unknown" };
+    let labels = [("comm", "kst-faults"), ("mode", "user"), ("access", access)];
     assert_about(after.sum("kstrobe_page_faults_total", &labels), faults as f64);
     agent.stop();
 }
