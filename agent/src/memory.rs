@@ -2,8 +2,8 @@
 
 use crate::kubernetes::variable;
 use crate::sources::AgentConfig;
-use kstrobe_cgroups::Hierarchies;
 use kstrobe_ebpf::Artifact;
+use kstrobe_workloads::cgroups::Hierarchies;
 
 /// Memory of the process beside maps of the kernel: 35 to 50 MiB with the default probes, and buffers for the kernel's types and
 /// for an exposition of some thousand histograms.

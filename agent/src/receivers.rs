@@ -1,9 +1,9 @@
-//! `exporters:` of the configuration as what `kstrobe-push` needs, and who sends.
+//! `exporters:` of the configuration as what `kstrobe_export::push` needs, and who sends.
 
 use kstrobe_config::model::{Exporter, Protocol};
 use kstrobe_export::otlp::{Resource, Temporality};
-use kstrobe_push::settings::{Retry, Tls};
-use kstrobe_push::{Kind, Receiver};
+use kstrobe_export::push::settings::{Retry, Tls};
+use kstrobe_export::push::{Kind, Receiver};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ mod tests {
     /// Else `kstrobe check` would accept a file that stops its exporter.
     #[test]
     fn headers_that_are_set_are_refused_in_the_configuration() {
-        assert_eq!(kstrobe_config::EXPORTER_HEADERS, kstrobe_push::settings::OUR_HEADERS);
+        assert_eq!(kstrobe_config::EXPORTER_HEADERS, kstrobe_export::push::settings::OUR_HEADERS);
     }
 
     #[test]

@@ -88,9 +88,9 @@ pub struct WorkloadsUse {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExportUse {
     /// One per receiver that is sent to.
-    pub now: Vec<kstrobe_push::Usage>,
+    pub now: Vec<kstrobe_export::push::Usage>,
     /// One per receiver that is not any more: its totals stay.
-    pub past: Vec<kstrobe_push::Usage>,
+    pub past: Vec<kstrobe_export::push::Usage>,
 }
 
 /// Whether a hook is attached.
@@ -524,7 +524,7 @@ mod tests {
             }),
             rules: vec![("slow_recv".into(), "cooldown", 5)],
             exports: ExportUse {
-                now: vec![kstrobe_push::Usage {
+                now: vec![kstrobe_export::push::Usage {
                     receiver: "otlp".into(),
                     sent: 100,
                     failed: [("refused", 2)].into(),
@@ -535,7 +535,7 @@ mod tests {
                     queue_bytes: 32,
                     last_success: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
                 }],
-                past: vec![kstrobe_push::Usage { receiver: "gone".into(), sent: 3, ..Default::default() }],
+                past: vec![kstrobe_export::push::Usage { receiver: "gone".into(), sent: 3, ..Default::default() }],
             },
             workloads: Some(WorkloadsUse {
                 cgroups: vec![("named", 7), ("waiting", 1), ("ended", 2)],
@@ -672,7 +672,7 @@ mod tests {
             metrics.sort_by(|a, b| a.name.cmp(&b.name));
         }
         let list = kstrobe_mixin::own::record(&metrics);
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../mixin/own_metrics.json");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/mixin/own_metrics.json");
         if std::env::var_os("BLESS").is_some() {
             std::fs::write(path, &list).unwrap();
         }

@@ -5,7 +5,7 @@ use kstrobe::handed::{Files, Handed, run};
 use kstrobe::http::ProbeStatus;
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
-use kstrobe_witness::Folder;
+use kstrobe_testing::Folder;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl World {
     /// Waits for this state, and gives the message.
     fn becomes(&self, name: &str, state: &str) -> String {
         let what = format!("{name} {state}");
-        kstrobe_witness::wait_for(&what, Duration::from_secs(30), || {
+        kstrobe_testing::wait_for(&what, Duration::from_secs(30), || {
             let entry = self.entry(name);
             (entry["state"] == state).then(|| entry["message"].as_str().unwrap_or_default().to_owned())
         })
@@ -136,13 +136,13 @@ fn probes_of_the_cluster_are_taken_one_by_one() {
     world.becomes("good", "Attached");
     assert!(world.files.get().iter().all(|file| file.text != text("good")));
     api.remove(&object("good", Value::Null));
-    kstrobe_witness::wait_for("its end", Duration::from_secs(30), || {
+    kstrobe_testing::wait_for("its end", Duration::from_secs(30), || {
         world.files.get().iter().all(|file| file.text != text("better")).then_some(())
     });
     // The other way round: a node that is no longer meant has nothing to say.
     assert!(!world.entry("mapped").is_null());
     world.change("mapped", json!({"nodeName": "n2", "yaml": text("mapped")}));
-    kstrobe_witness::wait_for("its entry goes", Duration::from_secs(30), || {
+    kstrobe_testing::wait_for("its entry goes", Duration::from_secs(30), || {
         world.entry("mapped").is_null().then_some(())
     });
 }

@@ -33,10 +33,7 @@ fn the_page_has_every_shipped_probe_and_no_other() {
     let (rows, shipped) = (rows(PAGE), shipped());
     let (on_page, all): (BTreeSet<_>, BTreeSet<_>) = (rows.keys().collect(), shipped.keys().collect());
     let differ: Vec<_> = on_page.symmetric_difference(&all).collect();
-    assert!(
-        differ.is_empty(),
-        "docs/kernels.md and config/probes differ in {differ:?}: run `cargo xtask vm --write-docs`"
-    );
+    assert!(differ.is_empty(), "docs/kernels.md and probes differ in {differ:?}: run `cargo xtask vm --write-docs`");
     for (name, on) in shipped {
         let default = if on { "on" } else { "off" };
         assert_eq!(rows[&name]["default"], default, "{name}: run `cargo xtask vm --write-docs`");
@@ -67,7 +64,7 @@ fn root_every_shipped_probe_attaches_or_says_why() {
         if let Some(kernel) = lab() {
             let program =
                 reason.strip_prefix("waiting: no program or library `").and_then(|rest| rest.split('`').next());
-            if program.is_some_and(|name| kstrobe_witness::find(name).is_none()) {
+            if program.is_some_and(|name| kstrobe_testing::find(name).is_none()) {
                 not_run("root_every_shipped_probe_attaches_or_says_why", &format!("{name} is {reason}"));
                 continue;
             }

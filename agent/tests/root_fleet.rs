@@ -8,7 +8,7 @@ mod support;
 use kstrobe_fake_api::FakeApi;
 use kstrobe_ftrace::dat;
 use kstrobe_ftrace::trace::Trace;
-use kstrobe_witness::not_asked_for;
+use kstrobe_testing::not_asked_for;
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,8 +3,8 @@
 
 mod support;
 
-use kstrobe_witness::servers::{self, Collector, Point, told};
-use kstrobe_witness::{Api, Receiving, Sample, there};
+use kstrobe_testing::servers::{self, Collector, Point, told};
+use kstrobe_testing::{Api, Receiving, Sample, there};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -112,7 +112,7 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
     let mut prom = servers::prometheus(&prometheus_there, None);
     let (vm_address, prom_address) = (vm.address(), prom.address());
     // It is built on request; the rest is shown without it.
-    let mut collector = kstrobe_witness::collector(test).map(|program| Collector::start(&program, None));
+    let mut collector = kstrobe_testing::collector(test).map(|program| Collector::start(&program, None));
 
     let mut exporters = vec!["vm", "prom"];
     let mut receivers = vec![otlp("vm", vm_address, "/opentelemetry', protocol: http")];
@@ -270,7 +270,7 @@ fn sends_all_to(collector: &Collector) -> (Agent, Folder) {
 #[ignore = "needs root"]
 fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
     const SLOW: u32 = 7;
-    let Some(program) = kstrobe_witness::collector("root_push_slow_events_arrive_as_logs") else { return };
+    let Some(program) = kstrobe_testing::collector("root_push_slow_events_arrive_as_logs") else { return };
     let collector = Collector::start(&program, None);
     let (agent, _folder) = sends_all_to(&collector);
     let (address, echo) = load::delayed_echo(Duration::from_millis(30));
@@ -298,7 +298,7 @@ fn root_push_slow_events_arrive_as_logs_by_both_protocols() {
 #[test]
 #[ignore = "needs root"]
 fn root_push_a_capture_without_calls_arrives_as_one_span_by_both_protocols() {
-    let Some(program) = kstrobe_witness::collector("root_push_a_capture_without_calls_arrives_as_one_span") else {
+    let Some(program) = kstrobe_testing::collector("root_push_a_capture_without_calls_arrives_as_one_span") else {
         return;
     };
     let collector = Collector::start(&program, None);
@@ -326,7 +326,7 @@ fn assert_its_trace(capture: &str, log: &str) {
 #[ignore = "needs root"]
 fn root_push_captures_of_calls_arrive_as_spans_by_both_protocols() {
     let test = "root_push_captures_of_calls_arrive_as_spans";
-    let Some(program) = kstrobe_witness::collector(test) else { return };
+    let Some(program) = kstrobe_testing::collector(test) else { return };
     let Some(function) = graph_root(test, "recvfrom") else { return };
     let collector = Collector::start(&program, None);
     let (agent, _folder) = sends_all_to(&collector);

@@ -3,7 +3,7 @@
 
 mod support;
 
-use kstrobe_witness::Receiving;
+use kstrobe_testing::Receiving;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 mod support;
 
-use kstrobe_witness::certificates;
+use kstrobe_testing::certificates;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;

@@ -29,7 +29,7 @@ fn buckets(body: &str) -> Buckets {
 
 #[test]
 fn no_shipped_probe_is_forgotten_or_wrong() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("probes");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../probes");
     let on_disk: BTreeSet<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|e| format!("<embedded>/{}", e.unwrap().file_name().to_str().unwrap()))

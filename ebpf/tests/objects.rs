@@ -121,7 +121,7 @@ fn root_bpftool_loads_the_object_and_shows_yaml_lines() {
             bpftool prog dump xlated pinned /sys/fs/bpf/p/$p linum; done
         for m in storage values keys free; do bpftool map show pinned /sys/fs/bpf/m/$m; done"#;
     let loaded = load("span", &bytes, more);
-    if kstrobe_witness::kernel() < (5, 11) {
+    if kstrobe_testing::kernel() < (5, 11) {
         let said = loaded.expect_err("task storage came with 5.11");
         assert!(said.contains("map 'storage': failed to create"), "{said}");
         return;
@@ -150,7 +150,7 @@ fn root_a_kernel_function_is_called_by_its_btf_id() {
     let tgid = btf.member(task, "tgid").expect("a member").bit_offset / 8;
     let options = Options { rdonly_cast_btf_id: btf.find("bpf_rdonly_cast", Kind::Func) };
     if options.rdonly_cast_btf_id.is_none() {
-        assert!(kstrobe_witness::kernel() < (6, 2), "bpf_rdonly_cast came with 6.2");
+        assert!(kstrobe_testing::kernel() < (6, 2), "bpf_rdonly_cast came with 6.2");
         return;
     }
     let cast = Call { helper: Helper::RdonlyCast, args: vec![Arg::Var(Var(1)), Arg::Imm(i64::from(task))] };

@@ -1,6 +1,6 @@
 //! The kept cases of the fuzzers (`cargo xtask fuzz`), once more without one.
 
-#[path = "../../fuzz/src/cases/mod.rs"]
+#[path = "../../tests/fuzz/src/cases/mod.rs"]
 mod cases;
 
 use flate2::read::GzDecoder;
@@ -8,7 +8,7 @@ use std::io::Read;
 
 /// Runs all cases of an archive of `fuzz/corpus`.
 fn every_case(target: &str, run: fn(&[u8])) {
-    let file = format!("{}/../fuzz/corpus/{target}.tar.gz", env!("CARGO_MANIFEST_DIR"));
+    let file = format!("{}/../tests/fuzz/corpus/{target}.tar.gz", env!("CARGO_MANIFEST_DIR"));
     let packed = std::fs::read(file).unwrap();
     let mut count = 0;
     for entry in tar::Archive::new(GzDecoder::new(&packed[..])).entries().unwrap() {

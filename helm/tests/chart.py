@@ -24,16 +24,16 @@ ROOT = TESTS.parent.parent
 CHART = TESTS.parent / "kstrobe"
 # Where the chart is packed, and what it renders left.
 OUT = pathlib.Path(sys.argv[1])
-MANIFESTS = ROOT / "deploy" / "kstrobe.yaml"
+MANIFESTS = ROOT / "helm/manifests/kstrobe.yaml"
 VERSIONS = ["1.28", "1.30", "1.33", "1.37"]
-# What `deploy/kstrobe.yaml` is rendered for: the oldest with the field `appArmorProfile`.
+# What `helm/manifests/kstrobe.yaml` is rendered for: the oldest with the field `appArmorProfile`.
 MANIFESTS_VERSION = "1.30"
 
 # Of the API server.
 MOST_OF_A_SECRET = 1 << 20
 
 MANIFESTS_HEAD = """\
-# kstrobe without Helm: kubectl apply -f deploy/kstrobe.yaml
+# kstrobe without Helm: kubectl apply -f helm/manifests/kstrobe.yaml
 # Rendered from helm/kstrobe by `cargo xtask helm --bless`, for Kubernetes {version} and newer.
 apiVersion: v1
 kind: Namespace
@@ -179,14 +179,14 @@ def manifests():
 
 def plain_manifests():
     """What is rendered for those without Helm is valid on every version that it is for."""
-    found = [("deploy/kstrobe.yaml", o) for o in yaml.safe_load_all(manifests())]
+    found = [("helm/manifests/kstrobe.yaml", o) for o in yaml.safe_load_all(manifests())]
     for version in VERSIONS[VERSIONS.index(MANIFESTS_VERSION) :]:
         yield from validate(found, version)
 
 
 def stand_ins():
     """What the tests' API server and kubelet answer with was never in a cluster: it is valid all the same."""
-    paths = sorted((ROOT / "kube/fake/objects").glob("*.json"))
+    paths = sorted((ROOT / "tests/fake-api/objects").glob("*.json"))
     found = [(path.name, json.loads(path.read_text())) for path in paths]
     for version in VERSIONS:
         yield from validate(found, version)

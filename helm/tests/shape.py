@@ -119,7 +119,7 @@ def rules(found, values):
     """The project's rules, all of them but what the values leave out."""
     form = values.get("objectives", "classic")
     names = ["kstrobe-alerts"] + ([] if form == "none" else [f"kstrobe-slo-{form}"])
-    groups = [g for n in names for g in yaml.safe_load((ROOT / "rules" / f"{n}.yaml").read_text())["groups"]]
+    groups = [g for n in names for g in yaml.safe_load((ROOT / "dashboards/rules" / f"{n}.yaml").read_text())["groups"]]
     shipped = [rule for g in groups for rule in g["rules"]]
     disabled = values.get("disabled", [])
     yield from (f"there is no alert {name} to be disabled" for name in disabled if name not in [r.get("alert") for r in shipped])
@@ -144,6 +144,6 @@ def dashboards(found):
     there = {}
     for o in found:
         there |= {k: json.loads(v) for k, v in o.get("data", {}).items() if k.endswith(".json")}
-    wanted = {path.name: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
+    wanted = {path.name: json.loads(path.read_text()) for path in (ROOT / "dashboards/grafana").glob("*.json")}
     if not wanted or there != wanted:
         yield f"dashboards {sorted(there)}, and {sorted(wanted)} were wanted"

@@ -4,7 +4,7 @@
 use crate::golang::Library;
 use crate::programs;
 use anyhow::{Context, Result, bail};
-use kstrobe_witness::COLLECTOR;
+use kstrobe_testing::COLLECTOR;
 use nix::unistd::geteuid;
 use std::path::Path;
 use std::process::Command;

@@ -2,7 +2,7 @@
 
 use crate::apt::{Apt, finished};
 use anyhow::{Context, Result, bail};
-pub use kstrobe_witness::find;
+pub use kstrobe_testing::find;
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,7 +121,7 @@ pub fn unpack(program: &str) -> Result<PathBuf> {
     let known = UNPACKED.iter().chain(UNPACKED_ON_REQUEST).find(|(name, ..)| *name == program);
     let (_, package, release) = known.with_context(|| format!("it is not known which package has {program}"))?;
     println!("fetching {package} from Debian {release}");
-    let folder = Path::new(kstrobe_witness::UNPACKED);
+    let folder = Path::new(kstrobe_testing::UNPACKED);
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let apt = Apt::open(&folder.join("apt"), &[(*release).to_owned()])?;
     apt.download(&[(*package).to_owned()], folder)?;

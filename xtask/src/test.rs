@@ -5,7 +5,7 @@ use crate::programs::{self, finish};
 use crate::{chart, container, mounts, oracles, tidy, unit, vm};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use kstrobe_witness::{INSTALLED, NOT_RUN_FILE};
+use kstrobe_testing::{INSTALLED, NOT_RUN_FILE};
 use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};

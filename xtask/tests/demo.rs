@@ -1,7 +1,7 @@
 //! The demonstration as a process.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-use kstrobe_witness::{free, http, not_asked_for, wait_for};
+use kstrobe_testing::{free, http, not_asked_for, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::net::{SocketAddr, TcpStream};

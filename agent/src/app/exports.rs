@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use kstrobe_export::otlp::{logs, spans};
+use kstrobe_export::push::{Outlet, Usage, Watch};
 use kstrobe_ftrace::calls::build;
 use kstrobe_ftrace::dat;
-use kstrobe_push::{Outlet, Usage, Watch};
 
 use super::lock;
 use crate::capture::form::Form;

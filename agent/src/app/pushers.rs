@@ -3,11 +3,11 @@
 use super::exports::Outlets;
 use super::{App, lock};
 use kstrobe_export::otlp::{Temporality, logs, spans};
+use kstrobe_export::push::{Kind, Legacy, Outlet, Pusher, Reading, Receiver};
 use kstrobe_export::{
     Format,
     own::{self, Beginnings},
 };
-use kstrobe_push::{Kind, Legacy, Outlet, Pusher, Reading, Receiver};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -130,9 +130,9 @@ impl Pushers {
         let (app, beginnings) = (self.app.clone(), self.beginnings.clone());
         let read = Arc::new(move || reading(&app, &beginnings));
         Sending {
-            logs: receiver.logs.then(|| kstrobe_push::start_logs(&receiver, &self.runtime)),
-            traces: receiver.traces.then(|| kstrobe_push::start_traces(&receiver, &self.runtime)),
-            reports: kstrobe_push::start(receiver.clone(), read, legacy, &self.runtime),
+            logs: receiver.logs.then(|| kstrobe_export::push::start_logs(&receiver, &self.runtime)),
+            traces: receiver.traces.then(|| kstrobe_export::push::start_traces(&receiver, &self.runtime)),
+            reports: kstrobe_export::push::start(receiver.clone(), read, legacy, &self.runtime),
             receiver,
         }
     }

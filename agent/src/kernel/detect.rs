@@ -59,7 +59,7 @@ pub fn detect(wanted: &Wanted) -> Target {
 
 /// The controller whose groups have names, where that is not version 2.
 fn cgroup_v1() -> Option<String> {
-    let found = kstrobe_cgroups::Hierarchies::here(None).ok()?;
+    let found = kstrobe_workloads::cgroups::Hierarchies::here(None).ok()?;
     found.followed()?.1.map(str::to_owned)
 }
 

@@ -1,7 +1,7 @@
 //! Metrics of what is sent to receivers.
 
 use super::{ExportUse, Observed, family};
-use kstrobe_push::Usage;
+use kstrobe_export::push::Usage;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;

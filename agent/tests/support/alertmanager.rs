@@ -2,7 +2,7 @@
 
 use super::http::ask;
 use super::program;
-use kstrobe_witness::{Server, free};
+use kstrobe_testing::{Server, free};
 use std::net::SocketAddr;
 use std::path::Path;
 

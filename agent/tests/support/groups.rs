@@ -1,8 +1,8 @@
 //! Cgroups of a test's own, and processes that make a known number of calls in them.
 
 use super::Folder;
-use kstrobe_witness::groups::mounts;
-pub use kstrobe_witness::groups::unified;
+use kstrobe_testing::groups::mounts;
+pub use kstrobe_testing::groups::unified;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;

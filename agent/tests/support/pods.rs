@@ -5,7 +5,7 @@ use super::groups::Group;
 use super::{Folder, wait_for};
 use kstrobe_fake_api::FakeApi;
 use kstrobe_fake_api::objects::{deployed, runs};
-use kstrobe_witness::containers::Driver;
+use kstrobe_testing::containers::Driver;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A real Prometheus that scrapes the agent in each format.
 
 use super::{program, wait_for};
-use kstrobe_witness::{Api, Server, free};
+use kstrobe_testing::{Api, Server, free};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::time::Duration;

@@ -21,7 +21,7 @@ const TLS: Keys = Keys { of: "`tls`", known: &schema::names(&schema::TLS), later
 const RETRY: Keys = Keys { of: "`retry_on_failure`", known: &schema::names(&schema::RETRY), later: &[] };
 const QUEUE: Keys = Keys { of: "`queue_config`", known: &schema::names(&schema::QUEUE), later: &[] };
 
-/// Headers that exporters set themselves, in small letters. A test of the agent compares them with what `kstrobe-push` sets.
+/// Headers that exporters set themselves, in small letters. A test of the agent compares them with what `kstrobe-export` sets.
 pub const EXPORTER_HEADERS: &[&str] = &[
     "connection",
     "content-encoding",

@@ -1,6 +1,6 @@
 //! Texts that nobody wrote.
 
-#[path = "../../../fuzz/src/cases/sound.rs"]
+#[path = "../../../tests/fuzz/src/cases/sound.rs"]
 mod sound;
 
 use kstrobe_ftrace::calls::text;

@@ -4,7 +4,7 @@
 use crate::golang::Library;
 use crate::programs;
 use anyhow::{Context, Result, bail, ensure};
-use kstrobe_witness::{Folder, Server, free};
+use kstrobe_testing::{Folder, Server, free};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

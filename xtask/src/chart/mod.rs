@@ -23,7 +23,7 @@ pub struct Options {
     /// which takes minutes
     #[arg(long)]
     api_server: bool,
-    /// Write what is made from the chart: the table in its README, and deploy/kstrobe.yaml
+    /// Write what is made from the chart: the table in its README, and helm/manifests/kstrobe.yaml
     #[arg(long)]
     bless: bool,
     /// Also run the chart's pod in a container of the image on this machine (root)

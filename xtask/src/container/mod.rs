@@ -15,7 +15,7 @@ use crate::apt::Apt;
 use crate::{mounts, programs};
 use anyhow::{Context, Result, ensure};
 use kstrobe_fake_api::{FakeApi, FakeKubelet, objects};
-use kstrobe_witness::containers::{self, Node};
+use kstrobe_testing::containers::{self, Node};
 use runc::{Container, Workshop};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@ const FEATURES: &str = "--enable-feature=native-histograms,created-timestamp-zer
 
 /// Starts it and waits until it is ready.
 pub fn start(root: &Path, folder: &Path, agent: &str, address: &str) -> Result<Prometheus> {
-    Prometheus::start(folder, address, &configuration(&root.join("rules"), agent), &[FEATURES])
+    Prometheus::start(folder, address, &configuration(&root.join("dashboards/rules"), agent), &[FEATURES])
 }
 
 /// `job` is the name that the project's rules and dashboards expect.

@@ -79,7 +79,7 @@ fn kept(root: &Path, target: &str) -> Result<Cases> {
 }
 
 fn archive_of(root: &Path, target: &str) -> PathBuf {
-    root.join(format!("fuzz/corpus/{target}.tar.gz"))
+    root.join(format!("tests/fuzz/corpus/{target}.tar.gz"))
 }
 
 /// A target's cases from the fixtures.

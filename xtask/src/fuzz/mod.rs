@@ -71,8 +71,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let folder = build(root, targets)?;
     let mut found = Vec::new();
     for target in targets.iter().map(|target| target.name()) {
-        let fuzzer =
-            Fuzzer { root, target, program: folder.join(target), work: root.join("fuzz/target/work").join(target) };
+        let fuzzer = Fuzzer {
+            root,
+            target,
+            program: folder.join(target),
+            work: root.join("tests/fuzz/target/work").join(target),
+        };
         let clean = match &options.case {
             Some(case) => fuzzer.case(case)?,
             None => fuzzer.run(options)?,
@@ -96,12 +100,12 @@ fn build(root: &Path, targets: &[Target]) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--release", "--locked", "--target", host]);
     cargo.args(targets.iter().flat_map(|target| ["--bin", target.name()]));
-    cargo.current_dir(root.join("fuzz")).env("RUSTFLAGS", COVERAGE);
+    cargo.current_dir(root.join("tests/fuzz")).env("RUSTFLAGS", COVERAGE);
     // Cargo sets these for what it runs; they belong to the other workspace.
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("CARGO_TARGET_DIR");
     let status = cargo.status().context("starting cargo")?;
     ensure!(status.success(), "building the fuzzers ended with {status}; libFuzzer needs a C++ compiler (g++)");
-    Ok(root.join("fuzz/target").join(host).join("release"))
+    Ok(root.join("tests/fuzz/target").join(host).join("release"))
 }
 
 /// A fuzzer that was built.
@@ -125,7 +129,7 @@ impl Fuzzer<'_> {
         command
             .arg(format!("-max_total_time={}", options.seconds))
             .arg(format!("-artifact_prefix={}/", found.display()));
-        let words = self.root.join(format!("fuzz/words/{target}"));
+        let words = self.root.join(format!("tests/fuzz/words/{target}"));
         if words.exists() {
             command.arg(format!("-dict={}", words.display()));
         }

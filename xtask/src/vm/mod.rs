@@ -19,7 +19,7 @@ use binaries::Binaries;
 use clap::{Args, ValueEnum};
 use image::Image;
 use kernel::Release;
-use kstrobe_witness::COLLECTOR;
+use kstrobe_testing::COLLECTOR;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -5,8 +5,8 @@ use crate::app::{WebOptions, workloads};
 use crate::sources::SourceFile;
 use crate::telemetry::ExportUse;
 use kstrobe_export::Format;
-use kstrobe_push::Usage;
-use kstrobe_witness::{Receiving, wait_for};
+use kstrobe_export::push::Usage;
+use kstrobe_testing::{Receiving, wait_for};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Its files, and what reads them.

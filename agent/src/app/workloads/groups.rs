@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kstrobe_cgroups::{Alarm, Hierarchies, Hierarchy, Walk, Walker};
+use kstrobe_workloads::cgroups::{Alarm, Hierarchies, Hierarchy, Walk, Walker};
 use kstrobe_workloads::{Group, Table, Workload};
 
 use super::{Asks, News};

@@ -1,0 +1,11 @@
+//! TLS of a client, from the files of a receiver.
+
+use crate::push::files::Files;
+use kstrobe_tls::Client;
+use rustls::ClientConfig;
+
+/// What rustls needs for one receiver.
+pub(crate) fn config(files: &Files) -> Result<ClientConfig, String> {
+    kstrobe_tls::able("send without TLS to a collector on this host")?;
+    Client { ca: files.ca.as_deref(), cert: files.cert.as_deref(), key: files.key.as_deref() }.config()
+}

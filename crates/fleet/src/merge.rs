@@ -1,0 +1,163 @@
+//! Recordings of several machines on one timeline.
+
+use crate::course::Standing;
+use kstrobe_ftrace::dat;
+use kstrobe_ftrace::perfetto::{self, Machine};
+use kstrobe_ftrace::trace::Trace;
+use std::io::{self, Seek, Write};
+
+/// Milliseconds that a wall clock may move against the trace's clock while it is recorded without being told of.
+const STEP_NS: i64 = 5_000_000;
+
+/// A machine's recording, and what is known of its clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Recording<'a> {
+    /// The machine's name.
+    pub name: &'a str,
+    /// The contents of its `trace.dat`.
+    pub dat: &'a [u8],
+    /// What its agent said of it.
+    pub standing: &'a Standing,
+    /// How far its wall clock is ahead of that of all.
+    pub ahead_ns: i64,
+}
+
+/// Where a recording came to lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Its number among the machines.
+    pub machine: u32,
+    /// First and last event, in nanoseconds since the Unix epoch by the clock of all; `None` when there is no event.
+    pub events_unix_ns: Option<(i64, i64)>,
+    /// Events.
+    pub events: u64,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Several recordings, one behind the other: only one is in memory at a time.
+#[derive(Debug)]
+pub struct Merge<W> {
+    out: W,
+    machines: u32,
+    /// Of the first one, whose clock is that of the whole.
+    first_offset_ns: i64,
+}
+
+impl<W: Write> Merge<W> {
+    /// Into one Perfetto trace.
+    pub fn new(out: W) -> Merge<W> {
+        Merge { out, machines: 0, first_offset_ns: 0 }
+    }
+
+    /// Adds a recording, and writes its `trace.dat` anew with times of the wall clock, so that trace-cmd shows several by time.
+    pub fn add(&mut self, recording: Recording<'_>, dat: &mut (impl Write + Seek)) -> Result<Placed, String> {
+        let read = dat::read(recording.dat).map_err(|error| format!("its recording cannot be read: {error}"))?;
+        let mut trace = read.trace;
+        let mut notes: Vec<String> = read.skipped.iter().map(|skipped| skipped.what.clone()).collect();
+        let first = trace.events().next().map(|event| event.time);
+        let offset = epoch_offset(&trace, first, recording, &mut notes);
+        trace.about.epoch_offset_ns = Some(offset);
+        if self.machines == 0 {
+            self.first_offset_ns = offset;
+        }
+        let machine = Machine::beside(self.machines, recording.name, offset, self.first_offset_ns);
+        // Whatever comes of it, the next one is another machine.
+        self.machines += 1;
+        let failed = |error: io::Error| format!("it cannot be written: {error}");
+        let options = dat::Options { wall_clock: true, ..dat::Options::default() };
+        dat::write(&trace, &options, dat).map_err(failed)?;
+        let summary = perfetto::write_machine(&trace, machine, &mut self.out).map_err(failed)?;
+        let last = trace.events().last().map(|event| event.time);
+        let unix = |time: u64| i64::try_from(time).unwrap_or(i64::MAX).saturating_add(offset);
+        Ok(Placed {
+            machine: machine.number,
+            events_unix_ns: first.zip(last).map(|(first, last)| (unix(first), unix(last))),
+            events: summary.events(),
+            notes,
+        })
+    }
+
+    /// Ends.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// What to add to a trace's times for those of the common wall clock.
+fn epoch_offset(trace: &Trace, first: Option<u64>, recording: Recording<'_>, notes: &mut Vec<String>) -> i64 {
+    let clock = recording.standing.clock.as_ref();
+    let start = clock.and_then(|clock| clock.epoch_offset_start_ns).or(trace.about.epoch_offset_ns);
+    let end = clock.and_then(|clock| clock.epoch_offset_end_ns);
+    if let (Some(start), Some(end)) = (start, end)
+        && (end - start).abs() > STEP_NS
+    {
+        notes.push(format!("its wall clock was set by {} ms while it recorded", (end - start) / 1_000_000));
+    }
+    let own = start.or(end).unwrap_or_else(|| {
+        let name = clock.map_or("of its trace", |clock| clock.name.as_str());
+        notes.push(format!("its clock `{name}` is not known against the wall clock: it is placed by when it began"));
+        let began = recording.standing.started_unix_ms.saturating_mul(1_000_000);
+        began.saturating_sub(first.and_then(|time| i64::try_from(time).ok()).unwrap_or_default())
+    });
+    own.saturating_sub(recording.ahead_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::course::TraceClock;
+    use flate2::read::GzDecoder;
+    use std::io::{Cursor, Read};
+
+    /// A file of trace-cmd.
+    fn recorded(name: &str) -> Vec<u8> {
+        let file = format!("{}/../../ftrace/tests/fixtures/dat/{name}.dat.gz", env!("CARGO_MANIFEST_DIR"));
+        let mut plain = Vec::new();
+        GzDecoder::new(std::fs::File::open(file).unwrap()).read_to_end(&mut plain).unwrap();
+        plain
+    }
+
+    fn standing(start: Option<i64>, end: Option<i64>) -> Standing {
+        let clock = TraceClock { name: "mono".into(), epoch_offset_start_ns: start, epoch_offset_end_ns: end };
+        Standing { started_unix_ms: 1_700_000_000_000, clock: Some(clock), ..Standing::default() }
+    }
+
+    fn add(merge: &mut Merge<Vec<u8>>, dat: &[u8], standing: &Standing, ahead_ns: i64) -> (Placed, Trace) {
+        let mut anew = Cursor::new(Vec::new());
+        let placed = merge.add(Recording { name: "n", dat, standing, ahead_ns }, &mut anew).unwrap();
+        (placed, dat::read(anew.get_ref()).unwrap().trace)
+    }
+
+    #[test]
+    fn recordings_are_placed_by_the_wall_clock() {
+        let dat = recorded("default");
+        let first = dat::read(&dat).unwrap().trace.events().next().unwrap().time as i64;
+        let mut merge = Merge::new(Vec::new());
+        let epoch = 1_700_000_000_000_000_000;
+        let (one, trace) = add(&mut merge, &dat, &standing(Some(epoch), Some(epoch + 1000)), 0);
+        assert_eq!((one.machine, one.events_unix_ns.unwrap().0, one.notes.len()), (0, epoch + first, 0));
+        assert_eq!(trace.about.epoch_offset_ns, Some(epoch), "trace-cmd shows the wall clock");
+        assert_eq!(trace.events().next().unwrap().time as i64, first, "and its own times are as they were");
+        // A clock that is two seconds ahead of the others, and was set meanwhile.
+        let ahead = 2_000_000_000;
+        let (two, _) = add(&mut merge, &dat, &standing(Some(epoch + ahead), Some(epoch)), ahead);
+        assert_eq!((two.machine, two.events_unix_ns), (1, one.events_unix_ns));
+        assert!(two.notes[0].contains("was set by -2000 ms"), "{two:?}");
+        // A clock that nobody knows: it began when the agent says so.
+        let (three, _) = add(&mut merge, &dat, &standing(None, None), 0);
+        assert_eq!(three.events_unix_ns.unwrap().0, 1_700_000_000_000_000_000);
+        assert!(three.notes[0].contains("`mono` is not known"), "{three:?}");
+        assert!(merge.finish().unwrap().len() > 1000);
+    }
+
+    #[test]
+    fn what_is_no_recording_is_refused_and_leaves_nothing() {
+        let mut merge = Merge::new(Vec::new());
+        let standing = Standing::default();
+        let recording = Recording { name: "n", dat: b"not a recording", standing: &standing, ahead_ns: 0 };
+        assert!(merge.add(recording, &mut Cursor::new(Vec::new())).unwrap_err().contains("cannot be read"));
+        assert!(merge.finish().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! Dashboards, recording rules, alerts and the metric reference, made from the catalogue of all metrics, so that none of them
+//! can name what is not there. Pure functions: texts of files come out, and nobody is asked.
+#![forbid(unsafe_code)]
+
+pub mod alerts;
+mod boards;
+pub mod catalogue;
+mod dashboard;
+mod expressions;
+mod jsonnet;
+pub mod objectives;
+pub mod own;
+mod panel;
+mod promql;
+mod promtests;
+mod reference;
+pub mod request;
+pub mod rules;
+pub mod slo;
+pub mod topics;
+
+use catalogue::Catalogue;
+pub use expressions::{Expression, expressions};
+pub use promql::{FORMS, Form};
+use slo::Objective;
+
+/// Matcher of the agents' scrape job in rules. Dashboards have a variable for it.
+pub const JOB: &str = r#"job="kstrobe""#;
+
+/// A file to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// From the project's root.
+    pub path: String,
+    /// All of it.
+    pub text: String,
+}
+
+/// Where the page of an alert is.
+pub fn runbook_url(alert: &str) -> String {
+    format!("{}/blob/main/{}", env!("CARGO_PKG_REPOSITORY"), runbook_path(alert))
+}
+
+/// The same from the project's root.
+pub fn runbook_path(alert: &str) -> String {
+    format!("docs/runbooks/{alert}.md")
+}
+
+/// All metrics of the shipped probes and of the agent.
+pub fn catalogue() -> Catalogue {
+    let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
+    Catalogue::new(&probes, own::recorded())
+}
+
+/// The rules of these objectives as a file.
+pub fn slo_rules(head: &str, objectives: &[Objective], form: Form) -> String {
+    let groups: Vec<_> = objectives.iter().flat_map(|objective| objective.groups(form)).collect();
+    rules::yaml(head, &groups)
+}
+
+const FOLDER_OF_JSONNET: &str = "dashboards/jsonnet/generated";
+
+/// Folders that hold generated files and no others.
+pub const FOLDERS: [&str; 4] = ["dashboards/grafana", "dashboards/rules", "dashboards/rules/tests", FOLDER_OF_JSONNET];
+
+/// Says where generated files come from.
+const MADE: &str = "Made by `cargo xtask mixin`; do not edit.";
+
+/// Every generated file.
+pub fn files(catalogue: &Catalogue) -> Vec<File> {
+    let mut files = vec![File { path: "docs/metrics.md".into(), text: reference::page(catalogue) }];
+    for board in boards::all(catalogue) {
+        files.push(File { path: format!("dashboards/grafana/{}.json", board.uid), text: board.text() });
+    }
+    files
+        .push(File { path: "dashboards/rules/kstrobe-alerts.yaml".into(), text: rules::yaml(MADE, &alerts::groups()) });
+    for form in FORMS {
+        let head = format!(
+            "{MADE}\nLatency objectives over {} histograms. Load this file or the one of the other form, not both.",
+            form.name()
+        );
+        let text = slo_rules(&head, &objectives::shipped(), form);
+        files.push(File { path: format!("dashboards/rules/kstrobe-slo-{}.yaml", form.name()), text });
+    }
+    files.extend(promtests::files());
+    files.extend(jsonnet::files(catalogue));
+    files
+}
