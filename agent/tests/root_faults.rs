@@ -3,6 +3,7 @@
 
 mod support;
 
+use kstrobe_testing::groups::controller;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::net::TcpListener;
@@ -48,6 +49,9 @@ fn counts_getppid(agent: &Agent) {
 #[test]
 #[ignore = "needs root"]
 fn root_a_memory_limit_below_the_need_is_said_at_start() {
+    if !controller("root_a_memory_limit_below_the_need_is_said_at_start", "memory") {
+        return;
+    }
     // What the agent takes when it starts, and less than it may take.
     let group = MemoryGroup::new("small", 62 << 20);
     let words = group.words();

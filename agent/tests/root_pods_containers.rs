@@ -5,6 +5,7 @@
 mod support;
 
 use kstrobe_fake_api::{End, FakeApi, objects};
+use kstrobe_testing::groups::controller;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -188,7 +189,9 @@ fn load(container: &Container<'_>, script: &str) {
 #[test]
 #[ignore = "needs root"]
 fn root_loads_in_containers_are_counted_under_their_own_pods() {
-    if !witnesses("root_loads_in_containers_are_counted_under_their_own_pods", &[RUNC, PODMAN].concat()) {
+    let test = "root_loads_in_containers_are_counted_under_their_own_pods";
+    // Podman limits the number of processes.
+    if !witnesses(test, &[RUNC, PODMAN].concat()) || !controller(test, "pids") {
         return;
     }
     let (api, node) = (FakeApi::start(), Node::new());
@@ -235,7 +238,9 @@ fn root_loads_in_containers_are_counted_under_their_own_pods() {
 #[test]
 #[ignore = "needs root"]
 fn root_counts_stay_right_through_restarts_of_containers_and_pods() {
-    if !witnesses("root_counts_stay_right_through_restarts_of_containers_and_pods", &[RUNC, PODMAN].concat()) {
+    let test = "root_counts_stay_right_through_restarts_of_containers_and_pods";
+    // Podman limits the number of processes.
+    if !witnesses(test, &[RUNC, PODMAN].concat()) || !controller(test, "pids") {
         return;
     }
     let (api, node) = (FakeApi::start(), Node::new());

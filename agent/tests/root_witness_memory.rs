@@ -2,6 +2,7 @@
 
 mod support;
 
+use kstrobe_testing::groups::controller;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -209,6 +210,9 @@ fn reclaim_is_that_of_the_trace(kind: &str, load: impl FnOnce()) {
 #[test]
 #[ignore = "needs root"]
 fn root_reclaim_in_a_cgroup_is_that_of_the_kernels_trace() {
+    if !controller("root_reclaim_in_a_cgroup_is_that_of_the_kernels_trace", "memory") {
+        return;
+    }
     let disk = Disk::new();
     let device = File::open(disk.device()).unwrap();
     reclaim_is_that_of_the_trace("memcg", || {
@@ -296,6 +300,9 @@ fn child_takes_memory() {
 #[ignore = "needs root"]
 fn root_oom_kills_are_those_of_the_cgroup() {
     use std::os::unix::process::ExitStatusExt;
+    if !controller("root_oom_kills_are_those_of_the_cgroup", "memory") {
+        return;
+    }
     let agent = probes("oom_kills");
     assert_eq!(refusal(&agent.scrape(), "oom_kills"), None);
     let group = MemoryGroup::new("oom", 16 << 20);

@@ -5,6 +5,7 @@ use crate::programs::{self, finish};
 use crate::{chart, container, mounts, oracles, tidy, unit, vm};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use kstrobe_testing::groups::has_controller;
 use kstrobe_testing::{INSTALLED, NOT_RUN_FILE};
 use nix::unistd::geteuid;
 use std::fs;
@@ -162,6 +163,9 @@ fn pod(root: &Path, cases: Option<&Path>, report: &mut Report) {
     match cases {
         _ if !geteuid().is_root() => report.not_run(name, "not root".to_owned()),
         None => report.not_run(name, "the chart was not rendered".to_owned()),
+        _ if !has_controller("memory") => {
+            report.not_run(name, "no mounted hierarchy of control groups has the controller memory".to_owned());
+        }
         Some(cases) => match (programs::find("runc"), programs::cannot_install()) {
             (None, Some(why)) => report.not_run(name, format!("runc missing and not installed: {why}")),
             _ => report.step(name, || container::check(root, cases, Some(&agent))),

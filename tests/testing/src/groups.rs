@@ -34,6 +34,26 @@ pub fn mounts() -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
+/// Whether groups with this controller can be made here. A controller belongs to one hierarchy: where a machine has bound it to one
+/// of version 1 that is not mounted, version 2 lacks it.
+pub fn has_controller(name: &str) -> bool {
+    mounts().iter().any(|mount| match mount.kind.as_str() {
+        "cgroup2" => std::fs::read_to_string(mount.place.join("cgroup.controllers"))
+            .is_ok_and(|names| names.split_whitespace().any(|other| other == name)),
+        _ => mount.options.iter().any(|option| option == name),
+    })
+}
+
+/// The same for a test that needs it, which is noted as not run.
+#[track_caller]
+pub fn controller(test: &str, name: &str) -> bool {
+    let has = has_controller(name);
+    if !has {
+        crate::not_run(test, &format!("no mounted hierarchy of control groups has the controller {name}"));
+    }
+    has
+}
+
 /// Removes a group and those in it. The last process may need a moment to be gone.
 pub fn remove(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
