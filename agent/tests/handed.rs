@@ -1,8 +1,8 @@
 //! `Probe` objects: what an agent makes of them, with an API server that speaks the real protocol.
 #![allow(missing_docs, reason = "a test")]
 
-use kstrobe::handed::{Files, Handed, run};
-use kstrobe::http::ProbeStatus;
+use kstrobe::kubernetes::probe_controller::{Files, Handed, run};
+use kstrobe::probe::status::ProbeStatus;
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
 use kstrobe_testing::Folder;
@@ -22,10 +22,10 @@ struct World {
 /// What an agent does with all texts: all of them or nothing.
 fn read(files: &Files) -> Result<Vec<String>, String> {
     let mut texts = files.get();
-    texts.push(Arc::new(kstrobe::sources::SourceFile { name: "mine.yaml".into(), text: text("mine") }));
-    let (probes, wrong) = kstrobe::sources::check_probes(&texts);
+    texts.push(Arc::new(kstrobe::config::files::SourceFile { name: "mine.yaml".into(), text: text("mine") }));
+    let (probes, wrong) = kstrobe::config::files::check_probes(&texts);
     if wrong.iter().any(|wrong| wrong.is_error()) {
-        return Err(kstrobe::sources::diag::render(&wrong));
+        return Err(kstrobe::config::files::diag::render(&wrong));
     }
     Ok(probes.into_iter().map(|probe| probe.name.value).collect())
 }

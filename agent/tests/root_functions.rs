@@ -3,8 +3,8 @@
 
 mod support;
 
+use kstrobe::config::plan::{Draft, draft};
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load};
-use kstrobe::plan::{Draft, draft};
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::target::{Abilities, Ability};
 use kstrobe_ebpf::{Artifact, Target};

@@ -6,8 +6,8 @@
 mod generated;
 
 use generated::{Kernel, Numbers};
+use kstrobe::config::plan::draft;
 use kstrobe::kernel::{Loader, load_unattached};
-use kstrobe::plan::draft;
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::target::{Ability, Target};
 use kstrobe_ebpf::{Fault, compile};

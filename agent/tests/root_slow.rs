@@ -2,11 +2,11 @@
 
 mod support;
 
-use kstrobe::events::record::{self, Field};
+use kstrobe::config::plan::draft;
 use kstrobe::kernel::events::wait;
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load};
+use kstrobe::metrics::events::record::{self, Field};
 use kstrobe::metrics::labels::Names;
-use kstrobe::plan::draft;
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::layout::Loss;
 use kstrobe_ebpf::target::Ability;

@@ -3,7 +3,7 @@
 mod support;
 
 use flate2::read::GzDecoder;
-use kstrobe::stacks::pprof::proto;
+use kstrobe::metrics::profiles::pprof::proto;
 use nix::time::{ClockId, clock_gettime};
 use prost::Message;
 use std::collections::HashSet;

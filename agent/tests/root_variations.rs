@@ -3,8 +3,8 @@
 
 mod shapes;
 
+use kstrobe::config::plan::{Draft, Refusal, draft};
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load_unattached};
-use kstrobe::plan::{Draft, Refusal, draft};
 use kstrobe_config::model::{Probe, SourceFile};
 use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::typed::Attach;
@@ -72,7 +72,7 @@ fn look(drafts: &[Draft]) -> Target {
         btf: None,
     };
     let mut target = detect(&wanted);
-    target.polls = kstrobe::polls::row_types();
+    target.polls = kstrobe::kernel::pollers::row_types();
     target
 }
 

@@ -15,15 +15,15 @@ use super::drain::Drain;
 use super::events::Unread;
 use super::meter::{self, Meter, Reading};
 use super::user_hooks::{LOOK_EVERY, News, UserHooks};
-use crate::binaries::find::World;
+use crate::config::plan::Outline;
 use crate::kernel::attach::Attacher;
+use crate::kernel::binaries::find::World;
 use crate::kernel::load::{Loaded, ProgInfo};
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
+use crate::metrics::profiles::processes::Processes;
 use crate::metrics::series::TableSeries;
-use crate::plan::Outline;
-use crate::stacks::processes::Processes;
-use crate::telemetry::{EventCount, Lost, MapUse, Observed, ProgramUse, SeriesUse};
+use crate::metrics::telemetry::{EventCount, Lost, MapUse, Observed, ProgramUse, SeriesUse};
 use kstrobe_export::snapshot::{Family, Moment};
 
 /// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is

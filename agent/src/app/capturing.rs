@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use kstrobe_web::Source;
 
+use super::Captures;
 use super::exports::Exports;
+use crate::capture::access::{self, Access, Denied};
 use crate::capture::engine::kernel;
+use crate::capture::rules::configured;
 use crate::capture::service::Engine;
-use crate::http::{self, Access, Captures, Denied};
-use crate::plan::Draft;
-use crate::rules::configured;
-use crate::sources::AgentConfig;
+use crate::config::files::AgentConfig;
+use crate::config::plan::Draft;
+use crate::kubernetes;
 
 /// How long captures that run may take to put down what they have once there is no place for them any more.
 const END: Duration = Duration::from_secs(10);
@@ -37,10 +39,11 @@ impl Around {
 
     /// Records from this kernel.
     fn engine(&self, agent: &AgentConfig) -> Engine {
-        let exports = self.exports.clone();
+        let (exports, cluster) = (self.exports.clone(), agent.kubernetes.clone());
+        let locate_pods = Box::new(move |request: &_| kubernetes::pods::located(request, &cluster));
         Engine {
             told: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)),
-            ..kernel(&agent.kubernetes)
+            ..kernel(locate_pods, kubernetes::node(&agent.kubernetes))
         }
     }
 
@@ -57,7 +60,7 @@ impl Around {
             Access::Nobody(_) if self.source.settings().asks_who() => {}
             Access::Nobody(reason) if captures.desk.is_ok() => tracing::warn!(reason, "the API of captures"),
             Access::Token(file) => {
-                if let Err(reason) = http::token(file) {
+                if let Err(reason) = access::token(file) {
                     tracing::error!(reason, "the token of captures cannot be read");
                 }
             }

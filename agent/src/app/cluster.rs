@@ -2,10 +2,10 @@
 
 use super::reload::{self, Ask};
 use super::{App, Options};
-use crate::handed::{self, Handed};
+use crate::config::files::AgentConfig;
 use crate::kubernetes;
-use crate::objects::{self, Objects};
-use crate::sources::AgentConfig;
+use crate::kubernetes::capture_controller::{self, Objects};
+use crate::kubernetes::probe_controller::{self, Handed};
 use kstrobe_kube::Error;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -52,7 +52,7 @@ fn follow(
         reload: Arc::new(move || reload::ask(&asks, "probes of the cluster have changed").map(|_| ())),
         standing: Arc::new(move || standing.status().probes),
     };
-    runtime.spawn(objects::run(objects));
-    runtime.spawn(handed::run(handed));
+    runtime.spawn(capture_controller::run(objects));
+    runtime.spawn(probe_controller::run(handed));
     Ok(())
 }

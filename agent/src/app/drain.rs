@@ -9,13 +9,13 @@ use kstrobe_ebpf::layout::{Layout, Table};
 use kstrobe_export::snapshot::{Descriptor, Moment};
 
 use super::lock;
+use crate::config::plan::Outline;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::labels::Names;
+use crate::metrics::profiles::Addresses;
+use crate::metrics::profiles::collector::{Collector, Stack};
 use crate::metrics::series::awaits_names;
 use crate::metrics::stacks::{self as sums, NO_FRAMES, StackKey};
-use crate::plan::Outline;
-use crate::stacks::Addresses;
-use crate::stacks::collector::{Collector, Stack};
 
 /// Shortest and longest time from one drain to the next: the shortest when tables fill fast.
 const PERIODS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));

@@ -13,19 +13,19 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use super::{App, lock};
-use crate::events::exemplars;
-use crate::events::id::Ids;
-use crate::events::line::{Event, wall_time};
-use crate::events::record::{self, Field, Record};
-use crate::events::tail::Tail;
+use crate::config::plan::{Linked, Outline};
 use crate::kernel::events::{Buffers, wait};
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::monotonic_ns;
+use crate::metrics::events::exemplars;
+use crate::metrics::events::id::Ids;
+use crate::metrics::events::line::{Event, wall_time};
+use crate::metrics::events::record::{self, Field, Record};
+use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
-use crate::plan::{Linked, Outline};
-use crate::stacks::processes::Processes;
-use crate::stacks::symbols::{Symbols, resolve_by};
-use crate::stacks::{Addresses, Profile, Sample};
+use crate::metrics::profiles::processes::Processes;
+use crate::metrics::profiles::symbols::{Symbols, resolve_by};
+use crate::metrics::profiles::{Addresses, Profile, Sample};
 use kstrobe_fleet::private;
 
 /// How long events are gathered, so that a flood wakes us ten times a second at most.

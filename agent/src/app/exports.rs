@@ -14,9 +14,9 @@ use super::lock;
 use crate::capture::form::Form;
 use crate::capture::spans::{About, spans};
 use crate::capture::store::Capture;
-use crate::events::line::Event;
-use crate::events::log;
-use crate::telemetry::ExportUse;
+use crate::metrics::events::line::Event;
+use crate::metrics::events::log;
+use crate::metrics::telemetry::ExportUse;
 
 /// The ways out, as exporters are now.
 #[derive(Default)]
@@ -111,7 +111,7 @@ fn add(totals: &mut BTreeMap<String, Usage>, usage: &Usage) {
 }
 
 fn made(capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) -> Result<Vec<spans::Span>, String> {
-    let host = crate::receivers::host();
+    let host = crate::config::exporters::host();
     let about = |epoch_offset_ns| About { capture, host: &host, times, epoch_offset_ns };
     if !capture.files.iter().any(|file| file.format == Form::Dat.name()) {
         return Ok(spans(about(None), &Default::default()));

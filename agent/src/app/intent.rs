@@ -7,9 +7,9 @@ use sha2::{Digest, Sha256};
 
 use super::Options;
 use super::watch::{self, Seen};
-use crate::plan::{self, Draft};
-use crate::sources::diag::Diagnostic;
-use crate::sources::{self, AgentConfig, SourceFile};
+use crate::config::files::diag::Diagnostic;
+use crate::config::files::{self, AgentConfig, SourceFile};
+use crate::config::plan::{self, Draft};
 
 /// Hexadecimal digits of a hash that are shown: enough to tell configurations apart, and short enough to compare by eye.
 const HASH_DIGITS: usize = 16;
@@ -39,27 +39,27 @@ pub(super) fn read(options: &Options, directory: Option<&Path>) -> Reading {
     let mut seen = watch::look(config, None);
     let (agent, file, mut diagnostics) = agent(config);
     let directory = match &agent {
-        Some(agent) => sources::directory(agent, own),
+        Some(agent) => files::directory(agent, own),
         None => directory,
     };
     let directory = directory.map(Path::to_path_buf);
     seen.append(&mut watch::look(None, directory.as_deref()));
     let Some(agent) = agent else { return Reading { intent: None, diagnostics, seen, directory } };
-    let mut files = sources::probe_files(&agent, own);
+    let mut files = files::probe_files(&agent, own);
     files.0.extend(options.handed.get());
     let hash = hash(file.iter().chain(&files.0));
-    let (probes, mut more) = sources::chosen_of(files, &agent, &options.choice);
+    let (probes, mut more) = files::chosen_of(files, &agent, &options.choice);
     diagnostics.append(&mut more);
     let drafts = probes.map(|probes| probes.into_iter().map(plan::draft).collect());
     Reading { intent: drafts.map(|drafts| Intent { agent, drafts, hash }), diagnostics, seen, directory }
 }
 
 fn agent(config: Option<&Path>) -> (Option<AgentConfig>, Option<Arc<SourceFile>>, Vec<Diagnostic>) {
-    match config.map(sources::file).transpose() {
+    match config.map(files::file).transpose() {
         Err(unread) => (None, None, vec![unread]),
         Ok(None) => (Some(AgentConfig::default()), None, Vec::new()),
         Ok(Some(file)) => {
-            let (agent, diagnostics) = sources::check_agent(&file);
+            let (agent, diagnostics) = files::check_agent(&file);
             (agent, Some(file), diagnostics)
         }
     }

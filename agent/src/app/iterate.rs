@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use kstrobe_ebpf::layout::{Layout, Loss, Table};
 
 use super::{App, lock};
+use crate::config::plan::Outline;
 use crate::kernel::load::Loaded;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
-use crate::plan::Outline;
-use crate::telemetry::{IterationUse, MapUse, Observed, SeriesUse};
+use crate::metrics::telemetry::{IterationUse, MapUse, Observed, SeriesUse};
 use kstrobe_export::snapshot::{Descriptor, Family, Moment};
 
 /// Objects are walked at most so often.

@@ -5,10 +5,13 @@ mod budget;
 mod capturing;
 mod cluster;
 mod drain;
+mod endpoints;
 mod events;
 mod exports;
 mod intent;
 mod iterate;
+pub mod logging;
+pub mod memory;
 mod meter;
 mod poll;
 mod probe;
@@ -24,6 +27,7 @@ mod watch;
 mod web;
 mod workloads;
 
+use axum::Router;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -33,33 +37,36 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::cli::{SourceArgs, complain, log};
-use crate::events::exemplars::Exemplars;
-use crate::events::tail::Tail;
-use crate::handed;
-use crate::http::{self, Captures, Endpoints, Status};
+use crate::capture::rules::desk::Desk;
+use crate::config::SourceArgs;
+use crate::config::compile;
+use crate::config::files::diag::Diagnostic;
+use crate::config::files::{AgentConfig, Choice};
+use crate::config::plan::Draft;
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::kubernetes;
-use crate::logging::{self, Level};
-use crate::memory::{self, Need};
+use crate::kubernetes::other_nodes::Neighbours;
+use crate::kubernetes::probe_controller;
+use crate::metrics::events::exemplars::Exemplars;
+use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
 use crate::metrics::owners::Owners;
-use crate::neighbours::Neighbours;
-use crate::plan::Draft;
-use crate::prepare;
-use crate::rules::desk::Desk;
-use crate::sources::diag::Diagnostic;
-use crate::sources::{AgentConfig, Choice};
-use crate::telemetry::{self, Observed, Telemetry, WorkloadsUse};
+use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
+use crate::probe::status::Status;
 use capturing::Around;
+pub use endpoints::{Captures, Endpoints, ProfileError, ProfileRequest, Reload, StacksStatus};
 use events::Sink;
 use exports::Exports;
 use intent::{Intent, Reading};
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
+use kstrobe_web::hosts::Name;
 use kstrobe_web::systemd::{News, notify};
+use logging::Level;
+use logging::{log_diagnostics, print_diagnostics};
+use memory::Need;
 use probe::Running;
 use pushers::Pushers;
 pub use stacks::{Recording, record};
@@ -88,7 +95,7 @@ pub struct Options {
     /// `--kubernetes.custom-resources`
     pub custom_resources: bool,
     /// Probes that the cluster hands to this node.
-    pub handed: handed::Files,
+    pub handed: probe_controller::Files,
 }
 
 /// A probe that others may be reading.
@@ -99,7 +106,7 @@ pub struct WebOptions {
     /// `--web.config.file`
     pub config: Option<PathBuf>,
     /// `--web.allowed-host`
-    pub hosts: Vec<http::Name>,
+    pub hosts: Vec<Name>,
     /// `--web.systemd-socket`
     pub systemd_socket: bool,
     /// `--web.telemetry-path`
@@ -163,11 +170,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs until SIGINT or SIGTERM.
-pub fn run(options: Options) -> ExitCode {
+/// Runs until SIGINT or SIGTERM. `router` makes routes of what the agent answers.
+pub fn run(options: Options, router: fn(Endpoints) -> Router) -> ExitCode {
     let mut reading = intent::read(&options, None);
     let Some(intent) = reading.intent.take() else {
-        complain(&reading.diagnostics);
+        print_diagnostics(&reading.diagnostics);
         return ExitCode::from(1);
     };
     let (level, json) = intent.log(&options);
@@ -178,7 +185,7 @@ pub fn run(options: Options) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    log(&reading.diagnostics);
+    log_diagnostics(&reading.diagnostics);
     let sink = match Sink::open(intent.events(&options)) {
         Ok(sink) => sink,
         Err(e) => {
@@ -191,7 +198,7 @@ pub fn run(options: Options) -> ExitCode {
         Ok(door) => door,
         Err(code) => return code,
     };
-    let Err(e) = serve(options, door, intent, reading, sink, level);
+    let Err(e) = serve(options, router, door, intent, reading, sink, level);
     eprintln!("error: {e}");
     ExitCode::from(1)
 }
@@ -199,6 +206,7 @@ pub fn run(options: Options) -> ExitCode {
 /// Starts the probes and serves them until SIGINT or SIGTERM, which end the process here.
 fn serve(
     options: Options,
+    router: fn(Endpoints) -> Router,
     door: web::Door,
     intent: Intent,
     reading: Reading,
@@ -240,7 +248,7 @@ fn serve(
     iterate::start(&app)?;
     workloads::start(&app, news, &intent.agent, runtime.handle())?;
     rules::start(&app)?;
-    let (receivers, unsendable) = crate::receivers::receivers(&intent.agent.exporters);
+    let (receivers, unsendable) = crate::config::exporters::receivers(&intent.agent.exporters);
     unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
     let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
     pushers.begin(receivers);
@@ -259,7 +267,7 @@ fn serve(
     let bearer = app.clone();
     let own_credentials: kstrobe_web::OwnCredentials =
         Arc::new(move |headers| bearer.captures().access.is_token(headers));
-    let (router, limits) = (http::router(endpoints), limits());
+    let (router, limits) = (router(endpoints), limits());
     let own_credentials = Some(own_credentials);
     let server = kstrobe_web::Server { listeners, router, source, limits, hosts, own_credentials };
     notify(News::Ready);
@@ -311,7 +319,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
         events,
         captures: Box::new(move || captures.captures()),
         neighbours: None,
-        reload: http::Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks, "a client asks")) },
+        reload: Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks, "a client asks")) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),
         most_requests: options.web.most_requests,
@@ -333,7 +341,7 @@ impl App {
         if drafts.is_empty() {
             tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
         }
-        let target = prepare::look(drafts, btf);
+        let target = compile::look(drafts, btf);
         tracing::info!(kernel = target.release, cpus = target.cpus, btf = target.btf.is_some(), "kernel");
         if let Some(reason) = detect::without_btf(&target) {
             tracing::error!(reason, "no kernel types: most probes cannot run");

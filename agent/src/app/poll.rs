@@ -8,11 +8,11 @@ use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
 use kstrobe_ebpf::layout::{CellKind, Index, Layout, Loss};
 
+use crate::config::plan::Outline;
+use crate::kernel::pollers::{self, Reader};
 use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
 use crate::metrics::series::TableSeries;
-use crate::plan::Outline;
-use crate::polls::{self, Reader};
 use kstrobe_export::snapshot::{Descriptor, Family, Moment, Number, Values};
 
 /// A running poll probe.
@@ -36,7 +36,7 @@ impl Poll {
     /// Ready for its first read. `None` when the agent has no such source (the compiler has checked that it does).
     pub fn new(outline: &Outline, module: Module) -> Option<Poll> {
         let poll = outline.poll.as_ref()?;
-        let source = polls::source(&poll.source)?;
+        let source = pollers::source(&poll.source)?;
         let mut kinds = BTreeMap::new();
         for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
             let kind = match &cell.kind {

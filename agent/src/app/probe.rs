@@ -15,22 +15,22 @@ use super::attached::Attached;
 use super::budget::{AWAY, Budget, Order};
 use super::events::Unread;
 use super::iterate::Iterated;
+use super::logging::log_diagnostics;
 use super::poll::Poll;
 use super::rights;
 use super::traced::Traced;
 use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
 use super::workloads::Conditions;
-use crate::binaries::find::World;
-use crate::cli::log;
-use crate::handed;
-use crate::http::{ChoiceStatus, HookStatus, ProbeStatus};
+use crate::config::compile;
+use crate::config::plan::explain::{self, attach_point};
+use crate::config::plan::{self, Draft, Identity, Outline, PREFIX, Refusal};
+use crate::kernel::binaries::find::World;
 use crate::kernel::load::{self, Loader};
 use crate::kernel::uprobe;
+use crate::kubernetes::probe_controller;
 use crate::metrics::labels::Names;
-use crate::plan::explain::{self, attach_point};
-use crate::plan::{self, Draft, Identity, Outline, PREFIX, Refusal};
-use crate::prepare;
-use crate::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
+use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
+use crate::probe::status::{ChoiceStatus, HookStatus, ProbeStatus};
 use kstrobe_export::snapshot::{Family, Moment};
 
 /// A probe the agent was asked to run.
@@ -91,10 +91,10 @@ impl Running {
         btf: Option<&Path>,
     ) -> Running {
         if let Ok(artifact) = &compiled {
-            log(&draft.warnings(artifact));
+            log_diagnostics(&draft.warnings(artifact));
         }
         match compiled {
-            Err(refusal) if refusal.target && prepare::waits(draft, target) => wait(draft, &refusal, btf),
+            Err(refusal) if refusal.target && compile::waits(draft, target) => wait(draft, &refusal, btf),
             Err(refusal) => {
                 if let Some(running) = refusal.target.then(|| fall_back(draft, target, &refusal.reason())).flatten() {
                     return running;
@@ -300,9 +300,9 @@ impl Running {
             Engine::Waiting(w) => {
                 let Some(world) = world else { return };
                 w.looked = Instant::now();
-                let found = prepare::usdts(std::slice::from_ref(&w.draft), || world);
+                let found = compile::usdts(std::slice::from_ref(&w.draft), || world);
                 if !found.is_empty() {
-                    let target = prepare::look(std::slice::from_ref(&w.draft), w.btf.as_deref());
+                    let target = compile::look(std::slice::from_ref(&w.draft), w.btf.as_deref());
                     *self = Running::start(&w.draft.clone(), &target, &mut Loader::new(), w.btf.clone().as_deref());
                 }
             }
@@ -447,7 +447,7 @@ impl Running {
             summary: self.outline.summary.clone(),
             attached: reason.is_empty(),
             idle: matches!(self.engine, Engine::Idle(_)),
-            of_cluster: handed::is_handed(&self.outline.pack),
+            of_cluster: probe_controller::is_handed(&self.outline.pack),
             hooks: self.hooks.iter().map(hook).collect(),
             files: self.files(),
             choices: self.choices.iter().map(choice).collect(),
@@ -520,7 +520,7 @@ impl Running {
 fn not_started(draft: &Draft, refusal: &Refusal) {
     let probe = draft.outline().name.as_str();
     if !refusal.target {
-        log(&refusal.diagnostics);
+        log_diagnostics(&refusal.diagnostics);
         tracing::error!(probe, reason = refusal.reason(), "not started");
     } else if rights::missing().is_empty() {
         for diagnostic in &refusal.diagnostics {
@@ -613,7 +613,7 @@ fn traced(draft: &Draft, artifact: Artifact, choices: Vec<explain::Choice>) -> R
 /// The probe over an ftrace session, where programs are refused and the user leaves the choice to us; `None` when that is no
 /// way either.
 fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
-    let artifact = prepare::over_session(draft, target, refused)?;
+    let artifact = compile::over_session(draft, target, refused)?;
     if artifact.is_idle() {
         return Some(idle(draft, &artifact));
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{App, lock};
-use crate::rules::desk::Desk;
-use crate::telemetry::Observed;
+use crate::capture::rules::desk::Desk;
+use crate::metrics::telemetry::Observed;
 use kstrobe_export::snapshot::Moment;
 
 /// After a fault of our own, which may last; also the longest pause, as rules come with a new configuration.

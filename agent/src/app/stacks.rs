@@ -14,13 +14,14 @@ use super::attached::Attached;
 use super::capturing::Around;
 use super::probe::Running;
 use super::{App, lock, workloads};
-use crate::http::{Access, Captures, Denied, ProfileError, ProfileRequest, StacksStatus};
+use super::{Captures, ProfileError, ProfileRequest, StacksStatus};
+use crate::capture::access::{Access, Denied};
+use crate::config::files::AgentConfig;
+use crate::config::plan::{Draft, Metric};
 use crate::metrics::labels::Names;
-use crate::plan::{Draft, Metric};
-use crate::sources::AgentConfig;
-use crate::stacks::collector::Collector;
-use crate::stacks::processes::{Look, Processes};
-use crate::stacks::{Addresses, Profile, Resolved, Sample, Unit, symbols};
+use crate::metrics::profiles::collector::Collector;
+use crate::metrics::profiles::processes::{Look, Processes};
+use crate::metrics::profiles::{Addresses, Profile, Resolved, Sample, Unit, symbols};
 use kstrobe_export::snapshot::{Descriptor, Moment};
 
 /// Processes that run for less than this may end without having been looked at.
@@ -259,7 +260,7 @@ fn period_ns(a: &Attached) -> Option<u64> {
 
 /// As the user wrote it: it is no metric of Prometheus, so that our prefix says nothing.
 fn plain_name(about: &Descriptor) -> &str {
-    about.name.strip_prefix(crate::plan::PREFIX).unwrap_or(&about.name)
+    about.name.strip_prefix(crate::config::plan::PREFIX).unwrap_or(&about.name)
 }
 
 fn unit(about: &Descriptor) -> Unit {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::probe::Running;
 use super::{App, lock, stacks};
-use crate::binaries::find::World;
+use crate::kernel::binaries::find::World;
 use crate::kernel::sys::prog as sys;
 
 /// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::typed::Attach;
 
-use crate::binaries::file::FileId;
-use crate::binaries::find::World;
-use crate::binaries::{self, File};
+use crate::kernel::binaries::file::FileId;
+use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::{self, File};
 use crate::kernel::load::Loaded;
 use crate::kernel::uprobe;
 

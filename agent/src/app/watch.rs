@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::sources;
+use crate::config::files;
 
 /// Between two looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(super) type Seen = BTreeMap<PathBuf, Result<Stamp, Option<i32>>>;
 pub(super) fn look(file: Option<&Path>, directory: Option<&Path>) -> Seen {
     let mut seen: Seen = file.iter().map(|file| (file.to_path_buf(), stamp(file))).collect();
     if let Some(directory) = directory {
-        match sources::yaml_files(directory) {
+        match files::yaml_files(directory) {
             Ok(files) => seen.extend(files.into_iter().map(|file| (file.clone(), stamp(&file)))),
             Err(error) => _ = seen.insert(directory.to_path_buf(), Err(error.raw_os_error())),
         }

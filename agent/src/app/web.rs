@@ -1,8 +1,7 @@
 //! Where the agent is asked, and how: its sockets, its web configuration, and what systemd is told.
 
 use super::WebOptions;
-use crate::cli::complain;
-use crate::http;
+use super::logging::print_diagnostics;
 use kstrobe_web::source::LOOK_EVERY;
 use kstrobe_web::systemd::{self, News, notify};
 use kstrobe_web::{Counters, LoadError, Source};
@@ -27,7 +26,7 @@ pub fn open(listen: &[String], options: &WebOptions) -> Result<Door, ExitCode> {
         None => Source::plain(counters),
         Some(file) => Source::open(file, LOOK_EVERY, counters).map_err(|error| match error {
             LoadError::Mistakes(mistakes) => {
-                complain(&mistakes);
+                print_diagnostics(&mistakes);
                 ExitCode::from(1)
             }
             error => told(&error),
@@ -35,7 +34,7 @@ pub fn open(listen: &[String], options: &WebOptions) -> Result<Door, ExitCode> {
     };
     let listeners = match options.systemd_socket {
         true => systemd::sockets().map_err(|error| told(&error))?,
-        false => http::bind(listen).map_err(|error| told(&error))?,
+        false => kstrobe_web::bind(listen).map_err(|error| told(&error))?,
     };
     Ok(Door { listeners, source: Arc::new(source) })
 }

@@ -1,7 +1,7 @@
 //! Which events a request means on this kernel.
 
 use super::{Error, request::EventRequest};
-use crate::binaries::pattern::{is_pattern, matches};
+use crate::kernel::binaries::pattern::{is_pattern, matches};
 use std::collections::BTreeMap;
 
 /// An event to be recorded.

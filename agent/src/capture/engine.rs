@@ -1,24 +1,23 @@
 //! What the service runs on a real kernel.
 
 use super::form::Form;
-use super::pods;
 use super::request::Request;
 use super::run::{Ended, Places, Stop, run};
 use super::service::Engine;
 use super::store::Recorded;
 use super::write::write;
-use crate::kubernetes::node;
-use crate::sources::Kubernetes;
 use kstrobe_fleet::private;
 use kstrobe_ftrace::dat;
 use std::io::BufWriter;
 use std::path::Path;
 
-/// Records from this kernel. Pods are those of this node in that cluster.
-pub fn kernel(cluster: &Kubernetes) -> Engine {
-    let cluster = cluster.clone();
+/// The request with the control groups of its pods in place of their names, or why they are not known.
+pub type LocatePods = Box<dyn Fn(&Request) -> Result<Request, String> + Send + Sync>;
+
+/// Records from this kernel, in recordings that name this node.
+pub fn kernel(locate_pods: LocatePods, node: Option<String>) -> Engine {
     let located = move |request: &Request, folder: &Path, stop: &Stop| {
-        record(&pods::located(request, &cluster)?, node(&cluster).as_deref(), folder, stop)
+        record(&locate_pods(request)?, node.as_deref(), folder, stop)
     };
     Engine { record: Box::new(located), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
 }

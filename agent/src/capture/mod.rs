@@ -8,16 +8,17 @@
 //!
 //! [`run::run`] strings them together. Everything it sets it takes back, however it ends.
 
+pub mod access;
 pub mod asked;
 pub mod choose;
 mod collect;
 pub mod engine;
 pub mod error;
 pub mod form;
-pub mod pods;
 pub mod request;
+pub mod rules;
 pub mod run;
-mod scope;
+pub mod scope;
 pub mod service;
 mod settings;
 pub mod spans;

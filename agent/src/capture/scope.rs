@@ -1,7 +1,7 @@
 //! Threads that a request means: by number, by name, in control groups.
 
 use super::{Error, request::Scope};
-use crate::binaries::pattern::matches;
+use crate::kernel::binaries::pattern::matches;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ impl Scope {
 }
 
 /// Shows a control group and those in it, as far as it is told to go into them.
-pub(super) fn groups_in(group: &Path, look: &mut dyn FnMut(&Path) -> bool) {
+pub fn groups_in(group: &Path, look: &mut dyn FnMut(&Path) -> bool) {
     let mut groups: Vec<(PathBuf, usize)> = vec![(group.to_owned(), 0)];
     while let Some((group, level)) = groups.pop() {
         if look(&group) && level < MOST_LEVELS {

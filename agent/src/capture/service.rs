@@ -4,7 +4,8 @@ use super::asked;
 use super::form::Form;
 use super::request::Request;
 use super::run::Stop;
-use super::store::{Capture, Evicted, Id, Limits, Recorded, State, Store, StoreError, Trigger};
+use super::store::{Capture, Id, Limits, Recorded, State, Store, StoreError, Trigger};
+use crate::metrics::telemetry::CapturesUse;
 use kstrobe_config::model::Captures;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -55,19 +56,6 @@ pub enum Refusal {
     /// Something is broken.
     #[error("{0}")]
     Broken(String),
-}
-
-/// What the agent exports about captures. Counters are totals.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Use {
-    /// Captures that run.
-    pub running: u64,
-    /// Bytes of all that are stored.
-    pub stored_bytes: u64,
-    /// Removed to keep the limits.
-    pub evicted: Evicted,
-    /// By who wanted them and what became of them.
-    pub ended: Vec<(String, &'static str, u64)>,
 }
 
 /// All of it.
@@ -278,7 +266,7 @@ impl Service {
     }
 
     /// What the agent exports about captures.
-    pub fn usage(&self) -> Use {
+    pub fn usage(&self) -> CapturesUse {
         let running = lock(&self.running).len() as u64;
         let (stored_bytes, evicted) = {
             let mut store = lock(&self.store);
@@ -286,7 +274,7 @@ impl Service {
             (store.bytes(), store.evicted())
         };
         let ended = lock(&self.ended).iter().map(|((kind, result), n)| (kind.clone(), *result, *n)).collect();
-        Use { running, stored_bytes, evicted, ended }
+        CapturesUse { running, stored_bytes, evicted, ended }
     }
 
     /// Lets no capture begin any more, stops those that run and waits for them, for a while.

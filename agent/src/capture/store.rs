@@ -4,7 +4,8 @@
 //! known by its state.
 
 use super::form::Form;
-use crate::events::line::rfc3339;
+use crate::metrics::events::line::rfc3339;
+use crate::metrics::telemetry::Evicted;
 use kstrobe_fleet::course::TraceClock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -158,15 +159,6 @@ pub struct Limits {
     pub max_total_bytes: u64,
     /// Age at which a capture goes; zero for never.
     pub ttl: Duration,
-}
-
-/// Captures that were removed to keep the limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evicted {
-    /// Too old.
-    pub ttl: u64,
-    /// Too many bytes, or too many captures.
-    pub quota: u64,
 }
 
 /// Why something cannot be done with a capture.

@@ -1,7 +1,7 @@
 //! A recording in each of its forms.
 
 use super::form::Form;
-use crate::stacks::{self, Format};
+use crate::metrics::profiles::{self, Format};
 use kstrobe_ftrace::calls::build;
 use kstrobe_ftrace::report::{self, Asked};
 use kstrobe_ftrace::trace::Trace;
@@ -31,5 +31,5 @@ fn profile(trace: &Trace, format: Format) -> io::Result<Vec<u8>> {
     let activity = report::activity(report::of_trace(trace));
     let stacks = report::folded(&calls, &activity, &Asked::default());
     let duration_ns = report::summary(Some(trace), Some(&calls)).duration_ns;
-    format.write(&stacks::calls::profile(&stacks, &trace.about.hostname, duration_ns))
+    format.write(&profiles::calls::profile(&stacks, &trace.about.hostname, duration_ns))
 }

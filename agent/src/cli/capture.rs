@@ -12,9 +12,10 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::capture::request::{Flight, Request, Scope};
-use crate::capture::{self, Ended, Error, Places, Progress, Recorded, Stop, pods};
+use crate::capture::{self, Ended, Error, Places, Progress, Recorded, Stop};
+use crate::config::files::Kubernetes;
 use crate::kernel::{instance, tracefs::Tracefs};
-use crate::sources::Kubernetes;
+use crate::kubernetes::pods;
 use output::{Format, Target};
 
 #[derive(Debug, clap::Args)]

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 
-use super::{KernelArgs, Output, complain};
-use crate::binaries::find::World;
-use crate::plan::{self, Draft};
-use crate::prepare::{self, Prepared};
-use crate::sources::{self, AgentConfig, Choice, Selection, SourceFile};
+use super::{KernelArgs, Output};
+use crate::app::logging::print_diagnostics;
+use crate::config::compile::{self, Prepared};
+use crate::config::files::{self, AgentConfig, Choice, Selection, SourceFile};
+use crate::config::plan::{self, Draft};
+use crate::kernel::binaries::find::World;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> ExitCode {
     let errors = diagnostics.iter().filter(|d| d.is_error()).count();
     match args.output {
         Output::Text => {
-            complain(&diagnostics);
+            print_diagnostics(&diagnostics);
             println!("{good} probes fine, {errors} errors");
         }
         Output::Json => {
@@ -76,7 +77,7 @@ fn probes(args: &Args, diagnostics: &mut Vec<Diagnostic>) -> Checked {
     let agent = args.config.as_deref().map(|file| configuration(file, diagnostics));
     let mut files = Vec::new();
     for path in &args.files {
-        match sources::file(path) {
+        match files::file(path) {
             Ok(f) => files.push(f),
             Err(e) => diagnostics.push(e),
         }
@@ -87,7 +88,7 @@ fn probes(args: &Args, diagnostics: &mut Vec<Diagnostic>) -> Checked {
     let agent = agent.flatten();
     let (with_config, agent) = (agent.is_some(), agent.unwrap_or_default());
     let (mut all, mut wrong) = match with_config {
-        true => sources::probe_files(&agent, args.probes.as_deref()),
+        true => files::probe_files(&agent, args.probes.as_deref()),
         false => Default::default(),
     };
     diagnostics.append(&mut wrong);
@@ -95,7 +96,7 @@ fn probes(args: &Args, diagnostics: &mut Vec<Diagnostic>) -> Checked {
     all.retain(|file| own.iter().all(|name| std::fs::canonicalize(name).ok() != at(file)));
     all.extend(files);
     let Selection { known, chosen, beaten, diagnostics: mut found, .. } =
-        sources::select((all, Vec::new()), &agent, &Choice::default());
+        files::select((all, Vec::new()), &agent, &Choice::default());
     diagnostics.append(&mut found);
     let names: HashSet<String> = beaten.iter().map(|probe| probe.name.value.clone()).collect();
     let runs: HashSet<String> = chosen.iter().chain(&beaten).map(|probe| probe.name.value.clone()).collect();
@@ -109,12 +110,12 @@ fn probes(args: &Args, diagnostics: &mut Vec<Diagnostic>) -> Checked {
 
 /// The configuration, as far as it is right.
 fn configuration(file: &Path, diagnostics: &mut Vec<Diagnostic>) -> Option<AgentConfig> {
-    let (agent, mut found) = match sources::file(file) {
-        Ok(file) => sources::check_agent(&file),
+    let (agent, mut found) = match files::file(file) {
+        Ok(file) => files::check_agent(&file),
         Err(unread) => (None, vec![unread]),
     };
     diagnostics.append(&mut found);
-    let unsendable = agent.iter().flat_map(|agent| crate::receivers::receivers(&agent.exporters).1);
+    let unsendable = agent.iter().flat_map(|agent| crate::config::exporters::receivers(&agent.exporters).1);
     diagnostics.extend(unsendable.map(|message| Diagnostic {
         severity: Severity::Error,
         at: None,
@@ -134,7 +135,7 @@ fn compiled(args: &Args, checked: Checked, diagnostics: &mut Vec<Diagnostic>) ->
             return 0;
         }
     };
-    let Prepared { target, planned, waiting, refused } = prepare::compile(probes, target);
+    let Prepared { target, planned, waiting, refused } = compile::compile(probes, target);
     for draft in &unsound {
         // A place with a mistake gets no second one.
         let mut more = draft.mistakes(&target);
@@ -157,7 +158,7 @@ fn compiled(args: &Args, checked: Checked, diagnostics: &mut Vec<Diagnostic>) ->
     for (draft, mut found) in all {
         // Another machine has other files.
         if args.kernel.target.is_none() && !draft.file_hooks().is_empty() {
-            found.extend(prepare::missing_in_files(&draft, world.get_or_insert_with(World::look)));
+            found.extend(compile::missing_in_files(&draft, world.get_or_insert_with(World::look)));
         }
         fine += usize::from(!found.iter().any(Diagnostic::is_error) && !beaten.contains(&draft.outline().name));
         diagnostics.append(&mut found);

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 
 use kstrobe_config::diag::Diagnostic;
 
-use super::{KernelArgs, complain};
-use crate::{plan, sources};
+use super::KernelArgs;
+use crate::app::logging::print_diagnostics;
+use crate::config::files;
+use crate::config::plan;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -24,12 +26,12 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let file = match sources::file(&args.file) {
+    let file = match files::file(&args.file) {
         Ok(f) => f,
         Err(e) => return fail(&[e]),
     };
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file]);
-    complain(&diagnostics);
+    print_diagnostics(&diagnostics);
     if diagnostics.iter().any(Diagnostic::is_error) {
         return ExitCode::from(1);
     }
@@ -51,7 +53,7 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(artifact) => artifact,
         Err(refusal) => return fail(&refusal.diagnostics),
     };
-    complain(&draft.warnings(&artifact));
+    print_diagnostics(&draft.warnings(&artifact));
     if artifact.is_idle() {
         eprintln!("error: `{}` does nothing on this kernel: there is no object", draft.outline().name);
         return ExitCode::from(1);
@@ -69,6 +71,6 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn fail(diagnostics: &[Diagnostic]) -> ExitCode {
-    complain(diagnostics);
+    print_diagnostics(diagnostics);
     ExitCode::from(1)
 }

@@ -4,14 +4,17 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{Output, SourceArgs, complain, table};
+use super::{Output, table};
+use crate::app::logging::print_diagnostics;
+use crate::app::memory::{self, Need};
+use crate::config::SourceArgs;
+use crate::config::compile;
+use crate::config::files::{self, AgentConfig, Choice};
+use crate::config::plan;
 use crate::kernel::abilities;
 use crate::kernel::detect;
 use crate::kernel::privileges::{self, Privileges};
 use crate::kernel::tracefs::How;
-use crate::memory::{self, Need};
-use crate::sources::{self, AgentConfig, Choice};
-use crate::{plan, prepare};
 
 /// Descriptors with which the default probes, a reload of them and some connections have room.
 const FEW_DESCRIPTORS: u64 = 1024;
@@ -40,7 +43,7 @@ struct Finding {
 pub fn run(args: &Args) -> ExitCode {
     // Before anything is tried, which lifts limits.
     let privileges = privileges::privileges();
-    let target = prepare::look(&[], None);
+    let target = compile::look(&[], None);
     let a = &target.abilities;
     let mut findings = of_privileges(&privileges, detect::without_btf(&target));
     for f in abilities::report(a) {
@@ -115,17 +118,17 @@ fn of_memory(args: &Args) -> Finding {
 }
 
 fn need(args: &Args) -> Result<Need, String> {
-    let file = args.config.as_deref().map(sources::file).transpose();
+    let file = args.config.as_deref().map(files::file).transpose();
     let (agent, diagnostics) = match file {
         Ok(None) => (Some(AgentConfig::default()), Vec::new()),
-        Ok(Some(file)) => sources::check_agent(&file),
+        Ok(Some(file)) => files::check_agent(&file),
         Err(unread) => (None, vec![unread]),
     };
-    complain(&diagnostics);
+    print_diagnostics(&diagnostics);
     let agent = agent.ok_or("not known: the configuration has mistakes")?;
-    let (probes, _) = sources::chosen(&agent, args.source.probes.as_deref(), &Choice::default());
+    let (probes, _) = files::chosen(&agent, args.source.probes.as_deref(), &Choice::default());
     let drafts = probes.unwrap_or_default().into_iter().map(plan::draft);
-    let prepared = prepare::prepare(drafts, args.source.btf.as_deref());
+    let prepared = compile::prepare(drafts, args.source.btf.as_deref());
     Ok(Need::of(prepared.planned.iter().map(|(_, artifact)| artifact), &agent))
 }
 

@@ -5,10 +5,13 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::{KernelArgs, Output, complain, table};
-use crate::plan::explain::{BIG_MACHINE_CPUS, Explanation, explain};
-use crate::sources::Choice;
-use crate::{plan, prepare, sources};
+use super::{KernelArgs, Output, table};
+use crate::app::logging::print_diagnostics;
+use crate::config::compile;
+use crate::config::files;
+use crate::config::files::Choice;
+use crate::config::plan;
+use crate::config::plan::explain::{BIG_MACHINE_CPUS, Explanation, explain};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -36,35 +39,35 @@ enum Stage {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let (probes, diagnostics) = sources::probes(args.probes.as_deref());
-    complain(&diagnostics);
+    let (probes, diagnostics) = files::probes(args.probes.as_deref());
+    print_diagnostics(&diagnostics);
     let choice = Choice { only: vec![args.probe.clone()], ..Choice::default() };
-    let (chosen, unknown) = sources::choose(probes, &Default::default(), &choice);
+    let (chosen, unknown) = files::choose(probes, &Default::default(), &choice);
     if !unknown.is_empty() {
-        complain(&unknown);
+        print_diagnostics(&unknown);
         return ExitCode::from(1);
     }
     let drafts: Vec<_> = chosen.into_iter().map(plan::draft).collect();
     let target = match args.kernel.target(&drafts) {
         Ok(target) => target,
         Err(unread) => {
-            complain(&[unread]);
+            print_diagnostics(&[unread]);
             return ExitCode::from(1);
         }
     };
-    let prepared = prepare::compile(drafts, target);
+    let prepared = compile::compile(drafts, target);
     let release = &prepared.target.release;
     let which = if args.kernel.target.is_some() { "that" } else { "this" };
     let mut code = ExitCode::SUCCESS;
     for (draft, refusal) in &prepared.refused {
         eprintln!("{}: cannot run on {which} kernel ({release})", draft.outline().name);
-        complain(&refusal.diagnostics);
+        print_diagnostics(&refusal.diagnostics);
         code = ExitCode::from(1);
     }
-    complain(&prepared.warnings());
+    print_diagnostics(&prepared.warnings());
     for (draft, refusal) in &prepared.waiting {
         eprintln!("{}: waits for the program that it hooks", draft.outline().name);
-        complain(&refusal.diagnostics);
+        print_diagnostics(&refusal.diagnostics);
     }
     let explanations: Vec<_> = prepared.planned.iter().map(|(draft, a)| explain(draft, a, &prepared.target)).collect();
     match args.output {

@@ -6,7 +6,7 @@ mod get;
 mod progress;
 mod tables;
 
-use crate::http::token;
+use crate::capture::access::token;
 use clap::{Parser, Subcommand};
 use door::Door;
 use kstrobe_fleet::target::{AGENTS, Missing, Pod, Target, Wanted, choose};

@@ -4,13 +4,17 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::{Output, SourceArgs, complain, table};
-use crate::binaries;
+use super::{Output, table};
+use crate::app::logging::print_diagnostics;
+use crate::config::SourceArgs;
+use crate::config::compile;
+use crate::config::compile::{Abilities, Function};
+use crate::config::files;
+use crate::config::plan;
+use crate::config::plan::{Draft, Outline, explain};
+use crate::kernel::binaries;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, functions};
-use crate::plan::{Draft, Outline, explain};
-use crate::prepare::{Abilities, Function};
-use crate::{plan, prepare, sources};
 use kstrobe_export::snapshot::Kind;
 
 #[derive(Debug, clap::Args)]
@@ -81,7 +85,7 @@ fn rows(args: &Args) -> Result<Table, String> {
         What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
         What::Tracepoints => (vec!["tracepoint", "arguments"], tracepoints(args)?),
         What::Syscalls => {
-            let target = prepare::look(&[], args.source.btf.as_deref());
+            let target = compile::look(&[], args.source.btf.as_deref());
             let rows = target.syscalls.iter().map(|(name, call)| vec![name.clone(), call.number.to_string()]);
             (vec!["syscall", "number"], rows.collect())
         }
@@ -91,7 +95,7 @@ fn rows(args: &Args) -> Result<Table, String> {
                 (vec!["function", "bytes", "file"], functions_of(words)?)
             }
             pattern => {
-                let abilities = prepare::look(&[], args.source.btf.as_deref()).abilities;
+                let abilities = compile::look(&[], args.source.btf.as_deref()).abilities;
                 (vec!["function", "module", "hooks"], kernel_functions(pattern.unwrap_or("*"), &abilities))
             }
         },
@@ -103,7 +107,7 @@ fn rows(args: &Args) -> Result<Table, String> {
 }
 
 fn tracepoints(args: &Args) -> Result<Vec<Vec<String>>, String> {
-    let target = prepare::look(&[], args.source.btf.as_deref());
+    let target = compile::look(&[], args.source.btf.as_deref());
     let Some(btf) = &target.btf else {
         let why = detect::without_btf(&target).unwrap_or_default();
         return Err(format!("tracepoints are listed from the kernel's BTF, and there is none: {why}"));
@@ -160,16 +164,16 @@ fn probe_points(words: &str) -> Result<Vec<Vec<String>>, String> {
 }
 
 fn outlines(args: &Args) -> Vec<Outline> {
-    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
-    complain(&diagnostics);
+    let (probes, diagnostics) = files::probes(args.source.probes.as_deref());
+    print_diagnostics(&diagnostics);
     probes.into_iter().map(|p| plan::draft(p).outline().clone()).collect()
 }
 
 fn probes(args: &Args) -> Vec<Vec<String>> {
-    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
-    complain(&diagnostics);
+    let (probes, diagnostics) = files::probes(args.source.probes.as_deref());
+    print_diagnostics(&diagnostics);
     let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
-    let target = prepare::look(&drafts, args.source.btf.as_deref());
+    let target = compile::look(&drafts, args.source.btf.as_deref());
     let row = |draft: &Draft| {
         let o = draft.outline().clone();
         let on = if o.enabled { "on" } else { "off" };
@@ -190,17 +194,17 @@ fn metrics(args: &Args) -> Vec<Vec<String>> {
 }
 
 fn polls() -> Vec<Vec<String>> {
-    let row = |s: &crate::polls::Source| {
+    let row = |s: &crate::kernel::pollers::Source| {
         let fields: Vec<_> = s.fields().into_iter().map(|f| f.name).collect();
         vec![s.name.to_string(), fields.join(","), s.summary.to_string()]
     };
-    crate::polls::sources().iter().map(row).collect()
+    crate::kernel::pollers::sources().iter().map(row).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::hooks_at;
-    use crate::prepare::{Abilities, Ability};
+    use crate::config::compile::{Abilities, Ability};
 
     #[test]
     fn functions_have_the_hooks_that_doctor_finds() {

@@ -20,12 +20,14 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app;
+use crate::config::SourceArgs;
+use crate::config::compile::Target;
+use crate::config::files::Choice;
+use crate::config::files::diag::Diagnostic;
+use crate::config::plan::Draft;
 use crate::http;
 use crate::kernel::sys;
-use crate::plan::Draft;
-use crate::prepare::{self, Target};
-use crate::sources::Choice;
-use crate::sources::diag::Diagnostic;
+use kstrobe_web::hosts::Name;
 
 /// Kernel latency histograms from YAML probes, as Prometheus metrics.
 #[derive(Debug, Parser)]
@@ -80,17 +82,6 @@ enum Command {
     },
 }
 
-/// Where configuration comes from: shared by all commands that read it.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub struct SourceArgs {
-    /// File of probes, or directory of such files, besides the embedded ones; a file replaces the embedded one of its name.
-    #[arg(long, value_name = "FILE|DIR")]
-    pub probes: Option<PathBuf>,
-    /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
-    #[arg(long, value_name = "FILE")]
-    pub btf: Option<PathBuf>,
-}
-
 /// The kernel that probes are compiled for.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct KernelArgs {
@@ -106,8 +97,8 @@ impl KernelArgs {
     /// The kernel, as far as these probes need it.
     fn target(&self, drafts: &[Draft]) -> Result<Target, Diagnostic> {
         match &self.target {
-            Some(file) => prepare::described(file, self.btf.as_deref()),
-            None => Ok(prepare::look(drafts, self.btf.as_deref())),
+            Some(file) => crate::config::compile::described(file, self.btf.as_deref()),
+            None => Ok(crate::config::compile::look(drafts, self.btf.as_deref())),
         }
     }
 }
@@ -140,8 +131,8 @@ struct RunArgs {
     web_config: Option<PathBuf>,
     /// Name under which plain HTTP is answered besides addresses, localhost and the machine's own name: NAME, *.DOMAIN, or * for any;
     /// may be given several times.
-    #[arg(long = "web.allowed-host", value_name = "NAME", value_delimiter = ',', value_parser = http::Name::parse)]
-    hosts: Vec<http::Name>,
+    #[arg(long = "web.allowed-host", value_name = "NAME", value_delimiter = ',', value_parser = Name::parse)]
+    hosts: Vec<Name>,
     /// Serve on the sockets that systemd hands over, not on addresses.
     #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
     systemd_socket: bool,
@@ -203,7 +194,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: RunArgs) -> ExitCode {
-    app::run(app::Options {
+    let options = app::Options {
         config: args.config,
         source: args.source,
         choice: Choice { enable: args.enable, disable: args.disable, only: args.only },
@@ -220,32 +211,9 @@ fn run(args: RunArgs) -> ExitCode {
         log_level: args.log_level,
         log_json: args.log_format.map(|f| f == LogFormat::Json),
         custom_resources: args.custom_resources,
-        handed: crate::handed::Files::default(),
-    })
-}
-
-/// Prints diagnostics to standard error, coloured on a terminal.
-pub fn complain(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
-    use std::io::IsTerminal;
-    let text = match std::io::stderr().is_terminal() {
-        true => kstrobe_config::diag::render_ansi(diagnostics),
-        false => kstrobe_config::diag::render(diagnostics),
+        handed: crate::kubernetes::probe_controller::Files::default(),
     };
-    eprint!("{text}");
-}
-
-/// Tells mistakes found while the agent starts: a line each in its log, and on a terminal the source with carets.
-pub fn log(diagnostics: &[kstrobe_config::diag::Diagnostic]) {
-    use std::io::IsTerminal;
-    for d in diagnostics {
-        match d.is_error() {
-            true => tracing::error!(reason = d.one_line(), "mistake in a file"),
-            false => tracing::warn!(reason = d.one_line(), "doubtful"),
-        }
-    }
-    if std::io::stderr().is_terminal() {
-        complain(diagnostics);
-    }
+    app::run(options, http::router)
 }
 
 /// Prints a table with aligned columns.

@@ -10,7 +10,7 @@ use kstrobe_ftrace::report::{self, Activity, Asked, Happening};
 use kstrobe_ftrace::trace::Trace;
 use kstrobe_ftrace::{dat, report::Syscalls, timeline};
 
-use crate::stacks::{Format, calls};
+use crate::metrics::profiles::{Format, calls};
 
 const NO_CALLS: &str = "it has no calls of functions";
 

@@ -6,8 +6,9 @@ use kstrobe_mixin::catalogue::Catalogue;
 use kstrobe_mixin::request::{Request, objective};
 use kstrobe_mixin::{Form, own, slo_rules};
 
-use super::{SourceArgs, complain};
-use crate::sources;
+use crate::app::logging::print_diagnostics;
+use crate::config::SourceArgs;
+use crate::config::files;
 
 /// Prints Prometheus rules on standard output: error ratios with sloth's names, and alerts on how fast the budget burns.
 #[derive(Debug, clap::Args)]
@@ -41,8 +42,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
-    complain(&diagnostics);
+    let (probes, diagnostics) = files::probes(args.source.probes.as_deref());
+    print_diagnostics(&diagnostics);
     let catalogue = Catalogue::new(&probes, own::recorded());
     let request = Request {
         metric: args.metric.clone(),

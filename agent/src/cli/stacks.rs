@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 
-use super::{SourceArgs, complain};
+use crate::app;
 use crate::app::Recording;
-use crate::plan::Draft;
-use crate::sources::Choice;
-use crate::stacks::Format;
-use crate::{app, plan, prepare, sources};
+use crate::app::logging::print_diagnostics;
+use crate::config::SourceArgs;
+use crate::config::compile;
+use crate::config::files;
+use crate::config::files::Choice;
+use crate::config::plan;
+use crate::config::plan::Draft;
+use crate::metrics::profiles::Format;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -35,18 +39,18 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let (probes, diagnostics) = sources::probes(args.source.probes.as_deref());
-    complain(&diagnostics);
+    let (probes, diagnostics) = files::probes(args.source.probes.as_deref());
+    print_diagnostics(&diagnostics);
     let choice = Choice { only: vec![args.probe.clone()], ..Choice::default() };
-    let (chosen, unknown) = sources::choose(probes, &Default::default(), &choice);
+    let (chosen, unknown) = files::choose(probes, &Default::default(), &choice);
     if !unknown.is_empty() {
-        complain(&unknown);
+        print_diagnostics(&unknown);
         return ExitCode::from(1);
     }
-    let prepared = prepare::prepare(chosen.into_iter().map(plan::draft), args.source.btf.as_deref());
+    let prepared = compile::prepare(chosen.into_iter().map(plan::draft), args.source.btf.as_deref());
     for (draft, refusal) in prepared.refused.iter().chain(&prepared.waiting) {
         eprintln!("{}: cannot run on this kernel ({})", draft.outline().name, prepared.target.release);
-        complain(&refusal.diagnostics);
+        print_diagnostics(&refusal.diagnostics);
     }
     let with_stacks =
         |d: &Draft| -> Vec<String> { d.outline().metrics.iter().filter(|m| m.stacks.is_some()).map(name).collect() };

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{SourceArgs, complain};
-use crate::sources::{self, Choice, choose};
-use crate::{plan, prepare};
+use crate::app::logging::print_diagnostics;
+use crate::config::SourceArgs;
+use crate::config::compile;
+use crate::config::files::{self, Choice, choose};
+use crate::config::plan;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -34,7 +36,7 @@ struct Dump {
 
 pub fn run(args: &Args) -> ExitCode {
     let Command::Dump(args) = &args.command;
-    let (mut probes, mut diagnostics) = sources::probes(args.source.probes.as_deref());
+    let (mut probes, mut diagnostics) = files::probes(args.source.probes.as_deref());
     if !args.probes_or_packs.is_empty() {
         let choice = Choice { only: args.probes_or_packs.clone(), ..Choice::default() };
         let (chosen, unknown) = choose(probes, &kstrobe_config::model::Agent::default(), &choice);
@@ -45,7 +47,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
     let mut files = Vec::new();
     for path in &args.files {
-        match sources::file(path) {
+        match files::file(path) {
             Ok(file) => files.push(file),
             Err(diagnostic) => diagnostics.push(diagnostic),
         }
@@ -53,9 +55,9 @@ pub fn run(args: &Args) -> ExitCode {
     let (more, mistakes) = kstrobe_config::probes(&files);
     probes.extend(more);
     diagnostics.extend(mistakes);
-    complain(&diagnostics);
+    print_diagnostics(&diagnostics);
     let drafts: Vec<_> = probes.into_iter().map(plan::draft).collect();
-    let target = prepare::look(&drafts, args.source.btf.as_deref());
+    let target = compile::look(&drafts, args.source.btf.as_deref());
     print!("{}", plan::dump(&drafts, &target));
     if diagnostics.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

@@ -2,14 +2,14 @@
 
 mod alerts;
 
-use super::access::{Access, Asker, Denied, guard_captures};
+use super::access::{Asker, guard_captures};
 use super::routes::{Shared, internal};
 use crate::capture::asked;
 use crate::capture::audit;
 use crate::capture::form::Form;
+use crate::capture::rules::desk::Desk;
 use crate::capture::service::Refusal;
 use crate::capture::store::{Id, StoreError, Trigger};
-use crate::rules::desk::Desk;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
@@ -33,15 +33,6 @@ const MOST_ALERT_BYTES: usize = 1 << 20;
 /// Downloads at once: each has a thread.
 pub(super) const MOST_DOWNLOADS: usize = 4;
 const CHUNK_BYTES: usize = 64 << 10;
-
-/// What the routes of captures need.
-#[derive(Clone)]
-pub struct Captures {
-    /// Rules and captures, or why there are none.
-    pub desk: Result<Arc<Desk>, Denied>,
-    /// Who may ask.
-    pub access: Access,
-}
 
 type Denial = (StatusCode, String);
 

@@ -1,7 +1,7 @@
 //! `/api/v1/events`: the last single events, and those to come.
 
 use super::routes::Shared;
-use crate::events::tail::{Cursor, Excerpt, News, Tail};
+use crate::metrics::events::tail::{Cursor, Excerpt, News, Tail};
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};

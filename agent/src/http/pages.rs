@@ -1,6 +1,6 @@
 //! Answers for people: the landing page and the text of readiness.
 
-use super::routes::{ProbeStatus, Status};
+use crate::probe::status::{ProbeStatus, Status};
 
 /// Paths that are there already, with all below those that end with `/`.
 const TAKEN: [&str; 6] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api"];

@@ -1,21 +1,14 @@
 //! `POST` and `PUT /-/reload`: read the configuration again.
 
-use super::access::{Access, Denied, client, no_page};
+use super::access::client;
 use super::routes::{Shared, internal};
+use crate::app::Reload;
+use crate::capture::access::{Access, Denied, no_page};
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use kstrobe_web::{Identity, Peer};
 use std::sync::Arc;
-
-/// How the configuration is read again.
-pub struct Reload {
-    /// Whether everybody may ask who can reach the agent (`--web.enable-lifecycle`), rather than those who may ask for
-    /// captures.
-    pub open: bool,
-    /// Does it, and says what came of it or why nothing did. Blocks meanwhile.
-    pub ask: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
-}
 
 /// Prometheus answers with these statuses as well.
 pub(super) async fn reload(

@@ -1,10 +1,10 @@
 //! The routes, and the one scrape that may run at a time.
 
 use super::access::guard_reading;
-use super::stacks::{self, ProfileError, ProfileRequest, StacksStatus};
+use super::stacks;
 use super::{captures, events, negotiate, pages, reload};
-use crate::events::tail::Tail;
-use crate::neighbours::Neighbours;
+use crate::app::Endpoints;
+use crate::probe::status::Status;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -14,7 +14,6 @@ use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use kstrobe_export::Format;
-use serde::Serialize;
 use std::io::{Read, Write};
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
@@ -36,110 +35,6 @@ const SCRAPER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_SCRAPER_SECONDS: f64 = 86_400.0;
 /// Name of the header in which Prometheus and vmagent say their limit in seconds.
 const TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
-
-/// What the routes call. All of these may block: they run on threads of their own.
-pub struct Endpoints {
-    /// Reads everything now and writes a whole exposition.
-    pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
-    /// Writes this age into a whole exposition.
-    pub late: Box<Late>,
-    /// What was asked of the agent, and what became of it.
-    pub status: Box<dyn Fn() -> Status + Send + Sync>,
-    /// The stacks metrics of the enabled probes.
-    pub stacks: Box<dyn Fn() -> Vec<StacksStatus> + Send + Sync>,
-    /// A profile, written in the form asked for.
-    pub profile: Box<Profile>,
-    /// The last single events.
-    pub events: Arc<Tail>,
-    /// Captures, and who may ask for them, now.
-    pub captures: Box<dyn Fn() -> captures::Captures + Send + Sync>,
-    /// The agents of other nodes, where alerts about those are handed on to.
-    pub neighbours: Option<Arc<Neighbours>>,
-    /// Reads the configuration again.
-    pub reload: reload::Reload,
-    /// Of the agent.
-    pub version: String,
-    /// Where the metrics are; checked by [`pages::telemetry_path`].
-    pub telemetry_path: String,
-    /// Scrapes at once, those that wait included; 0 for any number.
-    pub most_requests: usize,
-}
-
-type Late = dyn Fn(Format, Vec<u8>, Duration) -> Vec<u8> + Send + Sync;
-type Profile = dyn Fn(&ProfileRequest) -> Result<Vec<u8>, ProfileError> + Send + Sync;
-
-/// What was asked of the agent, as `/api/v1/probes` lists it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Status {
-    /// Every enabled probe.
-    pub probes: Vec<ProbeStatus>,
-    /// Mistakes in files, each on a line: what stands there is no probe, so none of the others can tell.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub mistakes: Vec<String>,
-    /// Why the last reload was refused, if it was: what ran before runs on.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<String>,
-}
-
-/// A probe of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ProbeStatus {
-    /// Name.
-    pub name: String,
-    /// One sentence.
-    pub summary: String,
-    /// Whether all of it is attached.
-    pub attached: bool,
-    /// Why not, empty when it is.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// What its overhead budget holds back, and why; empty when nothing.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub throttled: String,
-    /// Whether there is nothing to attach, as its conditions are never true on this kernel; `reason` has them.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub idle: bool,
-    /// Whether a `Probe` object of the cluster asks for it: how it stands is told there.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub of_cluster: bool,
-    /// Its hooks.
-    pub hooks: Vec<HookStatus>,
-    /// What was chosen for it among several ways.
-    pub choices: Vec<ChoiceStatus>,
-    /// Programs and libraries that it hooks, each with the number of places, and those it cannot, with the reason.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<String>,
-    /// Full names of its metrics.
-    pub metrics: Vec<String>,
-    /// Names of its sums by stack, which are no metrics of Prometheus.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stacks: Vec<String>,
-}
-
-/// A hook of a probe.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct HookStatus {
-    /// As the user wrote it.
-    pub hook: String,
-    /// What was chosen for it, e.g. `tp_btf`.
-    pub kind: String,
-    /// Whether it is attached.
-    pub attached: bool,
-    /// Why not, empty when it is.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-}
-
-/// A choice made for this kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ChoiceStatus {
-    /// What was asked for, or is best.
-    pub wanted: String,
-    /// What it became.
-    pub got: String,
-    /// Why not something better; empty when it is the best.
-    pub because: Vec<String>,
-}
 
 pub(super) struct Shared {
     pub endpoints: Endpoints,

@@ -1,11 +1,11 @@
 //! `/api/v1/stacks`: which stacks metrics there are, and profiles of them.
 
 use super::routes::{Shared, internal};
-use crate::stacks::Format;
+use crate::app::{ProfileError, ProfileRequest};
+use crate::metrics::profiles::Format;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -44,53 +44,6 @@ impl Places {
         let why = || format!("{MAX_LONG} profiles of more than {LONG_SECONDS} seconds are being taken already");
         Ok(vec![any, take(&self.long).ok_or_else(why)?])
     }
-}
-
-/// A stacks metric, as `/api/v1/stacks` lists it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct StacksStatus {
-    /// Name.
-    pub name: String,
-    /// Its probe.
-    pub probe: String,
-    /// One sentence.
-    pub help: String,
-    /// What it sums: `count`, `nanoseconds` or `bytes`.
-    pub unit: &'static str,
-    /// Label names.
-    pub labels: Vec<String>,
-    /// Whether its probe is attached.
-    pub attached: bool,
-    /// Why not, empty when it is.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-}
-
-/// What is wanted of a stacks metric.
-#[derive(Clone, Debug)]
-pub struct ProfileRequest {
-    /// Its name.
-    pub metric: String,
-    /// Over how long a time; 0 for all since the start.
-    pub seconds: u64,
-    /// In which form.
-    pub format: Format,
-    /// Set when nobody waits for the answer any more.
-    pub cancelled: Arc<AtomicBool>,
-}
-
-/// Why there is no profile.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProfileError {
-    /// There is no such metric.
-    #[error("{0}")]
-    NoSuch(String),
-    /// Its probe is not attached.
-    #[error("its probe is not attached: {0}")]
-    NotAttached(String),
-    /// Something could not be read.
-    #[error("{0}")]
-    Failed(String),
 }
 
 /// `/api/v1/stacks`

@@ -5,6 +5,7 @@
 
 pub mod abilities;
 pub mod attach;
+pub mod binaries;
 pub mod detect;
 pub mod event_stream;
 pub mod events;
@@ -16,7 +17,9 @@ pub mod instance;
 pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;
+pub mod pollers;
 pub mod privileges;
+pub mod procfs;
 pub mod raw_load;
 pub mod read;
 pub mod sampling;

@@ -3,10 +3,13 @@
 //!
 //! Nothing here makes a system call on its own or looks at a clock: memory, index and time are passed in.
 
+pub mod events;
 pub mod fold;
 pub mod functions;
 pub mod labels;
 pub mod owners;
 pub mod polled;
+pub mod profiles;
 pub mod series;
 pub mod stacks;
+pub mod telemetry;

@@ -2,8 +2,8 @@
 
 use super::api::{Server, TOKEN};
 use super::world::{Folder, until};
-use kstrobe::neighbours::Neighbours;
-use kstrobe::objects::{self, Objects};
+use kstrobe::kubernetes::capture_controller::{self, Objects};
+use kstrobe::kubernetes::other_nodes::Neighbours;
 use kstrobe_fake_api::{FakeApi, Fault};
 use kstrobe_fleet::route::Me;
 use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
@@ -61,7 +61,7 @@ fn two(objects: bool) -> Two {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if objects {
-        runtime.spawn(objects::run(followed));
+        runtime.spawn(capture_controller::run(followed));
     }
     Two { first, second, api, _runtime: runtime, _folder: folder }
 }

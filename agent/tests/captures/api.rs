@@ -1,11 +1,15 @@
 //! The API over real HTTP.
 
 use super::world::{Folder, agent, engine, until};
-use kstrobe::events::tail::Tail;
-use kstrobe::http::{Access, Captures, Denied, Endpoints, Reload, Status, bind, router, serve};
-use kstrobe::neighbours::Neighbours;
-use kstrobe::rules::configured;
-use kstrobe::rules::desk::Desk;
+use kstrobe::app::{Captures, Endpoints, Reload};
+use kstrobe::capture::access::{Access, Denied};
+use kstrobe::capture::rules::configured;
+use kstrobe::capture::rules::desk::Desk;
+use kstrobe::http::router;
+use kstrobe::kubernetes::other_nodes::Neighbours;
+use kstrobe::metrics::events::tail::Tail;
+use kstrobe::probe::status::Status;
+use kstrobe_web::{bind, serve};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,11 +1,11 @@
 //! What rules and alerts get, which series their captures are linked to, and how that is exported.
 
 use super::world::{Folder, MS, agent, engine, histogram, scheme, until};
+use kstrobe::capture::rules::alerts::Notification;
+use kstrobe::capture::rules::configured;
+use kstrobe::capture::rules::desk::{Desk, Outcome};
 use kstrobe::capture::service::Service;
 use kstrobe::capture::store::{Id, State};
-use kstrobe::rules::alerts::Notification;
-use kstrobe::rules::configured;
-use kstrobe::rules::desk::{Desk, Outcome};
 use kstrobe_export::snapshot::{Moment, Snapshot};
 use kstrobe_export::{Format, exposition};
 use serde_json::json;
@@ -254,7 +254,7 @@ fn a_desk_says_when_it_wants_to_look() {
 fn configured_with(rules: &str) -> (bool, Vec<String>) {
     let folder = Folder::new();
     let agent = agent(&folder, "", &format!("rules:\n{rules}"));
-    let (probes, told) = kstrobe::sources::chosen(&agent, None, &kstrobe::sources::Choice::default());
+    let (probes, told) = kstrobe::config::files::chosen(&agent, None, &kstrobe::config::files::Choice::default());
     (probes.is_some(), told.iter().map(|d| d.one_line()).collect())
 }
 

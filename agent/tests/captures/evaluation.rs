@@ -1,11 +1,11 @@
 //! Conditions over snapshots made by hand.
 
 use super::world::{Folder, MS, agent, counter, gauge, histogram, scheme};
-use kstrobe::rules::Condition;
-use kstrobe::rules::configured;
-use kstrobe::rules::judge::{Judge, Verdict};
-use kstrobe::rules::measure::{above, measure, quantile, select};
-use kstrobe::rules::window::Window;
+use kstrobe::capture::rules::Condition;
+use kstrobe::capture::rules::configured;
+use kstrobe::capture::rules::judge::{Judge, Verdict};
+use kstrobe::capture::rules::measure::{above, measure, quantile, select};
+use kstrobe::capture::rules::window::Window;
 use kstrobe_export::snapshot::{Family, Number};
 use proptest::prelude::*;
 use std::time::Duration;

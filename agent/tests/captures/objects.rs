@@ -1,9 +1,9 @@
 //! `Capture` objects: what an agent makes of them, with an API server that speaks the real protocol.
 
 use super::world::{Folder, agent, engine, until};
-use kstrobe::objects::{Objects, run};
-use kstrobe::rules::configured;
-use kstrobe::rules::desk::Desk;
+use kstrobe::capture::rules::configured;
+use kstrobe::capture::rules::desk::Desk;
+use kstrobe::kubernetes::capture_controller::{Objects, run};
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
 use serde_json::{Value, json};

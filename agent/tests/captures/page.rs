@@ -2,7 +2,7 @@
 
 use super::fences::Page;
 use kstrobe::capture::asked;
-use kstrobe::rules::alerts::Notification;
+use kstrobe::capture::rules::alerts::Notification;
 use kstrobe_config::diag::Diagnostic;
 use kstrobe_config::model::{Captures, SourceFile};
 use kstrobe_config::{agent, check_rules, embedded, probes, render};

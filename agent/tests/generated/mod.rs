@@ -76,7 +76,7 @@ impl Kernel {
             functions: functions.iter().cloned().collect(),
             ..Wanted::default()
         });
-        target.polls = kstrobe::polls::row_types();
+        target.polls = kstrobe::kernel::pollers::row_types();
         let mut hooks = raw(&btf);
         hooks.extend(records(&target));
         hooks.extend(syscalls.iter().flat_map(|name| of_syscall(&target, name)));

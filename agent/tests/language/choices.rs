@@ -1,7 +1,7 @@
 //! What each kernel lacks is told with what takes its place.
 
 use super::fixture::{file, target};
-use kstrobe::plan::{self, Draft, explain};
+use kstrobe::config::plan::{self, Draft, explain};
 use kstrobe_ebpf::target::{Abilities, Ability};
 
 fn draft(text: &str) -> Draft {

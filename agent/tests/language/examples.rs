@@ -2,7 +2,7 @@
 
 use super::fences::{Fence, Page};
 use super::fixture;
-use kstrobe::plan::{self, Draft};
+use kstrobe::config::plan::{self, Draft};
 use kstrobe_config::diag::Diagnostic;
 
 const PAGES: [&str; 2] = ["docs/language.md", "README.md"];

@@ -5,7 +5,7 @@
 
 use super::fences::{Fence, Page};
 use super::fixture;
-use kstrobe::plan::{self, Draft};
+use kstrobe::config::plan::{self, Draft};
 use kstrobe_ebpf::ast::ExprKind;
 use kstrobe_ebpf::typed::{Expr, Kind, Shape, Trust, Ty};
 use kstrobe_ebpf::{Target, lang};

@@ -1,8 +1,9 @@
 //! The recorded kernel.
 
+use kstrobe::config::compile;
+use kstrobe::config::plan::{self, Draft};
+use kstrobe::kernel::pollers;
 use kstrobe::kernel::{Loader, load};
-use kstrobe::plan::{self, Draft};
-use kstrobe::{polls, prepare};
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::Target;
 use kstrobe_ebpf::target::{Abilities, Ability, dump};
@@ -23,7 +24,7 @@ pub fn edited(edit: impl FnOnce(String) -> String) -> Target {
     let parsed = dump::parse(&text).unwrap_or_else(|e| panic!("the recorded kernel: {e}"));
     // The recorded kernel was built without kprobes; what the page says of functions is compiled as if it had them.
     let abilities = Abilities { kprobe: Ability::Yes, ..parsed.abilities };
-    Target { polls: polls::row_types(), abilities, ..parsed }
+    Target { polls: pollers::row_types(), abilities, ..parsed }
 }
 
 /// A text as if it were a file.
@@ -49,7 +50,7 @@ fn every_shipped() -> Vec<Draft> {
 #[ignore = "needs root"]
 fn root_the_verifier_accepts_every_example() {
     let drafts: Vec<Draft> = every_shipped().into_iter().chain(super::examples::drafts()).collect();
-    let live = prepare::look(&drafts, None);
+    let live = compile::look(&drafts, None);
     let no = || Ability::No("this test says so".into());
     let mut lesser = vec![live.clone(); 4];
     lesser[1].abilities.tp_btf = no();
@@ -83,12 +84,12 @@ fn attaches(draft: &Draft, target: &Target, loader: &mut Loader) -> bool {
 #[ignore = "needs root"]
 fn root_a_recorded_kernel_compiles_as_the_kernel_itself() {
     let drafts: Vec<Draft> = shipped().into_iter().chain(super::examples::drafts()).collect();
-    let live = prepare::look(&drafts, None);
+    let live = compile::look(&drafts, None);
     let text = plan::dump(&drafts, &live);
     let recorded = dump::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
     for draft in &drafts {
         let name = &draft.outline().name;
-        match (draft.compile(&live), draft.compile(&Target { polls: polls::row_types(), ..recorded.clone() })) {
+        match (draft.compile(&live), draft.compile(&Target { polls: pollers::row_types(), ..recorded.clone() })) {
             (Ok(live), Ok(recorded)) => {
                 let size = |a: &kstrobe_ebpf::Artifact| -> Vec<_> {
                     a.programs.iter().map(|p| (p.attach.clone(), p.instructions)).collect()
@@ -98,7 +99,7 @@ fn root_a_recorded_kernel_compiles_as_the_kernel_itself() {
             }
             (Err(live), Err(recorded)) => {
                 // What is meant is guessed among all names, of which the recording has few.
-                let message = |r: kstrobe::plan::Refusal| r.diagnostics[0].message.clone();
+                let message = |r: kstrobe::config::plan::Refusal| r.diagnostics[0].message.clone();
                 assert_eq!(message(live), message(recorded), "{name}");
             }
             (live, recorded) => panic!("{name}: {:?} but {:?}", live.err(), recorded.err()),

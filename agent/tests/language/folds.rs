@@ -2,7 +2,7 @@
 
 use super::fences::Page;
 use super::fixture;
-use kstrobe::plan;
+use kstrobe::config::plan;
 use kstrobe_ebpf::ast::ExprKind;
 use kstrobe_ebpf::buckets::{NativeBucket, Scheme};
 use kstrobe_ebpf::layout::CellKind;

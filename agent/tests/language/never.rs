@@ -1,7 +1,7 @@
 //! Conditions that the recorded kernel never meets, wherever one may stand: the probe compiles to nothing, with a warning.
 
 use super::fixture::{file, target};
-use kstrobe::plan::{self, Draft};
+use kstrobe::config::plan::{self, Draft};
 
 fn draft(text: &str) -> Draft {
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file("x.yaml", text)]);

@@ -1,7 +1,7 @@
 //! The shipped probes on the recorded kernel, and on kernels that can do less.
 
 use super::fixture::{edited, file, shipped, target};
-use kstrobe::plan::Draft;
+use kstrobe::config::plan::Draft;
 use kstrobe_ebpf::layout::MapKind;
 use kstrobe_ebpf::target::{Abilities, Ability};
 use kstrobe_ebpf::typed::Attach;
@@ -182,7 +182,7 @@ fn counter(hook: &str, label: &str) -> Draft {
     );
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file("x.yaml", &text)]);
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
-    kstrobe::plan::draft(probes.remove(0))
+    kstrobe::config::plan::draft(probes.remove(0))
 }
 
 #[test]

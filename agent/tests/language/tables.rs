@@ -1,7 +1,7 @@
 //! Tables of the language page that are made from the code, and a look at whether the page names every word there is.
 
 use super::fences::Page;
-use kstrobe::polls;
+use kstrobe::kernel::pollers;
 use kstrobe_ebpf::target::FieldType;
 use kstrobe_ebpf::{buckets, check, lang, layout, lower, program};
 use std::fmt::Write;
@@ -37,7 +37,7 @@ fn limits() -> String {
 
 fn sources() -> String {
     let mut out = String::from("| source | a row | fields |\n|---|---|---|\n");
-    for source in polls::sources() {
+    for source in pollers::sources() {
         let fields: Vec<String> = source
             .fields()
             .into_iter()

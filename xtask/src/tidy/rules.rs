@@ -53,6 +53,7 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
         found.extend(unsafe_rooms(path, &named));
         found.extend(stages(path, &named));
         found.extend(agent_rooms(path, &named));
+        found.extend(room_arrows(path, &named));
     }
     found
 }
@@ -233,15 +234,16 @@ fn agent_rooms(path: &str, named: &[Named]) -> Vec<Finding> {
         Some(("agent", _)) => module_of(path).first().cloned().unwrap_or_else(|| "the crate's root".to_owned()),
         _ => return Vec::new(),
     };
-    if room == "plan" {
+    if path.starts_with("agent/src/config/plan/") {
         return Vec::new();
     }
     let mut found = Vec::new();
     for name in named.iter().filter(|name| name.path[0] == "kstrobe_ebpf") {
         let what = name.path.get(1).map_or("", String::as_str);
-        let data_only = DATA_ONLY_ROOMS.contains(&room.as_str());
+        // Files of programs are named in what the compiler takes, and read for what it needs.
+        let data_only = DATA_ONLY_ROOMS.contains(&room.as_str()) && !path.starts_with("agent/src/kernel/binaries/");
         if STAGES.contains(&what) || what == "compile" {
-            let message = format!("`{}`: only agent/src/plan compiles", name.path.join("::"));
+            let message = format!("`{}`: only agent/src/config/plan compiles", name.path.join("::"));
             found.push(error(path, name.line, message));
         } else if data_only && !what.is_empty() && !DATA.contains(&what) {
             let message = format!("{room} knows the compiler's data only ({}), not `{what}`", DATA.join(", "));
@@ -251,7 +253,49 @@ fn agent_rooms(path: &str, named: &[Named]) -> Vec<Finding> {
     found
 }
 
-/// What needs a look at all files at once: a room other than `plan` must not name both `config` and `ebpf`, in whichever
+/// The rooms of `agent/src` and which of each other they may import, but for their tests: each only those below it.
+/// `cli` alone imports `http`, and hands its routes to `app`.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("cli", &["app", "capture", "config", "http", "kernel", "kubernetes", "metrics", "probe"]),
+    ("http", &["app", "capture", "kubernetes", "metrics", "probe"]),
+    ("app", &["capture", "config", "kernel", "kubernetes", "metrics", "probe"]),
+    ("kubernetes", &["capture", "config", "metrics", "probe"]),
+    ("capture", &["kernel", "metrics"]),
+    ("probe", &["config", "kernel", "metrics"]),
+    ("metrics", &["config", "kernel"]),
+    ("config", &["kernel"]),
+    ("kernel", &[]),
+];
+
+/// Files of `agent/src` that are no room: they start `cli`, and say which rooms there are.
+const NO_ROOMS: &[&str] = &["agent/src/main.rs", "agent/src/lib.rs"];
+
+fn room_arrows(path: &str, named: &[Named]) -> Vec<Finding> {
+    if !path.starts_with("agent/src/") || NO_ROOMS.contains(&path) || is_test(path) {
+        return Vec::new();
+    }
+    let own = module_of(path).first().cloned().unwrap_or_default();
+    let Some((_, known)) = ROOMS.iter().find(|(room, _)| *room == own) else {
+        return vec![error(path, 1, format!("`{own}` is no room of agent/src: xtask/src/tidy/rules.rs lists them"))];
+    };
+    let hits = named.iter().filter(|name| name.inside.first().is_none_or(|module| module != "tests"));
+    let hits = hits.filter_map(|name| {
+        let room = resolve(path, name)?.into_iter().next()?;
+        let is_room = ROOMS.iter().any(|(other, _)| *other == room);
+        (is_room && room != own && !known.contains(&room.as_str())).then(|| {
+            let message = format!("`{}`: {own} imports {} and no other room", name.path.join("::"), known.join(", "));
+            error(path, name.line, message)
+        })
+    });
+    hits.collect()
+}
+
+/// Files that only tests have.
+fn is_test(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/") || path.contains("/root_tests/")
+}
+
+/// What needs a look at all files at once: a room other than `config` must not name both `config` and `ebpf`, in whichever
 /// of its files.
 pub fn check_rooms<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Finding> {
     let mut rooms: BTreeMap<String, [Option<(String, usize)>; 2]> = BTreeMap::new();
@@ -267,11 +311,11 @@ pub fn check_rooms<'a>(files: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<F
             seen[which].get_or_insert((path.to_owned(), name.line));
         }
     }
-    rooms.remove("plan");
+    rooms.remove("config");
     let both = rooms.into_iter().filter_map(|(room, [config, ebpf])| {
         let ((config_path, config_line), (path, line)) = (config?, ebpf?);
         let message = format!(
-            "{room} names kstrobe_ebpf here and kstrobe_config at {config_path}:{config_line}: only plan does both"
+            "{room} names kstrobe_ebpf here and kstrobe_config at {config_path}:{config_line}: only the room config does both"
         );
         Some(error(&path, line, message))
     });
@@ -309,7 +353,7 @@ mod tests {
     #[test]
     fn unsafe_and_the_loader_have_one_room() {
         one("agent/src/http/mod.rs", "fn f() { unsafe { g() } }", "`unsafe`");
-        one("agent/src/plan/mod.rs", "use aya::Ebpf;", "`aya`");
+        one("agent/src/config/plan/mod.rs", "use aya::Ebpf;", "`aya`");
         one("agent/tests/support/mod.rs", "fn f() { nix::libc::getpid(); }", "`libc`");
         assert_eq!(messages("agent/src/kernel/sys.rs", "unsafe fn f() { libc::getpid(); }"), [""; 0]);
         assert_eq!(
@@ -320,20 +364,43 @@ mod tests {
 
     #[test]
     fn rooms_of_the_agent_know_the_data_only() {
-        one("crates/export/src/text.rs", "use kstrobe_ebpf::lower;", "only agent/src/plan compiles");
+        one("crates/export/src/text.rs", "use kstrobe_ebpf::lower;", "only agent/src/config/plan compiles");
         one("agent/src/metrics/fold.rs", "use kstrobe_ebpf::program::Program;", "data only");
         one("crates/export/src/text.rs", "use kstrobe_ebpf::program::Program;", "data only");
-        one("agent/src/cli/explain.rs", "fn f() { kstrobe_ebpf::compile() }", "only agent/src/plan compiles");
+        one("agent/src/cli/explain.rs", "fn f() { kstrobe_ebpf::compile() }", "only agent/src/config/plan compiles");
         assert_eq!(messages("agent/src/metrics/fold.rs", "use kstrobe_ebpf::{buckets::Scheme, layout};"), [""; 0]);
-        assert_eq!(messages("agent/src/plan/mod.rs", "use kstrobe_ebpf::compile;"), [""; 0]);
+        assert_eq!(messages("agent/src/config/plan/mod.rs", "use kstrobe_ebpf::compile;"), [""; 0]);
     }
 
     #[test]
-    fn only_plan_names_config_and_ebpf() {
+    fn a_new_arrow_between_rooms_of_the_agent_is_refused() {
+        one("agent/src/kernel/load.rs", "use crate::metrics::fold;", "1:`crate::metrics::fold`: kernel imports");
+        one("agent/src/app/mod.rs", "\nuse crate::{capture, http};", "2:`crate::http`: app imports");
+        one("agent/src/capture/run.rs", "fn f() { crate::app::run() }", "capture imports");
+        one("agent/src/exporter.rs", "", "`exporter` is no room");
+        assert_eq!(messages("agent/src/cli/mod.rs", "use crate::http::router; use super::app;"), [""; 0]);
+        assert_eq!(messages("agent/src/kernel/read/tests.rs", "use crate::metrics::fold;"), [""; 0]);
+        assert_eq!(messages("agent/src/kernel/read.rs", "mod tests { use crate::metrics::fold; }"), [""; 0]);
+    }
+
+    /// A list that leads back to a room would allow a circle.
+    #[test]
+    fn rooms_import_only_rooms_below_them() {
+        for (at, (room, known)) in ROOMS.iter().enumerate() {
+            let below: Vec<&str> = ROOMS[at + 1..].iter().map(|(room, _)| *room).collect();
+            assert!(
+                known.iter().all(|other| below.contains(other)),
+                "{room} imports {known:?}, below it are {below:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_room_config_names_config_and_ebpf() {
         let files = [
             ("agent/src/cli/check.rs", "use kstrobe_config::model;"),
             ("agent/src/cli/explain.rs", "\nuse kstrobe_ebpf::layout;"),
-            ("agent/src/plan/mod.rs", "use kstrobe_config::model; use kstrobe_ebpf::layout;"),
+            ("agent/src/config/plan/mod.rs", "use kstrobe_config::model; use kstrobe_ebpf::layout;"),
         ];
         let found = check_rooms(files.into_iter());
         assert_eq!(found.len(), 1);
@@ -358,9 +425,9 @@ mod tests {
     #[test]
     fn sizes_names_and_words() {
         let lines = |n: usize| "//\n".repeat(n);
-        assert_eq!(check("agent/src/a.rs", &lines(400)).len(), 0);
-        assert_eq!(check("agent/src/a.rs", &lines(401))[0].level, Level::Warning);
-        assert_eq!(check("agent/src/a.rs", &lines(801))[0].level, Level::Error);
+        assert_eq!(check("ftrace/src/a.rs", &lines(400)).len(), 0);
+        assert_eq!(check("ftrace/src/a.rs", &lines(401))[0].level, Level::Warning);
+        assert_eq!(check("ftrace/src/a.rs", &lines(801))[0].level, Level::Error);
         one("agent/src/kernel/utils.rs", "", "says nothing");
         assert_eq!(messages("ebpf/src/isa/helpers.rs", ""), [""; 0]);
         one("docs/x.md", &format!("see {}main", PRIVATE_WORDS[0]), "one machine");

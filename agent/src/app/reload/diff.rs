@@ -1,6 +1,6 @@
 //! What a new set of definitions means for the probes that run. Pure: nothing here knows a probe at work.
 
-use crate::plan::Identity;
+use crate::config::plan::Identity;
 use std::collections::HashMap;
 
 /// A probe that the agent was asked to run before.
@@ -67,8 +67,8 @@ pub(super) fn diff(old: &[Old], new: &[New]) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::draft;
-    use crate::sources::SourceFile;
+    use crate::config::files::SourceFile;
+    use crate::config::plan::draft;
     use std::sync::Arc;
 
     /// `a b2 !c`: probes by name, each with a version (1 when none is said); `!` marks one that does not run.
@@ -82,7 +82,7 @@ mod tests {
                  metrics: {{ {name}_total: {{ type: counter }} }}\n"
             );
             let file = Arc::new(SourceFile { name: "probes.yaml".into(), text });
-            let (mut probes, wrong) = crate::sources::check_probes(&[file]);
+            let (mut probes, wrong) = crate::config::files::check_probes(&[file]);
             assert_eq!(wrong, []);
             (name.to_owned(), draft(probes.remove(0)).identity().clone(), runs)
         };

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::sources::diag::{self, Diagnostic};
+use crate::config::files::diag::{self, Diagnostic};
 
 use super::capturing::Around;
 use super::events::Sink;
@@ -20,15 +20,15 @@ use super::intent::{self, Intent, Reading};
 use super::pushers::{Changes, Pushers};
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
 use super::{App, Options, Probe, Running, Told, capturing, lock, rights};
-use crate::cli::log;
-use crate::events::tail::Tail;
+use crate::app::logging::Level;
+use crate::app::logging::log_diagnostics;
+use crate::config::compile;
+use crate::config::exporters::receivers;
+use crate::config::files::{AgentConfig, Kubernetes, Workloads};
+use crate::config::plan::{Draft, Identity};
 use crate::kernel::load::Loader;
-use crate::logging::Level;
+use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
-use crate::plan::{Draft, Identity};
-use crate::prepare;
-use crate::receivers::receivers;
-use crate::sources::{AgentConfig, Kubernetes, Workloads};
 use diff::{New, Old, Plan, Step, diff};
 use kstrobe_web::systemd::{News, notify};
 
@@ -204,7 +204,7 @@ impl Reload {
             intent::read(&self.fixed.options, self.directory.as_deref());
         // Whatever comes of it: what is wrong with files is not better for being read again.
         (self.watch, self.directory) = (Watch::new(seen), directory);
-        log(&diagnostics);
+        log_diagnostics(&diagnostics);
         let intent = match intent {
             Some(intent) if !diagnostics.iter().any(Diagnostic::is_error) => intent,
             _ => return Err(Refused::files(&diagnostics)),
@@ -271,13 +271,13 @@ impl Reload {
             return Ok(Prepared { probes: kept, old, plan });
         }
         let btf = options.source.btf.as_deref();
-        let target = prepare::look(&changed, btf);
+        let target = compile::look(&changed, btf);
         // What is wrong with a text is wrong on every kernel.
         let refusals = changed.iter().filter_map(|draft| draft.compile(&target).err());
         let faults: Vec<Diagnostic> =
             refusals.filter(|r| !r.target).flat_map(|r| r.diagnostics).filter(Diagnostic::is_error).collect();
         if !faults.is_empty() {
-            log(&faults);
+            log_diagnostics(&faults);
             return Err(Refused::files(&faults));
         }
         let mut loader = Loader::new();

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::app::{WebOptions, workloads};
-use crate::sources::SourceFile;
-use crate::telemetry::ExportUse;
+use crate::config::files::SourceFile;
+use crate::metrics::telemetry::ExportUse;
 use kstrobe_export::Format;
 use kstrobe_export::push::Usage;
 use kstrobe_testing::{Receiving, wait_for};
@@ -45,8 +45,8 @@ impl World {
         }
         let options = Options {
             config: Some(folder.join("kstrobe.yaml")),
-            source: crate::cli::SourceArgs::default(),
-            choice: crate::sources::Choice::default(),
+            source: crate::config::SourceArgs::default(),
+            choice: crate::config::files::Choice::default(),
             listen: vec![],
             lifecycle: false,
             web: WebOptions {
@@ -60,7 +60,7 @@ impl World {
             log_level: None,
             log_json: None,
             custom_resources: false,
-            handed: crate::handed::Files::default(),
+            handed: crate::kubernetes::probe_controller::Files::default(),
         };
         let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
         let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
@@ -312,9 +312,9 @@ fn files_that_change_are_noticed_once() {
 
 #[test]
 fn keys_that_take_a_restart_are_those_of_the_page() {
-    use crate::sources::schema::{BLOCKS, Type};
+    use crate::config::files::schema::{BLOCKS, Type};
     let started = |text: String| {
-        let (agent, _) = crate::sources::check_agent(&Arc::new(SourceFile { name: "kstrobe.yaml".into(), text }));
+        let (agent, _) = crate::config::files::check_agent(&Arc::new(SourceFile { name: "kstrobe.yaml".into(), text }));
         let agent = agent.unwrap_or_default();
         Started::new(&agent, &agent.listen, agent.log_json)
     };

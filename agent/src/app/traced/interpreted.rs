@@ -7,9 +7,9 @@ use kstrobe_ebpf::ir::{Call, Func, Helper, Module, Op, Stmt};
 use kstrobe_ebpf::layout::{Index, Layout, Loss, MapKind, SpanMap, Table};
 
 use crate::app::attached::series_of;
+use crate::config::plan::Outline;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
-use crate::plan::Outline;
 use kstrobe_export::snapshot::{Family, Moment};
 
 /// A probe at work in the agent.

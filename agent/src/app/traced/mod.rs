@@ -12,11 +12,11 @@ use kstrobe_ebpf::ir::interp::Environment;
 use kstrobe_ebpf::layout::{Layout, Loss};
 use kstrobe_ebpf::typed::Attach;
 
+use crate::config::plan::Outline;
 use crate::kernel::event_stream::{EventStream, Wanted};
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
-use crate::plan::Outline;
-use crate::telemetry::{Lost, Observed, SeriesUse};
+use crate::metrics::telemetry::{Lost, Observed, SeriesUse};
 use interpreted::Interpreted;
 use kstrobe_export::snapshot::{Family, Moment};
 use threads::Threads;

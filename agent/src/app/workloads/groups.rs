@@ -12,9 +12,9 @@ use kstrobe_workloads::cgroups::{Alarm, Hierarchies, Hierarchy, Walk, Walker};
 use kstrobe_workloads::{Group, Table, Workload};
 
 use super::{Asks, News};
+use crate::config::files::Sandboxes;
 use crate::kernel::events;
 use crate::kernel::groups::{self, Change, Feed};
-use crate::sources::Sandboxes;
 
 /// A node has a thousand; more than this is no node.
 const MOST: usize = 1 << 16;

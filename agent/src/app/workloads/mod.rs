@@ -17,11 +17,11 @@ use kstrobe_workloads::{Pod, Settings, Table};
 use tokio::runtime::Handle;
 
 use super::{App, lock};
+use crate::config::files::{AgentConfig, Sandboxes};
 use crate::kernel::groups::Change;
 use crate::kubernetes;
 use crate::metrics::owners::Patience;
-use crate::sources::{AgentConfig, Sandboxes};
-use crate::telemetry::WorkloadsUse;
+use crate::metrics::telemetry::WorkloadsUse;
 pub(super) use conditions::Conditions;
 use groups::Groups;
 use pods::{Teller, Telling};

@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Asks, News};
+use crate::config::files::{AgentConfig, PodSource};
 use crate::kubernetes;
-use crate::sources::{AgentConfig, PodSource};
 
 /// Between two attempts to find out where to ask.
 const AGAIN: Duration = Duration::from_secs(30);

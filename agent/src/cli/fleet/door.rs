@@ -1,6 +1,6 @@
 //! Agents, through the API server.
 
-use crate::http::TOKEN_HEADER;
+use crate::capture::access::TOKEN_HEADER;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header};
 use http_body_util::BodyExt;

@@ -1,5 +1,8 @@
 use super::*;
-use crate::http::{bind, serve};
+use crate::app::{ProfileError, ProfileRequest, Reload, StacksStatus};
+use crate::metrics::events::tail::Tail;
+use crate::probe::status::{ChoiceStatus, HookStatus, ProbeStatus};
+use kstrobe_web::{bind, serve};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
@@ -21,12 +24,12 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
         status: Box::new(move || Status { probes: probes.clone(), ..Status::default() }),
         stacks: Box::new(Vec::new),
         profile: Box::new(|_| Ok(vec![])),
-        captures: Box::new(|| captures::Captures {
-            desk: Err(crate::http::Denied::off()),
-            access: crate::http::Access::Local,
+        captures: Box::new(|| crate::app::Captures {
+            desk: Err(crate::capture::access::Denied::off()),
+            access: crate::capture::access::Access::Local,
         }),
         neighbours: None,
-        reload: reload::Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
+        reload: Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
         events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()], 1024)),
         version: "1.2.3".into(),
         telemetry_path: "/metrics".into(),

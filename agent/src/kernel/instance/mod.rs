@@ -9,8 +9,8 @@ pub mod global;
 mod pages;
 mod sweep;
 
+use crate::kernel::procfs::Stat;
 use crate::kernel::tracefs::Tracefs;
-use crate::stat::Stat;
 use global::Global;
 use kstrobe_ftrace::trace::CpuStats;
 use nix::fcntl::{Flock, FlockArg, OFlag};

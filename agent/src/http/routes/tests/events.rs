@@ -1,6 +1,7 @@
 //! `/api/v1/events`: the last ones, and who follows.
 
 use super::*;
+use crate::metrics::events::tail::Tail;
 use std::io::{BufRead, BufReader};
 
 fn with_events() -> (Server, Arc<Tail>) {

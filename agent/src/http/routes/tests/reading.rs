@@ -1,12 +1,13 @@
 //! Which requests may read events, stacks and the list of probes.
 
 use super::*;
-use crate::http::{Access, Denied};
+use crate::app::Captures;
+use crate::capture::access::{Access, Denied};
 
 const READING: [&str; 4] = ["/api/v1/probes", "/api/v1/stacks", "/api/v1/stacks/cpu", "/api/v1/events"];
 
 fn server(access: Access) -> Server {
-    let captures = move || captures::Captures { desk: Err(Denied::off()), access: access.clone() };
+    let captures = move || Captures { desk: Err(Denied::off()), access: access.clone() };
     Server::start(Endpoints { captures: Box::new(captures), ..endpoints(vec![]) })
 }
 

@@ -1,7 +1,8 @@
 //! Who may ask for a reload, and what is answered.
 
 use super::*;
-use crate::http::{Access, Denied, Reload};
+use crate::app::{Captures, Reload};
+use crate::capture::access::{Access, Denied};
 
 fn status_and_body(server: &Server, method: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(server.address).unwrap();
@@ -13,7 +14,7 @@ fn status_and_body(server: &Server, method: &str, headers: &str) -> (u16, String
 }
 
 fn server(open: bool, access: Access, outcome: Result<String, String>) -> Server {
-    let captures = move || captures::Captures { desk: Err(Denied::off()), access: access.clone() };
+    let captures = move || Captures { desk: Err(Denied::off()), access: access.clone() };
     let reload = Reload { open, ask: Box::new(move || outcome.clone()) };
     Server::start(Endpoints { captures: Box::new(captures), reload, ..endpoints(vec![]) })
 }

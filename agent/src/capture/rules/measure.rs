@@ -1,7 +1,7 @@
 //! Numbers from two moments of a metric.
 
 use super::{Compare, Condition, Matcher, Measure};
-use crate::binaries::pattern;
+use crate::kernel::binaries::pattern;
 use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Values};
 use std::collections::HashMap;
 

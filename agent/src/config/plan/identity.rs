@@ -23,7 +23,7 @@ impl Identity {
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::draft;
+    use crate::config::plan::draft;
     use kstrobe_config::model::SourceFile;
     use std::sync::Arc;
 

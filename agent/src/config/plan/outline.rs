@@ -135,7 +135,7 @@ mod tests {
         let catalogue = Catalogue::new(&probes, Vec::new());
         assert!(probes.len() > 20 && probes.len() == catalogue.probes.len());
         for (probe, told) in probes.into_iter().zip(&catalogue.probes) {
-            let outline = crate::plan::draft(probe).outline().clone();
+            let outline = crate::config::plan::draft(probe).outline().clone();
             assert_eq!((&told.name, &told.pack, told.enabled), (&outline.name, &outline.pack, outline.enabled));
             let exported: Vec<_> = outline.metrics.iter().map(|metric| metric.about.clone()).collect();
             let exported = exported.iter().map(|about| {

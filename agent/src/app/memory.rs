@@ -1,7 +1,7 @@
 //! The agent's limit of memory, and the need of its probes: the kernel kills an agent above its limit without a message.
 
+use crate::config::files::AgentConfig;
 use crate::kubernetes::variable;
-use crate::sources::AgentConfig;
 use kstrobe_ebpf::Artifact;
 use kstrobe_workloads::cgroups::Hierarchies;
 

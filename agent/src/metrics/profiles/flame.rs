@@ -77,7 +77,7 @@ fn scale(unit: Unit, total: u64) -> (String, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::folded::tests::profile;
+    use crate::metrics::profiles::folded::tests::profile;
 
     #[test]
     fn every_frame_has_a_box_with_its_share() {

@@ -249,8 +249,8 @@ fn readable(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::maps::Maps;
-    use crate::stacks::{Sample, folded};
+    use crate::metrics::profiles::maps::Maps;
+    use crate::metrics::profiles::{Sample, folded};
 
     #[inline(never)]
     fn first_of_two(n: u64) -> u64 {

@@ -1,8 +1,8 @@
 //! The other agents of the cluster: alerts about their nodes are handed on to them.
 
+use crate::capture::rules::alerts::Alert;
+use crate::config::files::AgentConfig;
 use crate::kubernetes::{self, variable};
-use crate::rules::alerts::Alert;
-use crate::sources::AgentConfig;
 use kstrobe_fleet::route::{self, Me, Route};
 use kstrobe_fleet::target::{AGENTS, Pod};
 use kstrobe_kube::Client;

@@ -1,7 +1,7 @@
 //! `process_*`: the names every Prometheus client library uses, read from procfs at each exposition.
 
 use super::single;
-use crate::stat::Stat;
+use crate::kernel::procfs::Stat;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::collector::Collector;

@@ -11,13 +11,13 @@ pub use kstrobe_ebpf::target::{Abilities, Ability, Function};
 use kstrobe_ebpf::target::{dump, usdt_name};
 use kstrobe_ebpf::typed::Choice;
 
-use crate::binaries::find::World;
-use crate::binaries::pattern::is_pattern;
-use crate::binaries::{self, File};
+use crate::config::files::diag::{Diagnostic, Severity};
+use crate::config::plan::{Draft, Engine, Refusal};
+use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::pattern::is_pattern;
+use crate::kernel::binaries::{self, File};
 use crate::kernel::detect::{self, Wanted};
-use crate::plan::{Draft, Engine, Refusal};
-use crate::polls;
-use crate::sources::diag::{Diagnostic, Severity};
+use crate::kernel::pollers;
 
 /// Probes compiled for a kernel, and those it cannot run.
 pub struct Prepared {
@@ -99,7 +99,7 @@ pub fn described(file: &Path, btf: Option<&Path>) -> Result<Target, Diagnostic> 
         target.btf = Some(detect::read_btf(btf).map_err(problem)?);
     }
     // Rows are the agent's, not the kernel's.
-    target.polls = polls::row_types();
+    target.polls = pollers::row_types();
     Ok(target)
 }
 
@@ -151,7 +151,7 @@ pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
         btf: btf.map(Path::to_path_buf),
     };
     let mut target = detect::detect(&wanted);
-    target.polls = polls::row_types();
+    target.polls = pollers::row_types();
     target.usdts = usdts(drafts, World::look);
     target
 }

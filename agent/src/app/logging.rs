@@ -1,5 +1,7 @@
 //! Log lines on standard error: logfmt or JSON.
 
+use crate::config::files::diag::{self, Diagnostic};
+use std::io::IsTerminal;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -41,4 +43,26 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
         return Err(format!("`{level}` is not a log level: it is one of {}", known.join(", ")));
     }
     EnvFilter::try_new(format!("warn,kstrobe={level}")).map_err(|e| e.to_string())
+}
+
+/// Prints diagnostics to standard error, coloured on a terminal.
+pub fn print_diagnostics(diagnostics: &[Diagnostic]) {
+    let text = match std::io::stderr().is_terminal() {
+        true => diag::render_ansi(diagnostics),
+        false => diag::render(diagnostics),
+    };
+    eprint!("{text}");
+}
+
+/// Logs each diagnostic as one line, and prints it with its source line and caret if standard error is a terminal.
+pub fn log_diagnostics(diagnostics: &[Diagnostic]) {
+    for d in diagnostics {
+        match d.is_error() {
+            true => tracing::error!(reason = d.one_line(), "mistake in a file"),
+            false => tracing::warn!(reason = d.one_line(), "doubtful"),
+        }
+    }
+    if std::io::stderr().is_terminal() {
+        print_diagnostics(diagnostics);
+    }
 }

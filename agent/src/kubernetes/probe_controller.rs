@@ -3,9 +3,9 @@
 //! Their texts stand beside the files of probes, and are read with these. Which of them are tried and what is said of them is
 //! decided by [`kstrobe_kube::custom::hand`]; here it is done.
 
-use crate::http::ProbeStatus;
-use crate::sources::SourceFile;
-use crate::sources::diag::{self, Diagnostic};
+use crate::config::files::SourceFile;
+use crate::config::files::diag::{self, Diagnostic};
+use crate::probe::status::ProbeStatus;
 use kstrobe_kube::custom::hand::{Change, Hand, Stand};
 use kstrobe_kube::custom::probe::{self, Probe, WantedProbe};
 use kstrobe_kube::custom::{self, Kind, Me, PROBES, Reporter, Reports};

@@ -1,7 +1,7 @@
 //! Memory maps of processes, taken while they run: when a stack is shown, its process may have ended.
 
 use super::maps::{Mapping, Maps};
-use crate::stat::Stat;
+use crate::kernel::procfs::Stat;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Instant;

@@ -1,6 +1,11 @@
 //! The cluster that this node is part of, as the configuration says, or as a pod finds it around itself.
 
-use crate::sources::{Kubernetes, PodSource};
+pub mod capture_controller;
+pub mod other_nodes;
+pub mod pods;
+pub mod probe_controller;
+
+use crate::config::files::{Kubernetes, PodSource};
 use kstrobe_kube::config::Pem;
 use kstrobe_kube::pods::{Kubelet, Source};
 use kstrobe_kube::{Client, Config, Error, Surroundings, Wanted};

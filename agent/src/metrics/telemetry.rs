@@ -48,7 +48,7 @@ pub struct Observed {
     /// One per probe at iterators.
     pub iterations: Vec<IterationUse>,
     /// When there are captures.
-    pub captures: Option<crate::capture::service::Use>,
+    pub captures: Option<CapturesUse>,
     /// How often rules asked for a capture: rule, what came of it, number.
     pub rules: Vec<(String, &'static str, u64)>,
     /// Connections and requests.
@@ -91,6 +91,28 @@ pub struct ExportUse {
     pub now: Vec<kstrobe_export::push::Usage>,
     /// One per receiver that is not any more: its totals stay.
     pub past: Vec<kstrobe_export::push::Usage>,
+}
+
+/// What the agent exports about captures. Counters are totals.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CapturesUse {
+    /// Captures that run.
+    pub running: u64,
+    /// Bytes of all that are stored.
+    pub stored_bytes: u64,
+    /// Removed to keep the limits.
+    pub evicted: Evicted,
+    /// By who wanted them and what became of them.
+    pub ended: Vec<(String, &'static str, u64)>,
+}
+
+/// Captures that were removed to keep the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Too old.
+    pub ttl: u64,
+    /// Too many bytes, or too many captures.
+    pub quota: u64,
 }
 
 /// Whether a hook is attached.
@@ -516,10 +538,10 @@ mod tests {
             events: vec![EventCount { probe: probe(), events: 9 }],
             budgets: vec![BudgetUse { probe: probe(), one_of: 8, over: true, throttled: 2 }],
             iterations: vec![IterationUse { probe: probe(), took: Duration::from_millis(250), late: 3 }],
-            captures: Some(crate::capture::service::Use {
+            captures: Some(CapturesUse {
                 running: 1,
                 stored_bytes: 4096,
-                evicted: crate::capture::store::Evicted { ttl: 2, quota: 3 },
+                evicted: Evicted { ttl: 2, quota: 3 },
                 ended: vec![("api".into(), "done", 4)],
             }),
             rules: vec![("slow_recv".into(), "cooldown", 5)],

@@ -268,7 +268,7 @@ impl Texts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::folded::tests::profile;
+    use crate::metrics::profiles::folded::tests::profile;
     use std::io::Read;
 
     fn read_back(bytes: &[u8]) -> proto::Profile {

@@ -56,14 +56,14 @@ fn push(stack: &mut String, name: &str, suffix: &str) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::stacks::{Named, Unit};
+    use crate::metrics::profiles::{Named, Unit};
 
-    pub(in crate::stacks) fn frame(name: &str, address: u64, kernel: bool) -> Frame {
+    pub(in crate::metrics::profiles) fn frame(name: &str, address: u64, kernel: bool) -> Frame {
         let module = if kernel { "[kernel.kallsyms]" } else { "/usr/bin/app" };
         Frame { name: name.into(), module: Some(module.into()), address, kernel }
     }
 
-    pub(in crate::stacks) fn profile() -> Resolved {
+    pub(in crate::metrics::profiles) fn profile() -> Resolved {
         let comm = |name: &str| vec![("comm".to_owned(), name.to_owned())];
         let sample =
             |name, pid, frames: &[u32], value| Named { labels: comm(name), pid, frames: frames.to_vec(), value };

@@ -93,7 +93,7 @@ pub(super) mod tests {
 
     /// What a test's ELF file holds.
     #[derive(Default)]
-    pub(in crate::binaries) struct Contents<'a> {
+    pub(in crate::kernel::binaries) struct Contents<'a> {
         /// Name, address, size, type.
         pub symbols: Vec<(&'a str, u64, u64, elf::SymbolType)>,
         /// Contents of `.note.stapsdt`.
@@ -103,10 +103,10 @@ pub(super) mod tests {
     }
 
     /// Code lies at this address and 4 KiB into the file ...
-    pub(in crate::binaries) const CODE: u64 = 0x40_1000;
+    pub(in crate::kernel::binaries) const CODE: u64 = 0x40_1000;
     const CODE_BYTES: u64 = 0x800;
     /// ... and data at this one, 6 KiB into the file.
-    pub(in crate::binaries) const DATA: u64 = 0x60_0000;
+    pub(in crate::kernel::binaries) const DATA: u64 = 0x60_0000;
     const DATA_BYTES: u64 = 0x100;
 
     fn put(bytes: &mut Vec<u8>, halves: &[u16], words: &[u32], longs: &[u64]) {
@@ -116,7 +116,7 @@ pub(super) mod tests {
     }
 
     /// A small program: headers, code, data, then notes, symbols, names and section headers.
-    pub(in crate::binaries) fn elf_file(contents: &Contents) -> Vec<u8> {
+    pub(in crate::kernel::binaries) fn elf_file(contents: &Contents) -> Vec<u8> {
         let section_names = b"\0.text\0.stapsdt.base\0.note.stapsdt\0.symtab\0.strtab\0";
         let named = |name: &str| section_names.windows(name.len()).position(|w| w == name.as_bytes()).unwrap() as u32;
         let mut strings = vec![0];
@@ -198,8 +198,8 @@ pub(super) mod tests {
         let bytes = elf_file(&contents);
         for n in 0..bytes.len() {
             if let Ok(image) = Image::parse(&bytes[..n]) {
-                let _ = crate::binaries::symbols::all(&image);
-                let _ = crate::binaries::usdt::all(&image);
+                let _ = crate::kernel::binaries::symbols::all(&image);
+                let _ = crate::kernel::binaries::usdt::all(&image);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Single events as exemplars of histograms: of each series the newest event in each small range of values.
 
 use super::record::Field;
-use crate::plan::Linked;
+use crate::config::plan::Linked;
 use kstrobe_export::snapshot::{Exemplar, Family, LabelTexts, Link};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};

@@ -1,9 +1,8 @@
-//! Pods that a request means, as control groups of this node.
+//! Pods that a request for a capture means, as control groups of this node.
 
-use super::request::Request;
-use super::scope::groups_in;
-use crate::kubernetes;
-use crate::sources::Kubernetes;
+use crate::capture::request::Request;
+use crate::capture::scope::groups_in;
+use crate::config::files::Kubernetes;
 use kstrobe_kube::pods::NodePod;
 use kstrobe_workloads::cgroups::Hierarchies;
 use kstrobe_workloads::{Pod, place};
@@ -30,7 +29,7 @@ pub fn located(request: &Request, cluster: &Kubernetes) -> Result<Request, Strin
 /// The pods of this node. Captures have a thread of their own, which may wait.
 fn ask(cluster: &Kubernetes) -> Result<Vec<NodePod>, String> {
     let unknown = |reason: &dyn std::fmt::Display| format!("the pods of this node are not known: {reason}");
-    let source = kubernetes::pods(cluster, &kubernetes::node_or_host(cluster)).map_err(|error| unknown(&error))?;
+    let source = super::pods(cluster, &super::node_or_host(cluster)).map_err(|error| unknown(&error))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| unknown(&error))?;
     let asking = runtime.block_on(async { tokio::time::timeout(LIMIT, source.list()).await });

@@ -5,10 +5,10 @@
 
 use crate::capture::asked;
 use crate::capture::audit;
+use crate::capture::rules::alerts::{Alert, Notification, RULE};
+use crate::capture::rules::desk::{Desk, Outcome};
 use crate::capture::service::{Refusal, Service};
 use crate::capture::store::{Id, State, Trigger};
-use crate::rules::alerts::{Alert, Notification, RULE};
-use crate::rules::desk::{Desk, Outcome};
 use kstrobe_kube::custom::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step, Work};
 use kstrobe_kube::custom::{self, CAPTURES, Kind, Me, Reporter, Reports};
 use kstrobe_kube::pods::{self, NodePod};

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use super::file::{File, FileId, is_elf};
 use super::pattern::{is_pattern, matches};
 use crate::kernel::privileges::Capabilities;
-use crate::stat::Stat;
+use crate::kernel::procfs::Stat;
 
 /// The mount namespaces and programs of the running processes at one moment.
 #[derive(Debug, Default)]

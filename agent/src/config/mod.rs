@@ -1,0 +1,20 @@
+//! From files to what runs: [`files`] reads them and decides which probes run, [`plan`] makes each the compiler's input,
+//! [`compile`] compiles them for this kernel, [`exporters`] makes exporters of the configuration.
+
+pub mod compile;
+pub mod exporters;
+pub mod files;
+pub mod plan;
+
+use std::path::PathBuf;
+
+/// Where configuration comes from: shared by all commands that read it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct SourceArgs {
+    /// File of probes, or directory of such files, besides the embedded ones; a file replaces the embedded one of its name.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub probes: Option<PathBuf>,
+    /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
+}

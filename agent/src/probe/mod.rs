@@ -1,0 +1,3 @@
+//! Probes that run, and how each stands.
+
+pub mod status;

@@ -1,0 +1,76 @@
+//! How probes stand, as `/api/v1/probes` lists them and the status of `Probe` objects says.
+
+use serde::Serialize;
+
+/// What was asked of the agent, as `/api/v1/probes` lists it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Every enabled probe.
+    pub probes: Vec<ProbeStatus>,
+    /// Mistakes in files, each on a line: what stands there is no probe, so none of the others can tell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mistakes: Vec<String>,
+    /// Why the last reload was refused, if it was: what ran before runs on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+}
+
+/// A probe of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProbeStatus {
+    /// Name.
+    pub name: String,
+    /// One sentence.
+    pub summary: String,
+    /// Whether all of it is attached.
+    pub attached: bool,
+    /// Why not, empty when it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// What its overhead budget holds back, and why; empty when nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub throttled: String,
+    /// Whether there is nothing to attach, as its conditions are never true on this kernel; `reason` has them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
+    /// Whether a `Probe` object of the cluster asks for it: how it stands is told there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_cluster: bool,
+    /// Its hooks.
+    pub hooks: Vec<HookStatus>,
+    /// What was chosen for it among several ways.
+    pub choices: Vec<ChoiceStatus>,
+    /// Programs and libraries that it hooks, each with the number of places, and those it cannot, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// Full names of its metrics.
+    pub metrics: Vec<String>,
+    /// Names of its sums by stack, which are no metrics of Prometheus.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<String>,
+}
+
+/// A hook of a probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HookStatus {
+    /// As the user wrote it.
+    pub hook: String,
+    /// What was chosen for it, e.g. `tp_btf`.
+    pub kind: String,
+    /// Whether it is attached.
+    pub attached: bool,
+    /// Why not, empty when it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// A choice made for this kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChoiceStatus {
+    /// What was asked for, or is best.
+    pub wanted: String,
+    /// What it became.
+    pub got: String,
+    /// Why not something better; empty when it is the best.
+    pub because: Vec<String>,
+}
