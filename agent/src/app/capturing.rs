@@ -42,7 +42,7 @@ impl Around {
         let (exports, cluster) = (self.exports.clone(), agent.kubernetes.clone());
         let locate_pods = Box::new(move |request: &_| kubernetes::pods::located(request, &cluster));
         Engine {
-            told: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)),
+            on_finished: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)),
             ..kernel(locate_pods, kubernetes::node(&agent.kubernetes))
         }
     }
@@ -58,7 +58,7 @@ impl Around {
         match &captures.access {
             // Who came through the door has said who they are, and may.
             Access::Nobody(_) if self.source.settings().asks_who() => {}
-            Access::Nobody(reason) if captures.desk.is_ok() => tracing::warn!(reason, "the API of captures"),
+            Access::Nobody(reason) if captures.rules.is_ok() => tracing::warn!(reason, "the API of captures"),
             Access::Token(file) => {
                 if let Err(reason) = access::token(file) {
                     tracing::error!(reason, "the token of captures cannot be read");
@@ -72,14 +72,14 @@ impl Around {
 
 /// Of an agent that starts. One that cannot store captures still measures.
 pub(super) fn start(agent: &AgentConfig, drafts: &[Draft], around: &Around) -> Captures {
-    let desk = match configured::desk(agent, around.engine(agent), |name| known(drafts, name)) {
-        Ok(desk) => desk.ok_or_else(Denied::off),
+    let rules = match configured::open(agent, around.engine(agent), |name| known(drafts, name)) {
+        Ok(rules) => rules.ok_or_else(Denied::off),
         Err(reason) => {
             tracing::error!(%reason, "captures cannot be stored: there will be none");
             Err(Denied::broken(&reason))
         }
     };
-    around.offered(Captures { desk, access: around.access(agent) })
+    around.offered(Captures { rules, access: around.access(agent) })
 }
 
 /// What another configuration makes of them. Nothing has changed until it is done.
@@ -98,14 +98,14 @@ pub(super) fn prepare(
     around: &Around,
 ) -> Result<Change, String> {
     let access = around.access(agent);
-    if let (Ok(desk), Some(wanted)) = (&now.desk, &agent.captures)
-        && desk.service().settings().dir == wanted.dir
+    if let (Ok(rules), Some(wanted)) = (&now.rules, &agent.captures)
+        && rules.service().settings().dir == wanted.dir
     {
         return Ok(Change::Configure(access));
     }
-    let desk = configured::desk(agent, around.engine(agent), |name| known(drafts, name));
-    let desk = desk.map_err(|reason| format!("captures cannot be stored: {reason}"))?;
-    Ok(Change::Replace(Captures { desk: desk.ok_or_else(Denied::off), access }))
+    let rules = configured::open(agent, around.engine(agent), |name| known(drafts, name));
+    let rules = rules.map_err(|reason| format!("captures cannot be stored: {reason}"))?;
+    Ok(Change::Replace(Captures { rules: rules.ok_or_else(Denied::off), access }))
 }
 
 impl Change {
@@ -114,10 +114,10 @@ impl Change {
         match self {
             Change::Replace(captures) => around.offered(captures),
             Change::Configure(access) => {
-                if let (Ok(desk), Some(captures)) = (&now.desk, &agent.captures) {
-                    configured::configure(desk, agent, captures, |name| known(drafts, name));
+                if let (Ok(rules), Some(captures)) = (&now.rules, &agent.captures) {
+                    configured::configure(rules, agent, captures, |name| known(drafts, name));
                 }
-                around.offered(Captures { desk: now.desk.clone(), access })
+                around.offered(Captures { rules: now.rules.clone(), access })
             }
         }
     }
@@ -125,10 +125,10 @@ impl Change {
 
 /// Ends what runs, unless it is what runs from now on too.
 pub(super) fn close(captures: &Captures, next: Option<&Captures>) {
-    let Ok(desk) = &captures.desk else { return };
-    let stays = next.and_then(|next| next.desk.as_ref().ok()).is_some_and(|next| Arc::ptr_eq(next, desk));
+    let Ok(rules) = &captures.rules else { return };
+    let stays = next.and_then(|next| next.rules.as_ref().ok()).is_some_and(|next| Arc::ptr_eq(next, rules));
     if !stays {
-        desk.service().close(END);
+        rules.service().close(END);
     }
 }
 

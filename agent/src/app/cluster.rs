@@ -40,7 +40,7 @@ fn follow(
         client: client.clone(),
         namespace: namespace.clone(),
         node: node.clone(),
-        captures: Box::new(move || capturing.desk()),
+        captures: Box::new(move || capturing.rules()),
         counters: counters.clone(),
     };
     let handed = Handed {

@@ -1,7 +1,7 @@
 //! What the agent answers: functions that the routes of `http` call.
 
 use crate::capture::access::{Access, Denied};
-use crate::capture::rules::desk::Desk;
+use crate::capture::rules::engine::RuleEngine;
 use crate::kubernetes::other_nodes::Neighbours;
 use crate::metrics::events::tail::Tail;
 use crate::metrics::profiles::Format as ProfileFormat;
@@ -56,7 +56,7 @@ pub struct Reload {
 #[derive(Clone)]
 pub struct Captures {
     /// Rules and captures, or why there are none.
-    pub desk: Result<Arc<Desk>, Denied>,
+    pub rules: Result<Arc<RuleEngine>, Denied>,
     /// Who may ask.
     pub access: Access,
 }

@@ -37,7 +37,7 @@ const SYMBOLS_LIFE: Duration = Duration::from_secs(10);
 /// How long the last events may take to be written at the end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Events of a probe that wait for their reader; beyond, they stay in the kernel's buffer and it counts what it refuses.
-const MOST_UNREAD: usize = 1 << 16;
+const MAX_UNREAD: usize = 1 << 16;
 
 /// Events of one probe that were taken from the kernel, and what is needed to show them.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl Unread {
 
     /// Takes what is there, with the addresses of its stacks: their ids mean something only for now.
     pub fn take(&mut self, maps: &ProbeMaps, buffers: &mut Buffers, names: &mut Names) {
-        let Some(layout) = maps.layout().events.as_ref().filter(|_| self.records.len() < MOST_UNREAD) else { return };
+        let Some(layout) = maps.layout().events.as_ref().filter(|_| self.records.len() < MAX_UNREAD) else { return };
         if self.names.is_empty() {
             let names = layout.fields.iter().flat_map(|f| f.names.first().cloned());
             self.names = names.take(self.shown).collect();

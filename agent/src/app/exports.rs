@@ -11,7 +11,7 @@ use kstrobe_ftrace::calls::build;
 use kstrobe_ftrace::dat;
 
 use super::lock;
-use crate::capture::form::Form;
+use crate::capture::format::Format;
 use crate::capture::spans::{About, spans};
 use crate::capture::store::Capture;
 use crate::metrics::events::line::Event;
@@ -113,10 +113,10 @@ fn add(totals: &mut BTreeMap<String, Usage>, usage: &Usage) {
 fn made(capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) -> Result<Vec<spans::Span>, String> {
     let host = crate::config::exporters::host();
     let about = |epoch_offset_ns| About { capture, host: &host, times, epoch_offset_ns };
-    if !capture.files.iter().any(|file| file.format == Form::Dat.name()) {
+    if !capture.files.iter().any(|file| file.format == Format::Dat.name()) {
         return Ok(spans(about(None), &Default::default()));
     }
-    let bytes = std::fs::read(folder.join(Form::Dat.file())).map_err(|e| format!("it cannot be read: {e}"))?;
+    let bytes = std::fs::read(folder.join(Format::Dat.file())).map_err(|e| format!("it cannot be read: {e}"))?;
     let trace = dat::read(&bytes).map_err(|e| format!("it cannot be read: {e}"))?.trace;
     drop(bytes);
     let calls = build::build(&trace, build::Options { marks: false });

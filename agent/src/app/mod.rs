@@ -37,7 +37,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::capture::rules::desk::Desk;
+use crate::capture::rules::engine::RuleEngine;
 use crate::config::SourceArgs;
 use crate::config::compile;
 use crate::config::files::diag::Diagnostic;
@@ -413,8 +413,8 @@ impl App {
         self.captures.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn desk(&self) -> Option<Arc<Desk>> {
-        self.captures().desk.ok()
+    fn rules(&self) -> Option<Arc<RuleEngine>> {
+        self.captures().rules.ok()
     }
 
     /// Reads everything and writes an exposition.
@@ -454,10 +454,10 @@ impl App {
             }
         }
         let mut exemplars = Vec::new();
-        if let Some(desk) = self.desk() {
-            observed.captures = Some(desk.service().usage());
-            observed.rules = desk.counts();
-            exemplars = desk.exemplars();
+        if let Some(rules) = self.rules() {
+            observed.captures = Some(rules.service().usage());
+            observed.rules = rules.counts();
+            exemplars = rules.exemplars();
         }
         observed.web = Some(self.web.counts());
         exemplars.append(&mut lock(&self.exemplars).of(&families));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{App, lock};
-use crate::capture::rules::desk::Desk;
+use crate::capture::rules::engine::RuleEngine;
 use crate::metrics::telemetry::Observed;
 use kstrobe_export::snapshot::Moment;
 
@@ -22,13 +22,13 @@ pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
 fn run(app: &App) {
     loop {
         let next = catch_unwind(AssertUnwindSafe(|| {
-            let desk = app.desk()?;
-            let (next, metrics) = desk.due(Instant::now());
+            let rules = app.rules()?;
+            let (next, metrics) = rules.due(Instant::now());
             if metrics.is_empty() {
                 return next;
             }
-            app.show(&desk, &metrics);
-            desk.due(Instant::now()).0
+            app.show(&rules, &metrics);
+            rules.due(Instant::now()).0
         }));
         let next = next.unwrap_or_else(|_| {
             tracing::error!("rules failed: this is an error in kstrobe, please report it with the lines above");
@@ -41,7 +41,7 @@ fn run(app: &App) {
 
 impl App {
     /// Reads the probes that have these metrics, and no others.
-    fn show(&self, desk: &Desk, metrics: &[String]) {
+    fn show(&self, rules: &RuleEngine, metrics: &[String]) {
         let wanted = |probe: &super::Running| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
         let walks = |probe: &super::Running| wanted(probe) && probe.iterated().is_some();
         if self.probes().iter().any(|probe| walks(&lock(probe))) {
@@ -61,6 +61,6 @@ impl App {
             }
         }
         families.retain(|family| metrics.contains(&family.about.name));
-        desk.look(&families, now);
+        rules.look(&families, now);
     }
 }

@@ -317,7 +317,7 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
         asked.await;
         stopped.store(true, Ordering::Relaxed);
     });
-    let captures = Captures { desk: Err(Denied::off()), access: Access::Local };
+    let captures = Captures { rules: Err(Denied::off()), access: Access::Local };
     let (asks, news) = workloads::asks();
     let agent = AgentConfig::default();
     let app = Arc::new(App::start(drafts, &agent, btf, captures, &Around::nobody(), asks));

@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Bytes of a token file that are read.
-const MOST_TOKEN_BYTES: u64 = 4096;
+const MAX_TOKEN_BYTES: u64 = 4096;
 /// A token that is shorter can be found by trying.
-const LEAST_TOKEN_BYTES: usize = 16;
+const MIN_TOKEN_BYTES: usize = 16;
 /// Has the token where `Authorization` is somebody else's: Kubernetes' API server takes that header for itself and hands none on.
 pub const TOKEN_HEADER: &str = "x-kstrobe-token";
 
@@ -121,11 +121,11 @@ pub fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
 /// The token in a file, without blanks around it.
 pub fn token(file: &std::path::Path) -> Result<String, String> {
     let mut text = String::new();
-    let read = std::fs::File::open(file).and_then(|file| file.take(MOST_TOKEN_BYTES).read_to_string(&mut text));
+    let read = std::fs::File::open(file).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut text));
     read.map_err(|error| error.to_string())?;
     let token = text.trim();
-    if token.len() < LEAST_TOKEN_BYTES {
-        return Err(format!("the token has {} bytes, and at least {LEAST_TOKEN_BYTES} are needed", token.len()));
+    if token.len() < MIN_TOKEN_BYTES {
+        return Err(format!("the token has {} bytes, and at least {MIN_TOKEN_BYTES} are needed", token.len()));
     }
     Ok(token.to_owned())
 }

@@ -1,7 +1,7 @@
 //! What is needed to read the pages: formats, names, and where and how it was recorded.
 
-use super::choose::Chosen;
 use super::scope::{numbers, threads_of};
+use super::select_events::SelectedEvent;
 use crate::kernel::instance::Instance;
 use crate::kernel::sys;
 use crate::kernel::tracefs::Tracefs;
@@ -21,7 +21,7 @@ pub fn page_format(tracefs: &Tracefs) -> io::Result<PageFormat> {
 pub fn trace(
     instance: &Instance,
     page: PageFormat,
-    events: &[Chosen],
+    events: &[SelectedEvent],
     clock: String,
     cpus: Vec<CpuPages>,
 ) -> io::Result<Trace> {
@@ -55,7 +55,7 @@ pub fn trace(
 }
 
 /// Of the events that were recorded, of those that their triggers may have switched on, and of the tracers' own records.
-fn formats(instance: &Instance, events: &[Chosen]) -> io::Result<Formats> {
+fn formats(instance: &Instance, events: &[SelectedEvent]) -> io::Result<Formats> {
     let tracefs = instance.tracefs();
     let mut names: Vec<(String, String)> =
         tracefs.list("events/ftrace")?.into_iter().map(|name| ("ftrace".to_owned(), name)).collect();

@@ -1,8 +1,8 @@
 //! What the service runs on a real kernel.
 
-use super::form::Form;
+use super::format::Format;
 use super::request::Request;
-use super::run::{Ended, Places, Stop, run};
+use super::run::{Ended, Paths, Stop, run};
 use super::service::Engine;
 use super::store::Recorded;
 use super::write::write;
@@ -19,32 +19,32 @@ pub fn kernel(locate_pods: LocatePods, node: Option<String>) -> Engine {
     let located = move |request: &Request, folder: &Path, stop: &Stop| {
         record(&locate_pods(request)?, node.as_deref(), folder, stop)
     };
-    Engine { record: Box::new(located), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
+    Engine { record: Box::new(located), convert: Box::new(convert), on_finished: Box::new(|_, _, _| {}) }
 }
 
 fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> Result<Recorded, String> {
-    let places = Places { spool: folder.to_owned() };
-    let mut recorded = run(request, &places, stop, &mut |_| {}).map_err(|error| error.to_string())?;
+    let paths = Paths { spool: folder.to_owned() };
+    let mut recorded = run(request, &paths, stop, &mut |_| {}).map_err(|error| error.to_string())?;
     if let Some(node) = node {
         recorded.trace.about.name_machine(node);
     }
-    let file = folder.join(Form::Dat.file());
+    let file = folder.join(Format::Dat.file());
     let out = private::create(&file).map_err(|e| format!("a capture cannot be stored: {e}"))?;
-    write(&recorded.trace, Form::Dat, BufWriter::new(out)).map_err(|e| format!("a capture cannot be stored: {e}"))?;
+    write(&recorded.trace, Format::Dat, BufWriter::new(out)).map_err(|e| format!("a capture cannot be stored: {e}"))?;
     let mut notes = recorded.notes;
     match recorded.ended {
         Ended::Full => notes.push("it has all the bytes it may have, and ended before its time".to_owned()),
         Ended::Fault(reason) => notes.push(format!("it ended before its time: {reason}")),
-        Ended::Time | Ended::Told | Ended::Command(_) | Ended::Trigger => {}
+        Ended::Time | Ended::Cancelled | Ended::Command(_) | Ended::Trigger => {}
     }
     if recorded.left > 0 {
         notes.push(format!("{} records were left behind for want of room", recorded.left));
     }
     let clock = Some(recorded.clock);
-    Ok(Recorded { forms: vec![Form::Dat], records: recorded.records, lost: recorded.lost, clock, notes })
+    Ok(Recorded { forms: vec![Format::Dat], records: recorded.records, lost: recorded.lost, clock, notes })
 }
 
-fn convert(from: &Path, form: Form, to: &Path) -> Result<(), String> {
+fn convert(from: &Path, form: Format, to: &Path) -> Result<(), String> {
     let bytes = std::fs::read(from).map_err(|e| format!("the recording cannot be read: {e}"))?;
     let recorded = dat::read(&bytes).map_err(|e| format!("the recording cannot be read: {e}"))?;
     drop(bytes);

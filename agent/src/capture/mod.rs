@@ -1,7 +1,7 @@
 //! Bounded recordings of the kernel's traces: what is asked for, how it runs, where its files lie.
 //!
 //! ```text
-//!  Request ── choose ──▶ events ── settings ──▶ Instance ── spool ──▶ files of pages ── collect ──▶ Trace
+//!  Request ── select_events ──▶ events ── settings ──▶ Instance ── spool ──▶ files of pages ── collect ──▶ Trace
 //!                                     ▲
 //!  pods ──▶ control groups ──▶ scope: threads by name, process, control group
 //! ```
@@ -9,16 +9,16 @@
 //! [`run::run`] strings them together. Everything it sets it takes back, however it ends.
 
 pub mod access;
-pub mod asked;
-pub mod choose;
+pub mod api;
 mod collect;
 pub mod engine;
 pub mod error;
-pub mod form;
+pub mod format;
 pub mod request;
 pub mod rules;
 pub mod run;
 pub mod scope;
+pub mod select_events;
 pub mod service;
 mod settings;
 pub mod spans;
@@ -27,7 +27,7 @@ pub mod store;
 pub mod write;
 
 pub use error::Error;
-pub use run::{Ended, Places, Progress, Recorded, Stop, run};
+pub use run::{Ended, Paths, Progress, Recorded, Stop, run};
 
 /// Writes a request and its outcome into the audit log. `client` is its sender: a user, an address, or an object of the
 /// cluster.

@@ -24,7 +24,7 @@ const TELL: Duration = Duration::from_secs(1);
 
 /// Where a recording puts what it works with.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct Paths {
     /// Folder for pages until they are put together; files in it have no names.
     pub spool: PathBuf,
 }
@@ -72,7 +72,7 @@ pub enum Ended {
     /// Its time was over.
     Time,
     /// It was told to.
-    Told,
+    Cancelled,
     /// The command ended.
     Command(ExitStatus),
     /// It has all the bytes that it may have.
@@ -105,7 +105,7 @@ pub struct Recorded {
 }
 
 /// Records what is asked for. `tell` is told once a second how far it is.
-pub fn run(request: &Request, places: &Places, stop: &Stop, tell: &mut dyn FnMut(Progress)) -> Result<Recorded, Error> {
+pub fn run(request: &Request, paths: &Paths, stop: &Stop, tell: &mut dyn FnMut(Progress)) -> Result<Recorded, Error> {
     let tracefs = Arc::new(Tracefs::open()?);
     let page = collect::page_format(&tracefs)?;
     let ready = settings::prepare(&tracefs, request)?;
@@ -119,7 +119,7 @@ pub fn run(request: &Request, places: &Places, stop: &Stop, tell: &mut dyn FnMut
     };
     let most_bytes = request.max_bytes.unwrap_or(u64::MAX);
     // A flight recorder leaves all in the ring buffer until it ends.
-    let spool = |most| Spool::start(&ready.instance, page.page_bytes(), &places.spool, most);
+    let spool = |most| Spool::start(&ready.instance, page.page_bytes(), &paths.spool, most);
     let mut spooling = if request.flight.is_none() { Some(spool(most_bytes)?) } else { None };
 
     let mut running = Running { request, ready: &ready, threads: BTreeSet::new(), own: BTreeSet::new(), child: None };
@@ -214,7 +214,7 @@ impl Running<'_> {
             let now = Instant::now();
             let left = end.map_or(TICK, |end| end.saturating_duration_since(now).min(TICK));
             if stop.wait(left) {
-                return Ok(Ended::Told);
+                return Ok(Ended::Cancelled);
             }
             if let Some(status) = self.child.as_mut().map(Child::try_wait).transpose()?.flatten() {
                 return Ok(Ended::Command(status));

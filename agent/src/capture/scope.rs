@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Control groups below one another: deeper ones are not looked at, so that a loop of links ends.
-const MOST_LEVELS: usize = 64;
+const MAX_LEVELS: usize = 64;
 
 impl Scope {
     /// Whether not everybody is meant.
@@ -71,7 +71,7 @@ impl Scope {
 pub fn groups_in(group: &Path, look: &mut dyn FnMut(&Path) -> bool) {
     let mut groups: Vec<(PathBuf, usize)> = vec![(group.to_owned(), 0)];
     while let Some((group, level)) = groups.pop() {
-        if look(&group) && level < MOST_LEVELS {
+        if look(&group) && level < MAX_LEVELS {
             let inner = std::fs::read_dir(&group).into_iter().flatten().flatten();
             let folders = inner.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
             groups.extend(folders.map(|folder| (folder.path(), level + 1)));

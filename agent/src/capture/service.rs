@@ -1,7 +1,7 @@
 //! Captures that run, those that have, and who may ask for more: one place for the API, rules and alerts.
 
-use super::asked;
-use super::form::Form;
+use super::api;
+use super::format::Format;
 use super::request::Request;
 use super::run::Stop;
 use super::store::{Capture, Id, Limits, Recorded, State, Store, StoreError, Trigger};
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Records what is asked for into a folder, with the names that [`Form::file`] gives, until it has what it wants or is
+/// Records what is asked for into a folder, with the names that [`Format::file`] gives, until it has what it wants or is
 /// told to stop; what was recorded until then is of use. It keeps the duration and the bytes of the request itself.
 pub type Record = dyn Fn(&Request, &Path, &Stop) -> Result<Recorded, String> + Send + Sync;
 
 /// Makes another form of a `trace.dat`: from, form, to.
-pub type Convert = dyn Fn(&Path, Form, &Path) -> Result<(), String> + Send + Sync;
+pub type Convert = dyn Fn(&Path, Format, &Path) -> Result<(), String> + Send + Sync;
 
 /// Is told of a capture that has ended: what it is, the folder with its files, when it began and ended. It may take its time:
 /// the next capture does not wait for it.
-pub type Told = dyn Fn(&Capture, &Path, (SystemTime, SystemTime)) + Send + Sync;
+pub type OnFinished = dyn Fn(&Capture, &Path, (SystemTime, SystemTime)) + Send + Sync;
 
 /// What the service runs.
 pub struct Engine {
@@ -33,7 +33,7 @@ pub struct Engine {
     /// Converts.
     pub convert: Box<Convert>,
     /// Is told.
-    pub told: Box<Told>,
+    pub on_finished: Box<OnFinished>,
 }
 
 impl Engine {
@@ -42,7 +42,7 @@ impl Engine {
         Engine {
             record: Box::new(move |_, _, _| Err(reason.to_owned())),
             convert: Box::new(move |_, _, _| Err(reason.to_owned())),
-            told: Box::new(|_, _, _| {}),
+            on_finished: Box::new(|_, _, _| {}),
         }
     }
 }
@@ -138,7 +138,7 @@ impl Service {
             return Err(Refusal::Busy(format!("{run}: ask again when it has ended")));
         }
         let bytes = request.max_bytes.unwrap_or(settings.max_bytes);
-        let begun = lock(&self.store).begin(asked::to_json(&request), trigger.clone(), bytes, SystemTime::now());
+        let begun = lock(&self.store).begin(api::to_json(&request), trigger.clone(), bytes, SystemTime::now());
         let (id, folder) = begun.map_err(|error| match error {
             StoreError::Full(_) => Refusal::Busy(error.to_string()),
             _ => Refusal::Broken(format!("captures cannot be stored: {error}")),
@@ -187,7 +187,7 @@ impl Service {
         drop(running);
         if let Ok(capture) = &ended {
             let _turn = lock(&self.converting);
-            if catch_unwind(AssertUnwindSafe(|| (self.engine.told)(capture, folder, times))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| (self.engine.on_finished)(capture, folder, times))).is_err() {
                 tracing::error!(capture = %id, "it was not told: this is an error in kstrobe, please report it");
             }
         }
@@ -232,7 +232,7 @@ impl Service {
     }
 
     /// A file of a capture and its size in bytes; made now when it is of a form that was not recorded.
-    pub fn file(&self, id: &Id, form: Form) -> Result<(File, u64), StoreError> {
+    pub fn file(&self, id: &Id, form: Format) -> Result<(File, u64), StoreError> {
         if let Some(found) = lock(&self.store).open_file(id, form)? {
             return Ok(found);
         }
@@ -243,11 +243,11 @@ impl Service {
             if let Some(found) = store.open_file(id, form)? {
                 return Ok(found);
             }
-            if store.open_file(id, Form::Dat)?.is_none() {
+            if store.open_file(id, Format::Dat)?.is_none() {
                 return Err(StoreError::NoForm("nothing was recorded".to_owned()));
             }
             let folder = store.path(id);
-            (folder.join(Form::Dat.file()), folder.join(form.file()), folder.join("converted.part"))
+            (folder.join(Format::Dat.file()), folder.join(form.file()), folder.join("converted.part"))
         };
         let made = catch_unwind(AssertUnwindSafe(|| (self.engine.convert)(&source, form, &aside)));
         let made = made.unwrap_or_else(|_| Err("the conversion failed, see the agent's log".to_owned()));

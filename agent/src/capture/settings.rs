@@ -1,6 +1,6 @@
 //! Makes a ring buffer ready for a request: everything is set, and nothing is recorded yet.
 
-use super::choose::{Chosen, choose};
+use super::select_events::{SelectedEvent, select_events};
 use super::{Error, request::Request};
 use crate::kernel::instance::Instance;
 use crate::kernel::instance::global::{Global, Part};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Ring buffers of all CPUs together, when nothing is said.
 const DEFAULT_BUFFERS_KIB: u64 = 64 << 10;
 /// Of one CPU at least: readers need some time.
-const LEAST_BUFFER_KIB: u64 = 64;
+const MIN_BUFFER_KIB: u64 = 64;
 /// The clock when nothing is said: user programs can read it too, and it is the same on all CPUs.
 const DEFAULT_CLOCK: &str = "mono";
 const FUNCTION_TRACERS: [&str; 2] = ["function", "function_graph"];
@@ -27,7 +27,7 @@ pub struct Ready {
     /// Roots and depth, where they are settings of all.
     _graph: Option<Global>,
     /// The events it records.
-    pub events: Vec<Chosen>,
+    pub events: Vec<SelectedEvent>,
     /// Its clock.
     pub clock: String,
     /// Whether functions are recorded.
@@ -45,7 +45,7 @@ pub fn prepare(tracefs: &Arc<Tracefs>, request: &Request) -> Result<Ready, Error
     let mut notes = Vec::new();
     let instance = place(tracefs, tracer, &mut notes)?;
     let there = instance.events()?;
-    let events = choose(&request.events, &there)?;
+    let events = select_events(&request.events, &there)?;
     let clock = set_clock(&instance, request, &mut notes)?;
     set_buffers(&instance, request)?;
     if !request.cpus.is_empty() {
@@ -138,7 +138,7 @@ fn set_clock(instance: &Instance, request: &Request, notes: &mut Vec<String>) ->
 
 fn set_buffers(instance: &Instance, request: &Request) -> Result<(), Error> {
     let cpus = instance.cpus()?.len().max(1) as u64;
-    let default = (DEFAULT_BUFFERS_KIB / cpus).max(LEAST_BUFFER_KIB);
+    let default = (DEFAULT_BUFFERS_KIB / cpus).max(MIN_BUFFER_KIB);
     let kib = request.buffer_kib.unwrap_or(default);
     let free = std::fs::read_to_string("/proc/meminfo")?;
     let free =
@@ -235,8 +235,8 @@ fn cpu_mask(cpus: &[u32], there: &[u32]) -> Result<String, Error> {
 
 impl Ready {
     /// Sets filters and triggers, then switches the events on; with tracing off none is recorded yet.
-    fn set_events(&self, events: &[Chosen], there: &[(String, String)]) -> Result<(), Error> {
-        let mut systems: BTreeMap<&str, Vec<&Chosen>> = BTreeMap::new();
+    fn set_events(&self, events: &[SelectedEvent], there: &[(String, String)]) -> Result<(), Error> {
+        let mut systems: BTreeMap<&str, Vec<&SelectedEvent>> = BTreeMap::new();
         for event in events {
             set_event(&self.instance, event)?;
             systems.entry(&event.system).or_default().push(event);
@@ -260,7 +260,7 @@ impl Ready {
         for (pattern, filter) in &flight.stop_on {
             let pattern = pattern.clone();
             let asked = super::request::EventRequest { pattern, filter: filter.clone(), ..Default::default() };
-            stops.extend(choose(&[asked], there)?);
+            stops.extend(select_events(&[asked], there)?);
         }
         if stops.is_empty() {
             return Ok(None);
@@ -270,13 +270,13 @@ impl Ready {
                 let condition = stop.filter.as_ref().map_or(String::new(), |filter| format!(" if {filter}"));
                 set_event(
                     &self.instance,
-                    &Chosen { filter: None, triggers: vec![format!("traceoff{condition}")], ..stop },
+                    &SelectedEvent { filter: None, triggers: vec![format!("traceoff{condition}")], ..stop },
                 )?;
             }
             return Ok(None);
         }
         let watch = Instance::create(self.instance.tracefs())?;
-        watch.set_buffer_kib(LEAST_BUFFER_KIB)?;
+        watch.set_buffer_kib(MIN_BUFFER_KIB)?;
         for stop in &stops {
             set_event(&watch, stop)?;
             watch.write(&format!("events/{}/{}/enable", stop.system, stop.event), "1")?;
@@ -332,8 +332,8 @@ fn lines(numbers: &BTreeSet<i32>) -> String {
 }
 
 /// Sets filter and triggers of one event.
-fn set_event(instance: &Instance, event: &Chosen) -> Result<(), Error> {
-    let Chosen { system, event: name, filter, triggers } = event;
+fn set_event(instance: &Instance, event: &SelectedEvent) -> Result<(), Error> {
+    let SelectedEvent { system, event: name, filter, triggers } = event;
     instance.touch_event(system, name, triggers)?;
     let folder = format!("events/{system}/{name}");
     // What others wrote wrong before us is no answer to us.
@@ -350,7 +350,7 @@ fn set_event(instance: &Instance, event: &Chosen) -> Result<(), Error> {
 }
 
 /// The kernel's own words for what is wrong with a filter or trigger, with its caret.
-fn refused(instance: &Instance, event: &Chosen, what: &str, error: &std::io::Error) -> Error {
+fn refused(instance: &Instance, event: &SelectedEvent, what: &str, error: &std::io::Error) -> Error {
     if error.kind() != std::io::ErrorKind::InvalidInput {
         return Error::Failed(format!("{}: {what} is refused: {error}", event.name()));
     }

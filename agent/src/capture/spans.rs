@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Calls of a capture that become spans, the longest first: what draws traces is slow with more.
-pub const MOST_CALLS: usize = 2000;
+pub const MAX_CALLS: usize = 2000;
 
 /// What is known of a recording besides its calls.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ fn longest(calls: &Calls) -> Vec<CallId> {
     let mut known: Vec<CallId> = all.filter(|id| known(&calls[*id])).collect();
     // A caller that took as long as what it called was entered before.
     known.sort_by_key(|id| (std::cmp::Reverse(calls[*id].duration_ns), *id));
-    known.truncate(MOST_CALLS);
+    known.truncate(MAX_CALLS);
     known
 }
 
@@ -239,10 +239,10 @@ mod tests {
     #[test]
     fn there_is_a_most_and_what_is_left_out_is_told() {
         let line = "  100.000001 |   1)  mysqld-42    |   1.000 us    |  fdget();\n";
-        let text: String = (0..MOST_CALLS + 10).map(|n| line.replace("100.000001", &format!("100.{n:06}"))).collect();
+        let text: String = (0..MAX_CALLS + 10).map(|n| line.replace("100.000001", &format!("100.{n:06}"))).collect();
         let capture = capture(State::Done, "");
         let spans = spans(about(&capture, None), &text::parse(&text));
-        assert_eq!(spans.len(), 1 + MOST_CALLS);
+        assert_eq!(spans.len(), 1 + MAX_CALLS);
         assert!(spans[0].attributes.contains(&("kstrobe.capture.calls_left_out".into(), Value::Whole(10))));
         let ids: std::collections::HashSet<SpanId> = spans.iter().map(|span| span.id).collect();
         assert_eq!(ids.len(), spans.len());

@@ -3,7 +3,7 @@
 //! What is on disk is the truth: an agent that was killed finds its captures again, and what was being written then is
 //! known by its state.
 
-use super::form::Form;
+use super::format::Format;
 use crate::metrics::events::line::rfc3339;
 use crate::metrics::telemetry::Evicted;
 use kstrobe_fleet::course::TraceClock;
@@ -20,9 +20,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Name of the file that describes a capture.
 const ABOUT: &str = "capture.json";
 /// Most bytes of it that are read.
-const MOST_ABOUT_BYTES: u64 = 1 << 20;
+const MAX_ABOUT_BYTES: u64 = 1 << 20;
 /// Captures kept at most: failed ones have no bytes, and yet are not to fill a disk's tables.
-pub const MOST_CAPTURES: usize = 1000;
+pub const MAX_CAPTURES: usize = 1000;
 
 /// Name of a capture: when it was started, and six digits of chance. Sorts by time, and is safe in paths and URLs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -131,7 +131,7 @@ pub struct Capture {
 /// A file of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
-    /// [`Form::name`]
+    /// [`Format::name`]
     pub format: String,
     /// Its size.
     pub bytes: u64,
@@ -141,7 +141,7 @@ pub struct Stored {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// Forms that were written.
-    pub forms: Vec<Form>,
+    pub forms: Vec<Format>,
     /// Records in it.
     pub records: u64,
     /// Records that were lost.
@@ -245,7 +245,9 @@ impl Store {
                 tracing::warn!(capture = %id, "a capture was interrupted");
             }
             let path = entry.path();
-            capture.files.retain(|file| Form::named(&file.format).is_some_and(|form| path.join(form.file()).is_file()));
+            capture
+                .files
+                .retain(|file| Format::named(&file.format).is_some_and(|form| path.join(form.file()).is_file()));
             self.captures.insert(id.clone(), capture);
             self.settle(&id)?;
         }
@@ -328,7 +330,7 @@ impl Store {
     }
 
     /// Notes a file that was made of a capture afterwards.
-    pub fn add(&mut self, id: &Id, form: Form) -> Result<(), StoreError> {
+    pub fn add(&mut self, id: &Id, form: Format) -> Result<(), StoreError> {
         let capture = self.captures.get_mut(id).ok_or(StoreError::NoSuch)?;
         if !capture.files.iter().any(|file| file.format == form.name()) {
             capture.files.push(Stored { format: form.name().to_owned(), bytes: 0 });
@@ -347,7 +349,7 @@ impl Store {
             let entry = entry?;
             let name = entry.file_name();
             let file =
-                capture.files.iter_mut().find(|f| Form::named(&f.format).is_some_and(|form| name == form.file()));
+                capture.files.iter_mut().find(|f| Format::named(&f.format).is_some_and(|form| name == form.file()));
             match file {
                 Some(file) => {
                     file.bytes = entry.metadata()?.len();
@@ -386,7 +388,7 @@ impl Store {
         loop {
             let taken = self.bytes().saturating_add(promised);
             let full = taken.saturating_add(bytes) > self.limits.max_total_bytes;
-            if !full && self.captures.len() < MOST_CAPTURES {
+            if !full && self.captures.len() < MAX_CAPTURES {
                 return Ok(());
             }
             let can_go = |(id, capture): &(&Id, &Capture)| capture.state != State::Running && Some(*id) != keep;
@@ -430,7 +432,7 @@ impl Store {
     }
 
     /// Opens a file of a capture; its size is in bytes. `None` when it has no such file.
-    pub fn open_file(&self, id: &Id, form: Form) -> Result<Option<(File, u64)>, StoreError> {
+    pub fn open_file(&self, id: &Id, form: Format) -> Result<Option<(File, u64)>, StoreError> {
         let capture = self.captures.get(id).ok_or(StoreError::NoSuch)?;
         if capture.state == State::Running {
             return Err(StoreError::Running);
@@ -465,7 +467,7 @@ fn unix_ms(at: SystemTime) -> u64 {
 
 fn read_about(folder: &Path) -> Option<Capture> {
     let mut text = Vec::new();
-    File::open(folder.join(ABOUT)).ok()?.take(MOST_ABOUT_BYTES).read_to_end(&mut text).ok()?;
+    File::open(folder.join(ABOUT)).ok()?.take(MAX_ABOUT_BYTES).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 

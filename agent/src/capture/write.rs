@@ -1,7 +1,7 @@
 //! A recording in each of its forms.
 
-use super::form::Form;
-use crate::metrics::profiles::{self, Format};
+use super::format::Format;
+use crate::metrics::profiles;
 use kstrobe_ftrace::calls::build;
 use kstrobe_ftrace::report::{self, Asked};
 use kstrobe_ftrace::trace::Trace;
@@ -9,19 +9,19 @@ use kstrobe_ftrace::{dat, perfetto, text};
 use std::io::{self, Seek, Write};
 
 /// Writes it.
-pub fn write(trace: &Trace, form: Form, mut out: impl Write + Seek) -> io::Result<()> {
-    match form {
-        Form::Dat => dat::write(trace, &dat::Options::default(), &mut out)?,
-        Form::Perfetto => _ = perfetto::write(trace, &mut out)?,
-        Form::Text => _ = text::write(trace, text::Options::default(), &mut out)?,
-        Form::Folded => out.write_all(&profile(trace, Format::Folded)?)?,
-        Form::Pprof => out.write_all(&profile(trace, Format::Pprof)?)?,
+pub fn write(trace: &Trace, format: Format, mut out: impl Write + Seek) -> io::Result<()> {
+    match format {
+        Format::Dat => dat::write(trace, &dat::Options::default(), &mut out)?,
+        Format::Perfetto => _ = perfetto::write(trace, &mut out)?,
+        Format::Text => _ = text::write(trace, text::Options::default(), &mut out)?,
+        Format::Folded => out.write_all(&profile(trace, profiles::Format::Folded)?)?,
+        Format::Pprof => out.write_all(&profile(trace, profiles::Format::Pprof)?)?,
     }
     out.flush()
 }
 
 /// Time in calls, by their callers.
-fn profile(trace: &Trace, format: Format) -> io::Result<Vec<u8>> {
+fn profile(trace: &Trace, format: profiles::Format) -> io::Result<Vec<u8>> {
     // Other events are read from the records themselves.
     let calls = build::build(trace, build::Options { marks: false });
     if calls.calls.is_empty() {

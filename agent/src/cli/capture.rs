@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::capture::request::{Flight, Request, Scope};
-use crate::capture::{self, Ended, Error, Places, Progress, Recorded, Stop};
+use crate::capture::{self, Ended, Error, Paths, Progress, Recorded, Stop};
 use crate::config::files::Kubernetes;
 use crate::kernel::{instance, tracefs::Tracefs};
 use crate::kubernetes::pods;
@@ -128,8 +128,8 @@ fn record(args: &Args, stop: &Stop) -> Result<ExitCode, Error> {
             let _ = std::io::stderr().flush();
         }
     };
-    let places = Places { spool: std::env::temp_dir() };
-    let recorded = capture::run(&request, &places, stop, &mut tell);
+    let paths = Paths { spool: std::env::temp_dir() };
+    let recorded = capture::run(&request, &paths, stop, &mut tell);
     if terminal {
         eprint!("\r\u{1b}[K");
     }
@@ -145,7 +145,7 @@ fn say(recorded: &Recorded, file: &Path) {
     let seconds = recorded.elapsed.as_secs_f64();
     eprintln!("{}: {} records in {seconds:.3} s, clock {clock}", file.display(), recorded.records);
     match &recorded.ended {
-        Ended::Time | Ended::Told => {}
+        Ended::Time | Ended::Cancelled => {}
         Ended::Command(status) if status.success() => {}
         Ended::Command(status) => eprintln!("the command ended with {status}"),
         Ended::Full => eprintln!("recording ended as the most bytes were there (--max-bytes)"),
@@ -196,8 +196,8 @@ fn request(args: &Args) -> Request {
 /// A control group by its path, or by its name as `/proc/PID/cgroup` has it.
 fn group(path: &Path) -> PathBuf {
     let name = path.strip_prefix("/").unwrap_or(path);
-    let places = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(|root| Path::new(root).join(name));
-    let candidates = std::iter::once(path.to_owned()).chain(places);
+    let paths = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(|root| Path::new(root).join(name));
+    let candidates = std::iter::once(path.to_owned()).chain(paths);
     candidates.into_iter().find(|path| path.join("cgroup.procs").exists()).unwrap_or_else(|| path.to_owned())
 }
 

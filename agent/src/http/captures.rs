@@ -4,10 +4,10 @@ mod alerts;
 
 use super::access::{Asker, guard_captures};
 use super::routes::{Shared, internal};
-use crate::capture::asked;
+use crate::capture::api;
 use crate::capture::audit;
-use crate::capture::form::Form;
-use crate::capture::rules::desk::Desk;
+use crate::capture::format::Format;
+use crate::capture::rules::engine::RuleEngine;
 use crate::capture::service::Refusal;
 use crate::capture::store::{Id, StoreError, Trigger};
 use axum::Router;
@@ -52,16 +52,16 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
         .route_layer(middleware::from_fn_with_state(shared, guard_captures))
 }
 
-/// Runs what may block, with the desk; its audit line comes after it, so that it tells what came of it.
-async fn on_desk(
+/// Runs blocking work with the rule engine. The audit line is written afterwards, as it contains the result.
+async fn with_rules(
     shared: Arc<Shared>,
-    work: impl FnOnce(Arc<Desk>) -> Result<Response, Denial> + Send + 'static,
+    work: impl FnOnce(Arc<RuleEngine>) -> Result<Response, Denial> + Send + 'static,
 ) -> Response {
-    let desk = match (shared.endpoints.captures)().desk {
-        Ok(desk) => desk,
+    let rules = match (shared.endpoints.captures)().rules {
+        Ok(rules) => rules,
         Err(denied) => return (denied.status, format!("{}\n", denied.message)).into_response(),
     };
-    match tokio::task::spawn_blocking(move || work(desk)).await {
+    match tokio::task::spawn_blocking(move || work(rules)).await {
         Ok(Ok(response)) => response,
         Ok(Err((status, message))) => (status, message.trim_end().to_owned() + "\n").into_response(),
         Err(error) => internal(&error),
@@ -91,11 +91,11 @@ fn denial(error: StoreError, id: &Id) -> Denial {
 
 /// `POST /api/v1/captures`
 async fn start(State(shared): State<Arc<Shared>>, Extension(Asker(asker)): Extension<Asker>, body: Bytes) -> Response {
-    on_desk(shared, move |desk| {
-        let service = desk.service();
+    with_rules(shared, move |rules| {
+        let service = rules.service();
         let request =
-            asked::from_json(&body, &service.settings()).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
-        let what = format!("start {}", asked::to_json(&request));
+            api::from_json(&body, &service.settings()).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+        let what = format!("start {}", api::to_json(&request));
         let trigger = Trigger { kind: "api".into(), client: asker.clone(), ..Trigger::default() };
         let started = service.start(request, trigger);
         let id = started.map_err(|refusal| {
@@ -115,13 +115,13 @@ async fn start(State(shared): State<Arc<Shared>>, Extension(Asker(asker)): Exten
 
 /// `GET /api/v1/captures`
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
-    on_desk(shared, |desk| Ok(Json(serde_json::json!({"captures": desk.service().list()})).into_response())).await
+    with_rules(shared, |rules| Ok(Json(serde_json::json!({"captures": rules.service().list()})).into_response())).await
 }
 
 /// `GET /api/v1/captures/clock`: whether captures may be asked for, and what time it is here. Made without waiting for
 /// anything, so that who asks can tell how far the clocks are apart.
 async fn clock(State(shared): State<Arc<Shared>>) -> Response {
-    if let Err(denied) = (shared.endpoints.captures)().desk {
+    if let Err(denied) = (shared.endpoints.captures)().rules {
         return (denied.status, format!("{}\n", denied.message)).into_response();
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -132,8 +132,8 @@ async fn clock(State(shared): State<Arc<Shared>>) -> Response {
 
 /// `GET /api/v1/captures/{id}`
 async fn status(State(shared): State<Arc<Shared>>, Path(text): Path<String>) -> Response {
-    on_desk(shared, move |desk| {
-        let capture = desk.service().get(&id(&text)?).ok_or_else(|| no_such(&text))?;
+    with_rules(shared, move |rules| {
+        let capture = rules.service().get(&id(&text)?).ok_or_else(|| no_such(&text))?;
         Ok(Json(capture).into_response())
     })
     .await
@@ -145,14 +145,14 @@ async fn cancel(
     Extension(Asker(asker)): Extension<Asker>,
     Path(text): Path<String>,
 ) -> Response {
-    on_desk(shared, move |desk| {
+    with_rules(shared, move |rules| {
         let id = id(&text)?;
-        let told = desk.service().cancel(&id).map_err(|error| denial(error, &id))?;
+        let told = rules.service().cancel(&id).map_err(|error| denial(error, &id))?;
         audit(&asker, "cancel", &text, if told { "told" } else { "had ended" });
         if !told {
             return Err((StatusCode::CONFLICT, "it has ended already".to_owned()));
         }
-        Ok((StatusCode::ACCEPTED, Json(desk.service().get(&id))).into_response())
+        Ok((StatusCode::ACCEPTED, Json(rules.service().get(&id))).into_response())
     })
     .await
 }
@@ -163,9 +163,9 @@ async fn remove(
     Extension(Asker(asker)): Extension<Asker>,
     Path(text): Path<String>,
 ) -> Response {
-    on_desk(shared, move |desk| {
+    with_rules(shared, move |rules| {
         let id = id(&text)?;
-        let removed = desk.service().remove(&id);
+        let removed = rules.service().remove(&id);
         audit(&asker, "delete", &text, if removed.is_ok() { "removed" } else { "refused" });
         removed.map_err(|error| denial(error, &id))?;
         Ok(StatusCode::NO_CONTENT.into_response())
@@ -188,9 +188,9 @@ async fn download(
         let message = format!("{MOST_DOWNLOADS} captures are being downloaded already: ask again later\n");
         return (StatusCode::TOO_MANY_REQUESTS, message).into_response();
     };
-    on_desk(shared, move |desk| {
+    with_rules(shared, move |rules| {
         let id = id(&text)?;
-        let found = desk.service().file(&id, form);
+        let found = rules.service().file(&id, form);
         audit(&asker, &format!("download {}", form.name()), &text, if found.is_ok() { "sent" } else { "refused" });
         let (file, bytes) = found.map_err(|error| denial(error, &id))?;
         let (chunks, received) = mpsc::channel(1);
@@ -210,15 +210,15 @@ async fn download(
     .await
 }
 
-fn form(query: &str) -> Result<Form, String> {
-    let mut form = Form::Dat;
+fn form(query: &str) -> Result<Format, String> {
+    let mut form = Format::Dat;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         if key != "format" {
             return Err(format!("there is no option `{key}`: it is format"));
         }
-        let names = Form::ALL.map(Form::name).join(", ");
-        form = Form::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
+        let names = Format::ALL.map(Format::name).join(", ");
+        form = Format::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
     }
     Ok(form)
 }

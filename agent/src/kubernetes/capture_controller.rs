@@ -3,10 +3,10 @@
 //! What is to be done is decided by [`kstrobe_kube::custom::capture::steps`]; here it is done, and how it stands is written into
 //! the objects' status. An agent that was started again knows nothing of what it had, and says so.
 
-use crate::capture::asked;
+use crate::capture::api;
 use crate::capture::audit;
 use crate::capture::rules::alerts::{Alert, Notification, RULE};
-use crate::capture::rules::desk::{Desk, Outcome};
+use crate::capture::rules::engine::{Outcome, RuleEngine};
 use crate::capture::service::{Refusal, Service};
 use crate::capture::store::{Id, State, Trigger};
 use kstrobe_kube::custom::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step, Work};
@@ -35,7 +35,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const WAITING: usize = 64;
 
 /// The captures of the agent, when it takes any.
-pub type Captures = Box<dyn Fn() -> Option<Arc<Desk>> + Send + Sync>;
+pub type Captures = Box<dyn Fn() -> Option<Arc<RuleEngine>> + Send + Sync>;
 
 /// Who follows the objects.
 pub struct Objects {
@@ -159,9 +159,9 @@ impl Objects {
         if !known.synced {
             return;
         }
-        let desk = (self.captures)();
+        let rules = (self.captures)();
         for own in known.own.values_mut() {
-            look(own, desk.as_ref().map(|desk| &**desk.service()));
+            look(own, rules.as_ref().map(|rules| &**rules.service()));
         }
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -185,13 +185,13 @@ impl Objects {
         };
         let has = known.own.iter().map(|(uid, own)| (uid.clone(), own.entry().clone())).collect();
         for step in capture::steps(&objects, &me, &has, seconds) {
-            self.take(known, desk.as_ref(), step, now).await;
+            self.take(known, rules.as_ref(), step, now).await;
         }
         if known.remove.is_none_or(|until| until <= now) {
             known.remove = None;
             let stored = |id: &str| {
-                let id = Id::parse(id).zip(desk.as_ref());
-                id.is_some_and(|(id, desk)| desk.service().get(&id).is_some())
+                let id = Id::parse(id).zip(rules.as_ref());
+                id.is_some_and(|(id, rules)| rules.service().get(&id).is_some())
             };
             let over = objects.iter().filter(|capture| capture::is_over(capture, &self.node, seconds, stored));
             for Capture { head, .. } in over {
@@ -231,7 +231,7 @@ impl Objects {
             .ok()
     }
 
-    async fn take(&self, known: &mut Known, desk: Option<&Arc<Desk>>, step: Step, now: Instant) {
+    async fn take(&self, known: &mut Known, rules: Option<&Arc<RuleEngine>>, step: Step, now: Instant) {
         match step {
             Step::Start { uid, .. } if matches!(known.own.get(&uid), Some(Own::Waits(_, until)) if *until > now) => {}
             Step::Start { uid, name, mut work, at } => {
@@ -239,19 +239,19 @@ impl Objects {
                     map.insert("start_at".into(), json!(at.saturating_mul(1_000_000_000)));
                 }
                 let object = format!("Capture {}/{name:.253}", self.namespace);
-                let own = match desk.cloned() {
+                let own = match rules.cloned() {
                     None => Own::refused("captures are off on this node (`captures` of kstrobe.yaml)"),
-                    Some(desk) => tokio::task::spawn_blocking(move || start(&desk, &object, work, now))
+                    Some(rules) => tokio::task::spawn_blocking(move || start(&rules, &object, work, now))
                         .await
                         .unwrap_or_else(|error| Own::refused(&error.to_string())),
                 };
                 known.own.insert(uid, own);
             }
             Step::Refuse { uid, why } => _ = known.own.insert(uid, Own::refused(&why)),
-            Step::Cancel { uid } => match (desk, known.own.get(&uid)) {
-                (Some(desk), Some(Own::Has(id, _))) => {
+            Step::Cancel { uid } => match (rules, known.own.get(&uid)) {
+                (Some(rules), Some(Own::Has(id, _))) => {
                     // It may have ended meanwhile.
-                    let _ = desk.service().cancel(id);
+                    let _ = rules.service().cancel(id);
                 }
                 (_, Some(Own::Waits(..))) => _ = known.own.remove(&uid),
                 _ => {}
@@ -280,13 +280,13 @@ impl Own {
 }
 
 /// Begins a capture for an object, unless the node is busy.
-fn start(desk: &Arc<Desk>, object: &str, work: Work, now: Instant) -> Own {
-    let service = desk.service();
+fn start(rules: &Arc<RuleEngine>, object: &str, work: Work, now: Instant) -> Own {
+    let service = rules.service();
     if let Some(why) = service.busy() {
         return Own::queued(&why, now);
     }
     let (request, own) = match work {
-        Work::Alert(alert) => ("an alert's rule".to_owned(), by_alert(desk, object, &alert, now)),
+        Work::Alert(alert) => ("an alert's rule".to_owned(), by_alert(rules, object, &alert, now)),
         Work::Request(request) => (request.to_string(), by_request(service, object, &request.to_string(), now)),
     };
     let (id, result) = match &own {
@@ -299,7 +299,7 @@ fn start(desk: &Arc<Desk>, object: &str, work: Work, now: Instant) -> Own {
 }
 
 fn by_request(service: &Arc<Service>, object: &str, request: &str, now: Instant) -> Own {
-    let request = match asked::from_json(request.as_bytes(), &service.settings()) {
+    let request = match api::from_json(request.as_bytes(), &service.settings()) {
         Ok(request) => request,
         Err(why) => return Own::refused(&why),
     };
@@ -312,7 +312,7 @@ fn by_request(service: &Arc<Service>, object: &str, request: &str, now: Instant)
 }
 
 /// Applies this node's own rules to an alert that another agent got.
-fn by_alert(desk: &Arc<Desk>, object: &str, alert: &custom::Alert, now: Instant) -> Own {
+fn by_alert(rules: &Arc<RuleEngine>, object: &str, alert: &custom::Alert, now: Instant) -> Own {
     let rule = alert.rule.iter().map(|rule| (RULE.to_owned(), rule.clone()));
     let alert = Alert {
         status: "firing".into(),
@@ -321,8 +321,8 @@ fn by_alert(desk: &Arc<Desk>, object: &str, alert: &custom::Alert, now: Instant)
         fingerprint: alert.fingerprint.clone(),
         ..Alert::default()
     };
-    match desk.alert(&Notification { alerts: vec![alert] }, object).pop() {
-        Some(Outcome::Started(id)) => Own::has(id, desk.service()),
+    match rules.alert(&Notification { alerts: vec![alert] }, object).pop() {
+        Some(Outcome::Started(id)) => Own::has(id, rules.service()),
         Some(Outcome::Busy) => Own::queued("there is no room for another capture", now + PAUSE),
         other => Own::refused(&format!("the alert gets no capture: {}", other.map_or("failed", |o| o.name()))),
     }

@@ -51,12 +51,12 @@ fn two(objects: bool) -> Two {
         Server::on(SocketAddr::from((Ipv4Addr::new(127, 0, 0, node), port)), Some(neighbours))
     };
     let (first, second) = (server(1), server(2));
-    let desk = second.desk.clone();
+    let rules = second.rules.clone();
     let followed = Objects {
         client: client.clone(),
         namespace: "kstrobe".into(),
         node: "n2".into(),
-        captures: Box::new(move || desk.clone()),
+        captures: Box::new(move || rules.clone()),
         counters: Arc::new(Counters::default()),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -81,7 +81,7 @@ fn post(server: &Server, alerts: &[Value]) -> Vec<Value> {
 }
 
 fn captures(server: &Server) -> usize {
-    server.desk.as_ref().unwrap().service().list().len()
+    server.rules.as_ref().unwrap().service().list().len()
 }
 
 fn words(result: &Value) -> (Value, Value) {
@@ -104,12 +104,12 @@ fn an_alert_reaches_its_node_by_an_object() {
         (&results[1]["node"], &results[1]["capture"]),
         (&json!("n2"), &json!("kstrobe/alert-aa1-20261121t123626z"))
     );
-    let counts = two.first.desk.as_ref().unwrap().counts();
+    let counts = two.first.rules.as_ref().unwrap().counts();
     let count = |result, count| ("by_alert".to_owned(), result, count);
     assert_eq!(counts, [count("handed_on", 2), count("unknown_node", 1)]);
     until("the capture", || captures(&two.second) == 1);
     assert_eq!(captures(&two.first), 0);
-    let capture = two.second.desk.as_ref().unwrap().service().list().remove(0);
+    let capture = two.second.rules.as_ref().unwrap().service().list().remove(0);
     let trigger = &capture.trigger;
     let expected = ("alertmanager", "by_alert", "Capture kstrobe/alert-aa1-20261121t123626z");
     assert_eq!((trigger.kind.as_str(), trigger.rule.as_str(), trigger.client.as_str()), expected);

@@ -4,7 +4,7 @@ use super::world::{Folder, agent, engine, until};
 use kstrobe::app::{Captures, Endpoints, Reload};
 use kstrobe::capture::access::{Access, Denied};
 use kstrobe::capture::rules::configured;
-use kstrobe::capture::rules::desk::Desk;
+use kstrobe::capture::rules::engine::RuleEngine;
 use kstrobe::http::router;
 use kstrobe::kubernetes::other_nodes::Neighbours;
 use kstrobe::metrics::events::tail::Tail;
@@ -23,7 +23,7 @@ pub const TOKEN: &str = "a-token-of-more-than-16";
 /// A running server that stops when dropped.
 pub struct Server {
     address: SocketAddr,
-    pub desk: Option<Arc<Desk>>,
+    pub rules: Option<Arc<RuleEngine>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
     folder: Folder,
@@ -49,11 +49,11 @@ impl Server {
 
     fn with(folder: Folder, captures: &str, token: Option<PathBuf>, open: bool) -> Server {
         let rules = "rules:\n  - { name: by_alert, capture: { events: quick } }\n";
-        let desk = configured::desk(&agent(&folder, captures, rules), engine(), |_| true).unwrap().unwrap();
+        let rules = configured::open(&agent(&folder, captures, rules), engine(), |_| true).unwrap().unwrap();
         let listeners = bind(&[if open { "0.0.0.0:0" } else { "127.0.0.1:0" }.to_owned()]).unwrap();
         let bound = listeners[0].local_addr().unwrap();
         let access = Access::new(&[bound], token);
-        Server::serve(folder, Ok(desk), access, listeners, None)
+        Server::serve(folder, Ok(rules), access, listeners, None)
     }
 
     /// One on a loopback address of its own, which knows others by their API server.
@@ -62,17 +62,17 @@ impl Server {
         let token = folder.0.join("token");
         std::fs::write(&token, format!("{TOKEN}\n")).unwrap();
         let rules = "rules:\n  - { name: by_alert, capture: { events: quick } }\n";
-        let desk = configured::desk(&agent(&folder, "", rules), engine(), |_| true).unwrap().unwrap();
+        let rules = configured::open(&agent(&folder, "", rules), engine(), |_| true).unwrap().unwrap();
         let listeners = bind(&[address.to_string()]).unwrap();
         let access = Access::new(&[address], Some(token));
-        let mut server = Server::serve(folder, Ok(desk), access, listeners, neighbours);
+        let mut server = Server::serve(folder, Ok(rules), access, listeners, neighbours);
         server.address = address;
         server
     }
 
     fn serve(
         folder: Folder,
-        desk: Result<Arc<Desk>, Denied>,
+        rules: Result<Arc<RuleEngine>, Denied>,
         access: Access,
         listeners: Vec<std::net::TcpListener>,
         neighbours: Option<Arc<Neighbours>>,
@@ -85,7 +85,7 @@ impl Server {
             stacks: Box::new(Vec::new),
             profile: Box::new(|_| Ok(vec![])),
             captures: {
-                let captures = Captures { desk: desk.clone(), access };
+                let captures = Captures { rules: rules.clone(), access };
                 Box::new(move || captures.clone())
             },
             neighbours,
@@ -101,7 +101,7 @@ impl Server {
             runtime.block_on(serve(listeners, router(endpoints), async { drop(stopped.await) })).unwrap();
         });
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        Server { address, desk: desk.ok(), stop: Some(stop), thread: Some(thread), folder }
+        Server { address, rules: rules.ok(), stop: Some(stop), thread: Some(thread), folder }
     }
 
     pub fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
@@ -152,8 +152,8 @@ impl Drop for Server {
             let _ = stop.send(());
         }
         self.thread.take().unwrap().join().unwrap();
-        if let Some(desk) = &self.desk {
-            desk.service().close(Duration::from_secs(30));
+        if let Some(rules) = &self.rules {
+            rules.service().close(Duration::from_secs(30));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::world::{Folder, MS, agent, counter, gauge, histogram, scheme};
 use kstrobe::capture::rules::Condition;
 use kstrobe::capture::rules::configured;
-use kstrobe::capture::rules::judge::{Judge, Verdict};
+use kstrobe::capture::rules::evaluator::{Evaluator, Verdict};
 use kstrobe::capture::rules::measure::{above, measure, quantile, select};
 use kstrobe::capture::rules::window::Window;
 use kstrobe_export::snapshot::{Family, Number};
@@ -156,7 +156,7 @@ fn letter(verdict: Verdict) -> String {
 /// A second after another: how many observations of which nanoseconds each series has in it.
 fn watch(when: &str, seconds: &[&[(&'static [&'static str], u64, usize)]]) -> String {
     let (condition, scheme) = (condition(when), scheme());
-    let mut judge = Judge::new(&condition);
+    let mut evaluator = Evaluator::new(&condition);
     let mut all: Vec<(&[&str], Vec<u64>)> = Vec::new();
     let mut letters = Vec::new();
     for (second, observed) in seconds.iter().enumerate() {
@@ -169,7 +169,7 @@ fn watch(when: &str, seconds: &[&[(&'static [&'static str], u64, usize)]]) -> St
         }
         let series: Vec<(&[&str], &[u64])> = all.iter().map(|(labels, values)| (*labels, values.as_slice())).collect();
         let family = histogram(&scheme, &series);
-        letters.push(letter(judge.look(&condition, Duration::from_secs(second as u64), Some(&family))));
+        letters.push(letter(evaluator.look(&condition, Duration::from_secs(second as u64), Some(&family))));
     }
     letters.join(" ")
 }
@@ -206,8 +206,8 @@ fn each_series_holds_for_itself_and_the_worst_fires() {
 fn a_metric_that_is_not_there_is_quiet() {
     let condition = condition("value(lag_seconds) > 1s for 1s");
     let late = gauge("kstrobe_lag_seconds", &[(MYSQL, Number::Unsigned(2_000 * MS))]);
-    let mut judge = Judge::new(&condition);
-    let mut look = |second, family| letter(judge.look(&condition, Duration::from_secs(second), family));
+    let mut evaluator = Evaluator::new(&condition);
+    let mut look = |second, family| letter(evaluator.look(&condition, Duration::from_secs(second), family));
     assert_eq!(look(0, Some(&late)), "h", "a gauge has no past");
     assert_eq!(look(1, Some(&late)), "mysqld");
     assert_eq!(look(2, None), ".");

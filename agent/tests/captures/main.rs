@@ -3,10 +3,10 @@
 
 mod alerts;
 mod api;
-mod desk;
 mod evaluation;
 mod objects;
 mod page;
+mod rule_engine;
 mod world;
 
 #[path = "../language/fences.rs"]

@@ -2,7 +2,7 @@
 
 use super::world::{Folder, agent, engine, until};
 use kstrobe::capture::rules::configured;
-use kstrobe::capture::rules::desk::Desk;
+use kstrobe::capture::rules::engine::RuleEngine;
 use kstrobe::kubernetes::capture_controller::{Objects, run};
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
@@ -15,7 +15,7 @@ use time::format_description::well_known::Rfc3339;
 /// An API server, and the agent of node n1 that follows it until this is dropped.
 struct World {
     api: FakeApi,
-    desk: Arc<Desk>,
+    rules: Arc<RuleEngine>,
     _runtime: tokio::runtime::Runtime,
     _folder: Folder,
 }
@@ -35,10 +35,10 @@ fn world_of(max_concurrent: u32, before: impl FnOnce(&FakeApi)) -> World {
     std::fs::write(&file, api.kubeconfig()).unwrap();
     let wanted = Wanted { kubeconfig: Some(file), ..Wanted::default() };
     let client = Client::new(Config::find(&wanted, &Surroundings::own()).unwrap(), "test").unwrap();
-    let desk = configured::desk(&agent(&folder, &format!("max_concurrent: {max_concurrent}"), ""), engine(), |_| true)
+    let rules = configured::open(&agent(&folder, &format!("max_concurrent: {max_concurrent}"), ""), engine(), |_| true)
         .unwrap()
         .unwrap();
-    let captures = desk.clone();
+    let captures = rules.clone();
     let objects = Objects {
         client,
         namespace: "kstrobe".into(),
@@ -48,7 +48,7 @@ fn world_of(max_concurrent: u32, before: impl FnOnce(&FakeApi)) -> World {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.spawn(run(objects));
-    World { api, desk, _runtime: runtime, _folder: folder }
+    World { api, rules, _runtime: runtime, _folder: folder }
 }
 
 fn now() -> OffsetDateTime {
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn captures(&self) -> usize {
-        self.desk.service().list().len()
+        self.rules.service().list().len()
     }
 }
 
@@ -98,7 +98,7 @@ fn an_object_becomes_a_capture_and_tells_what_came_of_it() {
     let mine = world.says("mine", "Done");
     assert_eq!((&mine["formats"], &mine["bytes"]), (&json!(["dat"]), &json!(600_000)));
     let capture =
-        world.desk.service().list().into_iter().find(|capture| Some(capture.id.as_str()) == mine["id"].as_str());
+        world.rules.service().list().into_iter().find(|capture| Some(capture.id.as_str()) == mine["id"].as_str());
     let capture = capture.expect("the capture that the object names");
     assert_eq!(
         (capture.trigger.kind.as_str(), capture.trigger.client.as_str()),
@@ -153,7 +153,7 @@ fn a_selector_of_pods_becomes_the_names_of_those_that_run_here() {
     let asked = |name: &str| {
         let done = world.says(name, "Done");
         let of = |capture: &kstrobe::capture::store::Capture| Some(capture.id.as_str()) == done["id"].as_str();
-        let capture = world.desk.service().list().into_iter().find(of).expect("the capture that the object names");
+        let capture = world.rules.service().list().into_iter().find(of).expect("the capture that the object names");
         capture.request["pods"].clone()
     };
     assert_eq!(asked("shops"), json!(["shop/mysql-0"]));
@@ -169,12 +169,12 @@ fn a_capture_ends_with_its_object_and_begins_at_its_time() {
     world.api.put(gone.clone());
     world.says("gone", "Running");
     world.api.remove(&gone);
-    until("it is cancelled", || world.desk.service().usage().running == 0);
+    until("it is cancelled", || world.rules.service().usage().running == 0);
     // Three seconds ahead, to the second: that is what the capture itself is told.
     let at = text(now() + Duration::from_secs(3));
     world.api.put(object("later", json!({"nodeName": "n1", "startAt": at, "capture": {"events": "quick"}})));
     world.says("later", "Done");
-    let capture = world.desk.service().list().remove(0);
+    let capture = world.rules.service().list().remove(0);
     assert_eq!(capture.request["start_at"].as_str().unwrap(), at);
     assert!(capture.started_unix_ms > 0 && UNIX_EPOCH < SystemTime::now());
 }
@@ -192,7 +192,7 @@ fn a_second_object_waits_for_its_turn() {
     assert_eq!(queued["message"], "queued: a capture runs already (`captures.max_concurrent`)");
     world.says("third", "Pending");
     world.api.remove(&third);
-    let refused = |world: &World| world.desk.service().usage().ended.iter().any(|(_, result, _)| *result == "refused");
+    let refused = |world: &World| world.rules.service().usage().ended.iter().any(|(_, result, _)| *result == "refused");
     assert!(!refused(&world), "to wait is not to be refused");
     world.api.remove(&slow);
     world.says("second", "Done");

@@ -1,7 +1,7 @@
 //! Snapshots, rules and captures made by hand.
 
 use kstrobe::capture::Stop;
-use kstrobe::capture::form::Form;
+use kstrobe::capture::format::Format;
 use kstrobe::capture::request::Request;
 use kstrobe::capture::service::Engine;
 use kstrobe::capture::store::Recorded;
@@ -47,25 +47,25 @@ pub fn agent(folder: &Folder, captures: &str, text: &str) -> Agent {
 pub fn engine() -> Engine {
     let record = |request: &Request, folder: &Path, stop: &Stop| {
         let text = "trace ".repeat(100_000);
-        std::fs::write(folder.join(Form::Dat.file()), &text).map_err(|e| e.to_string())?;
+        std::fs::write(folder.join(Format::Dat.file()), &text).map_err(|e| e.to_string())?;
         let how = request.events.first().map_or("", |event| event.pattern.as_str());
         let begun = Instant::now();
         while how == "slow" && !stop.is_stopped() && begun.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(2));
         }
         match how {
-            "quick" | "slow" => Ok(Recorded { forms: vec![Form::Dat], records: 7, lost: 2, ..Recorded::default() }),
+            "quick" | "slow" => Ok(Recorded { forms: vec![Format::Dat], records: 7, lost: 2, ..Recorded::default() }),
             other => Err(format!("no event `{other}`")),
         }
     };
-    let convert = |from: &Path, form: Form, to: &Path| match form {
-        Form::Text => {
+    let convert = |from: &Path, form: Format, to: &Path| match form {
+        Format::Text => {
             let text = std::fs::read_to_string(from).map_err(|e| e.to_string())?;
             std::fs::write(to, text.to_uppercase()).map_err(|e| e.to_string())
         }
         _ => Err("nothing in it has stacks".to_owned()),
     };
-    Engine { record: Box::new(record), convert: Box::new(convert), told: Box::new(|_, _, _| {}) }
+    Engine { record: Box::new(record), convert: Box::new(convert), on_finished: Box::new(|_, _, _| {}) }
 }
 
 /// Waits, but not for ever.

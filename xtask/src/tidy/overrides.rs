@@ -27,7 +27,7 @@ const SETTINGS: &[&str] = &[
 /// File, setting, reason.
 const OVERRIDES: &[(&str, &str, &str)] = &[
     ("agent/tests/captures/api.rs", "max_duration:", "a request above the limit is refused"),
-    ("agent/tests/captures/desk.rs", "max_concurrent:", "two rules start captures at once"),
+    ("agent/tests/captures/rule_engine.rs", "max_concurrent:", "two rules start captures at once"),
     ("agent/tests/captures/objects.rs", "max_concurrent:", "several objects run at once"),
     ("agent/tests/check.rs", "disable: [", "one probe's configuration is checked, and none runs"),
     ("agent/tests/faults.rs", "disable: [", "a wrong name is shown at its place"),

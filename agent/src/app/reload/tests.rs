@@ -266,21 +266,21 @@ fn exporters_come_stay_and_go() {
 #[test]
 fn captures_come_change_and_go() {
     let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
-    let desk = |world: &World| world.app().desk();
-    assert!(desk(&world).is_none());
+    let rules = |world: &World| world.app().rules();
+    assert!(rules(&world).is_none());
     let with = |folder: &str, more: &str| format!("{CONFIG}captures: {{ dir: DIR/{folder}, {more} }}\n");
     world.write("kstrobe.yaml", &with("one", ""));
     world.reload().unwrap();
-    let one = desk(&world).expect("captures");
+    let one = rules(&world).expect("captures");
     let rule = "rules: [{ name: r, when: 'value(a_value) > 5', capture: { events: x } }]\n";
     world.write("kstrobe.yaml", &format!("{}{rule}", with("one", "max_concurrent: 3")));
     world.reload().unwrap();
-    let same = desk(&world).expect("captures");
+    let same = rules(&world).expect("captures");
     assert!(Arc::ptr_eq(&one, &same), "the folder is the same");
     assert_eq!((same.service().settings().max_concurrent, same.metrics()), (3, vec!["kstrobe_a_value".to_owned()]));
     world.write("kstrobe.yaml", &with("two", ""));
     world.reload().unwrap();
-    let two = desk(&world).expect("captures");
+    let two = rules(&world).expect("captures");
     assert!(!Arc::ptr_eq(&one, &two) && two.metrics().is_empty());
     // A rule about a metric that is gone with its probe is a mistake.
     world.write("kstrobe.yaml", &format!("{}{rule}", with("two", "")));
@@ -288,7 +288,7 @@ fn captures_come_change_and_go() {
     assert!(world.reload().unwrap_err().contains("a_value"));
     world.write("kstrobe.yaml", CONFIG);
     world.reload().unwrap();
-    assert!(desk(&world).is_none());
+    assert!(rules(&world).is_none());
 }
 
 #[test]

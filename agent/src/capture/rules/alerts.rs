@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 /// Label or annotation that names a rule.
 pub const RULE: &str = "kstrobe_rule";
 /// Alerts that are remembered.
-const MOST_SEEN: usize = 4096;
+const MAX_SEEN: usize = 4096;
 
 /// A notification. What it has more is of no use here, and newer versions add to it.
 #[derive(Clone, Debug, Deserialize)]
@@ -66,7 +66,7 @@ impl Alert {
     }
 
     /// Whether it fires now.
-    pub fn fires(&self) -> bool {
+    pub fn is_firing(&self) -> bool {
         self.status == "firing"
     }
 }
@@ -90,7 +90,7 @@ impl Seen {
         if self.known.insert(key.clone()) {
             self.order.push_back(key);
         }
-        if self.order.len() > MOST_SEEN
+        if self.order.len() > MAX_SEEN
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);

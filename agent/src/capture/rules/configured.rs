@@ -1,8 +1,8 @@
 //! Rules from the configuration.
 
-use super::desk::Desk;
+use super::engine::RuleEngine;
 use super::{Compare, Condition, Matcher, Measure, Rule};
-use crate::capture::asked;
+use crate::capture::api;
 use crate::capture::request::Request;
 use crate::capture::service::{Engine, Service};
 use kstrobe_config::PREFIX;
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 /// The rules of the configuration, ready to look; `None` when it has no `captures`. Rules about metrics that `known` does
 /// not have are left out: their probes were, for their mistakes.
-pub fn desk(agent: &Agent, engine: Engine, known: impl Fn(&str) -> bool) -> std::io::Result<Option<Arc<Desk>>> {
+pub fn open(agent: &Agent, engine: Engine, known: impl Fn(&str) -> bool) -> std::io::Result<Option<Arc<RuleEngine>>> {
     let Some(captures) = &agent.captures else { return Ok(None) };
     let service = Service::open(captures.clone(), engine)?;
     let (rules, default) = rules(agent, captures, known);
-    Ok(Some(Arc::new(Desk::new(service, rules, default))))
+    Ok(Some(Arc::new(RuleEngine::new(service, rules, default))))
 }
 
-/// Gives a desk the rules of another configuration, whose captures lie in the same folder.
-pub fn configure(desk: &Desk, agent: &Agent, captures: &Captures, known: impl Fn(&str) -> bool) {
-    desk.service().configure(captures.clone());
+/// Gives an engine the rules of another configuration, whose captures lie in the same folder.
+pub fn configure(engine: &RuleEngine, agent: &Agent, captures: &Captures, known: impl Fn(&str) -> bool) {
+    engine.service().configure(captures.clone());
     let (rules, default) = rules(agent, captures, known);
-    desk.configure(rules, default);
+    engine.configure(rules, default);
 }
 
 /// All rules, and what alerts without a rule get.
@@ -41,7 +41,7 @@ fn rules(agent: &Agent, captures: &Captures, known: impl Fn(&str) -> bool) -> (V
             _ => rules.push(rule),
         }
     }
-    let default = captures.alertmanager_default.as_ref().map(|capture| asked::request(capture, captures));
+    let default = captures.alertmanager_default.as_ref().map(|capture| api::request(capture, captures));
     (rules, default)
 }
 
@@ -53,7 +53,7 @@ pub fn rule(rule: &model::Rule, captures: &Captures) -> Rule {
         every: Duration::from_nanos(rule.every_ns),
         cooldown: Duration::from_nanos(rule.cooldown_ns),
         max_per_hour: rule.max_per_hour,
-        request: asked::request(&rule.capture, captures),
+        request: api::request(&rule.capture, captures),
     }
 }
 

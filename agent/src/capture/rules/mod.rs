@@ -1,14 +1,14 @@
 //! Rules: when does what is measured ask for a capture.
 //!
-//! Data in, data out: [`measure`] computes a number from two moments of a metric, [`window`] keeps those moments, [`judge`]
-//! says when a condition has held long enough, and [`gate`] whether a rule may have another capture. Only [`desk`]
+//! Data in, data out: [`measure`] computes a number from two moments of a metric, [`window`] keeps those moments, [`evaluator`]
+//! says when a condition has held long enough, and [`cooldown`] whether a rule may have another capture. Only [`engine`]
 //! starts any.
 
 pub mod alerts;
 pub mod configured;
-pub mod desk;
-pub mod gate;
-pub mod judge;
+pub mod cooldown;
+pub mod engine;
+pub mod evaluator;
 pub mod measure;
 pub mod window;
 

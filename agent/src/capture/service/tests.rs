@@ -10,18 +10,18 @@ fn service_that_tells(
     name: &str,
     change: impl FnOnce(&mut Captures),
     record: Box<Record>,
-    told: Box<Told>,
+    on_finished: Box<OnFinished>,
 ) -> Arc<Service> {
     let dir = std::env::temp_dir().join(format!("kstrobe-service-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     let mut settings = Captures { dir: dir.display().to_string(), ..Captures::default() };
     change(&mut settings);
-    let convert = |from: &Path, form: Form, to: &Path| match form {
-        Form::Text => std::fs::copy(from, to).map(|_| ()).map_err(|e| e.to_string()),
-        Form::Pprof => panic!("on purpose"),
+    let convert = |from: &Path, form: Format, to: &Path| match form {
+        Format::Text => std::fs::copy(from, to).map(|_| ()).map_err(|e| e.to_string()),
+        Format::Pprof => panic!("on purpose"),
         _ => Err("nothing to fold".to_owned()),
     };
-    Service::open(settings, Engine { record, convert: Box::new(convert), told }).unwrap()
+    Service::open(settings, Engine { record, convert: Box::new(convert), on_finished }).unwrap()
 }
 
 fn trigger() -> Trigger {
@@ -39,12 +39,12 @@ fn until_stopped(_: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, St
     while !stop.is_stopped() && begun.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(Recorded { forms: vec![Form::Dat], records: 4, ..Recorded::default() })
+    Ok(Recorded { forms: vec![Format::Dat], records: 4, ..Recorded::default() })
 }
 
 fn at_once(_: &Request, folder: &Path, _: &Stop) -> Result<Recorded, String> {
     std::fs::write(folder.join("trace.dat"), "all of it").map_err(|e| e.to_string())?;
-    Ok(Recorded { forms: vec![Form::Dat], ..Recorded::default() })
+    Ok(Recorded { forms: vec![Format::Dat], ..Recorded::default() })
 }
 
 fn ended(service: &Service, id: &Id) -> Capture {
@@ -68,16 +68,16 @@ fn a_capture_runs_is_counted_and_can_be_had_in_other_forms() {
     let service = service("runs", |_| {}, Box::new(at_once));
     let id = service.start(request(), trigger()).unwrap();
     assert_eq!(ended(&service, &id).state, State::Done);
-    assert_eq!(text(service.file(&id, Form::Dat).unwrap()), "all of it");
-    assert_eq!(text(service.file(&id, Form::Text).unwrap()), "all of it");
+    assert_eq!(text(service.file(&id, Format::Dat).unwrap()), "all of it");
+    assert_eq!(text(service.file(&id, Format::Text).unwrap()), "all of it");
     assert_eq!(service.get(&id).unwrap().bytes, 18, "what was made is kept");
-    assert!(service.file(&id, Form::Folded).unwrap_err().to_string().contains("no folded of it: nothing to fold"));
-    assert!(service.file(&id, Form::Pprof).unwrap_err().to_string().contains("failed"));
+    assert!(service.file(&id, Format::Folded).unwrap_err().to_string().contains("no folded of it: nothing to fold"));
+    assert!(service.file(&id, Format::Pprof).unwrap_err().to_string().contains("failed"));
     let used = service.usage();
     assert_eq!((used.running, used.stored_bytes), (0, 18));
     assert_eq!(used.ended, [("api".to_owned(), "done", 1)]);
     service.remove(&id).unwrap();
-    assert!(matches!(service.file(&id, Form::Dat), Err(StoreError::NoSuch)));
+    assert!(matches!(service.file(&id, Format::Dat), Err(StoreError::NoSuch)));
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn one_at_a_time_and_cancelled_it_keeps_what_it_has() {
     let id = service.start(request(), trigger()).unwrap();
     let refused = service.start(request(), trigger()).unwrap_err();
     assert!(matches!(&refused, Refusal::Busy(text) if text.contains("a capture runs already")), "{refused}");
-    assert!(matches!(service.file(&id, Form::Dat), Err(StoreError::Running)));
+    assert!(matches!(service.file(&id, Format::Dat), Err(StoreError::Running)));
     assert!(matches!(service.remove(&id), Err(StoreError::Running)));
     assert!(service.cancel(&id).unwrap());
     let capture = ended(&service, &id);
     assert_eq!((capture.state, capture.records), (State::Cancelled, 4));
-    assert_eq!(text(service.file(&id, Form::Dat).unwrap()), "some");
+    assert_eq!(text(service.file(&id, Format::Dat).unwrap()), "some");
     assert!(!service.cancel(&id).unwrap(), "it has ended");
     let counts = service.usage().ended;
     assert_eq!(counts, [("api".to_owned(), "cancelled", 1), ("api".to_owned(), "refused", 1)]);
@@ -131,7 +131,7 @@ fn ends_are_told_and_waited_for() {
         let hear = move |capture: &Capture, folder: &Path, (began, ended): (SystemTime, SystemTime)| {
             // It stops late: the end of the service waits for it.
             std::thread::sleep(Duration::from_millis(300));
-            let there = folder.join(Form::Dat.file()).is_file();
+            let there = folder.join(Format::Dat.file()).is_file();
             tell.send((capture.id.clone(), capture.state, there, began <= ended)).unwrap();
             assert!(capture.state != State::Failed, "a panic there harms nobody");
         };

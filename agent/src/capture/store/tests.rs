@@ -33,7 +33,7 @@ fn begin(store: &mut Store, bytes: u64, seconds: u64) -> Result<(Id, PathBuf), S
 fn done(store: &mut Store, bytes: usize, seconds: u64) -> Id {
     let (id, path) = begin(store, bytes as u64, seconds).unwrap();
     fs::write(path.join("trace.dat"), vec![7; bytes]).unwrap();
-    let recorded = Recorded { forms: vec![Form::Dat], records: 3, lost: 1, notes: vec!["a".into()], clock: None };
+    let recorded = Recorded { forms: vec![Format::Dat], records: 3, lost: 1, notes: vec!["a".into()], clock: None };
     store.end(&id, Ok(recorded), false, at(seconds + 1)).unwrap();
     id
 }
@@ -61,11 +61,11 @@ fn a_capture_is_found_again() {
     drop(store);
     let store = Store::open(&folder.0, NO_LIMITS).unwrap();
     assert_eq!(store.get(&id), Some(&before));
-    let (mut file, bytes) = store.open_file(&id, Form::Dat).unwrap().unwrap();
+    let (mut file, bytes) = store.open_file(&id, Format::Dat).unwrap().unwrap();
     let mut text = Vec::new();
     file.read_to_end(&mut text).unwrap();
     assert_eq!((text, bytes), (vec![7; 100], 100));
-    assert!(store.open_file(&id, Form::Text).unwrap().is_none());
+    assert!(store.open_file(&id, Format::Text).unwrap().is_none());
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn what_was_running_when_the_agent_died_has_failed_and_its_files_are_gone() {
     assert_eq!(files(&path), ["capture.json"]);
     assert!(!orphan.exists() && folder.0.join("lost+found").exists());
     assert_eq!(ids(&store), [id.to_string()]);
-    assert!(matches!(store.open_file(&id, Form::Dat), Ok(None)));
+    assert!(matches!(store.open_file(&id, Format::Dat), Ok(None)));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_capture_that_failed_keeps_no_files() {
     let (id, path) = begin(&mut store, 10, 2).unwrap();
     fs::write(path.join("trace.dat"), "whole").unwrap();
     fs::write(path.join("cpu0.raw"), "pages").unwrap();
-    let recorded = Recorded { forms: vec![Form::Dat, Form::Text], ..Recorded::default() };
+    let recorded = Recorded { forms: vec![Format::Dat, Format::Text], ..Recorded::default() };
     let ended = store.end(&id, Ok(recorded), true, at(3)).unwrap();
     assert_eq!((ended.state, ended.bytes, ended.files.len()), (State::Cancelled, 5, 1));
     assert_eq!(files(&path), ["capture.json", "trace.dat"]);
@@ -145,7 +145,7 @@ fn the_oldest_make_room_and_one_that_runs_never() {
     assert!(matches!(begin(&mut store, 71, 3), Err(StoreError::Full(100))));
     assert!(store.get(&running).is_some());
     assert!(matches!(store.remove(&running), Err(StoreError::Running)));
-    assert!(matches!(store.open_file(&running, Form::Dat), Err(StoreError::Running)));
+    assert!(matches!(store.open_file(&running, Format::Dat), Err(StoreError::Running)));
     assert_eq!(store.evicted(), Evicted { ttl: 0, quota: 1 });
     assert_eq!(files(&folder.0), [".lock".to_owned(), two.to_string(), running.to_string()]);
 
@@ -154,10 +154,10 @@ fn the_oldest_make_room_and_one_that_runs_never() {
     fs::write(path.join("trace.dat"), vec![0; 90]).unwrap();
     let (other, _) = begin(&mut store, 20, 4).unwrap();
     store.end(&other, Err("x".into()), false, at(5)).unwrap();
-    store.end(&running, Ok(Recorded { forms: vec![Form::Dat], ..Recorded::default() }), false, at(5)).unwrap();
+    store.end(&running, Ok(Recorded { forms: vec![Format::Dat], ..Recorded::default() }), false, at(5)).unwrap();
     assert_eq!(store.bytes(), 90);
     fs::write(path.join("trace.txt"), vec![0; 20]).unwrap();
-    store.add(&running, Form::Text).unwrap();
+    store.add(&running, Format::Text).unwrap();
     assert_eq!((ids(&store), store.bytes()), (vec![running.to_string()], 110));
 }
 
@@ -165,11 +165,11 @@ fn the_oldest_make_room_and_one_that_runs_never() {
 fn the_number_of_captures_is_bounded_too() {
     let folder = Folder::new("many");
     let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
-    for n in 0..MOST_CAPTURES as u64 + 5 {
+    for n in 0..MAX_CAPTURES as u64 + 5 {
         let (id, _) = begin(&mut store, 0, n).unwrap();
         store.end(&id, Err("x".into()), false, at(n)).unwrap();
     }
-    assert!(store.list().count() <= MOST_CAPTURES);
+    assert!(store.list().count() <= MAX_CAPTURES);
     assert!(store.evicted().quota >= 5);
 }
 

@@ -1,7 +1,7 @@
 //! Where a recording goes, and in which form.
 
 use crate::capture::Error;
-use crate::capture::form::Form;
+use crate::capture::format;
 use crate::capture::write::write;
 use clap::ValueEnum;
 use kstrobe_fleet::private;
@@ -31,13 +31,13 @@ pub enum Format {
 
 impl Format {
     /// The form of its file; raw pages have a folder instead.
-    fn form(self) -> Form {
+    fn stored_as(self) -> format::Format {
         match self {
-            Format::Dat | Format::Pages => Form::Dat,
-            Format::Perfetto => Form::Perfetto,
-            Format::Text => Form::Text,
-            Format::Folded => Form::Folded,
-            Format::Pprof => Form::Pprof,
+            Format::Dat | Format::Pages => format::Format::Dat,
+            Format::Perfetto => format::Format::Perfetto,
+            Format::Text => format::Format::Text,
+            Format::Folded => format::Format::Folded,
+            Format::Pprof => format::Format::Pprof,
         }
     }
 
@@ -80,7 +80,7 @@ impl Target {
     /// Writes it.
     pub fn write(mut self, trace: &Trace) -> io::Result<()> {
         match (self.format, self.file.take()) {
-            (format, Some(file)) => write(trace, format.form(), BufWriter::new(file))?,
+            (format, Some(file)) => write(trace, format.stored_as(), BufWriter::new(file))?,
             (_, None) => pages(trace, &self.part)?,
         }
         std::fs::rename(&self.part, &self.path)

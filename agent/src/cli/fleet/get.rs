@@ -2,7 +2,7 @@
 
 use super::Reach;
 use super::door::Door;
-use crate::capture::form::Form;
+use crate::capture::format::Format;
 use bytes::Bytes;
 use http::Method;
 use kstrobe_fleet::run::{Agents, store};
@@ -23,14 +23,14 @@ pub struct Args {
     reach: Reach,
     /// Format of the files: dat, perfetto, text, folded or pprof.
     #[arg(long, value_name = "FORMAT", default_value = "dat", value_parser = form)]
-    format: Form,
+    format: Format,
     /// Folder for the files, which are called CAPTURE-NODE and after their format.
     #[arg(short, long, value_name = "FOLDER", default_value = ".")]
     output: PathBuf,
 }
 
-fn form(text: &str) -> Result<Form, String> {
-    Form::named(text).ok_or_else(|| format!("it is {}", Form::ALL.map(Form::name).join(", ")))
+fn form(text: &str) -> Result<Format, String> {
+    Format::named(text).ok_or_else(|| format!("it is {}", Format::ALL.map(Format::name).join(", ")))
 }
 
 /// 1 when a node that should have a file delivers none.
@@ -73,7 +73,7 @@ fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }
 
-async fn fetch(door: &Door, target: &Target, id: &str, form: Form, to: &Path) -> Result<(), String> {
+async fn fetch(door: &Door, target: &Target, id: &str, form: Format, to: &Path) -> Result<(), String> {
     let path = format!("/api/v1/captures/{}/download?format={}", kstrobe_kube::encode(id), form.name());
     let mut part = to.as_os_str().to_owned();
     part.push(".part");

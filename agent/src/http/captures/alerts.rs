@@ -5,7 +5,7 @@ use super::super::routes::{Shared, internal};
 use super::Denial;
 use crate::capture::audit;
 use crate::capture::rules::alerts::{Alert, Notification};
-use crate::capture::rules::desk::{Desk, Outcome};
+use crate::capture::rules::engine::{Outcome, RuleEngine};
 use crate::kubernetes::other_nodes::{Handed, Neighbours, NotHanded};
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
@@ -23,8 +23,8 @@ pub(super) async fn alertmanager(
     Extension(Asker(asker)): Extension<Asker>,
     body: Bytes,
 ) -> Response {
-    let desk = match (shared.endpoints.captures)().desk {
-        Ok(desk) => desk,
+    let rules = match (shared.endpoints.captures)().rules {
+        Ok(rules) => rules,
         Err(denied) => return (denied.status, format!("{}\n", denied.message)).into_response(),
     };
     let notification = match read(&body) {
@@ -35,20 +35,20 @@ pub(super) async fn alertmanager(
     let neighbours = shared.endpoints.neighbours.as_ref();
     let others = |at: &usize| {
         let alert = &notification.alerts[*at];
-        neighbours.is_some_and(|neighbours| alert.fires() && !neighbours.is_mine(&alert.labels))
+        neighbours.is_some_and(|neighbours| alert.is_firing() && !neighbours.is_mine(&alert.labels))
     };
     let (others, here): (Vec<usize>, Vec<usize>) = (0..notification.alerts.len()).partition(others);
     let mut results = vec![Value::Null; notification.alerts.len()];
     // What is slow here is slow now: other nodes are not waited for.
-    if let Err(error) = start(&desk, &asker, &notification, &here, &mut results).await {
+    if let Err(error) = start(&rules, &asker, &notification, &here, &mut results).await {
         return error;
     }
     if let Some(neighbours) = neighbours {
-        let (here, there) = sort(neighbours, &desk, &notification, others, &mut results).await;
-        if let Err(error) = start(&desk, &asker, &notification, &here, &mut results).await {
+        let (here, there) = sort(neighbours, &rules, &notification, others, &mut results).await;
+        if let Err(error) = start(&rules, &asker, &notification, &here, &mut results).await {
             return error;
         }
-        hand_on(neighbours, &desk, &asker, &notification, there, &mut results).await;
+        hand_on(neighbours, &rules, &asker, &notification, there, &mut results).await;
     }
     (StatusCode::ACCEPTED, Json(json!({"results": results}))).into_response()
 }
@@ -60,7 +60,7 @@ type Others = Vec<(usize, Pod)>;
 /// node have their results.
 async fn sort(
     neighbours: &Neighbours,
-    desk: &Desk,
+    rules: &RuleEngine,
     notification: &Notification,
     alerts: Vec<usize>,
     results: &mut [Value],
@@ -73,11 +73,11 @@ async fn sort(
             Ok(Route::There(pod)) => there.push((at, pod)),
             Ok(Route::Nowhere(node)) => {
                 let reason = format!("no agent runs on node `{node:.60}`");
-                results[at] = other(desk, alert, &Outcome::UnknownNode, &reason);
+                results[at] = other(rules, alert, &Outcome::UnknownNode, &reason);
             }
             Err(reason) => {
                 let reason = format!("which agent it is for cannot be found out: {reason}");
-                results[at] = other(desk, alert, &Outcome::Unreachable, &reason);
+                results[at] = other(rules, alert, &Outcome::Unreachable, &reason);
             }
         }
     }
@@ -87,7 +87,7 @@ async fn sort(
 /// Creates the objects for alerts about other nodes, all at once.
 async fn hand_on(
     neighbours: &Arc<Neighbours>,
-    desk: &Desk,
+    rules: &RuleEngine,
     asker: &str,
     notification: &Notification,
     there: Others,
@@ -112,7 +112,7 @@ async fn hand_on(
             Err(NotHanded::NoObjects(reason)) => (Outcome::UnknownNode, None, of_node(reason)),
             Err(NotHanded::Failed(reason)) => (Outcome::Unreachable, None, of_node(reason)),
         };
-        results[at] = other(desk, alert, &outcome, &reason);
+        results[at] = other(rules, alert, &outcome, &reason);
         results[at]["node"] = json!(pod.node);
         if let Some(object) = object {
             results[at]["capture"] = json!(object);
@@ -122,16 +122,16 @@ async fn hand_on(
 
 /// Starts what these alerts ask for on this node.
 async fn start(
-    desk: &Arc<Desk>,
+    rules: &Arc<RuleEngine>,
     asker: &str,
     notification: &Notification,
     of: &[usize],
     results: &mut [Value],
 ) -> Result<(), Response> {
     let own = Notification { alerts: of.iter().map(|at| notification.alerts[*at].clone()).collect() };
-    let (desk, asker) = (desk.clone(), asker.to_owned());
+    let (rules, asker) = (rules.clone(), asker.to_owned());
     let asked = tokio::task::spawn_blocking(move || {
-        let outcomes = desk.alert(&own, &asker);
+        let outcomes = rules.alert(&own, &asker);
         let result = |(alert, outcome): (&Alert, &Outcome)| {
             let mut result = json!({"fingerprint": alert.fingerprint, "result": outcome.name()});
             if let Outcome::Started(id) = outcome {
@@ -155,8 +155,8 @@ fn read(body: &Bytes) -> Result<Notification, Denial> {
 }
 
 /// The result of an alert about another node.
-fn other(desk: &Desk, alert: &Alert, outcome: &Outcome, reason: &str) -> Value {
-    desk.elsewhere(alert, outcome, reason);
+fn other(rules: &RuleEngine, alert: &Alert, outcome: &Outcome, reason: &str) -> Value {
+    rules.elsewhere(alert, outcome, reason);
     let mut result = json!({"fingerprint": alert.fingerprint, "result": outcome.name()});
     if !reason.is_empty() {
         result["reason"] = json!(reason);

@@ -25,7 +25,7 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
         stacks: Box::new(Vec::new),
         profile: Box::new(|_| Ok(vec![])),
         captures: Box::new(|| crate::app::Captures {
-            desk: Err(crate::capture::access::Denied::off()),
+            rules: Err(crate::capture::access::Denied::off()),
             access: crate::capture::access::Access::Local,
         }),
         neighbours: None,

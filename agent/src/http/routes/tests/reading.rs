@@ -7,7 +7,7 @@ use crate::capture::access::{Access, Denied};
 const READING: [&str; 4] = ["/api/v1/probes", "/api/v1/stacks", "/api/v1/stacks/cpu", "/api/v1/events"];
 
 fn server(access: Access) -> Server {
-    let captures = move || Captures { desk: Err(Denied::off()), access: access.clone() };
+    let captures = move || Captures { rules: Err(Denied::off()), access: access.clone() };
     Server::start(Endpoints { captures: Box::new(captures), ..endpoints(vec![]) })
 }
 

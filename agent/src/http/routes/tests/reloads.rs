@@ -14,7 +14,7 @@ fn status_and_body(server: &Server, method: &str, headers: &str) -> (u16, String
 }
 
 fn server(open: bool, access: Access, outcome: Result<String, String>) -> Server {
-    let captures = move || Captures { desk: Err(Denied::off()), access: access.clone() };
+    let captures = move || Captures { rules: Err(Denied::off()), access: access.clone() };
     let reload = Reload { open, ask: Box::new(move || outcome.clone()) };
     Server::start(Endpoints { captures: Box::new(captures), reload, ..endpoints(vec![]) })
 }

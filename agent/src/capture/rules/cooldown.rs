@@ -16,17 +16,17 @@ pub enum Closed {
 
 /// The state of one rule. Times are since some fixed moment.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct Cooldown {
     cooldown: Duration,
     max_per_hour: usize,
     /// Captures of the last hour.
     started: VecDeque<Duration>,
 }
 
-impl Gate {
+impl Cooldown {
     /// At the beginning.
-    pub fn new(cooldown: Duration, max_per_hour: u32) -> Gate {
-        Gate { cooldown, max_per_hour: max_per_hour as usize, started: VecDeque::new() }
+    pub fn new(cooldown: Duration, max_per_hour: u32) -> Cooldown {
+        Cooldown { cooldown, max_per_hour: max_per_hour as usize, started: VecDeque::new() }
     }
 
     /// Other bounds; the captures there were count for them as well.
@@ -61,24 +61,24 @@ mod tests {
     #[test]
     fn cooldown_then_cap() {
         let at = Duration::from_secs;
-        let mut gate = Gate::new(at(600), 3);
+        let mut cooldown = Cooldown::new(at(600), 3);
         for start in [0, 600, 1200] {
-            assert_eq!(gate.ask(at(start)), Ok(()), "{start}");
-            gate.started(at(start));
-            assert_eq!(gate.ask(at(start)), Err(Closed::Cooldown));
-            assert_eq!(gate.ask(at(start + 599)), Err(Closed::Cooldown));
+            assert_eq!(cooldown.ask(at(start)), Ok(()), "{start}");
+            cooldown.started(at(start));
+            assert_eq!(cooldown.ask(at(start)), Err(Closed::Cooldown));
+            assert_eq!(cooldown.ask(at(start + 599)), Err(Closed::Cooldown));
         }
-        assert_eq!(gate.ask(at(1800)), Err(Closed::HourlyCap));
-        assert_eq!(gate.ask(at(3599)), Err(Closed::HourlyCap));
-        assert_eq!(gate.ask(at(3600)), Ok(()), "the first is an hour ago");
-        gate.started(at(3600));
-        assert_eq!(gate.ask(at(4199)), Err(Closed::Cooldown));
-        assert_eq!(gate.ask(at(4200)), Ok(()));
-        assert!(gate.started.len() <= 3);
+        assert_eq!(cooldown.ask(at(1800)), Err(Closed::HourlyCap));
+        assert_eq!(cooldown.ask(at(3599)), Err(Closed::HourlyCap));
+        assert_eq!(cooldown.ask(at(3600)), Ok(()), "the first is an hour ago");
+        cooldown.started(at(3600));
+        assert_eq!(cooldown.ask(at(4199)), Err(Closed::Cooldown));
+        assert_eq!(cooldown.ask(at(4200)), Ok(()));
+        assert!(cooldown.started.len() <= 3);
         // A cooldown longer than an hour.
-        let mut gate = Gate::new(at(7200), 1);
-        gate.started(at(0));
-        assert_eq!(gate.ask(at(7199)), Err(Closed::Cooldown));
-        assert_eq!(gate.ask(at(7200)), Ok(()));
+        let mut cooldown = Cooldown::new(at(7200), 1);
+        cooldown.started(at(0));
+        assert_eq!(cooldown.ask(at(7199)), Err(Closed::Cooldown));
+        assert_eq!(cooldown.ask(at(7200)), Ok(()));
     }
 }

@@ -1,8 +1,8 @@
 //! Where rules and alerts ask for captures: what they may have, what came of it, and which capture belongs to which series.
 
 use super::alerts::{Alert, Notification, Seen};
-use super::gate::{Closed, Gate};
-use super::judge::{Judge, Verdict};
+use super::cooldown::{Closed, Cooldown};
+use super::evaluator::{Evaluator, Verdict};
 use super::measure::Found;
 use super::{Condition, Rule};
 use crate::capture::request::Request;
@@ -19,7 +19,7 @@ pub const DEFAULT_RULE: &str = "alertmanager_default";
 const DEFAULT_COOLDOWN: Duration = Duration::from_secs(600);
 const DEFAULT_PER_HOUR: u32 = 3;
 /// Links from series to captures that are kept; the oldest go.
-const MOST_LINKS: usize = 256;
+const MAX_LINKS: usize = 256;
 
 /// What came of asking for a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,20 +71,20 @@ impl Outcome {
 }
 
 /// A rule with what is known of it.
-struct Ruled {
+struct RuleState {
     rule: Rule,
-    gate: Gate,
-    judge: Option<Judge>,
+    cooldown: Cooldown,
+    evaluator: Option<Evaluator>,
     next: Instant,
     /// The last refusal, which is told and counted once as long as the condition goes on.
     refused: Option<&'static str>,
 }
 
-impl Ruled {
-    fn new(rule: Rule, next: Instant) -> Ruled {
-        Ruled {
-            gate: Gate::new(rule.cooldown, rule.max_per_hour),
-            judge: rule.condition.as_ref().map(Judge::new),
+impl RuleState {
+    fn new(rule: Rule, next: Instant) -> RuleState {
+        RuleState {
+            cooldown: Cooldown::new(rule.cooldown, rule.max_per_hour),
+            evaluator: rule.condition.as_ref().map(Evaluator::new),
             next,
             refused: None,
             rule,
@@ -92,25 +92,25 @@ impl Ruled {
     }
 
     /// The same rule with another text: what it had counts against it, what it saw is worth nothing for another condition.
-    fn renew(mut self, rule: Rule, now: Instant) -> Ruled {
-        self.gate.bound(rule.cooldown, rule.max_per_hour);
+    fn renew(mut self, rule: Rule, now: Instant) -> RuleState {
+        self.cooldown.bound(rule.cooldown, rule.max_per_hour);
         if self.rule.condition != rule.condition {
-            return Ruled { gate: self.gate, ..Ruled::new(rule, now) };
+            return RuleState { cooldown: self.cooldown, ..RuleState::new(rule, now) };
         }
-        Ruled { next: self.next.min(now + rule.every), rule, ..self }
+        RuleState { next: self.next.min(now + rule.every), rule, ..self }
     }
 }
 
 /// All rules, and what alerts without a rule get.
-pub struct Desk {
+pub struct RuleEngine {
     service: Arc<Service>,
     begun: Instant,
     state: Mutex<State>,
 }
 
 struct State {
-    rules: Vec<Ruled>,
-    default: Option<(Request, Gate)>,
+    rules: Vec<RuleState>,
+    default: Option<(Request, Cooldown)>,
     seen: Seen,
     counts: BTreeMap<(String, &'static str), u64>,
     links: Vec<(Id, Exemplar)>,
@@ -130,18 +130,18 @@ impl State {
     }
 }
 
-impl Desk {
+impl RuleEngine {
     /// With these rules, and what alerts without a rule get.
-    pub fn new(service: Arc<Service>, rules: Vec<Rule>, default: Option<Request>) -> Desk {
+    pub fn new(service: Arc<Service>, rules: Vec<Rule>, default: Option<Request>) -> RuleEngine {
         let begun = Instant::now();
         let state = State {
-            rules: rules.into_iter().map(|rule| Ruled::new(rule, begun)).collect(),
-            default: default.map(|request| (request, Gate::new(DEFAULT_COOLDOWN, DEFAULT_PER_HOUR))),
+            rules: rules.into_iter().map(|rule| RuleState::new(rule, begun)).collect(),
+            default: default.map(|request| (request, Cooldown::new(DEFAULT_COOLDOWN, DEFAULT_PER_HOUR))),
             seen: Seen::default(),
             counts: BTreeMap::new(),
             links: Vec::new(),
         };
-        Desk { service, begun, state: Mutex::new(state) }
+        RuleEngine { service, begun, state: Mutex::new(state) }
     }
 
     /// Other rules, and another answer to alerts without a rule. A rule of the same name stays what it was but for what
@@ -152,12 +152,12 @@ impl Desk {
         let mut before = std::mem::take(&mut state.rules);
         let renewed = rules.into_iter().map(|rule| match before.iter().position(|old| old.rule.name == rule.name) {
             Some(at) => before.swap_remove(at).renew(rule, now),
-            None => Ruled::new(rule, now),
+            None => RuleState::new(rule, now),
         });
         state.rules = renewed.collect();
-        let gate = state.default.take().map(|(_, gate)| gate);
-        let gate = gate.unwrap_or_else(|| Gate::new(DEFAULT_COOLDOWN, DEFAULT_PER_HOUR));
-        state.default = default.map(|request| (request, gate));
+        let cooldown = state.default.take().map(|(_, cooldown)| cooldown);
+        let cooldown = cooldown.unwrap_or_else(|| Cooldown::new(DEFAULT_COOLDOWN, DEFAULT_PER_HOUR));
+        state.default = default.map(|request| (request, cooldown));
     }
 
     /// The captures.
@@ -190,18 +190,20 @@ impl Desk {
     pub fn look(&self, families: &[Family], now: Moment) {
         let mut state = self.state();
         for at in 0..state.rules.len() {
-            let ruled = &mut state.rules[at];
-            let (Some(condition), Some(judge)) = (ruled.rule.condition.clone(), &mut ruled.judge) else { continue };
-            if ruled.next > now.mono {
+            let current = &mut state.rules[at];
+            let (Some(condition), Some(evaluator)) = (current.rule.condition.clone(), &mut current.evaluator) else {
+                continue;
+            };
+            if current.next > now.mono {
                 continue;
             }
             // From now rather than from when it should have been: looks that were missed are not made up for.
-            ruled.next = now.mono + ruled.rule.every;
+            current.next = now.mono + current.rule.every;
             let family = families.iter().find(|family| family.about.name == condition.metric);
             let since = now.mono.saturating_duration_since(self.begun);
-            match judge.look(&condition, since, family) {
+            match evaluator.look(&condition, since, family) {
                 Verdict::Fires(found) => self.fire(&mut state, at, &condition, &found, family, now),
-                Verdict::Quiet => ruled.refused = None,
+                Verdict::Quiet => current.refused = None,
                 Verdict::Holding => {}
             }
         }
@@ -217,28 +219,28 @@ impl Desk {
         now: Moment,
     ) {
         let since = now.mono.saturating_duration_since(self.begun);
-        let ruled = &mut state.rules[at];
+        let current = &mut state.rules[at];
         let why = format!("{}: {}{}", condition.text, number(found.value), labels(family, found));
-        let trigger = Trigger { kind: "rule".into(), rule: ruled.rule.name.clone(), why, ..Trigger::default() };
-        let (outcome, reason) = ask(&self.service, &mut ruled.gate, &ruled.rule.request, trigger, since);
-        let name = ruled.rule.name.clone();
+        let trigger = Trigger { kind: "rule".into(), rule: current.rule.name.clone(), why, ..Trigger::default() };
+        let (outcome, reason) = ask(&self.service, &mut current.cooldown, &current.rule.request, trigger, since);
+        let name = current.rule.name.clone();
         match &outcome {
             Outcome::Started(id) => {
-                ruled.refused = None;
+                current.refused = None;
                 if let Some(value) = found.typical {
                     let family = condition.metric.clone();
                     let labels = found.labels.clone();
                     let link = Link::Capture(id.to_string());
                     let exemplar = Exemplar { family, labels, link, value, at: now.wall };
                     state.links.push((id.clone(), exemplar));
-                    let surplus = state.links.len().saturating_sub(MOST_LINKS);
+                    let surplus = state.links.len().saturating_sub(MAX_LINKS);
                     state.links.drain(..surplus);
                 }
             }
             // A rule goes on asking while its condition holds: the same answer is one answer.
-            refused if ruled.refused == Some(refused.name()) => return,
+            refused if current.refused == Some(refused.name()) => return,
             refused => {
-                ruled.refused = Some(refused.name());
+                current.refused = Some(refused.name());
                 tracing::info!(rule = name, result = refused.name(), reason, "a rule fires and gets no capture");
             }
         }
@@ -271,7 +273,7 @@ impl Desk {
             rule: name.clone(),
             why: format!("alert {:.200}", alert.name()),
         };
-        let outcome = if !alert.fires() {
+        let outcome = if !alert.is_firing() {
             Outcome::Resolved
         } else if state.seen.has(alert) {
             Outcome::Duplicate
@@ -280,10 +282,10 @@ impl Desk {
             let (outcome, reason) = match (at, default) {
                 (Some(None), _) => (Outcome::UnknownRule, "there is no such rule".to_owned()),
                 (None, None) => (Outcome::NoRule, "captures.alertmanager_default is not set".to_owned()),
-                (None, Some((request, gate))) => ask(&self.service, gate, request, trigger, since),
+                (None, Some((request, cooldown))) => ask(&self.service, cooldown, request, trigger, since),
                 (Some(Some(at)), _) => {
-                    let Ruled { rule, gate, .. } = &mut rules[at];
-                    ask(&self.service, gate, &rule.request, trigger, since)
+                    let RuleState { rule, cooldown, .. } = &mut rules[at];
+                    ask(&self.service, cooldown, &rule.request, trigger, since)
                 }
             };
             if !matches!(outcome, Outcome::Started(_)) {
@@ -315,19 +317,19 @@ impl Desk {
 /// Asks for a capture; the reason when there is none.
 fn ask(
     service: &Arc<Service>,
-    gate: &mut Gate,
+    cooldown: &mut Cooldown,
     request: &Request,
     trigger: Trigger,
     since: Duration,
 ) -> (Outcome, String) {
-    match gate.ask(since) {
+    match cooldown.ask(since) {
         Err(Closed::Cooldown) => return (Outcome::Cooldown, "its cooldown is not over".to_owned()),
         Err(Closed::HourlyCap) => return (Outcome::HourlyCap, "it had max_per_hour captures".to_owned()),
         Ok(()) => {}
     }
     match service.start(request.clone(), trigger) {
         Ok(id) => {
-            gate.started(since);
+            cooldown.started(since);
             (Outcome::Started(id), String::new())
         }
         Err(refusal @ Refusal::Busy(_)) => (Outcome::Busy, refusal.to_string()),

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 /// A capture that waits takes the place of another one.
-const MOST_AHEAD: Duration = Duration::from_secs(300);
+const MAX_AHEAD: Duration = Duration::from_secs(300);
 
 /// A time in RFC 3339, or in nanoseconds since the Unix epoch, that is soon; the error is for people.
 pub(super) fn parse(value: &Value, now: SystemTime) -> Result<SystemTime, String> {
@@ -26,8 +26,8 @@ pub(super) fn parse(value: &Value, now: SystemTime) -> Result<SystemTime, String
         return Err(format!("{at} was {:.3} s ago by this node's clock, where it is {now}", ago.as_secs_f64()));
     }
     match at.duration_since(now) {
-        Ok(left) if left > MOST_AHEAD => {
-            let (left, most) = (left.as_secs(), MOST_AHEAD.as_secs());
+        Ok(left) if left > MAX_AHEAD => {
+            let (left, most) = (left.as_secs(), MAX_AHEAD.as_secs());
             Err(format!("{} is {left} s from now by this node's clock, and at most {most} s are allowed", show(at)))
         }
         _ => Ok(at),

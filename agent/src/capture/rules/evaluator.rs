@@ -20,16 +20,16 @@ pub enum Verdict {
 
 /// The state of one condition.
 #[derive(Debug)]
-pub struct Judge {
+pub struct Evaluator {
     window: Window,
     /// Since when each series fulfils it.
     since: HashMap<LabelTexts, Duration>,
 }
 
-impl Judge {
+impl Evaluator {
     /// At the beginning.
-    pub fn new(condition: &Condition) -> Judge {
-        Judge { window: Window::new(condition.over), since: HashMap::new() }
+    pub fn new(condition: &Condition) -> Evaluator {
+        Evaluator { window: Window::new(condition.over), since: HashMap::new() }
     }
 
     /// Looks at the metric as it is at `at`; `None` when it has no series at all. A series in which nothing was observed

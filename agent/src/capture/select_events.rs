@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// An event to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct SelectedEvent {
     /// Its subsystem.
     pub system: String,
     /// Its name.
@@ -17,7 +17,7 @@ pub struct Chosen {
     pub triggers: Vec<String>,
 }
 
-impl Chosen {
+impl SelectedEvent {
     /// `SYSTEM:EVENT`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.system, self.event)
@@ -26,8 +26,8 @@ impl Chosen {
 
 /// The events that requests mean, of those that there are, by subsystem and name. A pattern that means none is an error, as a
 /// recording without it would look as if nothing had happened.
-pub fn choose(requests: &[EventRequest], there: &[(String, String)]) -> Result<Vec<Chosen>, Error> {
-    let mut chosen: BTreeMap<&(String, String), Chosen> = BTreeMap::new();
+pub fn select_events(requests: &[EventRequest], there: &[(String, String)]) -> Result<Vec<SelectedEvent>, Error> {
+    let mut chosen: BTreeMap<&(String, String), SelectedEvent> = BTreeMap::new();
     for request in requests {
         let pattern = Pattern::parse(&request.pattern);
         let mut any = false;
@@ -38,7 +38,7 @@ pub fn choose(requests: &[EventRequest], there: &[(String, String)]) -> Result<V
                 continue;
             }
             let (system, event) = name.clone();
-            let new = || Chosen { system, event, filter: None, triggers: Vec::new() };
+            let new = || SelectedEvent { system, event, filter: None, triggers: Vec::new() };
             let entry = chosen.entry(name).or_insert_with(new);
             entry.filter = request.filter.clone().or(entry.filter.take());
             entry.triggers.extend_from_slice(&request.triggers);
@@ -117,8 +117,8 @@ mod tests {
             }
         };
         let requests: Vec<_> = patterns.iter().map(request).collect();
-        let shown = |c: Chosen| c.filter.as_ref().map_or(c.event.clone(), |f| format!("{}[{f}]", c.event));
-        let chosen = choose(&requests, &there()).map_err(|e| e.to_string())?;
+        let shown = |c: SelectedEvent| c.filter.as_ref().map_or(c.event.clone(), |f| format!("{}[{f}]", c.event));
+        let chosen = select_events(&requests, &there()).map_err(|e| e.to_string())?;
         Ok(chosen.into_iter().map(shown).collect::<Vec<_>>().join(" "))
     }
 

@@ -3,7 +3,7 @@
 use super::world::{Folder, MS, agent, engine, histogram, scheme, until};
 use kstrobe::capture::rules::alerts::Notification;
 use kstrobe::capture::rules::configured;
-use kstrobe::capture::rules::desk::{Desk, Outcome};
+use kstrobe::capture::rules::engine::{Outcome, RuleEngine};
 use kstrobe::capture::service::Service;
 use kstrobe::capture::store::{Id, State};
 use kstrobe_export::snapshot::{Moment, Snapshot};
@@ -27,19 +27,19 @@ rules:
     cooldown: 0s
 ";
 
-fn desk(folder: &Folder, captures: &str) -> Arc<Desk> {
-    configured::desk(&agent(folder, captures, RULES), engine(), |_| true).unwrap().unwrap()
+fn rules(folder: &Folder, captures: &str) -> Arc<RuleEngine> {
+    configured::open(&agent(folder, captures, RULES), engine(), |_| true).unwrap().unwrap()
 }
 
-fn count(desk: &Desk, rule: &str, result: &str) -> u64 {
-    desk.counts().iter().filter(|(r, o, _)| r == rule && *o == result).map(|(_, _, n)| n).sum()
+fn count(rules: &RuleEngine, rule: &str, result: &str) -> u64 {
+    rules.counts().iter().filter(|(r, o, _)| r == rule && *o == result).map(|(_, _, n)| n).sum()
 }
 
 fn idle(service: &Service) {
     until("all captures have ended", || service.usage().running == 0);
 }
 
-/// Shows the desk one second after another in which so many slow calls happen.
+/// Evaluates the rules over one second after another, with slow calls or without.
 struct Clock {
     begun: Instant,
     second: u64,
@@ -47,14 +47,14 @@ struct Clock {
 }
 
 impl Clock {
-    fn tick(&mut self, desk: &Desk, slow: bool) -> Snapshot {
+    fn tick(&mut self, rules: &RuleEngine, slow: bool) -> Snapshot {
         self.second += 1;
         let value = if slow { 70 * MS } else { MS };
         self.calls.extend([value; 10]);
         let family = histogram(&scheme(), &[(&["recvfrom", "mysqld"], &self.calls), (&["recvfrom", "nginx"], &[MS])]);
         let at = Duration::from_secs(self.second);
         let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000) + at;
-        desk.look(std::slice::from_ref(&family), Moment { wall, mono: self.begun + at });
+        rules.look(std::slice::from_ref(&family), Moment { wall, mono: self.begun + at });
         Snapshot { at: wall, families: vec![family] }
     }
 }
@@ -62,12 +62,12 @@ impl Clock {
 #[test]
 fn a_rule_starts_a_capture_and_then_waits() {
     let folder = Folder::new();
-    let desk = desk(&folder, "");
-    let service = desk.service().clone();
-    assert_eq!(desk.metrics(), ["kstrobe_recv_wait_seconds"]);
+    let rules = rules(&folder, "");
+    let service = rules.service().clone();
+    assert_eq!(rules.metrics(), ["kstrobe_recv_wait_seconds"]);
     let mut clock = Clock { begun: Instant::now() + Duration::from_secs(1), second: 0, calls: vec![] };
     for slow in [false, false, true] {
-        clock.tick(&desk, slow);
+        clock.tick(&rules, slow);
     }
     idle(&service);
     let captures = service.list();
@@ -82,37 +82,37 @@ fn a_rule_starts_a_capture_and_then_waits() {
     assert!(why.ends_with(" in {syscall=\"recvfrom\",comm=\"mysqld\"}"), "{why}");
     // It goes on: refused, and told once.
     for _ in 0..9 {
-        clock.tick(&desk, true);
+        clock.tick(&rules, true);
     }
-    assert_eq!((count(&desk, "slow_recv", "started"), count(&desk, "slow_recv", "cooldown")), (1, 1));
-    clock.tick(&desk, true);
+    assert_eq!((count(&rules, "slow_recv", "started"), count(&rules, "slow_recv", "cooldown")), (1, 1));
+    clock.tick(&rules, true);
     idle(&service);
-    assert_eq!(count(&desk, "slow_recv", "started"), 2, "the cooldown is over, and it is still slow");
+    assert_eq!(count(&rules, "slow_recv", "started"), 2, "the cooldown is over, and it is still slow");
     for slow in [true, false, false, true, true] {
-        clock.tick(&desk, slow);
+        clock.tick(&rules, slow);
     }
-    assert_eq!(count(&desk, "slow_recv", "cooldown"), 3, "one for each time that it began");
+    assert_eq!(count(&rules, "slow_recv", "cooldown"), 3, "one for each time that it began");
     for _ in 0..30 {
-        clock.tick(&desk, true);
+        clock.tick(&rules, true);
     }
-    assert_eq!((count(&desk, "slow_recv", "started"), count(&desk, "slow_recv", "hourly_cap")), (2, 1));
+    assert_eq!((count(&rules, "slow_recv", "started"), count(&rules, "slow_recv", "hourly_cap")), (2, 1));
     clock.second += 3600;
-    clock.tick(&desk, true);
-    clock.tick(&desk, true);
-    assert_eq!(count(&desk, "slow_recv", "started"), 3);
+    clock.tick(&rules, true);
+    clock.tick(&rules, true);
+    assert_eq!(count(&rules, "slow_recv", "started"), 3);
     idle(&service);
 }
 
 #[test]
 fn the_capture_is_an_exemplar_of_the_bucket_it_was_seen_in() {
     let folder = Folder::new();
-    let desk = desk(&folder, "");
+    let rules = rules(&folder, "");
     let mut clock = Clock { begun: Instant::now() + Duration::from_secs(1), second: 0, calls: vec![] };
-    clock.tick(&desk, false);
-    let snapshot = clock.tick(&desk, true);
-    idle(desk.service());
-    let id = desk.service().list()[0].id.clone();
-    let text = |format| String::from_utf8(exposition(&snapshot, &desk.exemplars(), b"", format, 0)).unwrap();
+    clock.tick(&rules, false);
+    let snapshot = clock.tick(&rules, true);
+    idle(rules.service());
+    let id = rules.service().list()[0].id.clone();
+    let text = |format| String::from_utf8(exposition(&snapshot, &rules.exemplars(), b"", format, 0)).unwrap();
     let open = text(Format::OpenMetrics100);
     let marked: Vec<&str> = open.lines().filter(|line| line.contains(" # ")).collect();
     let [line] = marked[..] else { panic!("{marked:?}") };
@@ -125,21 +125,21 @@ fn the_capture_is_an_exemplar_of_the_bucket_it_was_seen_in() {
     assert!((0.01..=0.1).contains(&value) && (0.063..0.077).contains(&value), "{line}");
     assert!(!text(Format::Text004).contains(" # "), "0.0.4 has none");
     // A capture that is gone is linked to no more.
-    desk.service().remove(&Id::parse(&id).unwrap()).unwrap();
-    assert_eq!(desk.exemplars(), []);
+    rules.service().remove(&Id::parse(&id).unwrap()).unwrap();
+    assert_eq!(rules.exemplars(), []);
 }
 
 #[test]
 fn a_capture_that_failed_is_linked_to_nothing() {
     let folder = Folder::new();
     let agent = agent(&folder, "", &RULES.replace("quick", "wrong"));
-    let desk = configured::desk(&agent, engine(), |_| true).unwrap().unwrap();
+    let rules = configured::open(&agent, engine(), |_| true).unwrap().unwrap();
     let mut clock = Clock { begun: Instant::now() + Duration::from_secs(1), second: 0, calls: vec![] };
-    clock.tick(&desk, false);
-    clock.tick(&desk, true);
-    idle(desk.service());
-    assert_eq!((count(&desk, "slow_recv", "started"), desk.service().list()[0].state), (1, State::Failed));
-    assert_eq!(desk.exemplars(), []);
+    clock.tick(&rules, false);
+    clock.tick(&rules, true);
+    idle(rules.service());
+    assert_eq!((count(&rules, "slow_recv", "started"), rules.service().list()[0].state), (1, State::Failed));
+    assert_eq!(rules.exemplars(), []);
 }
 
 /// A notification as Alertmanager 0.33 posts it.
@@ -170,9 +170,9 @@ fn names(outcomes: &[Outcome]) -> Vec<&'static str> {
 #[test]
 fn alerts_name_rules() {
     let folder = Folder::new();
-    let desk = desk(&folder, "");
-    let service = desk.service().clone();
-    let post = |alerts: serde_json::Value| names(&desk.alert(&notification(alerts), "10.0.0.9:1234"));
+    let rules = rules(&folder, "");
+    let service = rules.service().clone();
+    let post = |alerts: serde_json::Value| names(&rules.alert(&notification(alerts), "10.0.0.9:1234"));
     let one = alert("firing", Some("by_alert"), "f1", "2026-01-01T00:00:00Z");
     let alerts = json!([
         one,
@@ -204,17 +204,17 @@ fn alerts_name_rules() {
     end_all();
     assert_eq!(post(json!([alert("firing", Some("by_alert"), "f1", "2026-01-02T00:00:00Z")])), ["started"]);
     service.close(Duration::from_secs(30));
-    assert_eq!((count(&desk, "by_alert", "started"), count(&desk, "unknown", "unknown_rule")), (3, 2));
-    assert_eq!(count(&desk, "alertmanager_default", "no_rule"), 4);
+    assert_eq!((count(&rules, "by_alert", "started"), count(&rules, "unknown", "unknown_rule")), (3, 2));
+    assert_eq!(count(&rules, "alertmanager_default", "no_rule"), 4);
 }
 
 #[test]
 fn alerts_without_a_rule_get_the_default_with_its_own_cooldown() {
     let folder = Folder::new();
-    let desk = desk(&folder, "max_concurrent: 2, alertmanager_default: { events: quick }");
+    let rules = rules(&folder, "max_concurrent: 2, alertmanager_default: { events: quick }");
     let post = |fingerprint: &str, rule| {
-        let outcomes = desk.alert(&notification(json!([alert("firing", rule, fingerprint, "2026")])), "x");
-        idle(desk.service());
+        let outcomes = rules.alert(&notification(json!([alert("firing", rule, fingerprint, "2026")])), "x");
+        idle(rules.service());
         names(&outcomes)[0]
     };
     assert_eq!(post("f1", None), "started");
@@ -222,9 +222,9 @@ fn alerts_without_a_rule_get_the_default_with_its_own_cooldown() {
     // A rule's name may stand in an annotation.
     let mut annotated = alert("firing", None, "f3", "2026");
     annotated["annotations"]["kstrobe_rule"] = "broken".into();
-    assert_eq!(names(&desk.alert(&notification(json!([annotated])), "x")), ["started"]);
-    idle(desk.service());
-    let failed = desk.service().list().into_iter().find(|capture| capture.trigger.rule == "broken").unwrap();
+    assert_eq!(names(&rules.alert(&notification(json!([annotated])), "x")), ["started"]);
+    idle(rules.service());
+    let failed = rules.service().list().into_iter().find(|capture| capture.trigger.rule == "broken").unwrap();
     assert_eq!((failed.state, failed.error.as_str()), (State::Failed, "no event `wrong`"));
 }
 
@@ -232,21 +232,21 @@ fn alerts_without_a_rule_get_the_default_with_its_own_cooldown() {
 fn rules_of_metrics_that_are_not_there_are_left_out() {
     let folder = Folder::new();
     let agent = agent(&folder, "", RULES);
-    let desk = configured::desk(&agent, engine(), |_| false).unwrap().unwrap();
-    assert_eq!(desk.metrics(), [] as [String; 0]);
-    assert_eq!(desk.due(Instant::now()).0, None);
+    let rules = configured::open(&agent, engine(), |_| false).unwrap().unwrap();
+    assert_eq!(rules.metrics(), [] as [String; 0]);
+    assert_eq!(rules.due(Instant::now()).0, None);
     let none = kstrobe_config::model::Agent::default();
-    assert!(configured::desk(&none, engine(), |_| true).unwrap().is_none(), "captures are off by default");
+    assert!(configured::open(&none, engine(), |_| true).unwrap().is_none(), "captures are off by default");
 }
 
 #[test]
 fn a_desk_says_when_it_wants_to_look() {
     let folder = Folder::new();
-    let desk = desk(&folder, "");
+    let rules = rules(&folder, "");
     let now = Instant::now();
-    assert_eq!(desk.due(now).1, ["kstrobe_recv_wait_seconds"]);
-    desk.look(&[], Moment { wall: SystemTime::now(), mono: now });
-    let (next, due) = desk.due(now);
+    assert_eq!(rules.due(now).1, ["kstrobe_recv_wait_seconds"]);
+    rules.look(&[], Moment { wall: SystemTime::now(), mono: now });
+    let (next, due) = rules.due(now);
     assert_eq!((next, due), (Some(now + Duration::from_secs(1)), vec![]));
 }
 
