@@ -344,7 +344,7 @@ fn freeze(agent: &Agent, name: &str) -> Pid {
 
 #[test]
 fn a_stop_waits_for_no_thread_that_is_held_up() {
-    for name in ["upkeep", "reload", "rules", "iterate", "workloads"] {
+    for name in ["housekeeping", "reload", "rules", "iterate", "workloads"] {
         let agent = Setup { packs: &["tcp_backlog"], under: without_rights(), ..Setup::default() }.start();
         let thread = freeze(&agent, name);
         agent.signal(Signal::SIGTERM);

@@ -1,5 +1,4 @@
-//! A probe at work in the kernel: what was loaded, the series of its tables, and what has to be done for it from time to
-//! time.
+//! An attached probe: its loaded programs, the series of its tables, and its periodic work.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -12,12 +11,12 @@ use kstrobe_ebpf::layout::{Loss, Table};
 
 use super::budget::Cost;
 use super::drain::Drain;
-use super::events::Unread;
+use super::events::EventBuffer;
 use super::meter::{self, Meter, Reading};
-use super::user_hooks::{LOOK_EVERY, News, UserHooks};
+use super::user_hooks::{FileChange, LOOK_EVERY, UserHooks};
 use crate::config::plan::Outline;
 use crate::kernel::attach::Attacher;
-use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::load::{Loaded, ProgInfo};
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
@@ -37,34 +36,33 @@ const SWEEP_CGROUPS_EVERY: Duration = Duration::from_secs(15);
 
 /// A running probe.
 pub(super) struct Attached {
-    // Let go of before the programs are.
+    // Dropped before the programs: links refer to them.
     user: Option<UserHooks>,
-    /// When its hooks on CPUs are to be looked at, if it has some.
+    /// Next check of the hooks per CPU; `None` without such hooks.
     cpus_due: Option<Instant>,
-    /// Why these are not what they should be; empty when they are.
+    /// The last error of that check; empty without one.
     cpus_failure: String,
     pub(super) loaded: Loaded,
     pub(super) tables: Vec<TableSeries>,
     /// Spans swept because they never ended, and states that were forgotten with a budget's pause.
     abandoned: u64,
-    /// Sums by stack, if it has some.
     pub(super) drain: Option<Drain>,
-    /// Processes that stacks are of.
+    /// Processes that occur in stack keys.
     pub(super) processes: Processes,
-    /// When keys were last read for processes that are new.
+    /// Last read of the stack keys' processes.
     looked: Instant,
-    /// Those that nobody has looked at since the last sweep.
+    /// New processes since the last sweep, whose memory maps are not read yet.
     unseen: HashSet<u32>,
     /// Single events that were taken from the kernel.
-    unread: Unread,
+    unread: EventBuffer,
     /// Reasons for which single events were lost so far.
     lost_events: HashSet<Loss>,
     /// Before the first event.
     pub(super) born: Moment,
-    /// Time between two sweeps; `None` when nothing of this probe ever goes.
+    /// Time between two sweeps; `None` when no entry of this probe expires.
     every: Option<Duration>,
     swept: Instant,
-    /// Some keys are to go before it is time.
+    /// The next sweep is due at once.
     hurried: bool,
     meter: Meter,
     /// Spans that began at or before are not measured.
@@ -82,7 +80,7 @@ impl Attached {
         }
         let meter = Meter::new(born.mono);
         let (processes, unseen) = Default::default();
-        let (unread, swept) = (Unread::of(outline), born.mono);
+        let (unread, swept) = (EventBuffer::of(outline), born.mono);
         Attached {
             user,
             cpus_due: loaded.is_of_cpus().then(|| born.mono + LOOK_EVERY),
@@ -118,10 +116,10 @@ impl Attached {
 
     /// Measures one of 2^`halvings` events from now on.
     pub fn thin(&self, halvings: u32) -> Result<(), String> {
-        self.loaded.maps().steer(halvings, self.since_ns).map_err(|e| format!("its programs cannot be told: {e}"))
+        self.loaded.maps().steer(halvings, self.since_ns).map_err(|e| format!("its control map cannot be written: {e}"))
     }
 
-    /// Takes it off its hooks. Counts stay.
+    /// Detaches the programs. Counts stay.
     pub fn detach(&mut self) {
         self.loaded.detach();
         if let Some(user) = &mut self.user {
@@ -129,28 +127,28 @@ impl Attached {
         }
     }
 
-    /// Puts it back on its hooks, to measure one of 2^`halvings` events.
+    /// Attaches the programs again, to measure one of 2^`halvings` events.
     pub fn attach(&mut self, halvings: u32) -> Result<(), String> {
-        // What was begun before and ended while nobody looked must not be measured.
+        // A span that began before the pause may have ended in it: its duration would be wrong.
         self.abandoned +=
             self.loaded.maps().forget_open().map_err(|e| format!("old spans cannot be forgotten: {e}"))?;
         self.since_ns = monotonic_ns();
         self.thin(halvings)?;
         self.loaded.attach(&mut Attacher::new()).map_err(|e| e.to_string())?;
         if let Some(user) = &mut self.user {
-            user.wake(&self.loaded, &World::look());
+            user.wake(&self.loaded, &ProcessSnapshot::look());
         }
         Ok(())
     }
 
-    /// A window begins in which the kernel counts what its programs cost.
+    /// Opens a window of run-time statistics.
     pub fn open_window(&mut self) {
         if let Some(readings) = self.readings() {
             self.meter.open(Instant::now(), readings);
         }
     }
 
-    /// It ends: what they cost. `clock_ns` is what a run costs that does nothing.
+    /// Closes the window and returns the cost. `clock_ns` is the cost of an empty run, in nanoseconds.
     pub fn close_window(&mut self, clock_ns: u64) -> Option<Cost> {
         let readings = self.readings()?;
         self.meter.close(Instant::now(), &readings, clock_ns)
@@ -172,20 +170,20 @@ impl Attached {
         Some(if self.hurried { self.swept } else { self.swept + every })
     }
 
-    /// The next sweep is due now: ids of cgroups mean others than they did.
+    /// Makes the next sweep due now: ids of cgroups were reused.
     pub fn sweep_soon(&mut self) {
         self.hurried = self.tables.iter().any(TableSeries::is_of_cgroups);
     }
 
-    /// Looks for files to hook, when that is due. Says what changed.
-    pub fn look(&mut self, world: Option<&World>) -> Vec<News> {
-        match (&mut self.user, world) {
-            (Some(user), Some(world)) if user.due() <= Instant::now() => user.look(&self.loaded, world),
+    /// Looks for files to hook, when that is due. Returns the changes.
+    pub fn look(&mut self, processes: Option<&ProcessSnapshot>) -> Vec<FileChange> {
+        match (&mut self.user, processes) {
+            (Some(user), Some(processes)) if user.due() <= Instant::now() => user.look(&self.loaded, processes),
             _ => Vec::new(),
         }
     }
 
-    /// Follows the CPUs that are online, when that is due. Says what came of it, when that is new.
+    /// Attaches to CPUs that came online, when that is due. Returns the result when it differs from the last one.
     pub fn follow_cpus(&mut self) -> Option<Result<(), String>> {
         self.cpus_due.filter(|due| *due <= Instant::now())?;
         self.cpus_due = Some(Instant::now() + LOOK_EVERY);
@@ -207,12 +205,11 @@ impl Attached {
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Its hooks in files.
     pub fn user(&self) -> Option<&UserHooks> {
         self.user.as_ref()
     }
 
-    /// All series now. A table that cannot be read is left out, and why is said.
+    /// All series, and an error for each table that cannot be read.
     pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
         let mut families = Vec::new();
         let mut errors = Vec::new();
@@ -226,13 +223,13 @@ impl Attached {
         (families, errors)
     }
 
-    /// Gives back keys that have not changed for their time to live, and spans that never ended. Says what went wrong.
+    /// Evicts keys that have not changed for their time to live, and spans that never ended. Returns the errors.
     pub fn sweep(&mut self, names: &mut Names, now: Moment) -> Vec<String> {
         (self.swept, self.hurried) = (now.mono, false);
         let mut errors = Vec::new();
         let aging = |table: &TableSeries| table.ttl().is_some() && table.table().stack_key().is_none();
         for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, table)| aging(table)) {
-            // Without a scrape nobody else looks whether series change.
+            // The time to live counts from the last change, which is seen only by reading.
             if let Err(e) = read(&self.loaded, i, table, names, now) {
                 errors.push(e);
                 continue;
@@ -291,20 +288,20 @@ impl Attached {
         Ok(self.processes.unseen(self.loaded.maps().stack_pids()?))
     }
 
-    /// What the last sweep found of those, for whoever has the time to look.
+    /// Takes the processes that the last sweep found. Their memory maps are read without locks.
     pub fn take_unseen(&mut self) -> HashSet<u32> {
         std::mem::take(&mut self.unseen)
     }
 
-    /// What to wait for, and the single events that have come since it was last asked.
-    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
+    /// File descriptors to poll, and the single events since the last call.
+    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, EventBuffer) {
         let (maps, events) = self.loaded.maps_and_events();
         let Some(events) = events else { return Default::default() };
         self.unread.take(maps, events, names);
         (events.ready().to_vec(), self.unread.hand_over())
     }
 
-    /// Reasons for which single events were lost for the first time, and how many so far.
+    /// Reasons of loss that are new, each with the number of lost events.
     pub fn new_losses(&mut self) -> Vec<(Loss, u64)> {
         let maps = self.loaded.maps();
         if maps.layout().events.is_none() {
@@ -315,7 +312,7 @@ impl Attached {
         lost.into_iter().filter(|(reason, n)| *n > 0 && self.lost_events.insert(*reason)).collect()
     }
 
-    /// Adds what the kernel says of it to the agent's own metrics. What cannot be read is left out, and why is said.
+    /// Adds statistics of programs and maps to the agent's own metrics. Returns an error for each part that cannot be read.
     pub fn observe(&self, probe: &str, all: &mut Observed) -> Vec<String> {
         let mut errors = Vec::new();
         match self.loaded.programs() {

@@ -1,30 +1,30 @@
-//! The overhead budget of a probe: when to thin its events out, when to take it off its hooks, when to try again.
+//! The overhead budget of a probe: when to sample its events, when to detach it, when to attach it again.
 //!
-//! A pure machine: it is told what the probe's programs cost in one window after another, and answers with what has to be
-//! done. Nothing here knows a clock, a program or a map.
+//! A pure state machine: its input is the cost of the probe's programs, window by window; its output is an action. It knows
+//! no clock, program or map.
 
 use std::time::Duration;
 
-/// Windows above the budget in a row before an order, which goes by the cheapest of them. One is no reason yet: a burst of
-/// a tenth of a second harms nobody, and a program whose CPU was taken away meanwhile seems to have run all the time.
+/// Windows above the budget in a row before an action, which goes by the cheapest of them. One window is not enough: a burst
+/// of a tenth of a second is harmless, and a program whose CPU was taken away meanwhile seems to have run all the time.
 const STRIKES: u32 = 2;
-/// Most times that the events are halved: 1 of 1024 is the least that still says anything.
+/// The lowest sampling rate is 1 of 1024 events: below, too few are left for a histogram.
 const MAX_HALVINGS: u32 = 10;
-/// Most orders to thin out in a row: the node has waited long enough.
+/// Thinning that has not reached the budget after so many actions in a row is followed by a detach.
 const MAX_STEPS: u32 = 4;
-/// An order that leaves more than this many of 100 parts of the cost does not help.
+/// An action that leaves more than this many of 100 parts of the cost does not help.
 const LEFT_PERCENT: u128 = 75;
-/// What an event costs at least that is passed over: finding that out, and a random number.
+/// Least cost of an event that is not sampled: a map look-up and a random number.
 const PASSED_OVER: Duration = Duration::from_nanos(10);
 /// Windows well below the budget, after which twice as many events are measured again.
 const CALM_WINDOWS: u32 = 30;
 /// First pause of a probe that was taken off its hooks, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
-/// A probe that kept its budget for so long is trusted as at first.
+/// After so long within the budget, the next pause has its first length again.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 
-/// Why a probe is off its hooks, in few words that do not change: an alert goes by them.
-pub const AWAY: &str = "over its budget";
+/// The reason label of a suspended probe. It is constant: an alert of the mixin matches it.
+pub const OVER_BUDGET: &str = "over its budget";
 
 /// What the programs of a probe cost in one window, all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Cost {
     pub run: Duration,
     /// Runs.
     pub runs: u64,
-    /// What the runs cost at least besides, to whoever came upon the hooks: no event less of that when they are thinned out.
+    /// Least cost of reaching the programs, which the hooked process pays. Sampling does not lower it.
     pub reaching: Duration,
 }
 
@@ -51,18 +51,16 @@ fn ppm(run_ns: u128, window: Duration) -> u64 {
     u64::try_from(ppm).unwrap_or(u64::MAX)
 }
 
-/// What has to be done with a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum BudgetAction {
     /// Measure one of 2^n events.
     Thin(u32),
-    /// Take it off its hooks.
+    /// Detach the programs.
     Detach,
-    /// Put it back on them, measuring one of 2^n events.
+    /// Attach them, to measure one of 2^n events.
     Attach(u32),
 }
 
-/// Where a probe stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Millionths of one CPU's time.
@@ -70,23 +68,23 @@ pub struct Budget {
     /// Whether its programs can pass events over.
     can_thin: bool,
     halvings: u32,
-    /// Windows above the budget in a row, since the last order: how many, and the cheapest of them.
+    /// Windows above the budget in a row since the last action: their number, and the cheapest of them.
     suspicion: Option<(u32, Cost)>,
-    /// What the last order went by.
+    /// Cost that led to the last action, in millionths of a CPU.
     judged: u64,
-    /// Orders to thin out since the last window within the budget.
+    /// Actions to thin out since the last window within the budget.
     steps: u32,
     calm: u32,
-    /// When it may come back, while it is off its hooks.
-    away_until: Option<Duration>,
+    /// End of the pause, while the programs are detached.
+    suspended_until: Option<Duration>,
     pause: Duration,
-    /// When the last window above the budget was.
-    trouble: Option<Duration>,
+    /// End of the last window above the budget.
+    last_over: Option<Duration>,
     throttled: u64,
 }
 
 impl Budget {
-    /// A probe that has used nothing yet; `None` when it may use what it wants.
+    /// `None` without a limit (0).
     pub fn new(limit_ppm: u64, can_thin: bool) -> Option<Budget> {
         (limit_ppm > 0).then_some(Budget {
             limit_ppm,
@@ -96,23 +94,22 @@ impl Budget {
             judged: 0,
             steps: 0,
             calm: 0,
-            away_until: None,
+            suspended_until: None,
             pause: PAUSE.0,
-            trouble: None,
+            last_over: None,
             throttled: 0,
         })
     }
 
-    /// Another limit. What was decided under the old one stands until windows say otherwise; what was only suspected does not.
+    /// Sets another limit. Sampling and pauses stay; windows above the old limit are forgotten.
     pub fn set_limit(&mut self, limit_ppm: u64) {
         self.limit_ppm = limit_ppm;
         self.suspicion = None;
     }
 
-    /// Takes in one window, which ended at `now` (of any clock that does not go back). While the probe is off its hooks
-    /// there is nothing to take in.
-    pub fn look(&mut self, now: Duration, cost: &Cost) -> Option<Order> {
-        if self.away_until.is_some() {
+    /// Evaluates one window, which ended at `now` of a monotonic clock. Does nothing while the probe is suspended.
+    pub fn look(&mut self, now: Duration, cost: &Cost) -> Option<BudgetAction> {
+        if self.suspended_until.is_some() {
             return None;
         }
         let used = cost.ppm();
@@ -120,7 +117,7 @@ impl Budget {
             return self.within(now, used);
         }
         self.calm = 0;
-        self.trouble = Some(now);
+        self.last_over = Some(now);
         let (strikes, before) = self.suspicion.take().unwrap_or((0, *cost));
         let cheapest = if before.ppm() <= used { before } else { *cost };
         if strikes + 1 < STRIKES {
@@ -135,17 +132,17 @@ impl Budget {
         let least = ppm(passed_over + cost.reaching.as_nanos(), cost.window);
         let hope = helped && least <= self.limit_ppm && self.steps < MAX_STEPS && self.halvings < MAX_HALVINGS;
         if !(self.can_thin && hope) {
-            self.away_until = Some(now + self.pause);
-            return Some(Order::Detach);
+            self.suspended_until = Some(now + self.pause);
+            return Some(BudgetAction::Detach);
         }
         self.steps += 1;
         self.halvings = (self.halvings + halvings(used, self.limit_ppm)).min(MAX_HALVINGS);
-        Some(Order::Thin(self.halvings))
+        Some(BudgetAction::Thin(self.halvings))
     }
 
-    fn within(&mut self, now: Duration, used: u64) -> Option<Order> {
+    fn within(&mut self, now: Duration, used: u64) -> Option<BudgetAction> {
         (self.suspicion, self.steps) = (None, 0);
-        if self.trouble.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
+        if self.last_over.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
         // Twice the events must still leave half of the budget, or it would go back and forth.
@@ -155,55 +152,55 @@ impl Budget {
         }
         self.calm = 0;
         self.halvings -= 1;
-        Some(Order::Thin(self.halvings))
+        Some(BudgetAction::Thin(self.halvings))
     }
 
-    /// Whether the probe is off its hooks and its pause is over. The next pause is twice as long.
-    pub fn comes_back(&mut self, now: Duration) -> Option<Order> {
-        self.away_until.take_if(|until| now >= *until)?;
+    /// Ends a pause that is over. The next pause is twice as long.
+    pub fn resume(&mut self, now: Duration) -> Option<BudgetAction> {
+        self.suspended_until.take_if(|until| now >= *until)?;
         self.pause = (self.pause * 2).min(PAUSE.1);
         (self.suspicion, self.steps, self.calm) = (None, 0, 0);
-        Some(Order::Attach(self.halvings))
+        Some(BudgetAction::Attach(self.halvings))
     }
 
-    /// It could not be put back on its hooks: the pause begins anew.
-    pub fn stays_away(&mut self, now: Duration) {
-        self.away_until = Some(now + self.pause);
+    /// Starts the pause again, after the programs could not be attached.
+    pub fn extend_suspension(&mut self, now: Duration) {
+        self.suspended_until = Some(now + self.pause);
     }
 
-    /// When it comes back, while it is off its hooks.
-    pub fn away_until(&self) -> Option<Duration> {
-        self.away_until
+    /// End of the pause, while the programs are detached.
+    pub fn suspended_until(&self) -> Option<Duration> {
+        self.suspended_until
     }
 
-    /// Whether the next window should come soon: it may mean an order.
+    /// Whether the next window should come soon: it may mean an action.
     pub fn suspects(&self) -> bool {
-        (self.suspicion.is_some() || self.steps > 0) && self.away_until.is_none()
+        (self.suspicion.is_some() || self.steps > 0) && self.suspended_until.is_none()
     }
 
-    /// Of how many events one is measured.
+    /// One of so many events is measured.
     pub fn one_of(&self) -> u64 {
         1 << self.halvings
     }
 
-    /// Orders to thin out or detach so far.
+    /// Actions to thin out or detach so far.
     pub fn throttled(&self) -> u64 {
         self.throttled
     }
 
-    /// Whether it runs with less than all its events because of its budget.
+    /// Whether the budget thins out or suspends the probe.
     pub fn over(&self) -> bool {
-        self.halvings > 0 || self.away_until.is_some()
+        self.halvings > 0 || self.suspended_until.is_some()
     }
 
-    /// What people are told of it; empty while nothing is held back.
+    /// The reason as text; empty while all events are measured.
     pub fn text(&self) -> String {
         if !self.over() {
             return String::new();
         }
         let (limit, used) = (percent(self.limit_ppm), percent(self.judged));
         let over = format!("over its budget of {limit} of a CPU ({used} measured)");
-        match self.away_until {
+        match self.suspended_until {
             Some(_) => format!("{over}: taken off its hooks for {} s", self.pause.as_secs()),
             None => format!("{over}: one of {} events is measured", self.one_of()),
         }

@@ -1,6 +1,6 @@
-//! Objects of the cluster that concern this node, where somebody asks for them.
+//! `Capture` and `Probe` objects of the cluster (`--kubernetes.custom-resources`).
 
-use super::reload::{self, Ask};
+use super::reload::{self, CommandSender};
 use super::{App, Options};
 use crate::config::files::AgentConfig;
 use crate::kubernetes;
@@ -8,15 +8,20 @@ use crate::kubernetes::capture_controller::{self, Objects};
 use crate::kubernetes::probe_controller::{self, Handed};
 use kstrobe_kube::Error;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use tokio::runtime::Handle;
 
-/// Follows them until the runtime ends. That there is no cluster is said, and takes nothing else down.
-pub(super) fn start(app: &Arc<App>, options: &Options, agent: &AgentConfig, asks: &Sender<Ask>, runtime: &Handle) {
+/// Watches the objects until the runtime ends. Without a cluster it logs an error, and the rest of the agent runs.
+pub(super) fn start(
+    app: &Arc<App>,
+    options: &Options,
+    agent: &AgentConfig,
+    commands: &CommandSender,
+    runtime: &Handle,
+) {
     if !options.custom_resources {
         return;
     }
-    match follow(app, options, agent, asks, runtime) {
+    match follow(app, options, agent, commands, runtime) {
         Ok(()) => {}
         Err(error) => tracing::error!(%error, "--kubernetes.custom-resources: no objects of a cluster are followed"),
     }
@@ -26,13 +31,13 @@ fn follow(
     app: &Arc<App>,
     options: &Options,
     agent: &AgentConfig,
-    asks: &Sender<Ask>,
+    commands: &CommandSender,
     runtime: &Handle,
 ) -> Result<(), Error> {
     let client = kubernetes::client(kubernetes::config(&agent.kubernetes)?)?;
     let nobody = "neither `kubernetes.node` nor the variable NODE_NAME says which node this is";
     let node = kubernetes::node(&agent.kubernetes).ok_or_else(|| Error::Config(nobody.into()))?;
-    let (standing, capturing, asks) = (app.clone(), app.clone(), asks.clone());
+    let (standing, captured, commands) = (app.clone(), app.clone(), commands.clone());
     let namespace = client.namespace().to_owned();
     let counters = app.kubernetes.clone();
     tracing::info!(server = %client.server(), namespace, node, "objects of the cluster are followed");
@@ -40,7 +45,7 @@ fn follow(
         client: client.clone(),
         namespace: namespace.clone(),
         node: node.clone(),
-        captures: Box::new(move || capturing.rules()),
+        captures: Box::new(move || captured.rules()),
         counters: counters.clone(),
     };
     let handed = Handed {
@@ -49,7 +54,7 @@ fn follow(
         node,
         counters,
         files: options.handed.clone(),
-        reload: Arc::new(move || reload::ask(&asks, "probes of the cluster have changed").map(|_| ())),
+        reload: Arc::new(move || reload::request(&commands, "probes of the cluster have changed").map(|_| ())),
         standing: Arc::new(move || standing.status().probes),
     };
     runtime.spawn(capture_controller::run(objects));

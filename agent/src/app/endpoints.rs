@@ -12,52 +12,51 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What the routes call. All of these may block: they run on threads of their own.
+/// Functions for the routes. All may block: they run on blocking threads.
 pub struct Endpoints {
-    /// Reads everything now and writes a whole exposition.
+    /// Scrapes all probes and returns an exposition.
     pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
-    /// Writes this age into a whole exposition.
+    /// Sets the age in an exposition of `scrape`.
     pub late: Box<Late>,
-    /// What was asked of the agent, and what became of it.
+    /// The status of the probes and of the configuration.
     pub status: Box<dyn Fn() -> Status + Send + Sync>,
     /// The stacks metrics of the enabled probes.
     pub stacks: Box<dyn Fn() -> Vec<StacksStatus> + Send + Sync>,
-    /// A profile, written in the form asked for.
+    /// A profile in the requested format.
     pub profile: Box<Profile>,
     /// The last single events.
     pub events: Arc<Tail>,
-    /// Captures, and who may ask for them, now.
+    /// Captures and the access to them; a reload changes both.
     pub captures: Box<dyn Fn() -> Captures + Send + Sync>,
-    /// The agents of other nodes, where alerts about those are handed on to.
+    /// Hands alerts about other nodes on to their agents.
     pub neighbours: Option<Arc<Neighbours>>,
     /// Reads the configuration again.
     pub reload: Reload,
-    /// Of the agent.
+    /// The agent's version.
     pub version: String,
-    /// Where the metrics are; checked by `http::telemetry_path`.
+    /// Path of the metrics; checked by `http::telemetry_path`.
     pub telemetry_path: String,
-    /// Scrapes at once, those that wait included; 0 for any number.
+    /// Limit of concurrent scrapes, with those that wait; 0 for none.
     pub most_requests: usize,
 }
 
 type Late = dyn Fn(Format, Vec<u8>, Duration) -> Vec<u8> + Send + Sync;
 type Profile = dyn Fn(&ProfileRequest) -> Result<Vec<u8>, ProfileError> + Send + Sync;
 
-/// How the configuration is read again.
+/// Reloads of the configuration.
 pub struct Reload {
-    /// Whether everybody may ask who can reach the agent (`--web.enable-lifecycle`), rather than those who may ask for
-    /// captures.
+    /// `--web.enable-lifecycle`. Otherwise a reload requires the captures token.
     pub open: bool,
-    /// Does it, and says what came of it or why nothing did. Blocks meanwhile.
+    /// Reloads and returns a summary, or the reasons of the refusal. Blocks meanwhile.
     pub ask: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
 }
 
-/// What the routes of captures need.
+/// Captures and the access to them.
 #[derive(Clone)]
 pub struct Captures {
     /// Rules and captures, or why there are none.
     pub rules: Result<Arc<RuleEngine>, Denied>,
-    /// Who may ask.
+    /// Which requests are allowed.
     pub access: Access,
 }
 
@@ -76,21 +75,21 @@ pub struct StacksStatus {
     pub labels: Vec<String>,
     /// Whether its probe is attached.
     pub attached: bool,
-    /// Why not, empty when it is.
+    /// The reason if not; else empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
-/// What is wanted of a stacks metric.
+/// A request for a profile.
 #[derive(Clone, Debug)]
 pub struct ProfileRequest {
     /// Its name.
     pub metric: String,
-    /// Over how long a time; 0 for all since the start.
+    /// Seconds to collect; 0 for all since the start.
     pub seconds: u64,
-    /// In which form.
+    /// The file format.
     pub format: ProfileFormat,
-    /// Set when nobody waits for the answer any more.
+    /// Set when the client is gone.
     pub cancelled: Arc<AtomicBool>,
 }
 

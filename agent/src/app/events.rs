@@ -1,5 +1,5 @@
-//! Single events on their way: out of the kernel's buffers, given names, written to where the user wants them, and kept for
-//! whoever asks. One thread reads the buffers of all probes.
+//! Single events: read from the kernel's buffers, symbolised, written to the sink of `events:`, and kept in the tail for
+//! `/api/v1/events`. One thread reads the buffers of all probes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Write};
@@ -30,18 +30,18 @@ use kstrobe_fleet::private;
 
 /// How long events are gathered, so that a flood wakes us ten times a second at most.
 const GATHER: Duration = Duration::from_millis(100);
-/// How often probes are looked at that were not attached before.
+/// Interval of the search for newly attached probes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long what was read of symbols is believed.
+/// Life of cached symbols.
 const SYMBOLS_LIFE: Duration = Duration::from_secs(10);
-/// How long the last events may take to be written at the end.
+/// Time to write the last events when the agent stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Events of a probe that wait for their reader; beyond, they stay in the kernel's buffer and it counts what it refuses.
 const MAX_UNREAD: usize = 1 << 16;
 
-/// Events of one probe that were taken from the kernel, and what is needed to show them.
+/// Events of one probe that were read from the kernel, with the data to format them.
 #[derive(Debug, Default)]
-pub(super) struct Unread {
+pub(super) struct EventBuffer {
     records: Vec<Record>,
     /// Addresses of their stacks, in the order of the fields that are one.
     stacks: Vec<Addresses>,
@@ -54,13 +54,13 @@ pub(super) struct Unread {
     total: u64,
 }
 
-impl Unread {
+impl EventBuffer {
     /// Of a probe's events.
-    pub fn of(outline: &Outline) -> Unread {
-        Unread { shown: outline.shown_fields, linked: outline.linked.clone(), ..Unread::default() }
+    pub fn of(outline: &Outline) -> EventBuffer {
+        EventBuffer { shown: outline.shown_fields, linked: outline.linked.clone(), ..EventBuffer::default() }
     }
 
-    /// Takes what is there, with the addresses of its stacks: their ids mean something only for now.
+    /// Drains the buffer and looks up the stacks: the next sweep may reuse their ids.
     pub fn take(&mut self, maps: &ProbeMaps, buffers: &mut Buffers, names: &mut Names) {
         let Some(layout) = maps.layout().events.as_ref().filter(|_| self.records.len() < MAX_UNREAD) else { return };
         if self.names.is_empty() {
@@ -80,14 +80,14 @@ impl Unread {
         }
     }
 
-    /// Gives away what was taken.
-    pub fn hand_over(&mut self) -> Unread {
-        let next = Unread {
+    /// Returns the events and leaves an empty buffer.
+    pub fn hand_over(&mut self) -> EventBuffer {
+        let next = EventBuffer {
             names: self.names.clone(),
             shown: self.shown,
             linked: self.linked.clone(),
             total: self.total,
-            ..Unread::default()
+            ..EventBuffer::default()
         };
         std::mem::replace(self, next)
     }
@@ -159,13 +159,13 @@ impl Reader {
     }
 }
 
-/// What a new configuration means for whoever writes events.
+/// A reload's changes for the thread that writes events.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// Where lines are written from now on.
+    /// The new sink.
     pub sink: Option<Sink>,
     /// The last events of probes that ended.
-    pub unread: Vec<(Arc<str>, Unread)>,
+    pub unread: Vec<(Arc<str>, EventBuffer)>,
 }
 
 /// Starts to read.
@@ -198,7 +198,7 @@ fn run(app: &App, tail: &Tail, sink: Sink, stopped: &PipeReader, _end: Sender<()
     }
 }
 
-/// Waits until one of the files is ready or time is up. Whether that is the end.
+/// Waits until one of the files is ready or time is up. Returns whether the agent stops.
 fn pause(stopped: &PipeReader, files: &[BorrowedFd<'_>], time: Duration) -> bool {
     let files = [&[stopped.as_fd()], files].concat();
     let ready = wait(&files, time).unwrap_or_else(|error| {
@@ -221,7 +221,7 @@ struct Out<'a> {
 }
 
 impl Out<'_> {
-    /// Publishes what has come of all probes, and gives what to wait for.
+    /// Publishes new events of all probes, and returns the file descriptors to poll.
     fn turn(&mut self, names: &mut Names) -> Vec<Arc<OwnedFd>> {
         self.symbols = self.symbols.take().filter(|(_, since)| since.elapsed() < SYMBOLS_LIFE);
         let mut ready = Vec::new();
@@ -240,9 +240,8 @@ impl Out<'_> {
         ready
     }
 
-    /// Takes up what a new configuration left, and gives the events that nobody else will. They go where those before them
-    /// went.
-    fn change(&mut self) -> Vec<(Arc<str>, Unread)> {
+    /// Applies a reload. Returns the last events of probes that it ended.
+    fn change(&mut self) -> Vec<(Arc<str>, EventBuffer)> {
         let Change { sink, unread } = std::mem::take(&mut *lock(&self.app.events));
         if let Some(sink) = sink {
             (self.sink, self.failed) = (sink, false);
@@ -250,11 +249,11 @@ impl Out<'_> {
         unread
     }
 
-    fn publish(&mut self, probe: &Arc<str>, unread: Unread) {
+    fn publish(&mut self, probe: &Arc<str>, unread: EventBuffer) {
         if unread.records.is_empty() {
             return;
         }
-        let Unread { records, stacks, names, linked, .. } = unread;
+        let EventBuffer { records, stacks, names, linked, .. } = unread;
         let mut stacks = self.named(&records, stacks).into_iter();
         let (now_ns, now) = (monotonic_ns(), SystemTime::now());
         for record in records {

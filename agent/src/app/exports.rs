@@ -25,7 +25,7 @@ pub(super) struct Exports {
     outlets: RwLock<Outlets>,
 }
 
-/// Tasks that send, and what is left of those that did.
+/// Tasks that send, and totals of ended ones.
 #[derive(Default)]
 struct Sending {
     running: Vec<Watch>,
@@ -35,7 +35,7 @@ struct Sending {
     ended: BTreeMap<String, Usage>,
 }
 
-/// Those that were asked for.
+/// Queues of the exporters that take log records or spans.
 #[derive(Clone, Default)]
 pub(super) struct Outlets {
     pub logs: Vec<Outlet<logs::Record>>,
@@ -43,7 +43,7 @@ pub(super) struct Outlets {
 }
 
 impl Exports {
-    /// From now on these. Those that were before are in their last reports.
+    /// Replaces tasks and queues. Removed tasks are sending their last reports.
     pub fn set(&self, watches: Vec<Watch>, outlets: Outlets) {
         let mut sending = lock(&self.sending);
         let before = std::mem::replace(&mut sending.running, watches);
@@ -54,7 +54,7 @@ impl Exports {
         *self.outlets.write().unwrap_or_else(PoisonError::into_inner) = outlets;
     }
 
-    /// Its last report was sent, or given up.
+    /// Removes a task after its last report, and adds to the totals of its name.
     pub fn ended(&self, watch: &Watch) {
         let mut sending = lock(&self.sending);
         sending.running.retain(|running| !running.is(watch));
@@ -62,7 +62,7 @@ impl Exports {
         add(&mut sending.ended, &watch.usage());
     }
 
-    /// What became of what was sent. Whoever takes over the name of another goes on with its totals.
+    /// Totals of what was sent. An exporter with the name of a former one continues its totals.
     pub fn usage(&self) -> ExportUse {
         let sending = lock(&self.sending);
         let mut past = sending.ended.clone();
@@ -79,7 +79,7 @@ impl Exports {
         self.outlets.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands a single event over, which `line` has too. Whether there is an exporter for it.
+    /// Queues a single event (`line` is its JSON). Returns whether an exporter takes log records.
     pub fn event(&self, event: &Event, line: &str, read: SystemTime) -> bool {
         let outlets = self.outlets.read().unwrap_or_else(PoisonError::into_inner);
         for outlet in &outlets.logs {
@@ -88,7 +88,7 @@ impl Exports {
         !outlets.logs.is_empty()
     }
 
-    /// Hands a capture over that has ended; its files are in this folder.
+    /// Queues the spans of a capture that has ended, whose files are in `folder`.
     pub fn captured(&self, capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) {
         let outlets = self.outlets().traces;
         if outlets.is_empty() {
@@ -100,7 +100,7 @@ impl Exports {
                     spans.iter().for_each(|span| outlet.put(span.clone()));
                 }
             }
-            Err(reason) => tracing::error!(capture = capture.id, reason, "it is not sent as spans"),
+            Err(reason) => tracing::error!(capture = capture.id, reason, "capture not sent as spans"),
         }
     }
 }

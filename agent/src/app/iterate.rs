@@ -1,7 +1,7 @@
-//! Probes at iterators: their programs run once per object when somebody reads the metrics.
+//! Probes at iterators: a scrape runs their programs once per kernel object.
 //!
-//! A thread of its own reads them, so that a scrape waits for it only so long: a machine with a million sockets takes longer
-//! to walk than a scraper waits. What was read is held for the scrapes that come soon after.
+//! A thread walks the objects, so that a scrape can give up waiting: a walk over a million sockets takes longer than a
+//! scraper's timeout. The result is kept for the scrapes of the next second.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +19,9 @@ use crate::metrics::series::TableSeries;
 use crate::metrics::telemetry::{IterationUse, MapUse, Observed, SeriesUse};
 use kstrobe_export::snapshot::{Descriptor, Family, Moment};
 
-/// Objects are walked at most so often.
+/// Shortest interval between two walks.
 const EVERY: Duration = Duration::from_secs(1);
-/// A scrape waits so long for the walk; then it shows what the one before had.
+/// A scrape waits so long for a walk, then shows the last one.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A probe at iterators.
@@ -38,14 +38,13 @@ pub(super) struct Iterated {
 #[derive(Default)]
 struct Held {
     families: Vec<Family>,
-    /// Why it failed, if it did; then nothing is shown, as old counts are not true now.
+    /// The error of the walk. Nothing is exported then: the counts of an older walk would be wrong.
     failure: Option<String>,
     begun: Option<Instant>,
     took: Duration,
 }
 
 impl Iterated {
-    /// Ready for its first walk.
     pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded) -> Iterated {
         let about = |t: &Table| t.cells.iter().map(|c| outline.metrics[c.metric as usize].about.clone()).collect();
         let tables = layout.tables.iter().map(|t| (t.clone(), about(t))).collect();
@@ -83,12 +82,11 @@ impl Iterated {
         Ok(families)
     }
 
-    /// Its maps.
     pub fn maps(&self) -> &ProbeMaps {
         self.loaded.maps()
     }
 
-    /// The last walk, and in `observed` what this probe says of itself. Also what went wrong.
+    /// Series of the last walk, and its errors. Adds the agent's own metrics of this probe to `observed`.
     pub fn scrape(&self, probe: &str, observed: &mut Observed) -> (Vec<Family>, Vec<String>) {
         let held = lock(&self.held);
         if held.begun.is_none_or(|begun| begun.elapsed() > EVERY + PATIENCE) {
@@ -123,71 +121,71 @@ impl Iterated {
         (held.families.clone(), errors)
     }
 
-    /// Why it shows nothing, empty when it does.
+    /// The error of the last walk; empty without one.
     pub fn failure(&self) -> String {
         lock(&self.held).failure.clone().unwrap_or_default()
     }
 }
 
-/// Who wants a walk, and when the last one began.
+/// Requests for walks, from scrapes to the thread that walks.
 #[derive(Default)]
-pub(super) struct Demand {
-    turn: Mutex<Turn>,
+pub(super) struct IterTrigger {
+    state: Mutex<TriggerState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Turn {
+struct TriggerState {
     wanted: bool,
     last: Option<Instant>,
-    /// There is something to walk over, and somebody who does.
-    served: bool,
-    /// Which probes there are to walk over: a number that grows.
+    /// There are probes at iterators.
+    active: bool,
+    /// Generation of the list of probes.
     round: u64,
 }
 
-impl Turn {
+impl TriggerState {
     fn is_fresh(&self) -> bool {
         self.last.is_some_and(|last| last.elapsed() < EVERY)
     }
 }
 
-impl Demand {
-    /// Asks for a walk, unless one began within the last second, and waits for it, but not for long.
-    pub fn fresh(&self) {
-        let mut turn = lock(&self.turn);
-        if !turn.served || turn.is_fresh() {
+impl IterTrigger {
+    /// Requests a walk, unless one began within the last second, and waits for it up to `PATIENCE`.
+    pub fn refresh(&self) {
+        let mut state = lock(&self.state);
+        if !state.active || state.is_fresh() {
             return;
         }
-        turn.wanted = true;
+        state.wanted = true;
         self.changed.notify_all();
-        let waiting = |turn: &mut Turn| turn.served && !turn.is_fresh();
-        drop(self.changed.wait_timeout_while(turn, PATIENCE, waiting).unwrap_or_else(PoisonError::into_inner));
+        let waiting = |state: &mut TriggerState| state.active && !state.is_fresh();
+        drop(self.changed.wait_timeout_while(state, PATIENCE, waiting).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until a walk is wanted, and says in which round.
+    /// Waits for a request. Returns the generation.
     fn next(&self) -> u64 {
-        let idle = |turn: &mut Turn| !turn.wanted;
-        let mut turn = self.changed.wait_while(lock(&self.turn), idle).unwrap_or_else(PoisonError::into_inner);
-        turn.wanted = false;
-        turn.round
+        let idle = |state: &mut TriggerState| !state.wanted;
+        let mut state = self.changed.wait_while(lock(&self.state), idle).unwrap_or_else(PoisonError::into_inner);
+        state.wanted = false;
+        state.round
     }
 
     fn done(&self, begun: Instant, round: u64) {
-        let mut turn = lock(&self.turn);
-        match round == turn.round {
-            true => turn.last = Some(begun),
-            // Meanwhile there are others, and somebody may wait for them.
-            false => turn.wanted = true,
+        let mut state = lock(&self.state);
+        match round == state.round {
+            true => state.last = Some(begun),
+            // A reload replaced the probes during the walk: a scrape may wait for the new ones.
+            false => state.wanted = true,
         }
         self.changed.notify_all();
     }
 
-    /// Whether there is anything to walk over from now on. The last walk was over something else.
-    pub fn serve(&self, served: bool) {
-        let mut turn = lock(&self.turn);
-        (turn.served, turn.last) = (served, None);
-        turn.round += 1;
+    /// Sets whether there are probes to walk, and discards the last walk, which was of other probes.
+    pub fn set_active(&self, active: bool) {
+        let mut state = lock(&self.state);
+        (state.active, state.last) = (active, None);
+        state.round += 1;
         self.changed.notify_all();
     }
 }
@@ -201,7 +199,7 @@ pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
 
 fn run(app: &App) {
     loop {
-        let round = app.demand.next();
+        let round = app.iter_trigger.next();
         let begun = Instant::now();
         let walk = || {
             let probes: Vec<Arc<Iterated>> = app.probes().iter().filter_map(|probe| lock(probe).iterated()).collect();
@@ -212,7 +210,7 @@ fn run(app: &App) {
                 "reading iterators failed: this is an error in kstrobe, please report it with the lines above"
             );
         }
-        app.demand.done(begun, round);
+        app.iter_trigger.done(begun, round);
     }
 }
 
@@ -222,14 +220,14 @@ mod tests {
 
     #[test]
     fn a_scrape_waits_for_a_walk_but_not_for_long() {
-        let demand = Arc::new(Demand::default());
+        let iter_trigger = Arc::new(IterTrigger::default());
         let begun = Instant::now();
-        demand.fresh();
-        assert!(begun.elapsed() < PATIENCE, "nobody walks, so nobody waits");
-        demand.serve(true);
-        demand.fresh();
-        assert!(begun.elapsed() >= PATIENCE, "nobody answers");
-        let walker = demand.clone();
+        iter_trigger.refresh();
+        assert!(begun.elapsed() < PATIENCE, "no probes, no wait");
+        iter_trigger.set_active(true);
+        iter_trigger.refresh();
+        assert!(begun.elapsed() >= PATIENCE, "no walker runs");
+        let walker = iter_trigger.clone();
         let walks = Arc::new(AtomicU64::default());
         let walked = walks.clone();
         std::thread::spawn(move || {
@@ -239,25 +237,25 @@ mod tests {
                 walker.done(Instant::now(), round);
             }
         });
-        // The first is the one that nobody answered; it may be done before we ask again.
+        // The first request was not answered yet: its walk may end before the next one.
         for _ in 0..5 {
-            demand.fresh();
-            assert!(lock(&demand.turn).is_fresh());
+            iter_trigger.refresh();
+            assert!(lock(&iter_trigger.state).is_fresh());
         }
         assert_eq!(walks.load(Ordering::SeqCst), 1, "within a second all see the same walk");
     }
 
     #[test]
     fn a_walk_over_other_probes_is_no_answer() {
-        let demand = Demand::default();
-        demand.serve(true);
-        demand.fresh();
-        let round = demand.next();
-        demand.serve(true);
-        demand.done(Instant::now(), round);
-        assert!(!lock(&demand.turn).is_fresh());
-        let round = demand.next();
-        demand.done(Instant::now(), round);
-        assert!(lock(&demand.turn).is_fresh());
+        let iter_trigger = IterTrigger::default();
+        iter_trigger.set_active(true);
+        iter_trigger.refresh();
+        let round = iter_trigger.next();
+        iter_trigger.set_active(true);
+        iter_trigger.done(Instant::now(), round);
+        assert!(!lock(&iter_trigger.state).is_fresh());
+        let round = iter_trigger.next();
+        iter_trigger.done(Instant::now(), round);
+        assert!(lock(&iter_trigger.state).is_fresh());
     }
 }

@@ -7,11 +7,11 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-/// What is logged can be changed while it is.
+/// The log level, which a reload can change.
 #[derive(Clone)]
 pub struct Level(Handle<EnvFilter, Registry>);
 
-/// Starts logging; `level` is `error` .. `trace`. Libraries are heard from `warn` on.
+/// Starts logging; `level` is `error` .. `trace`. Libraries log from `warn` on.
 pub fn start(level: &str, json: bool) -> Result<Level, String> {
     let (filter, handle) = reload::Layer::new(filter(level)?);
     let format = match json {
@@ -31,7 +31,7 @@ impl Level {
 
 #[cfg(test)]
 impl Level {
-    /// Of a log that nobody writes.
+    /// A level without a log.
     pub fn of_nothing() -> Level {
         Level(reload::Layer::new(EnvFilter::default()).1)
     }

@@ -2,26 +2,26 @@
 
 mod attached;
 mod budget;
-mod capturing;
+mod captures;
 mod cluster;
 mod drain;
 mod endpoints;
 mod events;
+mod exporters;
 mod exports;
-mod intent;
+mod housekeeping;
 mod iterate;
+mod load_config;
 pub mod logging;
 pub mod memory;
 mod meter;
 mod poll;
 mod probe;
-mod pushers;
 mod reload;
 mod rights;
 mod rules;
 mod stacks;
 mod traced;
-mod upkeep;
 mod user_hooks;
 mod watch;
 mod web;
@@ -33,7 +33,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -55,23 +55,23 @@ use crate::metrics::labels::Names;
 use crate::metrics::owners::Owners;
 use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
 use crate::probe::status::Status;
-use capturing::Around;
+use captures::CaptureDeps;
 pub use endpoints::{Captures, Endpoints, ProfileError, ProfileRequest, Reload, StacksStatus};
 use events::Sink;
+use exporters::Exporters;
 use exports::Exports;
-use intent::{Intent, Reading};
 use kstrobe_export::Format;
 use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
 use kstrobe_web::hosts::Name;
 use kstrobe_web::systemd::{News, notify};
+use load_config::{LoadOutcome, LoadedConfig};
 use logging::Level;
 use logging::{log_diagnostics, print_diagnostics};
 use memory::Need;
-use probe::Running;
-use pushers::Pushers;
+use probe::Probe;
 pub use stacks::{Recording, record};
 
-/// What `kstrobe run` was asked for.
+/// Options of `kstrobe run`.
 #[derive(Debug)]
 pub struct Options {
     /// `--config`
@@ -94,13 +94,13 @@ pub struct Options {
     pub log_json: Option<bool>,
     /// `--kubernetes.custom-resources`
     pub custom_resources: bool,
-    /// Probes that the cluster hands to this node.
+    /// Files of the cluster's `Probe` objects for this node.
     pub handed: probe_controller::Files,
 }
 
-/// A probe that others may be reading.
-type Probe = Arc<Mutex<Running>>;
-/// How the agent is to be reached.
+/// A probe that scrapes and housekeeping share.
+type SharedProbe = Arc<Mutex<Probe>>;
+/// Options of the web server.
 #[derive(Debug)]
 pub struct WebOptions {
     /// `--web.config.file`
@@ -117,46 +117,44 @@ pub struct WebOptions {
 
 /// Everything that runs.
 struct App {
-    /// Whoever works through them takes the list anew each time: a reload puts another one here.
-    probes: RwLock<Arc<[Probe]>>,
-    /// Label texts; also the lock that keeps reads of probes one at a time. Who needs both takes this one first.
+    /// A reload replaces the list: clone it for each pass.
+    probes: RwLock<Arc<[SharedProbe]>>,
+    /// Label texts. Also serialises reads of probes. Lock order: `names` before a probe.
     names: Mutex<Names>,
     telemetry: Telemetry,
-    /// Whoever reads everything has it until that is told. It is taken before all others.
-    turn: Mutex<()>,
-    /// Scrapes that want iterators to be read.
-    demand: iterate::Demand,
-    /// Rules and captures, and who may ask for them.
+    /// Serialises full scrapes. Lock order: `scrape_lock`, `names`, probes.
+    scrape_lock: Mutex<()>,
+    /// Requests for walks of iterators.
+    iter_trigger: iterate::IterTrigger,
     captures: RwLock<Captures>,
-    /// For the thread that writes single events.
+    /// Changes for the thread that writes single events.
     events: Mutex<events::Change>,
-    told: Mutex<Told>,
+    config_status: Mutex<ConfigStatus>,
     /// Populated buckets of a native histogram; 0 for no limit.
     native_bucket_limit: AtomicUsize,
-    /// What happened at the server's doors.
+    /// Counters of the web server.
     web: Arc<kstrobe_web::Counters>,
-    /// What goes to receivers.
+    /// Queues and totals of exporters.
     exports: Arc<Exports>,
-    /// Single events by the series that they were counted in.
     exemplars: Mutex<Exemplars>,
-    /// What cgroups belong to.
+    /// Workload names by cgroup id.
     owners: Arc<Owners>,
-    /// Whoever follows them.
-    workloads: workloads::Asks,
-    /// What it last said of itself.
+    /// Events for the workloads thread.
+    workloads: workloads::EventSender,
+    /// Its last statistics.
     workloads_use: Mutex<Option<WorkloadsUse>>,
-    /// What came of asking Kubernetes.
+    /// Counters of requests to Kubernetes.
     kubernetes: Arc<kstrobe_kube::Counters>,
-    /// The node's name, for titles.
+    /// The node's name, for titles of profiles.
     node: Mutex<String>,
-    /// Makes profiles wait for one another while they get their names.
+    /// Serialises the symbolisation of profiles.
     resolving: Mutex<()>,
 }
 
-/// What is to be told of the configuration.
+/// Problems of the configuration, for the status page.
 #[derive(Debug, Default)]
-struct Told {
-    /// Mistakes in files: what they ask for does not run, and has no probe to say so.
+struct ConfigStatus {
+    /// Mistakes in files: a probe that cannot be parsed has no status of its own.
     mistakes: Vec<String>,
     /// Why the last reload was refused, if it was.
     refused: Vec<String>,
@@ -165,19 +163,19 @@ struct Told {
 /// How long the removal of ftrace sessions may take at the end.
 const SESSIONS_END: Duration = Duration::from_secs(5);
 
-/// A panic in one reader must not silence the agent: what it left is data that the next read replaces.
+/// Ignores poisoning: after a panic, the next read replaces the data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs until SIGINT or SIGTERM. `router` makes routes of what the agent answers.
+/// Runs until SIGINT or SIGTERM. `router` makes the routes from the endpoints.
 pub fn run(options: Options, router: fn(Endpoints) -> Router) -> ExitCode {
-    let mut reading = intent::read(&options, None);
-    let Some(intent) = reading.intent.take() else {
-        print_diagnostics(&reading.diagnostics);
+    let mut outcome = load_config::read(&options, None);
+    let Some(loaded) = outcome.loaded.take() else {
+        print_diagnostics(&outcome.diagnostics);
         return ExitCode::from(1);
     };
-    let (level, json) = intent.log(&options);
+    let (level, json) = loaded.log(&options);
     let level = match logging::start(level, json) {
         Ok(level) => level,
         Err(e) => {
@@ -185,20 +183,20 @@ pub fn run(options: Options, router: fn(Endpoints) -> Router) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    log_diagnostics(&reading.diagnostics);
-    let sink = match Sink::open(intent.events(&options)) {
+    log_diagnostics(&outcome.diagnostics);
+    let sink = match Sink::open(loaded.events(&options)) {
         Ok(sink) => sink,
         Err(e) => {
             eprintln!("error: {e}");
             return ExitCode::from(1);
         }
     };
-    // Before there are threads: systemd's sockets come by the environment.
-    let door = match web::open(intent.listen(&options), &options.web) {
-        Ok(door) => door,
+    // Before there are threads: systemd's sockets are read from the environment, which is then changed.
+    let bound = match web::open(loaded.listen(&options), &options.web) {
+        Ok(bound) => bound,
         Err(code) => return code,
     };
-    let Err(e) = serve(options, router, door, intent, reading, sink, level);
+    let Err(e) = serve(options, router, bound, loaded, outcome, sink, level);
     eprintln!("error: {e}");
     ExitCode::from(1)
 }
@@ -207,60 +205,61 @@ pub fn run(options: Options, router: fn(Endpoints) -> Router) -> ExitCode {
 fn serve(
     options: Options,
     router: fn(Endpoints) -> Router,
-    door: web::Door,
-    intent: Intent,
-    reading: Reading,
+    bound: web::Listeners,
+    loaded: LoadedConfig,
+    outcome: LoadOutcome,
     sink: Sink,
     level: Level,
 ) -> Result<Infallible, Box<dyn std::error::Error>> {
-    let web::Door { listeners, source } = door;
+    let web::Listeners { listeners, source } = bound;
     let addresses: Vec<SocketAddr> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     // Two threads serve any scraper; scrapes themselves run on blocking threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // From here on a signal ends the agent in good order, also one that comes while probes are being attached.
+    // Handle signals before probes are attached, so that a signal then ends the agent in good order.
     let stop = runtime.block_on(async { stop_signal() })?;
-    let (asks, asked) = channel();
-    runtime.block_on(async { reload_signal(asks.clone()) })?;
-    let around = Around { addresses, source: source.clone(), exports: Arc::default() };
-    let captures = capturing::start(&intent.agent, &intent.drafts, &around);
-    let (asks_of_workloads, news) = workloads::asks();
+    let (commands, received) = channel();
+    runtime.block_on(async { reload_signal(commands.clone()) })?;
+    let deps = CaptureDeps { addresses, source: source.clone(), exports: Arc::default() };
+    let captures = captures::start(&loaded.agent, &loaded.drafts, &deps);
+    let (event_sender, events) = workloads::event_channel();
     let btf = options.source.btf.as_deref();
-    let app = Arc::new(App::start(&intent.drafts, &intent.agent, btf, captures, &around, asks_of_workloads));
+    let app = Arc::new(App::start(&loaded.drafts, &loaded.agent, btf, captures, &deps, event_sender));
     match rights::lacking(&app) {
         Some(lacking) if lacking.all => return Err(lacking.text.into()),
         Some(lacking) => tracing::error!(reason = lacking.text, "not all probes run"),
         None => {}
     }
-    let mistakes = reading.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
+    let mistakes = outcome.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
     let mistakes: Vec<String> = mistakes.collect();
-    app.configured(mistakes.len(), &intent);
-    lock(&app.told).mistakes = mistakes;
-    upkeep::start(app.clone())?;
-    let tail = Arc::new(Tail::new(intent.slow(), intent.agent.kept_events));
+    app.configured(mistakes.len(), &loaded);
+    lock(&app.config_status).mistakes = mistakes;
+    housekeeping::start(app.clone())?;
+    let tail = Arc::new(Tail::new(loaded.slow(), loaded.agent.kept_events));
     let reader = events::start(app.clone(), tail.clone(), sink)?;
     let ended = tail.clone();
     let stop = async move {
         stop.await;
         notify(News::Stopping);
-        // Whoever follows events would keep the server waiting.
+        // Clients that follow events would keep the server open.
         ended.close();
     };
     iterate::start(&app)?;
-    workloads::start(&app, news, &intent.agent, runtime.handle())?;
+    workloads::start(&app, events, &loaded.agent, runtime.handle())?;
     rules::start(&app)?;
-    let (receivers, unsendable) = crate::config::exporters::receivers(&intent.agent.exporters);
+    let (receivers, unsendable) = crate::config::exporters::receivers(&loaded.agent.exporters);
     unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
-    let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
-    pushers.begin(receivers);
+    let exporters = Arc::new(Exporters::new(app.clone(), runtime.handle().clone()));
+    exporters.begin(receivers);
     let tls = source.settings().tls.is_some();
-    let neighbours = Neighbours::find(&intent.agent, options.custom_resources);
-    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, asks.clone()) };
+    let neighbours = Neighbours::find(&loaded.agent, options.custom_resources);
+    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, commands.clone()) };
     let hosts = kstrobe_web::Hosts::of_machine(options.web.hosts.clone());
-    cluster::start(&app, &options, &intent.agent, &asks, runtime.handle());
-    let started = reload::Started::new(&intent.agent, intent.listen(&options), intent.log(&options).1);
-    let fixed = reload::Fixed { app: app.clone(), options, level, tail, around, pushers: pushers.clone(), started };
-    reload::start(fixed, asked, reading.seen, reading.directory)?;
-    drop(intent);
+    cluster::start(&app, &options, &loaded.agent, &commands, runtime.handle());
+    let started = reload::Started::new(&loaded.agent, loaded.listen(&options), loaded.log(&options).1);
+    let context =
+        reload::ReloadContext { app: app.clone(), options, level, tail, deps, exporters: exporters.clone(), started };
+    reload::start(context, received, outcome.seen, outcome.directory)?;
+    drop(loaded);
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
@@ -273,10 +272,10 @@ fn serve(
     notify(News::Ready);
     runtime.spawn(web::stay_alive());
     let served = runtime.block_on(server.run(stop));
-    capturing::close(&app.captures(), None);
+    captures::close(&app.captures(), None);
     reader.stop();
-    // What ended has been handed over, and the probes are still there for a last report.
-    runtime.block_on(pushers.stop());
+    // After the captures, which exporters send, and before the probes end, which the last report reads.
+    runtime.block_on(exporters.stop());
     end_sessions(app);
     served?;
     tracing::info!("stopped");
@@ -308,7 +307,7 @@ fn limits() -> kstrobe_web::Limits {
     limits
 }
 
-fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<reload::Ask>) -> Endpoints {
+fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: reload::CommandSender) -> Endpoints {
     let [scraped, late, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
     Endpoints {
         scrape: Box::new(move |format| scraped.scrape(format)),
@@ -319,7 +318,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, asks: Sender<
         events,
         captures: Box::new(move || captures.captures()),
         neighbours: None,
-        reload: Reload { open: options.lifecycle, ask: Box::new(move || reload::ask(&asks, "a client asks")) },
+        reload: Reload { open: options.lifecycle, ask: Box::new(move || reload::request(&commands, "a client asks")) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),
         most_requests: options.web.most_requests,
@@ -332,8 +331,8 @@ impl App {
         agent: &AgentConfig,
         btf: Option<&Path>,
         captures: Captures,
-        around: &Around,
-        workloads: workloads::Asks,
+        deps: &CaptureDeps,
+        workloads: workloads::EventSender,
     ) -> App {
         let owners = Arc::<Owners>::default();
         sys::raise_open_files();
@@ -349,7 +348,7 @@ impl App {
         if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
             tracing::warn!("{reason}");
         }
-        // Dropped when all are loaded: it holds the kernel's types, some 13 MB.
+        // Dropped after the loads: it holds the kernel's BTF, some 13 MB.
         let mut loader = Loader::new();
         let compiled: Vec<_> = drafts.iter().map(|draft| draft.compile(&target)).collect();
         // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
@@ -357,22 +356,21 @@ impl App {
         if let Some(reason) = memory::limit().and_then(|limit| need.exceeds(&limit)) {
             tracing::error!(reason, "too little memory");
         }
-        let start = |(draft, compiled)| {
-            Arc::new(Mutex::new(Running::start_compiled(draft, compiled, &target, &mut loader, btf)))
-        };
+        let start =
+            |(draft, compiled)| Arc::new(Mutex::new(Probe::start_compiled(draft, compiled, &target, &mut loader, btf)));
         let probes = drafts.iter().zip(compiled).map(start).collect();
         let app = App {
             probes: RwLock::default(),
             names: Mutex::new(Names::new().with_owners(owners.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),
-            turn: Mutex::default(),
-            demand: iterate::Demand::default(),
+            scrape_lock: Mutex::default(),
+            iter_trigger: iterate::IterTrigger::default(),
             captures: RwLock::new(captures),
             events: Mutex::default(),
-            told: Mutex::default(),
+            config_status: Mutex::default(),
             native_bucket_limit: AtomicUsize::default(),
-            web: around.source.counters().clone(),
-            exports: around.exports.clone(),
+            web: deps.source.counters().clone(),
+            exports: deps.exports.clone(),
             exemplars: Mutex::default(),
             owners,
             workloads,
@@ -381,34 +379,32 @@ impl App {
             node: Mutex::new(kubernetes::node_or_host(&Default::default())),
             resolving: Mutex::default(),
         };
-        app.run_these(probes);
+        app.replace_probes(probes);
         app
     }
 
-    /// This configuration is what counts now.
-    fn configured(&self, mistakes: usize, intent: &Intent) {
-        self.telemetry.configured(mistakes, &intent.hash);
-        *lock(&self.node) = kubernetes::node_or_host(&intent.agent.kubernetes);
-        self.native_bucket_limit.store(intent.agent.native_bucket_limit, Relaxed);
-        self.owners.set_patience(workloads::Pace::of(&intent.agent).patience());
+    /// Applies the settings of a configuration that is now in force.
+    fn configured(&self, mistakes: usize, loaded: &LoadedConfig) {
+        self.telemetry.configured(mistakes, &loaded.hash);
+        *lock(&self.node) = kubernetes::node_or_host(&loaded.agent.kubernetes);
+        self.native_bucket_limit.store(loaded.agent.native_bucket_limit, Relaxed);
+        self.owners.set_patience(workloads::Pace::of(&loaded.agent).patience());
     }
 
-    /// The probes that run now.
-    fn probes(&self) -> Arc<[Probe]> {
+    fn probes(&self) -> Arc<[SharedProbe]> {
         self.probes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on these are the probes that run. Whoever reads all of them has the names locked and takes the list then: when
-    /// this is done, nobody reads by an older one.
-    fn run_these(&self, probes: Vec<Probe>) {
+    /// Replaces the list of probes. A full read clones the list under the lock of `names`, so that no read of the old list
+    /// is under way when this returns.
+    fn replace_probes(&self, probes: Vec<SharedProbe>) {
         let iterated = probes.iter().any(|probe| lock(probe).iterated().is_some());
         let _names = lock(&self.names);
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
-        self.demand.serve(iterated);
-        self.workloads.tell(workloads::News::Probes);
+        self.iter_trigger.set_active(iterated);
+        self.workloads.send(workloads::Event::Probes);
     }
 
-    /// Rules and captures now.
     fn captures(&self) -> Captures {
         self.captures.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -417,7 +413,7 @@ impl App {
         self.captures().rules.ok()
     }
 
-    /// Reads everything and writes an exposition.
+    /// Scrapes all probes and returns an exposition.
     fn scrape(&self, format: Format) -> Vec<u8> {
         let begun = Instant::now();
         let (snapshot, exemplars) = self.snapshot();
@@ -430,7 +426,7 @@ impl App {
         body
     }
 
-    /// Writes this age into an exposition of [`App::scrape`].
+    /// Sets the age in an exposition of [`App::scrape`].
     fn late(&self, format: Format, mut whole: Vec<u8>, age: Duration) -> Vec<u8> {
         self.telemetry.scraped_late(age);
         let fresh = telemetry::age(format, Duration::ZERO);
@@ -439,11 +435,11 @@ impl App {
         whole
     }
 
-    /// Reads everything; the agent's own metrics describe the same moment.
+    /// Reads all probes, and observes the agent's own metrics at the same moment.
     fn snapshot(&self) -> (Snapshot, Vec<Exemplar>) {
-        self.demand.fresh();
-        // Of two that read at once, the one with the older counts must not have the last word.
-        let _turn = lock(&self.turn);
+        self.iter_trigger.refresh();
+        // Two concurrent reads would publish in any order, and the older counts could come last.
+        let _scrape = lock(&self.scrape_lock);
         let now = Moment::now();
         let mut families = Vec::new();
         let mut observed = Observed::default();
@@ -470,12 +466,12 @@ impl App {
 
     fn status(&self) -> Status {
         let probes = self.probes().iter().map(|probe| lock(probe).status()).collect();
-        let told = lock(&self.told);
-        Status { probes, mistakes: told.mistakes.clone(), refused: told.refused.clone() }
+        let status = lock(&self.config_status);
+        Status { probes, mistakes: status.mistakes.clone(), refused: status.refused.clone() }
     }
 }
 
-/// Puts right what a killed agent left in tracefs. Where there is no tracefs there is nothing.
+/// Removes tracefs instances of agents that were killed. Does nothing without tracefs.
 fn sweep() {
     let swept = Tracefs::open().and_then(|tracefs| instance::sweep(&Arc::new(tracefs)));
     for swept in swept.into_iter().flatten() {
@@ -500,13 +496,13 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// From now on SIGHUP asks for a reload.
-fn reload_signal(asks: Sender<reload::Ask>) -> std::io::Result<()> {
+/// Makes SIGHUP reload the configuration.
+fn reload_signal(commands: reload::CommandSender) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangup = signal(SignalKind::hangup())?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            if asks.send(reload::Ask::Read("SIGHUP", None)).is_err() {
+            if commands.send(reload::Command::Reload("SIGHUP", None)).is_err() {
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! One enabled probe and its fate: compiled, loaded and attached, or the reason why not.
+//! One enabled probe: compiled, loaded and attached, or the reason why not.
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::OwnedFd;
@@ -12,19 +12,19 @@ use kstrobe_ebpf::typed::{Attach, Decoder};
 use kstrobe_ebpf::{Artifact, Target};
 
 use super::attached::Attached;
-use super::budget::{AWAY, Budget, Order};
-use super::events::Unread;
+use super::budget::{Budget, BudgetAction, OVER_BUDGET};
+use super::events::EventBuffer;
 use super::iterate::Iterated;
 use super::logging::log_diagnostics;
 use super::poll::Poll;
 use super::rights;
 use super::traced::Traced;
-use super::user_hooks::{Change, LOOK_EVERY, News, UserHooks};
+use super::user_hooks::{Change, FileChange, LOOK_EVERY, UserHooks};
 use super::workloads::Conditions;
 use crate::config::compile;
 use crate::config::plan::explain::{self, attach_point};
 use crate::config::plan::{self, Draft, Identity, Outline, PREFIX, Refusal};
-use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::load::{self, Loader};
 use crate::kernel::uprobe;
 use crate::kubernetes::probe_controller;
@@ -33,41 +33,41 @@ use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesU
 use crate::probe::status::{ChoiceStatus, HookStatus, ProbeStatus};
 use kstrobe_export::snapshot::{Family, Moment};
 
-/// A probe the agent was asked to run.
-pub(super) struct Running {
+/// An enabled probe, whether it runs or not.
+pub(super) struct Probe {
     pub outline: Outline,
-    /// What must be the same for it to go on after a reload.
+    /// A reload keeps a probe of the same identity.
     pub identity: Arc<Identity>,
-    /// As the user wrote them, each with what was chosen for it; empty when nothing was.
+    /// Hooks as written in the probe, each with the chosen mechanism; empty without one.
     hooks: Vec<(String, &'static str)>,
-    /// What was chosen for it on this kernel.
+    /// The compiler's choices on this kernel.
     choices: Vec<explain::Choice>,
     engine: Engine,
     budget: Option<Budget>,
     started: Instant,
-    /// What could not be read at the last scrape, and at the last sweep.
-    trouble: [Vec<String>; 2],
+    /// Read errors of the last scrape, and of the last sweep.
+    errors: [Vec<String>; 2],
 }
 
-/// What became of it.
+/// How the probe runs.
 enum Engine {
     /// Programs in the kernel.
     Attached(Box<Attached>),
-    /// Programs that the agent runs, once per object.
+    /// Iterator programs, run at each scrape.
     Iterated(Arc<Iterated>),
     /// Rows read by the agent.
     Poll(Box<Poll>),
     /// Records of an ftrace session, read by the agent.
     Traced(Box<Traced>),
-    /// Nothing yet: what the compiler must know of a program's probe points is not there.
+    /// Not compiled yet: the program with its static probe points does not run.
     Waiting(Box<Waiting>),
-    /// Nothing, as its conditions are never true on this kernel; the warnings that name them.
+    /// Compiled to nothing, as its conditions are never true on this kernel; the warnings that name them.
     Idle(String),
-    /// Nothing; why.
+    /// Not running, with the reason.
     Off(String),
 }
 
-/// A probe that is compiled once the program it hooks is there.
+/// A probe that is compiled once the program that it hooks runs.
 struct Waiting {
     draft: Draft,
     /// `--btf`
@@ -76,20 +76,20 @@ struct Waiting {
     looked: Instant,
 }
 
-impl Running {
-    /// Starts a probe. What goes wrong is logged here, once, with all its detail, and kept as its reason.
-    pub fn start(draft: &Draft, target: &Target, loader: &mut Loader, btf: Option<&Path>) -> Running {
-        Running::start_compiled(draft, draft.compile(target), target, loader, btf)
+impl Probe {
+    /// Starts a probe. An error is logged here once with all its detail, and kept as the reason.
+    pub fn start(draft: &Draft, target: &Target, loader: &mut Loader, btf: Option<&Path>) -> Probe {
+        Probe::start_compiled(draft, draft.compile(target), target, loader, btf)
     }
 
-    /// The same of a probe that was compiled for this target.
+    /// As [`Probe::start`], of a probe that was compiled for this target.
     pub fn start_compiled(
         draft: &Draft,
         compiled: Result<Artifact, Refusal>,
         target: &Target,
         loader: &mut Loader,
         btf: Option<&Path>,
-    ) -> Running {
+    ) -> Probe {
         if let Ok(artifact) = &compiled {
             log_diagnostics(&draft.warnings(artifact));
         }
@@ -109,12 +109,18 @@ impl Running {
         }
     }
 
-    /// Series now, and in `observed` what this probe says of itself. What cannot be read is counted, and logged when it
-    /// was not said before.
-    pub fn scrape(&mut self, names: &mut Names, now: Moment, observed: &mut Observed, told: &Telemetry) -> Vec<Family> {
+    /// Reads the series, and adds the agent's own metrics of this probe to `observed`. Read errors are counted, and new ones
+    /// are logged.
+    pub fn scrape(
+        &mut self,
+        names: &mut Names,
+        now: Moment,
+        observed: &mut Observed,
+        telemetry: &Telemetry,
+    ) -> Vec<Family> {
         let name = self.outline.name.clone();
         // A label's text with numbers in it would be another series after each measurement.
-        let reason = if self.away().is_some() { AWAY.to_owned() } else { self.reason() };
+        let reason = if self.suspended().is_some() { OVER_BUDGET.to_owned() } else { self.reason() };
         observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
             probe: name.clone(),
             one_of: b.one_of(),
@@ -137,18 +143,18 @@ impl Running {
             Engine::Attached(a) => {
                 let (families, mut errors) = a.families(names, now);
                 errors.append(&mut a.observe(&name, observed));
-                self.trouble(0, errors, told);
+                self.report(0, errors, telemetry);
                 families
             }
             Engine::Iterated(i) => {
                 let (families, errors) = i.scrape(&name, observed);
-                self.trouble(0, errors, told);
+                self.report(0, errors, telemetry);
                 families
             }
             Engine::Traced(t) => {
                 let (families, mut errors) = t.families(names, now);
                 errors.append(&mut t.observe(&name, observed));
-                self.trouble(0, errors, told);
+                self.report(0, errors, telemetry);
                 families
             }
             Engine::Poll(p) => {
@@ -159,7 +165,7 @@ impl Running {
         }
     }
 
-    /// Takes over what a new definition of the same identity may say otherwise.
+    /// Applies a new definition of the same identity: texts and budget may differ.
     pub fn renew(&mut self, draft: &Draft) {
         let steered = match &self.engine {
             Engine::Attached(a) => Some(a.can_thin()),
@@ -179,9 +185,8 @@ impl Running {
         self.outline = outline;
     }
 
-    /// Takes it off its hooks, removes it from the kernel, and gives the events that nobody has taken yet. From then on
-    /// `reason` is why it does nothing.
-    pub fn end(&mut self, names: &mut Names, reason: &str) -> Unread {
+    /// Detaches and unloads the probe, and returns its last events. `reason` becomes the reason of its status.
+    pub fn end(&mut self, names: &mut Names, reason: &str) -> EventBuffer {
         if let Engine::Attached(attached) = &mut self.engine {
             attached.detach();
         }
@@ -210,7 +215,7 @@ impl Running {
         !layout.selected.is_empty() || fields.into_iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_)))
     }
 
-    /// Makes the maps of its conditions hold the cgroups that they mean now. Says how many found no room.
+    /// Writes the cgroups that meet its conditions into their maps. Returns how many did not fit.
     pub fn select(&mut self, conditions: &Conditions<'_>) -> usize {
         let maps = match &self.engine {
             Engine::Attached(a) => a.loaded.maps(),
@@ -242,7 +247,7 @@ impl Running {
         }
     }
 
-    /// Gives keys of cgroups back soon whose ids mean others now: what these count is not to be shown with old names.
+    /// Makes the next sweep due: the kernel reused ids of cgroups, whose counts must not get the old names.
     pub fn cgroups_were_reused(&mut self) {
         if let Engine::Attached(attached) = &mut self.engine {
             attached.sweep_soon();
@@ -259,7 +264,7 @@ impl Running {
         self.outline.metrics.iter().map(|metric| metric.about.name.as_str())
     }
 
-    /// When it wants to be attended to, if ever.
+    /// When [`Probe::tick`] is due, if ever.
     pub fn due(&self) -> Option<Instant> {
         match &self.engine {
             Engine::Attached(a) => a.due(),
@@ -270,7 +275,8 @@ impl Running {
         }
     }
 
-    /// Whether it is to look at the processes that run now: `Some(true)` when it looks for files that it knows by name alone.
+    /// Whether the next tick needs a process snapshot: `Some(true)` when with mapped files, for hooks that name a file
+    /// without its path.
     pub fn looks(&self) -> Option<bool> {
         match &self.engine {
             Engine::Attached(a) => a.user().filter(|user| user.due() <= Instant::now()).map(UserHooks::by_name),
@@ -279,14 +285,14 @@ impl Running {
         }
     }
 
-    /// Does what is due: a poll reads its source, keys and spans whose time has come go, files that are new are hooked.
+    /// Does the periodic work that is due: reads a poll's source, evicts keys and spans, hooks new files.
     ///
-    /// `world` is what [`Running::looks`] asked for.
-    pub fn attend(&mut self, names: &mut Names, world: Option<&World>, told: &Telemetry) {
+    /// `processes` is the snapshot that [`Probe::looks`] requires.
+    pub fn tick(&mut self, names: &mut Names, processes: Option<&ProcessSnapshot>, telemetry: &Telemetry) {
         match &mut self.engine {
             Engine::Attached(a) => {
-                let news = a.look(world);
-                tell(&self.outline.name, &news);
+                let changes = a.look(processes);
+                log_changes(&self.outline.name, &changes);
                 match a.follow_cpus() {
                     Some(Ok(())) => tracing::info!(probe = self.outline.name, "follows the CPUs that are online"),
                     Some(Err(reason)) => tracing::error!(probe = self.outline.name, reason, "cannot follow the CPUs"),
@@ -294,23 +300,23 @@ impl Running {
                 }
                 if a.sweep_due().is_some_and(|due| due <= Instant::now()) {
                     let errors = a.sweep(names, Moment::now());
-                    self.trouble(1, errors, told);
+                    self.report(1, errors, telemetry);
                 }
             }
             Engine::Waiting(w) => {
-                let Some(world) = world else { return };
+                let Some(processes) = processes else { return };
                 w.looked = Instant::now();
-                let found = compile::usdts(std::slice::from_ref(&w.draft), || world);
+                let found = compile::usdts(std::slice::from_ref(&w.draft), || processes);
                 if !found.is_empty() {
                     let target = compile::look(std::slice::from_ref(&w.draft), w.btf.as_deref());
-                    *self = Running::start(&w.draft.clone(), &target, &mut Loader::new(), w.btf.clone().as_deref());
+                    *self = Probe::start(&w.draft.clone(), &target, &mut Loader::new(), w.btf.clone().as_deref());
                 }
             }
             Engine::Poll(p) => {
                 let before = p.failure.take();
                 p.read(names);
                 if p.failure.is_some() {
-                    told.poll_failed(p.source());
+                    telemetry.poll_failed(p.source());
                 }
                 match (&before, &p.failure) {
                     (_, Some(reason)) if p.failure != before => {
@@ -320,12 +326,12 @@ impl Running {
                     _ => {}
                 }
             }
-            Engine::Traced(t) => t.attend(names),
+            Engine::Traced(t) => t.tick(names),
             Engine::Iterated(_) | Engine::Idle(_) | Engine::Off(_) => {}
         }
     }
 
-    /// Processes that [`Running::attend`] found in its stacks and that nobody has looked at.
+    /// New processes that [`Probe::tick`] found in stack keys.
     pub fn take_unseen(&mut self) -> HashSet<u32> {
         match &mut self.engine {
             Engine::Attached(a) => a.take_unseen(),
@@ -333,8 +339,8 @@ impl Running {
         }
     }
 
-    /// What to wait for, and the single events that have come since it was last asked.
-    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, Unread) {
+    /// File descriptors to poll, and the single events since the last call.
+    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, EventBuffer) {
         let Engine::Attached(attached) = &mut self.engine else { return Default::default() };
         for (reason, events) in attached.new_losses() {
             let remedy = match reason {
@@ -353,9 +359,9 @@ impl Running {
         attached.events(names)
     }
 
-    /// Whether its programs are in the kernel, so that a window tells something of it.
+    /// Whether its programs are attached, so that a window measures them.
     pub fn is_metered(&self) -> bool {
-        matches!(self.engine, Engine::Attached(_)) && self.budget.as_ref().is_none_or(|b| b.away_until().is_none())
+        matches!(self.engine, Engine::Attached(_)) && self.budget.as_ref().is_none_or(|b| b.suspended_until().is_none())
     }
 
     /// Whether the next window should come soon.
@@ -363,59 +369,59 @@ impl Running {
         self.budget.as_ref().is_some_and(Budget::suspects)
     }
 
-    /// A window begins in which the kernel counts what programs cost.
+    /// Opens a window of run-time statistics.
     pub fn open_window(&mut self) {
         if let Engine::Attached(a) = &mut self.engine {
             a.open_window();
         }
     }
 
-    /// It ends: a probe that costs too much is thinned out or taken off its hooks.
+    /// Closes the window, and applies the budget to its cost.
     pub fn close_window(&mut self, clock_ns: u64) {
         let Engine::Attached(attached) = &mut self.engine else { return };
         let Some(cost) = attached.close_window(clock_ns) else { return };
         let now = self.started.elapsed();
-        if let Some(order) = self.budget.as_mut().and_then(|b| b.look(now, &cost)) {
-            self.obey(order);
+        if let Some(action) = self.budget.as_mut().and_then(|b| b.look(now, &cost)) {
+            self.apply(action);
         }
     }
 
-    /// Puts a probe back on its hooks whose pause is over.
-    pub fn come_back(&mut self) {
+    /// Attaches a suspended probe whose pause is over.
+    pub fn resume(&mut self) {
         let now = self.started.elapsed();
-        if let Some(order) = self.budget.as_mut().and_then(|b| b.comes_back(now)) {
-            self.obey(order);
+        if let Some(action) = self.budget.as_mut().and_then(|b| b.resume(now)) {
+            self.apply(action);
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn apply(&mut self, action: BudgetAction) {
         let (Engine::Attached(attached), Some(budget)) = (&mut self.engine, &mut self.budget) else { return };
         let probe = self.outline.name.as_str();
-        let done = match order {
-            Order::Thin(halvings) => attached.thin(halvings),
-            Order::Detach => {
+        let done = match action {
+            BudgetAction::Thin(halvings) => attached.thin(halvings),
+            BudgetAction::Detach => {
                 attached.detach();
                 Ok(())
             }
-            Order::Attach(halvings) => attached.attach(halvings),
+            BudgetAction::Attach(halvings) => attached.attach(halvings),
         };
         match done {
             Ok(()) if budget.over() => tracing::warn!(probe, reason = budget.text(), "throttled"),
             Ok(()) => tracing::info!(probe, "measures all events again"),
             Err(reason) => {
-                // What cannot be thinned out or put back must not go on as it is.
+                // A probe above its budget must not run on without the action.
                 attached.detach();
-                budget.stays_away(self.started.elapsed());
+                budget.extend_suspension(self.started.elapsed());
                 tracing::error!(probe, reason, "taken off its hooks");
             }
         }
     }
 
-    fn trouble(&mut self, when: usize, errors: Vec<String>, told: &Telemetry) {
+    fn report(&mut self, when: usize, errors: Vec<String>, telemetry: &Telemetry) {
         let name = self.outline.name.as_str();
-        errors.iter().for_each(|_| told.read_failed(name));
-        let before = std::mem::replace(&mut self.trouble[when], errors);
-        let now = &self.trouble[when];
+        errors.iter().for_each(|_| telemetry.read_failed(name));
+        let before = std::mem::replace(&mut self.errors[when], errors);
+        let now = &self.errors[when];
         for reason in now.iter().filter(|e| !before.contains(e)) {
             tracing::error!(probe = name, reason, "cannot be read");
         }
@@ -424,7 +430,7 @@ impl Running {
         }
     }
 
-    /// As `/api/v1/probes` and `/readyz` tell it.
+    /// The entry of `/api/v1/probes` and `/readyz`.
     pub fn status(&self) -> ProbeStatus {
         let reason = self.reason();
         let names = |stacks: bool| {
@@ -470,17 +476,16 @@ impl Running {
         }
     }
 
-    /// Why its budget keeps it off its hooks, if it does.
+    /// The reason of the suspension, while the budget suspends the probe.
     pub fn held_back(&self) -> Option<String> {
-        self.away().map(Budget::text)
+        self.suspended().map(Budget::text)
     }
 
-    /// Of how many events it measures one, and whether that has been another number.
+    /// It measures one of so many events; and whether that number has changed since the start.
     pub fn one_of(&self) -> (u64, bool) {
         self.budget.as_ref().map_or((1, false), |budget| (budget.one_of(), budget.throttled() > 0))
     }
 
-    /// What has to be read when the metrics are, if it is that.
     pub fn iterated(&self) -> Option<Arc<Iterated>> {
         match &self.engine {
             Engine::Iterated(i) => Some(i.clone()),
@@ -488,7 +493,7 @@ impl Running {
         }
     }
 
-    /// Why it does nothing, or not all that it should; empty when it does.
+    /// Why it does not measure, or not everywhere; empty when it does.
     pub fn reason(&self) -> String {
         match &self.engine {
             Engine::Iterated(i) => i.failure(),
@@ -496,16 +501,16 @@ impl Running {
             Engine::Poll(p) => p.failure.clone().unwrap_or_default(),
             Engine::Traced(t) => t.failure(),
             Engine::Waiting(w) => w.reason.clone(),
-            Engine::Attached(a) => match self.away() {
+            Engine::Attached(a) => match self.suspended() {
                 Some(budget) => budget.text(),
                 None => a.reason(),
             },
         }
     }
 
-    /// Its budget, while that keeps it off its hooks.
-    fn away(&self) -> Option<&Budget> {
-        self.budget.as_ref().filter(|budget| budget.away_until().is_some())
+    /// Its budget, while that suspends the probe.
+    fn suspended(&self) -> Option<&Budget> {
+        self.budget.as_ref().filter(|budget| budget.suspended_until().is_some())
     }
 
     fn files(&self) -> Vec<String> {
@@ -529,11 +534,11 @@ fn not_started(draft: &Draft, refusal: &Refusal) {
     }
 }
 
-fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Running {
+fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Probe {
     let reason = format!("waiting: {}", refusal.reason());
     tracing::info!(probe = draft.outline().name, reason, "not started yet");
     let btf = btf.map(Path::to_path_buf);
-    running(
+    build(
         draft,
         Vec::new(),
         Vec::new(),
@@ -541,9 +546,8 @@ fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Running {
     )
 }
 
-/// What a look for files changed.
-fn tell(probe: &str, news: &[News]) {
-    for News { hook, file, change } in news {
+fn log_changes(probe: &str, changes: &[FileChange]) {
+    for FileChange { hook, file, change } in changes {
         match change {
             Change::Attached(places) => tracing::info!(probe, hook, file, places, "attached"),
             Change::Detached => tracing::info!(probe, hook, file, "detached: nothing runs it any more"),
@@ -552,7 +556,7 @@ fn tell(probe: &str, news: &[News]) {
     }
 }
 
-fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Engine) -> Running {
+fn build(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Engine) -> Probe {
     let outline = draft.outline().clone();
     let budget = match &engine {
         Engine::Attached(a) => Budget::new(outline.budget_ppm, a.can_thin()),
@@ -561,37 +565,37 @@ fn running(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
     let mut hooks: Vec<(String, &'static str)> = outline.hooks.iter().cloned().zip(kinds).collect();
     // A span may begin and end at one hook.
-    let mut told = BTreeSet::new();
-    hooks.retain(|hook| told.insert(hook.clone()));
+    let mut seen = BTreeSet::new();
+    hooks.retain(|hook| seen.insert(hook.clone()));
     let started = Instant::now();
     let identity = draft.identity().clone();
-    Running { hooks, outline, identity, choices, engine, budget, started, trouble: Default::default() }
+    Probe { hooks, outline, identity, choices, engine, budget, started, errors: Default::default() }
 }
 
-/// A probe that compiled to nothing: it takes no hooks, so that none is shown as not attached.
-fn idle(draft: &Draft, artifact: &Artifact) -> Running {
+/// A probe that compiled to nothing. It has no hooks, so that none is shown as not attached.
+fn idle(draft: &Draft, artifact: &Artifact) -> Probe {
     let warnings = draft.warnings(artifact);
     let reasons: Vec<String> = warnings.iter().map(|warning| warning.one_line()).collect();
-    let idle = running(draft, Vec::new(), explain::choices(artifact), Engine::Idle(reasons.join("; ")));
-    Running { hooks: Vec::new(), ..idle }
+    let idle = build(draft, Vec::new(), explain::choices(artifact), Engine::Idle(reasons.join("; ")));
+    Probe { hooks: Vec::new(), ..idle }
 }
 
-fn off(draft: &Draft, reason: String) -> Running {
-    running(draft, Vec::new(), Vec::new(), Engine::Off(reason))
+fn off(draft: &Draft, reason: String) -> Probe {
+    build(draft, Vec::new(), Vec::new(), Engine::Off(reason))
 }
 
-fn poll(draft: &Draft, artifact: Artifact) -> Running {
+fn poll(draft: &Draft, artifact: Artifact) -> Probe {
     match Poll::new(draft.outline(), artifact.module) {
         Some(poll) => {
             tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            running(draft, vec!["poll"], Vec::new(), Engine::Poll(Box::new(poll)))
+            build(draft, vec!["poll"], Vec::new(), Engine::Poll(Box::new(poll)))
         }
         None => off(draft, "this agent has no such poll source".into()),
     }
 }
 
-/// Records its events and runs it over them.
-fn trace(draft: &Draft, artifact: Artifact) -> Running {
+/// Runs the probe in the agent over the records of an ftrace session.
+fn trace(draft: &Draft, artifact: Artifact) -> Probe {
     let choices = explain::choices(&artifact);
     match traced(draft, artifact, choices) {
         Ok(running) => running,
@@ -602,17 +606,17 @@ fn trace(draft: &Draft, artifact: Artifact) -> Running {
     }
 }
 
-fn traced(draft: &Draft, artifact: Artifact, choices: Vec<explain::Choice>) -> Result<Running, String> {
+fn traced(draft: &Draft, artifact: Artifact, choices: Vec<explain::Choice>) -> Result<Probe, String> {
     let outline = draft.outline();
     let traced = Traced::start(outline, artifact)?;
     tracing::info!(probe = outline.name, "recording its events in an ftrace session");
     let kinds = vec!["ftrace"; outline.hooks.len()];
-    Ok(running(draft, kinds, choices, Engine::Traced(Box::new(traced))))
+    Ok(build(draft, kinds, choices, Engine::Traced(Box::new(traced))))
 }
 
-/// The probe over an ftrace session, where programs are refused and the user leaves the choice to us; `None` when that is no
-/// way either.
-fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
+/// The probe over an ftrace session, where the kernel refuses programs and the probe sets no engine; `None` when the session
+/// fails too.
+fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Probe> {
     let artifact = compile::over_session(draft, target, refused)?;
     if artifact.is_idle() {
         return Some(idle(draft, &artifact));
@@ -627,9 +631,9 @@ fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Running> {
     Some(running)
 }
 
-/// Loads and attaches. What is refused is done without, in the next best way, as long as there is one: that the kernel has a kind
-/// of hook does not mean that it has it here.
-fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Running {
+/// Loads and attaches. When the kernel refuses a kind of hook, tries the next best kind: an ability of the kernel may fail
+/// at this function.
+fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Probe {
     let (mut artifact, mut lesser, mut first) = (artifact, None, None);
     loop {
         let error = match load_once(draft, &artifact, loader) {
@@ -651,7 +655,7 @@ fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loade
     }
 }
 
-/// Leaves out the kind of hook that was refused, if there may be another one; whether there may.
+/// Removes the refused kind of hook from the target's abilities. Returns false when no other kind can help.
 fn without(target: &mut Target, artifact: &Artifact, error: &load::LoadError) -> bool {
     let program = match error {
         // Other kinds of hooks have longer programs, so that one that has too many paths is not tried again: it costs the
@@ -675,7 +679,7 @@ fn without(target: &mut Target, artifact: &Artifact, error: &load::LoadError) ->
     was.yes()
 }
 
-fn refused(draft: &Draft, target: &Target, error: &load::LoadError) -> Running {
+fn refused(draft: &Draft, target: &Target, error: &load::LoadError) -> Probe {
     if let Some(running) = fall_back(draft, target, &error.to_string()) {
         return running;
     }
@@ -686,14 +690,14 @@ fn refused(draft: &Draft, target: &Target, error: &load::LoadError) -> Running {
     off(draft, error.to_string())
 }
 
-fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<Running, load::LoadError> {
+fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<Probe, load::LoadError> {
     let born = Moment::now();
     let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
     let layout = &artifact.module.layout;
     let loaded = load::load(loader, &artifact.object, layout, &programs)?;
     let mut user = UserHooks::new(&programs);
     if let Some(user) = &mut user {
-        tell(&draft.outline().name, &user.look(&loaded, &World::look()));
+        log_changes(&draft.outline().name, &user.look(&loaded, &ProcessSnapshot::look()));
     }
     for p in artifact.programs.iter().filter(|p| uprobe::way(&p.attach).is_none()) {
         let (hook, _) = attach_point(&p.attach);
@@ -704,12 +708,12 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     if layout.events.is_some() && outline.linked.iter().any(|linked| linked.needs(fields)) {
         tracing::warn!(
             probe = outline.name,
-            "its slow events are no exemplars: with the labels of its histograms records would be too large"
+            "exemplars disabled: event records with the labels of its histograms would be too large"
         );
     }
     let engine = match programs.iter().any(|(_, attach)| matches!(attach, Attach::Iter { .. })) {
         true => Engine::Iterated(Arc::new(Iterated::new(outline, layout, loaded))),
         false => Engine::Attached(Box::new(Attached::new(outline, layout, loaded, user, born))),
     };
-    Ok(running(draft, draft.kinds(artifact), explain::choices(artifact), engine))
+    Ok(build(draft, draft.kinds(artifact), explain::choices(artifact), engine))
 }

@@ -42,10 +42,10 @@ fn run(app: &App) {
 impl App {
     /// Reads the probes that have these metrics, and no others.
     fn show(&self, rules: &RuleEngine, metrics: &[String]) {
-        let wanted = |probe: &super::Running| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
-        let walks = |probe: &super::Running| wanted(probe) && probe.iterated().is_some();
+        let wanted = |probe: &super::Probe| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
+        let walks = |probe: &super::Probe| wanted(probe) && probe.iterated().is_some();
         if self.probes().iter().any(|probe| walks(&lock(probe))) {
-            self.demand.fresh();
+            self.iter_trigger.refresh();
         }
         let now = Moment::now();
         let mut families = Vec::new();

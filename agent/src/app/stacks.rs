@@ -11,8 +11,8 @@ use kstrobe_ebpf::program::{Every, PerfEvent, Sampling};
 use kstrobe_ebpf::typed::Attach;
 
 use super::attached::Attached;
-use super::capturing::Around;
-use super::probe::Running;
+use super::captures::CaptureDeps;
+use super::probe::Probe;
 use super::{App, lock, workloads};
 use super::{Captures, ProfileError, ProfileRequest, StacksStatus};
 use crate::capture::access::{Access, Denied};
@@ -30,13 +30,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A metric that is found is one of its probe's.
 const NO_SUCH: &str = "the probe has no such metric";
 
-/// Longer than anybody waits, and what clocks can still add.
+/// Stands for no limit: `Instant` overflows with `Duration::MAX`.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A stacks metric of a running probe.
 #[derive(Clone)]
 pub(super) struct Wanted {
-    probe: Arc<Mutex<Running>>,
+    probe: Arc<Mutex<Probe>>,
     /// Its place among the probe's metrics.
     index: usize,
     metric: Metric,
@@ -45,7 +45,7 @@ pub(super) struct Wanted {
 impl App {
     /// All stacks metrics.
     pub(super) fn stacks(&self) -> Vec<StacksStatus> {
-        let of = |probe: &Arc<Mutex<Running>>| {
+        let of = |probe: &Arc<Mutex<Probe>>| {
             let running = lock(probe);
             let status = running.status();
             let metrics = running.outline.metrics.iter().filter(|m| m.stacks.is_some());
@@ -81,7 +81,7 @@ impl App {
         })
     }
 
-    /// What a client of the agent asks for.
+    /// A profile for a client, in the requested format.
     pub(super) fn profile_as(&self, request: &ProfileRequest) -> Result<Vec<u8>, ProfileError> {
         let wanted = self.find_stacks(&request.metric)?;
         let time = (request.seconds > 0).then_some(Duration::from_secs(request.seconds));
@@ -199,7 +199,8 @@ impl Wanted {
         Ok(done)
     }
 
-    /// Waits until the end of a profile, reads the maps of new processes meanwhile, and sweeps where no upkeep does.
+    /// Waits until the end of a profile, reads the maps of new processes meanwhile, and sweeps where no housekeeping thread
+    /// runs.
     fn watch(&self, names: &Mutex<Names>, until: Instant, stop: &AtomicBool) -> Result<(), ProfileError> {
         while !stop.load(Ordering::Relaxed) {
             let left = until.saturating_duration_since(Instant::now());
@@ -232,7 +233,7 @@ impl Wanted {
 
 /// Looks at processes for a probe that has stacks of them. Nothing is locked meanwhile that a scrape waits for: the kernel shows a
 /// memory map when nobody holds its lock, which a process in trouble may do for long.
-pub(super) fn learn(probe: &Mutex<Running>, unseen: HashSet<u32>) {
+pub(super) fn learn(probe: &Mutex<Probe>, unseen: HashSet<u32>) {
     for look in unseen.into_iter().filter_map(Look::at) {
         // A probe that has ended meanwhile shows no stacks.
         match lock(probe).attached() {
@@ -310,18 +311,18 @@ impl Share {
 pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<Duration>) -> Result<Recording, String> {
     let said = |e: io::Error| format!("cannot wait: {e}");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(said)?;
-    let asked = runtime.block_on(async { super::stop_signal() }).map_err(said)?;
+    let signal = runtime.block_on(async { super::stop_signal() }).map_err(said)?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     runtime.spawn(async move {
-        asked.await;
+        signal.await;
         stopped.store(true, Ordering::Relaxed);
     });
     let captures = Captures { rules: Err(Denied::off()), access: Access::Local };
-    let (asks, news) = workloads::asks();
+    let (sender, events) = workloads::event_channel();
     let agent = AgentConfig::default();
-    let app = Arc::new(App::start(drafts, &agent, btf, captures, &Around::nobody(), asks));
-    workloads::start(&app, news, &agent, runtime.handle()).map_err(said)?;
+    let app = Arc::new(App::start(drafts, &agent, btf, captures, &CaptureDeps::offline(), sender));
+    workloads::start(&app, events, &agent, runtime.handle()).map_err(said)?;
     let said = |e: ProfileError| e.to_string();
     app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop)).map_err(said)
 }

@@ -8,12 +8,12 @@ use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::typed::Attach;
 
 use crate::kernel::binaries::file::FileId;
-use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::binaries::{self, File};
 use crate::kernel::load::Loaded;
 use crate::kernel::uprobe;
 
-/// Time between two looks for files. With the second that upkeep uses one look at the processes, what starts is hooked within
+/// Time between two looks for files. With the second that housekeeping uses one look at the processes, what starts is hooked within
 /// ten seconds.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(9);
 
@@ -21,7 +21,7 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(9);
 pub(super) struct UserHooks {
     hooks: Vec<UserHook>,
     looked: Instant,
-    /// Nothing is hooked until it is woken.
+    /// Files are not hooked until [`UserHooks::wake`].
     rests: bool,
 }
 
@@ -42,22 +42,21 @@ struct Attached {
     id: FileId,
     shown: String,
     places: usize,
-    /// What keeps it so.
+    /// The links: closing them detaches.
     _links: Vec<OwnedFd>,
 }
 
-/// What a look changed, for the log.
+/// A change of a hooked file, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct FileChange {
     /// The hook, with the mechanism chosen for it.
     pub hook: String,
     /// The file.
     pub file: String,
-    /// What became of it.
     pub change: Change,
 }
 
-/// See [`News`].
+/// See [`FileChange`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// It is hooked at so many places.
@@ -87,13 +86,13 @@ impl UserHooks {
     }
 
     /// Hooks files that are new and lets go of files that nothing runs any more.
-    pub fn look(&mut self, loaded: &Loaded, world: &World) -> Vec<News> {
+    pub fn look(&mut self, loaded: &Loaded, processes: &ProcessSnapshot) -> Vec<FileChange> {
         self.looked = Instant::now();
         if self.rests {
             return Vec::new();
         }
         let attaches: Vec<Attach> = self.hooks.iter().map(|h| h.attach.clone()).collect();
-        self.hooks.iter_mut().flat_map(|hook| hook.look(loaded, world, &attaches)).collect()
+        self.hooks.iter_mut().flat_map(|hook| hook.look(loaded, processes, &attaches)).collect()
     }
 
     /// Lets go of all files, until [`UserHooks::wake`].
@@ -106,9 +105,9 @@ impl UserHooks {
     }
 
     /// Hooks files again.
-    pub fn wake(&mut self, loaded: &Loaded, world: &World) -> Vec<News> {
+    pub fn wake(&mut self, loaded: &Loaded, processes: &ProcessSnapshot) -> Vec<FileChange> {
         self.rests = false;
-        self.look(loaded, world)
+        self.look(loaded, processes)
     }
 
     /// Why something of the probe is hooked nowhere; empty when all is.
@@ -174,37 +173,37 @@ impl UserHook {
         }
     }
 
-    fn look(&mut self, loaded: &Loaded, world: &World, all: &[Attach]) -> Vec<News> {
+    fn look(&mut self, loaded: &Loaded, processes: &ProcessSnapshot, all: &[Attach]) -> Vec<FileChange> {
         let Some(binary) = binary(&self.attach) else { return Vec::new() };
-        let (found, none) = match world.find(binary) {
+        let (found, none) = match processes.find(binary) {
             Ok(files) => (files, None),
             Err(reason) => (Vec::new(), Some(reason)),
         };
         self.none = none;
-        let mut news = Vec::new();
-        let gone_with = binary.pid.filter(|pid| !world.has_process(*pid));
+        let mut changes = Vec::new();
+        let gone_with = binary.pid.filter(|pid| !processes.has_process(*pid));
         let is_there = |id: &FileId| found.iter().any(|file| file.id.same_file(id));
         self.passed.retain(|(id, _)| is_there(id));
         self.files.retain(|file| {
             // A file that was replaced, or whose container is gone, is let go once nothing runs it: the hook keeps its inode.
-            let lives = is_there(&file.id) || (gone_with.is_none() && world.runs(&file.id));
+            let lives = is_there(&file.id) || (gone_with.is_none() && processes.runs(&file.id));
             if !lives {
                 let (hook, file) = (self.attach.to_string(), file.shown.clone());
-                news.push(News { hook, file, change: Change::Detached });
+                changes.push(FileChange { hook, file, change: Change::Detached });
             }
             lives
         });
         for file in &found {
             let hooked = self.files.iter().any(|known| known.id.same_file(&file.id));
             if !hooked && !self.passed.iter().any(|(id, _)| id.unchanged(&file.id)) {
-                news.extend(self.take(loaded, file, all));
+                changes.extend(self.take(loaded, file, all));
             }
         }
-        news
+        changes
     }
 
     /// Hooks a file that is new.
-    fn take(&mut self, loaded: &Loaded, file: &File, all: &[Attach]) -> Option<News> {
+    fn take(&mut self, loaded: &Loaded, file: &File, all: &[Attach]) -> Option<FileChange> {
         let before = self.passed.iter().position(|(id, _)| id.same_file(&file.id));
         let before = before.and_then(|at| self.passed.swap_remove(at).1);
         let change = match self.attach_to(loaded, file, all) {
@@ -227,7 +226,7 @@ impl UserHook {
                 Change::Refused(why)
             }
         };
-        Some(News { hook: self.attach.to_string(), file: file.shown.clone(), change })
+        Some(FileChange { hook: self.attach.to_string(), file: file.shown.clone(), change })
     }
 
     /// `None` when another program of this probe is for this file.

@@ -1,8 +1,8 @@
 //! Whether files have changed: a look every other second at what their names lead to.
 //!
-//! Looking is slower to notice than being told by the kernel, and needs no case for each way in which files change: an editor
-//! that renames, a link that is pointed elsewhere two folders above (as Kubernetes does with a ConfigMap), a network's
-//! file system.
+//! Polling notices a change later than inotify, but needs no case for each way in which files change: an editor that
+//! renames, a link that is pointed elsewhere two folders above (as Kubernetes does with a ConfigMap), a network's file
+//! system.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use crate::config::files;
 
 /// Between two looks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Files must have been the same for so long: whoever changes several is not done after the first.
+/// Files must have been the same for so long: a change of several files must be complete.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// What a file is known by. Its status' time also changes when its times are set back.
@@ -110,7 +110,7 @@ mod tests {
         for (read, looks) in [
             ("a1 b1", "0 a1 b1, 2 a1 b1, 4 a1 b1"),
             ("a1", "0 a1, 2 a2, 4! a2"),
-            // It stays due until somebody reads.
+            // It stays due until the files are read.
             ("a1", "0 a2, 2! a2, 4! a2"),
             // One after the other.
             ("a1 b1", "0 a2 b1, 2 a2 b2, 3 a2 b2, 4! a2 b2"),
@@ -174,7 +174,7 @@ mod tests {
         changes("the folder goes", &|| fs::rename(&mount, folder.join("elsewhere")).unwrap());
         let calm = look();
         fs::write(folder.join("notes.yaml"), "").unwrap();
-        assert_eq!(look(), calm, "what is not asked for");
+        assert_eq!(look(), calm, "other files");
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Where the agent is asked, and how: its sockets, its web configuration, and what systemd is told.
+//! The agent's sockets, its web configuration, and notifications of systemd.
 
 use super::WebOptions;
 use super::logging::print_diagnostics;
@@ -9,14 +9,14 @@ use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// All that is needed before anything is attached: nothing is, for an agent that nobody could ask.
-pub struct Door {
+/// The open sockets. They come before any probe is attached: an address in use must end the agent first.
+pub struct Listeners {
     pub listeners: Vec<TcpListener>,
     pub source: Arc<Source>,
 }
 
-/// Opens the sockets and reads the configuration. What is wrong is told.
-pub fn open(listen: &[String], options: &WebOptions) -> Result<Door, ExitCode> {
+/// Opens the sockets and reads the configuration. Prints errors.
+pub fn open(listen: &[String], options: &WebOptions) -> Result<Listeners, ExitCode> {
     let told = |error: &dyn std::fmt::Display| {
         eprintln!("error: {error}");
         ExitCode::from(1)
@@ -36,10 +36,10 @@ pub fn open(listen: &[String], options: &WebOptions) -> Result<Door, ExitCode> {
         true => systemd::sockets().map_err(|error| told(&error))?,
         false => kstrobe_web::bind(listen).map_err(|error| told(&error))?,
     };
-    Ok(Door { listeners, source: Arc::new(source) })
+    Ok(Listeners { listeners, source: Arc::new(source) })
 }
 
-/// Tells systemd's watchdog, while requests can be answered, that they can.
+/// Notifies systemd's watchdog as long as the runtime schedules tasks.
 pub async fn stay_alive() {
     let Some(every) = systemd::watchdog() else { return };
     let mut turns = tokio::time::interval(every);

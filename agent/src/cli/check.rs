@@ -11,7 +11,7 @@ use crate::app::logging::print_diagnostics;
 use crate::config::compile::{self, Prepared};
 use crate::config::files::{self, AgentConfig, Choice, Selection, SourceFile};
 use crate::config::plan::{self, Draft};
-use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::find::ProcessSnapshot;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -153,12 +153,12 @@ fn compiled(args: &Args, checked: Checked, diagnostics: &mut Vec<Diagnostic>) ->
     let is_refused = !refused.is_empty();
     let refused = refused.into_iter().map(|(draft, refusal)| (draft, refusal.diagnostics));
     let all: Vec<(Draft, Vec<Diagnostic>)> = planned.chain(waiting).chain(refused).collect();
-    let mut world = None;
+    let mut processes = None;
     let mut fine = 0;
     for (draft, mut found) in all {
         // Another machine has other files.
         if args.kernel.target.is_none() && !draft.file_hooks().is_empty() {
-            found.extend(compile::missing_in_files(&draft, world.get_or_insert_with(World::look)));
+            found.extend(compile::missing_in_files(&draft, processes.get_or_insert_with(ProcessSnapshot::look)));
         }
         fine += usize::from(!found.iter().any(Diagnostic::is_error) && !beaten.contains(&draft.outline().name));
         diagnostics.append(&mut found);

@@ -13,7 +13,7 @@ use kstrobe_ebpf::typed::Choice;
 
 use crate::config::files::diag::{Diagnostic, Severity};
 use crate::config::plan::{Draft, Engine, Refusal};
-use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::binaries::pattern::is_pattern;
 use crate::kernel::binaries::{self, File};
 use crate::kernel::detect::{self, Wanted};
@@ -108,7 +108,7 @@ type HasPlace<'a> = &'a dyn Fn(&File) -> Result<(), String>;
 
 /// What this machine lacks of the files that a probe hooks. A program may come later, and the agent looks for it: that is a
 /// note, unless a `uprobe:` names one file.
-pub fn missing_in_files(draft: &Draft, world: &World) -> Vec<Diagnostic> {
+pub fn missing_in_files(draft: &Draft, processes: &ProcessSnapshot) -> Vec<Diagnostic> {
     let hooks = draft.file_hooks();
     let missing = hooks.into_iter().filter_map(|(hook, at)| {
         let (binary, at_any_place): (&Binary, HasPlace) = match hook {
@@ -121,7 +121,7 @@ pub fn missing_in_files(draft: &Draft, world: &World) -> Vec<Diagnostic> {
             _ => return None,
         };
         let one_file = matches!(hook, HookKind::User { .. }) && binary.path.starts_with('/') && binary.pid.is_none();
-        match world.find(binary) {
+        match processes.find(binary) {
             Err(none) if one_file && !is_pattern(&binary.path) => {
                 Some(Diagnostic::error(at, none).hint("the agent looks for it every ten seconds"))
             }
@@ -152,20 +152,23 @@ pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
     };
     let mut target = detect::detect(&wanted);
     target.polls = pollers::row_types();
-    target.usdts = usdts(drafts, World::look);
+    target.usdts = usdts(drafts, ProcessSnapshot::look);
     target
 }
 
 /// What the notes of static probe points say of their arguments. Points that are not found, yet, are absent.
-pub fn usdts<W: Borrow<World>>(drafts: &[Draft], world: impl FnOnce() -> W) -> BTreeMap<String, Vec<String>> {
+pub fn usdts<W: Borrow<ProcessSnapshot>>(
+    drafts: &[Draft],
+    processes: impl FnOnce() -> W,
+) -> BTreeMap<String, Vec<String>> {
     let wanted: Vec<_> = drafts.iter().flat_map(Draft::usdts).collect();
     if wanted.is_empty() {
         return BTreeMap::new();
     }
-    let world = world();
+    let processes = processes();
     let mut found = BTreeMap::new();
     for (binary, provider, name) in wanted {
-        let files = world.borrow().find(binary).unwrap_or_default();
+        let files = processes.borrow().find(binary).unwrap_or_default();
         let sites = files.iter().flat_map(|file| binaries::probes(file, provider, name).unwrap_or_default());
         let ways: BTreeSet<String> = sites.map(|site| site.args).collect();
         if !ways.is_empty() {

@@ -6,12 +6,12 @@ struct Run {
     second: u64,
     /// What each run costs besides.
     reaching: Duration,
-    orders: Vec<(u64, Order)>,
+    actions: Vec<(u64, BudgetAction)>,
 }
 
 impl Run {
     fn new(can_thin: bool) -> Run {
-        Run { budget: Budget::new(20_000, can_thin).unwrap(), second: 0, reaching: Duration::ZERO, orders: vec![] }
+        Run { budget: Budget::new(20_000, can_thin).unwrap(), second: 0, reaching: Duration::ZERO, actions: vec![] }
     }
 
     /// So many seconds, with a window of 100 ms in each: `cost` says what the programs take of it, by the number of
@@ -20,7 +20,7 @@ impl Run {
         for _ in 0..count {
             self.second += 1;
             let now = Duration::from_secs(self.second);
-            let come_back = self.budget.comes_back(now);
+            let resumed = self.budget.resume(now);
             let (run_ns, runs) = cost(self.budget.one_of());
             let cost = Cost {
                 window: Duration::from_millis(100),
@@ -28,8 +28,8 @@ impl Run {
                 runs,
                 reaching: self.reaching * runs as u32,
             };
-            let order = come_back.or_else(|| self.budget.look(now, &cost));
-            self.orders.extend(order.map(|order| (self.second, order)));
+            let action = resumed.or_else(|| self.budget.look(now, &cost));
+            self.actions.extend(action.map(|action| (self.second, action)));
         }
         self
     }
@@ -48,7 +48,7 @@ fn a_probe_within_its_budget_is_left_alone() {
     let mut run = Run::new(true);
     // 1.9 % for an hour.
     run.seconds(3600, events(63_000, 300));
-    assert_eq!((run.orders.len(), run.budget.text(), run.budget.throttled()), (0, String::new(), 0));
+    assert_eq!((run.actions.len(), run.budget.text(), run.budget.throttled()), (0, String::new(), 0));
     assert!(!run.budget.over() && !run.budget.suspects());
 }
 
@@ -58,7 +58,7 @@ fn a_burst_of_one_window_is_forgiven() {
     for _ in 0..100 {
         run.seconds(1, events(1_000_000, 300)).seconds(1, events(10, 300));
     }
-    assert_eq!(run.orders, []);
+    assert_eq!(run.actions, []);
 }
 
 #[test]
@@ -66,14 +66,14 @@ fn events_are_thinned_out_until_the_budget_is_kept() {
     let mut run = Run::new(true);
     // 6 %: a quarter of the events is 1.5 % and what the others cost.
     run.seconds(20, events(200_000, 300));
-    assert_eq!(run.orders, [(2, Order::Thin(2))]);
+    assert_eq!(run.actions, [(2, BudgetAction::Thin(2))]);
     assert_eq!(run.budget.text(), "over its budget of 2 % of a CPU (6 % measured): one of 4 events is measured");
     let alert = kstrobe_mixin::alerts::HEALTH.iter().find(|alert| alert.name == "KstrobeProbeNotAttached").unwrap();
-    assert!(alert.expr().contains(&format!("reason!=\"{AWAY}\"")), "{}", alert.expr());
+    assert!(alert.expr().contains(&format!("reason!=\"{OVER_BUDGET}\"")), "{}", alert.expr());
     assert_eq!((run.budget.one_of(), run.budget.throttled(), run.budget.over()), (4, 1, true));
     // It gets worse.
     run.seconds(20, events(300_000, 300));
-    assert_eq!(run.orders[1..], [(22, Order::Thin(3))]);
+    assert_eq!(run.actions[1..], [(22, BudgetAction::Thin(3))]);
 }
 
 #[test]
@@ -81,11 +81,11 @@ fn what_thinning_out_does_not_save_takes_a_probe_off_its_hooks() {
     // Breakpoints of a microsecond: 3 % of them alone, with programs that take 0.3 %.
     let mut run = Run { reaching: Duration::from_micros(1), ..Run::new(true) };
     run.seconds(20, events(30_000, 100));
-    assert_eq!(run.orders, [(2, Order::Detach)]);
+    assert_eq!(run.actions, [(2, BudgetAction::Detach)]);
     // 1 % of them leave room for thinning out what the programs take.
     let mut run = Run { reaching: Duration::from_micros(1), ..Run::new(true) };
     run.seconds(20, events(10_000, 2500));
-    assert_eq!(run.orders, [(2, Order::Thin(1)), (4, Order::Thin(2))]);
+    assert_eq!(run.actions, [(2, BudgetAction::Thin(1)), (4, BudgetAction::Thin(2))]);
 }
 
 #[test]
@@ -106,14 +106,14 @@ fn a_flood_that_thinning_cannot_stem_is_detached_at_once_and_tried_again() {
     let mut run = Run::new(true);
     // Passed over alone, 3 million events a second cost 6 %.
     run.seconds(400, events(3_000_000, 300));
-    let (attach, detach) = (Order::Attach(0), Order::Detach);
+    let (attach, detach) = (BudgetAction::Attach(0), BudgetAction::Detach);
     assert_eq!(
-        run.orders,
+        run.actions,
         [(2, detach), (62, attach), (64, detach), (184, attach), (186, detach)],
         "pauses of 60, 120, 240 s"
     );
     assert!(run.budget.text().contains("taken off its hooks for 240 s"), "{}", run.budget.text());
-    assert!(run.budget.away_until().is_some());
+    assert!(run.budget.suspended_until().is_some());
 }
 
 #[test]
@@ -121,19 +121,19 @@ fn a_step_that_does_not_help_is_the_last() {
     let mut run = Run::new(true);
     // However few are measured, it stays at 5 %: another program of the probe costs that.
     run.seconds(10, |_| (5_000_000, 100));
-    assert_eq!(run.orders, [(2, Order::Thin(2)), (4, Order::Detach)]);
+    assert_eq!(run.actions, [(2, BudgetAction::Thin(2)), (4, BudgetAction::Detach)]);
     // It comes down, but not as far as it must, and no further than this.
     let mut run = Run::new(true);
     run.seconds(20, |one_of| (3_000_000 + 30_000_000 / one_of, 100));
-    assert_eq!(run.orders, [(2, Order::Thin(5)), (4, Order::Thin(6)), (6, Order::Detach)]);
+    assert_eq!(run.actions, [(2, BudgetAction::Thin(5)), (4, BudgetAction::Thin(6)), (6, BudgetAction::Detach)]);
     // It helps each time, but the events become more: enough is enough.
     let (mut run, mut cost) = (Run::new(true), 30_000_000);
     run.seconds(15, |_| {
         cost = cost * 8 / 10;
         (cost.max(2_100_000), 100)
     });
-    assert_eq!(run.orders.last(), Some(&(10, Order::Detach)), "{:?}", run.orders);
-    assert_eq!(run.orders.len(), 5);
+    assert_eq!(run.actions.last(), Some(&(10, BudgetAction::Detach)), "{:?}", run.actions);
+    assert_eq!(run.actions.len(), 5);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn one_window_that_was_disturbed_means_nothing() {
         let (more_ns, runs) = if window % 2 == 0 { (10_000_000, 300_000) } else { (0, 100) };
         (20_000_000 / one_of + 1_200_000 + more_ns, runs)
     });
-    assert_eq!(run.orders, [(2, Order::Thin(4)), (4, Order::Thin(5))]);
+    assert_eq!(run.actions, [(2, BudgetAction::Thin(4)), (4, BudgetAction::Thin(5))]);
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn what_was_suspected_under_another_limit_is_forgotten() {
     assert!(run.budget.suspects());
     run.budget.set_limit(100_000);
     run.seconds(1, |_| (15_000_000, 100)).seconds(5, |_| (4_000_000, 100));
-    assert_eq!(run.orders, []);
+    assert_eq!(run.actions, []);
     run.seconds(2, |_| (15_000_000, 100));
-    assert_eq!(run.orders, [(9, Order::Detach)]);
+    assert_eq!(run.actions, [(9, BudgetAction::Detach)]);
     assert!(run.budget.text().contains("its budget of 10 % of a CPU (15 % measured)"), "{}", run.budget.text());
 }
 
@@ -167,21 +167,21 @@ fn what_was_suspected_under_another_limit_is_forgotten() {
 fn what_cannot_be_thinned_out_is_detached() {
     let mut run = Run::new(false);
     run.seconds(5, events(200_000, 300));
-    assert_eq!(run.orders, [(2, Order::Detach)]);
+    assert_eq!(run.actions, [(2, BudgetAction::Detach)]);
 }
 
 #[test]
 fn pauses_double_up_to_an_hour_and_are_forgiven() {
     let mut run = Run::new(false);
     run.seconds(40_000, events(1_000_000, 300));
-    let detached: Vec<u64> = run.orders.iter().filter(|(_, o)| *o == Order::Detach).map(|(s, _)| *s).collect();
+    let detached: Vec<u64> = run.actions.iter().filter(|(_, o)| *o == BudgetAction::Detach).map(|(s, _)| *s).collect();
     let pauses: Vec<u64> = detached.windows(2).map(|w| w[1] - w[0] - 2).collect();
     assert_eq!(pauses[..8], [60, 120, 240, 480, 960, 1920, 3600, 3600]);
     // Comes back into peace; after ten minutes of that the next pause is short again.
     run.seconds(3_600 + 700, events(10, 300));
-    run.orders.clear();
+    run.actions.clear();
     run.seconds(100, events(1_000_000, 300));
-    let seconds: Vec<u64> = run.orders.iter().map(|(s, _)| s + 100 - run.second).collect();
+    let seconds: Vec<u64> = run.actions.iter().map(|(s, _)| s + 100 - run.second).collect();
     assert_eq!(seconds, [2, 62, 64]);
 }
 
@@ -190,10 +190,10 @@ fn who_cannot_come_back_stays_away_for_another_pause() {
     let mut run = Run::new(false);
     run.seconds(2, events(1_000_000, 300));
     let now = Duration::from_secs(62);
-    assert_eq!(run.budget.comes_back(now - Duration::from_millis(1)), None);
-    assert_eq!(run.budget.comes_back(now), Some(Order::Attach(0)));
-    run.budget.stays_away(now);
-    assert_eq!(run.budget.away_until(), Some(now + Duration::from_secs(120)));
+    assert_eq!(run.budget.resume(now - Duration::from_millis(1)), None);
+    assert_eq!(run.budget.resume(now), Some(BudgetAction::Attach(0)));
+    run.budget.extend_suspension(now);
+    assert_eq!(run.budget.suspended_until(), Some(now + Duration::from_secs(120)));
     assert_eq!(run.budget.look(now, &Cost::default()), None);
 }
 
@@ -205,7 +205,7 @@ fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
     assert_eq!(Cost::default().ppm(), 0);
     assert_eq!(endless.ppm(), u64::MAX);
     assert_eq!(budget.look(Duration::ZERO, &endless), None);
-    assert_eq!(budget.look(Duration::ZERO, &endless), Some(Order::Detach));
+    assert_eq!(budget.look(Duration::ZERO, &endless), Some(BudgetAction::Detach));
     assert_eq!([1, 2, 3, 4, 5, 1 << 40].map(|used| halvings(used, 1)), [1, 1, 2, 2, 3, 40]);
     assert_eq!([20_000, 5, 73_210, 310_000, 1_000_000].map(percent), ["2 %", "0.0005 %", "7.3 %", "31 %", "100 %"]);
 }

@@ -1,17 +1,17 @@
-//! What a new set of definitions means for the probes that run. Pure: nothing here knows a probe at work.
+//! Compares the running probes with a new set of definitions.
 
 use crate::config::plan::Identity;
 use std::collections::HashMap;
 
-/// A probe that the agent was asked to run before.
+/// A probe of the old configuration.
 pub(super) struct Old<'a> {
     pub name: &'a str,
     pub identity: &'a Identity,
-    /// Whether it measures, or waits for what it measures. One that was refused has nothing to lose by another try.
+    /// Whether it measures, or waits for what it measures. One that failed to start is tried again.
     pub runs: bool,
 }
 
-/// A probe that it is asked to run now.
+/// A probe of the new configuration.
 pub(super) struct New<'a> {
     pub name: &'a str,
     pub identity: &'a Identity,

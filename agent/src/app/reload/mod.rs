@@ -1,8 +1,8 @@
-//! Another configuration for an agent that runs: all of it or nothing.
+//! Reloads the configuration: all of it or nothing.
 //!
-//! Files are read again at SIGHUP, when they have changed, and when a client asks. What can fail comes first and changes nothing:
-//! reading, compiling, loading what is new beside what runs. Then one list of probes takes the place of another, and what is
-//! in the old one only is ended.
+//! SIGHUP, changed files and `POST /-/reload` start a reload. The steps that can fail come first and change nothing:
+//! reading, compiling, loading new probes beside the old ones. Then one list of probes replaces the other, and probes of the
+//! old one only are ended.
 
 mod diff;
 
@@ -14,12 +14,13 @@ use std::time::Instant;
 
 use crate::config::files::diag::{self, Diagnostic};
 
-use super::capturing::Around;
+use super::captures::CaptureDeps;
 use super::events::Sink;
-use super::intent::{self, Intent, Reading};
-use super::pushers::{Changes, Pushers};
+use super::exporters::{Changes, Exporters};
+use super::load_config::{self, LoadOutcome, LoadedConfig};
+use super::probe::Probe;
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
-use super::{App, Options, Probe, Running, Told, capturing, lock, rights};
+use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, rights};
 use crate::app::logging::Level;
 use crate::app::logging::log_diagnostics;
 use crate::config::compile;
@@ -32,35 +33,37 @@ use crate::metrics::labels::Names;
 use diff::{New, Old, Plan, Step, diff};
 use kstrobe_web::systemd::{News, notify};
 
-/// What came of it, in words: that it runs, or why what ran before runs on.
+/// A summary of the reload, or the reasons for which the previous configuration stays in force.
 type Answer = Result<String, String>;
 
-/// Somebody wants the files to be read again.
-pub(super) enum Ask {
-    /// And hears what came of it, if there is somebody who listens.
-    Read(&'static str, Option<Sender<Answer>>),
+/// A command to the reload thread.
+pub(super) enum Command {
+    /// Reads the files again. The first field is the reason for the log; the answer goes to the sender, if there is one.
+    Reload(&'static str, Option<Sender<Answer>>),
 }
 
-/// Asks, and waits for what comes of it.
-pub(super) fn ask(asks: &Sender<Ask>, why: &'static str) -> Answer {
+pub(super) type CommandSender = Sender<Command>;
+
+/// Reloads and waits for the answer.
+pub(super) fn request(commands: &CommandSender, why: &'static str) -> Answer {
     let (answer, answered) = channel();
-    // A thread that is gone gives no answer either.
-    let _ = asks.send(Ask::Read(why, Some(answer)));
+    // A thread that has ended drops its receiver, so that `recv` fails below.
+    let _ = commands.send(Command::Reload(why, Some(answer)));
     answered.recv().unwrap_or_else(|_| Err("the agent is about to end\n".to_owned()))
 }
 
-/// What does not change while the agent runs.
-pub(super) struct Fixed {
+/// Values for reloads that stay the same while the agent runs.
+pub(super) struct ReloadContext {
     pub app: Arc<App>,
     pub options: Options,
     pub level: Level,
     pub tail: Arc<Tail>,
-    pub around: Around,
-    pub pushers: Arc<Pushers>,
+    pub deps: CaptureDeps,
+    pub exporters: Arc<Exporters>,
     pub started: Started,
 }
 
-/// The part of the configuration that takes a restart.
+/// The part of the configuration that only a restart changes.
 pub(super) struct Started {
     /// Addresses, as the configuration or the command line has them.
     listen: Vec<String>,
@@ -76,7 +79,7 @@ impl Started {
         Started { listen: listen.to_vec(), log_json, kubernetes, workloads }
     }
 
-    /// Keys that have changed since, and take a restart.
+    /// Warnings about changed keys that take a restart.
     fn notes(&self, now: &Started) -> Vec<String> {
         let still = format!(": the agent still listens on {}", self.listen.join(", "));
         let changed = [
@@ -93,21 +96,26 @@ impl Started {
 }
 
 /// Starts the thread that reads files again, which lives as long as the agent. `seen` and `directory` are of the files that run.
-pub(super) fn start(fixed: Fixed, asked: Receiver<Ask>, seen: Seen, directory: Option<PathBuf>) -> std::io::Result<()> {
-    let mut reload = Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() };
-    std::thread::Builder::new().name("reload".into()).spawn(move || reload.run(&asked))?;
+pub(super) fn start(
+    context: ReloadContext,
+    commands: Receiver<Command>,
+    seen: Seen,
+    directory: Option<PathBuf>,
+) -> std::io::Result<()> {
+    let mut reload = Reload { context, watch: Watch::new(seen), directory, begun: Instant::now() };
+    std::thread::Builder::new().name("reload".into()).spawn(move || reload.run(&commands))?;
     Ok(())
 }
 
 struct Reload {
-    fixed: Fixed,
+    context: ReloadContext,
     watch: Watch,
     /// Of probe files.
     directory: Option<PathBuf>,
     begun: Instant,
 }
 
-/// Tells systemd when it goes.
+/// Notifies systemd when dropped.
 struct Ready;
 
 impl Drop for Ready {
@@ -116,12 +124,12 @@ impl Drop for Ready {
     }
 }
 
-/// Why nothing was changed.
+/// The reasons of a refused reload.
 #[derive(Debug)]
 struct Refused {
     /// Each reason on a line.
     reasons: Vec<String>,
-    /// The same for a person, with the places in files.
+    /// The same with source lines.
     text: String,
 }
 
@@ -138,30 +146,30 @@ impl From<String> for Refused {
     }
 }
 
-/// Probes for the new configuration, loaded and attached, but not in the place of the old ones yet.
+/// Probes of the new configuration, loaded and attached, but not in the list of the app yet.
 struct Prepared {
-    probes: Vec<Probe>,
-    old: Arc<[Probe]>,
+    probes: Vec<SharedProbe>,
+    old: Arc<[SharedProbe]>,
     plan: Plan,
 }
 
 impl Reload {
-    fn run(&mut self, asked: &Receiver<Ask>) {
+    fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            let (why, first) = match asked.recv_timeout(LOOK_EVERY) {
-                Ok(Ask::Read(why, listener)) => (why, listener),
+            let (why, first) = match commands.recv_timeout(LOOK_EVERY) {
+                Ok(Command::Reload(why, listener)) => (why, listener),
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
-                    let seen = watch::look(self.fixed.options.config.as_deref(), self.directory.as_deref());
+                    let seen = watch::look(self.context.options.config.as_deref(), self.directory.as_deref());
                     if !self.watch.look(self.begun.elapsed(), seen) {
                         continue;
                     }
                     ("files have changed", None)
                 }
             };
-            // One reload is for all who asked before it began.
+            // One reload answers all commands that came before it.
             let mut listeners: Vec<Sender<Answer>> = first.into_iter().collect();
-            while let Ok(Ask::Read(_, listener)) = asked.try_recv() {
+            while let Ok(Command::Reload(_, listener)) = commands.try_recv() {
                 listeners.extend(listener);
             }
             let answer = catch_unwind(AssertUnwindSafe(|| self.reload(why))).unwrap_or_else(|_| {
@@ -169,7 +177,7 @@ impl Reload {
                 Err(self.refuse(fault.to_owned().into()))
             });
             for listener in listeners {
-                // Who hung up needs no answer.
+                // The client may be gone.
                 let _ = listener.send(answer.clone());
             }
         }
@@ -178,58 +186,58 @@ impl Reload {
     fn reload(&mut self, why: &'static str) -> Answer {
         tracing::info!(why, "reloading");
         notify(News::Reloading);
-        // Ready is what it is again, whatever came of it and however this ends.
+        // systemd needs READY=1 after RELOADING=1, also after an error or a panic.
         let _ready = Ready;
         match self.attempt() {
-            Ok(told) => {
-                self.fixed.app.telemetry.reloaded(true);
-                Ok(told)
+            Ok(answer) => {
+                self.context.app.telemetry.reloaded(true);
+                Ok(answer)
             }
             Err(refused) => Err(self.refuse(refused)),
         }
     }
 
-    /// Says so wherever somebody may look.
+    /// Logs the refusal, counts it, and shows it in the status.
     fn refuse(&self, refused: Refused) -> String {
-        let app = &self.fixed.app;
+        let app = &self.context.app;
         let reason = refused.reasons.first().map_or("", String::as_str);
         tracing::error!(reason, reasons = refused.reasons.len(), "not reloaded: what ran before runs on");
         app.telemetry.reloaded(false);
-        lock(&app.told).refused = refused.reasons;
+        lock(&app.config_status).refused = refused.reasons;
         format!("{}not reloaded: what ran before runs on\n", refused.text)
     }
 
     fn attempt(&mut self) -> Result<String, Refused> {
-        let Reading { intent, diagnostics, seen, directory } =
-            intent::read(&self.fixed.options, self.directory.as_deref());
-        // Whatever comes of it: what is wrong with files is not better for being read again.
+        let LoadOutcome { loaded, diagnostics, seen, directory } =
+            load_config::read(&self.context.options, self.directory.as_deref());
+        // Also after an error: the same files would fail again.
         (self.watch, self.directory) = (Watch::new(seen), directory);
         log_diagnostics(&diagnostics);
-        let intent = match intent {
-            Some(intent) if !diagnostics.iter().any(Diagnostic::is_error) => intent,
+        let loaded = match loaded {
+            Some(loaded) if !diagnostics.iter().any(Diagnostic::is_error) => loaded,
             _ => return Err(Refused::files(&diagnostics)),
         };
-        let Fixed { app, options, around, pushers, .. } = &self.fixed;
-        let (receivers, unsendable) = receivers(&intent.agent.exporters);
+        let ReloadContext { app, options, deps, exporters, .. } = &self.context;
+        let (receivers, unsendable) = receivers(&loaded.agent.exporters);
         if !unsendable.is_empty() {
             return Err(Refused::from(unsendable.join("; ")));
         }
-        let sink = Sink::open(intent.events(options))?;
+        let sink = Sink::open(loaded.events(options))?;
         let captures = app.captures();
-        let change = capturing::prepare(&captures, &intent.agent, &intent.drafts, around)?;
-        let prepared = self.prepare(&intent.drafts)?;
+        let change = captures::prepare(&captures, &loaded.agent, &loaded.drafts, deps)?;
+        let prepared = self.prepare(&loaded.drafts)?;
         // From here on nothing can fail.
-        let counts = self.exchange(&intent.drafts, prepared, sink);
-        let next = change.make(&captures, &intent.agent, &intent.drafts, around);
+        let counts = self.exchange(&loaded.drafts, prepared, sink);
+        let next = change.make(&captures, &loaded.agent, &loaded.drafts, deps);
         *app.captures.write().unwrap_or_else(PoisonError::into_inner) = next.clone();
-        capturing::close(&captures, Some(&next));
-        *lock(&app.told) = Told::default();
-        app.configured(0, &intent);
-        self.fixed.tail.set_limit(intent.agent.kept_events);
-        // After the probes: the last report of an exporter that ends tells of the new ones already.
-        let exporters = self.exporters(pushers.renew(receivers));
-        let mut notes = self.notes(&intent);
-        tracing::info!(probes = counts, hash = intent.hash, "reloaded");
+        captures::close(&captures, Some(&next));
+        *lock(&app.config_status) = ConfigStatus::default();
+        app.configured(0, &loaded);
+        self.context.tail.set_limit(loaded.agent.kept_events);
+        // After the probes, so that the last report of a removed exporter has the new ones.
+        let exporters = self.exporters(exporters.renew(receivers));
+        let mut notes = self.notes(&loaded);
+        tracing::info!(probes = counts, hash = loaded.hash, "reloaded");
         notes.extend(rights::lacking(app).map(|lacking| lacking.text));
         for note in &notes {
             tracing::warn!(reason = note, "not all of the configuration runs");
@@ -239,7 +247,7 @@ impl Reload {
         Ok(format!("reloaded; probes: {counts}\n{exporters}{notes}{doubts}"))
     }
 
-    /// What became of exporters, if there were or are any.
+    /// The changes of exporters as a line; empty without exporters.
     fn exporters(&self, changes: Changes) -> String {
         let Changes { kept, started, ended } = changes;
         if changes == Changes::default() {
@@ -251,11 +259,11 @@ impl Reload {
         format!("exporters: {kept} unchanged, {started} started, {ended} ended\n")
     }
 
-    /// Loads and attaches what is new, beside what runs.
+    /// Loads and attaches new probes beside the running ones.
     fn prepare(&self, drafts: &[Draft]) -> Result<Prepared, Refused> {
-        let Fixed { app, options, .. } = &self.fixed;
+        let ReloadContext { app, options, .. } = &self.context;
         let old = app.probes();
-        let known = |probe: &Probe| {
+        let known = |probe: &SharedProbe| {
             let running = lock(probe);
             (running.outline.name.clone(), running.identity.clone(), running.runs())
         };
@@ -272,7 +280,7 @@ impl Reload {
         }
         let btf = options.source.btf.as_deref();
         let target = compile::look(&changed, btf);
-        // What is wrong with a text is wrong on every kernel.
+        // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
         let refusals = changed.iter().filter_map(|draft| draft.compile(&target).err());
         let faults: Vec<Diagnostic> =
             refusals.filter(|r| !r.target).flat_map(|r| r.diagnostics).filter(Diagnostic::is_error).collect();
@@ -287,7 +295,7 @@ impl Reload {
                 probes.push(old[*at].clone());
                 continue;
             }
-            let mut running = Running::start(draft, &target, &mut loader, btf);
+            let mut running = Probe::start(draft, &target, &mut loader, btf);
             if !running.runs() && step.old().is_some_and(|at| known[at].2) {
                 let (name, reason) = (&running.outline.name, running.reason());
                 return Err(Refused::from(format!(
@@ -296,16 +304,16 @@ impl Reload {
             }
             if running.due().is_some_and(|due| due <= Instant::now()) {
                 // A poll has rows from the first scrape on.
-                running.attend(&mut lock(&app.names), None, &app.telemetry);
+                running.tick(&mut lock(&app.names), None, &app.telemetry);
             }
             probes.push(Arc::new(Mutex::new(running)));
         }
         Ok(Prepared { probes, old, plan })
     }
 
-    /// Lets the new probes take the place of the old ones, which end.
+    /// Replaces the list of probes and ends the old ones.
     fn exchange(&self, drafts: &[Draft], prepared: Prepared, sink: Sink) -> String {
-        let Fixed { app, tail, .. } = &self.fixed;
+        let ReloadContext { app, tail, .. } = &self.context;
         let Prepared { probes, old, plan } = prepared;
         let slow = drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone());
         tail.extend(slow.collect());
@@ -320,7 +328,7 @@ impl Reload {
                 Step::Start => started += 1,
             }
         }
-        app.run_these(probes);
+        app.replace_probes(probes);
         let mut names = Names::new().with_owners(app.owners.clone());
         for at in replaced.iter().chain(&plan.ends) {
             let mut running = lock(&old[*at]);
@@ -328,7 +336,7 @@ impl Reload {
             let unread = running.end(&mut names, "the configuration has changed, and this probe with it");
             drop(running);
             if plan.ends.contains(at) {
-                tracing::info!(probe = &*name, "ended: it is not asked for any more");
+                tracing::info!(probe = &*name, "ended: no longer in the configuration");
                 app.telemetry.forget(&name);
             }
             lock(&app.events).unread.push((name, unread));
@@ -337,15 +345,15 @@ impl Reload {
         format!("{kept} unchanged, {} replaced, {started} started, {} ended", replaced.len(), plan.ends.len())
     }
 
-    /// What of the configuration only a restart brings, and does what else there is to do.
-    fn notes(&self, intent: &Intent) -> Vec<String> {
-        let Fixed { options, level, started, .. } = &self.fixed;
-        let (wanted, json) = intent.log(options);
+    /// Applies the log level. Returns warnings about keys that take a restart.
+    fn notes(&self, loaded: &LoadedConfig) -> Vec<String> {
+        let ReloadContext { options, level, started, .. } = &self.context;
+        let (wanted, json) = loaded.log(options);
         let mut notes = Vec::new();
         if let Err(reason) = level.set(wanted) {
             notes.push(format!("`log.level` stays as it was: {reason}"));
         }
-        notes.extend(started.notes(&Started::new(&intent.agent, intent.listen(options), json)));
+        notes.extend(started.notes(&Started::new(&loaded.agent, loaded.listen(options), json)));
         notes
     }
 }

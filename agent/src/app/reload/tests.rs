@@ -1,4 +1,4 @@
-//! An agent of polls, which need no rights: what a reload makes of what runs.
+//! Reloads of an agent with polls, which need no capabilities.
 
 use super::*;
 use crate::app::{WebOptions, workloads};
@@ -10,7 +10,7 @@ use kstrobe_testing::{Receiving, wait_for};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Its files, and what reads them.
-struct World {
+struct TestAgent {
     folder: PathBuf,
     /// Exporters' tasks end with it.
     #[expect(dead_code, reason = "it is there to be dropped")]
@@ -18,7 +18,7 @@ struct World {
     reload: Reload,
 }
 
-impl Drop for World {
+impl Drop for TestAgent {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -34,8 +34,8 @@ fn poll(name: &str, every: &str) -> String {
     )
 }
 
-impl World {
-    fn new(files: &[(&str, &str)]) -> World {
+impl TestAgent {
+    fn new(files: &[(&str, &str)]) -> TestAgent {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("kstrobe-reload-{}-{number}", std::process::id()));
@@ -62,19 +62,24 @@ impl World {
             custom_resources: false,
             handed: crate::kubernetes::probe_controller::Files::default(),
         };
-        let Reading { intent, diagnostics, seen, directory } = intent::read(&options, None);
-        let intent = intent.unwrap_or_else(|| panic!("{diagnostics:?}"));
-        let around = Around::nobody();
-        let captures = capturing::start(&intent.agent, &intent.drafts, &around);
-        let app = Arc::new(App::start(&intent.drafts, &intent.agent, None, captures, &around, workloads::asks().0));
-        app.telemetry.configured(0, &intent.hash);
-        let started = Started::new(&intent.agent, intent.listen(&options), intent.log(&options).1);
-        let tail = Arc::new(Tail::new(intent.slow(), intent.agent.kept_events));
+        let LoadOutcome { loaded, diagnostics, seen, directory } = load_config::read(&options, None);
+        let loaded = loaded.unwrap_or_else(|| panic!("{diagnostics:?}"));
+        let deps = CaptureDeps::offline();
+        let captures = captures::start(&loaded.agent, &loaded.drafts, &deps);
+        let app =
+            Arc::new(App::start(&loaded.drafts, &loaded.agent, None, captures, &deps, workloads::event_channel().0));
+        app.telemetry.configured(0, &loaded.hash);
+        let started = Started::new(&loaded.agent, loaded.listen(&options), loaded.log(&options).1);
+        let tail = Arc::new(Tail::new(loaded.slow(), loaded.agent.kept_events));
         let level = Level::of_nothing();
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let pushers = Arc::new(Pushers::new(app.clone(), runtime.handle().clone()));
-        let fixed = Fixed { app, options, level, tail, around, pushers, started };
-        World { folder, runtime, reload: Reload { fixed, watch: Watch::new(seen), directory, begun: Instant::now() } }
+        let exporters = Arc::new(Exporters::new(app.clone(), runtime.handle().clone()));
+        let context = ReloadContext { app, options, level, tail, deps, exporters, started };
+        TestAgent {
+            folder,
+            runtime,
+            reload: Reload { context, watch: Watch::new(seen), directory, begun: Instant::now() },
+        }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -82,11 +87,11 @@ impl World {
     }
 
     fn app(&self) -> &App {
-        &self.reload.fixed.app
+        &self.reload.context.app
     }
 
     /// Names with what they run, which is another when it was begun anew.
-    fn running(&self) -> Vec<(String, *const Mutex<Running>)> {
+    fn running(&self) -> Vec<(String, *const Mutex<Probe>)> {
         self.app().probes().iter().map(|probe| (lock(probe).outline.name.clone(), Arc::as_ptr(probe))).collect()
     }
 
@@ -106,7 +111,7 @@ impl World {
     }
 
     fn reload(&mut self) -> Answer {
-        self.reload.reload("a test asks")
+        self.reload.reload("a test")
     }
 }
 
@@ -120,38 +125,38 @@ fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
     let files =
         [("probes/b.yaml", poll("b", "1s")), ("probes/c.yaml", poll("c", "1s")), ("probes/d.yaml", poll("d", "1s"))];
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    let mut world = World::new(&files);
-    let before = world.running();
-    assert_eq!(world.names(), "b c d");
-    let told = world.reload().unwrap();
+    let mut agent = TestAgent::new(&files);
+    let before = agent.running();
+    assert_eq!(agent.names(), "b c d");
+    let told = agent.reload().unwrap();
     assert!(told.starts_with("reloaded; probes: 3 unchanged, 0 replaced, 0 started, 0 ended\n"), "{told}");
-    assert_eq!(world.running(), before);
-    let hash = |world: &World| world.own().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
-    let first = hash(&world);
-    world.write("probes/a.yaml", &poll("a", "1s"));
-    world.write("probes/b.yaml", &format!("# Only a comment.\n{}", poll("b", "1s")));
-    world.write("probes/c.yaml", &poll("c", "2s"));
-    std::fs::remove_file(world.folder.join("probes/d.yaml")).unwrap();
-    let told = world.reload().unwrap();
+    assert_eq!(agent.running(), before);
+    let hash = |agent: &TestAgent| agent.own().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
+    let first = hash(&agent);
+    agent.write("probes/a.yaml", &poll("a", "1s"));
+    agent.write("probes/b.yaml", &format!("# Only a comment.\n{}", poll("b", "1s")));
+    agent.write("probes/c.yaml", &poll("c", "2s"));
+    std::fs::remove_file(agent.folder.join("probes/d.yaml")).unwrap();
+    let told = agent.reload().unwrap();
     assert!(told.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 1 started, 1 ended\n"), "{told}");
-    let after = world.running();
-    assert_eq!(world.names(), "a b c");
+    let after = agent.running();
+    assert_eq!(agent.names(), "a b c");
     assert_eq!(after[1], before[0], "b goes on");
     assert_ne!(after[2], before[1], "c is another");
-    assert_ne!(hash(&world), first);
-    assert_eq!(world.metric("kstrobe_config_reloads_total{result=\"success\"}"), "2");
-    // What begins has data before anybody asks.
-    let (snapshot, _) = world.app().snapshot();
+    assert_ne!(hash(&agent), first);
+    assert_eq!(agent.metric("kstrobe_config_reloads_total{result=\"success\"}"), "2");
+    // A new poll has data before the first scrape.
+    let (snapshot, _) = agent.app().snapshot();
     let names: Vec<&str> = snapshot.families.iter().map(|family| family.about.name.as_str()).collect();
     assert!(names.contains(&"kstrobe_a_value") && names.contains(&"kstrobe_c_value"), "{names:?}");
-    // Whoever still has hold of one that ended hears why it does nothing.
-    assert_eq!(world.app().status().probes.len(), 3);
+    // An ended probe that is still referenced has a reason.
+    assert_eq!(agent.app().status().probes.len(), 3);
 }
 
 #[test]
 fn a_mistake_changes_nothing_and_is_told_everywhere() {
-    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
-    let (before, list) = (world.running(), world.app().probes());
+    let mut agent = TestAgent::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let (before, list) = (agent.running(), agent.app().probes());
     let bad_key = poll("b", "1s").replace("summary", "sumary");
     // Only the compiler reads expressions.
     let bad_expression = poll("b", "1s").replace("args.value", "args.value +");
@@ -166,51 +171,51 @@ fn a_mistake_changes_nothing_and_is_told_everywhere() {
         ("kstrobe.yaml", format!("{CONFIG}events: /no/such/folder\n"), "cannot be written to `/no/such/folder`"),
         ("kstrobe.yaml", format!("{CONFIG}captures: {{ dir: /dev/null/x }}\n"), "captures cannot be stored"),
     ] {
-        let good = std::fs::read_to_string(world.folder.join(file));
-        world.write(file, &text);
-        let answer = world.reload().expect_err(file);
+        let good = std::fs::read_to_string(agent.folder.join(file));
+        agent.write(file, &text);
+        let answer = agent.reload().expect_err(file);
         let place = expected.trim_end_matches([' ', ':']);
         assert!(answer.contains(place) && answer.ends_with("not reloaded: what ran before runs on\n"), "{answer}");
-        assert!(Arc::ptr_eq(&list, &world.app().probes()) && world.running() == before, "{file}");
-        let status = world.app().status();
+        assert!(Arc::ptr_eq(&list, &agent.app().probes()) && agent.running() == before, "{file}");
+        let status = agent.app().status();
         assert!(status.mistakes.is_empty() && status.refused[0].contains(expected), "{status:?}");
-        assert_eq!(world.metric("kstrobe_config_last_reload_successful"), "0");
+        assert_eq!(agent.metric("kstrobe_config_last_reload_successful"), "0");
         match good {
-            Ok(good) => world.write(file, &good),
-            Err(_) => std::fs::remove_file(world.folder.join(file)).unwrap(),
+            Ok(good) => agent.write(file, &good),
+            Err(_) => std::fs::remove_file(agent.folder.join(file)).unwrap(),
         }
     }
-    assert_eq!(world.metric("kstrobe_config_reloads_total{result=\"failure\"}"), "7");
-    world.reload().unwrap();
-    assert_eq!(world.running(), before);
-    assert!(world.app().status().refused.is_empty());
-    assert_eq!(world.metric("kstrobe_config_last_reload_successful"), "1");
+    assert_eq!(agent.metric("kstrobe_config_reloads_total{result=\"failure\"}"), "7");
+    agent.reload().unwrap();
+    assert_eq!(agent.running(), before);
+    assert!(agent.app().status().refused.is_empty());
+    assert_eq!(agent.metric("kstrobe_config_last_reload_successful"), "1");
 }
 
 #[test]
 fn what_takes_a_restart_is_said() {
-    let mut world = World::new(&[]);
-    world.write("kstrobe.yaml", &format!("{CONFIG}listen: [127.0.0.1:1]\nlog: {{ format: json }}\nevents: stderr\n"));
-    let told = world.reload().unwrap();
+    let mut agent = TestAgent::new(&[]);
+    agent.write("kstrobe.yaml", &format!("{CONFIG}listen: [127.0.0.1:1]\nlog: {{ format: json }}\nevents: stderr\n"));
+    let told = agent.reload().unwrap();
     assert!(told.contains("the agent still listens on 127.0.0.1:9779"), "{told}");
     assert!(told.contains("`log.format` has changed, and takes a restart"), "{told}");
-    assert!(matches!(lock(&world.app().events).sink, Some(Sink::Stderr)));
-    world.write("kstrobe.yaml", CONFIG);
-    assert!(!world.reload().unwrap().contains("restart"));
-    assert!(matches!(lock(&world.app().events).sink, Some(Sink::None)));
+    assert!(matches!(lock(&agent.app().events).sink, Some(Sink::Stderr)));
+    agent.write("kstrobe.yaml", CONFIG);
+    assert!(!agent.reload().unwrap().contains("restart"));
+    assert!(matches!(lock(&agent.app().events).sink, Some(Sink::None)));
 }
 
 #[test]
 fn exporters_come_stay_and_go() {
-    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let mut agent = TestAgent::new(&[("probes/a.yaml", &poll("a", "1s"))]);
     let receiving = Receiving::start(&[]);
     let address = receiving.address;
     let otlp = |name: &str, more: &str| {
         format!("{{ name: {name}, endpoint: 'http://{address}/x?token=secret', protocol: http, interval: 1h{more} }}")
     };
     let with = |list: &[String]| format!("{CONFIG}exporters: {{ otlp: [{}] }}\n", list.join(", "));
-    let names = |world: &World| {
-        let usage = world.app().exports.usage();
+    let names = |agent: &TestAgent| {
+        let usage = agent.app().exports.usage();
         usage.now.iter().map(|usage| usage.receiver.clone()).collect::<Vec<_>>()
     };
     for (list, told, expected) in [
@@ -230,10 +235,10 @@ fn exporters_come_stay_and_go() {
             vec!["two", "two/logs", "one"],
         ),
     ] {
-        world.write("kstrobe.yaml", &with(&list));
-        let answer = world.reload().unwrap();
+        agent.write("kstrobe.yaml", &with(&list));
+        let answer = agent.reload().unwrap();
         assert!(answer.contains(&format!("\nexporters: {told}\n")), "{answer}");
-        assert_eq!(names(&world), expected);
+        assert_eq!(names(&agent), expected);
     }
     // The one that ended sent a last report, though its time had not come.
     let came = |count: usize| {
@@ -243,71 +248,71 @@ fn exporters_come_stay_and_go() {
         assert!(bodies.iter().all(|body| body.len() > 100), "{bodies:?}");
     };
     came(1);
-    let sent = |world: &World| {
-        let ExportUse { now, past } = world.app().exports.usage();
+    let sent = |agent: &TestAgent| {
+        let ExportUse { now, past } = agent.app().exports.usage();
         let of = |all: &[Usage]| all.iter().find(|usage| usage.receiver == "one").map(|usage| usage.sent);
         (of(&now), of(&past))
     };
     let soon = std::time::Duration::from_secs(20);
-    let told = wait_for("its totals", soon, || sent(&world).0.filter(|sent| *sent > 0));
-    assert_eq!(sent(&world), (Some(told), None), "its successor goes on with them");
-    world.write("kstrobe.yaml", &with(&[otlp("one", ", interval: 1s")]));
-    assert!(world.reload().is_err(), "a mistake, which changes nothing");
-    assert_eq!(names(&world).len(), 3);
-    world.write("kstrobe.yaml", CONFIG);
-    assert!(world.reload().unwrap().contains("exporters: 0 unchanged, 0 started, 2 ended\n"));
-    assert!(names(&world).is_empty());
+    let told = wait_for("its totals", soon, || sent(&agent).0.filter(|sent| *sent > 0));
+    assert_eq!(sent(&agent), (Some(told), None), "its successor goes on with them");
+    agent.write("kstrobe.yaml", &with(&[otlp("one", ", interval: 1s")]));
+    assert!(agent.reload().is_err(), "a mistake, which changes nothing");
+    assert_eq!(names(&agent).len(), 3);
+    agent.write("kstrobe.yaml", CONFIG);
+    assert!(agent.reload().unwrap().contains("exporters: 0 unchanged, 0 started, 2 ended\n"));
+    assert!(names(&agent).is_empty());
     came(3);
-    wait_for("the last of its totals", soon, || (sent(&world).1 > Some(told)).then_some(()));
-    assert_eq!(sent(&world).0, None);
-    assert!(!world.reload().unwrap().contains("exporters"));
+    wait_for("the last of its totals", soon, || (sent(&agent).1 > Some(told)).then_some(()));
+    assert_eq!(sent(&agent).0, None);
+    assert!(!agent.reload().unwrap().contains("exporters"));
 }
 
 #[test]
 fn captures_come_change_and_go() {
-    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
-    let rules = |world: &World| world.app().rules();
-    assert!(rules(&world).is_none());
+    let mut agent = TestAgent::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let rules = |agent: &TestAgent| agent.app().rules();
+    assert!(rules(&agent).is_none());
     let with = |folder: &str, more: &str| format!("{CONFIG}captures: {{ dir: DIR/{folder}, {more} }}\n");
-    world.write("kstrobe.yaml", &with("one", ""));
-    world.reload().unwrap();
-    let one = rules(&world).expect("captures");
+    agent.write("kstrobe.yaml", &with("one", ""));
+    agent.reload().unwrap();
+    let one = rules(&agent).expect("captures");
     let rule = "rules: [{ name: r, when: 'value(a_value) > 5', capture: { events: x } }]\n";
-    world.write("kstrobe.yaml", &format!("{}{rule}", with("one", "max_concurrent: 3")));
-    world.reload().unwrap();
-    let same = rules(&world).expect("captures");
+    agent.write("kstrobe.yaml", &format!("{}{rule}", with("one", "max_concurrent: 3")));
+    agent.reload().unwrap();
+    let same = rules(&agent).expect("captures");
     assert!(Arc::ptr_eq(&one, &same), "the folder is the same");
     assert_eq!((same.service().settings().max_concurrent, same.metrics()), (3, vec!["kstrobe_a_value".to_owned()]));
-    world.write("kstrobe.yaml", &with("two", ""));
-    world.reload().unwrap();
-    let two = rules(&world).expect("captures");
+    agent.write("kstrobe.yaml", &with("two", ""));
+    agent.reload().unwrap();
+    let two = rules(&agent).expect("captures");
     assert!(!Arc::ptr_eq(&one, &two) && two.metrics().is_empty());
     // A rule about a metric that is gone with its probe is a mistake.
-    world.write("kstrobe.yaml", &format!("{}{rule}", with("two", "")));
-    std::fs::remove_file(world.folder.join("probes/a.yaml")).unwrap();
-    assert!(world.reload().unwrap_err().contains("a_value"));
-    world.write("kstrobe.yaml", CONFIG);
-    world.reload().unwrap();
-    assert!(rules(&world).is_none());
+    agent.write("kstrobe.yaml", &format!("{}{rule}", with("two", "")));
+    std::fs::remove_file(agent.folder.join("probes/a.yaml")).unwrap();
+    assert!(agent.reload().unwrap_err().contains("a_value"));
+    agent.write("kstrobe.yaml", CONFIG);
+    agent.reload().unwrap();
+    assert!(rules(&agent).is_none());
 }
 
 #[test]
 fn files_that_change_are_noticed_once() {
-    let mut world = World::new(&[("probes/a.yaml", &poll("a", "1s"))]);
-    let look = |world: &mut World, seconds| {
-        let seen = watch::look(world.reload.fixed.options.config.as_deref(), world.reload.directory.as_deref());
-        world.reload.watch.look(std::time::Duration::from_secs(seconds), seen)
+    let mut agent = TestAgent::new(&[("probes/a.yaml", &poll("a", "1s"))]);
+    let look = |agent: &mut TestAgent, seconds| {
+        let seen = watch::look(agent.reload.context.options.config.as_deref(), agent.reload.directory.as_deref());
+        agent.reload.watch.look(std::time::Duration::from_secs(seconds), seen)
     };
-    assert!(!look(&mut world, 0) && !look(&mut world, 10));
-    world.write("probes/b.yaml", "probe: [");
-    assert!(!look(&mut world, 12) && look(&mut world, 14));
-    world.reload().unwrap_err();
-    assert!(!look(&mut world, 16) && !look(&mut world, 30), "what is wrong is tried once");
+    assert!(!look(&mut agent, 0) && !look(&mut agent, 10));
+    agent.write("probes/b.yaml", "probe: [");
+    assert!(!look(&mut agent, 12) && look(&mut agent, 14));
+    agent.reload().unwrap_err();
+    assert!(!look(&mut agent, 16) && !look(&mut agent, 30), "what is wrong is tried once");
     // A configuration that cannot be read says nothing of the folder: the old one is still watched.
-    world.write("kstrobe.yaml", "listen: [");
-    world.reload().unwrap_err();
-    world.write("probes/c.yaml", &poll("c", "1s"));
-    assert!(!look(&mut world, 40) && look(&mut world, 42));
+    agent.write("kstrobe.yaml", "listen: [");
+    agent.reload().unwrap_err();
+    agent.write("probes/c.yaml", &poll("c", "1s"));
+    assert!(!look(&mut agent, 40) && look(&mut agent, 42));
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Interpreted {
     pub fn sweep(&mut self, names: &mut Names, now: Moment, now_ns: u64, age: Duration) {
         for (i, series) in self.tables.iter_mut().enumerate().filter(|(_, t)| t.ttl().is_some()) {
             let table = &self.module.layout.tables[i];
-            // Without a scrape nobody else looks whether series change.
+            // The time to live counts from the last change, which is seen only by reading.
             if read(&self.machine, table, series, names, now).is_err() {
                 continue;
             }

@@ -70,13 +70,13 @@ impl Traced {
         Ok(Traced { probe, stream, programs, threads, events: 0, runs_failed: 0, drained, swept, failure: None })
     }
 
-    /// When it wants to be attended to.
+    /// When [`Traced::tick`] is due.
     pub fn due(&self) -> Instant {
         self.drained + DRAIN_EVERY
     }
 
     /// Runs the probe over what was recorded since.
-    pub fn attend(&mut self, names: &mut Names) {
+    pub fn tick(&mut self, names: &mut Names) {
         self.drain();
         if self.swept.elapsed() >= SWEEP_EVERY {
             self.swept = Instant::now();

@@ -19,7 +19,7 @@ struct Thread {
 }
 
 impl Threads {
-    /// A new batch: who is alive is looked at anew, as a thread may have changed its name. Who is gone keeps the last one.
+    /// Starts a batch: names of live threads are read again, as they may change. Ended threads keep the last name.
     pub fn begin(&mut self) {
         self.batch += 1;
         if self.known.len() > MOST {
@@ -27,7 +27,7 @@ impl Threads {
         }
     }
 
-    /// A thread's name, NUL-padded; empty for one that nobody saw alive.
+    /// A thread's name, NUL-padded; empty for one that ended before it was read.
     pub fn comm(&mut self, tid: u32, cpu: u32) -> [u8; 16] {
         if tid == 0 {
             // Each CPU's idle task has the id 0.
@@ -36,7 +36,7 @@ impl Threads {
         self.thread(tid).comm
     }
 
-    /// The id of its process; its own when nobody saw it alive.
+    /// The id of its process; its own id for a thread that ended before it was read.
     pub fn process(&mut self, tid: u32) -> u32 {
         self.thread(tid).process
     }

@@ -3,7 +3,7 @@
 use kstrobe_ebpf::typed::{Selector, SelectorTerm};
 use kstrobe_workloads::{self as workloads, Decided, Table, Term};
 
-use crate::app::{Probe, lock};
+use crate::app::{SharedProbe, lock};
 use crate::kernel::groups::Groups;
 use crate::metrics::owners::field;
 
@@ -17,7 +17,7 @@ pub(crate) struct Conditions<'a> {
 impl Conditions<'_> {
     /// The cgroups that meet a condition, and those that are undecided.
     pub fn decide(&self, selector: &Selector) -> Decided {
-        self.table.decide(&as_asked(selector))
+        self.table.decide(&selector_of(selector))
     }
 
     /// Whether the table has this cgroup.
@@ -26,14 +26,13 @@ impl Conditions<'_> {
     }
 }
 
-/// Makes the maps of all probes hold what their conditions mean now. Says how many cgroups found no room.
-pub(super) fn keep(table: &Table, groups: Option<&Groups>, probes: &[Probe]) -> usize {
+/// Updates the maps of all probes' conditions. Returns how many cgroups did not fit.
+pub(super) fn keep(table: &Table, groups: Option<&Groups>, probes: &[SharedProbe]) -> usize {
     let conditions = Conditions { table, groups };
     probes.iter().map(|probe| lock(probe).select(&conditions)).sum()
 }
 
-/// What a condition means, in the words of the table.
-fn as_asked(selector: &Selector) -> workloads::Selector {
+fn selector_of(selector: &Selector) -> workloads::Selector {
     let term = |term: &SelectorTerm| Term {
         field: field(term.name),
         values: term.values.iter().map(|value| value.as_str().into()).collect(),

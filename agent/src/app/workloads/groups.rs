@@ -1,4 +1,4 @@
-//! Which cgroups there are: walks over the file system, and what the kernel tells in between, told to the table.
+//! Finds cgroups for the table: by walks over cgroupfs, and by the kernel's reports in between.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use kstrobe_workloads::cgroups::{Alarm, Hierarchies, Hierarchy, Walk, Walker};
 use kstrobe_workloads::{Group, Table, Workload};
 
-use super::{Asks, News};
+use super::{Event, EventSender};
 use crate::config::files::Sandboxes;
 use crate::kernel::events;
 use crate::kernel::groups::{self, Change, Feed};
 
 /// A node has a thousand; more than this is no node.
 const MOST: usize = 1 << 16;
-/// What is told within this time is looked at together.
+/// Reports within this time are handled together.
 const GATHER: Duration = Duration::from_millis(100);
-/// Between two looks whether anybody still wants to hear of changes.
+/// Interval of the check whether the thread is to end.
 const LISTEN: Duration = Duration::from_secs(1);
 
 /// The hierarchy whose ids programs in the kernel see.
@@ -34,7 +34,7 @@ pub(super) struct Groups {
     programs: Option<groups::Groups>,
     /// Changes that found no room in the ring buffer.
     lost: u64,
-    /// Set when nobody wants to hear of changes any more.
+    /// Ends the threads.
     over: Arc<AtomicBool>,
 }
 
@@ -45,8 +45,8 @@ impl Drop for Groups {
 }
 
 impl Groups {
-    /// That of version 2, or of version 1 where that is not mounted. Who is asked is told when something changes.
-    pub fn here(asks: &Asks) -> Result<Groups, String> {
+    /// The hierarchy of version 2, or of version 1 where that is not mounted. Changes are sent to `sender`.
+    pub fn here(sender: &EventSender) -> Result<Groups, String> {
         let found = Hierarchies::here(None).map_err(|error| error.to_string())?;
         let Some((hierarchy, controller)) = found.followed() else {
             return Err("neither cgroup2 nor a controller of version 1 that pods have groups of is mounted".to_owned());
@@ -55,7 +55,7 @@ impl Groups {
         let mut walker = Walker::new(hierarchy.clone(), MOST);
         let over = Arc::new(AtomicBool::new(false));
         let fed = fed(hierarchy, controller).and_then(|(programs, feed)| {
-            follow(feed, asks.clone(), over.clone()).map(|()| programs).map_err(|error| error.to_string())
+            follow(feed, sender.clone(), over.clone()).map(|()| programs).map_err(|error| error.to_string())
         });
         let programs = match fed {
             Ok(programs) => Some(programs),
@@ -65,7 +65,7 @@ impl Groups {
                     "programs do not see cgroups come and go: one that ends at once may have no name"
                 );
                 // Without it there are still the walks.
-                if let Err(error) = walker.watch().and_then(|alarm| listen(alarm, asks.clone(), over.clone())) {
+                if let Err(error) = walker.watch().and_then(|alarm| listen(alarm, sender.clone(), over.clone())) {
                     tracing::warn!(%error, "new cgroups are found by walks alone: the kernel does not tell of them");
                 }
                 None
@@ -86,7 +86,7 @@ impl Groups {
         first
     }
 
-    /// Looks at all of them, and tells what came and went.
+    /// Walks all cgroups and updates the table.
     pub fn walk(&mut self, table: &mut Table) -> Result<(), String> {
         let began = Instant::now();
         let walk = self.walker.walk().map_err(|error| self.says(&error))?;
@@ -98,7 +98,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Looks where the kernel told of changes.
+    /// Reads the folders in which the kernel reported changes.
     pub fn changes(&mut self, table: &mut Table) -> Result<(), String> {
         let walk = self.walker.changes().map_err(|error| self.says(&error))?;
         tell(&walk, table, Instant::now());
@@ -158,7 +158,7 @@ fn fed(hierarchy: &Hierarchy, controller: Option<&str>) -> Result<(groups::Group
 }
 
 /// A thread that passes the records of programs on to the table's thread.
-fn follow(mut feed: Feed, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
+fn follow(mut feed: Feed, sender: EventSender, over: Arc<AtomicBool>) -> io::Result<()> {
     let run = move || {
         let ready = feed.ready();
         while !over.load(Ordering::Relaxed) {
@@ -168,7 +168,7 @@ fn follow(mut feed: Feed, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
             }
             let (changes, lost) = feed.changes();
             if !changes.is_empty() || lost > 0 {
-                asks.tell(News::Changes(changes, lost));
+                sender.send(Event::Changes(changes, lost));
             }
         }
     };
@@ -176,14 +176,14 @@ fn follow(mut feed: Feed, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
 }
 
 /// A thread that waits for the kernel's word.
-fn listen(alarm: Alarm, asks: Asks, over: Arc<AtomicBool>) -> io::Result<()> {
+fn listen(alarm: Alarm, sender: EventSender, over: Arc<AtomicBool>) -> io::Result<()> {
     let wait = move || {
         while !over.load(Ordering::Relaxed) {
             match alarm.wait(LISTEN) {
                 Ok(true) => {
                     std::thread::sleep(GATHER);
-                    asks.tell(News::Groups);
-                    // It is asked again when what was told has been looked at.
+                    sender.send(Event::Groups);
+                    // Give the pass time to read the folders before the next report.
                     std::thread::sleep(GATHER);
                 }
                 Ok(false) => {}

@@ -1,8 +1,7 @@
-//! Following the workloads of the node: one thread knows which cgroups there are and what they belong to. It publishes their names
-//! for those who make labels, and keeps the maps of conditions current, so that nobody else ever waits for a cgroup file system
-//! or for Kubernetes.
+//! Follows the workloads of the node. One thread knows the cgroups and their pods and units. It publishes names for labels
+//! and keeps the maps of conditions current, so that scrapes never wait for cgroupfs or Kubernetes.
 //!
-//! As long as no probe asks for a name, it does nothing at all.
+//! The thread is idle while no probe uses names of cgroups.
 
 mod conditions;
 mod groups;
@@ -24,20 +23,20 @@ use crate::metrics::owners::Patience;
 use crate::metrics::telemetry::WorkloadsUse;
 pub(super) use conditions::Conditions;
 use groups::Groups;
-use pods::{Teller, Telling};
+use pods::{PodWatch, PodWatchTask};
 
-/// Looks in between, when something was asked for or told, come at most so often.
+/// Shortest interval between two passes after events.
 const SOON: Duration = Duration::from_millis(50);
-/// The same for cgroups that programs see: they are undecided for conditions until then.
+/// The same for cgroups reported by programs: they are undecided for conditions until the pass.
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// A walk over all groups for those that programs could not name comes at most so often: it reads every folder.
 const SEARCH_EVERY: Duration = Duration::from_millis(500);
-/// After a fault of our own: not at once, it may last.
+/// Pause after a panic, which may repeat.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
-/// What the thread is told.
+/// An event for the thread.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum Event {
     /// Other probes run now.
     Probes,
     /// Cgroups came or went.
@@ -50,14 +49,14 @@ pub(crate) enum News {
     PodGone(Arc<str>),
 }
 
-/// What can be asked of it.
+/// Sends events to the thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Asks(Sender<News>);
+pub(crate) struct EventSender(Sender<Event>);
 
-impl Asks {
-    /// Tells it something. A thread that is gone needs no telling.
-    pub fn tell(&self, news: News) {
-        let _ = self.0.send(news);
+impl EventSender {
+    /// Sends an event; does nothing after the thread has ended.
+    pub fn send(&self, event: Event) {
+        let _ = self.0.send(event);
     }
 }
 
@@ -71,8 +70,8 @@ pub(super) struct Pace {
 
 impl Pace {
     pub fn of(agent: &AgentConfig) -> Pace {
-        let asked = agent.workloads;
-        let [walk, grace, wait] = [asked.walk_ns, asked.grace_ns, asked.wait_ns].map(Duration::from_nanos);
+        let settings = agent.workloads;
+        let [walk, grace, wait] = [settings.walk_ns, settings.grace_ns, settings.wait_ns].map(Duration::from_nanos);
         Pace { walk, grace, wait }
     }
 
@@ -81,31 +80,31 @@ impl Pace {
     }
 }
 
-/// Where to tell it, before it runs.
-pub(super) fn asks() -> (Asks, Receiver<News>) {
-    let (asks, news) = channel();
-    (Asks(asks), news)
+/// The channel to the thread.
+pub(super) fn event_channel() -> (EventSender, Receiver<Event>) {
+    let (sender, receiver) = channel();
+    (EventSender(sender), receiver)
 }
 
 /// Starts the thread of the table, which lives as long as the agent. Tasks of the runtime fetch the pods.
 pub(super) fn start(
     app: &Arc<App>,
-    news: Receiver<News>,
+    events: Receiver<Event>,
     agent: &AgentConfig,
     runtime: &Handle,
 ) -> std::io::Result<()> {
     let (pace, node) = (Pace::of(agent), kubernetes::node_or_host(&agent.kubernetes));
-    let teller = Teller::of(agent, &node, &app.kubernetes, runtime);
-    // Without anybody who tells of pods there is nothing to wait for.
-    let patience = if teller.is_some() { pace.wait } else { Duration::ZERO };
+    let pod_watch = PodWatch::of(agent, &node, &app.kubernetes, runtime);
+    // Without a source of pods, names must not wait for one.
+    let patience = if pod_watch.is_some() { pace.wait } else { Duration::ZERO };
     let settings = Settings { node: Some(node.into()), grace: pace.grace, patience };
     let follower = Follower {
         app: app.clone(),
         pace,
         table: Table::new(settings),
         groups: None,
-        teller,
-        telling: None,
+        pod_watch,
+        pod_task: None,
         walked: None,
         missed: false,
         changed: false,
@@ -114,7 +113,7 @@ pub(super) fn start(
         failure: None,
         turned: Instant::now(),
     };
-    std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&news))?;
+    std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&events))?;
     Ok(())
 }
 
@@ -122,29 +121,29 @@ struct Follower {
     app: Arc<App>,
     pace: Pace,
     table: Table,
-    /// Set once some probe has asked.
+    /// Set once a probe uses names.
     groups: Option<Groups>,
-    /// Who tells of pods, before somebody asks.
-    teller: Option<Teller>,
-    /// What tells of pods, for as long as it lives.
-    telling: Option<Telling>,
+    /// The source of pods until it is started.
+    pod_watch: Option<PodWatch>,
+    /// The running task; dropping it ends the task.
+    pod_task: Option<PodWatchTask>,
     walked: Option<Instant>,
     /// Programs saw a group since without its name, or lost one.
     missed: bool,
     /// Cgroups came or went since.
     changed: bool,
-    /// Ids that meant another cgroup before, as it was last told.
+    /// Number of reused ids at the last pass.
     reused: u64,
     /// Labels of cgroups in a pod and in no container.
     sandboxes: Sandboxes,
-    /// Why cgroups cannot be looked at, as it was last said.
+    /// The last logged error of a walk.
     failure: Option<String>,
     /// When the last turn ended.
     turned: Instant,
 }
 
 impl Follower {
-    fn run(mut self, news: &Receiver<News>) {
+    fn run(mut self, events: &Receiver<Event>) {
         loop {
             let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
             let pause = turn.unwrap_or_else(|_| {
@@ -155,31 +154,31 @@ impl Follower {
             });
             self.turned = Instant::now();
             let first = match pause {
-                Some(pause) => news.recv_timeout(pause),
-                None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(pause) => events.recv_timeout(pause),
+                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match first {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => continue,
                 Ok(first) => {
-                    let burst = if matches!(first, News::Changes(..)) { AT_ONCE } else { SOON };
-                    self.hear(first);
+                    let burst = if matches!(first, Event::Changes(..)) { AT_ONCE } else { SOON };
+                    self.apply(first);
                     // A burst of changes is one turn; a single change does not wait.
                     std::thread::sleep(burst.saturating_sub(self.turned.elapsed()));
                 }
             }
-            while let Ok(more) = news.try_recv() {
-                self.hear(more);
+            while let Ok(more) = events.try_recv() {
+                self.apply(more);
             }
         }
     }
 
-    fn hear(&mut self, news: News) {
+    fn apply(&mut self, event: Event) {
         let now = Instant::now();
-        match news {
-            News::Probes => self.walked = None,
-            News::Groups => self.changed = true,
-            News::Changes(changes, lost) => {
+        match event {
+            Event::Probes => self.walked = None,
+            Event::Groups => self.changed = true,
+            Event::Changes(changes, lost) => {
                 let unnamed = groups::hear(&changes, &mut self.table, now);
                 self.missed |= unnamed || lost > 0;
                 if self.groups.as_mut().is_some_and(|groups| groups.lose(lost)) {
@@ -189,25 +188,25 @@ impl Follower {
                     );
                 }
             }
-            News::Pod(pod) => self.table.pod_seen(*pod, now),
-            News::PodGone(uid) => self.table.pod_gone(&uid, now),
+            Event::Pod(pod) => self.table.pod_seen(*pod, now),
+            Event::PodGone(uid) => self.table.pod_gone(&uid, now),
         }
     }
 
-    /// Looks, names, publishes. Says how long to wait; `None` when nobody asks for names.
+    /// One pass: walks, names, publishes. Returns the time to the next one; `None` while no probe uses names.
     fn turn(&mut self) -> Option<Duration> {
         let probes = self.app.probes();
         if !probes.iter().any(|probe| lock(probe).asks_for_cgroups()) {
             *lock(&self.app.workloads_use) = None;
-            // Who asked once may ask again: what the kernel tells meanwhile must not pile up.
+            // A probe may use names again: drain the kernel's reports meanwhile.
             if std::mem::take(&mut self.changed) {
                 self.look(false);
             }
             self.table.tick(Instant::now());
             return None;
         }
-        if let Some(teller) = self.teller.take() {
-            self.telling = Some(teller.start(self.app.workloads.clone()));
+        if let Some(pod_watch) = self.pod_watch.take() {
+            self.pod_task = Some(pod_watch.start(self.app.workloads.clone()));
         }
         let due = self.until_walk().is_zero();
         if due || std::mem::take(&mut self.changed) {

@@ -17,7 +17,7 @@ use crate::kernel::procfs::Stat;
 
 /// The mount namespaces and programs of the running processes at one moment.
 #[derive(Debug, Default)]
-pub struct World {
+pub struct ProcessSnapshot {
     proc: PathBuf,
     /// Root folders other than ours, each once, with a process that has it.
     roots: Vec<Root>,
@@ -86,18 +86,18 @@ const FOLDERS: [&str; 12] = [
 
 /// Files that a user's words mean at this moment. The error says why there are none.
 pub fn named(words: &str) -> Result<Vec<File>, String> {
-    World::look().find(&Binary { path: words.to_owned(), pid: None })
+    ProcessSnapshot::look().find(&Binary { path: words.to_owned(), pid: None })
 }
 
-impl World {
+impl ProcessSnapshot {
     /// Looks at all processes. One that may not be looked into is left out, which is said where nothing is found.
-    pub fn look() -> World {
-        World::look_at(Path::new("/proc"))
+    pub fn look() -> ProcessSnapshot {
+        ProcessSnapshot::look_at(Path::new("/proc"))
     }
 
     /// Looks again. What is known of processes that have not changed need not be read again.
-    pub fn look_again(self) -> World {
-        let mut now = World::look_at(&self.proc);
+    pub fn look_again(self) -> ProcessSnapshot {
+        let mut now = ProcessSnapshot::look_at(&self.proc);
         let mut known: BTreeMap<u32, _> = self.processes.into_iter().map(|(p, code)| (p.pid, (p, code))).collect();
         for (process, code) in &mut now.processes {
             match known.remove(&process.pid) {
@@ -108,9 +108,9 @@ impl World {
         now
     }
 
-    fn look_at(proc: &Path) -> World {
+    fn look_at(proc: &Path) -> ProcessSnapshot {
         let ours = root_id(&proc.join("self")).ok();
-        let mut world = World { proc: proc.into(), ..World::default() };
+        let mut processes = ProcessSnapshot { proc: proc.into(), ..ProcessSnapshot::default() };
         let mut known = BTreeSet::new();
         for entry in fs::read_dir(proc).into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
@@ -119,29 +119,29 @@ impl World {
                 Ok(id) => id,
                 // One that has ended meanwhile is not there.
                 Err(error) => {
-                    world.closed |= error.kind() == io::ErrorKind::PermissionDenied;
+                    processes.closed |= error.kind() == io::ErrorKind::PermissionDenied;
                     continue;
                 }
             };
             let root = if Some(&id) == ours.as_ref() {
                 None
-            } else if let Some(known) = world.roots.iter().find(|r| r.id == id) {
+            } else if let Some(known) = processes.roots.iter().find(|r| r.id == id) {
                 Some(known.pid)
             } else {
-                world.roots.push(Root { pid, id });
+                processes.roots.push(Root { pid, id });
                 Some(pid)
             };
             let stat = Stat::of(&folder);
             let start_and_bytes = stat.map_or((0, 0), |stat| (stat.started_ticks, stat.virtual_bytes));
-            world.processes.push((Process { pid, root, start_and_bytes }, OnceLock::new()));
+            processes.processes.push((Process { pid, root, start_and_bytes }, OnceLock::new()));
             if let Ok(exe) = fs::read_link(folder.join("exe")) {
                 let exe = exe.to_string_lossy().into_owned();
                 if known.insert((root, exe.clone())) {
-                    world.programs.push(Program { exe, pid });
+                    processes.programs.push(Program { exe, pid });
                 }
             }
         }
-        world
+        processes
     }
 
     /// Files that the words mean, each inode once. The error says why there are none.

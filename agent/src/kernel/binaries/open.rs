@@ -93,13 +93,13 @@ pub fn all_probes(file: &File) -> Result<Vec<Site>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::find::World;
+    use super::super::find::ProcessSnapshot;
     use super::*;
     use kstrobe_ebpf::program::Binary;
 
     fn file(path: &str) -> File {
-        let world = World::default();
-        world.find(&Binary { path: path.into(), pid: None }).unwrap().remove(0)
+        let processes = ProcessSnapshot::default();
+        processes.find(&Binary { path: path.into(), pid: None }).unwrap().remove(0)
     }
 
     #[test]
@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn getaddrinfo_is_in_libc() {
-        let libc = World::look().find(&Binary { path: "libc".into(), pid: Some(std::process::id()) }).unwrap();
+        let libc =
+            ProcessSnapshot::look().find(&Binary { path: "libc".into(), pid: Some(std::process::id()) }).unwrap();
         assert_eq!(libc.len(), 1, "{libc:?}");
         assert_eq!(functions(&libc[0], "getaddrinfo", 0).unwrap().len(), 1);
         let why = functions(&libc[0], "getaddrinf", 0).unwrap_err();

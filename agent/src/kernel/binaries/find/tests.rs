@@ -31,8 +31,8 @@ impl Folder {
         self.process(1, "mnt:[1]", "/", "/sbin/init", "");
         symlink(self.0.join("proc/1"), self.0.join("proc/self")).unwrap();
     }
-    fn world(&self) -> World {
-        World::look_at(&self.0.join("proc"))
+    fn processes(&self) -> ProcessSnapshot {
+        ProcessSnapshot::look_at(&self.0.join("proc"))
     }
     fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().into()
@@ -45,8 +45,8 @@ impl Drop for Folder {
     }
 }
 
-fn find(world: &World, path: &str, pid: Option<u32>) -> Result<Vec<String>, String> {
-    let files = world.find(&Binary { path: path.into(), pid })?;
+fn find(processes: &ProcessSnapshot, path: &str, pid: Option<u32>) -> Result<Vec<String>, String> {
+    let files = processes.find(&Binary { path: path.into(), pid })?;
     Ok(files.into_iter().map(|f| f.shown).collect())
 }
 
@@ -56,19 +56,19 @@ fn a_path_a_link_and_a_pattern() {
     folder.file("opt/15/bin/db").file("opt/16/bin/db").file("opt/.hidden/bin/db").file("opt/16/lib/x");
     symlink(folder.path("opt/15/bin/db"), folder.path("link")).unwrap();
     fs::write(folder.path("opt/15/bin/dx"), "#!/bin/sh").unwrap();
-    let world = World::default();
-    assert_eq!(find(&world, &folder.path("opt/15/bin/db"), None).unwrap(), [folder.path("opt/15/bin/db")]);
-    assert_eq!(find(&world, &folder.path("link"), None).unwrap(), [folder.path("link")]);
+    let processes = ProcessSnapshot::default();
+    assert_eq!(find(&processes, &folder.path("opt/15/bin/db"), None).unwrap(), [folder.path("opt/15/bin/db")]);
+    assert_eq!(find(&processes, &folder.path("link"), None).unwrap(), [folder.path("link")]);
     assert_eq!(
-        find(&world, &folder.path("opt/*/bin/d?"), None).unwrap(),
+        find(&processes, &folder.path("opt/*/bin/d?"), None).unwrap(),
         [folder.path("opt/15/bin/db"), folder.path("opt/16/bin/db")]
     );
     let none = folder.path("opt/17/bin/db");
-    assert_eq!(find(&world, &none, None).unwrap_err(), format!("there is no file {none}"));
+    assert_eq!(find(&processes, &none, None).unwrap_err(), format!("there is no file {none}"));
     let dir = folder.path("opt");
-    assert_eq!(find(&world, &dir, None).unwrap_err(), format!("{dir} is no regular file"));
+    assert_eq!(find(&processes, &dir, None).unwrap_err(), format!("{dir} is no regular file"));
     assert_eq!(
-        find(&world, "no-such-program", None).unwrap_err(),
+        find(&processes, "no-such-program", None).unwrap_err(),
         "no program or library `no-such-program` is found or running"
     );
 }
@@ -80,7 +80,7 @@ fn a_pattern_that_fits_too_much_is_refused() {
         folder.file(&format!("f{i}"));
     }
     let pattern = folder.path("f*");
-    let why = find(&World::default(), &pattern, None).unwrap_err();
+    let why = find(&ProcessSnapshot::default(), &pattern, None).unwrap_err();
     assert_eq!(why, format!("`{pattern}` fits more than 64 files and folders"));
 }
 
@@ -95,17 +95,17 @@ fn containers_are_looked_into_with_their_own_links() {
     folder.process(10, "mnt:[2]", "a", "/usr/bin/db", "");
     folder.process(11, "mnt:[2]", "a", "/usr/bin/db", "");
     folder.process(12, "mnt:[3]", "b", "/usr/bin/db", "");
-    let world = folder.world();
-    assert_eq!((world.roots.len(), world.programs.len()), (2, 3));
-    let mut found = find(&world, "/usr/bin/db", None).unwrap();
+    let processes = folder.processes();
+    assert_eq!((processes.roots.len(), processes.programs.len()), (2, 3));
+    let mut found = find(&processes, "/usr/bin/db", None).unwrap();
     found.sort();
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0] == "/usr/bin/db of process 10" || found[0] == "/usr/bin/db of process 11", "{found:?}");
     assert_eq!(found[1], "/usr/bin/db of process 12");
-    assert_eq!(find(&world, "/usr/bin/db", Some(12)).unwrap(), ["/usr/bin/db of process 12"]);
-    assert_eq!(find(&world, "/usr/*/d*", Some(12)).unwrap(), ["/usr/bin/db of process 12"]);
-    assert_eq!(find(&world, "/bin/db", Some(12)).unwrap_err(), "process 12 has no file /bin/db");
-    assert_eq!(find(&world, "/bin/db", Some(99)).unwrap_err(), "there is no process 99");
+    assert_eq!(find(&processes, "/usr/bin/db", Some(12)).unwrap(), ["/usr/bin/db of process 12"]);
+    assert_eq!(find(&processes, "/usr/*/d*", Some(12)).unwrap(), ["/usr/bin/db of process 12"]);
+    assert_eq!(find(&processes, "/bin/db", Some(12)).unwrap_err(), "process 12 has no file /bin/db");
+    assert_eq!(find(&processes, "/bin/db", Some(99)).unwrap_err(), "there is no process 99");
 }
 
 #[test]
@@ -125,34 +125,34 @@ fn libraries_are_found_where_they_are_mapped() {
     let gone = folder.0.join("proc/10/map_files");
     fs::create_dir_all(&gone).unwrap();
     fs::write(gone.join("7f40-7f50"), "x").unwrap();
-    let world = folder.world();
-    assert_eq!(find(&world, "libtest", None).unwrap(), ["/lib/libtest.so.6 of process 10"]);
-    assert_eq!(find(&world, "libtest.so.6", Some(10)).unwrap(), ["/lib/libtest.so.6 of process 10"]);
-    assert_eq!(find(&world, "libgone", None).unwrap(), ["/lib/libgone.so.1 (deleted) of process 10"]);
-    let why = find(&world, "libnone", Some(10)).unwrap_err();
+    let processes = folder.processes();
+    assert_eq!(find(&processes, "libtest", None).unwrap(), ["/lib/libtest.so.6 of process 10"]);
+    assert_eq!(find(&processes, "libtest.so.6", Some(10)).unwrap(), ["/lib/libtest.so.6 of process 10"]);
+    assert_eq!(find(&processes, "libgone", None).unwrap(), ["/lib/libgone.so.1 (deleted) of process 10"]);
+    let why = find(&processes, "libnone", Some(10)).unwrap_err();
     assert_eq!(why, "process 10 has no program or library `libnone`");
     // What one process of a program has loaded, another may not have.
     let line = "7f50-7f60 r-xp 00000000 fe:01 5                          /lib/libother.so.2\n";
     folder.file("a/lib/libother.so.2").process(11, "mnt:[2]", "a", "/usr/bin/db", line);
-    let world = folder.world();
-    let found = find(&world, "libother", None).unwrap();
+    let processes = folder.processes();
+    let found = find(&processes, "libother", None).unwrap();
     assert!(matches!(&found[..], [one] if one.starts_with("/lib/libother.so.2 of process 1")), "{found:?}");
-    assert!(world.code().any(|(process, code)| process.pid == 10 && code.inode == 3));
+    assert!(processes.code().any(|(process, code)| process.pid == 10 && code.inode == 3));
     // Known as long as the process has as much mapped as it had.
     let stat = |bytes: u32| {
         let before = "11 (a) b) S 1 11 11 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 777";
         fs::write(folder.0.join("proc/11/stat"), format!("{before} {bytes} 200\n")).unwrap();
     };
     stat(4096);
-    let world = folder.world();
-    assert_eq!(world.processes.iter().find(|(p, _)| p.pid == 11).unwrap().0.start_and_bytes, (777, 4096));
-    world.read_code();
+    let processes = folder.processes();
+    assert_eq!(processes.processes.iter().find(|(p, _)| p.pid == 11).unwrap().0.start_and_bytes, (777, 4096));
+    processes.read_code();
     fs::write(folder.0.join("proc/11/maps"), line.replace("libother", "libnewer")).unwrap();
-    let world = world.look_again();
-    assert!(find(&world, "libother", None).is_ok() && find(&world, "libnewer", Some(11)).is_err());
+    let processes = processes.look_again();
+    assert!(find(&processes, "libother", None).is_ok() && find(&processes, "libnewer", Some(11)).is_err());
     stat(8192);
-    let world = world.look_again();
-    assert!(find(&world, "libother", None).is_err());
+    let processes = processes.look_again();
+    assert!(find(&processes, "libother", None).is_err());
 }
 
 #[test]

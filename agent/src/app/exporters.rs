@@ -14,19 +14,20 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// How long last reports may take, all at once.
+/// Time for the last reports of all exporters together.
 const LAST_REPORTS: Duration = Duration::from_secs(5);
-/// How long a request under way may still take when another takes over what waits: less than anybody waits for that.
+/// Time for a request under way before a successor takes over the queue; shorter than `LAST_REPORTS`, which bounds the wait
+/// for it.
 const HANDING_OVER: Duration = Duration::from_secs(3);
 
 /// What runs.
-pub(super) struct Pushers {
+pub(super) struct Exporters {
     app: Arc<App>,
     runtime: Handle,
     /// When each of the agent's own counts began.
     beginnings: Arc<Mutex<Beginnings>>,
     running: Mutex<Vec<Sending>>,
-    /// Last reports of those that are not asked for any more.
+    /// Tasks that send the last reports of removed exporters.
     ending: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -46,23 +47,22 @@ pub(super) struct Changes {
     pub ended: usize,
 }
 
-impl Pushers {
-    /// None yet.
-    pub fn new(app: Arc<App>, runtime: Handle) -> Pushers {
+impl Exporters {
+    pub fn new(app: Arc<App>, runtime: Handle) -> Exporters {
         let (running, ending) = Default::default();
         let beginnings = Arc::new(Mutex::new(Beginnings::new(SystemTime::now())));
-        Pushers { app, runtime, beginnings, running, ending }
+        Exporters { app, runtime, beginnings, running, ending }
     }
 
-    /// From now on these are sent to, as if there had been nobody before.
+    /// Starts the exporters of the first configuration.
     pub fn begin(&self, receivers: Vec<Receiver>) {
         let start = |receiver| self.start(receiver, Legacy::default());
         *lock(&self.running) = receivers.into_iter().map(start).collect();
         self.publish();
     }
 
-    /// From now on these are sent to. Those that were before go on untouched with what they keep, the others send a last report.
-    /// Differences go on where those to the same receiver ended, with those that wait, else they begin with this moment.
+    /// Replaces the exporters. Unchanged ones keep their tasks and queues; removed ones send a last report. Delta exporters
+    /// continue from the baseline of their predecessor, or else begin now.
     pub fn renew(&self, receivers: Vec<Receiver>) -> Changes {
         let mut changes = Changes::default();
         let mut running = lock(&self.running);
@@ -72,7 +72,7 @@ impl Pushers {
             Some(before.swap_remove(at))
         };
         let kept: Vec<Option<Sending>> = receivers.iter().map(&mut same).collect();
-        // All are asked before one is waited for.
+        // Ask all predecessors first: they finish their requests in parallel.
         let ask = |(new, kept): (&Receiver, &Option<Sending>)| {
             let old = predecessor(new, &before, &receivers).filter(|_| kept.is_none())?;
             Some(old.reports.bequeath(HANDING_OVER))
@@ -100,20 +100,20 @@ impl Pushers {
         let mut ending = lock(&self.ending);
         ending.retain(|last| !last.is_finished());
         for sending in before {
-            tracing::info!(exporter = sending.receiver.name, "sent to no more: the configuration has changed");
+            tracing::info!(exporter = sending.receiver.name, "removed by a reload");
             let end = |pusher| self.runtime.spawn(end(self.app.clone(), pusher));
             ending.extend(sending.into_pushers().map(end));
         }
         changes
     }
 
-    /// Where differences begin that nobody has told before.
+    /// The baseline of a delta exporter without a predecessor.
     fn legacy(&self, receiver: &Receiver) -> Legacy {
         let now = || reading(&self.app, &self.beginnings).snapshot;
         Legacy { base: differs(receiver).then(now), unsent: None }
     }
 
-    /// Lets the rest of the agent know what runs.
+    /// Publishes the new tasks and queues to [`super::exports`].
     fn publish(&self) {
         let running = lock(&self.running);
         let outlets = Outlets {
@@ -163,7 +163,8 @@ impl Sending {
     }
 }
 
-/// Who told differences to this receiver until now: it is where it was, or has its name and is not among the others.
+/// The exporter that has sent deltas to this receiver: the one with the same URL, or else the one with the same name whose
+/// URL is gone.
 fn predecessor<'a>(new: &Receiver, before: &'a [Sending], all: &[Receiver]) -> Option<&'a Sending> {
     let find = |is: &dyn Fn(&Receiver) -> bool| {
         before.iter().find(|old| differs(new) && differs(&old.receiver) && is(&old.receiver))
@@ -172,7 +173,7 @@ fn predecessor<'a>(new: &Receiver, before: &'a [Sending], all: &[Receiver]) -> O
     find(&|old| old.url == new.url).or_else(|| find(&|old| old.name == new.name && !goes_on(old)))
 }
 
-/// Whether it is sent differences.
+/// Whether the receiver gets deltas.
 fn differs(receiver: &Receiver) -> bool {
     receiver.kind != Kind::RemoteWrite && receiver.temporality == Temporality::Delta
 }
@@ -188,7 +189,7 @@ async fn end(app: Arc<App>, pusher: Pusher) {
 
 fn reading(app: &App, beginnings: &Mutex<Beginnings>) -> Reading {
     let (mut snapshot, exemplars) = app.snapshot();
-    // Locked first: counts are told in the order in which they are read.
+    // Locked before the read, so that counts are sent in the order of their reads.
     let mut beginnings = lock(beginnings);
     match own::families(&app.telemetry.encode(Format::Protobuf)) {
         Ok(own) => snapshot.families.append(&mut beginnings.families(&own, snapshot.at)),

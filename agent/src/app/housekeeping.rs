@@ -1,14 +1,13 @@
-//! What has to be done without anybody asking: polls that are due, keys whose time has come, and short windows in which
-//! the kernel counts what our programs cost.
+//! Periodic work: polls, expiry of keys, and short windows of the kernel's run-time statistics.
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::probe::Running;
+use super::probe::Probe;
 use super::{App, lock, stacks};
-use crate::kernel::binaries::find::World;
+use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::sys::prog as sys;
 
 /// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see
@@ -17,35 +16,37 @@ const EVERY: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(100);
 /// Until the next window when a probe seems to be above its budget.
 const SOON: Duration = Duration::from_millis(300);
-/// Rights do not come back often.
+/// Retry interval after EPERM.
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(3600);
-/// Longest pause: probes come with a new configuration, and nobody says so.
+/// Longest pause: a reload adds probes without waking this thread.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// After a fault of our own: not at once, it may last.
+/// Pause after a panic, which may repeat.
 const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
-/// What was seen of the processes that run is used for this long.
-const SIGHT: Duration = Duration::from_secs(1);
+/// Life of a process snapshot.
+const SNAPSHOT_LIFE: Duration = Duration::from_secs(1);
 
-/// Starts the thread of the upkeep, which lives as long as the agent.
+/// Starts the housekeeping thread, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
-    std::thread::Builder::new().name("upkeep".into()).spawn(move || run(&app))?;
+    std::thread::Builder::new().name("housekeeping".into()).spawn(move || run(&app))?;
     Ok(())
 }
 
 fn run(app: &App) {
-    let (mut windows, mut sight) = (Windows::new(), Sight::default());
+    let (mut windows, mut cache) = (Windows::new(), SnapshotCache::default());
     loop {
-        // Polls that silently stop would go on showing their last values as if they were new.
+        // A panic must not end the thread: polled values would go stale silently.
         let turn = catch_unwind(AssertUnwindSafe(|| {
-            let next = attend_all(app, &mut sight);
+            let next = tick_all(app, &mut cache);
             let window = windows.turn(app);
             next.map_or(window, |next| next.min(window))
         }));
         let pause = match turn {
             Ok(next) => next.saturating_duration_since(Instant::now()).min(LONGEST_PAUSE),
             Err(_) => {
-                tracing::error!("upkeep failed: this is an error in kstrobe, please report it with the lines above");
+                tracing::error!(
+                    "housekeeping failed: this is an error in kstrobe, please report it with the lines above"
+                );
                 AFTER_A_FAULT
             }
         };
@@ -53,12 +54,12 @@ fn run(app: &App) {
     }
 }
 
-/// Attends to the probes that are due, and says when the next one is.
-fn attend_all(app: &App, sight: &mut Sight) -> Option<Instant> {
-    app.probes().iter().filter_map(|probe| attend(app, probe, sight)).min()
+/// Runs the periodic work of probes that are due. Returns when the next one is.
+fn tick_all(app: &App, cache: &mut SnapshotCache) -> Option<Instant> {
+    app.probes().iter().filter_map(|probe| tick(app, probe, cache)).min()
 }
 
-fn attend(app: &App, probe: &Mutex<Running>, sight: &mut Sight) -> Option<Instant> {
+fn tick(app: &App, probe: &Mutex<Probe>, cache: &mut SnapshotCache) -> Option<Instant> {
     let looks = {
         let running = lock(probe);
         let due = running.due()?;
@@ -68,52 +69,52 @@ fn attend(app: &App, probe: &Mutex<Running>, sight: &mut Sight) -> Option<Instan
         running.looks()
     };
     // Before anything is locked that a scrape waits for.
-    let world = looks.map(|by_name| sight.look(by_name));
+    let processes = looks.map(|by_name| cache.look(by_name));
     let mut names = lock(&app.names);
     let mut running = lock(probe);
-    running.attend(&mut names, world, &app.telemetry);
+    running.tick(&mut names, processes, &app.telemetry);
     let (due, unseen) = (running.due(), running.take_unseen());
     drop((running, names));
     stacks::learn(probe, unseen);
     due
 }
 
-/// The processes that run, looked at once for all probes that ask.
+/// One process snapshot for all probes.
 #[derive(Default)]
-struct Sight(Option<(World, Instant)>);
+struct SnapshotCache(Option<(ProcessSnapshot, Instant)>);
 
-impl Sight {
-    fn look(&mut self, by_name: bool) -> &World {
+impl SnapshotCache {
+    fn look(&mut self, by_name: bool) -> &ProcessSnapshot {
         let seen = match self.0.take() {
-            Some((world, at)) if at.elapsed() < SIGHT => (world, at),
-            Some((world, _)) => (world.look_again(), Instant::now()),
-            None => (World::look(), Instant::now()),
+            Some((processes, at)) if at.elapsed() < SNAPSHOT_LIFE => (processes, at),
+            Some((processes, _)) => (processes.look_again(), Instant::now()),
+            None => (ProcessSnapshot::look(), Instant::now()),
         };
-        let (world, _) = self.0.insert(seen);
+        let (processes, _) = self.0.insert(seen);
         if by_name {
-            world.read_code();
+            processes.read_code();
         }
-        world
+        processes
     }
 }
 
-/// The windows in which run time is counted, of all probes at once.
+/// The windows of run-time statistics, for all probes at once.
 struct Windows {
-    /// Keeps the kernel counting.
+    /// `BPF_ENABLE_STATS` lasts as long as this descriptor is open.
     on: Option<OwnedFd>,
     open: bool,
     next: Instant,
-    /// What the kernel counts for a run that does nothing, once that is known.
+    /// Run time that the kernel counts for an empty program, in nanoseconds, once measured.
     clock_ns: Option<u64>,
 }
 
 impl Windows {
     fn new() -> Windows {
-        // Not at once: what runs at the start is not typical of what runs later.
+        // The first window comes later: the load at the start is not typical.
         Windows { on: None, open: false, next: Instant::now() + EVERY, clock_ns: None }
     }
 
-    /// Opens or closes a window when it is time, and says when it will be again.
+    /// Opens or closes a window when it is due. Returns when the next change is due.
     fn turn(&mut self, app: &App) -> Instant {
         if Instant::now() < self.next {
             return self.next;
@@ -126,7 +127,7 @@ impl Windows {
             let soon = probes.iter().any(|probe| lock(probe).suspects());
             if soon { SOON } else { EVERY - WINDOW }
         } else {
-            app.probes().iter().for_each(|probe| lock(probe).come_back());
+            app.probes().iter().for_each(|probe| lock(probe).resume());
             self.begin(app)
         };
         self.next = Instant::now() + pause;
@@ -144,7 +145,7 @@ impl Windows {
             Err(reason) => {
                 tracing::warn!(
                     %reason,
-                    "what programs cost is not measured, and budgets are not kept: it takes CAP_SYS_ADMIN or \
+                    "program cost is not measured and budgets are not enforced: run-time statistics need CAP_SYS_ADMIN or \
                      kernel.bpf_stats_enabled=1"
                 );
                 return AFTER_A_REFUSAL;
@@ -152,7 +153,7 @@ impl Windows {
         }
         if self.clock_ns.is_none() {
             self.clock_ns = Some(sys::empty_run_ns().unwrap_or(0));
-            tracing::debug!(clock_ns = self.clock_ns, "what counting adds to a run");
+            tracing::debug!(clock_ns = self.clock_ns, "run time of an empty program");
         }
         probes.iter().for_each(|probe| lock(probe).open_window());
         self.open = true;

@@ -1,4 +1,4 @@
-//! What the files and the command line ask of the agent, read at once and checked.
+//! Reads and checks the configuration: files and command line together.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,18 +14,17 @@ use crate::config::plan::{self, Draft};
 /// Hexadecimal digits of a hash that are shown: enough to tell configurations apart, and short enough to compare by eye.
 const HASH_DIGITS: usize = 16;
 
-/// All that is asked for.
-pub(super) struct Intent {
+/// A configuration that can run.
+pub(super) struct LoadedConfig {
     pub agent: AgentConfig,
     pub drafts: Vec<Draft>,
     /// Of the files' names (without folders) and texts.
     pub hash: String,
 }
 
-/// What came of reading.
-pub(super) struct Reading {
-    /// With mistakes there may be one all the same: what they are in is left out of it.
-    pub intent: Option<Intent>,
+pub(super) struct LoadOutcome {
+    /// May be there beside mistakes: the probes with mistakes are left out of it.
+    pub loaded: Option<LoadedConfig>,
     pub diagnostics: Vec<Diagnostic>,
     /// The files as they were before they were read.
     pub seen: Seen,
@@ -33,8 +32,8 @@ pub(super) struct Reading {
     pub directory: Option<PathBuf>,
 }
 
-/// Reads the files. `directory` is that of probe files where the configuration is too wrong to say.
-pub(super) fn read(options: &Options, directory: Option<&Path>) -> Reading {
+/// Reads the files. `directory` is the last known folder of probe files, for a configuration that cannot be parsed.
+pub(super) fn read(options: &Options, directory: Option<&Path>) -> LoadOutcome {
     let (config, own) = (options.config.as_deref(), options.source.probes.as_deref());
     let mut seen = watch::look(config, None);
     let (agent, file, mut diagnostics) = agent(config);
@@ -44,14 +43,14 @@ pub(super) fn read(options: &Options, directory: Option<&Path>) -> Reading {
     };
     let directory = directory.map(Path::to_path_buf);
     seen.append(&mut watch::look(None, directory.as_deref()));
-    let Some(agent) = agent else { return Reading { intent: None, diagnostics, seen, directory } };
+    let Some(agent) = agent else { return LoadOutcome { loaded: None, diagnostics, seen, directory } };
     let mut files = files::probe_files(&agent, own);
     files.0.extend(options.handed.get());
     let hash = hash(file.iter().chain(&files.0));
     let (probes, mut more) = files::chosen_of(files, &agent, &options.choice);
     diagnostics.append(&mut more);
     let drafts = probes.map(|probes| probes.into_iter().map(plan::draft).collect());
-    Reading { intent: drafts.map(|drafts| Intent { agent, drafts, hash }), diagnostics, seen, directory }
+    LoadOutcome { loaded: drafts.map(|drafts| LoadedConfig { agent, drafts, hash }), diagnostics, seen, directory }
 }
 
 fn agent(config: Option<&Path>) -> (Option<AgentConfig>, Option<Arc<SourceFile>>, Vec<Diagnostic>) {
@@ -65,7 +64,7 @@ fn agent(config: Option<&Path>) -> (Option<AgentConfig>, Option<Arc<SourceFile>>
     }
 }
 
-impl Intent {
+impl LoadedConfig {
     /// Addresses to listen on.
     pub fn listen<'a>(&'a self, options: &'a Options) -> &'a [String] {
         if options.listen.is_empty() { &self.agent.listen } else { &options.listen }
