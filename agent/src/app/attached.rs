@@ -25,16 +25,14 @@ use crate::metrics::series::TableSeries;
 use crate::metrics::telemetry::{EventCount, Lost, MapUse, Observed, ProgramUse, SeriesUse};
 use kstrobe_export::snapshot::{Family, Moment};
 
-/// Starts that never ended are swept from hashes after this long: no call worth a histogram lasts longer, and the room is
-/// needed.
+/// Life of open spans in hashes: longer calls are rare, and the map needs the room.
 const OPEN_SPAN_LIFE: Duration = Duration::from_secs(3600);
-/// Shortest and longest time between two looks at what is due to go.
+/// Shortest and longest interval of sweeps.
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The same where cgroups end: their slots are needed for those that come.
 const SWEEP_CGROUPS_EVERY: Duration = Duration::from_secs(15);
 
-/// A running probe.
 pub(super) struct Attached {
     // Dropped before the programs: links refer to them.
     user: Option<UserHooks>,
@@ -44,7 +42,7 @@ pub(super) struct Attached {
     cpus_failure: String,
     pub(super) loaded: Loaded,
     pub(super) tables: Vec<TableSeries>,
-    /// Spans swept because they never ended, and states that were forgotten with a budget's pause.
+    /// Spans that were swept without an end, and states that a pause of the budget discarded.
     abandoned: u64,
     pub(super) drain: Option<Drain>,
     /// Processes that occur in stack keys.
@@ -109,7 +107,7 @@ impl Attached {
         [self.sweep_due(), look, self.cpus_due].into_iter().flatten().min()
     }
 
-    /// Whether its programs can pass events over.
+    /// Whether its programs can sample events.
     pub fn can_thin(&self) -> bool {
         self.loaded.maps().layout().control.is_some()
     }
@@ -198,7 +196,7 @@ impl Attached {
         }
     }
 
-    /// Why it is not hooked wherever it should be; empty when it is.
+    /// Hooks that are not attached, with the reasons; empty without one.
     pub fn reason(&self) -> String {
         let files = self.user.as_ref().map(UserHooks::reason).unwrap_or_default();
         let parts = [files, self.cpus_failure.clone()];

@@ -87,7 +87,7 @@ impl Drain {
         self.period
     }
 
-    /// Keys that wait for names of cgroups.
+    /// Number of keys that wait for names of cgroups.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }

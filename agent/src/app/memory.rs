@@ -15,7 +15,7 @@ const VARIABLE: &str = "CONTAINER_MEMORY_LIMIT";
 /// A limit of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// How much.
+    /// Bytes.
     pub bytes: u64,
     /// File or variable that sets it.
     pub from: String,
@@ -35,24 +35,24 @@ pub fn limit() -> Option<Limit> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = Hierarchies::here(None).ok().and_then(|found| found.memory_limit(&own));
     let group = group.map(|limit| Limit { bytes: limit.bytes, from: limit.file.display().to_string() });
-    let told = variable(VARIABLE).and_then(|text| text.parse().ok());
-    let told = told.map(|bytes| Limit { bytes, from: VARIABLE.to_owned() });
-    group.into_iter().chain(told).min_by_key(|limit| limit.bytes)
+    let variable_limit = variable(VARIABLE).and_then(|text| text.parse().ok());
+    let variable_limit = variable_limit.map(|bytes| Limit { bytes, from: VARIABLE.to_owned() });
+    group.into_iter().chain(variable_limit).min_by_key(|limit| limit.bytes)
 }
 
 impl Need {
-    /// Of these programs with this configuration.
+    /// The need of these programs with this configuration.
     pub fn of<'a>(artifacts: impl Iterator<Item = &'a Artifact>, agent: &AgentConfig) -> Need {
         let maps = artifacts.map(|artifact| artifact.module.layout.bytes()).sum();
         Need { maps, capture: agent.captures.as_ref().map_or(0, |captures| captures.max_bytes) }
     }
 
-    /// All of it.
+    /// The sum, with the process itself.
     pub fn bytes(&self) -> u64 {
         PROCESS_BYTES + self.maps + self.capture
     }
 
-    /// What it is made of.
+    /// The parts of the sum.
     pub fn text(&self) -> String {
         let capture = match self.capture {
             0 => String::new(),

@@ -1,4 +1,4 @@
-//! What a probe's programs cost, from short windows in which the kernel counts it.
+//! The cost of a probe's programs, from short windows of the kernel's run-time statistics.
 //!
 //! Counting costs every program two readings of the clock per event, so that it is on for a tenth of the time. Totals are
 //! estimates: each window stands for the time since the one before. The kernel's counts contain one reading of its clock per
@@ -9,11 +9,11 @@ use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Nanoseconds that a process pays at least for the breakpoint of a uprobe before its program runs, which the kernel counts as no
-/// program's. `cargo xtask bench --only hooks` shows what it is on a machine: 6400 where we measured it, a virtual one.
+/// Least cost of a uprobe's breakpoint in nanoseconds. The hooked process pays it, and run-time statistics do not contain
+/// it. `cargo xtask bench --only hooks` measures it: 6400 on a virtual machine.
 const BREAKPOINT: u64 = 1000;
 
-/// Nanoseconds that a run of a program costs at least besides the program.
+/// Least cost of reaching a program, in nanoseconds a run.
 pub fn reaching_ns(attach: &Attach) -> u64 {
     match attach {
         Attach::Uprobe { .. } | Attach::Usdt { .. } => BREAKPOINT,
@@ -28,7 +28,7 @@ pub struct Reading {
     pub run_ns: u64,
     /// Runs.
     pub runs: u64,
-    /// What each costs besides: [`reaching_ns`].
+    /// [`reaching_ns`] of its hook.
     pub reaching_ns: u64,
 }
 
@@ -52,18 +52,17 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Nothing measured yet.
     pub fn new(now: Instant) -> Meter {
         Meter { open: None, last: now, totals: BTreeMap::new() }
     }
 
-    /// A window begins with these counters, by program.
+    /// Opens a window with these counters, by program.
     pub fn open(&mut self, now: Instant, readings: BTreeMap<String, Reading>) {
         self.open = Some((now, readings));
     }
 
-    /// It ends with these. `clock_ns` is what a run costs that does nothing. `None` when no window was open, or no time went
-    /// by.
+    /// Closes the window with these counters. `clock_ns` is the cost of an empty run, in nanoseconds. `None` without an open
+    /// window, or when no time passed.
     pub fn close(&mut self, now: Instant, readings: &BTreeMap<String, Reading>, clock_ns: u64) -> Option<Cost> {
         let (since, before) = self.open.take()?;
         let window = now.saturating_duration_since(since);

@@ -1,4 +1,4 @@
-//! A `poll:` probe at work: rows of a source go through the probe's IR in the interpreter, its tables become series.
+//! A `poll:` probe: the interpreter runs its IR over the rows of a source; the tables become series.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) struct Poll {
 }
 
 impl Poll {
-    /// Ready for its first read. `None` when the agent has no such source (the compiler has checked that it does).
+    /// `None` when the agent has no such source, which the compiler has checked.
     pub fn new(outline: &Outline, module: Module) -> Option<Poll> {
         let poll = outline.poll.as_ref()?;
         let source = pollers::source(&poll.source)?;
@@ -69,7 +69,7 @@ impl Poll {
     /// Reads the source once. A failed read leaves no old values behind: absent is not zero.
     pub fn read(&mut self, names: &mut Names) {
         let now = Moment::now();
-        // First of all: a reading that fails waits for its turn as others do.
+        // Set first: a failed read is not retried before its interval.
         self.due = now.mono + self.every;
         self.series.begin();
         self.failure = self.rows(names, now).err();

@@ -1,4 +1,4 @@
-//! The thread that lets rules look at what is measured.
+//! The thread that evaluates rules.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::capture::rules::engine::RuleEngine;
 use crate::metrics::telemetry::Observed;
 use kstrobe_export::snapshot::Moment;
 
-/// After a fault of our own, which may last; also the longest pause, as rules come with a new configuration.
+/// Pause after a panic, which may repeat. Also the longest pause: a reload adds rules without waking this thread.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts the thread of the rules, which lives as long as the agent. It sleeps while no rule has a condition.
@@ -51,7 +51,7 @@ impl App {
         let mut families = Vec::new();
         {
             let mut names = lock(&self.names);
-            // What probes say of themselves belongs into expositions.
+            // The agent's own metrics are observed by scrapes only.
             let mut unused = Observed::default();
             for probe in self.probes().iter() {
                 let mut running = lock(probe);

@@ -1,4 +1,4 @@
-//! The hooks of one probe in programs and libraries: attached to the files there are, and to those that come later.
+//! Hooks of one probe in programs and libraries: attached to existing files, and to new ones later.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -13,11 +13,10 @@ use crate::kernel::binaries::{self, File};
 use crate::kernel::load::Loaded;
 use crate::kernel::uprobe;
 
-/// Time between two looks for files. With the second that housekeeping uses one look at the processes, what starts is hooked within
-/// ten seconds.
+/// Interval of the search for files. A process snapshot is up to one second old, so that a new program is hooked within ten
+/// seconds.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(9);
 
-/// All of a probe's programs that are hooked into files.
 pub(super) struct UserHooks {
     hooks: Vec<UserHook>,
     looked: Instant,
@@ -63,7 +62,7 @@ pub(super) enum Change {
     Attached(usize),
     /// Nothing runs it any more.
     Detached,
-    /// It cannot be hooked, and why.
+    /// It cannot be hooked, with the reason.
     Refused(String),
 }
 
@@ -85,7 +84,7 @@ impl UserHooks {
         self.looked + LOOK_EVERY
     }
 
-    /// Hooks files that are new and lets go of files that nothing runs any more.
+    /// Hooks new files and detaches files that no process runs any more.
     pub fn look(&mut self, loaded: &Loaded, processes: &ProcessSnapshot) -> Vec<FileChange> {
         self.looked = Instant::now();
         if self.rests {
@@ -95,7 +94,7 @@ impl UserHooks {
         self.hooks.iter_mut().flat_map(|hook| hook.look(loaded, processes, &attaches)).collect()
     }
 
-    /// Lets go of all files, until [`UserHooks::wake`].
+    /// Detaches all files until [`UserHooks::wake`].
     pub fn rest(&mut self) {
         self.rests = true;
         for hook in &mut self.hooks {
@@ -185,7 +184,8 @@ impl UserHook {
         let is_there = |id: &FileId| found.iter().any(|file| file.id.same_file(id));
         self.passed.retain(|(id, _)| is_there(id));
         self.files.retain(|file| {
-            // A file that was replaced, or whose container is gone, is let go once nothing runs it: the hook keeps its inode.
+            // A file that was replaced, or whose container is gone, is detached once no process runs it: the hook keeps its
+            // inode.
             let lives = is_there(&file.id) || (gone_with.is_none() && processes.runs(&file.id));
             if !lives {
                 let (hook, file) = (self.attach.to_string(), file.shown.clone());

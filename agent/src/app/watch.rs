@@ -46,13 +46,13 @@ pub(super) fn look(file: Option<&Path>, directory: Option<&Path>) -> Seen {
 
 /// Of what the name leads to in the end.
 fn stamp(path: &Path) -> Result<Stamp, Option<i32>> {
-    let told = std::fs::metadata(path).map_err(|error: io::Error| error.raw_os_error())?;
+    let status = std::fs::metadata(path).map_err(|error: io::Error| error.raw_os_error())?;
     Ok(Stamp {
-        device: told.dev(),
-        inode: told.ino(),
-        bytes: told.len(),
-        modified: (told.mtime(), told.mtime_nsec()),
-        changed: (told.ctime(), told.ctime_nsec()),
+        device: status.dev(),
+        inode: status.ino(),
+        bytes: status.len(),
+        modified: (status.mtime(), status.mtime_nsec()),
+        changed: (status.ctime(), status.ctime_nsec()),
     })
 }
 

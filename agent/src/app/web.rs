@@ -17,7 +17,7 @@ pub struct Listeners {
 
 /// Opens the sockets and reads the configuration. Prints errors.
 pub fn open(listen: &[String], options: &WebOptions) -> Result<Listeners, ExitCode> {
-    let told = |error: &dyn std::fmt::Display| {
+    let failed = |error: &dyn std::fmt::Display| {
         eprintln!("error: {error}");
         ExitCode::from(1)
     };
@@ -29,12 +29,12 @@ pub fn open(listen: &[String], options: &WebOptions) -> Result<Listeners, ExitCo
                 print_diagnostics(&mistakes);
                 ExitCode::from(1)
             }
-            error => told(&error),
+            error => failed(&error),
         })?,
     };
     let listeners = match options.systemd_socket {
-        true => systemd::sockets().map_err(|error| told(&error))?,
-        false => kstrobe_web::bind(listen).map_err(|error| told(&error))?,
+        true => systemd::sockets().map_err(|error| failed(&error))?,
+        false => kstrobe_web::bind(listen).map_err(|error| failed(&error))?,
     };
     Ok(Listeners { listeners, source: Arc::new(source) })
 }

@@ -10,19 +10,19 @@ use std::path::PathBuf;
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// A token that is shorter can be found by trying.
 const MIN_TOKEN_BYTES: usize = 16;
-/// Has the token where `Authorization` is somebody else's: Kubernetes' API server takes that header for itself and hands none on.
+/// Carries the token through Kubernetes' API server, which consumes `Authorization` and does not forward it.
 pub const TOKEN_HEADER: &str = "x-kstrobe-token";
 
-/// What a client must show for captures. The server has asked for passwords and certificates before, if `web-config.yml` says
-/// so: who came through with one is known, and may where there is no token. Where there is one, captures need it; it is then as
-/// good as a password for everything else, since a request has only one `Authorization`.
+/// Credentials that captures require. With `web-config.yml` the server has authenticated the client before, which is enough
+/// without a token. With a token, captures require it; it then also replaces the password of the server, since a request has
+/// only one `Authorization`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing: all addresses are loopback ones.
+    /// No credentials: all addresses are loopback ones.
     Local,
-    /// The token in this file, which is read for each request, so that it can be changed.
+    /// The token in this file, which is read for each request, so that it can be rotated.
     Token(PathBuf),
-    /// Who is not known may not, for this reason.
+    /// Only authenticated clients; the reason for the others.
     Nobody(String),
 }
 
@@ -31,7 +31,7 @@ pub enum Access {
 pub struct Denied {
     /// For HTTP.
     pub status: StatusCode,
-    /// For a person.
+    /// The message of the answer.
     pub message: String,
 }
 
@@ -64,7 +64,7 @@ impl Access {
         }
     }
 
-    /// Whether a request shows the token, where there is one.
+    /// Whether a request has the token, where one is configured.
     pub fn is_token(&self, headers: &HeaderMap) -> bool {
         matches!(self, Access::Token(_)) && given(headers).is_some() && self.check(headers, false).is_ok()
     }
@@ -74,7 +74,7 @@ impl Access {
         if matches!(self, Access::Token(_)) { self.check(headers, false) } else { Ok(()) }
     }
 
-    /// Whether a request may go on. `is_known` when the server knows who asks.
+    /// Whether a request is allowed. `is_known`: the server has authenticated the client.
     pub fn check(&self, headers: &HeaderMap, is_known: bool) -> Result<(), Denied> {
         match self {
             Access::Nobody(_) | Access::Local if is_known => no_page(headers),
@@ -130,7 +130,7 @@ pub fn token(file: &std::path::Path) -> Result<String, String> {
     Ok(token.to_owned())
 }
 
-/// Compares in a time that tells nothing but the length.
+/// Compares in constant time for texts of one length.
 fn same(a: &[u8], b: &[u8]) -> bool {
     let differs = a.iter().zip(b).fold(a.len() ^ b.len(), |differs, (a, b)| black_box(differs | usize::from(a ^ b)));
     black_box(differs) == 0
@@ -156,7 +156,7 @@ mod tests {
             let access = Access::new(&[address("127.0.0.1:1"), address(open)], None);
             let denied = access.check(&HeaderMap::new(), false).unwrap_err();
             assert_eq!(denied.status, StatusCode::FORBIDDEN);
-            assert_eq!(access.check(&HeaderMap::new(), true), Ok(()), "whoever is known may");
+            assert_eq!(access.check(&HeaderMap::new(), true), Ok(()), "an authenticated client may");
             assert!(denied.message.contains(open) && denied.message.contains("captures.token_file"), "{denied:?}");
         }
         assert!(matches!(Access::new(&[address("0.0.0.0:1")], Some("/x".into())), Access::Token(_)));

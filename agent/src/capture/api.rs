@@ -1,4 +1,4 @@
-//! What is asked for in YAML and JSON, as a [`Request`], and back.
+//! YAML and JSON of a capture to a [`Request`], and back.
 
 mod start_at;
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long a capture lasts that does not say.
+/// Duration of a capture that sets none.
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
 /// The request of a checked `capture:`, with the defaults of `captures` for what it does not bound itself.
@@ -53,7 +53,7 @@ pub fn request(capture: &model::Capture, captures: &Captures) -> Request {
     }
 }
 
-/// The request in a body of JSON, or what is wrong with it, in lines for a person. Only such a request may say when it begins.
+/// The request in a JSON body. The error is rendered with source lines. Only this form has `start_at`.
 pub fn from_json(body: &[u8], captures: &Captures) -> Result<Request, String> {
     let text = std::str::from_utf8(body).map_err(|_| "error: the body is not UTF-8 text\n".to_owned())?;
     let mut value: Value =
@@ -157,17 +157,17 @@ mod tests {
         let captures = Captures::default();
         let request = from_json(body.to_string().as_bytes(), &captures).unwrap();
         assert_eq!(request.duration, Some(Duration::from_millis(1500)));
-        let told = to_json(&request);
-        assert_eq!(told["max_bytes"], 1 << 20);
-        assert_eq!(told["flight"]["after"], "20us");
-        assert_eq!(from_json(told.to_string().as_bytes(), &captures).unwrap(), request);
+        let json = to_json(&request);
+        assert_eq!(json["max_bytes"], 1 << 20);
+        assert_eq!(json["flight"]["after"], "20us");
+        assert_eq!(from_json(json.to_string().as_bytes(), &captures).unwrap(), request);
         // With tabs, and characters as ASCII.
         let tabs = "{\n\t\"events\": [\"sched\"],\n\t\"comms\": [\"\\ud83d\\ude00\"]\n}";
         assert_eq!(from_json(tabs.as_bytes(), &captures).unwrap().scope.comms, ["\u{1f600}"]);
     }
 
     #[test]
-    fn what_is_not_said_is_bounded() {
+    fn defaults_are_bounded() {
         let captures = Captures { max_duration_ns: 5_000_000_000, ..Captures::default() };
         let request = from_json(br#"{"events":"sched"}"#, &captures).unwrap();
         assert_eq!((request.duration, request.max_bytes), (Some(Duration::from_secs(5)), Some(captures.max_bytes)));

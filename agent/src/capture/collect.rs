@@ -28,7 +28,7 @@ pub fn trace(
     let tracefs = instance.tracefs();
     let (mut comms, _) = texts::parse_cmdlines(&tracefs.read("saved_cmdlines").unwrap_or_default());
     let mut tgids = pairs(&tracefs.read("saved_tgids").unwrap_or_default());
-    // The kernel keeps the names of 128 threads unless it is told otherwise: those that still live are known without.
+    // `saved_cmdlines` has 128 names by default: read those of live threads from procfs.
     for process in numbers("/proc") {
         for thread in threads_of(process) {
             tgids.entry(thread).or_insert(process);

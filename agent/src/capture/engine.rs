@@ -41,13 +41,13 @@ fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> 
         notes.push(format!("{} records were left behind for want of room", recorded.left));
     }
     let clock = Some(recorded.clock);
-    Ok(Recorded { forms: vec![Format::Dat], records: recorded.records, lost: recorded.lost, clock, notes })
+    Ok(Recorded { formats: vec![Format::Dat], records: recorded.records, lost: recorded.lost, clock, notes })
 }
 
-fn convert(from: &Path, form: Format, to: &Path) -> Result<(), String> {
+fn convert(from: &Path, format: Format, to: &Path) -> Result<(), String> {
     let bytes = std::fs::read(from).map_err(|e| format!("the recording cannot be read: {e}"))?;
     let recorded = dat::read(&bytes).map_err(|e| format!("the recording cannot be read: {e}"))?;
     drop(bytes);
     let out = private::create(to).map_err(|e| format!("it cannot be written: {e}"))?;
-    write(&recorded.trace, form, BufWriter::new(out)).map_err(|e| format!("it cannot be written: {e}"))
+    write(&recorded.trace, format, BufWriter::new(out)).map_err(|e| format!("it cannot be written: {e}"))
 }

@@ -3,16 +3,16 @@
 use crate::kernel::instance::global::TakeError;
 use std::io;
 
-/// Why there is no recording: in words for whoever asked.
+/// The error of a recording; its text is for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for cannot be, here or anywhere.
+    /// The request is invalid, on this kernel or on all.
     #[error("{0}")]
     Wrong(String),
-    /// Somebody else uses what it needs.
+    /// Another program uses the tracer.
     #[error("{0}")]
     InUse(String),
-    /// The kernel or the machine refused.
+    /// A system call failed.
     #[error("{0}")]
     Failed(String),
 }

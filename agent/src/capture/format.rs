@@ -1,9 +1,9 @@
-//! The forms a capture can be had in.
+//! File formats of a capture.
 
-/// A form.
+/// A file format of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// `trace.dat`, as trace-cmd and KernelShark open it: what is recorded, from which the others can be made.
+    /// `trace.dat` of trace-cmd and KernelShark. It is recorded; the other formats are converted from it.
     Dat,
     /// Perfetto's protobuf.
     Perfetto,
@@ -30,9 +30,9 @@ impl Format {
         }
     }
 
-    /// The form of a name.
+    /// The format of this name.
     pub fn named(name: &str) -> Option<Format> {
-        Format::ALL.into_iter().find(|form| form.name() == name)
+        Format::ALL.into_iter().find(|format| format.name() == name)
     }
 
     /// Name of its file in a capture's folder.

@@ -1,4 +1,4 @@
-//! Bounded recordings of the kernel's traces: what is asked for, how it runs, where its files lie.
+//! Bounded recordings of kernel traces: requests, runs, and the store of their files.
 //!
 //! ```text
 //!  Request ── select_events ──▶ events ── settings ──▶ Instance ── spool ──▶ files of pages ── collect ──▶ Trace

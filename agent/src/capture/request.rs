@@ -1,4 +1,4 @@
-//! What somebody wants recorded: the same for the command line, the API and rules.
+//! A request for a recording, from the command line, the API or a rule.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 pub struct Request {
     /// The kernel's tracer; `None` records events only.
     pub tracer: Option<String>,
-    /// Events, in the order in which they were asked for.
+    /// Events, in the order of the request.
     pub events: Vec<EventRequest>,
     /// Functions of the tracer, globs allowed (`set_ftrace_filter`).
     pub functions: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Request {
     pub buffer_kib: Option<u64>,
     /// When to begin by the wall clock; `None`: as soon as it can. All is set up before.
     pub start_at: Option<SystemTime>,
-    /// When to stop; `None`: when told to, or when the command ends.
+    /// Duration; `None`: until cancelled, or until the command ends.
     pub duration: Option<Duration>,
     /// Bytes of pages after which recording stops.
     pub max_bytes: Option<u64>,

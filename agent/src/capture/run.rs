@@ -15,14 +15,14 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often it is looked whether the recording has ended by itself.
+/// Interval of the check whether the recording has ended by itself.
 const TICK: Duration = Duration::from_millis(20);
-/// How often new threads are looked for.
+/// Interval of the search for new threads.
 const LOOK_FOR_THREADS: Duration = Duration::from_millis(200);
-/// How often progress is told.
-const TELL: Duration = Duration::from_secs(1);
+/// Interval of progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where a recording puts what it works with.
+/// Folders of a recording.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// Folder for pages until they are put together; files in it have no names.
@@ -45,7 +45,7 @@ impl Stop {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is stopped, or so long. Says whether it is.
+    /// Waits until it is stopped, or so long. Returns whether it is.
     fn wait(&self, limit: Duration) -> bool {
         let stopped = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = self.0.1.wait_timeout_while(stopped, limit, |stopped| !*stopped);
@@ -71,7 +71,7 @@ pub struct Progress {
 pub enum Ended {
     /// Its time was over.
     Time,
-    /// It was told to.
+    /// It was cancelled.
     Cancelled,
     /// The command ended.
     Command(ExitStatus),
@@ -100,12 +100,17 @@ pub struct Recorded {
     pub left: u64,
     /// How its times and the wall clock belong together.
     pub clock: TraceClock,
-    /// What was decided for whoever asked.
+    /// Notes for the user about choices of the recorder.
     pub notes: Vec<String>,
 }
 
-/// Records what is asked for. `tell` is told once a second how far it is.
-pub fn run(request: &Request, paths: &Paths, stop: &Stop, tell: &mut dyn FnMut(Progress)) -> Result<Recorded, Error> {
+/// Runs the request to its end. Calls `progress` once a second.
+pub fn run(
+    request: &Request,
+    paths: &Paths,
+    stop: &Stop,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Recorded, Error> {
     let tracefs = Arc::new(Tracefs::open()?);
     let page = collect::page_format(&tracefs)?;
     let ready = settings::prepare(&tracefs, request)?;
@@ -137,7 +142,7 @@ pub fn run(request: &Request, paths: &Paths, stop: &Stop, tell: &mut dyn FnMut(P
         let program = &request.scope.command[0];
         running.child = Some(held.release().map_err(|e| Error::Wrong(format!("cannot run `{program}`: {e}")))?);
     }
-    let ended = running.watch(begin, spooling.as_ref(), stop, tell)?;
+    let ended = running.watch(begin, spooling.as_ref(), stop, progress)?;
     let elapsed = begin.elapsed();
     ready.instance.set_on(false)?;
     // A record that was begun before is finished then.
@@ -154,7 +159,7 @@ pub fn run(request: &Request, paths: &Paths, stop: &Stop, tell: &mut dyn FnMut(P
 
 /// Waits for a time of the wall clock; false when it was stopped before.
 fn wait_until(start: SystemTime, stop: &Stop) -> bool {
-    // The clock may be set meanwhile, so it is looked at again and again.
+    // The wall clock may be set meanwhile: read it again each tick.
     loop {
         let left = start.duration_since(SystemTime::now()).unwrap_or_default();
         if left.is_zero() {
@@ -204,10 +209,10 @@ impl Running<'_> {
         begin: Instant,
         spool: Option<&Spool>,
         stop: &Stop,
-        tell: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<Ended, Error> {
         let instance = &self.ready.instance;
-        let (mut look, mut next_tell) = (begin + LOOK_FOR_THREADS, begin + TELL);
+        let (mut look, mut next_progress) = (begin + LOOK_FOR_THREADS, begin + PROGRESS_INTERVAL);
         let end = self.request.duration.map(|duration| begin + duration);
         let mut seen: Option<Instant> = None;
         loop {
@@ -247,15 +252,15 @@ impl Running<'_> {
                 self.look_for_threads()?;
                 look = now + LOOK_FOR_THREADS;
             }
-            if now >= next_tell {
+            if now >= next_progress {
                 let stats = all_stats(instance)?;
-                tell(Progress {
+                progress(Progress {
                     elapsed: begin.elapsed(),
                     records: stats.iter().map(|stats| stats.read_events + stats.entries).sum(),
                     bytes: spool.map_or(0, Spool::bytes),
                     lost: stats.iter().map(CpuStats::lost).sum(),
                 });
-                next_tell += TELL;
+                next_progress += PROGRESS_INTERVAL;
             }
         }
     }

@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 const MAX_LEVELS: usize = 64;
 
 impl Scope {
-    /// Whether not everybody is meant.
+    /// Whether only some threads are recorded.
     pub fn restricts(&self) -> bool {
         self.only_command || self.looks_again() || !self.pids.is_empty()
     }
 
-    /// Whether threads that begin later may be meant.
+    /// Whether threads that begin later may be in scope.
     pub fn looks_again(&self) -> bool {
         !self.comms.is_empty() || !self.cgroups.is_empty()
     }
 
-    /// Why nobody could ever be meant.
+    /// The error of a scope that can contain no thread.
     pub fn check(&self) -> Result<(), Error> {
-        // Nobody is meant by a name alone.
+        // Names of pods are replaced by control groups before: see `kubernetes::pods`.
         if let Some(pod) = self.pods.first() {
-            return Err(Error::Wrong(format!("pod `{pod}`: nobody has looked where it runs")));
+            return Err(Error::Wrong(format!("pod `{pod}`: its control groups are not known")));
         }
         for group in &self.cgroups {
             if procs(group).is_none() {
@@ -42,7 +42,7 @@ impl Scope {
         Ok(())
     }
 
-    /// All threads that are meant now, the command's apart.
+    /// All threads in scope now, but for the command's.
     pub fn threads(&self) -> BTreeSet<i32> {
         let mut found = BTreeSet::new();
         for pid in &self.pids {
@@ -67,7 +67,7 @@ impl Scope {
     }
 }
 
-/// Shows a control group and those in it, as far as it is told to go into them.
+/// Calls `look` for a control group and those in it; false leaves out the groups below.
 pub fn groups_in(group: &Path, look: &mut dyn FnMut(&Path) -> bool) {
     let mut groups: Vec<(PathBuf, usize)> = vec![(group.to_owned(), 0)];
     while let Some((group, level)) = groups.pop() {
@@ -108,14 +108,14 @@ mod tests {
     #[test]
     fn threads_by_number_and_name() {
         let name = "scope-of-test";
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, sent) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let work = move || {
             tell.send(nix::unistd::gettid().as_raw()).unwrap();
             let _ = ended.recv();
         };
         let thread = std::thread::Builder::new().name(name.into()).spawn(work).unwrap();
-        let (tid, pid) = (told.recv().unwrap(), std::process::id().cast_signed());
+        let (tid, pid) = (sent.recv().unwrap(), std::process::id().cast_signed());
         let of = |scope: Scope| scope.threads();
         assert_eq!(of(Scope { comms: vec!["scope-of-*".into()], ..Scope::default() }), BTreeSet::from([tid]));
         assert_eq!(of(Scope { pids: vec![tid], ..Scope::default() }), BTreeSet::from([tid]));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_an_error_in_words() {
+    fn a_scope_without_threads_is_an_error() {
         let said = |scope: Scope| scope.check().unwrap_err().to_string();
         assert_eq!(
             said(Scope { pids: vec![i32::MAX], ..Scope::default() }),
@@ -134,6 +134,6 @@ mod tests {
         );
         let no_group = Scope { cgroups: vec!["/proc/self".into()], ..Scope::default() };
         assert_eq!(said(no_group), "`/proc/self` is no control group: it has no cgroup.procs");
-        assert!(said(Scope { pods: vec!["a/b".into()], ..Scope::default() }).contains("nobody has looked"));
+        assert!(said(Scope { pods: vec!["a/b".into()], ..Scope::default() }).contains("not known"));
     }
 }

@@ -1,4 +1,4 @@
-//! Which events a request means on this kernel.
+//! Selects the events of this kernel that a request names.
 
 use super::{Error, request::EventRequest};
 use crate::kernel::binaries::pattern::{is_pattern, matches};
@@ -11,9 +11,9 @@ pub struct SelectedEvent {
     pub system: String,
     /// Its name.
     pub event: String,
-    /// The last filter that was asked for.
+    /// The last filter of the request.
     pub filter: Option<String>,
-    /// All triggers that were asked for.
+    /// All triggers of the request.
     pub triggers: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ pub fn select_events(requests: &[EventRequest], there: &[(String, String)]) -> R
         }
     }
     if chosen.is_empty() && !requests.is_empty() {
-        return Err(Error::Wrong("all events that were asked for are left out again".into()));
+        return Err(Error::Wrong("the request excludes all events that it names".into()));
     }
     Ok(chosen.into_values().collect())
 }
@@ -83,7 +83,7 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// Names that look like what was asked for.
+/// Events with similar names.
 fn like(request: &EventRequest, there: &[(String, String)]) -> String {
     const SHOWN: usize = 5;
     let word = request.pattern.rsplit([':', '/']).next().unwrap_or_default();
@@ -148,6 +148,6 @@ mod tests {
         let wrong = |patterns: &[&str]| chosen(patterns).unwrap_err();
         assert_eq!(wrong(&["sched:switch"]), "no event of this kernel is `sched:switch`; there are sched:sched_switch");
         assert_eq!(wrong(&["nosuch*"]), "no event of this kernel is `nosuch*`");
-        assert_eq!(wrong(&["irq", "!irq"]), "all events that were asked for are left out again");
+        assert_eq!(wrong(&["irq", "!irq"]), "the request excludes all events that it names");
     }
 }

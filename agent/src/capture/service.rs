@@ -1,4 +1,4 @@
-//! Captures that run, those that have, and who may ask for more: one place for the API, rules and alerts.
+//! Starts, stops and stores captures, for the API, rules and alerts.
 
 use super::api;
 use super::format::Format;
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Records what is asked for into a folder, with the names that [`Format::file`] gives, until it has what it wants or is
-/// told to stop; what was recorded until then is of use. It keeps the duration and the bytes of the request itself.
+/// Records a request into a folder, in files named by [`Format::file`], until its end or until it is stopped; a stopped
+/// recording is kept. Enforces the duration and the bytes of the request.
 pub type Record = dyn Fn(&Request, &Path, &Stop) -> Result<Recorded, String> + Send + Sync;
 
-/// Makes another form of a `trace.dat`: from, form, to.
+/// Converts a `trace.dat`: from, format, to.
 pub type Convert = dyn Fn(&Path, Format, &Path) -> Result<(), String> + Send + Sync;
 
-/// Is told of a capture that has ended: what it is, the folder with its files, when it began and ended. It may take its time:
-/// the next capture does not wait for it.
+/// Called after a capture has ended: the capture, the folder of its files, its begin and end. May block: the next capture
+/// does not wait for it.
 pub type OnFinished = dyn Fn(&Capture, &Path, (SystemTime, SystemTime)) + Send + Sync;
 
 /// What the service runs.
@@ -32,7 +32,7 @@ pub struct Engine {
     pub record: Box<Record>,
     /// Converts.
     pub convert: Box<Convert>,
-    /// Is told.
+    /// Called after each capture.
     pub on_finished: Box<OnFinished>,
 }
 
@@ -50,7 +50,7 @@ impl Engine {
 /// Why a capture was not begun.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Too many run, or there is no room: it may be asked again.
+    /// Too many run, or there is no room: the client may retry.
     #[error("{0}")]
     Busy(String),
     /// Something is broken.
@@ -58,7 +58,7 @@ pub enum Refusal {
     Broken(String),
 }
 
-/// All of it.
+/// The captures of an agent.
 pub struct Service {
     settings: RwLock<Arc<Captures>>,
     engine: Engine,
@@ -67,8 +67,8 @@ pub struct Service {
     ended: Mutex<BTreeMap<(String, &'static str), u64>>,
     /// One conversion at a time: each reads a whole capture.
     converting: Mutex<()>,
-    /// Captures that have ended and are being told of.
-    telling: AtomicUsize,
+    /// Captures whose finish callback runs.
+    finishing: AtomicUsize,
     /// No further ones begin.
     closed: AtomicBool,
 }
@@ -96,8 +96,8 @@ impl Service {
     pub fn open(settings: Captures, engine: Engine) -> std::io::Result<Arc<Service>> {
         let store = Mutex::new(Store::open(Path::new(&settings.dir), limits(&settings))?);
         let settings = RwLock::new(Arc::new(settings));
-        let (running, ended, converting, telling, closed) = Default::default();
-        Ok(Arc::new(Service { settings, engine, store, running, ended, converting, telling, closed }))
+        let (running, ended, converting, finishing, closed) = Default::default();
+        Ok(Arc::new(Service { settings, engine, store, running, ended, converting, finishing, closed }))
     }
 
     /// Its configuration.
@@ -152,7 +152,7 @@ impl Service {
         if let Err(error) = std::thread::Builder::new().name("capture".into()).spawn(run) {
             let reason = format!("no thread for a capture: {error}");
             lock(&self.running).remove(&id);
-            // That it could not begin is told by what is returned.
+            // The error is returned below.
             let _ = lock(&self.store).end(&id, Err(reason.clone()), false, SystemTime::now());
             return Err(Refusal::Broken(reason));
         }
@@ -166,7 +166,7 @@ impl Service {
         let recorded = recorded.unwrap_or_else(|_| {
             Err("the recorder failed: this is an error in kstrobe, please report it with the agent's log".to_owned())
         });
-        // Held to the end: who sees that it has ended can begin the next, and cannot cancel this one.
+        // Held until the state is stored: a client that sees the end can start the next capture.
         let mut running = lock(&self.running);
         let ended = lock(&self.store).end(id, recorded, stop.is_stopped(), SystemTime::now());
         let result = match &ended {
@@ -182,23 +182,23 @@ impl Service {
             Err(error) => tracing::error!(capture = %id, %error, "a capture cannot be stored"),
         }
         self.count(trigger.kind, result);
-        self.telling.fetch_add(1, Relaxed);
+        self.finishing.fetch_add(1, Relaxed);
         running.remove(id);
         drop(running);
         if let Ok(capture) = &ended {
             let _turn = lock(&self.converting);
             if catch_unwind(AssertUnwindSafe(|| (self.engine.on_finished)(capture, folder, times))).is_err() {
-                tracing::error!(capture = %id, "it was not told: this is an error in kstrobe, please report it");
+                tracing::error!(capture = %id, "finish callback panicked: this is an error in kstrobe, please report it");
             }
         }
-        self.telling.fetch_sub(1, Relaxed);
+        self.finishing.fetch_sub(1, Relaxed);
     }
 
     fn count(&self, kind: String, result: &'static str) {
         *lock(&self.ended).entry((kind, result)).or_default() += 1;
     }
 
-    /// Tells a capture to stop; false when it does not run.
+    /// Stops a capture; false when it does not run.
     pub fn cancel(&self, id: &Id) -> Result<bool, StoreError> {
         if lock(&self.store).get(id).is_none() {
             return Err(StoreError::NoSuch);
@@ -231,38 +231,38 @@ impl Service {
         lock(&self.store).get(id).is_some_and(|capture| capture.state != State::Failed)
     }
 
-    /// A file of a capture and its size in bytes; made now when it is of a form that was not recorded.
-    pub fn file(&self, id: &Id, form: Format) -> Result<(File, u64), StoreError> {
-        if let Some(found) = lock(&self.store).open_file(id, form)? {
+    /// A file of a capture and its size in bytes; converted now if it does not exist.
+    pub fn file(&self, id: &Id, format: Format) -> Result<(File, u64), StoreError> {
+        if let Some(found) = lock(&self.store).open_file(id, format)? {
             return Ok(found);
         }
         let _one = lock(&self.converting);
         let (source, to, aside) = {
             let store = lock(&self.store);
-            // Who was before us may have made it.
-            if let Some(found) = store.open_file(id, form)? {
+            // Another request may have converted it meanwhile.
+            if let Some(found) = store.open_file(id, format)? {
                 return Ok(found);
             }
             if store.open_file(id, Format::Dat)?.is_none() {
-                return Err(StoreError::NoForm("nothing was recorded".to_owned()));
+                return Err(StoreError::NoFormat("nothing was recorded".to_owned()));
             }
             let folder = store.path(id);
-            (folder.join(Format::Dat.file()), folder.join(form.file()), folder.join("converted.part"))
+            (folder.join(Format::Dat.file()), folder.join(format.file()), folder.join("converted.part"))
         };
-        let made = catch_unwind(AssertUnwindSafe(|| (self.engine.convert)(&source, form, &aside)));
+        let made = catch_unwind(AssertUnwindSafe(|| (self.engine.convert)(&source, format, &aside)));
         let made = made.unwrap_or_else(|_| Err("the conversion failed, see the agent's log".to_owned()));
         if let Err(reason) = made {
             // It may not have come so far as to write anything.
             let _ = std::fs::remove_file(&aside);
-            return Err(StoreError::NoForm(format!("there is no {} of it: {reason}", form.name())));
+            return Err(StoreError::NoFormat(format!("there is no {} of it: {reason}", format.name())));
         }
         let mut store = lock(&self.store);
         if store.get(id).is_none() {
             return Err(StoreError::NoSuch);
         }
         std::fs::rename(aside, to)?;
-        store.add(id, form)?;
-        store.open_file(id, form)?.ok_or(StoreError::NoSuch)
+        store.add(id, format)?;
+        store.open_file(id, format)?.ok_or(StoreError::NoSuch)
     }
 
     /// What the agent exports about captures.
@@ -277,7 +277,7 @@ impl Service {
         CapturesUse { running, stored_bytes, evicted, ended }
     }
 
-    /// Lets no capture begin any more, stops those that run and waits for them, for a while.
+    /// Refuses new captures, stops running ones, and waits for them up to `limit`.
     pub fn close(&self, limit: Duration) {
         {
             let running = lock(&self.running);
@@ -285,7 +285,7 @@ impl Service {
             running.values().for_each(Stop::stop);
         }
         let begun = Instant::now();
-        let busy = || !lock(&self.running).is_empty() || self.telling.load(Relaxed) > 0;
+        let busy = || !lock(&self.running).is_empty() || self.finishing.load(Relaxed) > 0;
         while busy() && begun.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(10));
         }

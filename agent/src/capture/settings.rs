@@ -8,11 +8,11 @@ use crate::kernel::tracefs::Tracefs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Ring buffers of all CPUs together, when nothing is said.
+/// Default size of the ring buffers of all CPUs together.
 const DEFAULT_BUFFERS_KIB: u64 = 64 << 10;
 /// Of one CPU at least: readers need some time.
 const MIN_BUFFER_KIB: u64 = 64;
-/// The clock when nothing is said: user programs can read it too, and it is the same on all CPUs.
+/// The default clock: user programs can read it too, and it is the same on all CPUs.
 const DEFAULT_CLOCK: &str = "mono";
 const FUNCTION_TRACERS: [&str; 2] = ["function", "function_graph"];
 /// Functions that reading the clock calls. Where they can be traced, each record would cause further records: arm64's is
@@ -22,7 +22,7 @@ const CLOCK_FUNCTIONS: [&str; 1] = ["arch_counter_read"];
 /// A ring buffer that is ready.
 #[derive(Debug)]
 pub struct Ready {
-    /// It.
+    /// The buffer.
     pub instance: Arc<Instance>,
     /// Roots and depth, where they are settings of all.
     _graph: Option<Global>,
@@ -34,7 +34,7 @@ pub struct Ready {
     functions: bool,
     /// Sees the events after which a flight recorder goes on for a while.
     pub watch: Option<Instance>,
-    /// What was decided for whoever asked.
+    /// Notes for the user about choices of the recorder.
     pub notes: Vec<String>,
 }
 
@@ -143,7 +143,7 @@ fn set_buffers(instance: &Instance, request: &Request) -> Result<(), Error> {
     let free = std::fs::read_to_string("/proc/meminfo")?;
     let free =
         free.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok());
-    // The kernel takes what it is told to, and then ends processes.
+    // The kernel accepts any size, and its OOM killer then ends processes.
     let most = free.map_or(u64::MAX, |free: u64| free / 2 / cpus);
     match request.buffer_kib {
         Some(0) => return Err(Error::Wrong("a buffer of no size".into())),
@@ -253,7 +253,7 @@ impl Ready {
         Ok(())
     }
 
-    /// Sets what ends a flight recorder: at once by the kernel itself, later by whoever watches.
+    /// Sets the events that end a flight recorder: by a trigger of the kernel at once, or with `after` by the loop of `run`.
     fn set_stops(&self, request: &Request, there: &[(String, String)]) -> Result<Option<Instance>, Error> {
         let Some(flight) = &request.flight else { return Ok(None) };
         let mut stops = Vec::new();
@@ -300,13 +300,13 @@ impl Ready {
             if children {
                 self.instance.write(fork, "1")?;
             }
-            // An empty list means everybody: our own threads, which are left out, stand for nobody.
+            // The kernel records all threads with an empty list: write our own threads, which are left out.
             self.instance.write(only, &lines(if threads.is_empty() { own } else { threads }))?;
         }
         Ok(())
     }
 
-    /// The same for threads that began since.
+    /// Adds threads that began since.
     pub fn add_threads(&self, threads: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Result<(), Error> {
         for (not, only, _) in self.thread_files() {
             if !own.is_empty() && self.instance.has(not) {
@@ -336,7 +336,7 @@ fn set_event(instance: &Instance, event: &SelectedEvent) -> Result<(), Error> {
     let SelectedEvent { system, event: name, filter, triggers } = event;
     instance.touch_event(system, name, triggers)?;
     let folder = format!("events/{system}/{name}");
-    // What others wrote wrong before us is no answer to us.
+    // `error_log` has errors of other writers: clear it first.
     let _ = instance.write("error_log", "");
     if let Some(filter) = filter {
         let set = instance.write(&format!("{folder}/filter"), filter);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said_before_anything_is_set() {
+    fn an_invalid_request_fails_before_anything_is_set() {
         let said = |request: Request| check(&request).unwrap_err().to_string();
         assert!(said(Request::default()).starts_with("nothing to record"));
         let tracer = |name: &str| Request { tracer: Some(name.into()), ..Request::default() };

@@ -32,16 +32,16 @@ pub fn trace_id(capture: &str, host: &str) -> TraceId {
     id
 }
 
-/// The spans of a recording. Calls whose begin or end was not recorded are left out; what they called is told as theirs
-/// whose part they were.
+/// The spans of a recording. Calls whose begin or end was not recorded are left out; their callees become children of the
+/// next caller.
 pub fn spans(about: About<'_>, calls: &Calls) -> Vec<Span> {
     let trace = trace_id(&about.capture.id, about.host);
-    let told = longest(calls);
-    let mut spans = vec![root(about, calls, trace, told.len())];
+    let exported = longest(calls);
+    let mut spans = vec![root(about, calls, trace, exported.len())];
     let zero = about.epoch_offset_ns.or_else(|| offset(about.times.0, calls)).unwrap_or_default();
-    // Callers are told before what they call, as no call is longer than its caller.
-    let ids: HashMap<CallId, SpanId> = told.iter().map(|call| (*call, span_id(trace, call.0 + 1))).collect();
-    for id in told {
+    // Callers come before their callees, as no call is longer than its caller.
+    let ids: HashMap<CallId, SpanId> = exported.iter().map(|call| (*call, span_id(trace, call.0 + 1))).collect();
+    for id in exported {
         let call = &calls[id];
         let (Some(start_ns), Some(duration_ns)) = (call.start_ns, call.duration_ns) else { continue };
         let above = std::iter::successors(call.parent, |above| calls[*above].parent);
@@ -72,7 +72,7 @@ fn longest(calls: &Calls) -> Vec<CallId> {
     known
 }
 
-fn root(about: About<'_>, calls: &Calls, trace: TraceId, told: usize) -> Span {
+fn root(about: About<'_>, calls: &Calls, trace: TraceId, exported: usize) -> Span {
     let About { capture, times, .. } = about;
     let text = |value: &str| Value::Text(value.to_owned());
     let whole = |value: u64| Value::Whole(i64::try_from(value).unwrap_or(i64::MAX));
@@ -82,7 +82,7 @@ fn root(about: About<'_>, calls: &Calls, trace: TraceId, told: usize) -> Span {
         ("kstrobe.capture.records".to_owned(), whole(capture.records)),
         ("kstrobe.capture.records_lost".to_owned(), whole(capture.lost)),
         ("kstrobe.capture.calls".to_owned(), whole(calls.calls.len() as u64)),
-        ("kstrobe.capture.calls_left_out".to_owned(), whole((calls.calls.len() - told) as u64)),
+        ("kstrobe.capture.calls_left_out".to_owned(), whole((calls.calls.len() - exported) as u64)),
     ];
     for (name, value) in [("rule", &capture.trigger.rule), ("why", &capture.trigger.why)] {
         if !value.is_empty() {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_most_and_what_is_left_out_is_told() {
+    fn calls_beyond_the_limit_are_counted() {
         let line = "  100.000001 |   1)  mysqld-42    |   1.000 us    |  fdget();\n";
         let text: String = (0..MAX_CALLS + 10).map(|n| line.replace("100.000001", &format!("100.{n:06}"))).collect();
         let capture = capture(State::Done, "");

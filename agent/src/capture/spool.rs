@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Longest time until a reader looks whether it is to end.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
-/// Gives its file, and why it is not all.
+/// Returns the file, and the error of an incomplete one.
 type Reader = JoinHandle<(File, io::Result<()>)>;
 
 /// Files that pages go to.
@@ -38,22 +38,22 @@ struct Shared {
     bytes: AtomicU64,
     full: AtomicBool,
     failed: AtomicBool,
-    /// Nothing more is recorded: what is left is taken, and that is all.
+    /// Tracing is off: the readers take the remaining pages and end.
     end: AtomicBool,
 }
 
-/// What a CPU's reader took.
+/// The pages of one CPU.
 pub struct Taken {
     /// The CPU.
     pub cpu: u32,
     /// Whole pages.
     pub pages: Vec<u8>,
-    /// Why it is not all.
+    /// The error, if pages are missing.
     pub fault: Option<String>,
 }
 
 impl Spool {
-    /// Readies a reader for each CPU. When the bytes are there, tracing is switched off.
+    /// Starts a reader for each CPU. At the limit of bytes, a reader switches tracing off.
     pub fn start(instance: &Arc<Instance>, page_bytes: usize, folder: &Path, most_bytes: u64) -> io::Result<Spool> {
         let shared = Arc::new(Shared {
             instance: instance.clone(),
@@ -86,17 +86,17 @@ impl Spool {
         self.shared.bytes()
     }
 
-    /// Whether all bytes that it may take are there.
+    /// Whether the limit of bytes is reached.
     pub fn is_full(&self) -> bool {
         self.shared.is_full()
     }
 
-    /// Whether a reader could not go on.
+    /// Whether a reader has failed.
     pub fn has_failed(&self) -> bool {
         self.shared.failed.load(Relaxed)
     }
 
-    /// Takes what is left, after tracing was switched off, and gives it all.
+    /// Reads the remaining pages after tracing was switched off, and returns all files.
     pub fn finish(mut self) -> io::Result<Vec<Taken>> {
         self.shared.end.store(true, Relaxed);
         let mut all = Vec::new();
@@ -184,7 +184,7 @@ impl Shared {
     }
 }
 
-/// A file that nobody else sees and that is gone when it is closed.
+/// A file without a name (`O_TMPFILE`), removed when it is closed.
 fn unnamed_file(folder: &Path) -> io::Result<File> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Relaxed);

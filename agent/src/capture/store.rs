@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const ABOUT: &str = "capture.json";
 /// Most bytes of it that are read.
 const MAX_ABOUT_BYTES: u64 = 1 << 20;
-/// Captures kept at most: failed ones have no bytes, and yet are not to fill a disk's tables.
+/// Limit of kept captures: failed ones have no bytes, but use inodes.
 pub const MAX_CAPTURES: usize = 1000;
 
 /// Name of a capture: when it was started, and six digits of chance. Sorts by time, and is safe in paths and URLs.
@@ -57,21 +57,21 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// How a capture stands.
+/// State of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// It is being recorded.
     Running,
-    /// It was recorded as asked for.
+    /// It was recorded to its end.
     Done,
     /// It was not, and left nothing.
     Failed,
-    /// It was stopped by someone; what was recorded until then is there.
+    /// It was stopped by a request; the recording until then is kept.
     Cancelled,
 }
 
-/// Who wanted it.
+/// The origin of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
     /// `api`, `rule` or `alertmanager`.
@@ -87,7 +87,7 @@ pub struct Trigger {
     pub why: String,
 }
 
-/// A capture, as `capture.json` and the API tell it.
+/// A capture, as in `capture.json` and the API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Capture {
     /// Its id.
@@ -97,9 +97,9 @@ pub struct Capture {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// Who wanted it.
+    /// Its origin.
     pub trigger: Trigger,
-    /// What was asked for, in the names of the API.
+    /// The request, in the names of the API.
     pub request: Value,
     /// When it began, UTC.
     pub started: String,
@@ -140,8 +140,8 @@ pub struct Stored {
 /// What came of recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// Forms that were written.
-    pub forms: Vec<Format>,
+    /// Formats that were written.
+    pub formats: Vec<Format>,
     /// Records in it.
     pub records: u64,
     /// Records that were lost.
@@ -170,9 +170,9 @@ pub enum StoreError {
     /// It is being recorded.
     #[error("it is still running: cancel it, or wait until it has ended")]
     Running,
-    /// It has no file of that form.
+    /// It has no file of that format.
     #[error("{0}")]
-    NoForm(String),
+    NoFormat(String),
     /// Captures that run need all the room there is.
     #[error("captures that run may need all of the {0} bytes there are for captures: ask again when they have ended")]
     Full(u64),
@@ -228,7 +228,7 @@ impl Store {
     fn find(&mut self) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            // What has no name of ours is not ours.
+            // Leave entries that are not named as captures.
             let Some(id) = entry.file_name().to_str().and_then(Id::parse) else { continue };
             if !entry.file_type()?.is_dir() {
                 continue;
@@ -247,7 +247,7 @@ impl Store {
             let path = entry.path();
             capture
                 .files
-                .retain(|file| Format::named(&file.format).is_some_and(|form| path.join(form.file()).is_file()));
+                .retain(|file| Format::named(&file.format).is_some_and(|format| path.join(format.file()).is_file()));
             self.captures.insert(id.clone(), capture);
             self.settle(&id)?;
         }
@@ -284,7 +284,7 @@ impl Store {
             files: Vec::new(),
         };
         if let Err(error) = write_about(&path, &capture) {
-            // Nothing has begun: what is left of it is of no use to anybody.
+            // The capture has not begun: remove its folder.
             let _ = fs::remove_dir_all(&path);
             return Err(error.into());
         }
@@ -311,9 +311,10 @@ impl Store {
                 capture.lost = recorded.lost;
                 capture.clock = recorded.clock;
                 capture.notes = recorded.notes;
-                let mut forms = recorded.forms;
-                forms.retain(|form| path.join(form.file()).is_file());
-                capture.files = forms.iter().map(|form| Stored { format: form.name().to_owned(), bytes: 0 }).collect();
+                let mut formats = recorded.formats;
+                formats.retain(|format| path.join(format.file()).is_file());
+                capture.files =
+                    formats.iter().map(|format| Stored { format: format.name().to_owned(), bytes: 0 }).collect();
             }
             Err(error) => {
                 capture.state = if cancelled { State::Cancelled } else { State::Failed };
@@ -330,10 +331,10 @@ impl Store {
     }
 
     /// Notes a file that was made of a capture afterwards.
-    pub fn add(&mut self, id: &Id, form: Format) -> Result<(), StoreError> {
+    pub fn add(&mut self, id: &Id, format: Format) -> Result<(), StoreError> {
         let capture = self.captures.get_mut(id).ok_or(StoreError::NoSuch)?;
-        if !capture.files.iter().any(|file| file.format == form.name()) {
-            capture.files.push(Stored { format: form.name().to_owned(), bytes: 0 });
+        if !capture.files.iter().any(|file| file.format == format.name()) {
+            capture.files.push(Stored { format: format.name().to_owned(), bytes: 0 });
         }
         self.settle(id)?;
         let _ = self.make_room(0, Some(id));
@@ -349,7 +350,7 @@ impl Store {
             let entry = entry?;
             let name = entry.file_name();
             let file =
-                capture.files.iter_mut().find(|f| Format::named(&f.format).is_some_and(|form| name == form.file()));
+                capture.files.iter_mut().find(|f| Format::named(&f.format).is_some_and(|format| name == format.file()));
             match file {
                 Some(file) => {
                     file.bytes = entry.metadata()?.len();
@@ -432,15 +433,15 @@ impl Store {
     }
 
     /// Opens a file of a capture; its size is in bytes. `None` when it has no such file.
-    pub fn open_file(&self, id: &Id, form: Format) -> Result<Option<(File, u64)>, StoreError> {
+    pub fn open_file(&self, id: &Id, format: Format) -> Result<Option<(File, u64)>, StoreError> {
         let capture = self.captures.get(id).ok_or(StoreError::NoSuch)?;
         if capture.state == State::Running {
             return Err(StoreError::Running);
         }
-        if !capture.files.iter().any(|file| file.format == form.name()) {
+        if !capture.files.iter().any(|file| file.format == format.name()) {
             return Ok(None);
         }
-        let file = File::open(self.path(id).join(form.file()))?;
+        let file = File::open(self.path(id).join(format.file()))?;
         let bytes = file.metadata()?.len();
         Ok(Some((file, bytes)))
     }

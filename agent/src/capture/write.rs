@@ -1,4 +1,4 @@
-//! A recording in each of its forms.
+//! A recording in each of its formats.
 
 use super::format::Format;
 use crate::metrics::profiles;
@@ -8,7 +8,7 @@ use kstrobe_ftrace::trace::Trace;
 use kstrobe_ftrace::{dat, perfetto, text};
 use std::io::{self, Seek, Write};
 
-/// Writes it.
+/// Writes a recording.
 pub fn write(trace: &Trace, format: Format, mut out: impl Write + Seek) -> io::Result<()> {
     match format {
         Format::Dat => dat::write(trace, &dat::Options::default(), &mut out)?,

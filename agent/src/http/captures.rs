@@ -80,7 +80,7 @@ fn denial(error: StoreError, id: &Id) -> Denial {
     match error {
         StoreError::NoSuch => no_such(&id.to_string()),
         StoreError::Running => (StatusCode::CONFLICT, error.to_string()),
-        StoreError::NoForm(_) => (StatusCode::NOT_FOUND, error.to_string()),
+        StoreError::NoFormat(_) => (StatusCode::NOT_FOUND, error.to_string()),
         StoreError::Full(_) => (StatusCode::TOO_MANY_REQUESTS, error.to_string()),
         StoreError::Io(_) => {
             tracing::error!(capture = %id, %error, "a capture cannot be read or written");
@@ -180,8 +180,8 @@ async fn download(
     Path(text): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let form = match form(query.as_deref().unwrap_or("")) {
-        Ok(form) => form,
+    let format = match format(query.as_deref().unwrap_or("")) {
+        Ok(format) => format,
         Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
     };
     let Ok(turn) = shared.downloads.clone().try_acquire_owned() else {
@@ -190,8 +190,8 @@ async fn download(
     };
     with_rules(shared, move |rules| {
         let id = id(&text)?;
-        let found = rules.service().file(&id, form);
-        audit(&asker, &format!("download {}", form.name()), &text, if found.is_ok() { "sent" } else { "refused" });
+        let found = rules.service().file(&id, format);
+        audit(&asker, &format!("download {}", format.name()), &text, if found.is_ok() { "sent" } else { "refused" });
         let (file, bytes) = found.map_err(|error| denial(error, &id))?;
         let (chunks, received) = mpsc::channel(1);
         tokio::task::spawn_blocking(move || {
@@ -199,9 +199,9 @@ async fn download(
             send(file, bytes, &chunks);
         });
         let mut response = Body::new(FileBody { left: bytes, chunks: received }).into_response();
-        let name = format!("attachment; filename=\"{id}-{}\"", form.file());
+        let name = format!("attachment; filename=\"{id}-{}\"", format.file());
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.extend(HeaderValue::from_str(&name).ok().map(|name| (header::CONTENT_DISPOSITION, name)));
@@ -210,17 +210,17 @@ async fn download(
     .await
 }
 
-fn form(query: &str) -> Result<Format, String> {
-    let mut form = Format::Dat;
+fn format(query: &str) -> Result<Format, String> {
+    let mut format = Format::Dat;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         if key != "format" {
             return Err(format!("there is no option `{key}`: it is format"));
         }
         let names = Format::ALL.map(Format::name).join(", ");
-        form = Format::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
+        format = Format::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
     }
-    Ok(form)
+    Ok(format)
 }
 
 /// Reads so many bytes until the client is gone.

@@ -54,11 +54,11 @@ pub fn engine() -> Engine {
             std::thread::sleep(Duration::from_millis(2));
         }
         match how {
-            "quick" | "slow" => Ok(Recorded { forms: vec![Format::Dat], records: 7, lost: 2, ..Recorded::default() }),
+            "quick" | "slow" => Ok(Recorded { formats: vec![Format::Dat], records: 7, lost: 2, ..Recorded::default() }),
             other => Err(format!("no event `{other}`")),
         }
     };
-    let convert = |from: &Path, form: Format, to: &Path| match form {
+    let convert = |from: &Path, format: Format, to: &Path| match format {
         Format::Text => {
             let text = std::fs::read_to_string(from).map_err(|e| e.to_string())?;
             std::fs::write(to, text.to_uppercase()).map_err(|e| e.to_string())

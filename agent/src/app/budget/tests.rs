@@ -186,7 +186,7 @@ fn pauses_double_up_to_an_hour_and_are_forgiven() {
 }
 
 #[test]
-fn who_cannot_come_back_stays_away_for_another_pause() {
+fn a_failed_attach_starts_another_pause() {
     let mut run = Run::new(false);
     run.seconds(2, events(1_000_000, 300));
     let now = Duration::from_secs(62);

@@ -89,7 +89,7 @@ mod tests {
         text.split_whitespace().map(one).collect()
     }
 
-    fn told(old: &str, new: &str) -> String {
+    fn shown(old: &str, new: &str) -> String {
         let (old, new) = (probes(old), probes(new));
         let olds: Vec<Old> = old.iter().map(|(name, identity, runs)| Old { name, identity, runs: *runs }).collect();
         let news: Vec<New> = new.iter().map(|(name, identity, _)| New { name, identity }).collect();
@@ -119,7 +119,7 @@ mod tests {
             ("!a", "a2", "a replaces a"),
             ("!a", "", "a ends"),
         ] {
-            assert_eq!(told(old, new), expected, "{old} -> {new}");
+            assert_eq!(shown(old, new), expected, "{old} -> {new}");
         }
     }
 }

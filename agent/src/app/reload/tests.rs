@@ -128,8 +128,8 @@ fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
     let mut agent = TestAgent::new(&files);
     let before = agent.running();
     assert_eq!(agent.names(), "b c d");
-    let told = agent.reload().unwrap();
-    assert!(told.starts_with("reloaded; probes: 3 unchanged, 0 replaced, 0 started, 0 ended\n"), "{told}");
+    let answer = agent.reload().unwrap();
+    assert!(answer.starts_with("reloaded; probes: 3 unchanged, 0 replaced, 0 started, 0 ended\n"), "{answer}");
     assert_eq!(agent.running(), before);
     let hash = |agent: &TestAgent| agent.own().lines().find(|l| l.contains("config_hash{")).unwrap().to_owned();
     let first = hash(&agent);
@@ -137,8 +137,8 @@ fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
     agent.write("probes/b.yaml", &format!("# Only a comment.\n{}", poll("b", "1s")));
     agent.write("probes/c.yaml", &poll("c", "2s"));
     std::fs::remove_file(agent.folder.join("probes/d.yaml")).unwrap();
-    let told = agent.reload().unwrap();
-    assert!(told.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 1 started, 1 ended\n"), "{told}");
+    let answer = agent.reload().unwrap();
+    assert!(answer.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 1 started, 1 ended\n"), "{answer}");
     let after = agent.running();
     assert_eq!(agent.names(), "a b c");
     assert_eq!(after[1], before[0], "b goes on");
@@ -154,7 +154,7 @@ fn what_is_the_same_goes_on_and_the_order_is_that_of_a_start() {
 }
 
 #[test]
-fn a_mistake_changes_nothing_and_is_told_everywhere() {
+fn a_mistake_changes_nothing_and_shows_in_log_status_and_metrics() {
     let mut agent = TestAgent::new(&[("probes/a.yaml", &poll("a", "1s"))]);
     let (before, list) = (agent.running(), agent.app().probes());
     let bad_key = poll("b", "1s").replace("summary", "sumary");
@@ -193,12 +193,12 @@ fn a_mistake_changes_nothing_and_is_told_everywhere() {
 }
 
 #[test]
-fn what_takes_a_restart_is_said() {
+fn keys_that_take_a_restart_are_reported() {
     let mut agent = TestAgent::new(&[]);
     agent.write("kstrobe.yaml", &format!("{CONFIG}listen: [127.0.0.1:1]\nlog: {{ format: json }}\nevents: stderr\n"));
-    let told = agent.reload().unwrap();
-    assert!(told.contains("the agent still listens on 127.0.0.1:9779"), "{told}");
-    assert!(told.contains("`log.format` has changed, and takes a restart"), "{told}");
+    let answer = agent.reload().unwrap();
+    assert!(answer.contains("the agent still listens on 127.0.0.1:9779"), "{answer}");
+    assert!(answer.contains("`log.format` has changed, and takes a restart"), "{answer}");
     assert!(matches!(lock(&agent.app().events).sink, Some(Sink::Stderr)));
     agent.write("kstrobe.yaml", CONFIG);
     assert!(!agent.reload().unwrap().contains("restart"));
@@ -218,7 +218,7 @@ fn exporters_come_stay_and_go() {
         let usage = agent.app().exports.usage();
         usage.now.iter().map(|usage| usage.receiver.clone()).collect::<Vec<_>>()
     };
-    for (list, told, expected) in [
+    for (list, summary, expected) in [
         (
             vec![otlp("one", ""), otlp("two", ", logs: true")],
             "0 unchanged, 2 started, 0 ended",
@@ -237,7 +237,7 @@ fn exporters_come_stay_and_go() {
     ] {
         agent.write("kstrobe.yaml", &with(&list));
         let answer = agent.reload().unwrap();
-        assert!(answer.contains(&format!("\nexporters: {told}\n")), "{answer}");
+        assert!(answer.contains(&format!("\nexporters: {summary}\n")), "{answer}");
         assert_eq!(names(&agent), expected);
     }
     // The one that ended sent a last report, though its time had not come.
@@ -254,8 +254,8 @@ fn exporters_come_stay_and_go() {
         (of(&now), of(&past))
     };
     let soon = std::time::Duration::from_secs(20);
-    let told = wait_for("its totals", soon, || sent(&agent).0.filter(|sent| *sent > 0));
-    assert_eq!(sent(&agent), (Some(told), None), "its successor goes on with them");
+    let answer = wait_for("its totals", soon, || sent(&agent).0.filter(|sent| *sent > 0));
+    assert_eq!(sent(&agent), (Some(answer), None), "its successor goes on with them");
     agent.write("kstrobe.yaml", &with(&[otlp("one", ", interval: 1s")]));
     assert!(agent.reload().is_err(), "a mistake, which changes nothing");
     assert_eq!(names(&agent).len(), 3);
@@ -263,7 +263,7 @@ fn exporters_come_stay_and_go() {
     assert!(agent.reload().unwrap().contains("exporters: 0 unchanged, 0 started, 2 ended\n"));
     assert!(names(&agent).is_empty());
     came(3);
-    wait_for("the last of its totals", soon, || (sent(&agent).1 > Some(told)).then_some(()));
+    wait_for("the last of its totals", soon, || (sent(&agent).1 > Some(answer)).then_some(()));
     assert_eq!(sent(&agent).0, None);
     assert!(!agent.reload().unwrap().contains("exporters"));
 }

@@ -1,4 +1,4 @@
-//! A probe that the interpreter runs: records in, series out. Its maps live on between records.
+//! A probe in the interpreter: records in, series out. The maps keep their state between records.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Interpreted {
         &self.module.layout
     }
 
-    /// Its programs: what they hook, in the order in which they run.
+    /// Hooks of its programs, in the order in which they run.
     pub fn funcs(&self) -> &[Func] {
         &self.module.funcs
     }
@@ -60,7 +60,7 @@ impl Interpreted {
         self.machine.run(&self.module, func, record)
     }
 
-    /// All series now. What cannot be read is left out, and why is said.
+    /// All series, and the read errors.
     pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
         let (mut families, mut errors) = (Vec::new(), Vec::new());
         for (i, table) in self.tables.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! A probe whose engine is ftrace: the kernel records its events in an instance of its own, the agent runs the probe's code over
-//! the records.
+//! A probe with `engine: ftrace`: the kernel records its events in a tracefs instance, and the agent runs the probe's IR
+//! over the records.
 
 mod interpreted;
 mod threads;
@@ -21,7 +21,7 @@ use interpreted::Interpreted;
 use kstrobe_export::snapshot::{Family, Moment};
 use threads::Threads;
 
-/// Between two looks at the ring buffer: often enough that it does not fill.
+/// Interval of reads of the ring buffer: short enough that it does not fill.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 /// See [`super::attached`].
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ pub(super) struct Traced {
     runs_failed: u64,
     drained: Instant,
     swept: Instant,
-    /// Why the last look at the ring buffer failed.
+    /// The error of the last read of the ring buffer.
     failure: Option<String>,
 }
 
@@ -119,7 +119,7 @@ impl Traced {
         }
     }
 
-    /// All series, of all that was recorded until now. What cannot be read is left out, and why is said.
+    /// All series of the records until now, and the read errors.
     pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
         self.drain();
         let (families, mut errors) = self.probe.families(names, now);
@@ -132,12 +132,12 @@ impl Traced {
         self.probe.layout()
     }
 
-    /// Why it does not measure now, or nothing.
+    /// The last read error; empty without one.
     pub fn failure(&self) -> String {
         self.failure.clone().unwrap_or_default()
     }
 
-    /// Adds what it says of itself to the agent's own metrics.
+    /// Adds its statistics to the agent's own metrics. Returns the read errors.
     pub fn observe(&self, probe: &str, all: &mut Observed) -> Vec<String> {
         let lost = |reason, events| Lost { probe: probe.to_string(), reason, events };
         let (merged, gone): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! What threads are called, for records that only hold their ids.
+//! Names of threads, for records that only have their ids.
 
 use std::collections::HashMap;
 

@@ -1,23 +1,23 @@
-//! When a capture is to begin, as the API takes and tells it.
+//! `start_at` of the API: parsed and written.
 
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// A capture that waits takes the place of another one.
+/// Bound of the wait: a waiting capture counts for `captures.max_concurrent`.
 const MAX_AHEAD: Duration = Duration::from_secs(300);
 
 /// A time in RFC 3339, or in nanoseconds since the Unix epoch, that is soon; the error is for people.
 pub(super) fn parse(value: &Value, now: SystemTime) -> Result<SystemTime, String> {
-    let form = || "write a time as 2026-11-21T12:36:26.5Z, or nanoseconds since 1970".to_owned();
+    let hint = || "write a time as 2026-11-21T12:36:26.5Z, or nanoseconds since 1970".to_owned();
     let at = match value {
         Value::String(text) => {
-            let at = OffsetDateTime::parse(text.trim(), &Rfc3339).map_err(|_| form())?;
+            let at = OffsetDateTime::parse(text.trim(), &Rfc3339).map_err(|_| hint())?;
             SystemTime::from(at)
         }
-        Value::Number(number) => UNIX_EPOCH + Duration::from_nanos(number.as_u64().ok_or_else(form)?),
-        _ => return Err(form()),
+        Value::Number(number) => UNIX_EPOCH + Duration::from_nanos(number.as_u64().ok_or_else(hint)?),
+        _ => return Err(hint()),
     };
     if let Ok(ago) = now.duration_since(at)
         && !ago.is_zero()

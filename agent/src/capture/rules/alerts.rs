@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// Label or annotation that names a rule.
 pub const RULE: &str = "kstrobe_rule";
-/// Alerts that are remembered.
+/// Limit of remembered alerts; the oldest are forgotten.
 const MAX_SEEN: usize = 4096;
 
 /// A notification. What it has more is of no use here, and newer versions add to it.
@@ -50,8 +50,7 @@ impl Alert {
         self.labels.get("alertname").map_or("", String::as_str)
     }
 
-    /// What tells it from other alerts: its fingerprint, or a hash of its labels where the sender gives none, which webhooks other
-    /// than Alertmanager's and Grafana's do not have to.
+    /// Its fingerprint, or a hash of its labels without one: other senders than Alertmanager and Grafana may leave it out.
     pub fn identity(&self) -> Cow<'_, str> {
         if !self.fingerprint.is_empty() {
             return Cow::Borrowed(&self.fingerprint);
@@ -65,7 +64,7 @@ impl Alert {
         Cow::Owned(first)
     }
 
-    /// Whether it fires now.
+    /// Whether its status is `firing`.
     pub fn is_firing(&self) -> bool {
         self.status == "firing"
     }

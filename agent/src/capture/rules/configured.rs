@@ -10,8 +10,8 @@ use kstrobe_config::model::{self, Agent, Captures, Match};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The rules of the configuration, ready to look; `None` when it has no `captures`. Rules about metrics that `known` does
-/// not have are left out: their probes were, for their mistakes.
+/// Opens the store and makes the rule engine of the configuration; `None` without `captures`. Leaves out rules about metrics
+/// that are not `known`: their probes have mistakes.
 pub fn open(agent: &Agent, engine: Engine, known: impl Fn(&str) -> bool) -> std::io::Result<Option<Arc<RuleEngine>>> {
     let Some(captures) = &agent.captures else { return Ok(None) };
     let service = Service::open(captures.clone(), engine)?;
@@ -19,7 +19,7 @@ pub fn open(agent: &Agent, engine: Engine, known: impl Fn(&str) -> bool) -> std:
     Ok(Some(Arc::new(RuleEngine::new(service, rules, default))))
 }
 
-/// Gives an engine the rules of another configuration, whose captures lie in the same folder.
+/// Applies another configuration with the same folder of captures.
 pub fn configure(engine: &RuleEngine, agent: &Agent, captures: &Captures, known: impl Fn(&str) -> bool) {
     engine.service().configure(captures.clone());
     let (rules, default) = rules(agent, captures, known);

@@ -1,14 +1,14 @@
-//! Whether a rule may have another capture.
+//! Limits the captures of a rule: a pause between two, and a number per hour.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Why not.
+/// Why a rule may not start a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// Its last one is not long enough ago.
+    /// Its last capture is not long enough ago.
     Cooldown,
     /// It had as many as it may within an hour.
     HourlyCap,
@@ -24,7 +24,7 @@ pub struct Cooldown {
 }
 
 impl Cooldown {
-    /// At the beginning.
+    /// Without captures so far.
     pub fn new(cooldown: Duration, max_per_hour: u32) -> Cooldown {
         Cooldown { cooldown, max_per_hour: max_per_hour as usize, started: VecDeque::new() }
     }
@@ -47,7 +47,7 @@ impl Cooldown {
     /// Notes that one has started.
     pub fn started(&mut self, now: Duration) {
         self.started.push_back(now);
-        // As many as the cap can ask about; the last one also tells the cooldown.
+        // The cap needs the last `max_per_hour` times, the cooldown the last one.
         while self.started.len() > self.max_per_hour.max(1) {
             self.started.pop_front();
         }

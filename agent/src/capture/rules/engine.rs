@@ -1,4 +1,4 @@
-//! Where rules and alerts ask for captures: what they may have, what came of it, and which capture belongs to which series.
+//! Starts captures for rules and alerts: limits, outcomes, and links from series to captures.
 
 use super::alerts::{Alert, Notification, Seen};
 use super::cooldown::{Closed, Cooldown};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 /// Name that alerts without a rule of their own are counted under.
 pub const DEFAULT_RULE: &str = "alertmanager_default";
-/// What alerts without a rule may have.
+/// Limits of alerts without a rule.
 const DEFAULT_COOLDOWN: Duration = Duration::from_secs(600);
 const DEFAULT_PER_HOUR: u32 = 3;
 /// Links from series to captures that are kept; the oldest go.
 const MAX_LINKS: usize = 256;
 
-/// What came of asking for a capture.
+/// The outcome of a rule or an alert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It runs.
@@ -38,7 +38,7 @@ pub enum Outcome {
     Duplicate,
     /// The alert is over.
     Resolved,
-    /// The alert names a rule that there is not.
+    /// The alert names a rule that does not exist.
     UnknownRule,
     /// The alert names no rule, and nothing is configured for such alerts.
     NoRule,
@@ -51,7 +51,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// As metrics and answers have it.
+    /// The label value in metrics and answers.
     pub fn name(&self) -> &'static str {
         match self {
             Outcome::Started(_) => "started",
@@ -70,13 +70,13 @@ impl Outcome {
     }
 }
 
-/// A rule with what is known of it.
+/// A rule and its state.
 struct RuleState {
     rule: Rule,
     cooldown: Cooldown,
     evaluator: Option<Evaluator>,
     next: Instant,
-    /// The last refusal, which is told and counted once as long as the condition goes on.
+    /// The last refusal: it is logged and counted once while the condition holds.
     refused: Option<&'static str>,
 }
 
@@ -91,7 +91,7 @@ impl RuleState {
         }
     }
 
-    /// The same rule with another text: what it had counts against it, what it saw is worth nothing for another condition.
+    /// The rule of a new configuration: its captures still count; another condition starts without its window.
     fn renew(mut self, rule: Rule, now: Instant) -> RuleState {
         self.cooldown.bound(rule.cooldown, rule.max_per_hour);
         if self.rule.condition != rule.condition {
@@ -144,8 +144,7 @@ impl RuleEngine {
         RuleEngine { service, begun, state: Mutex::new(state) }
     }
 
-    /// Other rules, and another answer to alerts without a rule. A rule of the same name stays what it was but for what
-    /// changed.
+    /// Replaces the rules and the request of alerts without a rule. Rules of the same name keep their state.
     pub fn configure(&self, rules: Vec<Rule>, default: Option<Request>) {
         let now = Instant::now();
         let mut state = self.state();
@@ -178,7 +177,7 @@ impl RuleEngine {
         names
     }
 
-    /// When a rule wants to look again, and the metrics of those that want to at `now`.
+    /// When the next rule is due, and the metrics of the rules that are due at `now`.
     pub fn due(&self, now: Instant) -> (Option<Instant>, Vec<String>) {
         let state = self.state();
         let conditions = || state.rules.iter().filter_map(|r| r.rule.condition.as_ref().map(|c| (r, c)));
@@ -186,7 +185,7 @@ impl RuleEngine {
         (conditions().map(|(r, _)| r.next).min(), due)
     }
 
-    /// Lets every rule that is due look at these families, and starts what they ask for.
+    /// Evaluates the rules that are due on these families, and starts captures for those that fire.
     pub fn look(&self, families: &[Family], now: Moment) {
         let mut state = self.state();
         for at in 0..state.rules.len() {
@@ -197,7 +196,7 @@ impl RuleEngine {
             if current.next > now.mono {
                 continue;
             }
-            // From now rather than from when it should have been: looks that were missed are not made up for.
+            // From now: missed evaluations are not made up for.
             current.next = now.mono + current.rule.every;
             let family = families.iter().find(|family| family.about.name == condition.metric);
             let since = now.mono.saturating_duration_since(self.begun);
@@ -237,7 +236,7 @@ impl RuleEngine {
                     state.links.drain(..surplus);
                 }
             }
-            // A rule goes on asking while its condition holds: the same answer is one answer.
+            // A rule fires at each evaluation while its condition holds: count equal refusals once.
             refused if current.refused == Some(refused.name()) => return,
             refused => {
                 current.refused = Some(refused.name());
@@ -247,7 +246,7 @@ impl RuleEngine {
         *state.counts.entry((name, outcome.name())).or_default() += 1;
     }
 
-    /// Starts what the alerts of a notification ask for; one outcome for each.
+    /// Starts captures for the alerts of a notification; one outcome for each alert.
     pub fn alert(&self, notification: &Notification, client: &str) -> Vec<Outcome> {
         let mut state = self.state();
         notification.alerts.iter().map(|alert| self.one(&mut state, alert, client)).collect()
@@ -301,7 +300,7 @@ impl RuleEngine {
         outcome
     }
 
-    /// How often rules asked, by rule and by what came of it.
+    /// Outcomes by rule and result.
     pub fn counts(&self) -> Vec<(String, &'static str, u64)> {
         self.state().counts.iter().map(|((rule, result), n)| (rule.clone(), *result, *n)).collect()
     }
@@ -314,7 +313,7 @@ impl RuleEngine {
     }
 }
 
-/// Asks for a capture; the reason when there is none.
+/// Starts a capture within the cooldown. Returns the outcome, and the reason if it is a refusal.
 fn ask(
     service: &Arc<Service>,
     cooldown: &mut Cooldown,

@@ -7,7 +7,7 @@ use kstrobe_export::snapshot::{Family, LabelTexts};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What comes of a look.
+/// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// No series fulfils the condition.
@@ -27,7 +27,7 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// At the beginning.
+    /// Without samples so far.
     pub fn new(condition: &Condition) -> Evaluator {
         Evaluator { window: Window::new(condition.over), since: HashMap::new() }
     }

@@ -1,4 +1,4 @@
-//! Rules: when does what is measured ask for a capture.
+//! Rules: metrics and alerts that start captures.
 //!
 //! Data in, data out: [`measure`] computes a number from two moments of a metric, [`window`] keeps those moments, [`evaluator`]
 //! says when a condition has held long enough, and [`cooldown`] whether a rule may have another capture. Only [`engine`]

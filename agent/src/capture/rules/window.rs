@@ -27,7 +27,7 @@ impl Window {
         Some((family, at.saturating_sub(*taken)))
     }
 
-    /// Keeps a moment, unless one is there that is nearly as new, and lets go of those that are too old to be asked for.
+    /// Keeps a moment, unless one is nearly as new, and drops those older than the window.
     pub fn push(&mut self, at: Duration, family: Family) {
         let newest = self.taken.back().map(|(taken, _)| *taken);
         // Looks come some milliseconds early or late.

@@ -16,7 +16,7 @@ fn service_that_tells(
     let _ = std::fs::remove_dir_all(&dir);
     let mut settings = Captures { dir: dir.display().to_string(), ..Captures::default() };
     change(&mut settings);
-    let convert = |from: &Path, form: Format, to: &Path| match form {
+    let convert = |from: &Path, format: Format, to: &Path| match format {
         Format::Text => std::fs::copy(from, to).map(|_| ()).map_err(|e| e.to_string()),
         Format::Pprof => panic!("on purpose"),
         _ => Err("nothing to fold".to_owned()),
@@ -32,19 +32,19 @@ fn request() -> Request {
     Request { max_bytes: Some(1000), ..Request::default() }
 }
 
-/// Writes and waits to be told to stop.
+/// Writes and waits until it is stopped.
 fn until_stopped(_: &Request, folder: &Path, stop: &Stop) -> Result<Recorded, String> {
     std::fs::write(folder.join("trace.dat"), "some").map_err(|e| e.to_string())?;
     let begun = Instant::now();
     while !stop.is_stopped() && begun.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(Recorded { forms: vec![Format::Dat], records: 4, ..Recorded::default() })
+    Ok(Recorded { formats: vec![Format::Dat], records: 4, ..Recorded::default() })
 }
 
 fn at_once(_: &Request, folder: &Path, _: &Stop) -> Result<Recorded, String> {
     std::fs::write(folder.join("trace.dat"), "all of it").map_err(|e| e.to_string())?;
-    Ok(Recorded { forms: vec![Format::Dat], ..Recorded::default() })
+    Ok(Recorded { formats: vec![Format::Dat], ..Recorded::default() })
 }
 
 fn ended(service: &Service, id: &Id) -> Capture {
@@ -119,7 +119,7 @@ fn a_recorder_that_panics_is_a_capture_that_failed() {
 }
 
 #[test]
-fn ends_are_told_and_waited_for() {
+fn finish_callbacks_run_and_are_waited_for() {
     let record = |request: &Request, folder: &Path, stop: &Stop| match &request.tracer {
         None => at_once(request, folder, stop),
         Some(_) => Err("on purpose".to_owned()),
@@ -127,19 +127,19 @@ fn ends_are_told_and_waited_for() {
     let failing = Request { tracer: Some("no".into()), ..request() };
     let cases = [("tells", request(), State::Done, true), ("tells-failed", failing, State::Failed, false)];
     for (name, request, state, there) in cases {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send, finished) = std::sync::mpsc::channel();
         let hear = move |capture: &Capture, folder: &Path, (began, ended): (SystemTime, SystemTime)| {
             // It stops late: the end of the service waits for it.
             std::thread::sleep(Duration::from_millis(300));
             let there = folder.join(Format::Dat.file()).is_file();
-            tell.send((capture.id.clone(), capture.state, there, began <= ended)).unwrap();
-            assert!(capture.state != State::Failed, "a panic there harms nobody");
+            send.send((capture.id.clone(), capture.state, there, began <= ended)).unwrap();
+            assert!(capture.state != State::Failed, "a panic in the callback does not fail the capture");
         };
         let service = service_that_tells(name, |_| {}, Box::new(record), Box::new(hear));
         let id = service.start(request.clone(), trigger()).unwrap();
         ended(&service, &id);
         service.close(Duration::from_secs(20));
-        assert_eq!(told.try_recv(), Ok((id.to_string(), state, there, true)));
+        assert_eq!(finished.try_recv(), Ok((id.to_string(), state, there, true)));
         let refused = service.start(request, trigger()).unwrap_err();
         assert!(matches!(&refused, Refusal::Broken(text) if text.contains("no capture begins any more")), "{refused}");
     }

@@ -33,7 +33,7 @@ fn begin(store: &mut Store, bytes: u64, seconds: u64) -> Result<(Id, PathBuf), S
 fn done(store: &mut Store, bytes: usize, seconds: u64) -> Id {
     let (id, path) = begin(store, bytes as u64, seconds).unwrap();
     fs::write(path.join("trace.dat"), vec![7; bytes]).unwrap();
-    let recorded = Recorded { forms: vec![Format::Dat], records: 3, lost: 1, notes: vec!["a".into()], clock: None };
+    let recorded = Recorded { formats: vec![Format::Dat], records: 3, lost: 1, notes: vec!["a".into()], clock: None };
     store.end(&id, Ok(recorded), false, at(seconds + 1)).unwrap();
     id
 }
@@ -69,7 +69,7 @@ fn a_capture_is_found_again() {
 }
 
 #[test]
-fn nobody_else_can_look_into_it() {
+fn only_the_owner_can_read_the_folder() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new("modes");
     let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
@@ -123,11 +123,11 @@ fn a_capture_that_failed_keeps_no_files() {
     let ended = store.end(&id, Err("no tracefs".into()), false, at(1)).unwrap();
     assert_eq!((ended.state, ended.error.as_str(), ended.bytes), (State::Failed, "no tracefs", 0));
     assert_eq!(files(&path), ["capture.json"]);
-    // Of one that was recorded, what is not a form of it goes.
+    // Files that are not a format of a recorded capture are removed.
     let (id, path) = begin(&mut store, 10, 2).unwrap();
     fs::write(path.join("trace.dat"), "whole").unwrap();
     fs::write(path.join("cpu0.raw"), "pages").unwrap();
-    let recorded = Recorded { forms: vec![Format::Dat, Format::Text], ..Recorded::default() };
+    let recorded = Recorded { formats: vec![Format::Dat, Format::Text], ..Recorded::default() };
     let ended = store.end(&id, Ok(recorded), true, at(3)).unwrap();
     assert_eq!((ended.state, ended.bytes, ended.files.len()), (State::Cancelled, 5, 1));
     assert_eq!(files(&path), ["capture.json", "trace.dat"]);
@@ -154,7 +154,7 @@ fn the_oldest_make_room_and_one_that_runs_never() {
     fs::write(path.join("trace.dat"), vec![0; 90]).unwrap();
     let (other, _) = begin(&mut store, 20, 4).unwrap();
     store.end(&other, Err("x".into()), false, at(5)).unwrap();
-    store.end(&running, Ok(Recorded { forms: vec![Format::Dat], ..Recorded::default() }), false, at(5)).unwrap();
+    store.end(&running, Ok(Recorded { formats: vec![Format::Dat], ..Recorded::default() }), false, at(5)).unwrap();
     assert_eq!(store.bytes(), 90);
     fs::write(path.join("trace.txt"), vec![0; 20]).unwrap();
     store.add(&running, Format::Text).unwrap();
@@ -198,7 +198,7 @@ fn two_agents_cannot_share_a_folder() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_told_by_name() {
+fn the_error_names_a_folder_that_cannot_be_made() {
     let error = Store::open(Path::new("/proc/none/captures"), NO_LIMITS).err().unwrap();
     assert!(error.to_string().starts_with("/proc/none/captures: "), "{error}");
 }

@@ -22,14 +22,14 @@ pub struct Args {
     #[command(flatten)]
     reach: Reach,
     /// Format of the files: dat, perfetto, text, folded or pprof.
-    #[arg(long, value_name = "FORMAT", default_value = "dat", value_parser = form)]
+    #[arg(long, value_name = "FORMAT", default_value = "dat", value_parser = format)]
     format: Format,
     /// Folder for the files, which are called CAPTURE-NODE and after their format.
     #[arg(short, long, value_name = "FOLDER", default_value = ".")]
     output: PathBuf,
 }
 
-fn form(text: &str) -> Result<Format, String> {
+fn format(text: &str) -> Result<Format, String> {
     Format::named(text).ok_or_else(|| format!("it is {}", Format::ALL.map(Format::name).join(", ")))
 }
 
@@ -73,8 +73,8 @@ fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }
 
-async fn fetch(door: &Door, target: &Target, id: &str, form: Format, to: &Path) -> Result<(), String> {
-    let path = format!("/api/v1/captures/{}/download?format={}", kstrobe_kube::encode(id), form.name());
+async fn fetch(door: &Door, target: &Target, id: &str, format: Format, to: &Path) -> Result<(), String> {
+    let path = format!("/api/v1/captures/{}/download?format={}", kstrobe_kube::encode(id), format.name());
     let mut part = to.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
