@@ -4,7 +4,7 @@
 use kstrobe::kubernetes::probe_controller::{Files, Handed, run};
 use kstrobe::probe::status::ProbeStatus;
 use kstrobe_fake_api::FakeApi;
-use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
+use kstrobe_kube::{Client, Config, Counters, Env, Wanted};
 use kstrobe_testing::Folder;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ fn world() -> World {
     api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {"disk": "ssd"}}}));
     let file = folder.write("kubeconfig", &api.kubeconfig());
     let wanted = Wanted { kubeconfig: Some(file), ..Wanted::default() };
-    let client = Client::new(Config::find(&wanted, &Surroundings::own()).unwrap(), "test").unwrap();
+    let client = Client::new(Config::find(&wanted, &Env::own()).unwrap(), "test").unwrap();
     let (files, reloads) = (Files::default(), Arc::new(Mutex::new(Vec::new())));
     let (of_reload, of_standing, list) = (files.clone(), files.clone(), reloads.clone());
     let handed = Handed {
@@ -56,7 +56,7 @@ fn world() -> World {
             list.lock().unwrap().push(names.join(" "));
             Ok(())
         }),
-        standing: Arc::new(move || {
+        statuses: Arc::new(move || {
             let names = read(&of_standing).unwrap_or_default();
             let status = |name: String| {
                 let reason = if name.contains("astray") { "no such hook".to_owned() } else { String::new() };

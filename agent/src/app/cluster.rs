@@ -55,7 +55,7 @@ fn follow(
         counters,
         files: options.handed.clone(),
         reload: Arc::new(move || reload::request(&commands, "probes of the cluster have changed").map(|_| ())),
-        standing: Arc::new(move || standing.status().probes),
+        statuses: Arc::new(move || standing.status().probes),
     };
     runtime.spawn(capture_controller::run(objects));
     runtime.spawn(probe_controller::run(handed));

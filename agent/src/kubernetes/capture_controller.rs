@@ -1,6 +1,6 @@
 //! `Capture` objects of the cluster: this node's part of them.
 //!
-//! What is to be done is decided by [`kstrobe_kube::custom::capture::steps`]; here it is done, and how it stands is written into
+//! What is to be done is decided by [`kstrobe_kube::crd::capture::steps`]; here it is done, and how it stands is written into
 //! the objects' status. An agent that was started again knows nothing of what it had, and says so.
 
 use crate::capture::api;
@@ -9,8 +9,8 @@ use crate::capture::rules::alerts::{Alert, Notification, RULE};
 use crate::capture::rules::engine::{Outcome, RuleEngine};
 use crate::capture::service::{Refusal, Service};
 use crate::capture::store::{Id, State, Trigger};
-use kstrobe_kube::custom::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step, Work};
-use kstrobe_kube::custom::{self, CAPTURES, Kind, Me, Reporter, Reports};
+use kstrobe_kube::crd::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step, Work};
+use kstrobe_kube::crd::{self, CAPTURES, Kind, Me, Reporter, Reports};
 use kstrobe_kube::pods::{self, NodePod};
 use kstrobe_kube::watch::backoff::Backoff;
 use kstrobe_kube::watch::{Change, follow};
@@ -107,7 +107,7 @@ impl<T> Asked<T> {
 /// Does this node's part of all objects, for ever.
 pub async fn run(objects: Objects) {
     let (tell, mut told) = mpsc::channel(WAITING);
-    let watched = custom::watched(&CAPTURES, &objects.namespace);
+    let watched = crd::watched(&CAPTURES, &objects.namespace);
     let following = follow(objects.client.clone(), watched, capture::read, objects.counters.clone(), tell);
     let working = async {
         let reporter = Reporter {
@@ -208,7 +208,7 @@ impl Objects {
     /// Asks for the labels of the node, if they are not known; says whether they are.
     async fn labels(&self, labels: &mut Asked<BTreeMap<String, String>>, now: Instant) -> bool {
         if labels.is_old(now) {
-            let answer = custom::node_labels(&self.client, &self.node).await;
+            let answer = crd::node_labels(&self.client, &self.node).await;
             labels.take(self.heard("node", answer, "the labels of the node"), now, LABELS);
         }
         labels.said.is_some()
@@ -312,7 +312,7 @@ fn by_request(service: &Arc<Service>, object: &str, request: &str, now: Instant)
 }
 
 /// Applies this node's own rules to an alert that another agent got.
-fn by_alert(rules: &Arc<RuleEngine>, object: &str, alert: &custom::Alert, now: Instant) -> Own {
+fn by_alert(rules: &Arc<RuleEngine>, object: &str, alert: &crd::Alert, now: Instant) -> Own {
     let rule = alert.rule.iter().map(|rule| (RULE.to_owned(), rule.clone()));
     let alert = Alert {
         status: "firing".into(),
@@ -333,7 +333,7 @@ fn look(own: &mut Own, service: Option<&Service>) {
     let (Own::Has(id, entry), Some(service)) = (own, service) else { return };
     let Some(capture) = service.get(id) else { return };
     let ended = capture.state != State::Running;
-    let time = |text: &str| custom::from_text(text).and_then(custom::to_text);
+    let time = |text: &str| crd::from_text(text).and_then(crd::to_text);
     let message = if capture.error.is_empty() { capture.notes.join("; ") } else { capture.error.clone() };
     *entry = NodeCapture {
         state: match capture.state {

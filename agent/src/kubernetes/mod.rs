@@ -8,7 +8,7 @@ pub mod probe_controller;
 use crate::config::files::{Kubernetes, PodSource};
 use kstrobe_kube::config::Pem;
 use kstrobe_kube::pods::{Kubelet, Source};
-use kstrobe_kube::{Client, Config, Error, Surroundings, Wanted};
+use kstrobe_kube::{Client, Config, Env, Error, Wanted};
 use std::path::PathBuf;
 
 /// Where a kubelet listens.
@@ -17,7 +17,7 @@ const KUBELET_PORT: u16 = 10250;
 /// Where the API server is and who we are to it: by `kubernetes.kubeconfig`, else as kubectl finds it.
 pub fn config(asked: &Kubernetes) -> Result<Config, Error> {
     let kubeconfig = asked.kubeconfig.as_ref().map(PathBuf::from);
-    Config::find(&Wanted { kubeconfig, ..Wanted::default() }, &Surroundings::own())
+    Config::find(&Wanted { kubeconfig, ..Wanted::default() }, &Env::own())
 }
 
 /// A client that says who asks.

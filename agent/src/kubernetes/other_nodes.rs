@@ -6,8 +6,8 @@ use crate::kubernetes::{self, variable};
 use kstrobe_fleet::route::{self, Me, Route};
 use kstrobe_fleet::target::{AGENTS, Pod};
 use kstrobe_kube::Client;
-use kstrobe_kube::custom::capture::of_alert;
-use kstrobe_kube::custom::{self, CAPTURES};
+use kstrobe_kube::crd::capture::of_alert;
+use kstrobe_kube::crd::{self, CAPTURES};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Neighbours {
     /// the alert's sender leaves this process.
     pub async fn hand_on(&self, to: &Pod, alert: &Alert) -> Result<Handed, NotHanded> {
         let text = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
-        let alert = custom::Alert {
+        let alert = crd::Alert {
             name: text(alert.name()),
             rule: alert.rule().map(text),
             fingerprint: text(&alert.identity()),

@@ -1,14 +1,14 @@
 //! `Probe` objects of the cluster: this node's part of them.
 //!
-//! Their texts stand beside the files of probes, and are read with these. Which of them are tried and what is said of them is
-//! decided by [`kstrobe_kube::custom::hand`]; here it is done.
+//! Their texts are loaded together with the probe files. [`kstrobe_kube::crd::reconciler`] decides which of them to apply and
+//! which status to write; this module executes it.
 
 use crate::config::files::SourceFile;
 use crate::config::files::diag::{self, Diagnostic};
 use crate::probe::status::ProbeStatus;
-use kstrobe_kube::custom::hand::{Change, Hand, Stand};
-use kstrobe_kube::custom::probe::{self, Probe, WantedProbe};
-use kstrobe_kube::custom::{self, Kind, Me, PROBES, Reporter, Reports};
+use kstrobe_kube::crd::probe::{self, Probe, WantedProbe};
+use kstrobe_kube::crd::reconciler::{AttachStatus, Change, Reconciler};
+use kstrobe_kube::crd::{self, Kind, Me, PROBES, Reporter, Reports};
 use kstrobe_kube::watch::backoff::{Backoff, random};
 use kstrobe_kube::watch::{self, follow};
 use kstrobe_kube::{Client, Counters};
@@ -26,7 +26,7 @@ const SPREAD: Duration = Duration::from_secs(5);
 /// Changes that wait.
 const WAITING: usize = 64;
 
-/// Texts of probes that came from the cluster, for whoever reads probes.
+/// Texts of the applied probes of the cluster, shared with the configuration loader.
 #[derive(Clone, Debug, Default)]
 pub struct Files(Arc<Mutex<Vec<Arc<SourceFile>>>>);
 
@@ -57,8 +57,8 @@ pub fn is_handed(pack: &str) -> bool {
 
 /// Reads all probes anew and says why not, if it cannot. It may block.
 pub type Reload = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
-/// How the probes that run stand.
-pub type Standing = Arc<dyn Fn() -> Vec<ProbeStatus> + Send + Sync>;
+/// Returns the status of all running probes.
+pub type StatusReader = Arc<dyn Fn() -> Vec<ProbeStatus> + Send + Sync>;
 
 /// Who follows the objects.
 pub struct Handed {
@@ -74,14 +74,14 @@ pub struct Handed {
     pub files: Files,
     /// Has the texts read.
     pub reload: Reload,
-    /// Asked what came of them.
-    pub standing: Standing,
+    /// Status of the running probes.
+    pub statuses: StatusReader,
 }
 
 /// Does this node's part of all objects, for ever.
 pub async fn run(handed: Handed) {
     let (tell, mut told) = mpsc::channel(WAITING);
-    let watched = custom::watched(&PROBES, &handed.namespace);
+    let watched = crd::watched(&PROBES, &handed.namespace);
     let following = follow(handed.client.clone(), watched, probe::read, handed.counters.clone(), tell);
     let working = async {
         let reporter = Reporter {
@@ -95,7 +95,7 @@ pub async fn run(handed: Handed) {
             handed,
             reports: Reports::new(reporter),
             began: Instant::now(),
-            hand: Hand::default(),
+            reconciler: Reconciler::default(),
             objects: BTreeMap::new(),
             synced: false,
             quiet_until: Duration::ZERO,
@@ -142,7 +142,7 @@ struct Labels {
 impl Labels {
     async fn of(&mut self, handed: &Handed, now: Duration) -> &BTreeMap<String, String> {
         if self.until.is_none_or(|until| until <= now) {
-            match custom::node_labels(&handed.client, &handed.node).await {
+            match crd::node_labels(&handed.client, &handed.node).await {
                 Ok(labels) => self.found = labels,
                 Err(error) => {
                     handed.counters.failure("node", &error);
@@ -159,7 +159,7 @@ struct Work {
     handed: Handed,
     reports: Reports,
     began: Instant,
-    hand: Hand,
+    reconciler: Reconciler,
     objects: BTreeMap<String, Probe>,
     synced: bool,
     /// Nothing is said before then.
@@ -183,18 +183,18 @@ impl Work {
     async fn try_all(&mut self, me: &Me<'_>) -> bool {
         let wanted = self.wanted(me);
         let mut any = false;
-        while let Some(change) = self.hand.next(&wanted, self.began.elapsed()) {
+        while let Some(change) = self.reconciler.next(&wanted, self.began.elapsed()) {
             let result = match &change {
-                Change::Take(WantedProbe { name, text: Ok(text), .. }) => match wrong(name, text) {
+                Change::Apply(WantedProbe { name, text: Ok(text), .. }) => match wrong(name, text) {
                     Some(wrong) => Err(wrong),
                     None => self.put(&change).await,
                 },
                 // What nobody can read is not put to anybody.
-                Change::Take(_) => Ok(()),
-                Change::End(_) => self.put(&change).await,
+                Change::Apply(_) => Ok(()),
+                Change::Remove(_) => self.put(&change).await,
             };
             match (&change, &result) {
-                (Change::Take(WantedProbe { name, text, .. }), result) => {
+                (Change::Apply(WantedProbe { name, text, .. }), result) => {
                     match text.as_ref().err().or(result.as_ref().err()) {
                         None => tracing::info!(object = name, "a probe of the cluster was taken"),
                         Some(reason) => tracing::warn!(
@@ -204,9 +204,9 @@ impl Work {
                         ),
                     }
                 }
-                (Change::End(uid), _) => tracing::info!(uid, "a probe of the cluster has ended"),
+                (Change::Remove(uid), _) => tracing::info!(uid, "a probe of the cluster has ended"),
             }
-            self.hand.done(change, result, self.began.elapsed());
+            self.reconciler.finish(change, result, self.began.elapsed());
             any = true;
         }
         any
@@ -214,10 +214,10 @@ impl Work {
 
     /// Has the agent read its probes with this change, or without it when it does not take it.
     async fn put(&self, change: &Change) -> Result<(), String> {
-        self.handed.files.set(self.hand.texts(Some(change)));
+        self.handed.files.set(self.reconciler.texts(Some(change)));
         let result = self.reload().await;
-        if result.is_err() && matches!(change, Change::Take(_)) {
-            self.handed.files.set(self.hand.texts(None));
+        if result.is_err() && matches!(change, Change::Apply(_)) {
+            self.handed.files.set(self.reconciler.texts(None));
             // So that nobody takes the configuration for a wrong one.
             if let Err(reason) = self.reload().await {
                 tracing::warn!(reason = reason.trim_end(), "the configuration is not taken without it either");
@@ -235,10 +235,10 @@ impl Work {
     /// Says how they stand.
     async fn report(&mut self, me: &Me<'_>) {
         self.reports.settle(Instant::now());
-        let standing = self.handed.standing.clone();
-        let Ok(standing) = tokio::task::spawn_blocking(move || standing()).await else { return };
+        let statuses = self.handed.statuses.clone();
+        let Ok(statuses) = tokio::task::spawn_blocking(move || statuses()).await else { return };
         let wanted = self.wanted(me);
-        let has = self.hand.states(&wanted, |text| stands(text, &standing));
+        let has = self.reconciler.states(&wanted, |text| attach_statuses(text, &statuses));
         let objects: Vec<Probe> = self.objects.values().cloned().collect();
         probe::reports(&objects, me, &has).into_iter().for_each(|report| self.reports.begin(report));
     }
@@ -250,10 +250,10 @@ fn wrong(name: &str, text: &str) -> Option<String> {
     diagnostics.iter().any(Diagnostic::is_error).then(|| diag::render(&diagnostics))
 }
 
-/// How the probes of a text stand among all.
-fn stands(text: &str, all: &[ProbeStatus]) -> Vec<Stand> {
+/// Statuses of the probes of a text, out of all.
+fn attach_statuses(text: &str, all: &[ProbeStatus]) -> Vec<AttachStatus> {
     let (probes, _) = kstrobe_config::probes(&[file("", text)]);
     let of = |name: &str| all.iter().find(|status| status.name == name);
     let found = probes.iter().filter_map(|probe| of(&probe.name.value));
-    found.map(|status| Stand { reason: status.reason.clone(), throttled: status.throttled.clone() }).collect()
+    found.map(|status| AttachStatus { reason: status.reason.clone(), throttled: status.throttled.clone() }).collect()
 }

@@ -6,7 +6,7 @@ use kstrobe::kubernetes::capture_controller::{self, Objects};
 use kstrobe::kubernetes::other_nodes::Neighbours;
 use kstrobe_fake_api::{FakeApi, Fault};
 use kstrobe_fleet::route::Me;
-use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
+use kstrobe_kube::{Client, Config, Counters, Env, Wanted};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn two(objects: bool) -> Two {
     let file = folder.0.join("kubeconfig");
     std::fs::write(&file, api.kubeconfig()).unwrap();
     let wanted = Wanted { kubeconfig: Some(file), ..Wanted::default() };
-    let client = Client::new(Config::find(&wanted, &Surroundings::own()).unwrap(), "test").unwrap();
+    let client = Client::new(Config::find(&wanted, &Env::own()).unwrap(), "test").unwrap();
     // A port that is free on all of them.
     let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
     let server = |node: u8| {

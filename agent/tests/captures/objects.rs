@@ -5,7 +5,7 @@ use kstrobe::capture::rules::configured;
 use kstrobe::capture::rules::engine::RuleEngine;
 use kstrobe::kubernetes::capture_controller::{Objects, run};
 use kstrobe_fake_api::FakeApi;
-use kstrobe_kube::{Client, Config, Counters, Surroundings, Wanted};
+use kstrobe_kube::{Client, Config, Counters, Env, Wanted};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,7 +34,7 @@ fn world_of(max_concurrent: u32, before: impl FnOnce(&FakeApi)) -> World {
     let file = folder.0.join("kubeconfig");
     std::fs::write(&file, api.kubeconfig()).unwrap();
     let wanted = Wanted { kubeconfig: Some(file), ..Wanted::default() };
-    let client = Client::new(Config::find(&wanted, &Surroundings::own()).unwrap(), "test").unwrap();
+    let client = Client::new(Config::find(&wanted, &Env::own()).unwrap(), "test").unwrap();
     let rules = configured::open(&agent(&folder, &format!("max_concurrent: {max_concurrent}"), ""), engine(), |_| true)
         .unwrap()
         .unwrap();

@@ -1,4 +1,4 @@
-//! Answers: whole ones with a limit, and refusals with what Kubernetes says of them.
+//! HTTP responses: size-limited bodies, and error responses as Kubernetes `Status`.
 
 use crate::error::Error;
 use bytes::Bytes;
@@ -11,30 +11,30 @@ use kstrobe_tls::chain;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Refusals are short; the rest of a longer one is not read.
-const MOST_REFUSAL_BYTES: usize = 64 << 10;
-/// Most characters of a refusal that are shown.
-const MOST_MESSAGE_CHARACTERS: usize = 500;
-/// Longest pause that a server may ask for.
-const MOST_PAUSE: Duration = Duration::from_secs(600);
+/// Bytes read of an error body; the rest is ignored.
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// Maximum characters of an error message.
+const MAX_MESSAGE_CHARACTERS: usize = 500;
+/// Maximum honoured `Retry-After`.
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 
-/// Kubernetes' `Status`, or what there is of one in an answer of somebody else.
+/// A Kubernetes `Status`, or its best equivalent built from an HTTP response of a proxy or pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The status of HTTP, which is the same as the object's `code`.
+    /// HTTP status code; equals the `code` of the object.
     pub code: u16,
-    /// A word such as `NotFound`, `Conflict`, `Expired`; empty when it is not Kubernetes that answers.
+    /// `NotFound`, `Conflict`, `Expired` and so on; empty if the response is not from Kubernetes.
     pub reason: String,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
-    /// `metadata.continue`: where a list may go on whose own token has expired.
+    /// `metadata.continue`: replacement token for a list whose own token expired.
     pub continue_token: Option<String>,
-    /// When to come again.
+    /// `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
 impl Status {
-    /// What an object says that may be a `Status`.
+    /// Reads a `Status` object; `None` for any other kind.
     pub fn of_object(object: &Value) -> Option<Status> {
         if object["kind"] != "Status" {
             return None;
@@ -50,7 +50,7 @@ impl Status {
         })
     }
 
-    /// What an answer says that is no success.
+    /// Builds the status of an unsuccessful response.
     pub fn of_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Status {
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let object = serde_json::from_slice::<Value>(body).ok();
@@ -63,12 +63,12 @@ impl Status {
         status
     }
 
-    /// Whether what was asked for by its version is no longer there.
+    /// Whether the requested `resourceVersion` or token has expired (410).
     pub fn is_gone(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 
-    /// Whether Kubernetes itself refuses, and not a pod behind it.
+    /// Whether the API server sent this error, as opposed to a pod behind its proxy.
     pub fn is_kubernetes(&self) -> bool {
         !self.reason.is_empty()
     }
@@ -100,29 +100,29 @@ impl std::fmt::Display for Status {
 }
 
 fn pause(seconds: u64) -> Option<Duration> {
-    (seconds > 0).then(|| Duration::from_secs(seconds).min(MOST_PAUSE))
+    (seconds > 0).then(|| Duration::from_secs(seconds).min(MAX_PAUSE))
 }
 
-/// One line of it, without what could disturb a terminal.
+/// Joins the text into one line without control characters, which could disturb a terminal.
 fn readable(text: &str) -> String {
     let shown: String =
-        text.chars().take(MOST_MESSAGE_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        text.chars().take(MAX_MESSAGE_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect();
     shown.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The answer, when it is a success; else what it says, as an error.
+/// Returns a successful response; converts any other into [`Error::Status`].
 pub async fn checked(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     if response.status().is_success() {
         return Ok(response);
     }
     let (Parts { status, headers, .. }, body) = response.into_parts();
-    // The status says that it was refused; a body that is cut off or endless says nothing more. Who drips it is not waited for.
-    let body = tokio::time::timeout(Duration::from_secs(10), Limited::new(body, MOST_REFUSAL_BYTES).collect()).await;
+    // The status code suffices: a truncated, endless or slow body adds nothing.
+    let body = tokio::time::timeout(Duration::from_secs(10), Limited::new(body, MAX_REFUSAL_BYTES).collect()).await;
     let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
     Err(Error::Status(Box::new(Status::of_answer(status.as_u16(), &headers, &body))))
 }
 
-/// All of an answer, up to so many bytes.
+/// Reads a body of at most `limit` bytes.
 pub(crate) async fn whole(response: Response<Incoming>, limit: usize, what: &str) -> Result<Bytes, Error> {
     match Limited::new(response.into_body(), limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
@@ -143,9 +143,12 @@ mod tests {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Forbidden", "code": 403,
             "message": "pods is forbidden: User \"system:serviceaccount:kstrobe:kstrobe\" cannot list resource \"pods\"",
         });
-        let told = status(403, &forbidden.to_string());
-        assert_eq!((told.reason.as_str(), told.word(), told.is_kubernetes()), ("Forbidden", "forbidden", true));
-        assert!(told.to_string().starts_with("HTTP status 403: pods is forbidden"));
+        let refused = status(403, &forbidden.to_string());
+        assert_eq!(
+            (refused.reason.as_str(), refused.word(), refused.is_kubernetes()),
+            ("Forbidden", "forbidden", true)
+        );
+        assert!(refused.to_string().starts_with("HTTP status 403: pods is forbidden"));
         let plain = status(401, "Unauthorized\n\u{1b}[31m");
         assert_eq!((plain.to_string().as_str(), plain.is_kubernetes()), ("HTTP status 401: Unauthorized [31m", false));
         assert_eq!(status(502, "").to_string(), "HTTP status 502");
@@ -160,7 +163,7 @@ mod tests {
         headers.insert(RETRY_AFTER, "3".parse().unwrap());
         assert_eq!(Status::of_answer(429, &headers, b"").retry_after, Some(Duration::from_secs(3)));
         headers.insert(RETRY_AFTER, "99999999".parse().unwrap());
-        assert_eq!(Status::of_answer(429, &headers, b"").retry_after, Some(MOST_PAUSE));
+        assert_eq!(Status::of_answer(429, &headers, b"").retry_after, Some(MAX_PAUSE));
         let body = json!({"kind": "Status", "code": 429, "details": {"retryAfterSeconds": 1}}).to_string();
         assert_eq!(Status::of_answer(429, &headers, body.as_bytes()).retry_after, Some(Duration::from_secs(1)));
     }

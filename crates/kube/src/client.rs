@@ -1,4 +1,4 @@
-//! One client of one server: an API server or a kubelet.
+//! HTTP client of an API server or a kubelet.
 
 use crate::answer::{checked, whole};
 use crate::config::{Auth, Config};
@@ -22,69 +22,68 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most bytes of one answer that is read whole. A page of 500 pods has some 10 MB.
-pub(crate) const MOST_ANSWER_BYTES: usize = 64 << 20;
-/// A whole answer takes no longer, from its first byte on.
-const MOST_ANSWER_TIME: Duration = Duration::from_secs(60);
+/// Maximum bytes of a buffered response body. A page of 500 pods has some 10 MB.
+pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Time limit for a buffered body, from its first byte on.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(60);
 
 type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// A client; a clone is the same one.
+/// A client; clones share connections and credentials.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
 struct Inner {
     config: Config,
     credentials: Credentials,
-    /// Connections, and what they were made with.
+    /// Connection pool, and the certificates it was built with.
     http: Mutex<Option<(Material, Http)>>,
     user_agent: HeaderValue,
-    /// Whether credentials are shown to it.
+    /// Whether requests carry credentials.
     shows: bool,
 }
 
 impl Client {
-    /// Nothing is connected yet; an error says what in the configuration or in its files is wrong. `user_agent` is how the
-    /// server's audit log names us, as `kstrobe/1.0`.
+    /// Creates a client without connecting. `user_agent`, such as `kstrobe/1.0`, appears in the audit log of the server.
     pub fn new(config: Config, user_agent: &str) -> Result<Client, Error> {
         let user_agent = HeaderValue::from_str(user_agent)
             .map_err(|_| Error::Config(format!("`{user_agent}` cannot be the name of a client")))?;
         let shows = is_private(&config.server);
         if !shows && (config.auth != Auth::None || config.identity.is_some()) {
-            tracing::warn!(server = %config.server, "no credentials are shown to this server, as others could read them: use https://");
+            tracing::warn!(server = %config.server, "credentials are withheld from a server without TLS: use https://");
         }
         let inner = Inner { config, credentials: Credentials::default(), http: Mutex::new(None), user_agent, shows };
         Ok(Client(Arc::new(inner)))
     }
 
-    /// Where it is.
+    /// URL of the server.
     pub fn server(&self) -> &Uri {
         &self.0.config.server
     }
 
-    /// The namespace that is meant when none is named.
+    /// Default namespace.
     pub fn namespace(&self) -> &str {
         &self.0.config.namespace
     }
 
-    /// An object, or a list.
+    /// Gets an object or a list.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.exchange(Method::GET, path, HeaderMap::new(), Bytes::new()).await
     }
 
-    /// Makes an object.
+    /// Creates an object with POST.
     pub async fn create<T: DeserializeOwned>(&self, path: &str, object: &Value) -> Result<T, Error> {
         self.exchange(Method::POST, path, json(), object.to_string().into()).await
     }
 
-    /// Changes an object by RFC 7386: what is named is replaced, null removes.
+    /// Applies a JSON merge patch (RFC 7386): named members are replaced, `null` removes.
     pub async fn merge_patch<T: DeserializeOwned>(&self, path: &str, change: &Value) -> Result<T, Error> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/merge-patch+json"));
         self.exchange(Method::PATCH, path, headers, change.to_string().into()).await
     }
 
-    /// Removes an object.
+    /// Deletes an object.
     pub async fn delete(&self, path: &str) -> Result<(), Error> {
         self.exchange::<Value>(Method::DELETE, path, HeaderMap::new(), Bytes::new()).await.map(|_| ())
     }
@@ -98,14 +97,14 @@ impl Client {
     ) -> Result<T, Error> {
         let what = format!("{method} {path}");
         let answer = checked(self.send(method, path, headers, body).await?).await?;
-        let late = || Error::Timeout { from: format!("{} to {what}", self.0.config.server), after: MOST_ANSWER_TIME };
-        let bytes = tokio::time::timeout(MOST_ANSWER_TIME, whole(answer, MOST_ANSWER_BYTES, &what)).await;
+        let late = || Error::Timeout { from: format!("{} to {what}", self.0.config.server), after: MAX_ANSWER_TIME };
+        let bytes = tokio::time::timeout(MAX_ANSWER_TIME, whole(answer, MAX_ANSWER_BYTES, &what)).await;
         let bytes = bytes.map_err(|_| late())??;
         serde_json::from_slice(&bytes).map_err(|error| Error::BadAnswer(format!("the answer to {what}: {error}")))
     }
 
-    /// Sends a request and waits for the answer to begin, whatever its status is; its body is read by the caller, without a
-    /// limit of time. `path` may have a query. A token that has expired meanwhile is renewed once.
+    /// Sends a request and returns the response once its header arrives, whatever its status. The caller reads the body, without
+    /// a time limit. `path` may have a query. After a 401 the credentials are renewed once.
     pub async fn send(
         &self,
         method: Method,
@@ -149,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The connections that were made with the same certificates, or new ones.
+    /// Returns the pool built with these certificates, or builds a new one.
     fn http(&self, material: Material) -> Result<Http, Error> {
         let mut held = self.0.http.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((made_with, http)) = held.as_ref()
@@ -168,7 +167,7 @@ fn connect(config: &Config, material: &Material) -> Result<Http, Error> {
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(config.timeout));
-    // A watch is silent for minutes. A server that is gone without a word is noticed by this, in some 45 s.
+    // A watch is silent for minutes. Keepalive detects a vanished server in some 45 s.
     connector.set_keepalive(Some(Duration::from_secs(15)));
     connector.set_keepalive_interval(Some(Duration::from_secs(10)));
     connector.set_keepalive_retries(Some(3));
@@ -179,12 +178,12 @@ fn connect(config: &Config, material: &Material) -> Result<Http, Error> {
         let name = ServerName::try_from(name.clone()).map_err(wrong)?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    // A connection of its own for each watch: over HTTP/2 one lost connection would take all of them along.
+    // One connection per watch: over HTTP/2 one lost connection would break all watches.
     let connector = builder.enable_http1().wrap_connector(connector);
     Ok(legacy::Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector))
 }
 
-/// Whether nobody else can read what is sent there.
+/// Whether the connection is encrypted or local.
 fn is_private(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -197,7 +196,7 @@ fn json() -> HeaderMap {
     headers
 }
 
-/// The server's URL with this path and query appended.
+/// Appends path and query to the URL of the server.
 fn below(server: &Uri, path: &str) -> Result<Uri, Error> {
     let mut parts = server.clone().into_parts();
     let path = format!("{}{path}", server.path().trim_end_matches('/'));
@@ -211,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_for_servers_that_nobody_overhears() {
+    fn credentials_are_sent_over_tls_or_loopback_only() {
         for (server, expected) in [
             ("https://10.0.0.1:10250", true),
             ("http://10.0.0.1:10255", false),

@@ -1,4 +1,4 @@
-//! Where an API server is and who we are to it: in a pod, or by kubeconfig files.
+//! API server address and credentials, from a pod's service account or kubeconfig files.
 
 mod in_cluster;
 mod kubeconfig;
@@ -11,53 +11,53 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All that a [`crate::Client`] needs.
+/// Settings of a [`crate::Client`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `https://HOST:PORT`, perhaps with a path that all others go below.
+    /// `https://HOST:PORT`, optionally with a path prefix.
     pub server: Uri,
-    /// Authorities that the server's certificate may be from; those of the system when absent.
+    /// Certificate authorities for the server; `None` uses those of the system.
     pub ca: Option<Pem>,
-    /// Whether the server's certificate is not looked at.
+    /// Skips verification of the server certificate.
     pub insecure: bool,
-    /// The name that the server's certificate must have, when it is not the URL's.
+    /// Expected name in the server certificate, if it differs from the host of the URL.
     pub server_name: Option<String>,
-    /// Our certificate and its key.
+    /// Client certificate and key.
     pub identity: Option<(Pem, Pem)>,
-    /// What we show besides.
+    /// Credentials in the `Authorization` header.
     pub auth: Auth,
-    /// Whom to act as.
+    /// `Impersonate-*` headers.
     pub impersonate: Impersonate,
-    /// The namespace that is meant when none is named.
+    /// Default namespace.
     pub namespace: String,
-    /// For an answer to begin, connecting included.
+    /// Time limit until the response header, connecting included.
     pub timeout: Duration,
 }
 
-/// Limit for an answer to begin that suits an API server: its own for a request is a minute.
+/// Default of [`Config::timeout`]; the API server limits a request to one minute.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Something in PEM form; files are read anew for each request, since they are replaced while we run.
+/// A PEM text. Files are read for each request, since certificates rotate.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
-    /// The text itself.
+    /// Inline PEM.
     Text(Vec<u8>),
-    /// A file.
+    /// Path of a PEM file.
     File(PathBuf),
 }
 
-/// What proves who we are.
+/// Credentials for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
-    /// Nothing, or the certificate alone.
+    /// No `Authorization` header.
     None,
     /// A bearer token.
     Token(Secret),
-    /// A file with one, read anew for each request: the kubelet replaces it hourly.
+    /// Path of a token file, read for each request: the kubelet rotates it hourly.
     TokenFile(PathBuf),
-    /// A name and a password.
+    /// User name and password.
     Basic(String, Secret),
-    /// A program that tells a token or a certificate.
+    /// A credential plugin.
     Exec(Box<Exec>),
 }
 
@@ -66,28 +66,28 @@ pub enum Auth {
 pub struct Exec {
     /// `client.authentication.k8s.io/v1` or `/v1beta1`.
     pub api_version: String,
-    /// The program; with a slash in it below the folder of the kubeconfig file.
+    /// The program; a path with a slash is relative to the kubeconfig file.
     pub command: PathBuf,
-    /// Its arguments.
+    /// Command-line arguments.
     pub args: Vec<String>,
-    /// Variables that are added to our own.
+    /// Environment variables added to those of this process.
     pub env: Vec<(String, String)>,
-    /// How to get the program, when it is missing.
+    /// `installHint`: shown if the program cannot be run.
     pub install_hint: String,
-    /// What it is told of the cluster, as JSON.
+    /// `spec.cluster` for `KUBERNETES_EXEC_INFO`, as JSON.
     pub cluster: Option<String>,
 }
 
-/// Whom to act as, when it is not ourselves.
+/// User impersonation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Impersonate {
-    /// The user.
+    /// `Impersonate-User`.
     pub user: Option<String>,
-    /// Groups of that user.
+    /// `Impersonate-Group`.
     pub groups: Vec<String>,
 }
 
-/// Text that no message and no log shows.
+/// A secret; its `Debug` output is redacted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -107,22 +107,22 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// Tells a variable of the environment.
+/// Looks up an environment variable.
 pub type Variable = Arc<dyn Fn(&str) -> Option<OsString> + Send + Sync>;
 
-/// What a process finds around it. Tests have their own.
+/// Environment of the process; tests inject their own.
 #[derive(Clone)]
-pub struct Surroundings {
-    /// Variables of the environment.
+pub struct Env {
+    /// Environment lookup.
     pub variable: Variable,
-    /// The folder in which the kubelet puts the token of a service account.
+    /// Directory of the mounted service account token.
     pub service_account: PathBuf,
 }
 
-impl Surroundings {
-    /// Those of this process.
-    pub fn own() -> Surroundings {
-        Surroundings {
+impl Env {
+    /// Environment of this process.
+    pub fn own() -> Env {
+        Env {
             variable: Arc::new(|name| std::env::var_os(name)),
             service_account: "/var/run/secrets/kubernetes.io/serviceaccount".into(),
         }
@@ -133,31 +133,31 @@ impl Surroundings {
     }
 }
 
-/// What somebody wants, as flags of kubectl have it.
+/// Overrides of the kubeconfig, as the flags of kubectl.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// This file and no other.
+    /// `--kubeconfig`
     pub kubeconfig: Option<PathBuf>,
-    /// This context and not the current one.
+    /// `--context`
     pub context: Option<String>,
-    /// This namespace and not the context's.
+    /// `--namespace`
     pub namespace: Option<String>,
 }
 
 impl Config {
-    /// Finds it where kubectl does: the file that is named, those of `KUBECONFIG`, the service account of a pod, and
-    /// `~/.kube/config`. In a pod the service account comes before that file.
-    pub fn find(wanted: &Wanted, around: &Surroundings) -> Result<Config, Error> {
+    /// Loads the configuration in this order: `wanted.kubeconfig`, the files of `KUBECONFIG`, the service account of the pod,
+    /// `~/.kube/config`.
+    pub fn find(wanted: &Wanted, env: &Env) -> Result<Config, Error> {
         let mut config = if let Some(file) = &wanted.kubeconfig {
             kubeconfig::config(std::slice::from_ref(file), true, wanted)?
-        } else if let Some(list) = (around.variable)("KUBECONFIG").filter(|list| !list.is_empty()) {
+        } else if let Some(list) = (env.variable)("KUBECONFIG").filter(|list| !list.is_empty()) {
             let files: Vec<PathBuf> =
                 std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()).collect();
             kubeconfig::config(&files, false, wanted)?
-        } else if wanted.context.is_none() && in_cluster::is_there(around) {
-            in_cluster::config(around)?
+        } else if wanted.context.is_none() && in_cluster::is_there(env) {
+            in_cluster::config(env)?
         } else {
-            let home = around.text("HOME").ok_or_else(nowhere)?;
+            let home = env.text("HOME").ok_or_else(nowhere)?;
             let file = Path::new(&home).join(".kube/config");
             if !file.exists() {
                 return Err(nowhere());
@@ -170,13 +170,13 @@ impl Config {
         Ok(config)
     }
 
-    /// As a pod's service account.
-    pub fn in_cluster(around: &Surroundings) -> Result<Config, Error> {
-        in_cluster::config(around)
+    /// Loads the service account of the pod.
+    pub fn in_cluster(env: &Env) -> Result<Config, Error> {
+        in_cluster::config(env)
     }
 
-    /// The kubelet of a node at this URL (`https://NODE:10250`), shown the token that the configuration of the API server has.
-    /// Its certificate is often its own: `ca` names authorities, and without them it is only looked at when `insecure` is false.
+    /// Settings for the kubelet at this URL (`https://NODE:10250`), with the credentials for the API server. Kubelet certificates
+    /// are often self-signed: set `ca` or `insecure`.
     pub fn kubelet(self, server: Uri, ca: Option<Pem>, insecure: bool) -> Config {
         Config { server, ca, insecure, server_name: None, impersonate: Impersonate::default(), ..self }
     }
@@ -189,7 +189,7 @@ fn nowhere() -> Error {
     )
 }
 
-/// A URL of a server.
+/// Parses a server URL; `from` names its origin in errors.
 fn server(text: &str, from: &str) -> Result<Uri, Error> {
     let wrong = |why: &str| Error::Config(format!("{from}: the server `{text}` {why}"));
     let uri: Uri = text.parse().map_err(|_| wrong("is not a URL"))?;
@@ -199,16 +199,16 @@ fn server(text: &str, from: &str) -> Result<Uri, Error> {
     }
 }
 
-/// More is no file of certificates, tokens or clusters.
-const MOST_BYTES: u64 = 4 << 20;
+/// Maximum size of a certificate, token or kubeconfig file.
+const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads a small file. An error says which and why.
+/// Reads a file of at most [`MAX_BYTES`]; errors include the path.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(file).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let read = std::fs::File::open(file).and_then(|open| open.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     read.map_err(|error| format!("{}: {error}", file.display()))?;
-    if bytes.len() as u64 > MOST_BYTES {
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(format!("{}: larger than 4 MiB", file.display()));
     }
     Ok(bytes)

@@ -1,42 +1,42 @@
-//! What went wrong and what was done, by name, for the agent's own metrics.
+//! Event and failure counters for the metrics of the agent.
 
 use crate::error::Error;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Totals of one moment.
+/// Snapshot of all counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Failures by what was done and why it failed.
+    /// Failures by operation and reason.
     pub failures: BTreeMap<(&'static str, &'static str), u64>,
-    /// What was done or seen, by name.
+    /// Events by name.
     pub events: BTreeMap<&'static str, u64>,
 }
 
 impl Counts {
-    /// How often this happened.
+    /// Number of events with this name.
     pub fn event(&self, name: &str) -> u64 {
         self.events.get(name).copied().unwrap_or(0)
     }
 
-    /// How often this failed for this reason.
+    /// Failures of the operation `of` for this reason.
     pub fn failure(&self, of: &str, reason: &str) -> u64 {
         let found = self.failures.iter().find(|((name, why), _)| *name == of && *why == reason);
         found.map_or(0, |(_, count)| *count)
     }
 }
 
-/// The same, shared between who counts and who asks.
+/// Counters shared between tasks.
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<Counts>);
 
 impl Counters {
-    /// All totals now.
+    /// Returns a snapshot.
     pub fn counts(&self) -> Counts {
         self.lock().clone()
     }
 
-    /// Something happened.
+    /// Counts one event.
     pub fn event(&self, name: &'static str) {
         self.events(name, 1);
     }
@@ -47,7 +47,7 @@ impl Counters {
         }
     }
 
-    /// Something failed.
+    /// Counts one failure under [`Error::reason`].
     pub fn failure(&self, of: &'static str, error: &Error) {
         self.failed(of, error.reason());
     }
@@ -57,7 +57,7 @@ impl Counters {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        // Each change leaves it whole.
+        // Every update leaves the counts consistent, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

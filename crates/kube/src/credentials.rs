@@ -1,45 +1,45 @@
-//! What is shown to the server: read anew for each request, since tokens and certificates are replaced while we run.
+//! Credentials of requests, read for each request since tokens and certificates rotate.
 
 use crate::config::{Auth, Config, Secret};
 use crate::error::Error;
-use crate::exec::{self, Told};
+use crate::exec::{self, PluginCredentials};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::Mutex;
 
-/// What a connection is made with. Another one is as good when this is the same.
+/// TLS inputs of a connection; connections with equal material are interchangeable.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Material {
     pub(crate) ca: Option<Vec<u8>>,
     pub(crate) insecure: bool,
-    /// Certificate and key.
+    /// Client certificate and key in PEM form.
     pub(crate) identity: Option<(Vec<u8>, Secret)>,
 }
 
-/// Material and headers of one request.
+/// TLS material and headers of one request.
 pub(crate) struct Shown {
     pub(crate) material: Material,
     pub(crate) headers: HeaderMap,
 }
 
-/// What plugins told, until the server no longer takes it.
+/// Output of the credential plugin, cached until the server returns 401.
 #[derive(Default)]
 pub(crate) struct Credentials {
-    told: Mutex<Option<Told>>,
+    plugin: Mutex<Option<PluginCredentials>>,
 }
 
 impl Credentials {
-    /// Reads the files, and runs the plugin if there is one that has told nothing yet.
+    /// Reads the files, and runs the plugin unless its output is cached.
     pub(crate) async fn show(&self, config: &Config) -> Result<Shown, Error> {
-        let told = match &config.auth {
+        let plugin = match &config.auth {
             Auth::Exec(exec) => {
-                let mut told = self.told.lock().await;
-                if told.is_none() {
-                    *told = Some(exec::run(exec).await?);
+                let mut plugin = self.plugin.lock().await;
+                if plugin.is_none() {
+                    *plugin = Some(exec::run(exec).await?);
                 }
-                told.clone()
+                plugin.clone()
             }
             _ => None,
         };
@@ -52,25 +52,25 @@ impl Credentials {
             }
             None => None,
         };
-        let identity = told.as_ref().and_then(|told| told.identity.clone()).or(own);
+        let identity = plugin.as_ref().and_then(|plugin| plugin.identity.clone()).or(own);
         let mut headers = HeaderMap::new();
-        if let Some(value) = authorization(&config.auth, told.as_ref())? {
+        if let Some(value) = authorization(&config.auth, plugin.as_ref())? {
             headers.insert(AUTHORIZATION, value);
         }
         impersonate(config, &mut headers)?;
         Ok(Shown { material: Material { ca, insecure: config.insecure, identity }, headers })
     }
 
-    /// The server did not take it. Whether asking once more makes sense: files may have changed, plugins tell anew.
+    /// Drops cached credentials after a 401. Returns whether a retry makes sense: files may have changed, plugins run again.
     pub(crate) async fn refused(&self, config: &Config) -> bool {
         match config.auth {
-            Auth::Exec(_) => self.told.lock().await.take().is_some(),
+            Auth::Exec(_) => self.plugin.lock().await.take().is_some(),
             Auth::None | Auth::Token(_) | Auth::TokenFile(_) | Auth::Basic(..) => false,
         }
     }
 }
 
-fn authorization(auth: &Auth, told: Option<&Told>) -> Result<Option<HeaderValue>, Error> {
+fn authorization(auth: &Auth, plugin: Option<&PluginCredentials>) -> Result<Option<HeaderValue>, Error> {
     let bearer = |token: &str, from: &str| {
         let value = HeaderValue::from_str(&format!("Bearer {token}"));
         value.map_err(|_| Error::Credentials(format!("{from} has characters that no token has")))
@@ -90,7 +90,7 @@ fn authorization(auth: &Auth, told: Option<&Told>) -> Result<Option<HeaderValue>
             let pair = STANDARD.encode(format!("{name}:{password}"));
             HeaderValue::from_str(&format!("Basic {pair}")).map_err(|error| Error::Credentials(error.to_string()))?
         }
-        Auth::Exec(_) => match told.and_then(|told| told.token.as_ref()) {
+        Auth::Exec(_) => match plugin.and_then(|plugin| plugin.token.as_ref()) {
             Some(Secret(token)) => bearer(token, "the token of the credential plugin")?,
             None => return Ok(None),
         },

@@ -1,49 +1,49 @@
-//! What can go wrong between us and an API server.
+//! Errors of requests to an API server.
 
 use crate::answer::Status;
 use std::time::Duration;
 
-/// A failure, for people ([`Display`](std::fmt::Display)) and for metrics ([`Error::reason`]).
+/// A request error; [`Error::reason`] is its metric label.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something in the configuration, or in a file that it names, cannot be used.
+    /// The configuration, or a file that it names, is invalid.
     #[error("{0}")]
     Config(String),
-    /// There is no token or certificate to show.
+    /// No token or certificate could be obtained.
     #[error("{0}")]
     Credentials(String),
-    /// Nobody answers there, or not by the TLS that we accept.
+    /// TCP connect or TLS handshake failed.
     #[error("{0}")]
     Connect(String),
-    /// The connection broke.
+    /// The connection broke after connecting.
     #[error("{0}")]
     Connection(String),
-    /// The other side is silent.
+    /// No response in time.
     #[error("no answer from {from} within {after:?}")]
     Timeout {
-        /// Who.
+        /// The server.
         from: String,
-        /// How long we waited.
+        /// The time limit.
         after: Duration,
     },
-    /// An answer that is a refusal.
+    /// A response with an error status.
     #[error("{0}")]
     Status(Box<Status>),
-    /// An answer that is larger than any real one.
+    /// The response body exceeds the limit.
     #[error("an answer of more than {limit} bytes to {to}")]
     TooLarge {
-        /// What was asked.
+        /// Method and path of the request.
         to: String,
-        /// Bytes that are read at most.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// An answer that means nothing to us.
+    /// The response body cannot be parsed.
     #[error("{0}")]
     BadAnswer(String),
 }
 
 impl Error {
-    /// A word for metrics.
+    /// Label value for metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Error::Config(_) => "config",
@@ -57,7 +57,7 @@ impl Error {
         }
     }
 
-    /// The status of a refusal.
+    /// The Kubernetes status of an error response.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Error::Status(status) => Some(status),
@@ -65,12 +65,12 @@ impl Error {
         }
     }
 
-    /// Whether the refusal has this status of HTTP.
+    /// Whether this is an error response with this HTTP status code.
     pub fn is(&self, code: u16) -> bool {
         self.status().is_some_and(|status| status.code == code)
     }
 
-    /// How long the other side asks us to wait.
+    /// `Retry-After` of the response.
     pub fn retry_after(&self) -> Option<Duration> {
         self.status().and_then(|status| status.retry_after)
     }

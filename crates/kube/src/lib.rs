@@ -1,15 +1,15 @@
-//! What the agent and its kubectl plugin ask of Kubernetes: pods of a node, custom resources, requests to pods.
+//! Kubernetes client of the agent and its kubectl plugin: pods of a node, custom resources, requests to pods.
 //!
-//! What is decided is pure and has no clock: [`watch::course`] when to list, watch and wait, [`pods::object`] what an object
-//! says, [`custom`] what a node has to do. What is done with sockets and files is thin: [`Client`] and the loops that use it.
+//! The state machines are pure and take the time as an argument: [`watch::reflector`] decides when to list, watch and wait,
+//! [`pods::object`] reads pods, [`crd`] computes the steps of a node. Sockets and files are a thin layer: [`Client`] and its loops.
 #![forbid(unsafe_code)]
 
 mod answer;
 mod client;
 pub mod config;
 mod counters;
+pub mod crd;
 mod credentials;
-pub mod custom;
 mod error;
 mod exec;
 mod path;
@@ -20,7 +20,7 @@ pub mod watch;
 
 pub use answer::{Status, checked};
 pub use client::Client;
-pub use config::{Config, Surroundings, Wanted};
+pub use config::{Config, Env, Wanted};
 pub use counters::{Counters, Counts};
 pub use error::Error;
 pub use path::{Resource, encode};

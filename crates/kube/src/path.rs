@@ -1,23 +1,23 @@
-//! Paths of the API.
+//! Paths of the Kubernetes API.
 
 use std::fmt::Write;
 
-/// A kind of object, as paths name it.
+/// Group, version and resource of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// The API's group; empty for the core.
+    /// API group; empty for the core group.
     pub group: &'static str,
-    /// Its version.
+    /// API version.
     pub version: &'static str,
-    /// The name in paths, in the plural.
+    /// Plural resource name, as in paths.
     pub plural: &'static str,
 }
 
-/// Pods.
+/// The core `pods` resource.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 
 impl Resource {
-    /// All objects, of one namespace when there is one.
+    /// Path of the collection, optionally in one namespace.
     pub fn all(&self, namespace: Option<&str>) -> String {
         let mut path = match self.group {
             "" => format!("/api/{}", self.version),
@@ -32,13 +32,13 @@ impl Resource {
         path
     }
 
-    /// One object.
+    /// Path of one object.
     pub fn one(&self, namespace: Option<&str>, name: &str) -> String {
         format!("{}/{}", self.all(namespace), encode(name))
     }
 }
 
-/// A part of a path or of a query, with what has a meaning there as `%XX`.
+/// Percent-encodes a path segment or query value.
 pub fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -52,7 +52,7 @@ pub fn encode(text: &str) -> String {
     out
 }
 
-/// A path with a query; empty values are left out.
+/// Appends a query; empty values are omitted.
 pub(crate) fn with_query(path: &str, query: &[(&str, &str)]) -> String {
     let mut out = path.to_owned();
     let mut separator = '?';

@@ -1,4 +1,4 @@
-//! Pods of a node: from the API server or from the kubelet, with what they were made for.
+//! Pods of a node, from the API server or the kubelet, with their owners.
 
 mod kubelet;
 pub mod object;

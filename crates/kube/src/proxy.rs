@@ -1,4 +1,4 @@
-//! Requests to pods through the API server: its `proxy` subresource, which any network lets through that lets kubectl through.
+//! Requests to pods through the `proxy` subresource, which works wherever kubectl does.
 
 use crate::client::Client;
 use crate::error::Error;
@@ -8,21 +8,21 @@ use http::{HeaderMap, Method, Response};
 use hyper::body::Incoming;
 use serde_json::Value;
 
-/// A port of a pod.
+/// Port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodPort {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub pod: String,
-    /// The port; a number, or the name that the pod gives it.
+    /// Port number or name.
     pub port: String,
-    /// Whether the pod speaks TLS there. The API server does not look at its certificate.
+    /// Whether the port speaks TLS. The API server does not verify its certificate.
     pub https: bool,
 }
 
 impl PodPort {
-    /// The path of the API server for a path (and query) of the pod.
+    /// Proxy path for a path and query of the pod.
     pub fn path(&self, path_and_query: &str) -> String {
         let scheme = if self.https { "https:" } else { "" };
         let rest = path_and_query.trim_start_matches('/');
@@ -32,11 +32,11 @@ impl PodPort {
 }
 
 impl Client {
-    /// Asks a pod. The answer has the pod's status, or the API server's when it cannot reach the pod or does not want to:
-    /// [`crate::checked`] tells one from the other. The body is read by the caller as it comes.
+    /// Sends a request to a pod. The response is that of the pod, or an error of the API server: [`crate::checked`]
+    /// distinguishes them. The caller reads the body as a stream.
     ///
-    /// The API server takes the header `Authorization` for itself: the pod never sees one. RBAC asks for `pods/proxy` and
-    /// the verb that belongs to the method: `get`, `create` for POST, `delete`.
+    /// The API server consumes the `Authorization` header. RBAC: resource `pods/proxy` with the verb of the method: `get`,
+    /// `create` for POST, `delete`.
     pub async fn pod_proxy(
         &self,
         to: &PodPort,
@@ -48,7 +48,7 @@ impl Client {
         self.send(method, &to.path(path_and_query), headers, body).await
     }
 
-    /// Pods as the API server has them, of all namespaces or of one; empty selectors select everything.
+    /// Lists pods of one or all namespaces; empty selectors match everything.
     pub async fn pods(
         &self,
         namespace: Option<&str>,

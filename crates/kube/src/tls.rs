@@ -1,11 +1,11 @@
-//! TLS to a server of Kubernetes.
+//! TLS client configuration.
 
 use crate::config::Secret;
 use crate::credentials::Material;
 use crate::error::Error;
 use rustls::ClientConfig;
 
-/// What rustls needs. The protocols of ALPN are left to the connector. Without `encrypted` nothing is looked for.
+/// Builds the rustls configuration; the connector sets ALPN. Without `encrypted` no authorities are loaded.
 pub(crate) fn config(material: &Material, encrypted: bool) -> Result<ClientConfig, Error> {
     if !encrypted {
         return kstrobe_tls::without_authorities().map_err(Error::Config);

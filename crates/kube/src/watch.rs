@@ -1,14 +1,14 @@
-//! Following the objects of one kind: a list, then what changes, whatever breaks in between.
+//! List and watch of one resource, with recovery after failures.
 
 pub mod backoff;
-pub mod course;
 mod event;
 mod follow;
-mod known;
 mod lines;
+pub mod reflector;
+mod store;
 
-pub use course::{Course, Failure, Next, Page};
 pub use event::Event;
 pub use follow::{Watched, follow};
-pub use known::{Change, Known, Object};
 pub use lines::{Lines, TooLong};
+pub use reflector::{Failure, Next, Page, Reflector};
+pub use store::{Change, Object, Store};

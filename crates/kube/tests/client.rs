@@ -7,7 +7,7 @@ use kstrobe_fake_api::{Authority, FakeApi, Fault, objects};
 use kstrobe_kube::{Client, Config, Error, Wanted};
 use serde_json::{Value, json};
 use std::time::Duration;
-use support::{Folder, client, client_of, config_of, service_account, surroundings};
+use support::{Folder, client, client_of, config_of, env, service_account};
 
 const PODS: &str = "/api/v1/pods";
 
@@ -143,7 +143,7 @@ async fn a_kubeconfig_file_with_files_and_contexts() {
             context: (!context.is_empty()).then(|| context.to_owned()),
             namespace: None,
         };
-        Config::find(&wanted, &surroundings(&[], &folder.0))
+        Config::find(&wanted, &env(&[], &folder.0))
     };
     let ask = async |context: &str| {
         let client = Client::new(of(context).unwrap(), "kstrobe/test").unwrap();
@@ -166,7 +166,7 @@ async fn the_variable_kubeconfig_names_several_files() {
     let first = folder.write("first", "current-context: fake\nusers:\n- name: someone\n  user: {token: first-wins}\n");
     let second = folder.write("second", &api.kubeconfig());
     let list = format!("{}:/nonexistent:{}", first.display(), second.display());
-    let around = surroundings(&[("KUBECONFIG", &list)], &folder.0);
+    let around = env(&[("KUBECONFIG", &list)], &folder.0);
     let client = Client::new(Config::find(&Wanted::default(), &around).unwrap(), "kstrobe/test").unwrap();
     assert_eq!(client.get::<Value>(PODS).await.unwrap_err().reason(), "unauthorized");
     api.set_token("first-wins");
@@ -174,10 +174,10 @@ async fn the_variable_kubeconfig_names_several_files() {
 
     std::fs::create_dir_all(folder.0.join("home/.kube")).unwrap();
     let home = folder.write("home/.kube/config", &api.kubeconfig());
-    let around = surroundings(&[("HOME", home.parent().unwrap().parent().unwrap().to_str().unwrap())], &folder.0);
+    let around = env(&[("HOME", home.parent().unwrap().parent().unwrap().to_str().unwrap())], &folder.0);
     let wanted = Wanted { namespace: Some("elsewhere".into()), ..Wanted::default() };
     assert_eq!(Config::find(&wanted, &around).unwrap().namespace, "elsewhere");
-    let nowhere = Config::find(&Wanted::default(), &surroundings(&[], &folder.0)).unwrap_err();
+    let nowhere = Config::find(&Wanted::default(), &env(&[], &folder.0)).unwrap_err();
     assert!(nowhere.to_string().contains("no ~/.kube/config"), "{nowhere}");
 }
 
@@ -211,7 +211,7 @@ fn files_that_cannot_be_used_are_named() {
 }
 
 #[tokio::test]
-async fn a_credential_plugin_is_asked_again_when_its_token_has_ended() {
+async fn a_credential_plugin_runs_again_when_its_token_has_expired() {
     let (api, folder) = (FakeApi::start(), Folder::new());
     let answer = |token: &str| {
         json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}})
@@ -233,7 +233,7 @@ async fn a_credential_plugin_is_asked_again_when_its_token_has_ended() {
     client.get::<Value>(PODS).await.unwrap();
     client.get::<Value>(PODS).await.unwrap();
     let log = || std::fs::read_to_string(folder.0.join("log")).unwrap();
-    assert_eq!(log().lines().count(), 1, "asked once: {}", log());
+    assert_eq!(log().lines().count(), 1, "one plugin run: {}", log());
     assert!(
         log().contains("\"interactive\":false") && log().contains(&api.url()) && log().ends_with("token here\n"),
         "{}",

@@ -77,11 +77,11 @@ async fn a_certificate_that_is_looked_at() {
 
     let other = kstrobe_fake_api::Authority::default();
     let untrusted = kubelet(&node, Some(Pem::Text(other.pem().into())), false);
-    let asked = node.asked();
+    let requests = node.asked();
     let refused = Following::start(Source::Kubelet { kubelet: untrusted, api: None });
     until("a failure", || refused.failed("kubelet", "connect") >= 1).await;
     drop(following);
-    assert!(refused.pods().is_empty(), "{asked}");
+    assert!(refused.pods().is_empty(), "{requests}");
     node.set_token("another");
     let late = kubelet(&node, None, true);
     node.set_token("yet-another");
@@ -90,7 +90,7 @@ async fn a_certificate_that_is_looked_at() {
 }
 
 #[tokio::test]
-async fn owners_are_asked_of_the_api_server_when_there_is_one() {
+async fn owners_are_looked_up_at_the_api_server_if_configured() {
     let (node, api) = (FakeKubelet::start(), FakeApi::start());
     api.put(objects::import_job());
     node.set_pods(vec![objects::import()]);

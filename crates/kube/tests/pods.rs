@@ -1,4 +1,4 @@
-//! Pods of a node by a watch: whatever breaks, what was told is what there is.
+//! Pods of a node by a watch: after any failure the sent pods match the server.
 #![allow(missing_docs, reason = "a test")]
 
 mod support;
@@ -51,7 +51,7 @@ fn upheaval(api: &FakeApi) {
 }
 
 #[tokio::test]
-async fn pods_of_the_node_and_what_becomes_of_them() {
+async fn pods_of_the_node_and_their_changes() {
     let (api, following) = followed().await;
     assert_eq!(following.pods().len(), 10);
     upheaval(&api);
@@ -94,7 +94,7 @@ async fn watches_that_end_go_on_where_they_were() {
     let (api, following) = followed().await;
     for (number, end) in [End::Clean, End::Cut, End::Error(500, "InternalError"), End::Cut].into_iter().enumerate() {
         api.end_watches(end);
-        // What happens while nobody watches.
+        // Changes while no watch is open.
         let mut pod = objects::web();
         pod["metadata"]["labels"]["round"] = json!(number.to_string());
         api.put(pod);
@@ -111,7 +111,7 @@ async fn a_version_that_is_gone_is_a_new_list() {
     for by_http in [false, true] {
         let (api, following) = followed().await;
         api.set_gone_by_http(by_http);
-        // Nobody is told of this by a watch: the history is gone when the next one comes.
+        // No watch reports this: the history has expired before the next one.
         api.next("watch pods", Fault::Status(500, "InternalError", "later"));
         api.end_watches(End::Cut);
         until("the end", || api.faults_left() == 0).await;
@@ -132,7 +132,7 @@ async fn a_watch_that_is_told_of_410_on_the_way() {
     let (api, following) = followed().await;
     api.end_watches(End::Error(410, "Expired"));
     upheaval(&api);
-    // The watch may still have told of it before its end.
+    // The watch may still have sent it before its end.
     until("another list", || (api.count("list pods"), following.failed("watch", "gone")) == (2, 1)).await;
     following.agrees(&api).await;
 }
@@ -223,7 +223,7 @@ async fn a_server_that_says_nothing_any_more() {
     let begun = Instant::now();
     until("another watch", || counters.counts().failure("watch", "timeout") == 1).await;
     assert!(begun.elapsed() < Duration::from_secs(10));
-    // The loop ends when nobody takes what it tells, also while it waits.
+    // The loop ends when the receiver is closed, also during a pause.
     drop(changes);
     tokio::time::timeout(Duration::from_secs(5), following).await.expect("its end").unwrap();
 }
@@ -279,7 +279,7 @@ async fn a_server_that_is_busy_says_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn owners_that_a_name_does_not_tell_are_asked_for_once() {
+async fn ambiguous_owners_are_looked_up_once() {
     let api = cluster();
     for object in [objects::web_replicaset(), objects::backup_job(), objects::import_job()] {
         api.put(object);
@@ -292,30 +292,30 @@ async fn owners_that_a_name_does_not_tell_are_asked_for_once() {
     until("the CronJob", || is("backup-29384756-r8s2k", "CronJob backup")).await;
     assert!(is("web-5d8f7c9b6d-x7k2p", "Deployment web") && is("checkout-68d9c7f5b-tq4wz", "Rollout checkout"));
     assert_eq!(api.count("get replicasets"), 0, "the hash in the labels leaves no doubt");
-    let asked = api.count("get jobs");
+    let requests = api.count("get jobs");
     let mut pod = objects::import();
     pod["metadata"]["labels"]["round"] = json!("2");
     let changes = following.changes();
     api.put(pod);
     until("the change", || following.changes() > changes).await;
     assert!(is("import-20261120-k2m9x", "Job import-20261120"));
-    assert_eq!(api.count("get jobs"), asked);
+    assert_eq!(api.count("get jobs"), requests);
 }
 
 #[tokio::test]
-async fn who_may_not_ask_for_owners_goes_by_names() {
+async fn without_permission_owners_are_derived_from_names() {
     let api = cluster();
     api.forbid("get jobs");
     let following = Following::api(client(&api));
     following.agrees(&api).await;
     until("refusals", || following.failed("owner", "forbidden") >= 1).await;
     assert_eq!(following.workload("import-20261120-k2m9x").as_deref(), Some("CronJob import"));
-    let asked = api.count("get jobs");
+    let requests = api.count("get jobs");
     let mut other = objects::import();
     other["metadata"]["name"] = json!("import-20261121-aaaaa");
     other["metadata"]["uid"] = json!("22223333-4444-4555-8666-000000000000");
     other["metadata"]["ownerReferences"][0]["name"] = json!("import-20261121");
     api.put(other);
     following.agrees(&api).await;
-    assert!(asked <= 2 && api.count("get jobs") == asked, "it is not asked again at once");
+    assert!(requests <= 2 && api.count("get jobs") == requests, "the lookup is not repeated at once");
 }

@@ -19,7 +19,7 @@ use support::client;
 
 type Parts = Arc<Mutex<Option<Sender<Bytes, Infallible>>>>;
 
-/// A pod's server: `/stream` is what comes through the channel, everything else tells what it was asked.
+/// A pod's server: `/stream` is what comes through the channel, every other path echoes the request.
 async fn pod(parts: Parts) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -97,7 +97,7 @@ async fn an_answer_comes_as_the_pod_sends_it() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_refuses_is_told_from_what_the_pod_refuses() {
+async fn errors_of_the_api_server_are_distinguished_from_errors_of_the_pod() {
     let api = FakeApi::start();
     api.put(objects::web());
     let client = client(&api);

@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderValue, Method, Response, header};
 use http_body_util::BodyExt;
 use kstrobe_fleet::run::{Agents, Body};
 use kstrobe_fleet::target::Pod;
-use kstrobe_kube::custom::CAPTURES;
-use kstrobe_kube::custom::capture::{self, Capture};
-use kstrobe_kube::{Client, Config, PodPort, Surroundings, Wanted};
+use kstrobe_kube::crd::CAPTURES;
+use kstrobe_kube::crd::capture::{self, Capture};
+use kstrobe_kube::{Client, Config, Env, PodPort, Wanted};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ pub struct Door {
 impl Door {
     /// Nothing is connected yet.
     pub fn open(wanted: &Wanted, port: &str, https: bool, token: Option<&str>) -> Result<Door, String> {
-        let config = Config::find(wanted, &Surroundings::own()).map_err(|error| error.to_string())?;
+        let config = Config::find(wanted, &Env::own()).map_err(|error| error.to_string())?;
         let client = Client::new(config, crate::USER_AGENT).map_err(|e| e.to_string())?;
         let token = token.map(|token| {
             let mut value = HeaderValue::from_str(token).map_err(|_| "the token cannot stand in a header of HTTP")?;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use kstrobe_fleet::run::{Agents, store};
 use kstrobe_fleet::target::{Target, Wanted, choose};
-use kstrobe_kube::custom::NodeCapture;
+use kstrobe_kube::crd::NodeCapture;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,33 +1,33 @@
-//! The service account of a pod.
+//! Service account of a pod.
 
-use super::{Auth, Config, Impersonate, Pem, Surroundings, TIMEOUT, read, server};
+use super::{Auth, Config, Env, Impersonate, Pem, TIMEOUT, read, server};
 use crate::error::Error;
 
-/// Whether this is a pod with a service account.
-pub(super) fn is_there(around: &Surroundings) -> bool {
-    around.text("KUBERNETES_SERVICE_HOST").is_some() && around.service_account.join("token").exists()
+/// Whether this process runs in a pod with a service account.
+pub(super) fn is_there(env: &Env) -> bool {
+    env.text("KUBERNETES_SERVICE_HOST").is_some() && env.service_account.join("token").exists()
 }
 
-pub(super) fn config(around: &Surroundings) -> Result<Config, Error> {
+pub(super) fn config(env: &Env) -> Result<Config, Error> {
     let variable = |name: &str| {
         let missing = || Error::Config(format!("not in a pod: the variable {name} is not set"));
-        around.text(name).ok_or_else(missing)
+        env.text(name).ok_or_else(missing)
     };
     let host = variable("KUBERNETES_SERVICE_HOST")?;
     let port = variable("KUBERNETES_SERVICE_PORT")?;
     let host = if host.contains(':') { format!("[{host}]") } else { host };
-    let token = around.service_account.join("token");
+    let token = env.service_account.join("token");
     if !token.exists() {
         return Err(Error::Config(format!(
             "there is no token in {}: the pod needs a service account and `automountServiceAccountToken: true`",
-            around.service_account.display()
+            env.service_account.display()
         )));
     }
-    let namespace = read(&around.service_account.join("namespace")).ok();
+    let namespace = read(&env.service_account.join("namespace")).ok();
     let namespace = namespace.and_then(|bytes| Some(std::str::from_utf8(&bytes).ok()?.trim().to_owned()));
     Ok(Config {
         server: server(&format!("https://{host}:{port}"), "the variables KUBERNETES_SERVICE_HOST and _PORT")?,
-        ca: Some(Pem::File(around.service_account.join("ca.crt"))),
+        ca: Some(Pem::File(env.service_account.join("ca.crt"))),
         insecure: false,
         server_name: None,
         identity: None,

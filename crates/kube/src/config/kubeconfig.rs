@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// A file, as far as we know it; what we do not know is not ours.
+/// A kubeconfig file; unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct File {
@@ -18,7 +18,7 @@ struct File {
     contexts: Option<Vec<Named>>,
 }
 
-/// `cluster`, `user` or `context`: only one is there.
+/// A named entry; exactly one of `cluster`, `user` and `context` is set.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Named {
@@ -90,15 +90,15 @@ struct Context {
     namespace: Option<String>,
 }
 
-/// An entry and the folder of its file, to which its paths are relative.
+/// An entry and the directory of its file, to which its paths are relative.
 struct Found<T> {
     value: T,
     folder: PathBuf,
     file: PathBuf,
 }
 
-/// The wanted or current context of these files. Of entries with one name the first counts. A file that is not there is an
-/// error when it `must` be, and else as good as empty.
+/// Resolves the wanted or current context. The first of several entries with the same name wins. A missing file is an error
+/// if `must` is set, otherwise it counts as empty.
 pub(super) fn config(files: &[PathBuf], must: bool, wanted: &Wanted) -> Result<Config, Error> {
     let read: Vec<(PathBuf, File)> = files
         .iter()
@@ -132,7 +132,7 @@ pub(super) fn config(files: &[PathBuf], must: bool, wanted: &Wanted) -> Result<C
         |file| &mut file.users,
         |named| Some(named.user.take().unwrap_or_default()),
     );
-    // A context without a user is one of a server that asks for none.
+    // A context without a user is valid: the server needs no credentials.
     if user.is_none() && !context.value.user.is_empty() {
         return Err(Error::Config(format!(
             "the context `{name}` names the user `{}`, which is not in {}",
@@ -150,7 +150,7 @@ fn parse(file: &Path) -> Result<File, Error> {
     if text.trim().is_empty() {
         return Ok(File::default());
     }
-    // A message of the parser may quote a token.
+    // Messages of the parser may quote a token.
     serde_saphyr::from_str(&text).map_err(|error| {
         let at = error.location().map(|at| format!(", line {}", at.line())).unwrap_or_default();
         wrong(format!("not a kubeconfig file{at}"))
@@ -243,22 +243,22 @@ fn exec(plugin: Plugin, folder: &Path, cluster: &Cluster, file: &str) -> Result<
     if plugin.command.is_empty() {
         return Err(Error::Config(format!("{file}: `exec` has no `command`")));
     }
-    // As kubectl: a path is relative to the file, a name is looked for in PATH.
+    // As in kubectl: a path is relative to the file, a bare name is looked up in PATH.
     let command =
         if plugin.command.contains('/') { folder.join(&plugin.command) } else { PathBuf::from(&plugin.command) };
-    let told = plugin.provide_cluster_info.unwrap_or(false).then(|| told(cluster, folder).to_string());
+    let cluster_info = plugin.provide_cluster_info.unwrap_or(false).then(|| exec_cluster(cluster, folder).to_string());
     Ok(Exec {
         api_version: plugin.api_version,
         command,
         args: plugin.args.unwrap_or_default(),
         env: plugin.env.unwrap_or_default().into_iter().map(|v| (v.name, v.value)).collect(),
         install_hint: plugin.install_hint.unwrap_or_default(),
-        cluster: told,
+        cluster: cluster_info,
     })
 }
 
-/// `spec.cluster` of what a plugin is told.
-fn told(cluster: &Cluster, folder: &Path) -> Value {
+/// Builds `spec.cluster` of `KUBERNETES_EXEC_INFO`.
+fn exec_cluster(cluster: &Cluster, folder: &Path) -> Value {
     let from_file = || Some(STANDARD.encode(read(&folder.join(cluster.certificate_authority.as_ref()?)).ok()?));
     json!({
         "server": cluster.server,
@@ -268,7 +268,7 @@ fn told(cluster: &Cluster, folder: &Path) -> Value {
     })
 }
 
-/// Data in the file itself comes before the name of another one.
+/// Inline data takes precedence over a file name.
 fn pem(
     data: &Option<String>,
     path: &Option<PathBuf>,

@@ -1,38 +1,38 @@
-//! The kubelet's list of its pods: asked again and again, for nodes that may not or cannot ask the API server.
+//! Polls the pod list of the kubelet, for nodes without access to the API server.
 
 use super::object::{NodePod, pod};
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::watch::backoff::{Backoff, random};
-use crate::watch::{Change, Known, Object};
+use crate::watch::{Change, Object, Store};
 use serde_json::Value;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A kubelet and how often it is asked.
+/// A kubelet and its polling interval.
 #[derive(Clone)]
 pub struct Kubelet {
-    /// A client of the kubelet: [`crate::Config::kubelet`].
+    /// Client of the kubelet: [`crate::Config::kubelet`].
     pub client: Client,
-    /// How often.
+    /// Polling interval.
     pub every: Duration,
-    /// Pauses after failures.
+    /// Backoff after failures.
     pub backoff: Backoff,
 }
 
 impl Kubelet {
-    /// Asks every ten seconds.
+    /// Polls every ten seconds.
     pub fn new(client: Client) -> Kubelet {
         Kubelet { client, every: Duration::from_secs(10), backoff: Backoff::default() }
     }
 }
 
-/// Asks for as long as somebody takes the changes. A list that does not come leaves everything as it was.
+/// Polls until the receiver is closed. A failed request changes nothing.
 pub(crate) async fn poll(kubelet: Kubelet, limit: usize, counters: Arc<Counters>, out: mpsc::Sender<Change<NodePod>>) {
-    let mut known = Known::new(limit);
+    let mut store = Store::new(limit);
     let mut failures = 0u32;
     let mut said = None;
     loop {
@@ -45,20 +45,20 @@ pub(crate) async fn poll(kubelet: Kubelet, limit: usize, counters: Arc<Counters>
                 if said.take().is_some() {
                     tracing::info!("the kubelet answers again");
                 }
-                for change in known.replace(objects) {
+                for change in store.replace(objects) {
                     if out.send(change).await.is_err() {
                         return;
                     }
                 }
-                counters.events("objects_over_limit", known.take_over_limit());
-                // Agents that were started at once do not stay in step.
+                counters.events("objects_over_limit", store.take_over_limit());
+                // Jitter spreads agents that were started at once.
                 kubelet.every.mul_f64(0.9 + random() / 5.0)
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
                 counters.failure("kubelet", &error);
                 if said != Some(error.reason()) {
-                    tracing::warn!(reason = error.reason(), %error, "the kubelet does not tell its pods: tried again");
+                    tracing::warn!(reason = error.reason(), %error, "the pod list of the kubelet failed, retrying");
                     said = Some(error.reason());
                 }
                 kubelet.backoff.pause(failures, random()).max(error.retry_after().unwrap_or_default())
@@ -71,7 +71,7 @@ pub(crate) async fn poll(kubelet: Kubelet, limit: usize, counters: Arc<Counters>
     }
 }
 
-/// Asks once.
+/// Lists the pods once.
 pub(crate) async fn list(client: &Client) -> Result<Vec<NodePod>, Error> {
     let list = client.get::<Value>("/pods").await?;
     Ok(items(&list)?.iter().filter_map(pod).collect())
@@ -88,8 +88,8 @@ fn objects(list: &Value, counters: &Counters) -> Result<Vec<Object<NodePod>>, Er
     Ok(objects)
 }
 
-/// The kubelet changes a pod's status before the API server gives it another version, and static pods have none: all that we
-/// read of it stands for its version.
+/// Builds the version from all fields we read: the kubelet changes the status before `resourceVersion`, and static pods have
+/// none.
 fn object(item: &Value) -> Option<Object<NodePod>> {
     let value = pod(item)?;
     let mut hasher = DefaultHasher::new();

@@ -1,22 +1,22 @@
-//! What the object of a pod says.
+//! Reads `Pod` objects.
 
 use kstrobe_workloads::{Container, Owner, Pod};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A pod, and its labels for those who select by them.
+/// A pod with its labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePod {
-    /// What names need.
+    /// Identity and containers.
     pub pod: Pod,
     /// `metadata.labels`
     pub labels: BTreeMap<String, String>,
-    /// What made it, as the pod itself names it: a ReplicaSet where `pod.owner` is the Deployment.
+    /// Direct controller from `metadata.ownerReferences`: the ReplicaSet where `pod.owner` is the Deployment.
     pub controller: Option<Owner>,
 }
 
-/// Reads an object of the API server or of the kubelet; `None` when it is no pod.
+/// Reads an object of the API server or the kubelet; `None` if it is no pod.
 pub fn pod(object: &Value) -> Option<NodePod> {
     let metadata = &object["metadata"];
     let labels = object_of_texts(&metadata["labels"]);
@@ -37,31 +37,31 @@ pub fn pod(object: &Value) -> Option<NodePod> {
     })
 }
 
-/// The object that controls this one.
+/// The controlling owner reference.
 pub fn controller(object: &Value) -> Option<Owner> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == true)?;
     Some(Owner { kind: text(&owner["kind"])?, name: text(&owner["name"])? })
 }
 
-/// The uid of a static pod on its node. Whoever makes a pod chooses its annotations: this one counts when the kubelet has made
-/// the pod, of a file or as the mirror of one, whose owner is then the node.
+/// Uid of a static pod on its node. Users choose annotations, so this one is trusted only on pods that the kubelet created: from
+/// a file, or as a mirror pod, whose owner is the node.
 fn config_hash(metadata: &Value, controller: Option<&Owner>) -> Option<Arc<str>> {
     let hash = text(&metadata["annotations"]["kubernetes.io/config.hash"])?;
     let is_mirror = controller.is_some_and(|owner| &*owner.kind == "Node");
-    // The kubelet's own list has the static pod itself, whose uid this is.
+    // The kubelet lists the static pod itself under this uid.
     let is_own = text(&metadata["uid"]).as_ref() == Some(&hash);
     (is_mirror || is_own).then_some(hash)
 }
 
-/// The container that `kubectl logs` and `kubectl exec` take.
+/// Default container of `kubectl logs` and `kubectl exec`.
 fn main_container(object: &Value) -> Option<Arc<str>> {
     let all = || object["spec"]["containers"].as_array().into_iter().flatten().filter_map(|one| text(&one["name"]));
     let said = text(&object["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]);
     said.filter(|said| all().any(|name| name == *said)).or_else(|| all().next())
 }
 
-/// Containers of all kinds that have or had an id, none twice.
+/// Distinct containers of all kinds with a current or last id.
 fn containers(status: &Value) -> Vec<Container> {
     let mut found: Vec<Container> = Vec::new();
     let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
@@ -113,20 +113,20 @@ mod tests {
         assert_eq!((&*pod.uid, pod.node.as_deref()), ("6a1c9e52-0f5b-4d0e-9f3a-1c2d3e4f5a6b", Some("node-a")));
         assert_eq!((pod.config_hash.as_deref(), labels["app"].as_str()), (None, "web"));
         let containers: Vec<_> = pod.containers.iter().map(|c| (&*c.name, c.running, c.id.len())).collect();
-        // The application was restarted: the container before it is still known.
+        // After a restart the previous container is kept from `lastState`.
         let expected = [("migrate", false, 64), ("envoy", true, 64), ("app", true, 64), ("app", false, 64)];
         assert_eq!(containers, expected);
         assert_eq!(pod.container(&pod.containers[3].id).map(|name| &**name), Some("app"));
     }
 
     #[test]
-    fn what_pods_were_made_for() {
+    fn owners_of_pods() {
         for (object, expected) in [
             (objects::web(), "Deployment web"),
             (objects::mysql(), "StatefulSet mysql"),
             (objects::node_exporter(), "DaemonSet node-exporter"),
             (objects::backup(), "CronJob backup"),
-            // By the name alone; the job itself says that this is wrong.
+            // By name alone; the Job object says otherwise.
             (objects::import(), "CronJob import"),
             (objects::canary(), "Rollout checkout"),
             (objects::toolbox(), "Pod toolbox"),
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!((mirror.config_hash.as_deref(), &*mirror.uid), (hash, "55556666-7777-4888-8999-aaaabbbbcccc"));
         let own = read(objects::etcd_kubelet());
         assert_eq!((own.config_hash.as_deref(), Some(&*own.uid)), (hash, hash));
-        // Somebody's pod that claims to be another one.
+        // A user-created pod with the annotation of another one.
         let mut pretender = objects::toolbox();
         pretender["metadata"]["annotations"] =
             serde_json::json!({"kubernetes.io/config.hash": hash, "kubernetes.io/config.source": "file"});

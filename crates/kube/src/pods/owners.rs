@@ -1,4 +1,4 @@
-//! What a ReplicaSet or a Job was made for, when its name does not tell for sure: asked once, kept for a while.
+//! Cached lookups of the owners of ReplicaSets and Jobs whose names are ambiguous.
 
 use super::object::controller;
 use crate::client::Client;
@@ -10,58 +10,58 @@ use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// An object that may be owned: namespace, kind and name.
+/// A controller: namespace, kind and name.
 pub type Owned = (String, Owner);
 
-/// How long nothing is asked after RBAC refused.
-const REFUSED: Duration = Duration::from_secs(600);
+/// Pause of all lookups after a 403.
+const FORBIDDEN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What is known of owners.
+/// Bounded cache of owners.
 #[derive(Debug)]
 pub struct Owners {
     known: BTreeMap<Owned, Owner>,
-    /// In the order in which they came: the first goes first.
+    /// Insertion order, for eviction.
     order: VecDeque<Owned>,
     limit: usize,
-    asked: Vec<Owned>,
+    pending: Vec<Owned>,
     refused_until: Option<Duration>,
     dropped: u64,
 }
 
-/// What came of a question.
+/// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// The owner's owner, or itself when nobody owns it.
+pub enum Lookup {
+    /// The owner of the controller, or the controller itself if it has none.
     Owner(Owner),
-    /// It is gone: nobody will tell any more.
+    /// 404: the object was deleted.
     Gone,
-    /// RBAC does not allow to ask.
+    /// 403: RBAC does not permit `get`.
     Refused,
-    /// It could not be asked.
+    /// No usable response.
     Failed,
 }
 
 impl Owners {
-    /// Keeps so many.
+    /// Creates a cache of at most `limit` owners.
     pub fn new(limit: usize) -> Owners {
         Owners {
             known: BTreeMap::new(),
             order: VecDeque::new(),
             limit: limit.max(1),
-            asked: Vec::new(),
+            pending: Vec::new(),
             refused_until: None,
             dropped: 0,
         }
     }
 
-    /// What a pod with this controller was made for, if it is known.
+    /// Cached owner of this controller.
     pub fn get(&self, owned: &Owned) -> Option<&Owner> {
         self.known.get(owned)
     }
 
-    /// Whether the API server should be asked about it. If so it counts as asked until [`Owners::told`].
+    /// Whether to look up this controller. If so, it is pending until [`Owners::record`].
     ///
-    /// A ReplicaSet's name is told for sure by the hash in its pods' labels; that of a job only looks as if.
+    /// The `pod-template-hash` label proves the name of a Deployment; the name of a CronJob is only a guess.
     pub fn ask(&mut self, owned: &Owned, by_name: &Owner, now: Duration) -> bool {
         let unsure = match &*owned.1.kind {
             "Job" => true,
@@ -70,25 +70,25 @@ impl Owners {
         };
         let ask = unsure
             && !self.known.contains_key(owned)
-            && !self.asked.contains(owned)
+            && !self.pending.contains(owned)
             && self.refused_until.is_none_or(|until| until <= now);
         if ask {
-            self.asked.push(owned.clone());
+            self.pending.push(owned.clone());
         }
         ask
     }
 
-    /// What came of it.
-    pub fn told(&mut self, owned: Owned, told: Told, by_name: &Owner, now: Duration) {
-        self.asked.retain(|other| *other != owned);
-        let owner = match told {
-            Told::Owner(owner) => owner,
-            Told::Gone => by_name.clone(),
-            Told::Refused => {
-                self.refused_until = Some(now.saturating_add(REFUSED));
+    /// Records the result of a lookup.
+    pub fn record(&mut self, owned: Owned, lookup: Lookup, by_name: &Owner, now: Duration) {
+        self.pending.retain(|other| *other != owned);
+        let owner = match lookup {
+            Lookup::Owner(owner) => owner,
+            Lookup::Gone => by_name.clone(),
+            Lookup::Refused => {
+                self.refused_until = Some(now.saturating_add(FORBIDDEN_INTERVAL));
                 return;
             }
-            Told::Failed => return,
+            Lookup::Failed => return,
         };
         if self.known.insert(owned.clone(), owner).is_none() {
             self.order.push_back(owned);
@@ -101,14 +101,14 @@ impl Owners {
         }
     }
 
-    /// Those that were forgotten to keep the limit, since this was last asked.
+    /// Takes the number of evictions since the last call.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }
 }
 
-/// Asks the API server, several times when it does not answer.
-pub(crate) async fn ask(client: &Client, owned: &Owned, counters: &Counters) -> Told {
+/// Looks up the owner at the API server, with retries.
+pub(crate) async fn ask(client: &Client, owned: &Owned, counters: &Counters) -> Lookup {
     let (namespace, owner) = owned;
     let resource = match &*owner.kind {
         "ReplicaSet" => Resource { group: "apps", version: "v1", plural: "replicasets" },
@@ -118,21 +118,21 @@ pub(crate) async fn ask(client: &Client, owned: &Owned, counters: &Counters) -> 
     for failures in 1..=5 {
         counters.event("owner_requests");
         match client.get::<Value>(&path).await {
-            Ok(object) => return Told::Owner(controller(&object).unwrap_or_else(|| owner.clone())),
+            Ok(object) => return Lookup::Owner(controller(&object).unwrap_or_else(|| owner.clone())),
             Err(error) => {
                 counters.failure("owner", &error);
                 if error.is(404) {
-                    return Told::Gone;
+                    return Lookup::Gone;
                 }
                 if error.is(403) {
-                    return Told::Refused;
+                    return Lookup::Refused;
                 }
                 let pause = Backoff::default().pause(failures, random());
                 tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
             }
         }
     }
-    Told::Failed
+    Lookup::Failed
 }
 
 #[cfg(test)]
@@ -150,15 +150,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_unsure_is_asked_and_only_once() {
+    fn ambiguous_names_are_looked_up_once() {
         let mut owners = Owners::new(10);
         let zero = Duration::ZERO;
         let (backup, by_name) = job("backup-29384756");
         assert!(owners.ask(&backup, &by_name, zero));
-        assert!(!owners.ask(&backup, &by_name, zero), "asked already");
-        owners.told(backup.clone(), Told::Failed, &by_name, zero);
-        assert!(owners.ask(&backup, &by_name, zero), "nobody told");
-        owners.told(backup.clone(), Told::Owner(owner("CronJob", "backup")), &by_name, zero);
+        assert!(!owners.ask(&backup, &by_name, zero), "already pending");
+        owners.record(backup.clone(), Lookup::Failed, &by_name, zero);
+        assert!(owners.ask(&backup, &by_name, zero), "the lookup failed");
+        owners.record(backup.clone(), Lookup::Owner(owner("CronJob", "backup")), &by_name, zero);
         assert!(!owners.ask(&backup, &by_name, zero));
         assert_eq!(owners.get(&backup), Some(&owner("CronJob", "backup")));
         let set = ("shop".to_owned(), owner("ReplicaSet", "web-5d8f"));
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_ask_does_not_for_a_while() {
+    fn lookups_pause_after_a_403() {
         let mut owners = Owners::new(10);
         let ((first, by_name), (second, second_name)) = (job("a-29384756"), job("b-29384756"));
         assert!(owners.ask(&first, &by_name, Duration::ZERO));
-        owners.told(first.clone(), Told::Refused, &by_name, Duration::ZERO);
+        owners.record(first.clone(), Lookup::Refused, &by_name, Duration::ZERO);
         assert!(!owners.ask(&second, &second_name, Duration::from_secs(599)));
         assert!(owners.ask(&second, &second_name, Duration::from_secs(600)));
-        owners.told(second.clone(), Told::Gone, &second_name, Duration::from_secs(600));
+        owners.record(second.clone(), Lookup::Gone, &second_name, Duration::from_secs(600));
         assert_eq!(owners.get(&second), Some(&owner("CronJob", "b")), "by its name, as it is gone");
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let mut owners = Owners::new(2);
         for name in ["a", "b", "c"] {
             let (owned, by_name) = job(name);
-            owners.told(owned, Told::Owner(owner("CronJob", name)), &by_name, Duration::ZERO);
+            owners.record(owned, Lookup::Owner(owner("CronJob", name)), &by_name, Duration::ZERO);
         }
         assert_eq!(owners.get(&job("a").0), None);
         assert!(owners.get(&job("b").0).is_some() && owners.get(&job("c").0).is_some());

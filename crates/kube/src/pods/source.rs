@@ -1,8 +1,8 @@
-//! The loop that tells pods as they come, and once more when it turns out what they were made for.
+//! Streams pods as they change, and again when a lookup corrects their owner.
 
 use super::kubelet::{self, Kubelet};
 use super::object::{NodePod, pod};
-use super::owners::{self, Owned, Owners, Told};
+use super::owners::{self, Lookup, Owned, Owners};
 use crate::client::Client;
 use crate::counters::Counters;
 use crate::error::Error;
@@ -15,34 +15,34 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// More pods than any node runs.
-const MOST_PODS: usize = 4096;
-/// Owners that are remembered.
-const MOST_OWNERS: usize = 4096;
-/// Questions about owners at once; the others wait.
-const MOST_QUESTIONS: usize = 4;
+/// Maximum pods of a node; more than any node runs.
+const MAX_PODS: usize = 4096;
+/// Capacity of the owner cache.
+const MAX_OWNERS: usize = 4096;
+/// Concurrent owner lookups.
+const MAX_LOOKUPS: usize = 4;
 
-/// Who is asked for the pods.
+/// Source of the pods of a node.
 #[derive(Clone)]
 pub enum Source {
-    /// The API server, for those of one node.
+    /// Watches the API server.
     Api {
-        /// Its client.
+        /// Client of the API server.
         client: Client,
-        /// The node; empty for all of the cluster.
+        /// Node name; empty for the whole cluster.
         node: String,
     },
-    /// The kubelet.
+    /// Polls the kubelet.
     Kubelet {
         /// The kubelet.
         kubelet: Kubelet,
-        /// Who is asked about owners, if anybody.
+        /// Client of the API server for owner lookups.
         api: Option<Client>,
     },
 }
 
 impl Source {
-    /// The client of the API server, if there is one.
+    /// Client of the API server, if configured.
     fn api(&self) -> Option<Client> {
         match self {
             Source::Api { client, .. } => Some(client.clone()),
@@ -50,7 +50,7 @@ impl Source {
         }
     }
 
-    /// The pods as they are now; owners by the name rules alone.
+    /// Lists the current pods, with owners derived from names alone.
     pub async fn list(&self) -> Result<Vec<NodePod>, Error> {
         match self {
             Source::Api { client, node } => {
@@ -64,14 +64,11 @@ impl Source {
     async fn find(self, counters: Arc<Counters>, found: mpsc::Sender<Change<NodePod>>) {
         match self {
             Source::Api { client, node } => {
-                let watched = Watched {
-                    field_selector: of_node(&node),
-                    limit: MOST_PODS,
-                    ..Watched::new("pods", PODS.all(None))
-                };
+                let watched =
+                    Watched { field_selector: of_node(&node), limit: MAX_PODS, ..Watched::new("pods", PODS.all(None)) };
                 watch::follow(client, watched, pod, counters, found).await;
             }
-            Source::Kubelet { kubelet, .. } => kubelet::poll(kubelet, MOST_PODS, counters, found).await,
+            Source::Kubelet { kubelet, .. } => kubelet::poll(kubelet, MAX_PODS, counters, found).await,
         }
     }
 }
@@ -80,59 +77,59 @@ fn of_node(node: &str) -> String {
     if node.is_empty() { String::new() } else { format!("spec.nodeName={node}") }
 }
 
-/// Tells the pods for as long as somebody takes them: each as soon as it is known, with its owner by the name rules, and again
-/// when the API server says otherwise. All failures are counted, and none ends it.
+/// Streams pod changes until the receiver is closed: first with the owner derived from the name, and again if the API server
+/// reports another owner. Failures are counted and retried.
 pub async fn run(source: Source, counters: Arc<Counters>, out: mpsc::Sender<Change<NodePod>>) {
     let (sender, found) = mpsc::channel(64);
-    let telling = Telling {
+    let resolver = Resolver {
         api: source.api(),
         counters: counters.clone(),
         out,
-        owners: Owners::new(MOST_OWNERS),
+        owners: Owners::new(MAX_OWNERS),
         pods: BTreeMap::new(),
-        questions: JoinSet::new(),
+        lookups: JoinSet::new(),
         waiting: VecDeque::new(),
         began: Instant::now(),
     };
     tokio::select! {
         () = source.find(counters, sender) => {}
-        () = telling.run(found) => {}
+        () = resolver.run(found) => {}
     }
 }
 
-struct Telling {
-    /// Who is asked about owners.
+struct Resolver {
+    /// Client for owner lookups.
     api: Option<Client>,
     counters: Arc<Counters>,
     out: mpsc::Sender<Change<NodePod>>,
     owners: Owners,
-    /// Pods as they were told last, by uid.
+    /// Pods as last sent, by uid.
     pods: BTreeMap<String, NodePod>,
-    questions: JoinSet<(Owned, Told)>,
+    lookups: JoinSet<(Owned, Lookup)>,
     waiting: VecDeque<Owned>,
     began: Instant,
 }
 
-/// Nobody takes the changes any more.
-struct Unwanted;
+/// The receiver was closed.
+struct Closed;
 
-impl Telling {
+impl Resolver {
     async fn run(mut self, mut found: mpsc::Receiver<Change<NodePod>>) {
         loop {
             let done = tokio::select! {
                 change = found.recv() => match change {
                     Some(change) => self.change(change).await,
-                    None => Err(Unwanted),
+                    None => Err(Closed),
                 },
-                Some(answer) = self.questions.join_next() => match answer {
-                    Ok((owned, told)) => self.told(owned, told).await,
-                    // A question that panicked is one that was not asked.
+                Some(answer) = self.lookups.join_next() => match answer {
+                    Ok((owned, lookup)) => self.resolved(owned, lookup).await,
+                    // A panicked lookup has no result; the controller stays pending.
                     Err(error) => {
                         tracing::error!(%error, "an owner was not looked up");
                         Ok(())
                     }
                 },
-                () = self.out.closed() => Err(Unwanted),
+                () = self.out.closed() => Err(Closed),
             };
             if done.is_err() {
                 return;
@@ -141,7 +138,7 @@ impl Telling {
         }
     }
 
-    async fn change(&mut self, change: Change<NodePod>) -> Result<(), Unwanted> {
+    async fn change(&mut self, change: Change<NodePod>) -> Result<(), Closed> {
         let change = match change {
             Change::Seen(mut pod) => {
                 self.own(&mut pod);
@@ -154,10 +151,10 @@ impl Telling {
             }
             Change::Synced => Change::Synced,
         };
-        self.out.send(change).await.map_err(|_| Unwanted)
+        self.out.send(change).await.map_err(|_| Closed)
     }
 
-    /// Puts in what is known of its owner, or has it asked.
+    /// Sets the cached owner, or queues a lookup.
     fn own(&mut self, pod: &mut NodePod) {
         let Some((owned, by_name)) = owned(pod) else { return };
         if let Some(owner) = self.owners.get(&owned) {
@@ -168,26 +165,26 @@ impl Telling {
     }
 
     fn ask_more(&mut self) {
-        while self.questions.len() < MOST_QUESTIONS
+        while self.lookups.len() < MAX_LOOKUPS
             && let Some(owned) = self.waiting.pop_front()
             && let Some(client) = self.api.clone()
         {
             let counters = self.counters.clone();
-            self.questions.spawn(async move {
-                let told = owners::ask(&client, &owned, &counters).await;
-                (owned, told)
+            self.lookups.spawn(async move {
+                let lookup = owners::ask(&client, &owned, &counters).await;
+                (owned, lookup)
             });
         }
     }
 
-    async fn told(&mut self, asked: Owned, told: Told) -> Result<(), Unwanted> {
-        let is_of = |pod: &&mut NodePod| owned(pod).is_some_and(|(owned, _)| owned == asked);
+    async fn resolved(&mut self, pending: Owned, lookup: Lookup) -> Result<(), Closed> {
+        let is_of = |pod: &&mut NodePod| owned(pod).is_some_and(|(owned, _)| owned == pending);
         let of: Vec<&mut NodePod> = self.pods.values_mut().filter(is_of).collect();
-        // Without a pod of it there is no name to go by, and nobody who wants to know.
+        // Without a pod there are no labels to derive a name from, and no change to send.
         let by_name = of.first().and_then(|pod| owned(pod)).map(|(_, by_name)| by_name);
-        let told = if by_name.is_none() && told == Told::Gone { Told::Failed } else { told };
-        self.owners.told(asked.clone(), told, by_name.as_ref().unwrap_or(&asked.1), self.began.elapsed());
-        let Some(owner) = self.owners.get(&asked) else { return Ok(()) };
+        let lookup = if by_name.is_none() && lookup == Lookup::Gone { Lookup::Failed } else { lookup };
+        self.owners.record(pending.clone(), lookup, by_name.as_ref().unwrap_or(&pending.1), self.began.elapsed());
+        let Some(owner) = self.owners.get(&pending) else { return Ok(()) };
         let mut changed = Vec::new();
         for pod in of.into_iter().filter(|pod| pod.pod.owner.as_ref() != Some(owner)) {
             pod.pod.owner = Some(owner.clone());
@@ -195,13 +192,13 @@ impl Telling {
         }
         self.counters.events("owners_forgotten", self.owners.take_dropped());
         for pod in changed {
-            self.out.send(Change::Seen(pod)).await.map_err(|_| Unwanted)?;
+            self.out.send(Change::Seen(pod)).await.map_err(|_| Closed)?;
         }
         Ok(())
     }
 }
 
-/// What controls a pod, and what that was made for by the name rules.
+/// Controller of a pod, and its owner derived from the name.
 fn owned(pod: &NodePod) -> Option<(Owned, Owner)> {
     let controller = pod.controller.clone()?;
     let by_name = controller.by_name(|label| pod.labels.get(label).map(String::as_str));

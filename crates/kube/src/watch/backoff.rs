@@ -1,14 +1,14 @@
-//! Pauses after failures.
+//! Exponential backoff.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Each is twice the last, up to the longest.
+/// Pauses double up to a maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// Pause after the first failure.
     pub first: Duration,
-    /// The longest.
+    /// Maximum pause.
     pub longest: Duration,
 }
 
@@ -19,19 +19,19 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many failures in a row, from half to all of it by `random` in `0..1`, so that the nodes of a cluster
-    /// do not come back all at once.
+    /// Pause after `failures` consecutive failures. `random` in `0..1` scales it between half and all, so that the nodes of a
+    /// cluster do not retry at once.
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doubled = self.first.saturating_mul(1u32 << failures.saturating_sub(1).min(20));
-        // What is no number of that range is taken for its end.
+        // Values outside the range, NaN included, are clamped.
         let part = if (0.0..=1.0).contains(&random) { random } else { 1.0 };
         doubled.min(self.longest).mul_f64(0.5 + part / 2.0)
     }
 }
 
-/// From 0 to 1; good enough to spread agents, and no more.
+/// Random number in `0..1` for jitter; not for cryptography.
 pub fn random() -> f64 {
-    // Its keys are random.
+    // `RandomState` has random keys.
     RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64
 }
 

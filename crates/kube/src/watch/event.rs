@@ -1,32 +1,32 @@
-//! One line of a watch.
+//! Watch events.
 
-use super::known::Object;
+use super::store::Object;
 use crate::answer::Status;
 use serde_json::Value;
 
-/// What a line says.
+/// A watch event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<T> {
     /// `ADDED`, `MODIFIED`
     Changed(Object<T>),
-    /// `DELETED`: the object's uid, and the version of the deletion.
+    /// `DELETED`: uid of the object, and `resourceVersion` of the deletion.
     Deleted(String, String),
-    /// `BOOKMARK`, and whatever else has a version and nothing that we read: how far the server is.
+    /// `BOOKMARK`, or an unknown type with a `resourceVersion`.
     Version(String),
-    /// `ERROR`: the end of this watch.
+    /// `ERROR`: ends this watch.
     Error(Status),
 }
 
-/// Why a line is no event.
+/// Why a line could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// It is not the protocol: what it was to say is lost.
+    /// Invalid line: an event was lost.
     Line,
-    /// The object says nothing to us; nothing is lost but that.
+    /// Valid event with an unreadable object; only this object is lost.
     Object,
 }
 
-/// Reads a line, and the version it is of. `read` makes something of an object.
+/// Parses a line; the error carries the `resourceVersion` if known. `read` converts an object.
 pub(crate) fn parse<T>(
     line: &[u8],
     read: impl Fn(&Value) -> Option<T>,
@@ -49,7 +49,7 @@ pub(crate) fn parse<T>(
     }
 }
 
-/// An object of a list or an event.
+/// Converts an object of a list or an event.
 pub(crate) fn object<T>(object: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Object<T>> {
     let metadata = &object["metadata"];
     let (uid, version) = (text(&metadata["uid"])?, text(&metadata["resourceVersion"])?);

@@ -1,10 +1,10 @@
-//! The half of a watch that has a socket.
+//! Runs a [`Reflector`] over HTTP.
 
 use super::backoff::{Backoff, random};
-use super::course::{Course, Failure, Next, Page};
 use super::event::{self, Event, Unreadable};
-use super::known::Change;
 use super::lines::Lines;
+use super::reflector::{Failure, Next, Page, Reflector};
+use super::store::Change;
 use crate::answer::checked;
 use crate::client::Client;
 use crate::counters::Counters;
@@ -19,32 +19,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// Bytes of one event. etcd takes objects up to 1.5 MB; as JSON they may be longer.
-const MOST_LINE_BYTES: usize = 8 << 20;
-/// Objects of a list at once.
+/// Maximum bytes of one event. etcd limits objects to 1.5 MB; as JSON they may be longer.
+const MAX_LINE_BYTES: usize = 8 << 20;
+/// `limit` of a list request.
 const PAGE: &str = "500";
 
-/// What is followed, and how.
+/// Parameters of a watch.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// The path of the list: `/api/v1/pods`.
+    /// Path of the collection, such as `/api/v1/pods`.
     pub path: String,
-    /// What of it, by fields; empty for everything.
+    /// `fieldSelector`; empty for all objects.
     pub field_selector: String,
-    /// What of it, by labels; empty for everything.
+    /// `labelSelector`; empty for all objects.
     pub label_selector: String,
-    /// At most so many objects.
+    /// Maximum objects in the store.
     pub limit: usize,
-    /// How long the server lets a watch last. It is up to a quarter less, by chance.
+    /// `timeoutSeconds` of a watch, randomly reduced by up to a quarter.
     pub lasting: Duration,
-    /// Pauses after failures.
+    /// Backoff after failures.
     pub backoff: Backoff,
-    /// Its name in logs.
+    /// Resource name in logs.
     pub name: &'static str,
 }
 
 impl Watched {
-    /// All objects of a path.
+    /// Watches all objects of a collection.
     pub fn new(name: &'static str, path: String) -> Watched {
         Watched {
             path,
@@ -58,8 +58,8 @@ impl Watched {
     }
 }
 
-/// Follows the objects for as long as somebody takes the changes. `read` makes something of an object, or nothing. The receiver
-/// holds this up, and nothing else does: it should be quick.
+/// Sends changes until the receiver is closed. `read` converts an object, or returns `None` to skip it. A slow receiver blocks
+/// the watch.
 pub async fn follow<T: Send>(
     client: Client,
     watched: Watched,
@@ -67,8 +67,8 @@ pub async fn follow<T: Send>(
     counters: Arc<Counters>,
     out: mpsc::Sender<Change<T>>,
 ) {
-    let course = Course::new(watched.backoff, watched.limit);
-    let following = Following { client, watched, read, counters, course, began: Instant::now(), said: None };
+    let reflector = Reflector::new(watched.backoff, watched.limit);
+    let following = Following { client, watched, read, counters, reflector, began: Instant::now(), said: None };
     let taken = out.clone();
     tokio::select! {
         () = following.run(out) => {}
@@ -81,20 +81,20 @@ struct Following<T> {
     watched: Watched,
     read: fn(&Value) -> Option<T>,
     counters: Arc<Counters>,
-    course: Course<T>,
+    reflector: Reflector<T>,
     began: Instant,
-    /// What the log said last: the same again would be noise.
+    /// Last logged failure, to log repeats once.
     said: Option<(&'static str, &'static str)>,
 }
 
-/// Nobody takes the changes any more.
-struct Unwanted;
+/// The receiver was closed.
+struct Closed;
 
 impl<T: Send> Following<T> {
     async fn run(mut self, out: mpsc::Sender<Change<T>>) {
         loop {
             let now = self.began.elapsed();
-            let done = match self.course.next(now) {
+            let done = match self.reflector.next(now) {
                 Next::Wait(until) => {
                     tokio::time::sleep(until.saturating_sub(now)).await;
                     Ok(())
@@ -140,19 +140,19 @@ impl<T: Send> Following<T> {
         with_query(path, &query)
     }
 
-    async fn list(&mut self, path: &str, out: &mpsc::Sender<Change<T>>) -> Result<(), Unwanted> {
+    async fn list(&mut self, path: &str, out: &mpsc::Sender<Change<T>>) -> Result<(), Closed> {
         self.counters.event("list_requests");
         let page = self.client.get::<Value>(path).await.and_then(|list| self.page(&list));
         match page {
             Ok(page) => {
-                let changes = self.course.page(page);
+                let changes = self.reflector.page(page);
                 if !changes.is_empty() {
                     self.counters.event("lists");
                     self.recovered("list");
                 }
                 self.count_over_limit();
                 for change in changes {
-                    out.send(change).await.map_err(|_| Unwanted)?;
+                    out.send(change).await.map_err(|_| Closed)?;
                 }
             }
             Err(error) => self.failed("list", &error, Failure::of_error(&error)),
@@ -170,7 +170,7 @@ impl<T: Send> Following<T> {
         Ok(Page { version: version.to_owned(), token, objects })
     }
 
-    async fn watch(&mut self, path: &str, out: &mpsc::Sender<Change<T>>) -> Result<(), Unwanted> {
+    async fn watch(&mut self, path: &str, out: &mpsc::Sender<Change<T>>) -> Result<(), Closed> {
         self.counters.event("watch_requests");
         let opened = match self.client.send(Method::GET, path, HeaderMap::new(), Bytes::new()).await {
             Ok(answer) => checked(answer).await,
@@ -183,11 +183,11 @@ impl<T: Send> Following<T> {
                 return Ok(());
             }
         };
-        // A server that forgets to end it, or a way to it that forgot us.
+        // The server may fail to end the watch, or a middlebox may drop the connection silently.
         let at_latest =
             tokio::time::Instant::now() + self.watched.lasting + Duration::from_secs(30).min(self.watched.lasting);
         let opened = Instant::now();
-        let mut lines = Lines::new(MOST_LINE_BYTES);
+        let mut lines = Lines::new(MAX_LINE_BYTES);
         loop {
             match tokio::time::timeout_at(at_latest, body.frame()).await {
                 Ok(Some(Ok(frame))) => {
@@ -201,7 +201,7 @@ impl<T: Send> Following<T> {
                 }
                 Ok(None) => {
                     self.counters.event("watches_ended");
-                    self.course.ended(self.began.elapsed(), opened.elapsed(), random());
+                    self.reflector.ended(self.began.elapsed(), opened.elapsed(), random());
                     return Ok(());
                 }
                 Ok(Some(Err(error))) => {
@@ -219,7 +219,7 @@ impl<T: Send> Following<T> {
                     Ok(Some(line)) => line,
                     Ok(None) => break,
                     Err(_) => {
-                        let error = Error::TooLarge { to: path.to_owned(), limit: MOST_LINE_BYTES };
+                        let error = Error::TooLarge { to: path.to_owned(), limit: MAX_LINE_BYTES };
                         self.failed("watch", &error, Failure::Lost);
                         return Ok(());
                     }
@@ -238,8 +238,8 @@ impl<T: Send> Following<T> {
         self.failed("watch", &Error::Connection(message), Failure::Again(None));
     }
 
-    /// Whether the watch goes on.
-    async fn line(&mut self, line: &[u8], out: &mpsc::Sender<Change<T>>) -> Result<bool, Unwanted> {
+    /// Handles one line; returns whether the watch continues.
+    async fn line(&mut self, line: &[u8], out: &mpsc::Sender<Change<T>>) -> Result<bool, Closed> {
         match event::parse(line, self.read) {
             Ok(Event::Error(status)) => {
                 let failure = Failure::of(&status);
@@ -249,15 +249,15 @@ impl<T: Send> Following<T> {
             Ok(event) => {
                 self.counters.event(if matches!(event, Event::Version(_)) { "bookmarks" } else { "events" });
                 self.recovered("watch");
-                if let Some(change) = self.course.event(event) {
-                    out.send(change).await.map_err(|_| Unwanted)?;
+                if let Some(change) = self.reflector.event(event) {
+                    out.send(change).await.map_err(|_| Closed)?;
                 }
                 self.count_over_limit();
             }
             Err((Unreadable::Object, version)) => {
                 self.counters.event("objects_unreadable");
                 if let Some(version) = version {
-                    self.course.event(Event::Version(version));
+                    self.reflector.event(Event::Version(version));
                 }
             }
             Err((Unreadable::Line, _)) => {
@@ -270,25 +270,25 @@ impl<T: Send> Following<T> {
     }
 
     fn count_over_limit(&mut self) {
-        let over = self.course.known().take_over_limit();
+        let over = self.reflector.store().take_over_limit();
         self.counters.events("objects_over_limit", over);
     }
 
     fn failed(&mut self, of: &'static str, error: &Error, failure: Failure) {
         self.counters.failure(of, error);
         let reason = error.reason();
-        // A version that is gone is everyday life.
+        // An expired version is normal operation and not logged.
         if failure != Failure::Gone && self.said != Some((of, reason)) {
-            tracing::warn!(of, kind = self.watched.name, reason, %error, "Kubernetes: tried again");
+            tracing::warn!(of, kind = self.watched.name, reason, %error, "Kubernetes request failed, retrying");
             self.said = Some((of, reason));
         }
-        self.course.failed(self.began.elapsed(), failure, random());
+        self.reflector.failed(self.began.elapsed(), failure, random());
     }
 
-    /// What failed last works again.
+    /// Logs the recovery of the operation that failed last.
     fn recovered(&mut self, of: &'static str) {
         if self.said.is_some_and(|(what, _)| what == of) {
-            tracing::info!(of, kind = self.watched.name, "Kubernetes: works again");
+            tracing::info!(of, kind = self.watched.name, "Kubernetes requests succeed again");
             self.said = None;
         }
     }

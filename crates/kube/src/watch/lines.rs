@@ -1,30 +1,30 @@
-//! Lines in a stream of bytes that is cut anywhere.
+//! Splits a byte stream into lines.
 
-/// Takes pieces, gives lines.
+/// Buffer of an incomplete line.
 #[derive(Debug)]
 pub struct Lines {
     held: Vec<u8>,
-    /// Where the search for the end of a line goes on.
+    /// Offset where the search for a newline continues.
     searched: usize,
     limit: usize,
 }
 
-/// A line without an end.
+/// A line exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
 impl Lines {
-    /// No line may have more bytes than this.
+    /// Limits a line to this many bytes.
     pub fn new(limit: usize) -> Lines {
         Lines { held: Vec::new(), searched: 0, limit }
     }
 
-    /// The next piece.
+    /// Appends a piece of the stream.
     pub fn push(&mut self, piece: &[u8]) {
         self.held.extend_from_slice(piece);
     }
 
-    /// The next line that is whole, without its end.
+    /// Takes the next complete line, without its newline.
     pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let Some(end) = self.held[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = self.held.len();
@@ -40,7 +40,7 @@ impl Lines {
         Ok(Some(line))
     }
 
-    /// Whether a line has begun and not ended.
+    /// Whether an incomplete line is buffered.
     pub fn is_within(&self) -> bool {
         !self.held.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What a loop has told, as a set.
+//! Collects the pods that a loop sends.
 
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::pods::{NodePod, Source, pod, run};
@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// A running loop, and what it has told.
+/// A running loop and the pods it has sent.
 pub struct Following {
-    told: Arc<Mutex<Told>>,
+    seen: Arc<Mutex<Seen>>,
     pub counters: Arc<Counters>,
     tasks: [JoinHandle<()>; 2],
 }
 
 #[derive(Default)]
-struct Told {
+struct Seen {
     pods: BTreeMap<String, NodePod>,
     synced: u64,
     changes: u64,
@@ -30,34 +30,34 @@ impl Following {
     }
 
     pub fn start(source: Source) -> Following {
-        let (counters, told) = (Arc::new(Counters::default()), Arc::new(Mutex::new(Told::default())));
+        let (counters, seen) = (Arc::new(Counters::default()), Arc::new(Mutex::new(Seen::default())));
         let (sender, mut changes) = mpsc::channel::<Change<NodePod>>(8);
-        let into = told.clone();
+        let into = seen.clone();
         let taking = tokio::spawn(async move {
             while let Some(change) = changes.recv().await {
-                let mut told = into.lock().unwrap();
-                told.changes += 1;
+                let mut seen = into.lock().unwrap();
+                seen.changes += 1;
                 match change {
-                    Change::Seen(pod) => drop(told.pods.insert(pod.pod.uid.to_string(), pod)),
-                    Change::Gone(uid) => assert!(told.pods.remove(&uid).is_some(), "{uid} was never told"),
-                    Change::Synced => told.synced += 1,
+                    Change::Seen(pod) => drop(seen.pods.insert(pod.pod.uid.to_string(), pod)),
+                    Change::Gone(uid) => assert!(seen.pods.remove(&uid).is_some(), "{uid} was never sent"),
+                    Change::Synced => seen.synced += 1,
                 }
             }
         });
         let running = tokio::spawn(run(source, counters.clone(), sender));
-        Following { told, counters, tasks: [taking, running] }
+        Following { seen, counters, tasks: [taking, running] }
     }
 
     pub fn pods(&self) -> BTreeMap<String, NodePod> {
-        self.told.lock().unwrap().pods.clone()
+        self.seen.lock().unwrap().pods.clone()
     }
 
     pub fn synced(&self) -> u64 {
-        self.told.lock().unwrap().synced
+        self.seen.lock().unwrap().synced
     }
 
     pub fn changes(&self) -> u64 {
-        self.told.lock().unwrap().changes
+        self.seen.lock().unwrap().changes
     }
 
     /// The workload of a pod by its name.
@@ -68,7 +68,7 @@ impl Following {
         Some(format!("{} {}", workload.kind, workload.name))
     }
 
-    /// Waits until what was told is what the server has.
+    /// Waits until the sent pods match the server.
     pub async fn agrees(&self, api: &FakeApi) {
         let expected = || -> BTreeMap<String, NodePod> {
             let objects = api.all("api/v1/pods");

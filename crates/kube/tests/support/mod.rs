@@ -4,7 +4,7 @@
 pub mod following;
 
 use kstrobe_fake_api::FakeApi;
-use kstrobe_kube::{Client, Config, Surroundings, Wanted};
+use kstrobe_kube::{Client, Config, Env, Wanted};
 pub use kstrobe_testing::Folder;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -12,25 +12,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A pod's surroundings: these variables and no others, and the folder of its service account.
-pub fn surroundings(variables: &[(&str, &str)], service_account: &Path) -> Surroundings {
+/// A pod's env: these variables and no others, and the folder of its service account.
+pub fn env(variables: &[(&str, &str)], service_account: &Path) -> Env {
     let variables: HashMap<String, OsString> =
         variables.iter().map(|(key, value)| ((*key).to_owned(), OsString::from(value))).collect();
-    Surroundings {
-        variable: Arc::new(move |name| variables.get(name).cloned()),
-        service_account: service_account.to_owned(),
-    }
+    Env { variable: Arc::new(move |name| variables.get(name).cloned()), service_account: service_account.to_owned() }
 }
 
 /// The service account of a pod in this folder.
-pub fn service_account(api: &FakeApi, folder: &Folder) -> Surroundings {
+pub fn service_account(api: &FakeApi, folder: &Folder) -> Env {
     std::fs::create_dir_all(folder.0.join("account")).unwrap();
     folder.write("account/token", &(api.token() + "\n"));
     folder.write("account/ca.crt", api.authority().pem());
     folder.write("account/namespace", "kstrobe");
     let port = api.address().port().to_string();
     let variables = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", port.as_str())];
-    surroundings(&variables, &folder.0.join("account"))
+    env(&variables, &folder.0.join("account"))
 }
 
 /// A client by the server's own kubeconfig file.
@@ -46,7 +43,7 @@ pub fn client_of(file: &Path) -> Client {
 
 pub fn config_of(file: &Path) -> Result<Config, kstrobe_kube::Error> {
     let wanted = Wanted { kubeconfig: Some(file.to_owned()), ..Wanted::default() };
-    let mut config = Config::find(&wanted, &surroundings(&[], Path::new("/nonexistent")))?;
+    let mut config = Config::find(&wanted, &env(&[], Path::new("/nonexistent")))?;
     config.timeout = Duration::from_secs(5);
     Ok(config)
 }

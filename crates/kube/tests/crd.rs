@@ -4,7 +4,7 @@
 mod support;
 
 use kstrobe_fake_api::{FakeApi, Fault};
-use kstrobe_kube::custom::{
+use kstrobe_kube::crd::{
     CAPTURES, CaptureState, Kind, NodeCapture, PROBES, Probe, Reporter, Step, capture, node_labels, probe, watched,
 };
 use kstrobe_kube::watch::{Change, follow};
@@ -33,10 +33,10 @@ fn reporter(client: Client, kind: Kind) -> Reporter {
 }
 
 /// What the node has to write, given what it has.
-fn reports(object: &Value, node: &str, own: NodeCapture) -> Vec<kstrobe_kube::custom::Report> {
+fn reports(object: &Value, node: &str, own: NodeCapture) -> Vec<kstrobe_kube::crd::Report> {
     let capture = capture::read(object).unwrap();
     let has = BTreeMap::from([(capture.head.uid.clone(), own)]);
-    let me = kstrobe_kube::custom::Me { node, labels: &BTreeMap::new(), pods: &[] };
+    let me = kstrobe_kube::crd::Me { node, labels: &BTreeMap::new(), pods: &[] };
     let steps = capture::steps(&[capture], &me, &has, 0);
     steps.into_iter().filter_map(|step| if let Step::Report(report) = step { Some(report) } else { None }).collect()
 }
@@ -80,7 +80,7 @@ async fn many_nodes_write_into_one_object() {
         "{sums:?}"
     );
     let done = &status["nodes"]["node-3"];
-    assert_eq!((&done["state"], done.get("message")), (&json!("Done"), None), "what was said before is gone");
+    assert_eq!((&done["state"], done.get("message")), (&json!("Done"), None), "the earlier message is removed");
     assert_eq!(captures(&api)["spec"], made["spec"]);
 }
 
@@ -141,10 +141,10 @@ async fn objects_are_watched_in_their_namespace() {
     let Some(Change::Seen(second)) = changes.recv().await else { panic!("no change") };
     assert_eq!((second.head.generation, second.spec.unwrap().probe), (2, Some(json!({"name": "x"}))));
     let reporter = reporter(client(&api), Kind::Probe);
-    let me = kstrobe_kube::custom::Me { node: "node-a", labels: &BTreeMap::new(), pods: &[] };
+    let me = kstrobe_kube::crd::Me { node: "node-a", labels: &BTreeMap::new(), pods: &[] };
     let now = probe::read(&api.get("apis/kstrobe.dev/v1alpha1/probes", "kstrobe", "slow").unwrap()).unwrap();
-    let state = kstrobe_kube::custom::NodeProbe {
-        state: kstrobe_kube::custom::ProbeState::Refused,
+    let state = kstrobe_kube::crd::NodeProbe {
+        state: kstrobe_kube::crd::ProbeState::Refused,
         message: Some("no such hook".into()),
         observed_generation: 2,
     };

@@ -1,9 +1,9 @@
-//! Writing a node's entry into an object's status.
+//! Writes the entry of a node into the status of an object.
 //!
-//! Entries are members of one mapping, and a merge patch names its own member alone: a thousand nodes write into one object
-//! without reading it first, and without conflicts. The sums that `kubectl get` shows are nobody's own. Whoever wrote an entry
-//! looks later whether they are right, and else writes them, on the condition that nothing was written since; when that fails, whoever
-//! was later has seen more and does it. Each write goes to every agent of the cluster: of entries that come together one node sums up.
+//! `status.nodes` is a mapping, and a merge patch contains only the member of its node: a thousand nodes write to one object
+//! without reading it first and without conflicts. The sums that `kubectl get` shows belong to no node. After its entry, a node
+//! reads the object later and corrects the sums with a `resourceVersion` precondition; on a conflict a later writer has newer
+//! data. Each write reaches every agent, so that of concurrent entries one node writes the sums.
 
 use super::{CAPTURES, EVENTS, Head, PROBES, capture, condition, probe, to_text};
 use crate::client::Client;
@@ -18,27 +18,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 
-/// After a status that could not be written.
+/// Pause after a failed status write.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Attempts at one entry. One that fails is written again when the object is looked at next.
+/// Attempts per entry. A failed entry is written again at the next reconciliation of its object.
 const ATTEMPTS: u32 = 6;
 
-/// A node's entry of an object.
+/// Status entry of one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     namespace: String,
-    /// The object's name.
+    /// Object name.
     pub name: String,
     uid: String,
     node: String,
     entry: Value,
-    /// Whether the state is another than before, which is an event.
+    /// Whether the state changed, which creates an event.
     turns: bool,
 }
 
 impl Report {
     pub(super) fn of(head: &Head, node: &str, entry: &impl Serialize, turns: bool) -> Report {
-        // What is absent is null here, which removes what was there before.
+        // Absent fields serialise as null, which removes them in a merge patch.
         let entry = serde_json::to_value(entry).unwrap_or_default();
         Report {
             namespace: head.namespace.clone(),
@@ -54,7 +54,7 @@ impl Report {
         Report::of(head, node, &Value::Null, false)
     }
 
-    /// The merge patch. An object of the same name that was made since is another one: its uid says so.
+    /// The merge patch. Its uid makes the write fail for a recreated object of the same name.
     pub fn patch(&self) -> Value {
         let mut nodes = serde_json::Map::new();
         nodes.insert(self.node.clone(), self.entry.clone());
@@ -63,7 +63,7 @@ impl Report {
 }
 
 impl Report {
-    /// The event of a new state, at a time, under a name of its own.
+    /// Event of a state change, with a unique name.
     fn event(&self, kind: Kind, now: &str, number: u64) -> Value {
         let state = self.entry["state"].as_str().unwrap_or("Unknown");
         let is_bad = ["Failed", "Refused", "Partly", "Throttled"].contains(&state);
@@ -95,18 +95,18 @@ impl Report {
     }
 }
 
-/// Whether the object is gone, or is another one by now: it has no entry to be written.
+/// Whether the object was deleted or recreated: the entry is dropped.
 fn is_another(error: &Error) -> bool {
     error.is(404)
         || error.is(409) && error.status().is_some_and(|status| status.message.contains("UID in precondition"))
 }
 
-/// Objects of one kind.
+/// Kind of a custom resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Captures.
+    /// `Capture`
     Capture,
-    /// Probes.
+    /// `Probe`
     Probe,
 }
 
@@ -118,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// The sums and conditions of an object's status as they should be at a time.
+    /// Sums and conditions computed from the entries of an object.
     fn sums(self, object: &Value, now: &str) -> Option<Value> {
         let (mut sums, conditions) = match self {
             Kind::Capture => {
@@ -136,23 +136,23 @@ impl Kind {
     }
 }
 
-/// Writes entries.
+/// Writes status entries, sums and events.
 #[derive(Clone)]
 pub struct Reporter {
-    /// The API server.
+    /// Client of the API server.
     pub client: Client,
-    /// What fails is counted here.
+    /// Failure counters.
     pub counters: Arc<Counters>,
-    /// Of which objects.
+    /// Kind of the objects.
     pub kind: Kind,
-    /// Pauses between attempts.
+    /// Backoff between attempts.
     pub backoff: Backoff,
-    /// From an entry to the look at the sums; up to twice as long. The entries of other nodes should be there by then.
+    /// Delay between an entry and the check of the sums, randomly up to twice as long, to include entries of other nodes.
     pub settle: Duration,
 }
 
 impl Reporter {
-    /// Writes an entry, and the sums if they are wrong some time later.
+    /// Writes an entry, and later the sums if they are outdated.
     pub async fn write(&self, report: &Report) -> Result<(), Error> {
         let object = self.kind.resource().one(Some(&report.namespace), &report.name);
         let path = format!("{object}/status?fieldManager=kstrobe");
@@ -166,7 +166,7 @@ impl Reporter {
             if is_another(&error) {
                 return Ok(());
             }
-            // A conflict may come of a thousand nodes at once: the server itself gives up after some attempts.
+            // The API server retries a patch a few times itself and returns a conflict under a thousand concurrent writers.
             let is_final = matches!(error.status().map(|status| status.code), Some(400 | 403 | 422));
             if is_final || attempt == ATTEMPTS {
                 return Err(error);
@@ -204,7 +204,7 @@ impl Reporter {
 }
 
 impl Reporter {
-    /// Makes an event of a new state. The status says the same and stays: an event that cannot be made is not tried again.
+    /// Creates the event of a state change, without retries: the status has the same information.
     async fn tell(&self, report: &Report) {
         let event = report.event(self.kind, &now(), (random() * u64::MAX as f64) as u64);
         match self.client.create::<Value>(&EVENTS.all(Some(&report.namespace)), &event).await {
@@ -217,30 +217,30 @@ impl Reporter {
     }
 }
 
-/// The time, as Kubernetes writes it.
+/// Current time (RFC 3339).
 fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     to_text(i64::try_from(seconds).unwrap_or(i64::MAX)).unwrap_or_default()
 }
 
-/// Reports under way, one of each object.
+/// Running report tasks, at most one per object.
 pub struct Reports {
     reporter: Reporter,
     tasks: JoinSet<(String, bool)>,
-    /// Objects whose status is being written, or is not to be written before then.
+    /// Objects with a running write (`None`) or a retry time.
     quiet: BTreeMap<String, Option<Instant>>,
 }
 
 impl Reports {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new(reporter: Reporter) -> Reports {
         Reports { reporter, tasks: JoinSet::new(), quiet: BTreeMap::new() }
     }
 
-    /// Takes in what has come of them.
+    /// Collects finished tasks.
     pub fn settle(&mut self, now: Instant) {
         while let Some(done) = self.tasks.try_join_next() {
-            // A report that panicked is quiet for ever: it would again.
+            // A panicked report is not retried: it would panic again.
             let Ok((name, written)) = done else { continue };
             if written {
                 self.quiet.remove(&name)
@@ -251,7 +251,7 @@ impl Reports {
         self.quiet.retain(|_, until| until.is_none_or(|until| until > now));
     }
 
-    /// Begins one, unless one of its object is under way or has just failed: then it is to be asked for again.
+    /// Starts a report, unless one of the same object is running or failed recently; the caller then repeats the request.
     pub fn begin(&mut self, report: Report) {
         if self.quiet.contains_key(&report.name) {
             return;

@@ -1,14 +1,14 @@
-//! Times as Kubernetes writes them.
+//! RFC 3339 times of Kubernetes objects.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Seconds since 1970 of `2026-11-20T08:15:32Z`.
+/// Parses `2026-11-20T08:15:32Z` into seconds since 1970.
 pub fn from_text(text: &str) -> Option<i64> {
     OffsetDateTime::parse(text, &Rfc3339).ok().map(OffsetDateTime::unix_timestamp)
 }
 
-/// The other way round.
+/// Formats seconds since 1970 as `2026-11-20T08:15:32Z`.
 pub fn to_text(seconds: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp(seconds).ok()?.format(&Rfc3339).ok()
 }

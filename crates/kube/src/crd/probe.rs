@@ -1,4 +1,4 @@
-//! `Probe`: a probe that the cluster hands to its agents.
+//! `Probe`: a probe that agents load from the cluster.
 
 use super::condition::Condition;
 use super::report::Report;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The object, as far as agents need it.
+/// A `Probe` object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// Names and times.
+    /// Object metadata.
     pub head: Head,
-    /// What is wanted, or why nobody can tell.
+    /// `spec`, or its parse error.
     pub spec: Result<ProbeSpec, String>,
-    /// What nodes have said, by their names.
+    /// `status.nodes` by node name.
     pub nodes: BTreeMap<String, NodeProbe>,
 }
 
@@ -22,13 +22,13 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProbeSpec {
-    /// This node.
+    /// `spec.nodeName`
     pub node_name: Option<String>,
-    /// Nodes with these labels.
+    /// `spec.nodeSelector`
     pub node_selector: Option<LabelSelector>,
-    /// The probe as text, as its file would be.
+    /// `spec.yaml`: the text of a probe file.
     pub yaml: Option<String>,
-    /// The probe as a mapping.
+    /// `spec.probe`: the same as a mapping.
     pub probe: Option<Value>,
 }
 
@@ -36,39 +36,38 @@ pub struct ProbeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeProbe {
-    /// How it stands.
+    /// State on this node.
     pub state: ProbeState,
-    /// Why it is so, for people.
+    /// Human-readable reason.
     pub message: Option<String>,
-    /// The generation of the object that this is about.
+    /// `metadata.generation` that this entry describes.
     pub observed_generation: i64,
 }
 
-/// How a probe stands on a node.
+/// State of a probe on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeState {
-    /// It is to be attached.
+    /// Not attached yet.
     #[default]
     Pending,
-    /// It counts.
+    /// Attached to all of its hooks.
     Attached,
-    /// A part of it counts; the message says what does not.
+    /// Partly attached; the message lists the failed hooks.
     Partly,
-    /// It is wrong, or this kernel cannot do it.
+    /// Invalid, or not supported by this kernel.
     Refused,
-    /// Its overhead budget holds it back; the message says how much.
+    /// Throttled by its overhead budget; the message has the ratio.
     Throttled,
-    /// What a newer agent may say.
+    /// A state of a newer agent.
     #[serde(other)]
     Unknown,
 }
 
-/// Entries of an object that say that the probe counts, and entries that say otherwise, above which nodes without one add no more: each
-/// write goes to every agent of the cluster, so that entries of all would take as many bytes as there are nodes, times the nodes, times the
-/// nodes.
+/// Maximum entries of attached nodes, and of other nodes, after which nodes without an entry add none. Each write reaches
+/// every agent of the cluster, so that entries of all N nodes would cost O(N^3) bytes.
 const ENOUGH: usize = 100;
 
-/// Reads an object; `None` when it is none that has a name.
+/// Reads an object; `None` without a namespace, name or uid.
 pub fn read(object: &Value) -> Option<Probe> {
     let spec = ProbeSpec::deserialize(&object["spec"]).map_err(|error| format!("spec: {error}"));
     let nodes = object["status"]["nodes"].as_object().into_iter().flatten();
@@ -76,21 +75,20 @@ pub fn read(object: &Value) -> Option<Probe> {
     Some(Probe { head: Head::read(object)?, spec, nodes: nodes.collect() })
 }
 
-/// A probe that is to run on this node.
+/// A probe for this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedProbe {
-    /// The object's uid.
+    /// Object uid.
     pub uid: String,
-    /// The object's name, for messages: it is the name of the file, not of the probe in it.
+    /// Object name, used as file name in messages; not the name of the probe.
     pub name: String,
-    /// The object's generation.
+    /// `metadata.generation`
     pub generation: i64,
-    /// YAML, or why there is none.
+    /// YAML text, or the error in `spec`.
     pub text: Result<String, String>,
 }
 
-/// The probes that this node has to run, by the age of their objects, then by name: when two are called the same, the first
-/// that came has it.
+/// Probes that select this node, sorted by creation time, then by name: of two with the same probe name the older one wins.
 pub fn wanted(probes: &[Probe], me: &Me<'_>) -> Vec<WantedProbe> {
     let mut meant: Vec<&Probe> = probes.iter().filter(|probe| is_meant(probe, me)).collect();
     meant.sort_by_key(|probe| (probe.head.created, &probe.head.name));
@@ -105,22 +103,21 @@ pub fn wanted(probes: &[Probe], me: &Me<'_>) -> Vec<WantedProbe> {
 
 fn is_meant(probe: &Probe, me: &Me<'_>) -> bool {
     let meant = |spec: &ProbeSpec| is_for(me, spec.node_name.as_deref(), spec.node_selector.as_ref());
-    // One that nobody can read is refused by everybody.
+    // An unreadable spec has no selector to evaluate, so every node refuses it.
     !probe.head.deleting && probe.spec.as_ref().map_or(true, meant)
 }
 
 fn text(probe: &Probe) -> Result<String, String> {
     match probe.spec.as_ref().map_err(Clone::clone)? {
         ProbeSpec { yaml: Some(text), probe: None, .. } => Ok(text.clone()),
-        // JSON is YAML.
+        // JSON is valid YAML.
         ProbeSpec { yaml: None, probe: Some(probe), .. } if probe.is_object() => Ok(format!("{probe:#}\n")),
         ProbeSpec { yaml: None, probe: Some(_), .. } => Err("spec.probe: not a mapping".into()),
         _ => Err("spec: either `yaml` or `probe`, and not both".into()),
     }
 }
 
-/// What is to be written into the objects, given what the agent has by their uids. An entry of a probe that is no longer for
-/// this node is removed.
+/// Status entries to write, from the states by uid. The entry of a probe that no longer selects this node is removed.
 pub fn reports(probes: &[Probe], me: &Me<'_>, has: &BTreeMap<String, NodeProbe>) -> Vec<Report> {
     let report = |probe: &Probe| {
         let said = probe.nodes.get(me.node);
@@ -141,7 +138,7 @@ pub fn reports(probes: &[Probe], me: &Me<'_>, has: &BTreeMap<String, NodeProbe>)
     probes.iter().filter_map(report).collect()
 }
 
-/// How many nodes stand how: `attached` and `failed` of a status.
+/// `attached` and `failed` node counts of a status.
 pub fn summary(nodes: &BTreeMap<String, NodeProbe>) -> Value {
     let count = |is: fn(ProbeState) -> bool| nodes.values().filter(|node| is(node.state)).count();
     json!({
@@ -154,7 +151,7 @@ fn is_failure(state: ProbeState) -> bool {
     !matches!(state, ProbeState::Attached | ProbeState::Pending)
 }
 
-/// `Attached`, when it counts on all nodes that say how it stands, and `Failed`, which names the first where it does not.
+/// `Attached` if attached on all reporting nodes, and `Failed`, which names the first other node.
 pub(super) fn conditions(nodes: &BTreeMap<String, NodeProbe>) -> Vec<Condition> {
     let attached = nodes.values().filter(|node| node.state == ProbeState::Attached).count();
     let (holds, some_fail) = (attached == nodes.len(), nodes.values().any(|node| is_failure(node.state)));
@@ -219,15 +216,15 @@ mod tests {
         probe.nodes.insert("node-a".into(), own);
         assert_eq!(patch(&probe, &has), None);
         assert_eq!(summary(&probe.nodes), json!({"attached": 1, "failed": 0}));
-        // A message is cut once, and then the same.
+        // Cutting a message is idempotent.
         let long =
             NodeProbe { state: ProbeState::Refused, message: Some("\u{e9}".repeat(999)), observed_generation: 3 };
         let has_long = BTreeMap::from([("a".to_owned(), long.clone())]);
         let said = patch(&probe, &has_long).unwrap()["node-a"]["message"].as_str().unwrap().to_owned();
         assert_eq!(said, "\u{e9}".repeat(300) + "...");
-        let mut told = probe.clone();
-        told.nodes.insert("node-a".into(), NodeProbe { message: Some(said), ..long });
-        assert_eq!(patch(&told, &has_long), None);
+        let mut reported = probe.clone();
+        reported.nodes.insert("node-a".into(), NodeProbe { message: Some(said), ..long });
+        assert_eq!(patch(&reported, &has_long), None);
         probe.spec.as_mut().unwrap().node_name = Some("node-b".into());
         assert_eq!(patch(&probe, &has), Some(json!({"node-a": null})));
     }
@@ -253,7 +250,7 @@ mod tests {
             assert_eq!(says(&probe, ProbeState::Attached), attached, "{entries:?}");
             assert_eq!(says(&probe, ProbeState::Throttled), refused, "{entries:?}");
         }
-        // Who has an entry keeps it true.
+        // A node with an entry keeps it up to date.
         let mut full = probe(200, 200);
         full.nodes.insert("node-a".into(), own(ProbeState::Attached));
         assert!(!says(&full, ProbeState::Attached) && says(&full, ProbeState::Throttled));

@@ -61,7 +61,7 @@ fn pods_that_are_meant_are_put_in() {
     assert_eq!((&found["pods"], &found["events"]), (&pods, &json!(["sched"])));
     assert_eq!(request(json!({"podSelector": web, "podNamespace": "other", "capture": events()})), None);
     assert_eq!(request(json!({"podSelector": {"matchLabels": {"app": "none"}}, "capture": events()})), None);
-    // Who says whose work is meant has it so.
+    // An explicit scope in `capture` wins.
     let own = json!({"events": ["sched"], "comms": ["mysqld"]});
     assert_eq!(request(json!({"podSelector": web, "capture": own.clone()})), Some(own));
 }
@@ -76,7 +76,7 @@ fn a_common_start_and_captures_of_long_ago() {
     let now = object(json!({"capture": events()}));
     assert_eq!(of(&now, None, MADE + 300), start(events(), None));
     assert_eq!(of(&now, None, MADE + 301), []);
-    // A time in the past is not a way to have a new object ignored.
+    // A `startAt` in the past does not close the start window of a new object.
     let past = object(json!({"startAt": text(MADE - 9999), "capture": events()}));
     assert_eq!(of(&past, None, MADE + 1), start(events(), None));
 }
@@ -89,7 +89,7 @@ fn report(steps: Vec<Step>) -> Value {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn invalid_specs_are_refused_with_a_message() {
     for (spec, part) in [
         (json!({"startAt": "soon", "capture": events()}), "startAt: `soon` is no time"),
         (json!({"nodeNam": "node-a", "capture": events()}), "unknown field `nodeNam`"),
@@ -110,7 +110,11 @@ fn the_status_follows_the_agent() {
     let running = NodeCapture { state: CaptureState::Running, id: Some("c-1".into()), ..NodeCapture::default() };
     let patch = report(of(&capture, Some(running.clone()), MADE));
     assert_eq!(patch["status"]["nodes"]["node-a"]["state"], "Running");
-    assert_eq!(patch["status"]["nodes"]["node-a"]["message"], Value::Null, "what an earlier state said goes");
+    assert_eq!(
+        patch["status"]["nodes"]["node-a"]["message"],
+        Value::Null,
+        "the message of an earlier state is removed"
+    );
     capture.nodes.insert("node-a".into(), running.clone());
     capture.nodes.insert("node-b".into(), NodeCapture::ended(CaptureState::Failed, "x"));
     assert_eq!(of(&capture, Some(running.clone()), MADE), []);
@@ -118,7 +122,7 @@ fn the_status_follows_the_agent() {
     assert_eq!(report(of(&capture, Some(done.clone()), MADE))["status"]["nodes"]["node-a"]["bytes"], 4096);
     capture.nodes.insert("node-a".into(), done.clone());
     assert_eq!(of(&capture, Some(done), MADE), []);
-    // After a restart of the agent the end is still the end.
+    // A final state survives an agent restart.
     assert_eq!(of(&capture, None, MADE + 1), []);
     assert_eq!(summary(&capture.nodes), json!({"running": 0, "done": 1, "failed": 1}));
 }
@@ -140,7 +144,7 @@ fn an_object_that_is_gone_ends_its_capture() {
     capture.head.deleting = true;
     let cancel = vec![Step::Cancel { uid: "u1".into() }];
     assert_eq!(of(&capture, Some(running.clone()), MADE), cancel);
-    // The same name anew is another object.
+    // A recreated object has another uid.
     capture.head.deleting = false;
     capture.head.uid = "u2".into();
     let both = of(&capture, Some(running), MADE);
@@ -152,7 +156,7 @@ fn an_object_that_is_gone_ends_its_capture() {
 }
 
 #[test]
-fn what_must_be_known_is_asked_for_while_it_matters() {
+fn needs_of_an_object_end_with_its_start_window() {
     let by_pod = json!({"podSelector": {"matchLabels": {"app": "web"}}, "capture": events()});
     let needs = |capture: &Capture, now| Needs::of(capture, "node-a", now);
     let pods = Needs { pods: true, labels: false };
@@ -172,13 +176,13 @@ fn what_must_be_known_is_asked_for_while_it_matters() {
 }
 
 #[test]
-fn what_waits_is_asked_for_again_in_the_order_of_age() {
+fn queued_captures_get_start_steps_oldest_first() {
     let mut waiting = object(json!({"capture": events()}));
     let queued = NodeCapture::queued("queued: a capture runs already");
     let both = of(&waiting, Some(queued.clone()), MADE + 1);
     assert!(matches!(both.as_slice(), [Step::Report(_), Step::Start { .. }]), "{both:?}");
     waiting.nodes.insert("node-a".into(), queued);
-    // Also by an agent that was started again, and however long it takes.
+    // Also after an agent restart, without a time limit.
     assert_eq!(of(&waiting, None, MADE + 3600), start(events(), None));
     let younger =
         Capture { head: Head { uid: "u0".into(), created: MADE + 5, ..waiting.head.clone() }, ..waiting.clone() };

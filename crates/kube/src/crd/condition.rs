@@ -1,9 +1,9 @@
-//! `status.conditions`: what of an object is true for all of its nodes together, as Kubernetes' own objects say it.
+//! `status.conditions`, aggregated over all nodes of an object.
 
 use super::brief;
 use serde_json::{Value, json};
 
-/// One of them.
+/// One condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     kind: &'static str,
@@ -17,7 +17,7 @@ impl Condition {
         Condition { kind, holds, reason: reason.to_owned(), message }
     }
 
-    /// `Failed`, with the first node that failed, its state and what it says.
+    /// `Failed`, with the first failed node, its state and its message.
     pub(super) fn failed(first: Option<(&str, String, Option<&str>)>) -> Condition {
         match first {
             None => Condition::new("Failed", false, "NoFailure", String::new()),
@@ -29,7 +29,7 @@ impl Condition {
     }
 }
 
-/// The text of `status.conditions`, given what is there. A condition keeps the time of its last change while it says the same.
+/// Builds `status.conditions` from the previous value; `lastTransitionTime` changes only with the status of a condition.
 pub(super) fn written(conditions: &[Condition], before: &Value, generation: &Value, now: &str) -> Value {
     let one = |condition: &Condition| {
         let status = if condition.holds { "True" } else { "False" };

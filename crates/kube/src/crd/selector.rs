@@ -1,46 +1,46 @@
-//! Kubernetes' selectors of labels.
+//! Kubernetes label selectors.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// All of its terms must hold; without any it selects everything.
+/// All terms must match; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LabelSelector {
-    /// Labels with these values.
+    /// `matchLabels`
     pub match_labels: BTreeMap<String, String>,
-    /// Further terms.
+    /// `matchExpressions`
     pub match_expressions: Vec<Expression>,
 }
 
-/// A term of a selector.
+/// One term of `matchExpressions`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expression {
-    /// The label.
+    /// Label key.
     pub key: String,
-    /// What must be so.
+    /// Match operator.
     pub operator: Operator,
-    /// Of `In` and `NotIn`.
+    /// Values for `In` and `NotIn`.
     #[serde(default)]
     pub values: Vec<String>,
 }
 
-/// What must be so.
+/// Match operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Operator {
-    /// The label has one of the values.
+    /// The label exists and its value is listed.
     In,
-    /// It has none of them, or is not there.
+    /// The label is absent or its value is not listed.
     NotIn,
-    /// It is there.
+    /// The label exists.
     Exists,
-    /// It is not there.
+    /// The label is absent.
     DoesNotExist,
 }
 
 impl LabelSelector {
-    /// Whether labels fulfil it.
+    /// Whether the labels match.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let has = |expression: &Expression| {
             let value = labels.get(&expression.key);
@@ -84,7 +84,7 @@ mod tests {
             let read: LabelSelector = serde_json::from_value(selector.clone()).unwrap();
             assert_eq!(read.matches(&labels), expected, "{selector}");
         }
-        // A term that is not understood must not select more than was meant.
+        // An unknown operator must not widen the selection.
         for wrong in [json!({"matchLabel": {}}), json!({"matchExpressions": [{"key": "a", "operator": "Gt"}]})] {
             assert!(serde_json::from_value::<LabelSelector>(wrong).is_err());
         }

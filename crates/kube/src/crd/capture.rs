@@ -1,4 +1,4 @@
-//! `Capture`: a recording on one node, on some or on all.
+//! `Capture`: a recording on one or more nodes.
 
 use super::condition::Condition;
 use super::report::Report;
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// How long after it was made, or was to start, an agent may begin with it, in seconds: longer than any list takes to come,
-/// and too short for what is no longer wanted.
-const PATIENCE: i64 = 300;
+/// Seconds after creation or `startAt` within which an agent may start: longer than any list takes, short enough to skip stale
+/// objects.
+const START_WINDOW_SECONDS: i64 = 300;
 
-/// How long an object that was made of an alert is there at least, in seconds: within this time Alertmanager may post the alert to
-/// several agents, and a repeated one finds its object.
-const KEPT: i64 = 600;
+/// Minimum lifetime in seconds of an object created for an alert: Alertmanager may post the alert to several agents within it,
+/// and duplicates must find the object.
+const MIN_ALERT_OBJECT_SECONDS: i64 = 600;
 
-/// The object, as far as agents need it.
+/// A `Capture` object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capture {
-    /// Names and times.
+    /// Object metadata.
     pub head: Head,
-    /// What is wanted, or why nobody can tell.
+    /// `spec`, or its parse error.
     pub spec: Result<CaptureSpec, String>,
-    /// What nodes have said, by their names.
+    /// `status.nodes` by node name.
     pub nodes: BTreeMap<String, NodeCapture>,
 }
 
@@ -30,42 +30,42 @@ pub struct Capture {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CaptureSpec {
-    /// This node.
+    /// `spec.nodeName`
     pub node_name: Option<String>,
-    /// Nodes with these labels.
+    /// `spec.nodeSelector`
     pub node_selector: Option<LabelSelector>,
-    /// Nodes with such pods; their work alone is recorded, unless `capture` says whose is.
+    /// Selects nodes that run matching pods. Only these pods are recorded, unless `capture` sets a scope.
     pub pod_selector: Option<LabelSelector>,
-    /// Namespace of these pods; any when absent.
+    /// Namespace of the selected pods; `None` for all namespaces.
     pub pod_namespace: Option<String>,
-    /// When to start, on all nodes at once; as soon as possible when absent.
+    /// Common start time (RFC 3339); `None` starts at once.
     pub start_at: Option<String>,
-    /// What `POST /api/v1/captures` takes; absent where an alert says what to record.
+    /// Body of `POST /api/v1/captures`; `None` if `alert` is set.
     #[serde(default)]
     pub capture: Option<Value>,
-    /// An alert about the node, whose own rules say what to record. Agents write these for one another.
+    /// Alert about the node, whose rules define the recording. Agents create these for one another.
     pub alert: Option<Alert>,
 }
 
-/// `spec.alert`: as much of an alert as the agent of its node needs to decide.
+/// `spec.alert`: the fields of an alert that the rules of the node need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Alert {
     /// `alertname`
     pub name: String,
-    /// The rule that it names; none when absent.
+    /// Name of the rule; `None` if the alert names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Alertmanager's fingerprint: the same for the same labels.
+    /// Fingerprint by Alertmanager: equal for equal labels.
     pub fingerprint: String,
-    /// When it began to fire, in Alertmanager's words.
+    /// `startsAt` as sent by Alertmanager.
     pub starts_at: String,
 }
 
 impl Alert {
-    /// Name of the object: the same from whichever agent the alert comes, so that an alert has one object.
+    /// Object name, derived from the alert alone so that all agents create the same object.
     pub fn object_name(&self) -> String {
-        // A name takes small letters, digits, `-`, and 253 of them.
+        // Kubernetes names: lower-case letters, digits and `-`, at most 253 characters.
         let word = |text: &str| -> String {
             text.chars().filter(char::is_ascii_alphanumeric).take(64).collect::<String>().to_ascii_lowercase()
         };
@@ -75,7 +75,7 @@ impl Alert {
     }
 }
 
-/// An object by which the agent of `node` hears of an alert. It ends with `owner`, that agent's pod (name, uid).
+/// Builds the object that passes an alert to the agent of `node`. Its owner is the pod (name, uid) of that agent.
 pub fn of_alert(alert: &Alert, namespace: &str, node: &str, owner: (&str, &str)) -> Value {
     json!({
         "apiVersion": "kstrobe.dev/v1alpha1",
@@ -94,68 +94,68 @@ pub fn of_alert(alert: &Alert, namespace: &str, node: &str, owner: (&str, &str))
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeCapture {
-    /// How it stands.
+    /// State on this node.
     pub state: CaptureState,
-    /// Its id in the API of the agent, under which its files can be downloaded.
+    /// Capture id in the API of the agent, for downloads.
     pub id: Option<String>,
-    /// Bytes of the recording.
+    /// Size of the recording in bytes.
     pub bytes: Option<u64>,
-    /// Formats in which it can be had: `dat`, `perfetto` and others.
+    /// Download formats: `dat`, `perfetto` and others.
     pub formats: Option<Vec<String>>,
-    /// Why it is so, for people.
+    /// Human-readable reason.
     pub message: Option<String>,
-    /// When it began, as Kubernetes writes times.
+    /// Start time (RFC 3339).
     pub started_at: Option<String>,
-    /// When it ended.
+    /// End time (RFC 3339).
     pub finished_at: Option<String>,
 }
 
-/// How a capture stands on a node.
+/// State of a capture on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CaptureState {
-    /// It is to start.
+    /// Not started yet.
     #[default]
     Pending,
-    /// It runs.
+    /// Recording.
     Running,
-    /// It has ended, and its files are there.
+    /// Complete; its files can be downloaded.
     Done,
-    /// It was begun, and there is nothing.
+    /// Started, but produced no files.
     Failed,
-    /// The agent does not take it.
+    /// Rejected by the agent.
     Refused,
-    /// Somebody ended it; what was recorded until then is there.
+    /// Cancelled by a user; the partial recording is kept.
     Cancelled,
-    /// What a newer agent may say.
+    /// A state of a newer agent.
     #[serde(other)]
     Unknown,
 }
 
 impl CaptureState {
-    /// Whether nothing more comes.
+    /// Whether the state is final.
     pub fn is_end(self) -> bool {
         !matches!(self, CaptureState::Pending | CaptureState::Running)
     }
 }
 
 impl NodeCapture {
-    /// One in the queue of its node.
+    /// An entry queued on its node.
     pub fn queued(why: &str) -> NodeCapture {
         NodeCapture::ended(CaptureState::Pending, why)
     }
 
-    /// Whether it is in the queue of its node.
+    /// Whether the capture is queued on its node.
     pub fn waits(&self) -> bool {
         self.state == CaptureState::Pending && self.id.is_none()
     }
 
-    /// One that ends with a message.
+    /// An entry in `state` with a message.
     pub fn ended(state: CaptureState, message: &str) -> NodeCapture {
         NodeCapture { state, message: Some(message.to_owned()), ..NodeCapture::default() }
     }
 }
 
-/// Reads an object; `None` when it is none that has a name.
+/// Reads an object; `None` without a namespace, name or uid.
 pub fn read(object: &Value) -> Option<Capture> {
     let spec = CaptureSpec::deserialize(&object["spec"]).map_err(|error| format!("spec: {error}"));
     let nodes = object["status"]["nodes"].as_object().into_iter().flatten();
@@ -163,62 +163,62 @@ pub fn read(object: &Value) -> Option<Capture> {
     Some(Capture { head: Head::read(object)?, spec, nodes: nodes.collect() })
 }
 
-/// What a capture records.
+/// Source of a capture's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// What this body of `POST /api/v1/captures` says.
+    /// Body of `POST /api/v1/captures`.
     Request(Value),
-    /// What the node's own rules say about this alert.
+    /// The rules of the node decide for this alert.
     Alert(Alert),
 }
 
-/// What an agent has to do.
+/// A step for the agent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Start it, and have it among what is known as [`CaptureState::Running`] from now on; as [`CaptureState::Pending`] without an id
-    /// when the node is busy: then this step comes again.
+    /// Start the capture and track it as [`CaptureState::Running`]. On a busy node, track it as [`CaptureState::Pending`] without
+    /// an id: the step is then repeated.
     Start {
-        /// The object's uid.
+        /// Object uid.
         uid: String,
-        /// The object's name.
+        /// Object name.
         name: String,
-        /// What to record.
+        /// Recording request.
         work: Work,
-        /// When, in seconds since 1970; at once when absent.
+        /// Start time in seconds since 1970; `None` starts at once.
         at: Option<i64>,
     },
-    /// End it: its object is gone.
+    /// Stop the capture: its object was deleted.
     Cancel {
-        /// The object's uid.
+        /// Object uid.
         uid: String,
     },
-    /// What waited cannot be started any more.
+    /// Drop a queued capture that can no longer start.
     Refuse {
-        /// The object's uid.
+        /// Object uid.
         uid: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Write this into the object's status.
+    /// Write this entry into the status of the object.
     Report(Report),
-    /// Forget it: its object is gone, and nothing runs.
+    /// Drop the finished capture: its object was deleted.
     Forget {
-        /// The object's uid.
+        /// Object uid.
         uid: String,
     },
 }
 
-/// What must be known of a node before it can be decided what it has to do.
+/// Node data that [`steps`] needs for an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Its labels.
+    /// Node labels.
     pub labels: bool,
-    /// Its pods.
+    /// Pods on the node.
     pub pods: bool,
 }
 
 impl Needs {
-    /// Of one object that nothing is known of here.
+    /// Needs of one object that this agent does not track yet.
     pub fn of(capture: &Capture, node: &str, now: i64) -> Needs {
         let said = capture.nodes.get(node);
         let waits = said.is_some_and(NodeCapture::waits);
@@ -235,22 +235,22 @@ impl Needs {
     }
 }
 
-/// A node that comes later was not meant, and says nothing: objects that lie about would else fill up with names of nodes.
+/// Whether the start window is open. Nodes that join later report nothing, else old objects would fill up with node names.
 fn in_time(head: &Head, at: Option<i64>, now: i64) -> bool {
-    now - at.unwrap_or(head.created).max(head.created) <= PATIENCE
+    now - at.unwrap_or(head.created).max(head.created) <= START_WINDOW_SECONDS
 }
 
-/// Whether an object that an agent made of an alert has served: it goes with the files of its capture, and what never had any after
-/// a while, so that an alert that still fires then can ask once more.
+/// Whether an object created for an alert can be deleted: once the files of its capture are gone, or without files after
+/// [`MIN_ALERT_OBJECT_SECONDS`], so that an alert that still fires can request another capture.
 pub fn is_over(capture: &Capture, node: &str, now: i64, is_stored: impl Fn(&str) -> bool) -> bool {
     let Ok(CaptureSpec { alert: Some(_), node_name: Some(meant), .. }) = &capture.spec else { return false };
     let ended = capture.nodes.get(node).filter(|said| said.state.is_end());
     let is_gone = ended.is_some_and(|said| said.id.as_deref().is_none_or(|id| !is_stored(id)));
-    meant == node && is_gone && !capture.head.deleting && now - capture.head.created >= KEPT
+    meant == node && is_gone && !capture.head.deleting && now - capture.head.created >= MIN_ALERT_OBJECT_SECONDS
 }
 
-/// What this node has to do, given all objects, what it has by their uids, and the time in seconds since 1970. The same once
-/// more does no harm. What waits for its turn is to be started again and again, the oldest object first.
+/// Computes the steps of this node from all objects, its captures by uid, and `now` in seconds since 1970. Idempotent. Queued
+/// captures get a start step on each call, the oldest object first.
 pub fn steps(captures: &[Capture], me: &Me<'_>, has: &BTreeMap<String, NodeCapture>, now: i64) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut there: Vec<&Capture> = captures.iter().filter(|capture| !capture.head.deleting).collect();
@@ -272,7 +272,7 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
         let turns = said.map(|said| said.state) != Some(entry.state);
         (said != Some(&entry)).then(|| Step::Report(Report::of(&capture.head, me.node, &entry, turns)))
     };
-    // What waited when the agent was started again waits on: nothing of it is lost.
+    // A capture queued before an agent restart stays queued: its recording has not begun.
     match own.or(said.filter(|said| said.waits())) {
         Some(own) if own.waits() => {
             let start = start(capture, me, true, now)
@@ -284,7 +284,7 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
     }
     match said {
         Some(said) if said.state.is_end() => Vec::new(),
-        // It is this node's, and the agent knows nothing of it: it was started again.
+        // The status has an entry of this node that the agent does not track: the agent restarted.
         Some(said) => {
             let message = Some("interrupted: the agent was started again".to_owned());
             report(&NodeCapture { state: CaptureState::Failed, message, ..said.clone() }).into_iter().collect()
@@ -296,10 +296,9 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
     }
 }
 
-/// The start of a capture that is new here, or that waits. `None` when the object does not select this node; an error is the
-/// reason of a refusal.
+/// Start step of a new or queued capture. `None` if the object does not select this node; errors are refusal reasons.
 fn start(capture: &Capture, me: &Me<'_>, waits: bool, now: i64) -> Result<Option<Step>, String> {
-    // When the specification cannot be read, no node knows whether it is meant: one entry would do, but all say so.
+    // An unreadable spec has no selector to evaluate, so every node reports the error.
     let spec = capture.spec.as_ref().map_err(Clone::clone)?;
     if !is_for(me, spec.node_name.as_deref(), spec.node_selector.as_ref()) {
         return Ok(None);
@@ -313,7 +312,7 @@ fn start(capture: &Capture, me: &Me<'_>, waits: bool, now: i64) -> Result<Option
         return Ok(None);
     }
     let work = match (&spec.capture, &spec.alert) {
-        (Some(asked), None) => request(spec, asked, me).map(Work::Request),
+        (Some(body), None) => request(spec, body, me).map(Work::Request),
         (None, Some(alert)) => Some(Work::Alert(alert.clone())),
         _ => return Err("spec: either `capture` or `alert`, and not both".to_owned()),
     };
@@ -324,18 +323,18 @@ fn start(capture: &Capture, me: &Me<'_>, waits: bool, now: i64) -> Result<Option
     Ok(Some(Step::Start { uid, name, work, at: at.filter(|at| *at > now) }))
 }
 
-/// The request with the node's selected pods put in; `None` when it has no such pod, now.
-fn request(spec: &CaptureSpec, asked: &Value, me: &Me<'_>) -> Option<Value> {
-    let Some(selector) = &spec.pod_selector else { return Some(asked.clone()) };
+/// Adds the selected pods of the node to the request; `None` if none of them runs.
+fn request(spec: &CaptureSpec, body: &Value, me: &Me<'_>) -> Option<Value> {
+    let Some(selector) = &spec.pod_selector else { return Some(body.clone()) };
     let is_meant = |namespace: &str| spec.pod_namespace.as_deref().is_none_or(|wanted| wanted == namespace);
     let meant = me.pods.iter().filter(|pod| is_meant(&pod.pod.namespace) && selector.matches(&pod.labels));
-    // What does not run has nothing to record.
+    // Pods without a running container have no tasks to record.
     let running = meant.filter(|pod| pod.pod.containers.iter().any(|container| container.running));
     let pods: Vec<String> = running.map(|pod| format!("{}/{}", pod.pod.namespace, pod.pod.name)).collect();
     if pods.is_empty() {
         return None;
     }
-    let mut request = asked.clone();
+    let mut request = body.clone();
     if let Some(map) = request.as_object_mut() {
         let says = ["pods", "pids", "comms", "cgroups"].iter().any(|key| map.contains_key(*key));
         if !says {
@@ -345,7 +344,7 @@ fn request(spec: &CaptureSpec, asked: &Value, me: &Me<'_>) -> Option<Value> {
     Some(request)
 }
 
-/// How many nodes stand how: `running`, `done` and `failed` of a status.
+/// `running`, `done` and `failed` node counts of a status.
 pub fn summary(nodes: &BTreeMap<String, NodeCapture>) -> Value {
     let count = |is: fn(CaptureState) -> bool| nodes.values().filter(|node| is(node.state)).count();
     json!({
@@ -359,7 +358,7 @@ fn is_failure(state: CaptureState) -> bool {
     state.is_end() && state != CaptureState::Done
 }
 
-/// `Complete`, for `kubectl wait`, and `Failed`, which names the first node that has nothing.
+/// `Complete`, for `kubectl wait`, and `Failed`, which names the first failed node.
 pub(super) fn conditions(nodes: &BTreeMap<String, NodeCapture>) -> Vec<Condition> {
     let has = |state| nodes.values().any(|node| node.state == state);
     let ended = nodes.values().filter(|node| node.state.is_end()).count();

@@ -1,19 +1,19 @@
-//! Custom resources: captures and probes that are objects of the cluster, of which each agent does its node's part.
+//! Custom resources `Capture` and `Probe`: each agent carries out the part of its node.
 //!
-//! Deciding is pure: [`capture::steps`] and [`probe::wanted`] say what a node has to do, given the objects and what the agent
-//! has. [`report::Reporter`] writes each node's own entry of an object's status.
+//! [`capture::steps`] and [`probe::wanted`] are pure functions of the objects and the state of the agent.
+//! [`report::Reporter`] writes the entry of the node into the status of an object.
 
 pub mod capture;
 mod condition;
-pub mod hand;
 pub mod probe;
+pub mod reconciler;
 pub mod report;
 mod selector;
 mod when;
 
 pub use capture::{Alert, Capture, CaptureState, NodeCapture, Step, Work};
-pub use hand::{Hand, Stand};
 pub use probe::{NodeProbe, Probe, ProbeState, WantedProbe};
+pub use reconciler::{AttachStatus, Reconciler};
 pub use report::{Kind, Report, Reporter, Reports};
 pub use selector::LabelSelector;
 pub use when::{from_text, to_text};
@@ -26,57 +26,57 @@ use crate::watch::Watched;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Captures.
+/// The `captures` resource.
 pub const CAPTURES: Resource = Resource { group: "kstrobe.dev", version: "v1alpha1", plural: "captures" };
-/// Probes.
+/// The `probes` resource.
 pub const PROBES: Resource = Resource { group: "kstrobe.dev", version: "v1alpha1", plural: "probes" };
 
-/// What happened to objects, for `kubectl describe`.
+/// Core events, shown by `kubectl describe`.
 const EVENTS: Resource = Resource { group: "", version: "v1", plural: "events" };
 const NODES: Resource = Resource { group: "", version: "v1", plural: "nodes" };
 
-/// The node that is asked what it has to do.
+/// The node of this agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Me<'a> {
-    /// Its name.
+    /// Node name.
     pub node: &'a str,
-    /// Its labels.
+    /// Node labels.
     pub labels: &'a BTreeMap<String, String>,
-    /// Its pods.
+    /// Pods on the node.
     pub pods: &'a [NodePod],
 }
 
-/// What is watched: captures or probes of one namespace, which is the agent's own. Who may make objects there may have programs
-/// loaded into the kernels of all nodes.
+/// Watch parameters for captures or probes in the namespace of the agent. Security: creating objects there loads programs into
+/// the kernels of all nodes.
 pub fn watched(resource: &Resource, namespace: &str) -> Watched {
     Watched { limit: 1000, ..Watched::new(resource.plural, resource.all(Some(namespace))) }
 }
 
-/// The labels of a node, for selectors of nodes.
+/// Gets the labels of a node.
 pub async fn node_labels(client: &Client, node: &str) -> Result<BTreeMap<String, String>, Error> {
     let object: Value = client.get(&NODES.one(None, node)).await?;
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
     Ok(labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect())
 }
 
-/// Which nodes an object is for; all of them when it does not say.
+/// Whether the node name and selector of an object match this node; absent ones match all.
 fn is_for(me: &Me<'_>, name: Option<&str>, selector: Option<&LabelSelector>) -> bool {
     name.is_none_or(|name| name == me.node) && selector.is_none_or(|selector| selector.matches(me.labels))
 }
 
-/// Most characters of a message. An object holds those of all nodes, and etcd takes objects up to 1.5 MB.
-const MOST_MESSAGE: usize = 300;
+/// Maximum characters of a message. An object holds the messages of all nodes, and etcd limits objects to 1.5 MB.
+const MAX_MESSAGE: usize = 300;
 
-/// A message that is not longer than an object can hold for each of many nodes.
+/// Cuts a message to [`MAX_MESSAGE`] characters.
 fn brief(message: Option<&String>) -> Option<String> {
     let message = message?.trim_end();
-    match message.char_indices().nth(MOST_MESSAGE) {
+    match message.char_indices().nth(MAX_MESSAGE) {
         Some((end, _)) => Some(format!("{}...", message[..end].trim_end())),
         None => Some(message.to_owned()),
     }
 }
 
-/// What every object has.
+/// Metadata of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// `metadata.namespace`
@@ -85,11 +85,11 @@ pub struct Head {
     pub name: String,
     /// `metadata.uid`
     pub uid: String,
-    /// `metadata.generation`: another one for each change of `spec`.
+    /// `metadata.generation`: changes with `spec`.
     pub generation: i64,
     /// `metadata.creationTimestamp` in seconds since 1970.
     pub created: i64,
-    /// Whether it is being deleted.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
 }
 

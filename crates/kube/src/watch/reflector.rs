@@ -1,76 +1,76 @@
-//! When to list, watch and wait: a state machine that is told the time.
+//! State machine of list and watch; the time is an argument.
 //!
-//! It begins with a list that the server may answer from its cache: a thousand nodes that start at once would otherwise be a
-//! thousand reads of etcd. Then it watches from the list's version, and goes on from the last version that it saw, whatever
-//! breaks. Only when the server no longer knows that version (410), or when an event may have been missed, it lists again, and
-//! then what is there by quorum. What comes of a list are differences to what was told before.
+//! The first list may be served from the cache of the API server (`resourceVersion=0`): a thousand nodes that start at once
+//! would otherwise cause a thousand etcd reads. The watch starts from the version of the list and resumes from the last version
+//! after failures. If that version expired (410) or an event may have been missed, the reflector lists again, then by quorum.
+//! Each list is reduced to the differences from the store.
 
 use super::backoff::Backoff;
 use super::event::Event;
-use super::known::{Change, Known, Object};
+use super::store::{Change, Object, Store};
 use crate::answer::Status;
 use crate::error::Error;
 use std::time::Duration;
 
-/// A watch that lasts as long is no failure, even when nothing comes.
+/// Minimum duration of a watch without events that counts as a success.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// What to do now. Times are since the start.
+/// The next operation. Times are since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// Ask for a page, then [`Course::page`] or [`Course::failed`].
+    /// Request a page, then call [`Reflector::page`] or [`Reflector::failed`].
     List {
-        /// `resourceVersion`: `0` for what the server has in its cache, empty for what is there.
+        /// `resourceVersion`: `0` permits a cached list, empty requires a quorum read.
         version: &'a str,
         /// `continue`: empty for the first page.
         token: &'a str,
     },
-    /// Watch from this version on: [`Course::event`] for each, then [`Course::ended`] or [`Course::failed`].
+    /// Watch from this version: call [`Reflector::event`] for each event, then [`Reflector::ended`] or [`Reflector::failed`].
     Watch {
         /// `resourceVersion`
         version: &'a str,
     },
-    /// Nothing until then.
+    /// Wait until this time.
     Wait(Duration),
 }
 
-/// A page of a list.
+/// Page of a list response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
     /// `metadata.resourceVersion`
     pub version: String,
-    /// `metadata.continue`, if there is more.
+    /// `metadata.continue`, if there are more pages.
     pub token: Option<String>,
-    /// What is on it.
+    /// Items of the page.
     pub objects: Vec<Object<T>>,
 }
 
-/// Why something did not work.
+/// Classification of a failed list or watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The server no longer knows the version or the token.
+    /// The version or token expired (410).
     Gone,
-    /// What was missed is not known.
+    /// Events may have been missed.
     Lost,
-    /// The server does not let us watch.
+    /// The request was refused (4xx).
     Refused,
-    /// Anything else: the same again, not before this time when the server says so.
+    /// Retry the same request, after `Retry-After` if given.
     Again(Option<Duration>),
 }
 
 impl Failure {
-    /// What a refusal means.
+    /// Classifies an error response.
     pub fn of(status: &Status) -> Failure {
         match status.code {
             _ if status.is_gone() => Failure::Gone,
-            // 401 may be a token that is just being replaced.
+            // A 401 may be a token in rotation.
             401 | 429 => Failure::Again(status.retry_after),
             400..500 => Failure::Refused,
             _ => Failure::Again(status.retry_after),
         }
     }
 
-    /// What an error means.
+    /// Classifies an error.
     pub fn of_error(error: &Error) -> Failure {
         error.status().map_or(Failure::Again(None), Failure::of)
     }
@@ -82,55 +82,55 @@ enum Stage {
     Watch,
 }
 
-/// The state.
+/// State of list and watch.
 #[derive(Debug)]
-pub struct Course<T> {
+pub struct Reflector<T> {
     stage: Stage,
-    /// `0` until a version was lost, then empty.
+    /// `0` until a version expired, then empty.
     list_version: &'static str,
     token: String,
     gathered: Vec<Object<T>>,
     most_gathered: usize,
     version: String,
-    known: Known,
+    store: Store,
     backoff: Backoff,
-    /// In a row; only what comes through a watch, or one that lasts, ends the row.
+    /// Consecutive failures; reset by a watch event or a watch of at least [`LASTING`].
     failures: u32,
     hold: Option<Duration>,
 }
 
-impl<T> Course<T> {
-    /// At most `limit` objects are told.
-    pub fn new(backoff: Backoff, limit: usize) -> Course<T> {
-        Course {
+impl<T> Reflector<T> {
+    /// Stores at most `limit` objects.
+    pub fn new(backoff: Backoff, limit: usize) -> Reflector<T> {
+        Reflector {
             stage: Stage::List,
             list_version: "0",
             token: String::new(),
             gathered: Vec::new(),
             most_gathered: limit.saturating_mul(2).max(1),
             version: String::new(),
-            known: Known::new(limit),
+            store: Store::new(limit),
             backoff,
             failures: 0,
             hold: None,
         }
     }
 
-    /// What to do at this time.
+    /// The operation to run at `now`.
     pub fn next(&self, now: Duration) -> Next<'_> {
         match (self.hold.filter(|hold| *hold > now), self.stage) {
             (Some(hold), _) => Next::Wait(hold),
-            // A token has its version with it; servers refuse both.
+            // A continue token includes the version; servers reject a request with both.
             (None, Stage::List) if !self.token.is_empty() => Next::List { version: "", token: &self.token },
             (None, Stage::List) => Next::List { version: self.list_version, token: "" },
             (None, Stage::Watch) => Next::Watch { version: &self.version },
         }
     }
 
-    /// A page came.
+    /// Handles a page; the last page returns the changes.
     pub fn page(&mut self, page: Page<T>) -> Vec<Change<T>> {
         self.hold = None;
-        // A list without an end would fill the memory. One that is over the limit is counted when it is told.
+        // Bounds the memory of an endless list. The store counts objects over the limit.
         let room = self.most_gathered.saturating_sub(self.gathered.len());
         self.gathered.extend(page.objects.into_iter().take(room));
         match page.token {
@@ -142,22 +142,22 @@ impl<T> Course<T> {
                 self.token.clear();
                 self.version = page.version;
                 self.stage = Stage::Watch;
-                self.known.replace(std::mem::take(&mut self.gathered))
+                self.store.replace(std::mem::take(&mut self.gathered))
             }
         }
     }
 
-    /// An event came that is no `ERROR`.
+    /// Handles an event other than `ERROR`.
     pub fn event(&mut self, event: Event<T>) -> Option<Change<T>> {
         self.failures = 0;
         match event {
             Event::Changed(object) => {
                 self.version.clone_from(&object.version);
-                self.known.seen(object)
+                self.store.seen(object)
             }
             Event::Deleted(uid, version) => {
                 self.version = version;
-                self.known.gone(&uid)
+                self.store.gone(&uid)
             }
             Event::Version(version) => {
                 self.version = version;
@@ -167,7 +167,7 @@ impl<T> Course<T> {
         }
     }
 
-    /// The server ended the watch in good order, after this time.
+    /// The server ended the watch regularly after `lasted`.
     pub fn ended(&mut self, now: Duration, lasted: Duration, random: f64) {
         if lasted >= LASTING {
             self.failures = 0;
@@ -176,22 +176,22 @@ impl<T> Course<T> {
         }
     }
 
-    /// It did not work. `random` is in `0..1`.
+    /// Handles a failure. `random` is in `0..1`.
     pub fn failed(&mut self, now: Duration, failure: Failure, random: f64) {
         self.failures = self.failures.saturating_add(1);
         let mut pause = self.backoff.pause(self.failures, random);
         match failure {
             Failure::Gone | Failure::Lost => {
                 self.start_again("");
-                // This happens to whoever was away for some minutes, and is no reason to wait, unless it goes on.
+                // Expiry is normal after minutes offline, so the first one is retried at once.
                 if failure == Failure::Gone && self.failures == 1 {
                     pause = Duration::ZERO;
                 }
             }
-            // Who may list and not watch lists now and then.
+            // With the `list` but not the `watch` permission, lists repeat with backoff.
             Failure::Refused if self.stage == Stage::Watch => self.start_again(self.list_version),
             Failure::Refused => {}
-            Failure::Again(asked) => pause = pause.max(asked.unwrap_or_default()),
+            Failure::Again(retry_after) => pause = pause.max(retry_after.unwrap_or_default()),
         }
         self.hold = Some(now.saturating_add(pause));
     }
@@ -203,17 +203,17 @@ impl<T> Course<T> {
         self.gathered.clear();
     }
 
-    /// Objects that have been told.
-    pub fn known(&mut self) -> &mut Known {
-        &mut self.known
+    /// The object store.
+    pub fn store(&mut self) -> &mut Store {
+        &mut self.store
     }
 
-    /// Failures in a row.
+    /// Consecutive failures.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 }
 
 #[cfg(test)]
-#[path = "course_tests.rs"]
+#[path = "reflector_tests.rs"]
 mod tests;
