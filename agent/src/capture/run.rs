@@ -7,7 +7,7 @@ use super::{Error, collect, scope};
 use crate::kernel::instance::Instance;
 use crate::kernel::sys::{self, launch::Held};
 use crate::kernel::tracefs::Tracefs;
-use kstrobe_fleet::course::TraceClock;
+use kstrobe_fleet::node_session::TraceClock;
 use kstrobe_ftrace::trace::{CpuPages, CpuStats, Trace};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -6,7 +6,7 @@
 use super::format::Format;
 use crate::metrics::events::line::rfc3339;
 use crate::metrics::telemetry::Evicted;
-use kstrobe_fleet::course::TraceClock;
+use kstrobe_fleet::node_session::TraceClock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;

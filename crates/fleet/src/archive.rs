@@ -1,7 +1,7 @@
-//! The file that is handed over: a tar that [Perfetto](https://ui.perfetto.dev) opens as it is.
+//! The output archive: a tar file that [Perfetto](https://ui.perfetto.dev) opens directly.
 //!
-//! Perfetto (58 and later) reads every file of an archive but those below a name that begins with a dot. So the merged trace
-//! lies at the top, and what is for others in `.kstrobe`.
+//! Perfetto (58 and later) reads every file of an archive except below dot directories. So the merged trace is at the top level,
+//! and all other files are in `.kstrobe`.
 
 use crate::manifest::File;
 use crate::private;
@@ -10,21 +10,21 @@ use std::fmt::Write as _;
 use std::io::{self, Read, Seek, Write};
 use tar::{Builder, EntryType, Header};
 
-/// The merged trace.
+/// File name of the merged trace.
 pub const MERGED: &str = "fleet.pftrace";
-/// What is no trace for Perfetto.
+/// Directory of the files that Perfetto must skip.
 pub const OTHERS: &str = ".kstrobe";
 
 /// Name of a node's recording: trace-cmd shows several by the last part of their names.
 pub fn dat_of(node: &str) -> String {
-    // Names of nodes are DNS names; whatever else comes must stay in its folder.
+    // Node names are DNS names; other characters must not escape the directory.
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = node.chars().map(safe).collect();
     let name = if name.trim_matches('.').is_empty() { "node".to_owned() } else { name };
     format!("{OTHERS}/nodes/{name}.dat")
 }
 
-/// An archive that is being written. No file is in memory as a whole.
+/// Streaming archive writer.
 pub struct Archive<W: Write> {
     tar: Builder<W>,
     unix_seconds: u64,
@@ -32,12 +32,12 @@ pub struct Archive<W: Write> {
 }
 
 impl<W: Write> Archive<W> {
-    /// One whose files are of this time.
+    /// Creates an archive; `seconds` is the mtime of its files.
     pub fn new(out: W, unix_seconds: u64) -> Archive<W> {
         Archive { tar: Builder::new(out), unix_seconds, files: Vec::new() }
     }
 
-    /// Adds all of a file.
+    /// Adds a file.
     pub fn add(&mut self, path: &str, mut from: impl Read + Seek) -> io::Result<()> {
         let bytes = from.seek(io::SeekFrom::End(0))?;
         from.rewind()?;
@@ -55,12 +55,12 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// What was added so far.
+    /// Files added so far.
     pub fn files(&self) -> &[File] {
         &self.files
     }
 
-    /// Adds what describes the rest, and ends.
+    /// Adds the manifest and finishes the archive.
     pub fn finish(mut self, name: &str, text: &[u8]) -> io::Result<W> {
         self.tar.append_data(&mut self.header(text.len() as u64), name, text)?;
         let mut out = self.tar.into_inner()?;
@@ -78,7 +78,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Counts a hash of what is read.
+/// Hashes the bytes that are read.
 struct Hashed<R> {
     from: R,
     hash: Sha256,
@@ -107,7 +107,7 @@ mod tests {
         let mut from = Cursor::new(big.clone());
         from.set_position(5);
         archive.add(&long, from).unwrap();
-        // sha256sum says the same of `merged` without a newline.
+        // Matches sha256sum of `merged` without a newline.
         let expected = "3f8f09c8e09f712b362183db69f4f061bd948d7a61e7663b585d723602c559b1";
         assert_eq!((archive.files()[0].bytes, archive.files()[0].sha256.as_str()), (6, expected));
         let tar = archive.finish(".kstrobe/manifest.json", b"{}").unwrap();

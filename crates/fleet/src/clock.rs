@@ -1,4 +1,4 @@
-//! How far wall clocks of machines are apart, as far as questions over a network can tell.
+//! Wall clock offsets of machines, measured by requests over a network.
 //!
 //! Machines of a cluster keep their wall clocks together far better (NTP: a millisecond or less) than a question through an API
 //! server can measure (its round trip: tens of milliseconds). So a clock is believed unless what was measured rules it out: the
@@ -6,30 +6,30 @@
 
 use serde::Serialize;
 
-/// One question for the time, in nanoseconds since the Unix epoch.
+/// One clock sample, in nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When it was asked, by our clock.
-    pub asked: i64,
-    /// What the machine said.
-    pub said: i64,
-    /// When the answer was there, by our clock.
-    pub answered: i64,
+    /// Time of the request by our clock.
+    pub sent: i64,
+    /// Time reported by the machine.
+    pub reported: i64,
+    /// Time of the response by our clock.
+    pub received: i64,
 }
 
-/// How far a machine's clock is ahead of ours.
+/// Offset of a machine's clock to ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Offset {
-    /// The middle of what is possible.
+    /// Centre of the possible interval.
     pub offset_ns: i64,
-    /// How far it can be from that.
+    /// Half width of the possible interval.
     pub uncertainty_ns: i64,
 }
 
 impl Offset {
     fn between(from: i64, to: i64) -> Offset {
         let half = to.saturating_sub(from) / 2;
-        // Half a nanosecond must not rule out what is possible.
+        // Rounding by half a nanosecond must not shrink the interval.
         Offset { offset_ns: from.saturating_add(half), uncertainty_ns: half.saturating_add(1) }
     }
 
@@ -46,32 +46,32 @@ impl Offset {
     }
 }
 
-/// What questions to one machine tell: it said its time at some moment between question and answer.
+/// Intersects the samples of one machine: each reported time lies between request and response.
 pub fn offset(samples: &[Sample]) -> Option<Offset> {
-    let possible = |s: &Sample| (s.said.saturating_sub(s.answered), s.said.saturating_sub(s.asked));
+    let possible = |s: &Sample| (s.reported.saturating_sub(s.received), s.reported.saturating_sub(s.sent));
     let each = || samples.iter().map(possible).filter(|(from, to)| from <= to);
     let (from, to) = (each().map(|(from, _)| from).max()?, each().map(|(_, to)| to).min()?);
     if from <= to {
         return Some(Offset::between(from, to));
     }
-    // A clock was set meanwhile: the shortest round trip says most.
+    // A clock was set between the samples: use the shortest round trip.
     each().min_by_key(|(from, to)| to - from).map(|(from, to)| Offset::between(from, to))
 }
 
-/// What the clocks of several machines have in common.
+/// Common clock of several machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// How far they are ahead of ours.
+    /// Offset of the common clock to ours.
     pub common: Offset,
-    /// Of each machine, in their order, how far its clock is ahead of the common one; 0 as long as that is possible.
+    /// Offset of each machine's clock to the common clock; 0 if within its error.
     pub ahead_ns: Vec<i64>,
 }
 
-/// Finds the time that most clocks agree on. Of several as good, the one that is nearest to our own clock.
+/// Finds the time that most clocks agree on; of several, the one nearest to our clock.
 pub fn agree(offsets: &[Offset]) -> Option<Agreement> {
     let mut edges: Vec<(i64, i32)> =
         offsets.iter().flat_map(|offset| [(offset.from(), -1), (offset.to(), 1)]).collect();
-    // Where one begins and another ends they have that moment in common.
+    // Intervals that touch overlap: starts sort before ends.
     edges.sort_unstable();
     let mut open = 0;
     let mut found: Vec<(i32, Offset)> = Vec::new();
@@ -104,15 +104,15 @@ mod tests {
     #[test]
     fn an_offset_lies_where_all_answers_allow_it() {
         // Ahead by 100; the way there takes longer at first, the way back later.
-        let slow_there = Sample { asked: 0, said: 150, answered: 60 };
-        let slow_back = Sample { asked: 1000, said: 1110, answered: 1050 };
+        let slow_there = Sample { sent: 0, reported: 150, received: 60 };
+        let slow_back = Sample { sent: 1000, reported: 1110, received: 1050 };
         let Offset { offset_ns, uncertainty_ns } = offset(&[slow_there, slow_back]).unwrap();
         assert_eq!((offset_ns, uncertainty_ns), (100, 11));
         // Set back by an hour between the two.
-        let set = Sample { asked: 2000, said: -3_600_000, answered: 2010 };
+        let set = Sample { sent: 2000, reported: -3_600_000, received: 2010 };
         assert_eq!(offset(&[slow_there, set]).unwrap().offset_ns, -3_602_005);
-        // An answer before the question is no answer: our own clock was set.
-        assert_eq!(offset(&[Sample { asked: 10, said: 5, answered: 0 }]), None);
+        // A response before its request: our clock was set.
+        assert_eq!(offset(&[Sample { sent: 10, reported: 5, received: 0 }]), None);
         assert_eq!(offset(&[]), None);
     }
 
@@ -122,7 +122,7 @@ mod tests {
         let agreement = agree(&[about(3, 20), about(-4, 10), about(1, 2)]).unwrap();
         assert_eq!(agreement.ahead_ns, [0, 0, 0]);
         assert!(agreement.common.offset_ns.abs() <= 3 * MS);
-        // Our own clock is what is wrong.
+        // Our own clock is wrong.
         let agreement = agree(&[about(5000, 20), about(5004, 10)]).unwrap();
         assert_eq!(agreement.ahead_ns, [0, 0]);
     }
@@ -131,7 +131,7 @@ mod tests {
     fn a_clock_that_cannot_be_right_is_named() {
         let agreement = agree(&[about(0, 10), about(2000, 10), about(4, 10)]).unwrap();
         assert_eq!(agreement.ahead_ns, [0, 1998 * MS, 0]);
-        // Two that disagree: nobody knows, and ours decides.
+        // Two disagree: ours decides.
         let agreement = agree(&[about(-3000, 5), about(1, 5)]).unwrap();
         assert_eq!(agreement.ahead_ns, [-3001 * MS, 0]);
         assert_eq!(agree(&[]), None);
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overflows_and_somebody_is_right(all in prop::collection::vec((any::<i64>(), 0..=i64::MAX), 1..20)) {
+        fn nothing_overflows_and_one_clock_agrees(all in prop::collection::vec((any::<i64>(), 0..=i64::MAX), 1..20)) {
             let offsets: Vec<_> = all.iter().map(|(at, by)| Offset { offset_ns: *at, uncertainty_ns: *by }).collect();
             let agreement = agree(&offsets).unwrap();
             prop_assert_eq!(agreement.ahead_ns.len(), offsets.len());
@@ -149,7 +149,7 @@ mod tests {
 
         #[test]
         fn true_offsets_are_possible(ahead in -1_000_000i64..1_000_000, trips in prop::collection::vec((0i64..1000, 0i64..1000), 1..8)) {
-            let sample = |(there, back): &(i64, i64)| Sample { asked: 0, said: there + ahead, answered: there + back };
+            let sample = |(there, back): &(i64, i64)| Sample { sent: 0, reported: there + ahead, received: there + back };
             let found = offset(&trips.iter().map(sample).collect::<Vec<_>>()).unwrap();
             prop_assert!(found.has(ahead), "{found:?}");
         }

@@ -1,13 +1,12 @@
-//! What to record to see what a probe measures: its hooks as events and functions of the kernel's tracer.
+//! Converts the hooks of a probe to ftrace events and functions.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// The part of a capture's request that records what these hooks see, and the hooks that no trace has; the error says why none
-/// can be recorded.
+/// Members of a capture request that record these hooks, and the hooks that ftrace cannot record. Fails if none can be recorded.
 ///
-/// Hooks are written as in probes. Context switches and wakeups are recorded besides: without them a trace shows that something
-/// took long, and not what it waited for.
+/// Hooks have the syntax of probes. Context switches and wakeups are added: without them a trace shows a delay but not its
+/// cause.
 pub fn request(probe: &str, hooks: &[String]) -> Result<(Value, Vec<String>), String> {
     let mut events: BTreeSet<String> = ["sched:sched_switch", "sched:sched_waking"].map(String::from).into();
     let mut functions: BTreeSet<String> = BTreeSet::new();
@@ -17,7 +16,7 @@ pub fn request(probe: &str, hooks: &[String]) -> Result<(Value, Vec<String>), St
         let (kind, rest) = hook.split_once(':').unwrap_or((hook.as_str(), ""));
         match kind {
             "tracepoint" => _ = events.insert(rest.to_owned()),
-            // The subsystem is not named there.
+            // Hook names omit the subsystem.
             "rawtracepoint" => _ = events.insert(format!("*:{rest}")),
             "syscall" => syscall(rest, &mut events),
             "function" | "fentry" | "fexit" | "kprobe" | "kretprobe" => functions.extend(function(kind, rest)),
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_become_what_the_tracer_knows() {
+    fn hooks_become_ftrace_events() {
         let syscalls = of(&["syscall:[recvfrom, recvmsg]:enter", "syscall:[recvfrom, recvmsg]:exit"]).unwrap().0;
         let events = json!([
             "sched:sched_switch",
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_recorded_is_named() {
+    fn unrecordable_hooks_are_listed() {
         let error = of(&["profile:hz:99"]).unwrap_err();
         assert!(error.contains("`p`") && error.contains("profile:hz:99"), "{error}");
         assert!(of(&[]).is_err());

@@ -1,46 +1,46 @@
-//! What a fleet capture's file says of itself: `.kstrobe/manifest.json`.
+//! Manifest of a fleet capture: `.kstrobe/manifest.json`.
 
 use crate::clock::Offset;
-use crate::course::{Course, Stage, Standing};
+use crate::node_session::{CaptureStatus, NodeSession, Stage};
 use crate::target::Target;
 use serde::Serialize;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Version of the form.
+/// Version of the format.
 pub const VERSION: u32 = 1;
 
-/// The whole.
+/// Content of the manifest.
 #[derive(Clone, Debug, Serialize)]
 pub struct Manifest {
     /// [`VERSION`]
     pub kstrobe_fleet_capture: u32,
-    /// Who made it.
+    /// Program and version that wrote the file.
     pub recorder: String,
-    /// What was asked for.
+    /// Parameters of the capture.
     pub asked: Asked,
-    /// The common beginning by the clock that the nodes agree on, UTC; empty when none came so far.
+    /// Common start by the common clock, UTC; empty if no node got that far.
     pub started: String,
     /// The same in nanoseconds since the Unix epoch.
     pub started_unix_ns: i64,
-    /// By how much that clock is ahead of the one of who asked.
+    /// Offset of the common clock to the clock of the recorder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<Offset>,
-    /// Nodes that delivered.
+    /// Number of nodes that delivered.
     pub downloaded: usize,
-    /// Nodes that did not.
+    /// Number of nodes that failed.
     pub failed: usize,
-    /// All of them.
+    /// All nodes.
     pub nodes: Vec<Node>,
-    /// What lies beside this.
+    /// Other files of the archive.
     pub files: Vec<File>,
-    /// Shows all nodes' events by time, where trace-cmd is installed.
+    /// trace-cmd command that shows the events of all nodes by time.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub trace_cmd: String,
 }
 
-/// What was asked for.
+/// Parameters of the capture.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Asked {
     /// `--probe`
@@ -49,48 +49,48 @@ pub struct Asked {
     /// `--selector`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// What the agents were sent; a probe adds what it is made of there.
+    /// Request sent to the agents, without the members added by the probe.
     pub request: Value,
-    /// How long.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
 }
 
-/// A node.
+/// Result of a node.
 #[derive(Clone, Debug, Serialize)]
 pub struct Node {
-    /// Its name.
+    /// Node name.
     pub node: String,
-    /// Its agent, `NAMESPACE/NAME`; empty when there is none.
+    /// Pod of its agent, `NAMESPACE/NAME`; empty without an agent.
     pub agent: String,
-    /// The pods that are the reason.
+    /// Selected pods on the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
-    /// How far it came.
+    /// Last stage.
     pub status: Stage,
-    /// What it was doing when it failed.
+    /// Stage before the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_at: Option<Stage>,
-    /// Why it failed.
+    /// Reason of the failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// What went wrong and did not matter in the end.
+    /// Errors that did not fail the capture.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Its capture's id with the agent.
+    /// Capture id in the API of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture_id: Option<String>,
-    /// What the agent said of it last.
+    /// Last status of the capture.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub capture: Option<Standing>,
-    /// How far its wall clock is ahead of the one of who asked.
+    pub capture: Option<CaptureStatus>,
+    /// Offset of its wall clock to the clock of the recorder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_clock: Option<Offset>,
-    /// How far its wall clock is ahead of what the nodes agree on, and its times were set back by; 0 when that cannot be told.
+    /// Nanoseconds by which its wall clock is ahead of the common clock, subtracted from its times; 0 if within the error.
     pub corrected_ns: i64,
-    /// Its number among the machines of the merged trace.
+    /// Machine id in the merged trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<u32>,
-    /// Its first and last event, in nanoseconds since the Unix epoch.
+    /// First and last event, in nanoseconds since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events_unix_ns: Option<(i64, i64)>,
 }
@@ -98,36 +98,36 @@ pub struct Node {
 /// A file beside the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct File {
-    /// Its name in the archive.
+    /// Path in the archive.
     pub path: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Of its contents, in hexadecimal digits.
+    /// SHA-256 of the content, in hexadecimal digits.
     pub sha256: String,
 }
 
 impl Node {
-    /// A node with an agent, as its course left it.
-    pub fn new(target: &Target, course: &Course) -> Node {
+    /// Result of a node with an agent.
+    pub fn new(target: &Target, session: &NodeSession) -> Node {
         Node {
             agent: target.agent.full_name(),
             pods: target.pods.clone(),
-            capture: course.id().map(|_| course.standing().clone()),
-            ..Node::without_agent(&target.node, course)
+            capture: session.id().map(|_| session.status().clone()),
+            ..Node::without_agent(&target.node, session)
         }
     }
 
-    /// A node that has none.
-    pub fn without_agent(node: &str, course: &Course) -> Node {
+    /// Result of a node without an agent.
+    pub fn without_agent(node: &str, session: &NodeSession) -> Node {
         Node {
             node: node.to_owned(),
             agent: String::new(),
             pods: Vec::new(),
-            status: course.stage(),
-            failed_at: course.failed_at(),
-            error: course.reason().to_owned(),
-            warnings: course.warnings().to_vec(),
-            capture_id: course.id().map(str::to_owned),
+            status: session.stage(),
+            failed_at: session.failed_at(),
+            error: session.reason().to_owned(),
+            warnings: session.warnings().to_vec(),
+            capture_id: session.id().map(str::to_owned),
             capture: None,
             wall_clock: None,
             corrected_ns: 0,
@@ -137,7 +137,7 @@ impl Node {
     }
 }
 
-/// Nanoseconds since the Unix epoch as RFC 3339 in UTC.
+/// Formats nanoseconds since the Unix epoch as RFC 3339 in UTC.
 pub fn rfc3339(unix_ns: i64) -> String {
     let at = OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into());
     at.ok().and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_default()

@@ -1,56 +1,56 @@
-//! Recordings of several machines on one timeline.
+//! Merges the recordings of several machines on one timeline.
 
-use crate::course::Standing;
+use crate::node_session::CaptureStatus;
 use kstrobe_ftrace::dat;
 use kstrobe_ftrace::perfetto::{self, Machine};
 use kstrobe_ftrace::trace::Trace;
 use std::io::{self, Seek, Write};
 
-/// Milliseconds that a wall clock may move against the trace's clock while it is recorded without being told of.
+/// Step of the wall clock against the trace clock, in nanoseconds, that is tolerated during a recording without a note.
 const STEP_NS: i64 = 5_000_000;
 
-/// A machine's recording, and what is known of its clock.
+/// Recording of a machine, with its clock offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording<'a> {
-    /// The machine's name.
+    /// Machine name.
     pub name: &'a str,
-    /// The contents of its `trace.dat`.
+    /// Content of its `trace.dat`.
     pub dat: &'a [u8],
-    /// What its agent said of it.
-    pub standing: &'a Standing,
-    /// How far its wall clock is ahead of that of all.
+    /// Capture status of its agent.
+    pub status: &'a CaptureStatus,
+    /// Nanoseconds by which its wall clock is ahead of the common clock.
     pub ahead_ns: i64,
 }
 
-/// Where a recording came to lie.
+/// Placement of a recording in the merged trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// Its number among the machines.
+    /// Machine id.
     pub machine: u32,
-    /// First and last event, in nanoseconds since the Unix epoch by the clock of all; `None` when there is no event.
+    /// First and last event by the common clock, in nanoseconds since the Unix epoch; `None` without events.
     pub events_unix_ns: Option<(i64, i64)>,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
-/// Several recordings, one behind the other: only one is in memory at a time.
+/// Merges recordings one after another, with one in memory at a time.
 #[derive(Debug)]
 pub struct Merge<W> {
     out: W,
     machines: u32,
-    /// Of the first one, whose clock is that of the whole.
+    /// Trace clock of the first recording, used for the merged trace.
     first_offset_ns: i64,
 }
 
 impl<W: Write> Merge<W> {
-    /// Into one Perfetto trace.
+    /// Creates a merge that writes one Perfetto trace.
     pub fn new(out: W) -> Merge<W> {
         Merge { out, machines: 0, first_offset_ns: 0 }
     }
 
-    /// Adds a recording, and writes its `trace.dat` anew with times of the wall clock, so that trace-cmd shows several by time.
+    /// Adds a recording, and writes its `trace.dat` with wall clock times, so that trace-cmd sorts several by time.
     pub fn add(&mut self, recording: Recording<'_>, dat: &mut (impl Write + Seek)) -> Result<Placed, String> {
         let read = dat::read(recording.dat).map_err(|error| format!("its recording cannot be read: {error}"))?;
         let mut trace = read.trace;
@@ -62,7 +62,7 @@ impl<W: Write> Merge<W> {
             self.first_offset_ns = offset;
         }
         let machine = Machine::beside(self.machines, recording.name, offset, self.first_offset_ns);
-        // Whatever comes of it, the next one is another machine.
+        // Also after an error the next recording gets another id.
         self.machines += 1;
         let failed = |error: io::Error| format!("it cannot be written: {error}");
         let options = dat::Options { wall_clock: true, ..dat::Options::default() };
@@ -78,16 +78,16 @@ impl<W: Write> Merge<W> {
         })
     }
 
-    /// Ends.
+    /// Finishes the trace.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
     }
 }
 
-/// What to add to a trace's times for those of the common wall clock.
+/// Offset from trace times to the common wall clock.
 fn epoch_offset(trace: &Trace, first: Option<u64>, recording: Recording<'_>, notes: &mut Vec<String>) -> i64 {
-    let clock = recording.standing.clock.as_ref();
+    let clock = recording.status.clock.as_ref();
     let start = clock.and_then(|clock| clock.epoch_offset_start_ns).or(trace.about.epoch_offset_ns);
     let end = clock.and_then(|clock| clock.epoch_offset_end_ns);
     if let (Some(start), Some(end)) = (start, end)
@@ -98,7 +98,7 @@ fn epoch_offset(trace: &Trace, first: Option<u64>, recording: Recording<'_>, not
     let own = start.or(end).unwrap_or_else(|| {
         let name = clock.map_or("of its trace", |clock| clock.name.as_str());
         notes.push(format!("its clock `{name}` is not known against the wall clock: it is placed by when it began"));
-        let began = recording.standing.started_unix_ms.saturating_mul(1_000_000);
+        let began = recording.status.started_unix_ms.saturating_mul(1_000_000);
         began.saturating_sub(first.and_then(|time| i64::try_from(time).ok()).unwrap_or_default())
     });
     own.saturating_sub(recording.ahead_ns)
@@ -107,7 +107,7 @@ fn epoch_offset(trace: &Trace, first: Option<u64>, recording: Recording<'_>, not
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::course::TraceClock;
+    use crate::node_session::TraceClock;
     use flate2::read::GzDecoder;
     use std::io::{Cursor, Read};
 
@@ -119,14 +119,14 @@ mod tests {
         plain
     }
 
-    fn standing(start: Option<i64>, end: Option<i64>) -> Standing {
+    fn status(start: Option<i64>, end: Option<i64>) -> CaptureStatus {
         let clock = TraceClock { name: "mono".into(), epoch_offset_start_ns: start, epoch_offset_end_ns: end };
-        Standing { started_unix_ms: 1_700_000_000_000, clock: Some(clock), ..Standing::default() }
+        CaptureStatus { started_unix_ms: 1_700_000_000_000, clock: Some(clock), ..CaptureStatus::default() }
     }
 
-    fn add(merge: &mut Merge<Vec<u8>>, dat: &[u8], standing: &Standing, ahead_ns: i64) -> (Placed, Trace) {
+    fn add(merge: &mut Merge<Vec<u8>>, dat: &[u8], status: &CaptureStatus, ahead_ns: i64) -> (Placed, Trace) {
         let mut anew = Cursor::new(Vec::new());
-        let placed = merge.add(Recording { name: "n", dat, standing, ahead_ns }, &mut anew).unwrap();
+        let placed = merge.add(Recording { name: "n", dat, status, ahead_ns }, &mut anew).unwrap();
         (placed, dat::read(anew.get_ref()).unwrap().trace)
     }
 
@@ -136,27 +136,27 @@ mod tests {
         let first = dat::read(&dat).unwrap().trace.events().next().unwrap().time as i64;
         let mut merge = Merge::new(Vec::new());
         let epoch = 1_700_000_000_000_000_000;
-        let (one, trace) = add(&mut merge, &dat, &standing(Some(epoch), Some(epoch + 1000)), 0);
+        let (one, trace) = add(&mut merge, &dat, &status(Some(epoch), Some(epoch + 1000)), 0);
         assert_eq!((one.machine, one.events_unix_ns.unwrap().0, one.notes.len()), (0, epoch + first, 0));
         assert_eq!(trace.about.epoch_offset_ns, Some(epoch), "trace-cmd shows the wall clock");
         assert_eq!(trace.events().next().unwrap().time as i64, first, "and its own times are as they were");
         // A clock that is two seconds ahead of the others, and was set meanwhile.
         let ahead = 2_000_000_000;
-        let (two, _) = add(&mut merge, &dat, &standing(Some(epoch + ahead), Some(epoch)), ahead);
+        let (two, _) = add(&mut merge, &dat, &status(Some(epoch + ahead), Some(epoch)), ahead);
         assert_eq!((two.machine, two.events_unix_ns), (1, one.events_unix_ns));
         assert!(two.notes[0].contains("was set by -2000 ms"), "{two:?}");
-        // A clock that nobody knows: it began when the agent says so.
-        let (three, _) = add(&mut merge, &dat, &standing(None, None), 0);
+        // An unknown trace clock: the start time of the agent applies.
+        let (three, _) = add(&mut merge, &dat, &status(None, None), 0);
         assert_eq!(three.events_unix_ns.unwrap().0, 1_700_000_000_000_000_000);
         assert!(three.notes[0].contains("`mono` is not known"), "{three:?}");
         assert!(merge.finish().unwrap().len() > 1000);
     }
 
     #[test]
-    fn what_is_no_recording_is_refused_and_leaves_nothing() {
+    fn an_invalid_recording_is_refused_and_writes_nothing() {
         let mut merge = Merge::new(Vec::new());
-        let standing = Standing::default();
-        let recording = Recording { name: "n", dat: b"not a recording", standing: &standing, ahead_ns: 0 };
+        let status = CaptureStatus::default();
+        let recording = Recording { name: "n", dat: b"not a recording", status: &status, ahead_ns: 0 };
         assert!(merge.add(recording, &mut Cursor::new(Vec::new())).unwrap_err().contains("cannot be read"));
         assert!(merge.finish().unwrap().is_empty());
     }

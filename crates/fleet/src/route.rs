@@ -1,7 +1,7 @@
-//! Which agent an alert is for.
+//! Finds the agent for an alert.
 //!
-//! Alertmanager posts to one address; behind a Service that is any agent. An alert names its node in a label, and the agent
-//! that got it hands it on.
+//! Alertmanager posts to one address, which a Service routes to any agent. The alert names its node in a label, and the receiving
+//! agent forwards it.
 
 use crate::target::Pod;
 use std::collections::BTreeMap;
@@ -10,29 +10,29 @@ use std::net::IpAddr;
 /// Labels that name a node, the best first. `instance` is what Prometheus scrapes: `HOST:PORT`.
 const LABELS: [&str; 3] = ["node", "kubernetes_node", "instance"];
 
-/// Where an alert belongs.
+/// Destination of an alert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To this agent: it is named, or nobody is.
+    /// This agent: its node is named, or no node is.
     Here,
-    /// To another one.
+    /// Another agent.
     There(Pod),
-    /// To a node that has no agent that runs; its name.
+    /// A node without a running agent; its name.
     Nowhere(String),
 }
 
-/// Who we are.
+/// Identity of this agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Me {
-    /// Our node.
+    /// Node name.
     pub node: String,
-    /// Our pod, or host.
+    /// Pod or host name.
     pub names: Vec<String>,
-    /// Our addresses.
+    /// IP addresses.
     pub addresses: Vec<String>,
 }
 
-/// Finds the agent that an alert's labels name, among all of them.
+/// Finds the agent named by the labels of an alert.
 pub fn route(labels: &BTreeMap<String, String>, me: &Me, agents: &[Pod]) -> Route {
     let mut unknown = None;
     for label in LABELS {

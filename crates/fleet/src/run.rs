@@ -1,4 +1,4 @@
-//! Asks the agents what their courses want, all at once, and keeps what they send.
+//! Drives the sessions of all nodes concurrently and stores their downloads.
 
 mod act;
 mod together;
@@ -7,10 +7,10 @@ mod together;
 mod tests;
 
 use crate::clock::{self, Agreement, Offset};
-use crate::course::{Course, Heard, Limits, Next, Stage};
+use crate::node_session::{Limits, Next, NodeSession, Response, Stage};
 use crate::target::{Missing, Pod, Target};
 use bytes::Bytes;
-use http::{Method, Response};
+use http::Method;
 use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -23,85 +23,85 @@ use tokio::time::Instant;
 pub use act::{explain, store, whole};
 pub use together::Outcome;
 
-/// Questions under way at once: an API server has other clients.
-const MOST_AT_ONCE: usize = 32;
-/// Downloads under way at once: each may fill the line.
-const MOST_DOWNLOADS: usize = 4;
-/// Least time from the last agent's answer to the common beginning: each has to set its kernel up.
+/// Concurrent requests: the API server has other clients.
+const MAX_AT_ONCE: usize = 32;
+/// Concurrent downloads: each may saturate the network.
+const MAX_DOWNLOADS: usize = 4;
+/// Minimum time from the last hello to the common start: agents set up tracing meanwhile.
 const LEAD: Duration = Duration::from_secs(2);
-/// What each node adds to it.
+/// Added to [`LEAD`] per node.
 const LEAD_PER_NODE: Duration = Duration::from_millis(20);
 
-/// An answer's body, as it comes; an error is for people.
+/// Streaming response body; errors are messages.
 pub type Body = UnsyncBoxBody<Bytes, String>;
 
-/// How agents are reached.
+/// Transport to the agents.
 pub trait Agents: Send + Sync + 'static {
-    /// Asks one. The error is for people, and may be gone the next time.
+    /// Sends a request to an agent. Errors are messages, and transient.
     fn ask(
         &self,
         agent: &Pod,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> impl Future<Output = Result<Response<Body>, String>> + Send;
+    ) -> impl Future<Output = Result<http::Response<Body>, String>> + Send;
 }
 
-/// What is wanted of every node.
+/// Parameters of a capture on many nodes.
 #[derive(Clone, Debug)]
-pub struct Wish {
-    /// Record what this probe sees.
+pub struct Spec {
+    /// Record the hooks of this probe.
     pub probe: Option<String>,
-    /// The request for the agents' API, but for `duration` and `start_at`.
+    /// Request for the API of the agents, without `duration` and `start_at`.
     pub request: Value,
-    /// How long.
+    /// Duration of the recording.
     pub duration: Duration,
-    /// Leave the captures with the agents, too.
+    /// Keep the captures on the agents.
     pub keep: bool,
-    /// Record everything on a node, also where pods of it are the reason to ask.
+    /// Record all tasks of a node, also if it was selected by its pods.
     pub whole_nodes: bool,
 }
 
-/// Keys of a request that choose the recorded tasks.
+/// Request keys that limit the recorded tasks.
 pub const SCOPES: [&str; 4] = ["pods", "pids", "comms", "cgroups"];
 
-/// One node of a run.
+/// A node of a run.
 #[derive(Clone, Debug)]
 struct Member {
     target: Target,
-    /// What it delivers.
+    /// Path of its download.
     file: PathBuf,
-    course: Course,
-    /// How far its wall clock is ahead of ours.
+    session: NodeSession,
+    /// Offset of its wall clock to ours.
     offset: Option<Offset>,
-    /// How far it is ahead of what the others agree on.
+    /// Offset of its wall clock to the common clock, in nanoseconds.
     ahead_ns: i64,
-    /// What its probe adds to the request.
+    /// Request members added by the probe.
     of_probe: Value,
-    /// When it is to begin by its own clock.
+    /// Start time by its own clock, in nanoseconds since the Unix epoch.
     start_at: i64,
     notes: Vec<String>,
 }
 
-/// How a node stands, for people.
+/// Progress of a node, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Its name.
+pub struct NodeProgress {
+    /// Node name.
     pub node: String,
-    /// How far it is.
+    /// Current stage.
     pub stage: Stage,
-    /// Bytes of its files, once it has some.
+    /// Size of its files, once known.
     pub bytes: u64,
-    /// Records, once it has some.
+    /// Number of records, once known.
     pub records: u64,
-    /// Why it failed.
+    /// Reason of a failure or retry.
     pub reason: String,
 }
 
-/// A capture of many nodes.
+/// A capture on many nodes.
 pub struct Run<A> {
     agents: A,
-    wish: Wish,
+    spec: Spec,
     folder: PathBuf,
     limits: Limits,
     members: Vec<Mutex<Member>>,
@@ -113,16 +113,16 @@ pub struct Run<A> {
     downloads: Semaphore,
 }
 
-/// The common beginning.
+/// Common start of a run.
 #[derive(Clone, Debug)]
 struct Agreed {
     agreement: Agreement,
-    /// By the clock that the nodes agree on.
+    /// Start time by the common clock.
     begin_unix_ns: i64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change leaves it whole.
+    // Every update leaves the value consistent, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -137,20 +137,21 @@ fn ns(duration: Duration) -> i64 {
 }
 
 impl<A: Agents> Run<A> {
-    /// One that puts what it downloads into a folder, on the disk that the file is to be on. When `stop` becomes true, what was recorded until then is fetched.
+    /// Creates a run that downloads into `folder`, on the file system of the archive. When `stop` becomes true, the recordings end
+    /// early and are downloaded.
     pub fn new(
         agents: A,
         (targets, missing): (Vec<Target>, Vec<Missing>),
-        wish: Wish,
+        spec: Spec,
         limits: Limits,
         folder: &Path,
         stop: watch::Receiver<bool>,
     ) -> Arc<Run<A>> {
         let member = |(at, target): (usize, Target)| {
-            let course = Course::new(limits, wish.duration, wish.keep);
+            let session = NodeSession::new(limits, spec.duration, spec.keep);
             let file = folder.join(format!("{at}.dat"));
             let (offset, of_probe, notes) = (None, Value::Null, Vec::new());
-            Mutex::new(Member { target, file, course, offset, ahead_ns: 0, of_probe, start_at: 0, notes })
+            Mutex::new(Member { target, file, session, offset, ahead_ns: 0, of_probe, start_at: 0, notes })
         };
         Arc::new(Run {
             agents,
@@ -161,26 +162,26 @@ impl<A: Agents> Run<A> {
             begun: Instant::now(),
             agreed: Mutex::new(None),
             stop,
-            asks: Semaphore::new(MOST_AT_ONCE),
-            downloads: Semaphore::new(MOST_DOWNLOADS),
-            wish,
+            asks: Semaphore::new(MAX_AT_ONCE),
+            downloads: Semaphore::new(MAX_DOWNLOADS),
+            spec,
         })
     }
 
-    /// How all nodes stand.
-    pub fn look(&self) -> Vec<Seen> {
+    /// Progress of all nodes.
+    pub fn look(&self) -> Vec<NodeProgress> {
         let member = |member: &Mutex<Member>| {
             let member = lock(member);
-            let standing = member.course.standing();
-            Seen {
+            let status = member.session.status();
+            NodeProgress {
                 node: member.target.node.clone(),
-                stage: member.course.stage(),
-                bytes: standing.bytes,
-                records: standing.records,
-                reason: member.course.reason().to_owned(),
+                stage: member.session.stage(),
+                bytes: status.bytes,
+                records: status.records,
+                reason: member.session.reason().to_owned(),
             }
         };
-        let missing = |missing: &Missing| Seen {
+        let missing = |missing: &Missing| NodeProgress {
             node: missing.node.clone(),
             stage: Stage::Failed,
             bytes: 0,
@@ -190,28 +191,28 @@ impl<A: Agents> Run<A> {
         self.members.iter().map(member).chain(self.missing.iter().map(missing)).collect()
     }
 
-    /// Runs it to its end.
+    /// Runs all sessions to their end.
     pub async fn go(self: &Arc<Self>) {
         self.all().await;
         self.agree();
         self.all().await;
     }
 
-    /// Each as far as it goes.
+    /// Drives each session until it holds or ends.
     async fn all(self: &Arc<Self>) {
         let mut tasks = JoinSet::new();
         for at in 0..self.members.len() {
             let run = self.clone();
             tasks.spawn(async move { run.drive(&run.members[at]).await });
         }
-        // A task that panics leaves its node where it was, which is told as such.
+        // A panicked task leaves its session in its stage, which counts as not delivered.
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Sets the common beginning for those that have answered.
+    /// Sets the common start time of all ready nodes.
     fn agree(&self) {
         let ready: Vec<&Mutex<Member>> =
-            self.members.iter().filter(|member| lock(member).course.stage() == Stage::Ready).collect();
+            self.members.iter().filter(|member| lock(member).session.stage() == Stage::Ready).collect();
         let offsets: Option<Vec<Offset>> = ready.iter().map(|member| lock(member).offset).collect();
         let Some(agreement) = offsets.as_deref().and_then(clock::agree) else { return };
         let lead = LEAD + LEAD_PER_NODE * u32::try_from(ready.len()).unwrap_or(u32::MAX);
@@ -221,7 +222,7 @@ impl<A: Agents> Run<A> {
             let mut member = lock(member);
             member.ahead_ns = *ahead_ns;
             member.start_at = begin_unix_ns.saturating_add(*ahead_ns);
-            member.course.begin(begin);
+            member.session.begin(begin);
         }
         *lock(&self.agreed) = Some(Agreed { agreement, begin_unix_ns });
     }
@@ -232,19 +233,19 @@ impl<A: Agents> Run<A> {
             let next = {
                 let mut member = lock(member);
                 if *stop.borrow_and_update() {
-                    member.course.stop();
+                    member.session.stop();
                 }
-                member.course.next(self.begun.elapsed())
+                member.session.next(self.begun.elapsed())
             };
             match next {
                 Next::Do(action) => {
-                    let heard = self.act(member, action).await.unwrap_or_else(Heard::Trouble);
-                    lock(member).course.heard(self.begun.elapsed(), heard);
+                    let response = self.act(member, action).await.unwrap_or_else(Response::Failed);
+                    lock(member).session.on_response(self.begun.elapsed(), response);
                 }
                 Next::Sleep(until) => {
                     tokio::select! {
                         () = tokio::time::sleep_until(self.begun + until) => {}
-                        // Who could tell is gone: nobody will.
+                        // The sender of `stop` was dropped: no stop request can come.
                         changed = stop.changed() => if changed.is_err() {
                             tokio::time::sleep_until(self.begun + until).await;
                         },

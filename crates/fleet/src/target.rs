@@ -1,36 +1,36 @@
-//! Which agents are asked: from pods, as the API server lists them.
+//! Selects the agents for a capture from the pods of the API server.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the chart's pods are labelled with, whatever its release and its name are; its pods of tests are not.
+/// Label selector for agent pods of any release of the chart; excludes its test pods.
 pub const AGENTS: &str = "app.kubernetes.io/part-of=kstrobe,app.kubernetes.io/component=agent";
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its namespace.
+    /// `metadata.namespace`
     pub namespace: String,
-    /// Its name.
+    /// `metadata.name`
     pub name: String,
-    /// Uid: distinguishes it from another pod of the same name.
+    /// `metadata.uid`
     pub uid: String,
-    /// Where it runs; empty as long as it has no place.
+    /// `spec.nodeName`; empty until scheduled.
     pub node: String,
-    /// Its addresses and its node's.
+    /// Addresses of the pod and its node.
     pub addresses: Vec<String>,
-    /// Whether it runs, and is not about to end.
+    /// Whether the phase is `Running` and the pod is not being deleted.
     pub runs: bool,
-    /// Whether it says that it is ready.
+    /// Whether the `Ready` condition is true.
     pub ready: bool,
-    /// When it was made, in the text of Kubernetes, which sorts by time.
+    /// `metadata.creationTimestamp`; sorts by time as text.
     pub created: String,
-    /// Why it does not run, in Kubernetes' words.
+    /// Kubernetes reason why the pod does not run.
     pub reason: String,
 }
 
 impl Pod {
-    /// From an object of the API; `None` when it is no pod.
+    /// Reads an API object; `None` if it is no pod.
     pub fn from_object(object: &Value) -> Option<Pod> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (metadata, status) = (&object["metadata"], &object["status"]);
@@ -66,38 +66,38 @@ impl Pod {
     }
 }
 
-/// The nodes that are wanted.
+/// Node selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Every one that has an agent.
+    /// All nodes with an agent.
     All,
-    /// These.
+    /// Nodes by name.
     Nodes(BTreeSet<String>),
-    /// Those on which these pods run.
+    /// Nodes that run these pods.
     Of(Vec<Pod>),
 }
 
-/// An agent that is asked.
+/// An agent that takes part in a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its node.
+    /// Node name.
     pub node: String,
-    /// Its pod.
+    /// Agent pod.
     pub agent: Pod,
-    /// The pods that are the reason, `NAMESPACE/NAME`.
+    /// Selected pods on the node, `NAMESPACE/NAME`.
     pub pods: Vec<String>,
 }
 
-/// A node, or a pod without one, that is wanted and cannot be asked.
+/// A selected node without a usable agent, or a selected pod without a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The node; empty when there is none.
+    /// Node name; empty for an unscheduled pod.
     pub node: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
-/// The agents of the nodes that are wanted, one a node and by its name, and those nodes that have none.
+/// Returns one agent per selected node, sorted by node name, and the selected nodes without one.
 pub fn choose(agents: &[Pod], wanted: &Wanted) -> (Vec<Target>, Vec<Missing>) {
     let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
     for agent in agents.iter().filter(|agent| !agent.node.is_empty()) {
@@ -109,7 +109,7 @@ pub fn choose(agents: &[Pod], wanted: &Wanted) -> (Vec<Target>, Vec<Missing>) {
         Wanted::All => nodes.extend(by_node.keys().map(|node| (*node, Vec::new()))),
         Wanted::Nodes(names) => nodes.extend(names.iter().map(|node| (node.as_str(), Vec::new()))),
         Wanted::Of(pods) => {
-            // Pods that have ended are still listed.
+            // Finished pods are still listed.
             for pod in pods.iter().filter(|pod| pod.runs) {
                 nodes.entry(&pod.node).or_default().push(pod.full_name());
             }
@@ -119,7 +119,7 @@ pub fn choose(agents: &[Pod], wanted: &Wanted) -> (Vec<Target>, Vec<Missing>) {
     for (node, mut pods) in nodes {
         pods.sort();
         let here = by_node.get(node).map_or(&[][..], Vec::as_slice);
-        // While one is replaced there are two.
+        // During a rollout a node has two agents.
         let best = here.iter().filter(|agent| agent.runs).max_by_key(|agent| (agent.ready, &agent.created));
         match (best, here.first()) {
             (Some(agent), _) => targets.push(Target { node: node.to_owned(), agent: (*agent).clone(), pods }),

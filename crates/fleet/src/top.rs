@@ -1,43 +1,43 @@
-//! What takes the time now, over all nodes: histograms of two scrapes, a moment apart.
+//! Latencies over all nodes, from the histograms of two scrapes.
 
 use crate::views::{Table, one_line};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The histograms of a scrape in Prometheus' text form: counts by upper bound, of each series.
+/// Histograms of a scrape in the Prometheus text format, by series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scrape(BTreeMap<(String, String), Histogram>);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Histogram {
-    /// Upper bounds, rising, and how many observations are at most that.
+    /// Ascending upper bounds with cumulative counts.
     buckets: Vec<(f64, f64)>,
     sum: f64,
     count: f64,
 }
 
-/// A series, as it was between two scrapes.
+/// A series between two scrapes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Its node.
+    /// Node name.
     pub node: String,
-    /// Its metric, without `kstrobe_`.
+    /// Metric name without `kstrobe_`.
     pub metric: String,
-    /// Its labels, as Prometheus writes them.
+    /// Labels in Prometheus syntax.
     pub labels: String,
-    /// Observations a second.
+    /// Observations per second.
     pub rate: f64,
-    /// Half of them take at most that; in the metric's unit.
+    /// Median, in the unit of the metric.
     pub p50: f64,
-    /// 99 % of them do.
+    /// 99th percentile, in the unit of the metric.
     pub p99: f64,
-    /// Their sum a second: of a duration, how many threads are in it on average.
+    /// Sum per second: for a duration, the average number of threads in it.
     pub per_second: f64,
 }
 
 impl Scrape {
-    /// Reads an exposition; what is no histogram is left out.
+    /// Parses an exposition; other metric types are skipped.
     pub fn parse(text: &str) -> Scrape {
         let mut found: BTreeMap<(String, String), Histogram> = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -61,13 +61,13 @@ impl Scrape {
     }
 }
 
-/// What happened between two scrapes of a node.
+/// Difference of two scrapes of a node.
 pub fn between(node: &str, before: &Scrape, after: &Scrape, elapsed: Duration) -> Vec<Row> {
     let seconds = elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let nothing = Histogram::default();
     let row = |((metric, labels), now): (&(String, String), &Histogram)| {
         let then = before.0.get(&(metric.clone(), labels.clone())).unwrap_or(&nothing);
-        // An agent that began anew counts from zero.
+        // A restarted agent counts from zero.
         let then = if then.count > now.count { &nothing } else { then };
         let count = now.count - then.count;
         if count <= 0.0 {
@@ -89,7 +89,7 @@ pub fn between(node: &str, before: &Scrape, after: &Scrape, elapsed: Duration) -
     after.0.iter().filter_map(row).collect()
 }
 
-/// Those that take the most, first.
+/// Sorts by sum per second, descending.
 pub fn most(mut rows: Vec<Row>, metric: Option<&str>, limit: usize) -> Vec<Row> {
     rows.retain(|row| metric.is_none_or(|metric| row.metric == metric.strip_prefix("kstrobe_").unwrap_or(metric)));
     rows.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
@@ -97,7 +97,7 @@ pub fn most(mut rows: Vec<Row>, metric: Option<&str>, limit: usize) -> Vec<Row> 
     rows
 }
 
-/// For people.
+/// Formats the rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let row = |row: &Row| {
         let seconds = row.metric.ends_with("_seconds");
@@ -113,7 +113,7 @@ pub fn table(rows: &[Row]) -> Table {
     }
 }
 
-/// With three digits and a unit.
+/// Formats a value with three digits and a unit.
 fn duration(seconds: f64) -> String {
     let units = [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)];
     let (unit, scale) = units.into_iter().find(|(_, scale)| seconds >= *scale).unwrap_or(("ns", 1e-9));
@@ -128,7 +128,7 @@ fn duration(seconds: f64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-/// As Prometheus' `histogram_quantile` finds it: a straight line between the bounds of a bucket, and of the last one its lower.
+/// Quantile as in `histogram_quantile` of Prometheus: linear within a bucket, the lower bound of the last one.
 fn quantile(buckets: &[(f64, f64)], share: f64) -> f64 {
     let Some((_, all)) = buckets.last() else { return 0.0 };
     let rank = share * all;
@@ -153,9 +153,9 @@ fn sample(line: &str) -> Option<(&str, &str, f64)> {
     Some((name, labels, rest.split(' ').next()?.parse().ok()?))
 }
 
-/// The bound in `le`, and the other labels.
+/// Splits labels into the bound in `le` and the others.
 fn split_le(labels: &str) -> (Option<f64>, String) {
-    // It is the last one, unless somebody else wrote it.
+    // kstrobe writes `le` last; other exporters may not.
     let (before, bound) = match labels.find("le=\"") {
         Some(0) => ("", &labels[4..]),
         Some(at) if labels[..at].ends_with(',') => (&labels[..at - 1], &labels[at + 4..]),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_between_two_scrapes() {
+    fn difference_of_two_scrapes() {
         let (before, after) = (Scrape::parse(&text(1000, 0)), Scrape::parse(&text(1090, 10)));
         let rows = between("n1", &before, &after, Duration::from_secs(2));
         let [row] = &rows[..] else { panic!("{rows:?}") };
@@ -195,15 +195,15 @@ mod tests {
         assert!((row.p50 - 0.001 * 50.0 / 90.0).abs() < 1e-9, "{row:?}");
         assert!((row.p99 - (0.001 + 0.099 * 0.9)).abs() < 1e-9, "{row:?}");
         assert!((row.per_second - 0.2725).abs() < 1e-6, "{row:?}");
-        // Nothing happened; an agent that began anew.
+        // No observations; a restarted agent.
         assert!(between("n1", &after, &after, Duration::from_secs(1)).is_empty());
         assert_eq!(between("n1", &after, &Scrape::parse(&text(20, 0)), Duration::from_secs(1))[0].rate, 20.0);
-        // A scrape without earlier one: all of it.
+        // Without an earlier scrape all observations count.
         assert_eq!(between("n1", &Scrape::default(), &before, Duration::from_secs(1))[0].rate, 1000.0);
     }
 
     #[test]
-    fn what_takes_the_most_comes_first() {
+    fn series_are_sorted_by_sum() {
         let row = |node: &str, metric: &str, per_second| Row {
             node: node.into(),
             metric: metric.into(),

@@ -1,32 +1,32 @@
-//! Tables over all nodes: probes and single events. Each is made from what the agents' API answered.
+//! Tables of probes and events over all nodes, built from API responses of the agents.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A table for people.
+/// A text table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Names of columns.
+    /// Column headers.
     pub header: Vec<&'static str>,
-    /// Cells.
+    /// Rows of cells.
     pub rows: Vec<Vec<String>>,
 }
 
-/// Of one node, what it answered or why it did not.
+/// Node name, and its response or error.
 pub type Answers = [(String, Result<Value, String>)];
 
-/// Nodes named in a cell; of more the number is told.
+/// Maximum node names in a cell; more are counted.
 const NAMED: usize = 5;
-/// Characters of a cell with fields.
-const MOST_FIELD_CHARACTERS: usize = 120;
+/// Maximum characters of the fields cell.
+const MAX_FIELD_CHARACTERS: usize = 120;
 
-/// Probes: on how many nodes they are attached, and why not on the others.
+/// Table of probes: number of attached nodes, and errors of the others.
 pub fn probes(answers: &Answers) -> Table {
     #[derive(Default)]
     struct Probe<'a> {
         attached: usize,
         throttled: usize,
-        /// Why not, and where.
+        /// Errors with their nodes.
         reasons: BTreeMap<&'a str, Vec<&'a str>>,
     }
     let mut probes: BTreeMap<&str, Probe<'_>> = BTreeMap::new();
@@ -59,7 +59,7 @@ pub fn probes(answers: &Answers) -> Table {
     Table { header: vec!["PROBE", "ATTACHED", "THROTTLED", "WHY NOT"], rows: rows.collect() }
 }
 
-/// The last single events of all nodes by time, each with its node.
+/// Latest events of all nodes sorted by time.
 pub fn events(answers: &Answers, limit: usize) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     for (node, answer) in answers {
@@ -69,19 +69,19 @@ pub fn events(answers: &Answers, limit: usize) -> Vec<Value> {
             all.push(event);
         }
     }
-    // Times are UTC of one form: they sort as text.
+    // Times are UTC in one format, so they sort as text.
     all.sort_by(|a, b| text(a, "time").cmp(text(b, "time")));
     all.split_off(all.len().saturating_sub(limit))
 }
 
-/// Events for people.
+/// Table of events.
 pub fn event_table(events: &[Value]) -> Table {
     let row = |event: &Value| {
         let fields = event["fields"].as_object().into_iter().flatten();
         let fields: Vec<String> = fields.map(|(name, value)| format!("{name}={}", cell(value))).collect();
         let mut fields = fields.join(" ");
-        if fields.chars().count() > MOST_FIELD_CHARACTERS {
-            fields = fields.chars().take(MOST_FIELD_CHARACTERS - 1).chain(['…']).collect();
+        if fields.chars().count() > MAX_FIELD_CHARACTERS {
+            fields = fields.chars().take(MAX_FIELD_CHARACTERS - 1).chain(['…']).collect();
         }
         let pid = event["pid"].to_string();
         let plain = |key| one_line(text(event, key));
@@ -90,7 +90,7 @@ pub fn event_table(events: &[Value]) -> Table {
     Table { header: vec!["TIME", "NODE", "PROBE", "PID", "FIELDS"], rows: events.iter().map(row).collect() }
 }
 
-/// Everything, for programs: of each node its answer or why there is none.
+/// JSON of all nodes, each with its response or error.
 pub fn all(answers: &Answers) -> Value {
     let one = |(node, answer): &(String, Result<Value, String>)| match answer {
         Ok(answer) => json!({"node": node, "answer": answer}),
@@ -107,7 +107,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// A value of an event; stacks by their first frames.
+/// Formats an event value; stacks by their first frames.
 fn cell(value: &Value) -> String {
     match value {
         Value::String(text) => one_line(text),
@@ -116,12 +116,12 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Without what could disturb a terminal.
+/// Replaces control characters, which could disturb a terminal.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Some names, and how many more there are.
+/// Lists some names and the number of the others.
 pub fn names(all: &[&str]) -> String {
     let shown = all.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
     if all.len() > NAMED { format!("{shown} and {} more", all.len() - NAMED) } else { shown }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_told_once_with_the_nodes_that_lack_them() {
+    fn probes_are_listed_once_with_the_nodes_that_lack_them() {
         let on = |name: &str| json!({"name": name, "attached": true});
         let off = json!({"name": "block", "attached": false, "reason": "no BTF\nat all"});
         let answers = answers(&[

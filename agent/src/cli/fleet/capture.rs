@@ -3,8 +3,8 @@
 use super::super::stacks::duration;
 use super::progress::Progress;
 use super::{Reach, failed};
-use kstrobe_fleet::course::{Limits, Stage};
-use kstrobe_fleet::run::{Outcome, Run, Wish};
+use kstrobe_fleet::node_session::{Limits, Stage};
+use kstrobe_fleet::run::{Outcome, Run, Spec};
 use kstrobe_fleet::target::Target;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     if let Some(bytes) = &args.max_bytes {
         request["max_bytes"] = json!(bytes);
     }
-    let wish = Wish {
+    let spec = Spec {
         probe: args.probe.clone(),
         request,
         duration: args.duration,
@@ -87,7 +87,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     };
     let (stop, stopped) = watch::channel(false);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
-    let run = Run::new(door, targets, wish, Limits::default(), &folder.0, stopped);
+    let run = Run::new(door, targets, spec, Limits::default(), &folder.0, stopped);
     let mut progress = Progress::new();
     let mut going = std::pin::pin!(run.go());
     let mut tick = tokio::time::interval(TELL);

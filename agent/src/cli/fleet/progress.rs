@@ -1,7 +1,7 @@
 //! How far each node is: lines that change on a terminal, and lines that follow one another elsewhere.
 
-use kstrobe_fleet::course::Stage;
-use kstrobe_fleet::run::Seen;
+use kstrobe_fleet::node_session::Stage;
+use kstrobe_fleet::run::NodeProgress;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl Progress {
     }
 
     /// Shows how all nodes stand.
-    pub fn show(&mut self, nodes: &[Seen]) {
+    pub fn show(&mut self, nodes: &[NodeProgress]) {
         let seconds = self.begun.elapsed().as_secs();
         if self.terminal {
             let lines = lines(nodes, seconds);
@@ -49,7 +49,7 @@ impl Progress {
     }
 
     /// Shows it for the last time.
-    pub fn end(&mut self, nodes: &[Seen]) {
+    pub fn end(&mut self, nodes: &[NodeProgress]) {
         self.show(nodes);
         self.lines = 0;
     }
@@ -72,7 +72,7 @@ impl Progress {
     }
 }
 
-fn lines(nodes: &[Seen], seconds: u64) -> Vec<String> {
+fn lines(nodes: &[NodeProgress], seconds: u64) -> Vec<String> {
     let mut lines: Vec<String> = nodes.iter().take(MOST_LINES).map(line).collect();
     if nodes.len() > MOST_LINES {
         lines.push(format!("and {} more: {}", nodes.len() - MOST_LINES, sums(&nodes[MOST_LINES..])));
@@ -81,13 +81,13 @@ fn lines(nodes: &[Seen], seconds: u64) -> Vec<String> {
     lines
 }
 
-fn sums(nodes: &[Seen]) -> String {
+fn sums(nodes: &[NodeProgress]) -> String {
     let mut stages: BTreeMap<Stage, usize> = BTreeMap::new();
     nodes.iter().for_each(|node| *stages.entry(node.stage).or_default() += 1);
     stages.iter().map(|(stage, n)| format!("{n} {}", stage.name())).collect::<Vec<_>>().join(", ")
 }
 
-fn line(node: &Seen) -> String {
+fn line(node: &NodeProgress) -> String {
     let name = if node.node.is_empty() { "-" } else { &node.node };
     let head = format!("{name}  {}", node.stage.name());
     match node.stage {
@@ -106,8 +106,8 @@ fn line(node: &Seen) -> String {
 mod tests {
     use super::*;
 
-    fn seen(node: &str, stage: Stage, reason: &str) -> Seen {
-        Seen { node: node.into(), stage, bytes: 3 << 20, records: 7, reason: reason.into() }
+    fn seen(node: &str, stage: Stage, reason: &str) -> NodeProgress {
+        NodeProgress { node: node.into(), stage, bytes: 3 << 20, records: 7, reason: reason.into() }
     }
 
     #[test]

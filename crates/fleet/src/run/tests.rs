@@ -7,21 +7,21 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
-/// How an agent behaves.
+/// Behaviour of a fake agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Behaves {
     Well,
-    /// Its wall clock is so far ahead, in nanoseconds.
+    /// Offset of its wall clock in nanoseconds.
     Ahead(i64),
-    /// It answers nothing from the beginning on.
+    /// Never responds.
     NeverThere,
-    /// It answers nothing once it records.
+    /// Stops responding once it records.
     Dies,
-    /// It has another capture.
+    /// Runs another capture.
     Busy,
-    /// Its download ends too soon, so many times.
+    /// Number of truncated downloads.
     CutOff(u32),
-    /// It knows no such probe.
+    /// Lacks the probe.
     NoProbe,
 }
 
@@ -34,21 +34,21 @@ struct State {
     removed: bool,
 }
 
-/// Agents that record nothing and say they do; each of them a real `trace.dat`.
+/// Fake agents; each serves a real `trace.dat`.
 struct Fakes {
     how: BTreeMap<String, Behaves>,
     state: Mutex<BTreeMap<String, State>>,
     dat: Vec<u8>,
 }
 
-fn answer(status: u16, body: Value) -> Result<Response<Body>, String> {
+fn answer(status: u16, body: Value) -> Result<http::Response<Body>, String> {
     let text = if let Value::String(text) = body { text } else { body.to_string() };
     let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
-    Ok(Response::builder().status(status).body(body).unwrap())
+    Ok(http::Response::builder().status(status).body(body).unwrap())
 }
 
 impl Agents for Arc<Fakes> {
-    async fn ask(&self, agent: &Pod, method: Method, path: &str, body: Bytes) -> Result<Response<Body>, String> {
+    async fn ask(&self, agent: &Pod, method: Method, path: &str, body: Bytes) -> Result<http::Response<Body>, String> {
         let how = self.how[&agent.node];
         let mut all = lock(&self.state);
         let state = all.entry(agent.node.clone()).or_default();
@@ -88,7 +88,7 @@ impl Agents for Arc<Fakes> {
                     pieces.truncate(1);
                     pieces.push(Err("connection reset".into()));
                 }
-                Ok(Response::new(StreamBody::new(Pieces(pieces.into_iter())).boxed_unsync()))
+                Ok(http::Response::new(StreamBody::new(Pieces(pieces.into_iter())).boxed_unsync()))
             }
             _ => {
                 state.looks += 1;
@@ -138,7 +138,7 @@ impl Made {
     }
 }
 
-/// A run over these nodes; `stop_after` is when somebody has enough.
+/// A run over these nodes; `stop_after` sends the stop request.
 async fn made(name: &str, nodes: &[(&str, Behaves)], probe: Option<&str>, stop_after: Option<Duration>) -> Made {
     let folder = Folder(std::env::temp_dir().join(format!("kstrobe-fleet-{}-{name}", std::process::id())));
     std::fs::create_dir_all(&folder.0).unwrap();
@@ -152,11 +152,11 @@ async fn made(name: &str, nodes: &[(&str, Behaves)], probe: Option<&str>, stop_a
     let missing = if name == "well" { Vec::new() } else { missing };
     let request = json!({"events": ["sched:sched_switch"], "max_bytes": "1MiB"});
     let whole_nodes = name == "whole";
-    let wish =
-        Wish { probe: probe.map(str::to_owned), request, duration: Duration::from_secs(5), keep: false, whole_nodes };
+    let spec =
+        Spec { probe: probe.map(str::to_owned), request, duration: Duration::from_secs(5), keep: false, whole_nodes };
     let (stop, stopped) = watch::channel(false);
     let limits = Limits { silence: Duration::from_secs(8), ..Limits::default() };
-    let run = Run::new(fakes.clone(), (targets, missing), wish, limits, &folder.0, stopped);
+    let run = Run::new(fakes.clone(), (targets, missing), spec, limits, &folder.0, stopped);
     if let Some(after) = stop_after {
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
@@ -183,13 +183,13 @@ async fn made(name: &str, nodes: &[(&str, Behaves)], probe: Option<&str>, stop_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_of_the_selected_pods_alone_is_recorded_unless_all_is_asked_for() {
-    let asked = async |name: &str| {
+async fn only_selected_pods_are_recorded_without_whole_nodes() {
+    let pods = async |name: &str| {
         let made = made(name, &[("n1", Behaves::Well)], None, None).await;
         lock(&made.fakes.state)["n1"].body["pods"].clone()
     };
-    assert_eq!(asked("scoped").await, json!(["shop/mysql-0"]));
-    assert_eq!(asked("whole").await, Value::Null);
+    assert_eq!(pods("scoped").await, json!(["shop/mysql-0"]));
+    assert_eq!(pods("whole").await, Value::Null);
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,7 +202,7 @@ async fn all_nodes_begin_together_and_deliver() {
     let names: Vec<_> = made.files.keys().map(String::as_str).collect();
     let dats = ["n1", "n2", "n3"].map(|node| format!(".kstrobe/nodes/{node}.dat"));
     assert_eq!(names, [".kstrobe/manifest.json", &dats[0], &dats[1], &dats[2], "fleet.pftrace"]);
-    // One moment, told to each by its own clock.
+    // The common start, converted to the clock of each node.
     let state = lock(&made.fakes.state);
     let started = |node: &str| state[node].body["start_at"].as_str().unwrap().to_owned();
     assert_eq!(started("n1"), manifest.started);
@@ -213,9 +213,9 @@ async fn all_nodes_begin_together_and_deliver() {
     let body = &state["n1"].body;
     assert_eq!(body["duration"], "5000ms");
     let events = ["sched:sched_switch", "*:softirq_entry", "sched:sched_switch", "sched:sched_waking"];
-    assert_eq!(body["events"], json!(events), "what was asked for and what the probe is made of");
+    assert_eq!(body["events"], json!(events), "events of the request and of the probe");
     assert!(state.values().all(|state| state.removed), "nothing is left behind");
-    // By the common clock they recorded at the same time.
+    // By the common clock all recorded at the same time.
     let times: Vec<_> = manifest.nodes.iter().map(|node| node.events_unix_ns.unwrap().0).collect();
     assert!(times.iter().all(|time| (time - times[0]).abs() < 1_000_000_000), "{times:?}");
     assert!((made.node("n2").corrected_ns - ahead).abs() < 1_000_000_000);
@@ -255,27 +255,29 @@ async fn one_that_fails_does_not_spoil_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_nobody_delivers_there_is_no_file() {
+async fn without_a_delivery_no_file_is_written() {
     let made = made("none", &[("n1", Behaves::NeverThere)], None, None).await;
     assert!(!made.outcome.written && made.outcome.exit_code == 1 && made.files.is_empty());
     assert_eq!(made.outcome.manifest.started, "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_enough_gets_what_there_is() {
+async fn a_stopped_run_delivers_partial_recordings() {
     let made = made("stop", &[("n1", Behaves::Well)], None, Some(Duration::from_secs(3))).await;
     assert!(lock(&made.fakes.state)["n1"].cancelled);
     assert_eq!(made.outcome.manifest.downloaded, 1);
 }
 
 #[test]
-fn refusals_are_told_in_their_own_words() {
+fn error_responses_keep_their_message() {
     let status = |code| StatusCode::from_u16(code).unwrap();
     let object = json!({"kind": "Status", "message": "pods \"x\" not found", "code": 404}).to_string();
-    let trouble = explain(status(404), object.as_bytes());
-    assert_eq!((trouble.text.as_str(), trouble.lasts), ("pods \"x\" not found (HTTP status 404)", true));
+    let error = explain(status(404), object.as_bytes());
+    assert_eq!((error.text.as_str(), error.permanent), ("pods \"x\" not found (HTTP status 404)", true));
     assert!(
-        !explain(status(503), b"").lasts && !explain(status(429), b"").lasts && explain(status(401), b"no\n").lasts
+        !explain(status(503), b"").permanent
+            && !explain(status(429), b"").permanent
+            && explain(status(401), b"no\n").permanent
     );
     assert_eq!(explain(status(401), b"no\x1b[2J\n").text, "no [2J (HTTP status 401)");
 }
@@ -289,7 +291,7 @@ async fn an_answer_that_is_compressed_is_unpacked_up_to_a_bound() {
         encoder.finish().unwrap()
     };
     let answer = |body: Vec<u8>, coding: Option<&str>| {
-        let mut builder = Response::builder();
+        let mut builder = http::Response::builder();
         if let Some(coding) = coding {
             builder = builder.header(CONTENT_ENCODING, coding);
         }
@@ -298,10 +300,10 @@ async fn an_answer_that_is_compressed_is_unpacked_up_to_a_bound() {
     };
     let text = b"kstrobe ".repeat(1000);
     assert_eq!(whole(answer(packed(&text), Some("gzip"))).await.unwrap(), text);
-    assert_eq!(whole(answer(packed(&text), None)).await.unwrap(), packed(&text), "nobody said that it is");
+    assert_eq!(whole(answer(packed(&text), None)).await.unwrap(), packed(&text), "without a content encoding");
     let cut = packed(&text)[..20].to_vec();
     assert!(whole(answer(cut, Some("gzip"))).await.unwrap_err().contains("cannot be unpacked"));
-    // 65 MiB of zeros are a small answer.
+    // 65 MiB of zeros compress to a small body.
     let bomb = packed(&vec![0; 65 << 20]);
     assert!(whole(answer(bomb, Some("gzip"))).await.unwrap_err().contains("longer than"));
 }

@@ -1,28 +1,28 @@
-//! Puts what the nodes delivered into one file.
+//! Merges the recordings of all nodes into one archive.
 
 use super::{Agents, Member, Run, lock, ns};
 use crate::archive::{Archive, MERGED, OTHERS, dat_of};
-use crate::course::{Course, Stage, exit_code};
 use crate::manifest::{Asked, Manifest, Node, VERSION, rfc3339};
 use crate::merge::{Merge, Recording};
+use crate::node_session::{NodeSession, Stage, exit_code};
 use crate::private;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What the file says of itself.
+    /// Manifest of the archive.
     pub manifest: Manifest,
-    /// 0 when all nodes delivered, 1 when one did not.
+    /// 0 if all nodes delivered, else 1.
     pub exit_code: u8,
-    /// Whether there is a file: not when no node delivered.
+    /// Whether an archive was written; false if no node delivered.
     pub written: bool,
 }
 
 impl<A: Agents> Run<A> {
-    /// Writes the archive; of each node's recording there is one in memory at a time.
+    /// Writes the archive, with one recording in memory at a time.
     pub fn put_together(&self, recorder: &str, selector: Option<String>, out: &Path) -> io::Result<Outcome> {
         let merged = self.folder.join("merged");
         let mut merge = Merge::new(BufWriter::new(private::create(&merged)?));
@@ -30,11 +30,11 @@ impl<A: Agents> Run<A> {
         let mut files = Vec::new();
         for member in &self.members {
             let mut member = lock(member);
-            let placed = (member.course.stage() == Stage::Downloaded).then(|| Self::place(&member, &mut merge));
+            let placed = (member.session.stage() == Stage::Downloaded).then(|| Self::place(&member, &mut merge));
             if let Some(Err(reason)) = &placed {
-                member.course.fail(reason);
+                member.session.fail(reason);
             }
-            let mut node = Node::new(&member.target, &member.course);
+            let mut node = Node::new(&member.target, &member.session);
             node.warnings.extend(member.notes.iter().cloned());
             (node.wall_clock, node.corrected_ns) = (member.offset, member.ahead_ns);
             if let Some(Ok((placed, file))) = placed {
@@ -44,14 +44,14 @@ impl<A: Agents> Run<A> {
             }
             nodes.push(node);
         }
-        nodes.extend(self.missing.iter().map(|m| Node::without_agent(&m.node, &Course::hopeless(&m.reason))));
+        nodes.extend(self.missing.iter().map(|m| Node::without_agent(&m.node, &NodeSession::failed(&m.reason))));
         drop(merge.finish()?);
         let mut manifest = self.manifest(recorder, selector, nodes);
         let exit_code = self.exit_code();
         if files.is_empty() {
             return Ok(Outcome { manifest, exit_code, written: false });
         }
-        // Whole or not at all: it takes its name at the end.
+        // Written aside and renamed, so that the archive is complete or absent.
         let aside = self.folder.join("archive");
         let seconds = u64::try_from(manifest.started_unix_ns / 1_000_000_000).unwrap_or_default();
         let mut archive = Archive::new(BufWriter::new(private::create(&aside)?), seconds);
@@ -78,12 +78,12 @@ impl<A: Agents> Run<A> {
         let recording = Recording {
             name: &member.target.node,
             dat: &dat,
-            standing: member.course.standing(),
+            status: member.session.status(),
             ahead_ns: member.ahead_ns,
         };
         let placed = merge.add(recording, &mut anew)?;
         anew.into_inner().map_err(|error| unread(error.into_error()))?;
-        // What is in the other form needs no room twice.
+        // The converted file replaces the download.
         let _ = std::fs::remove_file(from);
         Ok((placed, to))
     }
@@ -96,10 +96,10 @@ impl<A: Agents> Run<A> {
             kstrobe_fleet_capture: VERSION,
             recorder: recorder.to_owned(),
             asked: Asked {
-                probe: self.wish.probe.clone(),
+                probe: self.spec.probe.clone(),
                 selector,
-                request: self.wish.request.clone(),
-                duration_ms: u64::try_from(ns(self.wish.duration) / 1_000_000).unwrap_or_default(),
+                request: self.spec.request.clone(),
+                duration_ms: u64::try_from(ns(self.spec.duration) / 1_000_000).unwrap_or_default(),
             },
             started: if agreed.is_some() { rfc3339(started_unix_ns) } else { String::new() },
             started_unix_ns,
@@ -112,9 +112,9 @@ impl<A: Agents> Run<A> {
         }
     }
 
-    /// 0 when all nodes delivered, 1 when one did not.
+    /// 0 if all nodes delivered, else 1.
     fn exit_code(&self) -> u8 {
-        let courses: Vec<Course> = self.members.iter().map(|member| lock(member).course.clone()).collect();
-        exit_code(&courses).max(u8::from(!self.missing.is_empty() || courses.is_empty()))
+        let sessions: Vec<NodeSession> = self.members.iter().map(|member| lock(member).session.clone()).collect();
+        exit_code(&sessions).max(u8::from(!self.missing.is_empty() || sessions.is_empty()))
     }
 }

@@ -1,25 +1,25 @@
-//! One node's way through a capture. It has no clock and no connection: it is told what was heard and when, and says what to do.
+//! State machine of one node in a capture, without clock or connection: responses and times are arguments, actions are results.
 //!
 //! ```text
 //!  asked ─▶ ready ─▶ created ─▶ recording ─▶ recorded ─▶ downloaded
 //!    └────────┴─────────┴───────────┴────────────┴─▶ failed
 //! ```
 //!
-//! Times are those since the run began. A node that fails is told with what it was doing; the others do not wait for it.
+//! Times are since the start of the run. A failed node reports its last stage; the others do not wait for it.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long what may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Until an agent has answered for the first time.
-    pub greet: Duration,
-    /// One question that is no download.
+    /// Until the first response of an agent.
+    pub hello: Duration,
+    /// One request other than a download.
     pub call: Duration,
-    /// From one answer of a node that records to the next.
+    /// Between two responses of a recording node.
     pub silence: Duration,
-    /// After its time for an agent to put together what it recorded.
+    /// For an agent to finish its files after the recording.
     pub settle: Duration,
     /// One download.
     pub fetch: Duration,
@@ -29,7 +29,7 @@ impl Default for Limits {
     fn default() -> Limits {
         let seconds = Duration::from_secs;
         Limits {
-            greet: seconds(10),
+            hello: seconds(10),
             call: seconds(10),
             silence: seconds(20),
             settle: seconds(120),
@@ -38,35 +38,35 @@ impl Default for Limits {
     }
 }
 
-/// Downloads of one file that are tried.
-const MOST_FETCHES: u32 = 3;
-/// From one attempt to the next.
+/// Download attempts per file.
+const MAX_FETCHES: u32 = 3;
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// From one look at a capture to the next.
+/// Polling interval of a running capture.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How far a node is.
+/// Progress of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// Its agent was asked whether it is there.
+    /// Waiting for the first response of the agent.
     Asked,
-    /// It is, and will be told when to begin.
+    /// The agent responded; waiting for the common start time.
     Ready,
-    /// It has a capture that begins at the common time.
+    /// The capture is created and starts at the common time.
     Created,
-    /// It records.
+    /// Recording.
     Recording,
-    /// It has what it recorded.
+    /// The recording is complete on the node.
     Recorded,
-    /// We have it.
+    /// The recording is downloaded.
     Downloaded,
-    /// There is nothing of it.
+    /// No recording was obtained.
     Failed,
 }
 
 impl Stage {
-    /// For people.
+    /// Display name.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Asked => "asked",
@@ -80,108 +80,108 @@ impl Stage {
     }
 }
 
-/// What an agent says of a capture.
+/// Status of a capture in the API of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct CaptureStatus {
     /// `running`, `done`, `failed` or `cancelled`.
     pub state: String,
-    /// Why it failed.
+    /// Reason of a failure.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// When it was asked for.
+    /// Time of the request.
     pub started: String,
     /// The same in milliseconds since the Unix epoch.
     pub started_unix_ms: i64,
-    /// When it ended.
+    /// End time.
     pub ended: String,
-    /// Of its files.
+    /// Size of its files.
     pub bytes: u64,
-    /// Records in it.
+    /// Number of records.
     pub records: u64,
-    /// Records that were lost.
+    /// Number of lost records.
     pub lost: u64,
-    /// What a reader of it should know.
+    /// Notes for the reader of the recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// How its times and the wall clock belong together.
+    /// Offset of its timestamps to the wall clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<TraceClock>,
 }
 
-/// The clock of a recording.
+/// Trace clock of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TraceClock {
     /// `mono`, `boot`, ...
     pub name: String,
-    /// What to add to its nanoseconds for those since the Unix epoch, when recording began.
+    /// Nanoseconds to add for Unix time, measured at the start of the recording.
     pub epoch_offset_start_ns: Option<i64>,
-    /// The same when it ended.
+    /// The same at its end.
     pub epoch_offset_end_ns: Option<i64>,
 }
 
-/// What to do next.
+/// The next operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// This; the course is to hear what came of it.
+    /// Run this action, then call [`NodeSession::on_response`].
     Do(Action),
-    /// Nothing until then, or until it is told to stop.
+    /// Wait until this time or a stop request.
     Sleep(Duration),
-    /// Nothing until it is told when to begin.
+    /// Wait for [`NodeSession::begin`].
     Hold,
-    /// Nothing any more.
+    /// Finished.
     End,
 }
 
-/// Something to ask of an agent.
+/// A request to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Whether it is there, what its clock says, what is needed to ask for a capture.
-    Greet,
-    /// A capture that begins at the common time.
+    /// Check access, measure its clock, read the hooks of the probe.
+    Hello,
+    /// Create a capture that starts at the common time.
     Create,
-    /// How it stands.
+    /// Get the status of the capture.
     Look,
-    /// To end it now; what it has is kept.
+    /// Stop the capture and keep its records.
     Cancel,
-    /// The file.
+    /// Download the file.
     Fetch,
-    /// To forget it.
+    /// Delete the capture.
     Remove,
 }
 
-/// What came of it.
+/// Result of an [`Action`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// [`Action::Greet`]
-    Greeted,
+pub enum Response {
+    /// [`Action::Hello`]
+    Hello,
     /// [`Action::Create`], with the capture's id.
     Created(String),
     /// [`Action::Look`]
-    Stands(Standing),
+    Status(CaptureStatus),
     /// [`Action::Cancel`]
     Cancelled,
     /// [`Action::Fetch`]
     Fetched,
     /// [`Action::Remove`]
     Removed,
-    /// It did not work.
-    Trouble(Trouble),
+    /// The request failed.
+    Failed(Error),
 }
 
-/// Why something did not work.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// For people.
+pub struct Error {
+    /// Human-readable message.
     pub text: String,
-    /// Whether the same question would have the same answer.
-    pub lasts: bool,
+    /// Whether a retry would fail in the same way.
+    pub permanent: bool,
 }
 
-/// The way of one node.
+/// State of one node.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct NodeSession {
     limits: Limits,
     duration: Duration,
     keep: bool,
@@ -189,9 +189,9 @@ pub struct Course {
     failed_at: Option<Stage>,
     reason: String,
     id: Option<String>,
-    standing: Standing,
+    status: CaptureStatus,
     begin: Option<Duration>,
-    heard: Duration,
+    last_response: Duration,
     next: Duration,
     tries: u32,
     stop: bool,
@@ -200,10 +200,10 @@ pub struct Course {
     warnings: Vec<String>,
 }
 
-impl Course {
-    /// Of a node that is to record for so long; `keep` leaves the capture with the agent.
-    pub fn new(limits: Limits, duration: Duration, keep: bool) -> Course {
-        Course {
+impl NodeSession {
+    /// Creates the session of a node that records for `duration`; `keep` leaves the capture on the agent.
+    pub fn new(limits: Limits, duration: Duration, keep: bool) -> NodeSession {
+        NodeSession {
             limits,
             duration,
             keep,
@@ -211,9 +211,9 @@ impl Course {
             failed_at: None,
             reason: String::new(),
             id: None,
-            standing: Standing::default(),
+            status: CaptureStatus::default(),
             begin: None,
-            heard: Duration::ZERO,
+            last_response: Duration::ZERO,
             next: Duration::ZERO,
             tries: 0,
             stop: false,
@@ -223,56 +223,56 @@ impl Course {
         }
     }
 
-    /// Of a node that nobody can be asked on.
-    pub fn hopeless(reason: &str) -> Course {
-        let mut course = Course::new(Limits::default(), Duration::ZERO, false);
-        course.fail(reason);
-        course
+    /// Session of a node without an agent, in stage [`Stage::Failed`].
+    pub fn failed(reason: &str) -> NodeSession {
+        let mut session = NodeSession::new(Limits::default(), Duration::ZERO, false);
+        session.fail(reason);
+        session
     }
 
-    /// How far it is.
+    /// Current stage.
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// What it was doing when it failed.
+    /// Stage before the failure.
     pub fn failed_at(&self) -> Option<Stage> {
         self.failed_at
     }
 
-    /// Why it failed.
+    /// Reason of a failure.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// The capture's id with the agent.
+    /// Capture id in the API of the agent.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// What the agent said of it last.
-    pub fn standing(&self) -> &Standing {
-        &self.standing
+    /// Last status of the capture.
+    pub fn status(&self) -> &CaptureStatus {
+        &self.status
     }
 
-    /// What went wrong and did not matter in the end.
+    /// Errors that did not fail the session.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Tells when the common beginning is.
+    /// Sets the common start time of a node in [`Stage::Ready`].
     pub fn begin(&mut self, at: Duration) {
         if self.stage == Stage::Ready {
             self.begin = Some(at);
         }
     }
 
-    /// Ends it: what is recorded is fetched.
+    /// Stops the capture; its records are downloaded.
     pub fn stop(&mut self) {
         self.stop = true;
     }
 
-    /// Gives it up for a reason from outside.
+    /// Fails the session for an external reason.
     pub fn fail(&mut self, reason: &str) {
         if self.stage != Stage::Failed {
             self.failed_at = Some(self.stage);
@@ -281,15 +281,15 @@ impl Course {
         }
     }
 
-    /// What to do now.
+    /// The operation to run at `now`.
     pub fn next(&mut self, now: Duration) -> Next {
         match self.stage {
             Stage::Asked | Stage::Ready if self.stop => {
                 self.fail("stopped before it began");
                 Next::End
             }
-            Stage::Asked if now >= self.limits.greet => self.give_up("no answer", self.limits.greet),
-            Stage::Asked => self.try_again(now, Action::Greet),
+            Stage::Asked if now >= self.limits.hello => self.give_up("no answer", self.limits.hello),
+            Stage::Asked => self.try_again(now, Action::Hello),
             Stage::Ready if self.begin.is_none() => Next::Hold,
             Stage::Ready => Next::Do(Action::Create),
             Stage::Created | Stage::Recording if self.stop && !self.cancelled => Next::Do(Action::Cancel),
@@ -299,11 +299,11 @@ impl Course {
                     return Next::Sleep(begin);
                 }
                 self.stage = Stage::Recording;
-                (self.heard, self.next) = (now, now + LOOK.min(self.duration));
+                (self.last_response, self.next) = (now, now + LOOK.min(self.duration));
                 self.next(now)
             }
             Stage::Recording => {
-                if now >= self.heard + self.limits.silence {
+                if now >= self.last_response + self.limits.silence {
                     return self.give_up("it stopped answering: nothing", self.limits.silence);
                 }
                 let end = self.begin.unwrap_or_default() + self.duration + self.limits.settle;
@@ -321,39 +321,39 @@ impl Course {
         }
     }
 
-    /// What came of what was to be done.
-    pub fn heard(&mut self, now: Duration, heard: Heard) {
-        match heard {
-            Heard::Trouble(trouble) => self.trouble(now, trouble),
-            Heard::Greeted if self.stage == Stage::Asked => self.stage = Stage::Ready,
-            Heard::Created(id) if self.stage == Stage::Ready => {
+    /// Handles the result of an action.
+    pub fn on_response(&mut self, now: Duration, response: Response) {
+        match response {
+            Response::Failed(error) => self.on_error(now, error),
+            Response::Hello if self.stage == Stage::Asked => self.stage = Stage::Ready,
+            Response::Created(id) if self.stage == Stage::Ready => {
                 self.id = Some(id);
                 self.stage = Stage::Created;
-                self.heard = now;
+                self.last_response = now;
             }
-            Heard::Cancelled => {
+            Response::Cancelled => {
                 self.cancelled = true;
-                // It ends sooner: there is nothing to wait for.
+                // The capture ends early: poll at once.
                 self.stage = self.stage.max(Stage::Recording);
-                (self.heard, self.next, self.begin) = (now, now, Some(now));
+                (self.last_response, self.next, self.begin) = (now, now, Some(now));
                 self.duration = Duration::ZERO;
             }
-            Heard::Stands(standing) if self.stage == Stage::Recording => {
-                self.heard = now;
+            Response::Status(status) if self.stage == Stage::Recording => {
+                self.last_response = now;
                 self.reason.clear();
-                // Shortly after its time, not up to a second later.
+                // Polls shortly after the expected end, not up to a second later.
                 let end = self.begin.unwrap_or_default() + self.duration;
                 let soon = end + LOOK / 10;
                 self.next = if now < soon { (now + LOOK).min(soon) } else { now + LOOK / 4 };
-                self.standing = standing;
-                match self.standing.state.as_str() {
+                self.status = status;
+                match self.status.state.as_str() {
                     "running" => {}
-                    "done" | "cancelled" if self.standing.error.is_empty() => {
+                    "done" | "cancelled" if self.status.error.is_empty() => {
                         self.stage = Stage::Recorded;
                         (self.next, self.tries) = (now, 0);
                     }
                     state => {
-                        let reason = match self.standing.error.as_str() {
+                        let reason = match self.status.error.as_str() {
                             "" => format!("the agent calls it `{state:.40}`"),
                             error => error.to_owned(),
                         };
@@ -361,15 +361,15 @@ impl Course {
                     }
                 }
             }
-            Heard::Fetched if self.stage == Stage::Recorded => self.stage = Stage::Downloaded,
-            Heard::Removed => self.removed = true,
-            // An answer to what is no longer asked.
-            Heard::Greeted | Heard::Created(_) | Heard::Stands(_) | Heard::Fetched => {}
+            Response::Fetched if self.stage == Stage::Recorded => self.stage = Stage::Downloaded,
+            Response::Removed => self.removed = true,
+            // A late response to an action of an earlier stage.
+            Response::Hello | Response::Created(_) | Response::Status(_) | Response::Fetched => {}
         }
     }
 
-    fn trouble(&mut self, now: Duration, trouble: Trouble) {
-        let Trouble { text, lasts } = trouble;
+    fn on_error(&mut self, now: Duration, error: Error) {
+        let Error { text, permanent } = error;
         self.next = now + PAUSE;
         self.tries += 1;
         match self.stage {
@@ -378,14 +378,14 @@ impl Course {
                 self.removed = true;
             }
             Stage::Created | Stage::Recording if self.stop && !self.cancelled => {
-                // It ends by itself, later.
+                // The capture ends by itself at its end time.
                 self.warnings.push(format!("it could not be stopped: {text}"));
                 self.cancelled = true;
             }
-            // Whether a capture was made is not known then: asking again might make another.
+            // The capture may have been created: a retry could create another one.
             Stage::Ready => self.fail(&text),
-            Stage::Recorded if self.tries >= MOST_FETCHES => self.fail(&text),
-            _ if lasts => self.fail(&text),
+            Stage::Recorded if self.tries >= MAX_FETCHES => self.fail(&text),
+            _ if permanent => self.fail(&text),
             _ => self.reason = text,
         }
     }
@@ -401,9 +401,9 @@ impl Course {
     }
 }
 
-/// Exit code of a run: 0 when all nodes delivered, 1 when one did not.
-pub fn exit_code<'a>(courses: impl IntoIterator<Item = &'a Course>) -> u8 {
-    courses.into_iter().any(|course| course.stage != Stage::Downloaded).into()
+/// Exit code of a run: 0 if all nodes delivered, else 1.
+pub fn exit_code<'a>(sessions: impl IntoIterator<Item = &'a NodeSession>) -> u8 {
+    sessions.into_iter().any(|session| session.stage != Stage::Downloaded).into()
 }
 
 #[cfg(test)]
