@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kstrobe_web::Source;
+use kstrobe_web::ConfigWatcher;
 
 use super::Captures;
 use super::exports::Exports;
@@ -24,7 +24,7 @@ const END: Duration = Duration::from_secs(10);
 pub(super) struct CaptureDeps {
     pub addresses: Vec<SocketAddr>,
     /// The web configuration: it may require passwords or client certificates.
-    pub source: Arc<Source>,
+    pub source: Arc<ConfigWatcher>,
     /// Gets captures that have ended.
     pub exports: Arc<Exports>,
 }
@@ -32,7 +32,7 @@ pub(super) struct CaptureDeps {
 impl CaptureDeps {
     /// For an agent without listeners and exporters.
     pub fn offline() -> CaptureDeps {
-        CaptureDeps { addresses: Vec::new(), source: Arc::new(Source::plain(Arc::default())), exports: Arc::default() }
+        CaptureDeps { addresses: Vec::new(), source: Arc::new(ConfigWatcher::plain(Arc::default())), exports: Arc::default() }
     }
 
     fn engine(&self, agent: &AgentConfig) -> Engine {
@@ -53,7 +53,7 @@ impl CaptureDeps {
     fn offered(&self, captures: Captures) -> Captures {
         match &captures.access {
             // The server authenticates clients: that is enough.
-            Access::Nobody(_) if self.source.settings().asks_who() => {}
+            Access::Nobody(_) if self.source.settings().requires_identity() => {}
             Access::Nobody(reason) if captures.rules.is_ok() => tracing::warn!(reason, "the API of captures"),
             Access::Token(file) => {
                 if let Err(reason) = access::token(file) {

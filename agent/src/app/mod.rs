@@ -268,7 +268,7 @@ fn serve(
         Arc::new(move |headers| bearer.captures().access.is_token(headers));
     let (router, limits) = (router(endpoints), limits());
     let own_credentials = Some(own_credentials);
-    let server = kstrobe_web::Server { listeners, router, source, limits, hosts, own_credentials };
+    let server = kstrobe_web::Server { listeners, router, config: source, limits, hosts, own_credentials };
     notify(News::Ready);
     runtime.spawn(web::stay_alive());
     let served = runtime.block_on(server.run(stop));

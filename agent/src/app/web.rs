@@ -2,9 +2,9 @@
 
 use super::WebOptions;
 use super::logging::print_diagnostics;
-use kstrobe_web::source::LOOK_EVERY;
+use kstrobe_web::config_watcher::RELOAD_INTERVAL;
 use kstrobe_web::systemd::{self, News, notify};
-use kstrobe_web::{Counters, LoadError, Source};
+use kstrobe_web::{ConfigWatcher, Counters, LoadError};
 use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The open sockets. They come before any probe is attached: an address in use must end the agent first.
 pub struct Listeners {
     pub listeners: Vec<TcpListener>,
-    pub source: Arc<Source>,
+    pub source: Arc<ConfigWatcher>,
 }
 
 /// Opens the sockets and reads the configuration. Prints errors.
@@ -23,8 +23,8 @@ pub fn open(listen: &[String], options: &WebOptions) -> Result<Listeners, ExitCo
     };
     let counters = Arc::new(Counters::default());
     let source = match &options.config {
-        None => Source::plain(counters),
-        Some(file) => Source::open(file, LOOK_EVERY, counters).map_err(|error| match error {
+        None => ConfigWatcher::plain(counters),
+        Some(file) => ConfigWatcher::open(file, RELOAD_INTERVAL, counters).map_err(|error| match error {
             LoadError::Mistakes(mistakes) => {
                 print_diagnostics(&mistakes);
                 ExitCode::from(1)

@@ -1,34 +1,34 @@
-//! Sockets to listen on, with errors a person can act on.
+//! Binds listening sockets, with actionable errors.
 
 use nix::sys::socket::{Backlog, listen};
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use thiserror::Error;
 
-/// Connections that may wait in the kernel to be taken.
+/// Length of the accept queue.
 const WAITING: i32 = 1024;
 
-/// Why an address cannot be listened on.
+/// Why binding an address failed.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// Not an address.
+    /// The address cannot be parsed.
     #[error("`{0}` is not an address to listen on: write HOST:PORT, e.g. 127.0.0.1:9779, or :9779 for all addresses")]
     NotAnAddress(String),
-    /// Somebody has it.
+    /// EADDRINUSE.
     #[error("{0} is already in use: stop the other program or choose another address with --web.listen-address")]
     InUse(String),
-    /// A low port without the right to it.
+    /// EACCES: a privileged port.
     #[error("{0} may not be used without CAP_NET_BIND_SERVICE: choose a port from 1024 up with --web.listen-address")]
     NotPermitted(String),
-    /// No interface has it.
+    /// EADDRNOTAVAIL.
     #[error("{0} is not an address of this machine: choose another one with --web.listen-address")]
     NotHere(String),
-    /// Anything else.
+    /// Any other error.
     #[error("cannot listen on {0}: {1}")]
     Other(String, #[source] io::Error),
 }
 
-/// Binds every address, or none. `:PORT` means all addresses, IPv6 and IPv4.
+/// Binds all addresses or none. `:PORT` means all IPv6 and IPv4 addresses.
 pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
     addresses.iter().map(|address| bind_one(address)).collect()
 }
@@ -38,7 +38,7 @@ fn bind_one(address: &str) -> Result<TcpListener, BindError> {
     let wanted: SocketAddr = match address.strip_prefix(':') {
         Some(port) => {
             let port: u16 = port.parse().map_err(|_| not_an_address())?;
-            // The IPv6 wildcard takes IPv4 too; IPv4 alone is left where IPv6 is switched off.
+            // The IPv6 wildcard includes IPv4; without IPv6 only IPv4 is available.
             let ipv6 = TcpListener::bind("[::]:0").is_ok();
             if ipv6 { SocketAddr::from(([0u16; 8], port)) } else { SocketAddr::from(([0u8; 4], port)) }
         }
@@ -46,7 +46,7 @@ fn bind_one(address: &str) -> Result<TcpListener, BindError> {
     };
     let listener = TcpListener::bind(wanted).map_err(|error| bind_error(address, error))?;
     listener.set_nonblocking(true).map_err(|error| bind_error(address, error))?;
-    // The standard library's queue of 128 is short for a fleet that comes at once; a second `listen` only sets its length.
+    // The standard library uses a backlog of 128, too short for a reconnecting fleet; a second `listen` only sets its length.
     let backlog = Backlog::new(WAITING).map_err(|error| bind_error(address, error.into()))?;
     listen(&listener, backlog).map_err(|error| bind_error(address, error.into()))?;
     Ok(listener)

@@ -1,7 +1,7 @@
-//! Bodies of requests that come in time, and bodies of answers that tell how they are taken.
+//! Request bodies with a time limit, and response bodies that report their progress to the [`ConnectionMonitor`].
 
 use crate::limits::Limits;
-use crate::watched::Watch;
+use crate::monitored_io::ConnectionMonitor;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use http_body_util::Limited;
@@ -13,10 +13,10 @@ use std::task::{Context, Poll};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
-/// An answer is handed on in pieces of so many bytes, so that it shows whether the client takes them.
+/// Maximum bytes per frame of a response, so that stalls of the client are visible.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A request's body within the limits.
+/// Applies the limits to a request body.
 pub fn arriving(body: Incoming, limits: &Limits) -> Body {
     if body.is_end_stream() {
         return Body::empty();
@@ -50,33 +50,33 @@ impl HttpBody for Arriving {
     }
 }
 
-/// A request under way on a connection: its end is the end of its answer, whatever way that ends.
+/// A request in progress. Dropping it, with the response body, ends the request.
 pub struct Turn {
-    watch: Arc<Watch>,
+    monitor: Arc<ConnectionMonitor>,
     request: u64,
 }
 
 impl Turn {
-    pub fn begin(watch: Arc<Watch>) -> Turn {
-        let request = watch.tell(|pace, now| pace.began(now));
-        Turn { watch, request }
+    pub fn begin(monitor: Arc<ConnectionMonitor>) -> Turn {
+        let request = monitor.update(|state, now| state.began(now));
+        Turn { monitor, request }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.watch.tell(|pace, now| pace.ended(self.request, now));
+        self.monitor.update(|state, now| state.ended(self.request, now));
     }
 }
 
-/// The answer, which takes its request's turn along, and its place among those that may be served at once.
+/// Wraps a response with its request guard and its concurrency permit.
 pub fn answering(response: Response, turn: Turn, place: Option<OwnedSemaphorePermit>) -> Response {
     response.map(|body| Body::new(Answering { body, rest: Bytes::new(), turn, _place: place }))
 }
 
 struct Answering {
     body: Body,
-    /// What is left of the last piece that was too large.
+    /// Rest of an oversized frame.
     rest: Bytes,
     turn: Turn,
     _place: Option<OwnedSemaphorePermit>,
@@ -87,7 +87,7 @@ impl HttpBody for Answering {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.turn.watch.tell(|pace, _| pace.asked(self.turn.request));
+        self.turn.monitor.update(|state, _| state.body_polled(self.turn.request));
         if self.rest.is_empty() {
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
@@ -100,7 +100,7 @@ impl HttpBody for Answering {
         let bytes = self.rest.len().min(PIECE_BYTES);
         let piece = self.rest.split_to(bytes);
         if !self.is_end_stream() {
-            self.turn.watch.tell(|pace, now| pace.gave(self.turn.request, now));
+            self.turn.monitor.update(|state, now| state.body_yielded(self.turn.request, now));
         }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
@@ -120,7 +120,7 @@ impl HttpBody for Answering {
     }
 }
 
-/// The response, which holds a place until its last byte is on its way.
+/// Ties a permit to a response: it is released after the last byte is queued.
 pub fn hold(response: Response, place: OwnedSemaphorePermit) -> Response {
     response.map(|body| Body::new(Holding { body, _place: place }))
 }

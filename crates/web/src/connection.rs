@@ -1,10 +1,10 @@
-//! One connection: its handshake, its protocol, its end.
+//! Serves one connection: TLS handshake, HTTP/1 or HTTP/2, shutdown.
 
+use crate::connection_state::ConnectionState;
 use crate::counts::Ended;
-use crate::gate::{From, Gate};
-use crate::pace::Pace;
+use crate::middleware::{Middleware, RequestOrigin};
+use crate::monitored_io::{ConnectionMonitor, MonitoredIo};
 use crate::serve::Peer;
-use crate::watched::{Watch, Watched};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -18,29 +18,35 @@ use tokio::net::TcpStream;
 use tokio::sync::watch::Receiver;
 use tokio_rustls::TlsAcceptor;
 
-/// Bytes of an answer over HTTP/2 that wait for the client.
+/// HTTP/2 send buffer per stream in bytes.
 const SEND_BYTES: usize = 64 << 10;
-/// Bytes that a client may send before it is told that they were taken.
+/// HTTP/2 receive window in bytes.
 const WINDOW_BYTES: u32 = 64 << 10;
-/// The first byte of a handshake of TLS.
+/// Content type of a TLS handshake record.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// Serves a connection to its end, which may be that of the server.
-pub async fn serve(stream: TcpStream, peer: Peer, gate: Arc<Gate>, watch: Arc<Watch>, stopped: Receiver<bool>) {
-    // A failure costs some milliseconds for each answer and nothing else.
+/// Serves a connection until it ends or the server stops.
+pub async fn serve(
+    stream: TcpStream,
+    peer: Peer,
+    middleware: Arc<Middleware>,
+    monitor: Arc<ConnectionMonitor>,
+    stopped: Receiver<bool>,
+) {
+    // Without TCP_NODELAY responses are only some milliseconds slower.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
-    let settings = gate.source.fresh().await;
-    let stream = Watched::new(stream, watch.clone());
-    let counters = gate.source.counters().clone();
+    let settings = middleware.config.fresh().await;
+    let stream = MonitoredIo::new(stream, monitor.clone());
+    let counters = middleware.config.counters().clone();
     let Some(tls) = settings.tls.clone() else {
-        let from = From { peer, certificate: false, watch };
-        return http(stream, false, from, gate, stopped).await;
+        let origin = RequestOrigin { peer, certificate: false, monitor };
+        return http(stream, false, origin, middleware, stopped).await;
     };
     let shaken = tokio::select! {
-        shaken = tokio::time::timeout(gate.limits.handshake, handshake(tls, stream)) => shaken,
-        () = watch.unwanted.notified() => return counters.ended(Ended::Room),
-        () = asked(stopped.clone()) => return,
+        shaken = tokio::time::timeout(middleware.limits.handshake, handshake(tls, stream)) => shaken,
+        () = monitor.evicted.notified() => return counters.ended(Ended::Room),
+        () = stop_requested(stopped.clone()) => return,
     };
     let mut stream = match shaken {
         Ok(Ok(stream)) => stream,
@@ -50,30 +56,33 @@ pub async fn serve(stream: TcpStream, peer: Peer, gate: Arc<Gate>, watch: Arc<Wa
         }
         Err(_) => return counters.ended(Ended::HandshakeTime),
     };
-    watch.tell(|pace, now| *pace = Pace::new(now));
+    monitor.update(|state, now| *state = ConnectionState::new(now));
     let (socket, state) = stream.get_mut();
     let is_http2 = state.alpn_protocol() == Some(b"h2");
     if is_http2 {
         socket.many_at_once();
     }
     let certificate = settings.certificates_are_verified && state.peer_certificates().is_some();
-    http(stream, is_http2, From { peer, certificate, watch }, gate, stopped).await;
+    http(stream, is_http2, RequestOrigin { peer, certificate, monitor }, middleware, stopped).await;
 }
 
-/// A client that vanishes without a word is noticed after two minutes, also while there is nothing to send it.
+/// Enables TCP keepalive: detects a vanished client within two minutes, also on an idle connection.
 fn keep_alive(stream: &TcpStream) {
     use nix::sys::socket::{setsockopt, sockopt};
-    // Without it such a client keeps its place, as it would have.
+    // On failure a vanished client only keeps its slot.
     let _ = setsockopt(stream, sockopt::TcpKeepIdle, &60);
     let _ = setsockopt(stream, sockopt::TcpKeepInterval, &15);
     let _ = setsockopt(stream, sockopt::TcpKeepCount, &4);
     let _ = setsockopt(stream, sockopt::KeepAlive, &true);
 }
 
-async fn handshake(tls: TlsAcceptor, mut stream: Watched) -> std::io::Result<tokio_rustls::server::TlsStream<Watched>> {
+async fn handshake(
+    tls: TlsAcceptor,
+    mut stream: MonitoredIo,
+) -> std::io::Result<tokio_rustls::server::TlsStream<MonitoredIo>> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first[0] != TLS_HANDSHAKE {
-        // Who forgot the `s` of `https` is told so.
+        // Plain HTTP on a TLS port gets an explanatory response.
         let text = "this server speaks HTTPS: write https:// instead of http://\n";
         let answer = format!(
             "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
@@ -85,30 +94,31 @@ async fn handshake(tls: TlsAcceptor, mut stream: Watched) -> std::io::Result<tok
     tls.accept(stream).await
 }
 
-async fn http<S>(stream: S, is_http2: bool, from: From, gate: Arc<Gate>, stopped: Receiver<bool>)
+async fn http<S>(stream: S, is_http2: bool, origin: RequestOrigin, middleware: Arc<Middleware>, stopped: Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (limits, watch, counters) = (gate.limits.clone(), from.watch.clone(), gate.source.counters().clone());
-    let peer = from.peer;
-    let from = Arc::new(from);
+    let (limits, monitor, counters) =
+        (middleware.limits.clone(), origin.monitor.clone(), middleware.config.counters().clone());
+    let peer = origin.peer;
+    let origin = Arc::new(origin);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (gate, from) = (gate.clone(), from.clone());
-        async move { Ok::<_, Infallible>(gate.answer(request, &from).await) }
+        let (middleware, origin) = (middleware.clone(), origin.clone());
+        async move { Ok::<_, Infallible>(middleware.answer(request, &origin).await) }
     });
     let io = TokioIo::new(stream);
-    // Both kinds of connection have the same verbs and no trait in common.
+    // The connection types of hyper share methods but no trait.
     macro_rules! run {
         ($connection:expr) => {{
             let mut connection = pin!($connection);
             let result = tokio::select! {
                 result = connection.as_mut() => result,
-                why = watch.over(&limits) => return counters.ended(why),
-                () = asked(stopped) => {
+                why = monitor.over(&limits) => return counters.ended(why),
+                () = stop_requested(stopped) => {
                     connection.as_mut().graceful_shutdown();
                     tokio::select! {
                         result = connection.as_mut() => result,
-                        why = watch.over(&limits) => return counters.ended(why),
+                        why = monitor.over(&limits) => return counters.ended(why),
                     }
                 }
             };
@@ -122,7 +132,7 @@ where
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams)
-            // Header lists are a kilobyte or two; what a peer may keep of them between requests is the table's default.
+            // Header lists take one or two kilobytes; the HPACK table keeps its default size.
             .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
@@ -132,7 +142,7 @@ where
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            // The watch has it.
+            // The monitor enforces this limit.
             .header_read_timeout(None)
             .max_headers(limits.headers)
             .max_buf_size(limits.header_bytes);
@@ -140,9 +150,9 @@ where
     }
 }
 
-/// Done when the server is to stop, or is gone.
-pub async fn asked(mut stopped: Receiver<bool>) {
-    // An error means that nobody is left who could ask.
+/// Resolves when the server stops or is dropped.
+pub async fn stop_requested(mut stopped: Receiver<bool>) {
+    // An error means that the sender was dropped.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
@@ -152,7 +162,7 @@ mod tests {
     use nix::sys::socket::{getsockopt, sockopt};
 
     #[tokio::test]
-    async fn a_client_that_says_nothing_is_asked_whether_it_is_there() {
+    async fn idle_clients_get_keepalive_probes() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();

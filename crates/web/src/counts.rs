@@ -1,9 +1,9 @@
-//! What happened at the server's doors, as numbers.
+//! Server counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Counters that the server's tasks add to.
+/// Counters shared by the server tasks.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub(crate) open: AtomicU64,
@@ -21,43 +21,43 @@ pub struct Counters {
 /// Why the server ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The handshake of TLS failed, or the client had no right certificate.
+    /// The TLS handshake failed, or the client certificate was rejected.
     Handshake,
-    /// The handshake took too long.
+    /// The TLS handshake timed out.
     HandshakeTime,
-    /// The header of a request took too long.
+    /// The request header timed out.
     HeaderTime,
-    /// Nothing was asked for long.
+    /// Idle timeout.
     Idle,
-    /// The client did not take its answer.
+    /// The client did not read its response in time.
     Stall,
-    /// A newer connection needed the room.
+    /// Evicted in favour of a newer connection.
     Room,
 }
 
-/// Why a request got no answer of the router.
+/// Why a request was refused before the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No name and password, or wrong ones.
+    /// Missing or wrong credentials.
     Unauthorized,
-    /// Too many passwords to look at.
+    /// Too many pending password checks.
     AuthBusy,
-    /// More often than `rate_limit` allows.
+    /// Over `rate_limit`.
     Rate,
-    /// Too many requests at once.
+    /// Too many concurrent requests.
     Busy,
-    /// The body is too large.
+    /// The request body is too large.
     Body,
-    /// For a name that is not the server's.
+    /// The `Host` is not a name of the server.
     Host,
 }
 
 impl Ended {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Ended; 6] =
         [Ended::Handshake, Ended::HandshakeTime, Ended::HeaderTime, Ended::Idle, Ended::Stall, Ended::Room];
 
-    /// As a label.
+    /// Label value for metrics.
     pub fn name(self) -> &'static str {
         match self {
             Ended::Handshake => "handshake",
@@ -71,11 +71,11 @@ impl Ended {
 }
 
 impl Refused {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Refused; 6] =
         [Refused::Unauthorized, Refused::AuthBusy, Refused::Rate, Refused::Busy, Refused::Body, Refused::Host];
 
-    /// As a label.
+    /// Label value for metrics.
     pub fn name(self) -> &'static str {
         match self {
             Refused::Unauthorized => "unauthorized",
@@ -88,33 +88,33 @@ impl Refused {
     }
 }
 
-/// All counters at one moment.
+/// Snapshot of all counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections that are open.
+    /// Open connections.
     pub open: u64,
-    /// Connections that came.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Times that no connection could be taken from the kernel, mostly for want of descriptors.
+    /// Failed accepts, mostly for lack of file descriptors.
     pub accept_failed: u64,
-    /// Connections that the server ended, by the reason's name.
+    /// Connections closed by the server, by reason.
     pub ended: Vec<(&'static str, u64)>,
-    /// Requests whose header was read.
+    /// Requests with a complete header.
     pub requests: u64,
-    /// Requests that the router did not see, by the reason's name.
+    /// Refused requests, by reason.
     pub refused: Vec<(&'static str, u64)>,
-    /// Times that a changed web configuration was taken over.
+    /// Successful reloads of the web configuration.
     pub reloads: u64,
-    /// Times that a changed web configuration was wrong and the one before it stayed.
+    /// Failed reloads; the previous configuration stays in use.
     pub reload_failures: u64,
-    /// Whether what the files say is what is in use.
+    /// Whether the last reload succeeded.
     pub reload_ok: bool,
-    /// When what is in use was read, seconds since 1970.
+    /// Time of the last successful load, in seconds since 1970.
     pub reloaded_at_seconds: u64,
 }
 
 impl Counters {
-    /// All of them now.
+    /// Returns a snapshot.
     pub fn counts(&self) -> Counts {
         Counts {
             open: self.open.load(Relaxed),
@@ -139,7 +139,7 @@ impl Counters {
     }
 
     pub(crate) fn loaded(&self) {
-        // A clock before 1970 says nothing about this file.
+        // With a clock before 1970 the time is unknown.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.reloaded_at.store(now.as_secs(), Relaxed);
         self.reload_failing.store(false, Relaxed);

@@ -6,27 +6,27 @@ use std::net::IpAddr;
 const HOSTNAME: &str = "/proc/sys/kernel/hostname";
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// Names of a server. An address is always one: a browser that was sent to a name asks for the name.
+/// Host names of a server. IP addresses are always accepted: DNS rebinding needs a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     names: Vec<Name>,
-    /// Domains that the resolver tries behind a short name.
+    /// Search domains of the resolver.
     search: Vec<String>,
 }
 
-/// A permitted name, or a pattern of names.
+/// An allowed host name or pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// `*`: every name.
+    /// `*`: any name.
     Any,
-    /// This name.
+    /// An exact name.
     Exactly(String),
-    /// `*.DOMAIN`: each name below this domain.
+    /// `*.DOMAIN`: any name below this domain.
     Below(String),
 }
 
 impl Name {
-    /// Reads `NAME`, `*.DOMAIN` or `*`.
+    /// Parses `NAME`, `*.DOMAIN` or `*`.
     pub fn parse(text: &str) -> Result<Name, String> {
         let wrong = || format!("`{text}` is no name of a host: write NAME without a port, *.DOMAIN, or * for any name");
         if text == "*" {
@@ -45,18 +45,18 @@ impl Name {
 }
 
 impl Hosts {
-    /// Answers to every name.
+    /// Accepts any name.
     pub fn any() -> Hosts {
         Hosts { names: vec![Name::Any], search: Vec::new() }
     }
 
-    /// Answers to addresses, `localhost`, this machine's (or pod's) name and these.
+    /// Accepts addresses, `localhost`, the host name of the machine or pod, and the configured names.
     pub fn of_machine(configured: Vec<Name>) -> Hosts {
         let read = |file| std::fs::read_to_string(file).unwrap_or_default();
         Hosts::new(configured, read(HOSTNAME).trim(), &read(RESOLVER))
     }
 
-    /// The same of a machine with this name and this text of `resolv.conf`.
+    /// The same with an explicit host name and content of `resolv.conf`.
     pub fn new(configured: Vec<Name>, hostname: &str, resolver: &str) -> Hosts {
         let hostname = hostname.to_ascii_lowercase();
         let short = hostname.split('.').next().unwrap_or_default();
@@ -70,7 +70,7 @@ impl Hosts {
         Hosts { names: own.chain(configured).collect(), search: search.filter(|domain| !domain.is_empty()).collect() }
     }
 
-    /// Whether this server answers to what stands in `Host`, with or without a port.
+    /// Whether a `Host` value, with or without a port, is a name of this server.
     pub fn has(&self, host: &[u8]) -> bool {
         if self.names.contains(&Name::Any) {
             return true;
@@ -88,13 +88,13 @@ impl Hosts {
         })
     }
 
-    /// Whether the resolver makes it of one of our names.
+    /// Whether the name is one of ours plus a search domain.
     fn is_completed(&self, name: &str) -> bool {
         self.search.iter().filter_map(|domain| below(name, domain)).any(|short| self.is_named(short))
     }
 }
 
-/// What stands before a domain in a name.
+/// The part of a name before a domain.
 fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
     name.strip_suffix(domain)?.strip_suffix('.').filter(|rest| !rest.is_empty())
 }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_refused() {
         for wrong in ["", "*.", "a b", "host:9779", "http://host", "a..b", "*a", "a.*", "[::1]"] {
             assert!(Name::parse(wrong).is_err(), "{wrong:?}");
         }

@@ -1,45 +1,45 @@
-//! How much of what a client may take.
+//! Limits for connections and requests.
 
 use std::time::Duration;
 
-/// Bounds on connections and requests; what is over them is refused and counted.
+/// Limits; excess connections and requests are refused and counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections open at once, over all addresses. One more takes the place of the one that has been idle, or slow to ask,
-    /// for longest.
+    /// Maximum open connections over all addresses. A further one evicts the connection that has been without a request for
+    /// longest.
     pub connections: usize,
-    /// Requests at once, over all connections, from their first byte to the last of the answer.
+    /// Maximum concurrent requests over all connections, until the last byte of the response.
     pub requests: usize,
-    /// Requests at once on a connection of HTTP/2.
+    /// Maximum concurrent HTTP/2 streams per connection.
     pub streams: u32,
-    /// Header fields of a request.
+    /// Maximum header fields of a request.
     pub headers: usize,
-    /// Bytes of a request's header.
+    /// Maximum bytes of a request header.
     pub header_bytes: usize,
-    /// Until the handshake of TLS is done.
+    /// Time limit of the TLS handshake.
     pub handshake: Duration,
-    /// From the first byte of a request's header, or a new connection, to the header's end.
+    /// Time limit of a request header, from its first byte or from connecting.
     pub header_time: Duration,
-    /// A connection without a request is kept so long; above the usual scrape interval of a minute.
+    /// Idle timeout of a connection; above the usual scrape interval of one minute.
     pub idle: Duration,
-    /// Bytes of a request's body; routes may ask for less.
+    /// Maximum bytes of a request body; routes may set less.
     pub body_bytes: usize,
-    /// Until a request's body is there.
+    /// Time limit of a request body.
     pub body_time: Duration,
-    /// A client that takes nothing of its answer for so long is given up.
+    /// Timeout for a client that reads nothing of its response.
     pub stall: Duration,
-    /// How long answers under way may take once the server stops.
+    /// Time limit for pending responses at shutdown.
     pub drain: Duration,
 }
 
-/// Fewest connections, however few descriptors there are: `/healthz` and `/metrics` must answer.
+/// Minimum of [`Limits::connections`], so that `/healthz` and `/metrics` respond with few descriptors.
 const MIN_CONNECTIONS: usize = 4;
-/// Of the descriptors that a process has left, one in so many is a connection's: a reload holds the descriptors of old and new
-/// probes at once, and captures and profiles open files.
+/// Divisor of the free file descriptors for connections: a reload holds those of old and new probes at once, and captures and
+/// profiles open files.
 const SPARE_SHARE: u64 = 4;
 
 impl Limits {
-    /// These limits with no more connections than the free descriptors of the process allow.
+    /// Caps the connections by the free file descriptors of the process.
     pub fn within(self, spare_descriptors: u64) -> Limits {
         let allowed = usize::try_from(spare_descriptors / SPARE_SHARE).unwrap_or(usize::MAX).max(MIN_CONNECTIONS);
         Limits { connections: self.connections.min(allowed), ..self }

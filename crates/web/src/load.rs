@@ -1,4 +1,4 @@
-//! A web configuration and the files it names, read and put together.
+//! Loads a web configuration and its files.
 
 use crate::stamp::{Stamp, Stamps};
 use crate::tls::{self, Pems};
@@ -14,48 +14,48 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
-/// Bytes of a file that are read; a ConfigMap holds no more.
-const MOST_BYTES: u64 = 1 << 20;
+/// Maximum file size; also the limit of a ConfigMap.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// A configuration, ready to be used.
+/// A loaded configuration.
 #[derive(Clone, Default)]
 pub struct Settings {
     /// `None` for plain HTTP.
     pub tls: Option<TlsAcceptor>,
-    /// Whether a client on a connection with a certificate has been checked by our authority.
+    /// Whether client certificates are verified.
     pub certificates_are_verified: bool,
-    /// Whether nobody comes without such a certificate.
+    /// Whether a verified client certificate is required.
     pub certificates_are_required: bool,
-    /// Added to each answer.
+    /// Headers added to each response.
     pub headers: Vec<(&'static str, String)>,
-    /// Who may come with a password; empty when nobody is asked.
+    /// Users with bcrypt hashes; empty without basic authentication.
     pub users: Arc<[User]>,
-    /// Of all requests together.
+    /// Rate limit over all requests.
     pub rate_limit: Option<RateLimit>,
 }
 
 impl Settings {
-    /// Whether nobody is served who did not say who they are.
-    pub fn asks_who(&self) -> bool {
+    /// Whether every client must authenticate.
+    pub fn requires_identity(&self) -> bool {
         !self.users.is_empty() || self.certificates_are_required
     }
 }
 
-/// Why a configuration cannot be used.
+/// Why loading a configuration failed.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The file itself.
+    /// The file cannot be read.
     #[error("{}: {reason}", file.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         reason: io::Error,
     },
-    /// What is written in it.
+    /// Invalid content.
     #[error("{}", one_line(.0))]
     Mistakes(Vec<Diagnostic>),
-    /// A certificate or key, or what TLS makes of them.
+    /// An invalid certificate or key.
     #[error("{file}: {reason}", file = .0.display(), reason = .1)]
     Tls(PathBuf, String),
 }
@@ -64,24 +64,24 @@ fn one_line(mistakes: &[Diagnostic]) -> String {
     mistakes.iter().filter(|d| d.is_error()).map(Diagnostic::one_line).collect::<Vec<_>>().join("; ")
 }
 
-/// Of all bytes that were read: two that are the same were read from the same files.
+/// Hash of all bytes read, to detect changes.
 pub type Digest = [u8; 32];
 
-/// What came of reading.
+/// Result of loading.
 pub struct Loaded {
-    /// Of what was read.
+    /// Hash of the files.
     pub digest: Digest,
-    /// Files that were looked at, with their stamps from before they were read.
+    /// Files with their stamps before reading.
     pub stamps: Stamps,
-    /// Whether the file has nothing in it but blanks.
+    /// Whether the file is blank.
     pub blank: bool,
-    /// What is doubtful.
+    /// Warnings.
     pub warnings: Vec<Diagnostic>,
-    /// The result.
+    /// The settings, or an error.
     pub settings: Result<Settings, LoadError>,
 }
 
-/// Reads a `web-config.yml` and all it names.
+/// Loads a `web-config.yml` and its files.
 pub fn load(file: &Path) -> Loaded {
     let mut reader = Reader::default();
     let (mut blank, mut warnings) = (false, Vec::new());
@@ -89,14 +89,14 @@ pub fn load(file: &Path) -> Loaded {
     Loaded { digest: reader.digest.finalize().into(), stamps: reader.stamps, blank, warnings, settings }
 }
 
-/// Stamps of the same files now.
+/// Current stamps of the same files.
 pub fn stamps(files: &Stamps) -> Stamps {
     files.iter().map(|(file, _)| (file.clone(), stamp(file))).collect()
 }
 
 fn stamp(file: &Path) -> Option<Stamp> {
     let about = std::fs::metadata(file).ok()?;
-    // A file from before 1970 is as good as one from then.
+    // Times before 1970 are clamped.
     let seconds = u64::try_from(about.mtime()).unwrap_or(0);
     let changed = Duration::new(seconds, u32::try_from(about.mtime_nsec()).unwrap_or(0));
     Some(Stamp { file: (about.dev(), about.ino()), size: about.size(), changed })
@@ -130,7 +130,7 @@ fn ready(web: Web, file: &Path, folder: &Path, reader: &mut Reader) -> Result<Se
             Pem::File(path) => reader.read(&folder.join(path)),
             Pem::Text(text) => Ok(text.0.clone().into_bytes()),
         };
-        // All are looked at before the first mistake is told, so that a change of any of them is noticed.
+        // All files are read before the first error is returned, so that a change of any is detected.
         let (cert, key) = (bytes(&wanted.cert), bytes(&wanted.key));
         let client_ca = wanted.client_ca.as_ref().map(bytes).transpose();
         let pems = Pems { cert: cert?, key: key?, client_ca: client_ca? };
@@ -148,7 +148,7 @@ fn ready(web: Web, file: &Path, folder: &Path, reader: &mut Reader) -> Result<Se
     })
 }
 
-/// Reads files and remembers what they were.
+/// Reads files and records their stamps and hash.
 #[derive(Default)]
 struct Reader {
     stamps: Stamps,
@@ -171,13 +171,13 @@ impl Reader {
 fn read(file: &Path) -> io::Result<Vec<u8>> {
     let kind = std::fs::metadata(file)?.file_type();
     if kind.is_dir() || kind.is_fifo() || kind.is_socket() {
-        // Opening a pipe would wait for whoever writes to it.
+        // Opening a pipe would block until it has a writer.
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
     }
     let mut bytes = Vec::new();
-    File::open(file)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {MOST_BYTES} bytes")));
+    File::open(file)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {MAX_BYTES} bytes")));
     }
     Ok(bytes)
 }

@@ -1,7 +1,7 @@
-//! Basic authentication: names and passwords against bcrypt's texts.
+//! Basic authentication with bcrypt hashes.
 //!
-//! bcrypt is slow on purpose. One password is looked at at a time, away from the threads that serve, few wait for that, and what
-//! came of it is remembered, so that a scraper costs one look-up and an attacker cannot take more than one CPU.
+//! bcrypt is slow on purpose. One password is checked at a time on a blocking thread, with a bounded queue and a cache of
+//! results, so that a scraper costs one look-up and an attacker at most one CPU.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,27 +12,27 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 
-/// Answers remembered, right ones and wrong ones each: a wrong one does not push out a right one.
-const MOST_KNOWN: usize = 100;
-/// Requests that may wait for their password to be looked at.
-const MOST_WAITING: usize = 16;
-/// What a password is compared with where the name is nobody's and there are only users with bad texts.
-const NOBODY: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG";
+/// Cached results, separately for right and wrong passwords: wrong ones do not evict right ones.
+const MAX_KNOWN: usize = 100;
+/// Maximum requests waiting for a password check.
+const MAX_WAITING: usize = 16;
+/// Hash to check for an unknown user if no user has a valid hash.
+const FALLBACK_HASH: &str = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG";
 
-/// What came of a name and a password.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They are right: the user's name.
+    /// Valid, with the user name.
     Welcome(String),
-    /// There are none, or they are wrong.
+    /// Missing or wrong.
     Wrong,
-    /// Too many wait to be looked at.
+    /// The queue is full.
     Busy,
 }
 
-/// What has been looked at, and the one place where looking is done.
+/// Result cache and check queue.
 pub struct Passwords {
-    /// Makes what is remembered useless elsewhere.
+    /// Key of the cache hashes, random per process.
     salt: [u8; 16],
     right: Mutex<Known>,
     wrong: Mutex<Known>,
@@ -45,27 +45,27 @@ type Known = VecDeque<[u8; 32]>;
 impl Default for Passwords {
     fn default() -> Passwords {
         let mut salt = [0; 16];
-        // Two states of the standard library are keyed by the system's random numbers.
+        // Two `RandomState`s are seeded by random numbers of the system.
         salt[..8].copy_from_slice(&RandomState::new().hash_one(0).to_le_bytes());
         salt[8..].copy_from_slice(&RandomState::new().hash_one(1).to_le_bytes());
         Passwords {
             salt,
             right: Mutex::default(),
             wrong: Mutex::default(),
-            waiting: Arc::new(Semaphore::new(MOST_WAITING)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             looking: Arc::new(Semaphore::new(1)),
         }
     }
 }
 
 impl Passwords {
-    /// Whether the value of a header `Authorization` names one of `users` with the right password.
+    /// Checks the value of an `Authorization` header against `users`.
     pub async fn check(self: &Arc<Self>, users: &Arc<[User]>, header: Option<&[u8]>) -> Verdict {
         let Some((name, password)) = header.and_then(name_and_password) else { return Verdict::Wrong };
         let user = users.iter().find(|user| user.name.as_bytes() == name);
-        // Who is nobody costs as much as who is somebody.
+        // An unknown user costs as much time as a known one.
         let hash = user.or_else(|| users.iter().max_by_key(|user| cost(&user.hash.0)));
-        let hash = hash.map_or(NOBODY, |user| &user.hash.0).to_owned();
+        let hash = hash.map_or(FALLBACK_HASH, |user| &user.hash.0).to_owned();
         let key = self.key(&name, &hash, &password);
         if let (Some(user), true) = (user, known(&self.right, &key)) {
             return Verdict::Welcome(user.name.clone());
@@ -77,12 +77,12 @@ impl Passwords {
         // The semaphore is never closed.
         let Ok(turn) = self.looking.clone().acquire_owned().await else { return Verdict::Busy };
         let name = user.map(|user| user.name.clone());
-        let (this, somebody) = (self.clone(), name.is_some());
+        let (this, is_user) = (self.clone(), name.is_some());
         let right = tokio::task::spawn_blocking(move || {
-            // Both go on until it is done, also when the client has gone.
+            // The check completes and is cached even if the client disconnects.
             let _held = (place, turn);
-            // Whoever waited may find that the same was looked at meanwhile.
-            let right = known(&this.right, &key) || bcrypt::verify(&password, &hash).unwrap_or(false) && somebody;
+            // The same password may have been checked while waiting.
+            let right = known(&this.right, &key) || bcrypt::verify(&password, &hash).unwrap_or(false) && is_user;
             remember(if right { &this.right } else { &this.wrong }, key);
             right
         });
@@ -110,17 +110,17 @@ fn known(known: &Mutex<Known>, key: &[u8; 32]) -> bool {
 fn remember(known: &Mutex<Known>, key: [u8; 32]) {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     if !known.contains(&key) {
-        known.truncate(MOST_KNOWN - 1);
+        known.truncate(MAX_KNOWN - 1);
         known.push_front(key);
     }
 }
 
-/// The two digits in `$2y$10$...`.
+/// bcrypt cost: the two digits in `$2y$10$...`.
 fn cost(hash: &str) -> u32 {
     hash.get(4..6).and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// What `Basic dXNlcjpwYXNz` says.
+/// Decodes `Basic dXNlcjpwYXNz`.
 fn name_and_password(header: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, rest) = header.split_at_checked(6)?;
     let text = scheme.eq_ignore_ascii_case(b"basic ").then(|| STANDARD.decode(rest.trim_ascii()).ok())??;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn right_and_wrong_and_what_is_remembered() {
+    async fn right_wrong_and_cached_passwords() {
         let passwords = Arc::new(Passwords::default());
         let users: Arc<[User]> = vec![user("alice", "secret"), user("bob", "other")].into();
         for round in 0..2 {
@@ -176,21 +176,21 @@ mod tests {
         }
         assert_eq!((passwords.right.lock().unwrap().len(), passwords.wrong.lock().unwrap().len()), (2, 4));
         assert_eq!(passwords.check(&users, None).await, Verdict::Wrong);
-        // Another text is another password, whatever is remembered.
+        // A changed hash invalidates cached results.
         let changed: Arc<[User]> = vec![user("alice", "new")].into();
         assert_eq!(passwords.check(&changed, Some(&header("alice", "secret"))).await, Verdict::Wrong);
         assert_eq!(passwords.check(&changed, Some(&header("bob", "other"))).await, Verdict::Wrong);
     }
 
     #[tokio::test]
-    async fn what_is_remembered_is_bounded_and_wrong_ones_leave_right_ones() {
+    async fn the_cache_is_bounded_and_wrong_passwords_do_not_evict_right_ones() {
         let passwords = Arc::new(Passwords::default());
         let users: Arc<[User]> = vec![user("a", "b")].into();
         assert_eq!(passwords.check(&users, Some(&header("a", "b"))).await, Verdict::Welcome("a".into()));
         for number in 0..150 {
             passwords.check(&users, Some(&header("a", &number.to_string()))).await;
         }
-        assert_eq!(passwords.wrong.lock().unwrap().len(), MOST_KNOWN);
+        assert_eq!(passwords.wrong.lock().unwrap().len(), MAX_KNOWN);
         assert_eq!(passwords.right.lock().unwrap().len(), 1);
     }
 
@@ -204,12 +204,12 @@ mod tests {
             let (passwords, users) = (passwords.clone(), users.clone());
             tokio::spawn(async move { passwords.check(&users, Some(&header("a", &number.to_string()))).await })
         };
-        let waiting: Vec<_> = (0..MOST_WAITING).map(ask).collect();
+        let waiting: Vec<_> = (0..MAX_WAITING).map(ask).collect();
         while passwords.waiting.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         assert_eq!(ask(1000).await.unwrap(), Verdict::Busy);
-        // Who is known does not wait.
+        // Cached results bypass the queue.
         assert_eq!(passwords.check(&users, Some(&header("a", "b"))).await, Verdict::Welcome("a".into()));
         drop(turn);
         for waited in waiting {

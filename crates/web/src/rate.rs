@@ -1,16 +1,16 @@
-//! `rate_limit`: a bucket that so many requests may empty, and that fills again at an even pace.
+//! Token bucket for `rate_limit`.
 
 use kstrobe_config::model::RateLimit;
 use std::time::Duration;
 
-/// The bucket, as the moment from which on it is full: each request moves it by one interval.
+/// The bucket, stored as the time at which it is full: each request advances it by one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     full_at_ns: u128,
 }
 
 impl Bucket {
-    /// Whether a request at `now` (since any fixed moment) may go on; takes its part of the bucket.
+    /// Takes a token at `now`, relative to any fixed time; false if the bucket is empty.
     pub fn take(&mut self, limit: RateLimit, now: Duration) -> bool {
         let (now, interval) = (now.as_nanos(), u128::from(limit.interval_ns));
         let full_at = self.full_at_ns.max(now) + interval;
@@ -45,7 +45,7 @@ mod tests {
             (100_000, true),
             (100_000, true),
             (100_000, false),
-            // A clock that stands does not panic.
+            // A clock that does not advance must not panic.
             (0, false),
         ] {
             assert_eq!(bucket.take(limit, Duration::from_millis(at_ms)), may, "{at_ms}");

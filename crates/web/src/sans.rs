@@ -1,4 +1,4 @@
-//! The names that a certificate says its owner has.
+//! Subject alternative names of certificates.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use x509_cert::Certificate;
@@ -6,8 +6,7 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// Alternative names of the subject: host names, addresses of mail, IP addresses and URIs, as text. Empty when the certificate
-/// has none, or cannot be read.
+/// DNS names, email addresses, IP addresses and URIs as text. Empty without the extension or for an invalid certificate.
 pub fn names(der: &[u8]) -> Vec<String> {
     let Ok(certificate) = Certificate::from_der(der) else { return Vec::new() };
     let Ok(Some((_, names))) = certificate.tbs_certificate().get_extension::<SubjectAltName>() else {
@@ -36,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_certificate_has_no_names() {
+    fn an_invalid_certificate_has_no_names() {
         for bytes in [&b""[..], b"\x30", b"\x30\x84\xff\xff\xff\xff", &[0x30; 4096]] {
             assert_eq!(names(bytes), Vec::<String>::new());
         }

@@ -1,12 +1,12 @@
-//! The server: takes connections, makes room for new ones, ends in good order.
+//! The server: accepts connections, evicts idle ones, shuts down gracefully.
 
-use crate::connection::{self, asked};
+use crate::config_watcher::ConfigWatcher;
+use crate::connection::{self, stop_requested};
 use crate::counts::add;
-use crate::gate::{Gate, OwnCredentials};
 use crate::hosts::Hosts;
 use crate::limits::Limits;
-use crate::source::Source;
-use crate::watched::Watch;
+use crate::middleware::{Middleware, OwnCredentials};
+use crate::monitored_io::ConnectionMonitor;
 use axum::Router;
 use std::collections::HashMap;
 use std::io;
@@ -17,45 +17,46 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-/// Address of the client, among the extensions of each request.
+/// Client address, an extension of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// How often it is tried to make room while all connections are busy.
+/// Retry interval of eviction while all connections are busy.
 const ROOM_EVERY: Duration = Duration::from_millis(100);
 
-/// What is served, to whom and how much of it.
+/// Server parameters.
 pub struct Server {
-    /// Where clients come; they must not block.
+    /// Listeners in non-blocking mode.
     pub listeners: Vec<TcpListener>,
-    /// What answers.
+    /// Routes.
     pub router: Router,
-    /// TLS and passwords.
-    pub source: Arc<Source>,
-    /// Bounds.
+    /// TLS, users and rate limit.
+    pub config: Arc<ConfigWatcher>,
+    /// Connection and request limits.
     pub limits: Limits,
-    /// Names that it answers to without TLS and credentials.
+    /// Host names accepted without TLS and credentials.
     pub hosts: Hosts,
-    /// What is as good as a user's password.
+    /// Credentials accepted in place of a password.
     pub own_credentials: Option<OwnCredentials>,
 }
 
 impl Server {
-    /// Serves until `stop` is done, then lets answers under way finish for a few seconds. Fails only when a listener cannot be
-    /// used at all.
+    /// Serves until `stop` resolves, then lets pending responses finish within [`Limits::drain`]. Fails only if a listener is
+    /// unusable.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
         let (stopping, stopped) = watch::channel(false);
         let drain = self.limits.drain;
         let slots = Arc::new(Semaphore::new(self.limits.connections));
         let open = Arc::new(Open::default());
-        let gate = Arc::new(Gate::new(self.router, self.source, self.limits, self.hosts, self.own_credentials));
+        let middleware =
+            Arc::new(Middleware::new(self.router, self.config, self.limits, self.hosts, self.own_credentials));
         let mut accepting = JoinSet::new();
         for listener in self.listeners {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            accepting.spawn(accept(listener, gate.clone(), slots.clone(), open.clone(), stopped.clone()));
+            accepting.spawn(accept(listener, middleware.clone(), slots.clone(), open.clone(), stopped.clone()));
         }
         stop.await;
-        // The receivers are the tasks; when they are gone there is nobody left to tell.
+        // Without receivers all tasks have ended.
         let _ = stopping.send(true);
         let drained = tokio::time::timeout(drain, async { while accepting.join_next().await.is_some() {} }).await;
         if drained.is_err() {
@@ -65,33 +66,33 @@ impl Server {
     }
 }
 
-/// Serves plain HTTP without access control, under any name, within the default limits until `stop` is done.
+/// Serves plain HTTP without access control, for any `Host`, with default limits until `stop` resolves.
 pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: impl Future<Output = ()>) -> io::Result<()> {
-    let source = Arc::new(Source::plain(Arc::default()));
+    let config = Arc::new(ConfigWatcher::plain(Arc::default()));
     let (limits, hosts) = (Limits::default(), Hosts::any());
-    Server { listeners, router, source, limits, hosts, own_credentials: None }.run(stop).await
+    Server { listeners, router, config, limits, hosts, own_credentials: None }.run(stop).await
 }
 
-/// Connections that are open.
+/// Open connections.
 #[derive(Default)]
-struct Open(Mutex<(u64, HashMap<u64, Arc<Watch>>)>);
+struct Open(Mutex<(u64, HashMap<u64, Arc<ConnectionMonitor>>)>);
 
 impl Open {
-    fn enter(self: &Arc<Self>, watch: Arc<Watch>) -> Entered {
+    fn enter(self: &Arc<Self>, monitor: Arc<ConnectionMonitor>) -> Entered {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.0 += 1;
         let number = open.0;
-        open.1.insert(number, watch);
+        open.1.insert(number, monitor);
         Entered { open: self.clone(), number }
     }
 
-    /// Ends the connection that has been without a request for longest, if there is one.
+    /// Evicts the connection that has been without a request for longest.
     fn make_room(&self) {
         let now = Instant::now();
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let spare = open.1.values().filter_map(|watch| Some((watch.pace().spare_since(now)?, watch)));
-        if let Some((_, watch)) = spare.min_by_key(|(since, _)| *since) {
-            watch.unwanted.notify_one();
+        let spare = open.1.values().filter_map(|monitor| Some((monitor.state().spare_since(now)?, monitor)));
+        if let Some((_, monitor)) = spare.min_by_key(|(since, _)| *since) {
+            monitor.evicted.notify_one();
         }
     }
 }
@@ -109,29 +110,29 @@ impl Drop for Entered {
 
 async fn accept(
     listener: tokio::net::TcpListener,
-    gate: Arc<Gate>,
+    middleware: Arc<Middleware>,
     slots: Arc<Semaphore>,
     open: Arc<Open>,
     stopped: watch::Receiver<bool>,
 ) {
-    let counters = gate.source.counters().clone();
+    let counters = middleware.config.counters().clone();
     let mut connections = JoinSet::new();
     loop {
         let next = async {
             let accepted = listener.accept().await;
-            // Who waits for room has been taken from the kernel's queue; those behind wait there.
+            // This connection waits accepted for a slot; later ones wait in the accept queue.
             if accepted.is_ok() { Some((accepted, room(&slots, &open).await)) } else { Some((accepted, None)) }
         };
         let next = tokio::select! {
             next = next => next,
-            () = asked(stopped.clone()) => break,
+            () = stop_requested(stopped.clone()) => break,
         };
         match next {
             Some((Ok((stream, peer)), Some(slot))) => {
                 add(&counters.accepted);
-                let watch = Arc::new(Watch::new());
-                let entered = open.enter(watch.clone());
-                let connection = connection::serve(stream, Peer(peer), gate.clone(), watch, stopped.clone());
+                let monitor = Arc::new(ConnectionMonitor::new());
+                let entered = open.enter(monitor.clone());
+                let connection = connection::serve(stream, Peer(peer), middleware.clone(), monitor, stopped.clone());
                 let counters = counters.clone();
                 connections.spawn(async move {
                     let _held = (entered, slot, Counted::new(counters));
@@ -139,7 +140,7 @@ async fn accept(
                 });
             }
             Some((Err(error), _)) => {
-                // Out of descriptors, mostly: it passes, and accepting again at once would spin.
+                // Mostly EMFILE, which is temporary; accepting at once would spin.
                 add(&counters.accept_failed);
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -152,7 +153,7 @@ async fn accept(
     while connections.join_next().await.is_some() {}
 }
 
-/// A place among the open connections, if need be that of another one.
+/// Acquires a connection slot, by eviction if necessary.
 async fn room(slots: &Arc<Semaphore>, open: &Open) -> Option<OwnedSemaphorePermit> {
     loop {
         if let Ok(slot) = slots.clone().try_acquire_owned() {
@@ -160,13 +161,13 @@ async fn room(slots: &Arc<Semaphore>, open: &Open) -> Option<OwnedSemaphorePermi
         }
         open.make_room();
         if let Ok(slot) = tokio::time::timeout(ROOM_EVERY, slots.clone().acquire_owned()).await {
-            // An error would mean that it was closed, which nobody does.
+            // The semaphore is never closed.
             return slot.ok();
         }
     }
 }
 
-/// A connection among those that are open now.
+/// Registration of an open connection.
 struct Counted(Arc<crate::counts::Counters>);
 
 impl Counted {

@@ -1,28 +1,27 @@
-//! Whether files must be read again, told from what the file system says about them.
+//! Detects file changes by their metadata.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What tells one content of a file from the next. A link counts as what it leads to, so that a ConfigMap's swapped links are
-/// another file.
+/// Metadata that identifies a content of a file. Symbolic links are followed, so that the swapped links of a ConfigMap count
+/// as a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Device and inode.
     pub file: (u64, u64),
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Last change of the content, since 1970.
+    /// mtime since 1970.
     pub changed: Duration,
 }
 
-/// Files and their stamps, `None` for one that is not there.
+/// Files and their stamps, `None` for a missing file.
 pub type Stamps = Vec<(PathBuf, Option<Stamp>)>;
 
-/// A clock of a file system ticks this seldom at worst: a content that is younger than this when it is read may be changed again
-/// without another stamp.
+/// Worst mtime granularity: a content younger than this when read may change again without a new stamp.
 const TICK: Duration = Duration::from_secs(2);
 
-/// Whether what was read at `read_at` (since 1970), when the files had the stamps `then`, may differ from what is there `now`.
+/// Whether content read at `read_at` (since 1970) with the stamps `then` may differ from the files with the stamps `now`.
 pub fn must_read(then: &Stamps, read_at: Duration, now: &Stamps) -> bool {
     let young = |stamp: &Stamp| stamp.changed + TICK > read_at;
     then != now || now.iter().any(|(_, stamp)| stamp.as_ref().is_some_and(young))

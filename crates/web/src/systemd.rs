@@ -1,4 +1,4 @@
-//! What systemd offers to a service: sockets that it listens on, and to be told how the service is.
+//! systemd socket activation (`LISTEN_FDS`) and notification (`NOTIFY_SOCKET`).
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
@@ -7,19 +7,18 @@ use std::net::TcpListener;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why systemd's sockets cannot be used.
+/// Why socket activation failed.
 #[derive(Debug, Error)]
 pub enum SocketError {
-    /// There are none.
+    /// No sockets were passed.
     #[error("--web.systemd-socket: systemd handed over no socket; start the service by its socket unit")]
     None,
-    /// One is of another kind.
+    /// A passed descriptor is not a listening TCP socket.
     #[error("--web.systemd-socket: socket {0} is no TCP socket that listens ({1}): use ListenStream= with a port")]
     Wrong(usize, io::Error),
 }
 
-/// The sockets that systemd listens on for us (`LISTEN_FDS`). To be called once, before there are other threads: it changes the
-/// environment.
+/// Takes the sockets passed by systemd (`LISTEN_FDS`). Call once, before other threads start: it changes the environment.
 pub fn sockets() -> Result<Vec<TcpListener>, SocketError> {
     let mut handed = ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -33,22 +32,22 @@ pub fn sockets() -> Result<Vec<TcpListener>, SocketError> {
     if listeners.is_empty() { Err(SocketError::None) } else { Ok(listeners) }
 }
 
-/// What systemd is told.
+/// A state for `sd_notify`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// All that was asked for runs.
+    /// `READY=1`
     Ready,
-    /// The configuration is being read again; [`News::Ready`] follows.
+    /// `RELOADING=1`; [`News::Ready`] follows.
     Reloading,
-    /// The end has begun.
+    /// `STOPPING=1`
     Stopping,
-    /// Still alive.
+    /// `WATCHDOG=1`
     Alive,
 }
 
-/// Tells systemd, if it asked (`NOTIFY_SOCKET`). A failure is logged: nothing here depends on it.
+/// Notifies systemd if `NOTIFY_SOCKET` is set. Failures are only logged.
 pub fn notify(news: News) {
-    let told = match news {
+    let sent = match news {
         News::Ready => sd_notify::notify(&[NotifyState::Ready]),
         News::Reloading => {
             NotifyState::monotonic_usec_now().and_then(|at| sd_notify::notify(&[NotifyState::Reloading, at]))
@@ -56,12 +55,12 @@ pub fn notify(news: News) {
         News::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
         News::Alive => sd_notify::notify(&[NotifyState::Watchdog]),
     };
-    if let Err(error) = told {
-        tracing::warn!(%error, ?news, "cannot tell systemd");
+    if let Err(error) = sent {
+        tracing::warn!(%error, ?news, "cannot notify systemd");
     }
 }
 
-/// How often [`News::Alive`] is due: half of what systemd waits (`WATCHDOG_USEC`); `None` when it does not watch.
+/// Interval of [`News::Alive`]: half of `WATCHDOG_USEC`; `None` without a watchdog.
 pub fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|wait| wait / 2).filter(|every| !every.is_zero())
 }

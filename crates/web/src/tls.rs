@@ -1,4 +1,4 @@
-//! `tls_server_config` to what rustls needs.
+//! Builds the rustls configuration from `tls_server_config`.
 
 use crate::sans;
 use kstrobe_config::model::{ClientAuth, Curve, Tls, TlsVersion};
@@ -14,24 +14,24 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// The texts of the files that a configuration names, or of the configuration itself.
+/// PEM texts, inline or from files.
 pub struct Pems {
-    /// The server's certificates.
+    /// Certificate chain of the server.
     pub cert: Vec<u8>,
-    /// Its key.
+    /// Private key of the server.
     pub key: Vec<u8>,
-    /// Authorities for clients.
+    /// Certificate authorities for clients.
     pub client_ca: Option<Vec<u8>>,
 }
 
-/// What rustls needs, or what is wrong with certificates and key, for a person.
+/// Builds the server configuration; errors are messages about certificates and key.
 pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, String> {
     kstrobe_tls::able("leave `tls_server_config` out and let a proxy on this machine speak TLS")?;
     let provider = Arc::new(provider(tls)?);
     let versions: &[_] = match (tls.min_version, tls.max_version) {
         (TlsVersion::Tls13, _) => &[&TLS13],
         (_, TlsVersion::Tls12) => &[&TLS12],
-        // Without a suite for it there is no TLS 1.2.
+        // Without a matching cipher suite TLS 1.2 is disabled.
         _ if tls.cipher_suites.as_ref().is_some_and(Vec::is_empty) => &[&TLS13],
         _ => &[&TLS13, &TLS12],
     };
@@ -57,7 +57,7 @@ pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, Strin
 fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
     let mut provider = kstrobe_tls::provider();
     if let Some(names) = &tls.cipher_suites {
-        // The list is about TLS 1.2 alone. rustls calls suites as Go does, apart from those of TLS 1.3.
+        // The list applies to TLS 1.2 only. rustls names these suites as Go does, unlike those of TLS 1.3.
         let of = |name: &str| {
             let named = |suite: &&SupportedCipherSuite| format!("{:?}", suite.suite()) == name;
             provider.cipher_suites.iter().find(named).copied()
@@ -81,7 +81,7 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
     Ok(provider)
 }
 
-/// `None` when clients need no certificate.
+/// Client verifier; `None` if no certificate is requested.
 fn verifier(
     tls: &Tls,
     provider: &Arc<CryptoProvider>,
@@ -109,7 +109,7 @@ fn verifier(
     }))
 }
 
-/// Takes every certificate. That the client has its key is still checked.
+/// Accepts any certificate; the handshake still proves possession of the key.
 #[derive(Debug)]
 struct AnyCertificate {
     mandatory: bool,
@@ -157,7 +157,7 @@ impl ClientCertVerifier for AnyCertificate {
     }
 }
 
-/// Takes certificates that `inner` takes and that have one of the names.
+/// Accepts certificates that `inner` accepts and that have an allowed name.
 #[derive(Debug)]
 struct NamedCertificate {
     inner: Arc<dyn ClientCertVerifier>,

@@ -1,8 +1,8 @@
-//! The server without TLS, asked by bare sockets: passwords, reload, limits, the end.
+//! The server without TLS, over plain sockets: passwords, reload, limits, shutdown.
 
 mod support;
 
-use kstrobe_web::{Hosts, Limits, Source, bind};
+use kstrobe_web::{ConfigWatcher, Hosts, Limits, bind};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn users(users: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn without_a_configuration_everybody_may_and_nobody_is_known() {
+fn without_a_configuration_clients_are_anonymous() {
     let server = Running::start_file(None, Limits::default());
     let (status, head, body) = server.get("/who", "");
     assert_eq!((status, body.as_slice()), (200, &b"- false\n"[..]));
@@ -25,7 +25,7 @@ fn without_a_configuration_everybody_may_and_nobody_is_known() {
 }
 
 #[test]
-fn passwords_are_asked_for_everywhere_and_a_token_is_as_good() {
+fn every_route_requires_a_password_or_a_token() {
     let folder = Folder::new();
     let server = Running::start(&folder, &users(&[("alice", "secret")]));
     for (path, header, status, who) in [
@@ -68,7 +68,7 @@ fn a_foreign_host_gets_nothing_from_any_route() {
         assert!(status == 421 && body.contains("--web.allowed-host"), "{line}: {status} {body}");
     }
     assert_eq!(server.refused("host"), 4);
-    // The address of a request counts as much as its header.
+    // The host of an absolute request URI counts as well as the header.
     assert_eq!(ask("GET http://evil.example/metrics HTTP/1.1", "Host: node-1\r\n").0, 421);
     assert_eq!(ask("GET http://node-1/metrics HTTP/1.1", foreign).0, 421);
     assert_eq!(ask("GET /metrics HTTP/1.1", "Host: node-1\r\nHost: evil.example\r\n").0, 421);
@@ -191,10 +191,10 @@ fn a_configuration_that_is_wrong_at_the_start_says_where() {
         ("basic_auth_users:\n  a: b\n", ":2:3: what stands for user `a` is not bcrypt's text"),
     ] {
         let file = folder.write("web-config.yml", text);
-        let error = Source::open(&file, Duration::ZERO, Arc::default()).err().unwrap().to_string();
+        let error = ConfigWatcher::open(&file, Duration::ZERO, Arc::default()).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     }
-    let error = Source::open(&folder.0, Duration::ZERO, Arc::default()).err().unwrap().to_string();
+    let error = ConfigWatcher::open(&folder.0, Duration::ZERO, Arc::default()).err().unwrap().to_string();
     assert!(error.contains("it is no file"), "{error}");
 }
 
@@ -220,24 +220,24 @@ fn headers_and_bodies_have_limits() {
 }
 
 #[test]
-fn who_is_slow_is_ended_and_counted() {
+fn slow_clients_are_closed_and_counted() {
     let short = Duration::from_millis(200);
     let limits = Limits { header_time: short, idle: short, body_time: short, stall: short, ..Limits::default() };
     let server = Running::start_file(None, limits);
-    // Nothing, and half a header.
+    // No bytes, and half a header.
     for part in ["", "GET /who HTTP/1.1\r\nX-A: "] {
         let mut stream = server.connect();
         stream.write_all(part.as_bytes()).unwrap();
         assert_eq!(answer(&mut stream).0, 0, "{part}");
     }
     assert_eq!(server.ended("header_time"), 2);
-    // A whole request, and then nothing.
+    // A complete request, then idle.
     assert_eq!(server.ask("GET /who HTTP/1.1\r\nHost: x\r\n\r\n").0, 200);
     assert_eq!(server.ended("idle"), 1);
     // Half a body.
     let half = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345";
     assert_eq!(server.ask(half).0, 400);
-    // An answer that nobody takes: more than what the kernel holds for both sides.
+    // An unread response larger than both socket buffers.
     let mut stream = server.connect();
     write!(stream, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     wait_for("the end of a client that takes nothing", || (server.ended("stall") == 1).then_some(()));
@@ -248,13 +248,13 @@ fn who_is_slow_is_ended_and_counted() {
 }
 
 #[test]
-fn a_thousand_slow_connections_keep_nobody_out() {
+fn a_thousand_slow_connections_do_not_block_new_clients() {
     let limits = Limits { connections: 64, ..Limits::default() };
     let server = Running::start_file(None, limits);
     let mut slow: Vec<TcpStream> = Vec::new();
     for number in 0..1000 {
         let mut stream = server.connect();
-        // Those that were ended to make room are gone already.
+        // Evicted connections are already closed.
         let _ = stream.write_all(b"GET /who HTTP/1.1\r\nX-A: ");
         slow.push(stream);
         if number % 250 == 249 {
@@ -267,7 +267,7 @@ fn a_thousand_slow_connections_keep_nobody_out() {
 }
 
 #[test]
-fn those_who_are_served_are_not_ended_for_others_who_then_wait() {
+fn connections_with_a_request_are_not_evicted() {
     let limits = Limits { connections: 2, ..Limits::default() };
     let server = Running::start_file(None, limits);
     let mut busy: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
@@ -316,7 +316,7 @@ fn the_end_waits_for_answers_and_not_for_idle_connections() {
 }
 
 #[test]
-fn bind_errors_say_what_to_do() {
+fn bind_errors_are_actionable() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let message = |address: &str| bind(&[address.to_owned()]).unwrap_err().to_string();

@@ -79,7 +79,7 @@ fn root_prometheus_scrapes_with_right_credentials_only() {
     let prometheus = Prometheus::start(&config);
     let mut expected: Vec<(String, bool)> = jobs.iter().map(|(job, .., up)| ((*job).to_owned(), *up)).collect();
     expected.sort();
-    // The first scrape of a busy machine may be too slow; who is refused stays so.
+    // The first scrape on a busy machine may time out; refusals are permanent.
     wait_for("both right ones", || {
         let up = prometheus.up(jobs.len());
         (up.iter().filter(|(_, up)| *up).count() == 2).then_some(())

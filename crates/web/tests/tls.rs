@@ -1,8 +1,8 @@
-//! TLS, asked by curl with certificates made by openssl.
+//! TLS, with curl and certificates made by openssl.
 
 mod support;
 
-use kstrobe_web::Source;
+use kstrobe_web::ConfigWatcher;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn root_tls_with_http_2_and_1_and_a_word_for_those_without() {
     let (_, status, _, body) = curl(&[&format!("http://localhost:{}/who", server.address.port())]);
     assert_eq!((status, body.as_str()), (400, "this server speaks HTTPS: write https:// instead of http://\n"));
     assert!(server.ended("handshake") >= 2);
-    // Who does not trust the authority.
+    // A client that does not trust the authority.
     assert_eq!(curl(&[&url]).0, 60);
 }
 
@@ -225,8 +225,8 @@ fn root_tls_certificates_change_while_a_connection_is_open() {
 
 #[test]
 #[ignore = "needs openssl"]
-fn root_tls_mistakes_in_certificates_are_told() {
-    if !programs("root_tls_mistakes_in_certificates_are_told", &["openssl"]) {
+fn root_tls_errors_in_certificates_are_reported() {
+    if !programs("root_tls_errors_in_certificates_are_reported", &["openssl"]) {
         return;
     }
     let folder = folder();
@@ -252,7 +252,7 @@ fn root_tls_mistakes_in_certificates_are_told() {
         ),
     ] {
         let file = folder.write("web-config.yml", &format!("tls_server_config:\n{lines}"));
-        let error = Source::open(&file, Duration::ZERO, Arc::default()).err().unwrap().to_string();
+        let error = ConfigWatcher::open(&file, Duration::ZERO, Arc::default()).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     }
     // The same inside the file itself.
@@ -262,7 +262,7 @@ fn root_tls_mistakes_in_certificates_are_told() {
     };
     let text = format!("tls_server_config:\n  cert: |\n{}  key: |\n{}", inline("server.crt"), inline("server.key"));
     let file = folder.write("web-config.yml", &text);
-    assert!(Source::open(&file, Duration::ZERO, Arc::default()).is_ok());
+    assert!(ConfigWatcher::open(&file, Duration::ZERO, Arc::default()).is_ok());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use kstrobe_export::message::MetricFamily;
 use kstrobe_export::{Format, text_0_0_4};
-use kstrobe_web::{Hosts, Limits, Server, Source};
+use kstrobe_web::{ConfigWatcher, Hosts, Limits, Server};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -57,9 +57,9 @@ impl Nodes {
         let shared = Arc::new(Shared { recording, scrapes, bytes: AtomicU64::default() });
         let router = Router::new().route("/nodes/{node}/metrics", get(metrics)).with_state(shared.clone());
         let limits = Limits { connections: CONNECTIONS, requests: CONNECTIONS, ..Limits::default() };
-        let source = Arc::new(Source::plain(Arc::default()));
+        let config = Arc::new(ConfigWatcher::plain(Arc::default()));
         let server =
-            Server { listeners: vec![listener], router, source, limits, hosts: Hosts::any(), own_credentials: None };
+            Server { listeners: vec![listener], router, config, limits, hosts: Hosts::any(), own_credentials: None };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::Extension;
 use axum::routing::{get, post};
 pub use kstrobe_testing::{Folder, certificates, output, witnesses as programs};
-use kstrobe_web::{Counters, Counts, Hosts, Identity, Limits, Server, Source, bind};
+use kstrobe_web::{ConfigWatcher, Counters, Counts, Hosts, Identity, Limits, Server, bind};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct Running {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// What most tests ask for: who they are taken for, an echo, something large, something that takes until it is let go.
+/// Test routes: client identity, echo, a large body, a blocking response.
 pub fn router() -> Router {
     let who = |Extension(identity): Extension<Identity>| async move {
         let known = if identity.token { "token" } else { "-" };
@@ -38,7 +38,7 @@ pub fn router() -> Router {
 }
 
 impl Running {
-    /// With the configuration of this text in `folder`, looked at for each connection and request.
+    /// Starts with this configuration in `folder`, checked on each connection and request.
     pub fn start(folder: &Folder, config: &str) -> Running {
         let file = folder.write("web-config.yml", config);
         Running::start_file(Some(&file), Limits::default())
@@ -48,19 +48,19 @@ impl Running {
         Running::start_named(file, limits, Hosts::any())
     }
 
-    /// One that answers to these names.
+    /// Starts with these host names.
     pub fn start_named(file: Option<&Path>, limits: Limits, hosts: Hosts) -> Running {
         let counters = Arc::new(Counters::default());
-        let source = match file {
-            Some(file) => Source::open(file, Duration::ZERO, counters.clone()).unwrap(),
-            None => Source::plain(counters.clone()),
+        let config = match file {
+            Some(file) => ConfigWatcher::open(file, Duration::ZERO, counters.clone()).unwrap(),
+            None => ConfigWatcher::plain(counters.clone()),
         };
         let listeners = bind(&["127.0.0.1:0".to_owned()]).unwrap();
         let address = listeners[0].local_addr().unwrap();
         let own_credentials: kstrobe_web::OwnCredentials =
             Arc::new(|headers| headers.get("authorization").is_some_and(|value| value == "Bearer right"));
         let own_credentials = Some(own_credentials);
-        let server = Server { listeners, router: router(), source: Arc::new(source), limits, hosts, own_credentials };
+        let server = Server { listeners, router: router(), config: Arc::new(config), limits, hosts, own_credentials };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -87,7 +87,7 @@ impl Running {
         stream
     }
 
-    /// Status, head in small letters and body.
+    /// Status, header in lower case and body.
     pub fn get(&self, path: &str, headers: &str) -> (u16, String, Vec<u8>) {
         self.ask(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n"))
     }
@@ -104,7 +104,7 @@ impl Running {
 
     fn end(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // It may have stopped on its own, which the join below tells.
+            // The server may have stopped on its own; the join below reports it.
             let _ = stop.send(());
             self.thread.take().unwrap().join().unwrap();
         }
@@ -117,10 +117,10 @@ impl Drop for Running {
     }
 }
 
-/// What comes until the server hangs up.
+/// Reads until the server closes the connection.
 pub fn answer(stream: &mut TcpStream) -> (u16, String, Vec<u8>) {
     let mut answer = vec![];
-    // Who is refused while it still sends gets a reset after the answer.
+    // A client refused while sending gets a reset after the response.
     let _ = stream.read_to_end(&mut answer);
     let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
         return (0, String::from_utf8_lossy(&answer).into(), vec![]);
@@ -136,12 +136,12 @@ pub fn basic(pair: &str) -> String {
     format!("Authorization: Basic {}\r\n", base64::engine::general_purpose::STANDARD.encode(pair))
 }
 
-/// bcrypt's text of a password, at the lowest cost.
+/// bcrypt hash of a password at the lowest cost.
 pub fn hash(password: &str) -> String {
     bcrypt::hash(password, 4).unwrap()
 }
 
-/// Asks until there is an answer.
+/// Polls until there is a result.
 #[track_caller]
 pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     kstrobe_testing::wait_for(what, Duration::from_secs(60), ask)

@@ -1,7 +1,7 @@
-//! A socket that tells a [`Pace`] what it does.
+//! A socket that reports its progress to a [`ConnectionState`].
 
+use crate::connection_state::ConnectionState;
 use crate::limits::Limits;
-use crate::pace::Pace;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,39 +13,43 @@ use tokio::sync::Notify;
 
 use crate::counts::Ended;
 
-/// A connection's pace, and who waits for what comes of it.
+/// Shared state of a connection, with notification of changes.
 #[derive(Debug)]
-pub struct Watch {
-    pace: Mutex<Pace>,
+pub struct ConnectionMonitor {
+    state: Mutex<ConnectionState>,
     changed: Notify,
-    /// Another connection needs the room.
-    pub unwanted: Notify,
+    /// Notified when a newer connection needs the slot.
+    pub evicted: Notify,
 }
 
-impl Watch {
-    pub fn new() -> Watch {
-        Watch { pace: Mutex::new(Pace::new(Instant::now())), changed: Notify::new(), unwanted: Notify::new() }
+impl ConnectionMonitor {
+    pub fn new() -> ConnectionMonitor {
+        ConnectionMonitor {
+            state: Mutex::new(ConnectionState::new(Instant::now())),
+            changed: Notify::new(),
+            evicted: Notify::new(),
+        }
     }
 
-    pub fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn state(&self) -> MutexGuard<'_, ConnectionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the pace; whoever waits looks again when that changed what it is.
-    pub fn tell<T>(&self, change: impl FnOnce(&mut Pace, Instant) -> T) -> T {
-        let mut pace = self.pace();
-        let before = pace.clone();
-        let told = change(&mut pace, Instant::now());
-        if *pace != before {
+    /// Updates the state; wakes [`ConnectionMonitor::over`] if it changed.
+    pub fn update<T>(&self, change: impl FnOnce(&mut ConnectionState, Instant) -> T) -> T {
+        let mut state = self.state();
+        let before = state.clone();
+        let result = change(&mut state, Instant::now());
+        if *state != before {
             self.changed.notify_one();
         }
-        told
+        result
     }
 
-    /// Done when the client has let a deadline pass, or must make room.
+    /// Resolves when a deadline has passed or the connection is evicted.
     pub async fn over(&self, limits: &Limits) -> Ended {
         loop {
-            let deadline = self.pace().deadline(limits);
+            let deadline = self.state().deadline(limits);
             let passed = async {
                 match deadline {
                     Some((at, why)) => {
@@ -57,57 +61,57 @@ impl Watch {
             };
             tokio::select! {
                 why = passed => return why,
-                () = self.unwanted.notified() => return Ended::Room,
+                () = self.evicted.notified() => return Ended::Room,
                 () = self.changed.notified() => {}
             }
         }
     }
 }
 
-/// The socket.
+/// A monitored TCP stream.
 #[derive(Debug)]
-pub struct Watched {
+pub struct MonitoredIo {
     stream: TcpStream,
-    watch: Arc<Watch>,
+    monitor: Arc<ConnectionMonitor>,
     one_by_one: bool,
 }
 
-impl Watched {
-    pub fn new(stream: TcpStream, watch: Arc<Watch>) -> Watched {
-        Watched { stream, watch, one_by_one: true }
+impl MonitoredIo {
+    pub fn new(stream: TcpStream, monitor: Arc<ConnectionMonitor>) -> MonitoredIo {
+        MonitoredIo { stream, monitor, one_by_one: true }
     }
 
-    /// The first bytes, which stay there.
+    /// Peeks at the first bytes.
     pub async fn peek(&self, bytes: &mut [u8]) -> io::Result<usize> {
         self.stream.peek(bytes).await
     }
 
-    /// Bytes that come may be anything from now on.
+    /// Marks the connection as multiplexed (HTTP/2).
     pub fn many_at_once(&mut self) {
         self.one_by_one = false;
     }
 
     fn written(&self, written: &Poll<io::Result<usize>>) {
         match written {
-            Poll::Pending => self.watch.tell(Pace::stalled),
-            Poll::Ready(_) => self.watch.tell(Pace::moved),
+            Poll::Pending => self.monitor.update(ConnectionState::stalled),
+            Poll::Ready(_) => self.monitor.update(ConnectionState::progressed),
         }
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for MonitoredIo {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_ready() && buffer.filled().len() > before {
             let one_by_one = self.one_by_one;
-            self.watch.tell(|pace, now| pace.received(one_by_one, now));
+            self.monitor.update(|state, now| state.received(one_by_one, now));
         }
         read
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for MonitoredIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.written(&written);

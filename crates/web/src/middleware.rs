@@ -1,15 +1,15 @@
-//! What a request must pass before the router sees it: the pace of all requests, a password, a place.
+//! Checks before the router: rate limit, credentials, `Host`, body size, concurrency.
 
 use crate::body::{Turn, answering, arriving};
+use crate::config_watcher::ConfigWatcher;
 use crate::counts::{Refused, add};
 use crate::hosts::Hosts;
 use crate::limits::Limits;
 use crate::load::Settings;
+use crate::monitored_io::ConnectionMonitor;
 use crate::passwords::{Passwords, Verdict};
 use crate::rate::Bucket;
 use crate::serve::Peer;
-use crate::source::Source;
-use crate::watched::Watch;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -23,39 +23,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
-/// Who a request comes from, among its extensions.
+/// Client identity, an extension of each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The user whose password came with it.
+    /// User authenticated by password.
     pub user: Option<String>,
-    /// Whether the connection's client has a certificate that our authority signed.
+    /// Whether the client presented a verified certificate.
     pub certificate: bool,
-    /// Whether it came with right credentials of the agent's own kind.
+    /// Whether [`OwnCredentials`] accepted the request.
     pub token: bool,
 }
 
-/// Looks for credentials of another kind than users' passwords, such as a token; may block. Who has right ones is not asked for
-/// a password: a request has only one `Authorization`. They may stand in any header.
+/// Checks other credentials in any header, such as a token; may block. Valid ones replace the password: a request has only one
+/// `Authorization`.
 pub type OwnCredentials = Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>;
 
 impl Identity {
-    /// Whether it is known who asks.
+    /// Whether the client is authenticated.
     pub fn is_known(&self) -> bool {
         self.user.is_some() || self.certificate || self.token
     }
 }
 
-/// Answer to a request for a foreign name.
+/// Response to a request with a foreign `Host`.
 const FOREIGN: &str = "the Host of this request is no name of this agent: ask it by its address, as localhost or by its machine's name, \
                        start it with --web.allowed-host NAME, or send its token\n";
 
-/// The one gate of a server.
-pub struct Gate {
-    pub source: Arc<Source>,
+/// Request checks shared by all connections of a server.
+pub struct Middleware {
+    pub config: Arc<ConfigWatcher>,
     pub limits: Limits,
     router: TowerToHyperService<Router>,
     hosts: Hosts,
-    /// Whether a refused name was logged.
+    /// Whether a foreign `Host` was logged.
     warned: AtomicBool,
     own_credentials: Option<OwnCredentials>,
     passwords: Arc<Passwords>,
@@ -64,24 +64,24 @@ pub struct Gate {
     places: Arc<Semaphore>,
 }
 
-/// Where a request comes from.
-pub struct From {
+/// Connection data of a request.
+pub struct RequestOrigin {
     pub peer: Peer,
     pub certificate: bool,
-    pub watch: Arc<Watch>,
+    pub monitor: Arc<ConnectionMonitor>,
 }
 
-impl Gate {
+impl Middleware {
     pub fn new(
         router: Router,
-        source: Arc<Source>,
+        config: Arc<ConfigWatcher>,
         limits: Limits,
         hosts: Hosts,
         own_credentials: Option<OwnCredentials>,
-    ) -> Gate {
+    ) -> Middleware {
         let places = Arc::new(Semaphore::new(limits.requests));
-        Gate {
-            source,
+        Middleware {
+            config,
             limits,
             router: TowerToHyperService::new(router),
             hosts,
@@ -94,24 +94,24 @@ impl Gate {
         }
     }
 
-    pub async fn answer(&self, request: Request<Incoming>, from: &From) -> Response {
-        let turn = Turn::begin(from.watch.clone());
-        add(&self.source.counters().requests);
-        // A connection lives long: what is changed meanwhile holds for its next request.
-        let settings = self.source.fresh().await;
-        let (mut response, place) = match self.pass(request, from, &settings).await {
+    pub async fn answer(&self, request: Request<Incoming>, origin: &RequestOrigin) -> Response {
+        let turn = Turn::begin(origin.monitor.clone());
+        add(&self.config.counters().requests);
+        // Connections are long-lived: changed settings apply from the next request.
+        let settings = self.config.fresh().await;
+        let (mut response, place) = match self.pass(request, origin, &settings).await {
             Ok((request, place)) => match self.router.call(request).await {
                 Ok(response) => (response, Some(place)),
                 Err(never) => match never {},
             },
             Err(refused) => {
                 let (why, response) = *refused;
-                self.source.counters().refused(why);
+                self.config.counters().refused(why);
                 (response, None)
             }
         };
         for (name, value) in &settings.headers {
-            // The configuration has checked both.
+            // The configuration has validated both.
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(*name), HeaderValue::try_from(value)) {
                 response.headers_mut().insert(name, value);
             }
@@ -122,7 +122,7 @@ impl Gate {
     async fn pass(
         &self,
         request: Request<Incoming>,
-        from: &From,
+        origin: &RequestOrigin,
         settings: &Settings,
     ) -> Result<(Request<Body>, tokio::sync::OwnedSemaphorePermit), Box<(Refused, Response)>> {
         let refuse = |why, status: StatusCode, text: &'static str| Err(Box::new((why, (status, text).into_response())));
@@ -132,7 +132,7 @@ impl Gate {
                 return refuse(Refused::Rate, StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again later\n");
             }
         }
-        let mut identity = Identity { user: None, certificate: from.certificate, token: false };
+        let mut identity = Identity { user: None, certificate: origin.certificate, token: false };
         if !settings.users.is_empty() {
             identity.token = self.has_own_credentials(request.headers()).await;
         }
@@ -141,7 +141,7 @@ impl Gate {
             match self.passwords.check(&settings.users, header).await {
                 Verdict::Welcome(user) => identity.user = Some(user),
                 Verdict::Wrong => {
-                    tracing::debug!(client = %from.peer.0, "no right name and password");
+                    tracing::debug!(client = %origin.peer.0, "no right name and password");
                     let scheme = [(header::WWW_AUTHENTICATE, "Basic realm=\"kstrobe\", charset=\"UTF-8\"")];
                     let answer = (StatusCode::UNAUTHORIZED, scheme, "a name and a password are needed\n");
                     return Err(Box::new((Refused::Unauthorized, answer.into_response())));
@@ -157,7 +157,7 @@ impl Gate {
         if settings.tls.is_none() && !identity.is_known() && !self.is_ours(&request) {
             identity.token = self.has_own_credentials(request.headers()).await;
             if !identity.token {
-                self.warn_once(&request, from.peer);
+                self.warn_once(&request, origin.peer);
                 return refuse(Refused::Host, StatusCode::MISDIRECTED_REQUEST, FOREIGN);
             }
         }
@@ -169,17 +169,17 @@ impl Gate {
             return refuse(Refused::Busy, StatusCode::SERVICE_UNAVAILABLE, text);
         };
         let mut request = request.map(|body| arriving(body, &self.limits));
-        // HTTP/2 has it in the address; routes look at the header.
+        // HTTP/2 sends `:authority` instead of `Host`; routes read the header.
         let authority = request.uri().authority().and_then(|name| HeaderValue::try_from(name.as_str()).ok());
         if let (Some(authority), false) = (authority, request.headers().contains_key(header::HOST)) {
             request.headers_mut().insert(header::HOST, authority);
         }
-        request.extensions_mut().insert(from.peer);
+        request.extensions_mut().insert(origin.peer);
         request.extensions_mut().insert(identity);
         Ok((request, place))
     }
 
-    /// Whether a request is for one of our names. Without any (HTTP/1.0) it is from no browser.
+    /// Whether all host names of a request are ours. A request without any (HTTP/1.0) is not from a browser.
     fn is_ours(&self, request: &Request<Incoming>) -> bool {
         let headers = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
         request
@@ -201,7 +201,7 @@ impl Gate {
     async fn has_own_credentials(&self, headers: &HeaderMap) -> bool {
         let Some(own) = self.own_credentials.clone() else { return false };
         let headers = headers.clone();
-        // A panic is no proof of anything.
+        // A panic counts as a failed check.
         tokio::task::spawn_blocking(move || own(&headers)).await.unwrap_or(false)
     }
 }

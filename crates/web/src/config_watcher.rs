@@ -1,4 +1,4 @@
-//! The configuration in use, and when it is read again.
+//! The web configuration in use, reloaded when its files change.
 
 use crate::counts::{Counters, add};
 use crate::load::{self, Digest, LoadError, Loaded, Settings, load};
@@ -8,36 +8,36 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Files are looked at this often at most, by whoever connects or asks.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between checks of the files, which connections and requests trigger.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where settings come from.
-pub struct Source {
+/// Current settings and the state of their files.
+pub struct ConfigWatcher {
     file: Option<PathBuf>,
-    look_every: Duration,
+    reload_interval: Duration,
     current: RwLock<Arc<Settings>>,
-    /// One looks, the others wait for what it finds: they must not be served by what has been replaced.
-    looked: tokio::sync::Mutex<Looked>,
-    looked_at: Mutex<Instant>,
+    /// Serialises checks; concurrent requests wait, since they must not use replaced settings.
+    snapshot: tokio::sync::Mutex<Snapshot>,
+    checked_at: Mutex<Instant>,
     counters: Arc<Counters>,
 }
 
 #[derive(Clone)]
-struct Looked {
+struct Snapshot {
     stamps: Stamps,
     read_at: Duration,
     digest: Digest,
 }
 
-impl Source {
-    /// Plain HTTP for everybody.
-    pub fn plain(counters: Arc<Counters>) -> Source {
-        let nothing = Looked { stamps: Vec::new(), read_at: Duration::ZERO, digest: Digest::default() };
-        Source::new(None, LOOK_EVERY, Settings::default(), nothing, counters)
+impl ConfigWatcher {
+    /// Plain HTTP without access control.
+    pub fn plain(counters: Arc<Counters>) -> ConfigWatcher {
+        let nothing = Snapshot { stamps: Vec::new(), read_at: Duration::ZERO, digest: Digest::default() };
+        ConfigWatcher::new(None, RELOAD_INTERVAL, Settings::default(), nothing, counters)
     }
 
-    /// As a `web-config.yml` says, which must be right now; later mistakes leave what is in use. Warnings are logged.
-    pub fn open(file: &Path, look_every: Duration, counters: Arc<Counters>) -> Result<Source, LoadError> {
+    /// Loads a `web-config.yml`. Errors of later reloads keep the settings in use. Warnings are logged.
+    pub fn open(file: &Path, reload_interval: Duration, counters: Arc<Counters>) -> Result<ConfigWatcher, LoadError> {
         let read_at = since_1970();
         let Loaded { stamps, warnings, settings, digest, .. } = load(file);
         let settings = settings?;
@@ -45,60 +45,60 @@ impl Source {
             tracing::warn!(reason = warning.one_line(), "the web configuration");
         }
         counters.loaded();
-        let looked = Looked { stamps, read_at, digest };
-        Ok(Source::new(Some(file.to_owned()), look_every, settings, looked, counters))
+        let snapshot = Snapshot { stamps, read_at, digest };
+        Ok(ConfigWatcher::new(Some(file.to_owned()), reload_interval, settings, snapshot, counters))
     }
 
     fn new(
         file: Option<PathBuf>,
-        look_every: Duration,
+        reload_interval: Duration,
         settings: Settings,
-        looked: Looked,
+        snapshot: Snapshot,
         counters: Arc<Counters>,
-    ) -> Source {
-        let looked = tokio::sync::Mutex::new(looked);
-        let (current, looked_at) = (RwLock::new(Arc::new(settings)), Mutex::new(Instant::now()));
-        Source { file, look_every, current, looked, looked_at, counters }
+    ) -> ConfigWatcher {
+        let snapshot = tokio::sync::Mutex::new(snapshot);
+        let (current, checked_at) = (RwLock::new(Arc::new(settings)), Mutex::new(Instant::now()));
+        ConfigWatcher { file, reload_interval, current, snapshot, checked_at, counters }
     }
 
-    /// What is in use, without looking at files.
+    /// Current settings, without a check of the files.
     pub fn settings(&self) -> Arc<Settings> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The server's counters.
+    /// Server counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// What the files say, looked at when that was too long ago.
-    pub async fn fresh(self: &Arc<Source>) -> Arc<Settings> {
+    /// Current settings, after a check of the files if one is due.
+    pub async fn fresh(self: &Arc<ConfigWatcher>) -> Arc<Settings> {
         if let Some(file) = self.file.clone().filter(|_| self.is_due()) {
-            let mut looked = self.looked.lock().await;
+            let mut snapshot = self.snapshot.lock().await;
             if self.is_due() {
-                let source = self.clone();
-                let before = looked.clone();
-                // After a panic there the next one looks again.
-                if let Ok(now) = tokio::task::spawn_blocking(move || source.look(&file, before)).await {
-                    *looked = now;
+                let watcher = self.clone();
+                let before = snapshot.clone();
+                // After a panic the next check repeats the work.
+                if let Ok(now) = tokio::task::spawn_blocking(move || watcher.look(&file, before)).await {
+                    *snapshot = now;
                 }
-                *self.looked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                *self.checked_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             }
         }
         self.settings()
     }
 
     fn is_due(&self) -> bool {
-        self.looked_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= self.look_every
+        self.checked_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= self.reload_interval
     }
 
-    fn look(&self, file: &Path, before: Looked) -> Looked {
+    fn look(&self, file: &Path, before: Snapshot) -> Snapshot {
         let read_at = since_1970();
         if !must_read(&before.stamps, before.read_at, &load::stamps(&before.stamps)) {
             return before;
         }
         let loaded = load(file);
-        let now = Looked { stamps: loaded.stamps, read_at, digest: loaded.digest };
+        let now = Snapshot { stamps: loaded.stamps, read_at, digest: loaded.digest };
         if now.digest == before.digest {
             return now;
         }
@@ -119,7 +119,7 @@ impl Source {
         now
     }
 
-    /// What must not happen behind anybody's back: a file that is just being written, or is emptied by mistake, would open doors.
+    /// Rejects reloads that would silently drop access control: a half-written or accidentally emptied file.
     fn acceptable(&self, settings: Result<Settings, LoadError>, blank: bool) -> Result<Settings, String> {
         let settings = settings.map_err(|error| error.to_string())?;
         let old = self.settings();
@@ -135,6 +135,6 @@ impl Source {
 }
 
 fn since_1970() -> Duration {
-    // A clock before 1970 makes every file young, which is then read each time.
+    // With a clock before 1970 every file counts as young and is read each time.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
