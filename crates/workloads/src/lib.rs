@@ -6,8 +6,7 @@
 //!  pods of the API server or kubelet ──▶ Pod { names, owner, containers } ───┘
 //! ```
 //!
-//! Everything is told: which groups came and went and where they lie, which pods there are, what time it is. Nothing but
-//! [`cgroups`] reads files, and nothing asks a server or a clock.
+//! Cgroups, pods and the time are inputs. Only [`cgroups`] reads files; no module contacts a server or reads a clock.
 
 #![forbid(unsafe_code)]
 

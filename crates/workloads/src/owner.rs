@@ -1,26 +1,26 @@
-//! What a pod was made for.
+//! Owners of pods.
 
 use std::sync::Arc;
 
-/// A controller: `Deployment` `web`.
+/// A controller, such as the `Deployment` `web`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// Kind of the object.
+    /// Object kind.
     pub kind: Arc<str>,
-    /// Its name.
+    /// Object name.
     pub name: Arc<str>,
 }
 
-/// Digits that a CronJob's controller puts behind the name of a job: minutes since 1970, and seconds before Kubernetes 1.21.
+/// Digits that the CronJob controller appends to job names: minutes since 1970; seconds before Kubernetes 1.21.
 const MINUTES: usize = 8;
 const SECONDS: usize = 10;
 
 impl Owner {
-    /// What owns this one, by the rules that controllers name what they make: for when nobody can be asked. `label` gives
-    /// labels of the pod.
+    /// Derives the owner of this controller from the naming rules of Kubernetes, without the API server. `label` returns labels
+    /// of the pod.
     ///
-    /// A ReplicaSet is `NAME-HASH` with the hash as a label of its pods, so that there is no doubt. A job of a CronJob is
-    /// `NAME-` and eight digits; somebody may have named a job so by hand (`backup-20260131`), and is then misread.
+    /// A ReplicaSet is named `NAME-HASH`, with the hash as a label of its pods, which is unambiguous. A job of a CronJob is named
+    /// `NAME-` and eight digits; a manual job with such a name (`backup-20260131`) is misread.
     pub fn by_name<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> Owner {
         let made = |kind: &str, name: &str| Owner { kind: kind.into(), name: name.into() };
         let without = |hash: &str| {
@@ -28,7 +28,7 @@ impl Owner {
             (!name.is_empty()).then_some(name)
         };
         let found = match &*self.kind {
-            // Argo Rollouts makes ReplicaSets with a label of its own.
+            // Argo Rollouts uses its own hash label.
             "ReplicaSet" => without("rollouts-pod-template-hash")
                 .map(|name| made("Rollout", name))
                 .or_else(|| without("pod-template-hash").map(|name| made("Deployment", name))),

@@ -1,15 +1,15 @@
-//! Where a control group's path says it belongs.
+//! Parses cgroup paths into pod, container and systemd unit.
 //!
 //! Runtimes and drivers name groups in different ways, but all of them name them: a pod's group has the pod's uid in it and a
 //! container's group the container's id. So a path is read from its root, one name at a time, with no regard to which
 //! hierarchy (v1, v2), driver (systemd, cgroupfs) or root of the kubelet it has:
 //!
-//! * The outermost pod counts, and in it the outermost container. What is nested in a container belongs to it, and so nobody in
-//!   a container can pass for another pod by making groups.
+//! * The outermost pod counts, and in it the outermost container. Groups nested in a container belong to it, so that a container
+//!   cannot impersonate another pod by creating groups.
 //! * A pod in a container that is no pod's (kind, k3d and minikube run nodes so) counts more than that container.
 //! * Outside of pods there is the systemd unit, as `systemctl status` and the journal name it.
 
-/// Where a group belongs.
+/// Pod, container or unit of a cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The pod's uid, with dashes; of a static pod the hash of its configuration.
@@ -17,14 +17,14 @@ pub struct Place {
     /// The container's id, or a machine's name. `None` for a pod's own group, for the sandbox and the runtime's monitor where
     /// they can be told from containers.
     pub container_id: Option<String>,
-    /// Who runs the container, if the path says so.
+    /// Container runtime, if the path shows it.
     pub runtime: Option<Runtime>,
     /// Systemd unit, of what is in no pod. Scopes of containers are none: they are the container. Where there is no other, the
     /// slice.
     pub unit: Option<String>,
 }
 
-/// What runs containers.
+/// A container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Runtime {
     /// containerd, by its CRI or by nerdctl.
@@ -56,7 +56,7 @@ impl Runtime {
     }
 }
 
-/// What one name of a path says.
+/// Meaning of one path component.
 #[derive(Debug, PartialEq, Eq)]
 enum Name<'a> {
     /// The group of a pod.
@@ -88,9 +88,9 @@ const PREFIXES: &[(&str, Runtime)] = &[
 /// Units that can have processes.
 const UNITS: &[&str] = &[".service", ".scope", ".socket", ".mount", ".swap"];
 
-/// Where the group with this path belongs. The path is that of `/proc/PID/cgroup` or below the mount of cgroupfs.
+/// Parses a path of `/proc/PID/cgroup` or below the mount of cgroupfs.
 pub fn place(path: &str) -> Place {
-    // The kernel says so of a group that is gone while a process or a file descriptor still is in it.
+    // The kernel appends this to a removed group that a process or file descriptor still refers to.
     let path = path.trim_end_matches(" (deleted)");
     let mut reading = Reading::default();
     // `..` leads out of the reader's cgroup namespace.

@@ -1,10 +1,10 @@
-//! A pod, as far as names need it.
+//! Identity of a pod and its containers.
 
 use crate::owner::Owner;
 use crate::path::Runtime;
 use std::sync::Arc;
 
-/// What the API server or the kubelet says about a pod of this node.
+/// A pod of this node, from the API server or the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// `metadata.uid`
@@ -18,28 +18,27 @@ pub struct Pod {
     pub name: Arc<str>,
     /// `spec.nodeName`
     pub node: Option<Arc<str>>,
-    /// What the pod was made for, the owner's owner included; `None` when nobody owns it.
+    /// Top-level owner, such as the Deployment of a ReplicaSet; `None` without an owner.
     pub owner: Option<Owner>,
-    /// The container that is meant when none is named: the one that the pod's annotation says, else the first.
+    /// Default container: that of the `kubectl.kubernetes.io/default-container` annotation, else the first.
     pub main: Option<Arc<str>>,
-    /// Those of `status`: init, usual and ephemeral ones, also the one before a restart (`lastState`).
+    /// Containers in `status`: init, regular and ephemeral ones, and those before a restart (`lastState`).
     pub containers: Vec<Container>,
 }
 
-/// A container that has or had an id.
+/// A container with a current or last id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// As in the paths of its groups, without the runtime: see [`Container::parse_id`].
+    /// Id without the runtime, as in cgroup paths: see [`Container::parse_id`].
     pub id: Arc<str>,
-    /// Its name in the pod.
+    /// Container name in the pod.
     pub name: Arc<str>,
-    /// Whether it runs now.
+    /// Whether the container is running.
     pub running: bool,
 }
 
 impl Pod {
-    /// What the pod was made for; a pod that has no owner stands for itself. So does a static one, which has the same name on all
-    /// nodes: the kubelet appends that of the node.
+    /// Workload of the pod; a pod without an owner is its own. So is a static pod, without the node name that the kubelet appends.
     pub fn workload(&self) -> Owner {
         let made = self.owner.clone().filter(|owner| &*owner.kind != "Node");
         made.unwrap_or_else(|| {
@@ -126,6 +125,6 @@ mod tests {
         assert_eq!(workload("kube-apiserver-node-a.example", "Node-A.example", Some("h")), "kube-apiserver");
         assert_eq!(workload("etcd-node-b", "node-a", Some("h")), "etcd-node-b");
         assert_eq!(workload("-node-a", "node-a", Some("h")), "-node-a");
-        assert_eq!(workload("etcd-node-a", "node-a", None), "etcd-node-a", "somebody chose this name");
+        assert_eq!(workload("etcd-node-a", "node-a", None), "etcd-node-a", "a user-chosen name");
     }
 }

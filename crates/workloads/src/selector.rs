@@ -1,43 +1,43 @@
-//! Conditions on names, and what changes when what meets them does.
+//! Selectors on workload names, and differences of the selected ids.
 
 use crate::workload::{Field, Workload};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Terms that must all hold; without any, everything does.
+/// All terms must match; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selector {
     /// The terms.
     pub terms: Vec<Term>,
 }
 
-/// `FIELD in [VALUES]`, or that not. A name that there is none of is the empty text, as it is in labels: `pod == ""` means
-/// what runs in no pod, and `namespace != "shop"` holds for services of the host.
+/// `FIELD in [VALUES]` or its negation. An absent name is the empty string, as in labels: `pod == ""` matches groups outside of
+/// pods, and `namespace != "shop"` matches host services.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
-    /// Which name.
+    /// Name to compare.
     pub field: Field,
-    /// One of these.
+    /// Matches if the name is one of these.
     pub values: Vec<Arc<str>>,
-    /// None of these.
+    /// Matches if the name is none of these.
     pub negated: bool,
 }
 
 impl Selector {
-    /// Whether all of its names are the same for all containers of a pod.
+    /// Whether the result is equal for all containers of a pod.
     pub fn is_of_pods(&self) -> bool {
         self.terms.iter().all(|term| !matches!(term.field, Field::Container | Field::Unit))
     }
 
-    /// Whether all terms hold.
+    /// Whether all terms match.
     pub fn matches(&self, workload: &Workload) -> bool {
         self.terms.iter().all(|term| term.matches(workload))
     }
 }
 
 impl Term {
-    /// Whether it holds.
+    /// Whether the term matches.
     pub fn matches(&self, workload: &Workload) -> bool {
         let name = workload.get(self.field).unwrap_or_default();
         self.values.iter().any(|value| &**value == name) != self.negated
@@ -66,22 +66,22 @@ impl fmt::Display for Term {
     }
 }
 
-/// What to put into and take out of a set, so that it becomes another one.
+/// Difference of two sets of ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Only in the new one, ascending.
+    /// Ids only in the new set, ascending.
     pub added: Vec<u64>,
-    /// Only in the old one, ascending.
+    /// Ids only in the old set, ascending.
     pub removed: Vec<u64>,
 }
 
 impl Difference {
-    /// Between two sets.
+    /// Computes the difference.
     pub fn between(old: &BTreeSet<u64>, new: &BTreeSet<u64>) -> Difference {
         Difference { added: new.difference(old).copied().collect(), removed: old.difference(new).copied().collect() }
     }
 
-    /// Whether the sets are the same.
+    /// Whether the sets are equal.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
     }

@@ -1,4 +1,4 @@
-//! All control groups of the node and what they are called.
+//! Maps the cgroups of a node to workload names.
 //!
 //! A group gets its names once, as soon as all of them are known, and keeps them until a while after its end: what it counted
 //! last is read after it is gone. Until then it has no names, which is something else than empty ones: its series wait. They do
@@ -14,52 +14,52 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to wait for what.
+/// Time limits of the table.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Name of this node, for what is in no pod.
+    /// Node name for groups outside of pods.
     pub node: Option<Arc<str>>,
-    /// How long a group keeps its names after its end, and a pod that is gone can still name a group.
+    /// Time for which removed groups keep their names and deleted pods can name groups.
     pub grace: Duration,
-    /// How long a group waits for its pod and container to become known; zero where nobody tells of pods, so that containers are
+    /// Time limit for the pod and container of a group to become known; zero without a source of pods, so that containers are
     /// named at once.
     pub patience: Duration,
 }
 
-/// What happened since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Groups that were shown without the names of their pod, which nobody told of in time.
+    /// Groups named without their pod after [`Settings::patience`].
     pub unresolved: u64,
-    /// Groups whose names came, or became more, after they had been shown without.
+    /// Groups whose names were completed after [`Settings::patience`].
     pub late: u64,
-    /// Ids that meant another group before.
+    /// Reused ids.
     pub reused: u64,
-    /// Groups that were forgotten some time after their end.
+    /// Groups removed from the table after [`Settings::grace`].
     pub expired: u64,
 }
 
-/// The decision of a condition: ids of groups.
+/// Group ids by the result of a selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decided {
-    /// Groups that meet it.
+    /// Matching groups.
     pub passes: BTreeSet<u64>,
-    /// Groups whose names are not known yet.
+    /// Groups without names yet.
     pub undecided: BTreeSet<u64>,
 }
 
-/// A group, for who wants to see all of them.
+/// A group of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
-    /// Its id.
+    /// Cgroup id.
     pub id: u64,
-    /// Its path in the hierarchy.
+    /// Path in the hierarchy.
     pub path: &'a str,
-    /// Its names, unless it waits for them.
+    /// Names; `None` while they are pending.
     pub workload: Option<&'a Arc<Workload>>,
-    /// Whether it is gone.
+    /// Whether the group was removed.
     pub ended: bool,
-    /// Name of the main container of its pod.
+    /// Default container of its pod.
     pub main: Option<&'a Arc<str>>,
 }
 
@@ -71,7 +71,7 @@ pub struct Table {
     /// Groups whose names are not final.
     waiting: BTreeSet<u64>,
     pods: HashMap<Arc<str>, Known>,
-    /// What leads to the uid of a pod as well: a static pod's hash, ids of containers.
+    /// Further keys of a pod uid: the hash of a static pod, container ids.
     leads: HashMap<Arc<str>, Arc<str>>,
     counts: Counts,
 }
@@ -82,7 +82,7 @@ struct Entry {
     place: Place,
     seen: Instant,
     ended: Option<Instant>,
-    /// `None` while it waits.
+    /// `None` while pending.
     workload: Option<Arc<Workload>>,
 }
 
@@ -92,16 +92,16 @@ struct Known {
     gone: Option<Instant>,
 }
 
-/// What is known about a group.
+/// Names of a group known so far.
 enum Names {
-    /// Everything.
+    /// Complete.
     Final(Workload),
-    /// So much, and there may be more: its pod, or its container, was not heard of.
+    /// Partial: the pod or container of the group is unknown.
     Partial { workload: Workload, pod: bool },
 }
 
 impl Table {
-    /// Without groups and pods.
+    /// Creates an empty table.
     pub fn new(settings: Settings) -> Table {
         Table {
             settings,
@@ -113,7 +113,7 @@ impl Table {
         }
     }
 
-    /// There is a group. Told again, nothing changes, unless the id has another path: then it is another group.
+    /// Adds a group. Idempotent, unless the id has another path: then it is another group.
     pub fn cgroup_seen(&mut self, id: u64, path: &str, at: Instant) {
         if let Some(entry) = self.groups.get_mut(&id) {
             if *entry.path == *path {
@@ -128,27 +128,27 @@ impl Table {
         self.name(id, at);
     }
 
-    /// A group is gone.
+    /// Marks a group as removed.
     pub fn cgroup_gone(&mut self, id: u64, at: Instant) {
         if let Some(entry) = self.groups.get_mut(&id) {
             entry.ended.get_or_insert(at);
         }
     }
 
-    /// There is a pod, or it changed.
+    /// Adds or updates a pod.
     pub fn pod_seen(&mut self, pod: Pod, at: Instant) {
         self.learn(pod);
         self.name_waiting(at);
     }
 
-    /// A pod is gone. Its groups keep its names.
+    /// Marks a pod as deleted. Its groups keep their names.
     pub fn pod_gone(&mut self, uid: &str, at: Instant) {
         if let Some(known) = self.pods.get_mut(&key(uid)) {
             known.gone.get_or_insert(at);
         }
     }
 
-    /// These pods there are and no others.
+    /// Replaces the pod list.
     pub fn pods_are(&mut self, pods: Vec<Pod>, at: Instant) {
         let there: BTreeSet<Arc<str>> = pods.iter().map(|pod| key(&pod.uid)).collect();
         for (uid, known) in &mut self.pods {
@@ -162,8 +162,8 @@ impl Table {
         self.name_waiting(at);
     }
 
-    /// Time passes: who waited long enough is called what is known, who has been gone long enough is forgotten. Returns the ids
-    /// that no longer mean anything.
+    /// Applies the time limits: names groups that waited for [`Settings::patience`], drops groups and pods after
+    /// [`Settings::grace`]. Returns the ids of dropped groups.
     pub fn tick(&mut self, now: Instant) -> Vec<u64> {
         self.name_waiting(now);
         let grace = self.settings.grace;
@@ -180,12 +180,12 @@ impl Table {
         expired
     }
 
-    /// What a group is called; `None` while its names are not known, and for ids without a group.
+    /// Names of a group; `None` while pending, and for unknown ids.
     pub fn get(&self, id: u64) -> Option<&Arc<Workload>> {
         self.groups.get(&id)?.workload.as_ref()
     }
 
-    /// Groups that meet a condition. A group that has ended has no tasks any more, and is none of them.
+    /// Evaluates a selector on all existing groups; removed groups have no tasks and are excluded.
     pub fn decide(&self, selector: &Selector) -> Decided {
         let mut decided = Decided::default();
         for (id, entry) in self.groups.iter().filter(|(_, entry)| entry.ended.is_none()) {
@@ -198,7 +198,7 @@ impl Table {
         decided
     }
 
-    /// Whether a group meets a condition, as far as that is known. Names of its pod are known before those of its container.
+    /// Evaluates a selector on one group; `None` while undecided. The pod is known before its containers.
     fn meets(&self, entry: &Entry, selector: &Selector) -> Option<bool> {
         if let Some(workload) = &entry.workload {
             return Some(selector.matches(workload));
@@ -211,12 +211,12 @@ impl Table {
         }
     }
 
-    /// Whether there is a group of this id, or was one until a while ago.
+    /// Whether the table has a group with this id.
     pub fn knows(&self, id: u64) -> bool {
         self.groups.contains_key(&id)
     }
 
-    /// All groups, in no order.
+    /// All groups, unordered.
     pub fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         self.groups.iter().map(|(id, entry)| Group {
             id: *id,
@@ -231,17 +231,17 @@ impl Table {
         lead(place).and_then(|lead| self.pods.get(self.uid(&lead)))
     }
 
-    /// How many groups wait for names.
+    /// Number of groups with pending names.
     pub fn waiting(&self) -> usize {
         self.waiting.iter().filter(|id| self.get(**id).is_none()).count()
     }
 
-    /// How many pods can name groups.
+    /// Number of pods.
     pub fn pods(&self) -> usize {
         self.pods.len()
     }
 
-    /// What happened so far.
+    /// Counters since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -253,14 +253,14 @@ impl Table {
         self.pods.insert(uid, Known { pod, gone: None });
     }
 
-    /// A group may wait for a pod by any of its names; few wait at all.
+    /// Names pending groups. A group may wait for a pod by any of its keys, so all are tried; few are pending.
     fn name_waiting(&mut self, now: Instant) {
         for id in self.waiting.clone() {
             self.name(id, now);
         }
     }
 
-    /// Gives a group its names if they are known, or if it has waited for them long enough.
+    /// Names a group if its names are complete, or after [`Settings::patience`].
     fn name(&mut self, id: u64, now: Instant) {
         let Some(entry) = self.groups.get(&id) else { return };
         let (workload, pod, last) = match self.names(&entry.place) {
@@ -283,7 +283,7 @@ impl Table {
         entry.workload = Some(Arc::new(workload));
     }
 
-    /// Names by what is known now.
+    /// Names known now.
     fn names(&self, place: &Place) -> Names {
         let node = self.settings.node.clone();
         let Some(known) = self.pod_of(place) else {
@@ -320,7 +320,7 @@ impl Table {
         }
     }
 
-    /// Forgets pods that have been gone for long, but none that still has groups here: a pod that was deleted by force runs on.
+    /// Drops deleted pods after [`Settings::grace`], unless they still have groups: a force-deleted pod keeps running.
     fn forget_pods(&mut self, over: impl Fn(Instant) -> bool) {
         let gone = self.pods.iter().filter(|(_, known)| known.gone.is_some_and(&over));
         let mut gone: BTreeSet<Arc<str>> = gone.map(|(uid, _)| uid.clone()).collect();
@@ -342,7 +342,7 @@ impl Table {
         self.leads.get(lead).unwrap_or(lead)
     }
 
-    /// Forgets a pod and what leads to it, unless that leads to another one by now.
+    /// Drops a pod and its keys, except keys that now belong to another pod.
     fn forget(&mut self, uid: &Arc<str>) {
         let Some(known) = self.pods.remove(uid) else { return };
         for lead in leads(&known.pod) {

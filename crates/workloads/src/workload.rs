@@ -1,10 +1,9 @@
-//! What a control group is called.
+//! Names of cgroups.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Names of a control group. What it has no name for is `None`: a service of the host has no pod, a pod's own group no
-/// container.
+/// Names of a cgroup; absent ones are `None`: a host service has no pod, the own group of a pod no container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Workload {
     /// Namespace of the pod.
@@ -14,14 +13,13 @@ pub struct Workload {
     /// Name of the container in its pod. Without a pod, the first 12 digits of its id, as `docker ps` shows it, or the name of
     /// the machine.
     pub container: Option<Arc<str>>,
-    /// What the pod was made for: its Deployment, StatefulSet, DaemonSet, CronJob and so on; of a pod that nobody made, its own
-    /// name.
+    /// Owner of the pod: Deployment, StatefulSet, DaemonSet, CronJob and so on; the name of the pod if it has no owner.
     pub workload: Option<Arc<str>>,
-    /// Kind of that: `Deployment`, ..., `Pod`.
+    /// Kind of the owner: `Deployment`, ..., `Pod`.
     pub workload_kind: Option<Arc<str>>,
     /// Systemd unit, of groups that are no pod's: `nginx.service`.
     pub unit: Option<Arc<str>>,
-    /// Name of the node, also of what runs outside of pods.
+    /// Node name, also for groups outside of pods.
     pub node: Option<Arc<str>>,
 }
 
@@ -45,7 +43,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// All there are.
+    /// All fields.
     pub const ALL: [Field; 7] = [
         Field::Namespace,
         Field::Pod,
@@ -56,7 +54,7 @@ impl Field {
         Field::Node,
     ];
 
-    /// As users write it.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Field::Namespace => "namespace",
@@ -69,7 +67,7 @@ impl Field {
         }
     }
 
-    /// What a user wrote.
+    /// Parses a name of the configuration.
     pub fn named(name: &str) -> Option<Field> {
         Field::ALL.into_iter().find(|field| field.name() == name)
     }
@@ -82,7 +80,7 @@ impl fmt::Display for Field {
 }
 
 impl Workload {
-    /// One of the names, if there is such.
+    /// Value of a field, if present.
     pub fn get(&self, field: Field) -> Option<&str> {
         let name = match field {
             Field::Namespace => &self.namespace,

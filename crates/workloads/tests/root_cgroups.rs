@@ -98,7 +98,7 @@ fn root_ids_of_version_1_are_those_of_the_kernel() {
     let mut asked = 0;
     for hierarchy in of_v1 {
         let controller = match hierarchy.controllers[0].as_str() {
-            // A new group of it takes no process before it was told of CPUs.
+            // A new cpuset group accepts no process before its CPUs are set.
             "cpuset" => continue,
             "blkio" => "io",
             other => other,
@@ -206,7 +206,7 @@ fn root_an_id_that_means_another_pod_has_no_name_of_the_first() {
     fs::rename(&folder, &renamed).unwrap();
     assert_eq!(fs::metadata(&renamed).unwrap().ino(), id);
     look(&mut table);
-    assert_eq!((name(&table), table.counts().reused), (None, 1), "nobody has told of the second");
+    assert_eq!((name(&table), table.counts().reused), (None, 1), "the second pod is not in the table");
     table.pod_seen(second, now);
     assert_eq!(name(&table).as_deref(), Some("pod-2"));
 }

@@ -8,7 +8,7 @@ use kstrobe_workloads::cgroups::{Cgroup, Hierarchies, Walker};
 use kstrobe_workloads::{Field, Pod, Runtime, Settings, Table, place};
 use std::time::{Duration, Instant};
 
-/// What a container does that waits to be told.
+/// Command of an idle container.
 const WAIT: &str = "busybox sleep 100";
 
 fn walker() -> Walker {
@@ -78,7 +78,7 @@ fn root_containers_of_podman_are_found_by_their_paths() {
     let of_host = place(&found(&walk.came, &plain.group).path);
     assert_eq!((of_host.pod_uid, of_host.container_id), (None, Some(plain.id.clone())), "{}", plain.group);
     assert_eq!([of_pod.runtime, of_host.runtime], [Some(Runtime::Podman); 2]);
-    // Nobody else came in a container's name: not conmon, which watches over them.
+    // No other group has the name of a container; conmon, the monitor, has none.
     for group in &walk.came {
         let container = place(&group.path).container_id;
         let inside = [&in_pod, &plain].into_iter().find(|known| group.path.starts_with(&known.group));
@@ -111,7 +111,7 @@ fn root_what_is_nested_in_a_container_belongs_to_it() {
     }
 }
 
-/// The life of a pod with a container that is restarted, told to a table by walks and by news of pods.
+/// Life of a pod with a restarted container; walks and pod events update a table.
 #[test]
 #[ignore = "needs root"]
 fn root_a_table_names_containers_through_restarts() {
@@ -156,7 +156,7 @@ fn root_a_table_names_containers_through_restarts() {
     let container = node.runc(&path(&first), &first, WAIT);
     let id = container.cgroup_id();
     look(&mut table, now);
-    assert_eq!(name(&table, id), None, "nobody has told of the pod");
+    assert_eq!(name(&table, id), None, "the pod is not in the table");
     table.pod_seen(pod(&uid, "web-0", &[&first]), now);
     assert_eq!(name(&table, id).as_deref(), Some("shop/web-0/app"));
 
@@ -189,7 +189,7 @@ fn root_a_table_names_containers_through_restarts() {
     assert_eq!(name(&table, another.cgroup_id()).as_deref(), Some("shop/pay-0/app"));
 }
 
-/// A container that is done before anybody walks: an init container, a job.
+/// A container that ends before the walk: an init container, a job.
 #[test]
 #[ignore = "needs root"]
 fn root_a_container_that_lives_for_a_moment_is_found() {

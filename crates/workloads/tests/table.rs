@@ -1,4 +1,4 @@
-//! What groups are called over time: who comes first, who comes late, who ends, who comes again.
+//! Names of groups over time: early and late pods, removals, reused names and ids.
 
 use kstrobe_workloads::{Container, Counts, Difference, Field, Owner, Pod, Selector, Settings, Table, Term, Workload};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn path(pod: char, container: char) -> String {
     format!("/kubepods/burstable/pod{}/{}", uid(pod), id(container))
 }
 
-/// A pod of the Deployment `web` in `shop`, with containers that are called as told.
+/// A pod of the Deployment `web` in `shop`, with these containers.
 fn pod(digit: char, name: &str, containers: &[(char, &str)]) -> Pod {
     Pod {
         uid: uid(digit).into(),
@@ -138,7 +138,7 @@ fn the_pods_own_group_and_its_sandbox_have_no_container() {
 }
 
 #[test]
-fn who_waits_too_long_is_shown_and_named_when_the_pod_comes() {
+fn a_group_over_its_time_limit_is_shown_and_named_when_the_pod_comes() {
     let mut story = Story::begin();
     story.seen(1, &path('a', '1'));
     story.after(PATIENCE);
@@ -162,7 +162,7 @@ fn names_are_given_once() {
     story.pod(pod('a', "web-1", &[('1', "nginx")]));
     story.seen(1, &path('a', '1'));
     let before = story.table.get(1).unwrap().clone();
-    // Somebody else owns it now; and the pod is gone.
+    // The owner changed, and the pod is deleted.
     story.pod(Pod { owner: None, ..pod('a', "web-1", &[('1', "nginx")]) });
     assert!(Arc::ptr_eq(&before, story.table.get(1).unwrap()));
     story.table.pod_gone(&uid('a'), story.now);
@@ -181,7 +181,7 @@ fn a_group_keeps_its_names_for_the_grace_period() {
     story.table.pod_gone(&uid('a'), story.now);
     assert_eq!(story.after(GRACE - Duration::from_nanos(1)), [0; 0]);
     story.is(1, "shop/web-1/nginx/-");
-    // Told again, its end is the same.
+    // A repeated removal changes nothing.
     story.gone(1);
     assert_eq!(story.after(Duration::from_nanos(1)), [1]);
     assert_eq!(story.table.get(1), None);
@@ -209,12 +209,12 @@ fn an_id_that_is_reused_never_has_the_old_name() {
     story.seen(1, &path('a', '1'));
     story.is(1, "shop/web-1/nginx/-");
     story.gone(1);
-    // In the grace period, and nobody knows the new pod.
+    // In the grace period, while the new pod is unknown.
     story.seen(1, &path('b', '2'));
     story.is(1, "waits");
     story.pod(pod('b', "pay-1", &[('2', "app")]));
     story.is(1, "shop/pay-1/app/-");
-    // Without having been told that it was gone; a service of the host needs nobody.
+    // Without a removal event; a host service needs no pod.
     story.seen(1, "/system.slice/ssh.service");
     story.is(1, "-/-/-/ssh.service");
     // The old ends count no more.
@@ -294,7 +294,7 @@ fn uids_with_dashes_and_without() {
 }
 
 #[test]
-fn a_pod_that_was_deleted_by_force_names_what_still_starts_in_it() {
+fn a_force_deleted_pod_names_its_new_containers() {
     let mut story = Story::begin();
     story.pod(pod('a', "web-1", &[('1', "nginx")]));
     story.seen(1, &path('a', '1'));
@@ -310,7 +310,7 @@ fn a_pod_that_was_deleted_by_force_names_what_still_starts_in_it() {
 }
 
 #[test]
-fn a_list_of_pods_replaces_what_was_known() {
+fn a_pod_list_replaces_earlier_pods() {
     let mut story = Story::begin();
     story.table.pods_are(vec![pod('a', "a", &[('1', "c")]), pod('b', "b", &[('2', "c")])], story.now);
     assert_eq!(story.table.pods(), 2);
@@ -374,7 +374,7 @@ fn a_kubelet_without_groups_for_pods() {
 }
 
 #[test]
-fn nobody_waits_where_nobody_tells_of_pods() {
+fn without_a_source_of_pods_groups_are_named_at_once() {
     let settings = Settings { node: None, grace: GRACE, patience: Duration::ZERO };
     let mut story = Story { table: Table::new(settings), now: Instant::now() };
     story.seen(1, &path('a', '1'));
@@ -392,7 +392,7 @@ fn selector(terms: Vec<Term>) -> Selector {
 }
 
 #[test]
-fn selectors_take_what_meets_all_of_their_terms() {
+fn selectors_match_if_all_terms_match() {
     let mut story = Story::begin();
     story.pod(pod('a', "web-1", &[('1', "nginx"), ('2', "istio-proxy")]));
     story.pod(Pod { namespace: "pay".into(), ..pod('b', "pay-1", &[('3', "app")]) });
@@ -425,7 +425,7 @@ fn selectors_take_what_meets_all_of_their_terms() {
 }
 
 #[test]
-fn what_matches_changes_with_pods_and_groups() {
+fn matches_change_with_pods_and_groups() {
     let mut story = Story::begin();
     let shop = selector(vec![term(Field::Namespace, &["shop"], false)]);
     let mut set = BTreeSet::new();

@@ -1,50 +1,50 @@
-//! Where hierarchies of control groups are mounted.
+//! Finds the mounted cgroup hierarchies.
 
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One hierarchy, as far as this process sees it.
+/// A cgroup hierarchy as visible to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Where it is mounted.
+    /// Mount point.
     pub mount_point: PathBuf,
-    /// What of it is mounted there: `/` is all of it, `/kubepods` a part, and each `/..` leads to a parent of the cgroup
-    /// namespace that this process is in.
+    /// Root of the mount in the hierarchy: `/` for all of it, `/kubepods` for a part; each `/..` leads to a parent of the root
+    /// of the cgroup namespace of this process.
     pub root: PathBuf,
-    /// Controllers of version 1, or its `name=`. None for version 2.
+    /// Controllers or `name=` of cgroup v1; empty for v2.
     pub controllers: Vec<String>,
 }
 
-/// All hierarchies.
+/// All mounted hierarchies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hierarchies {
-    /// Version 2: the one whose ids programs in the kernel see.
+    /// cgroup v2, whose ids BPF programs read.
     pub unified: Option<Hierarchy>,
-    /// Version 1, by controllers.
+    /// cgroup v1 hierarchies.
     pub legacy: Vec<Hierarchy>,
 }
 
-/// Which versions there are.
+/// The mounted cgroup versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Version 2 alone.
+    /// cgroup v2 only.
     Unified,
-    /// Version 2 beside version 1, which has the controllers: what is in a group of version 1 need not be in any of version 2.
+    /// cgroup v2 without controllers beside v1: tasks in a v1 group need not be in a v2 group.
     Hybrid,
-    /// Version 1 alone.
+    /// cgroup v1 only.
     Legacy,
-    /// Nothing.
+    /// No hierarchy.
     None,
 }
 
-/// Why there is nothing to walk.
+/// Why no hierarchy was found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel does not tell.
+    /// `/proc/self/mountinfo` cannot be read.
     #[error("/proc/self/mountinfo: {0}: is /proc mounted?")]
     Mounts(#[source] io::Error),
-    /// It is mounted nowhere, or not where it should be.
+    /// cgroupfs is not mounted, or not at the expected place.
     #[error("no cgroup file system {place}: mount the host's /sys/fs/cgroup there, read-only is enough")]
     NotMounted {
         /// `at or below /host/sys/fs/cgroup`
@@ -52,7 +52,7 @@ pub enum Error {
     },
 }
 
-/// Controllers that version 1 has or had; other words of a mount are options.
+/// All cgroup v1 controllers; other words in the mount options are no controllers.
 const CONTROLLERS: &[&str] = &[
     "cpuset",
     "cpu",
@@ -71,11 +71,11 @@ const CONTROLLERS: &[&str] = &[
     "debug",
 ];
 
-/// Controllers of version 1 whose groups are followed: the first that there is. Those of containers are the same in all.
+/// cgroup v1 controllers to follow, in order of preference; containers have the same groups in all of them.
 const FOLLOWED: &[&str] = &["pids", "memory", "cpu", "cpuset"];
 
 impl Hierarchies {
-    /// Those of this process's mount namespace, or only those at `place` or below. There is at least one.
+    /// Hierarchies in the mount namespace of this process, or only at or below `place`. At least one on success.
     pub fn here(place: Option<&Path>) -> Result<Hierarchies, Error> {
         let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").map_err(Error::Mounts)?;
         let found = Hierarchies::of(&mountinfo, place);
@@ -86,15 +86,15 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// Those in the text of `/proc/PID/mountinfo`. Of several mounts of a hierarchy it is the one that shows most of it: a
-    /// container has one of its own group, and perhaps the host's somewhere else.
+    /// Parses `/proc/PID/mountinfo`. Of several mounts of a hierarchy the one that shows most of it is used: a container has a
+    /// mount of its own group, and maybe one of the host elsewhere.
     pub fn of(mountinfo: &str, place: Option<&Path>) -> Hierarchies {
         let mut mounts: Vec<Hierarchy> = Vec::new();
         for mut mount in mountinfo.lines().filter_map(mount) {
-            // What is mounted later covers what was there.
+            // A later mount covers an earlier one at the same place.
             mounts.retain(|earlier| earlier.mount_point != mount.mount_point);
             if let Some(place) = place.filter(|place| !mount.mount_point.starts_with(place)) {
-                // A folder in the middle of a mount will do as well.
+                // `place` may also be a directory inside a mount.
                 let Ok(inside) = place.strip_prefix(&mount.mount_point) else { continue };
                 mount.root.push(inside);
                 mount.mount_point = place.to_owned();
@@ -114,7 +114,7 @@ impl Hierarchies {
         found
     }
 
-    /// Which versions there are.
+    /// The mounted cgroup versions.
     pub fn mode(&self) -> Mode {
         match (&self.unified, self.legacy.is_empty()) {
             (Some(_), true) => Mode::Unified,
@@ -124,22 +124,22 @@ impl Hierarchies {
         }
     }
 
-    /// The hierarchy whose groups have names, and with version 1 the controller that leads to it: version 2 wherever it is
-    /// mounted, since runtimes use it beside version 1, too; else what every kubelet and runtime makes groups in.
+    /// The hierarchy to follow, and its controller with v1. v2 is preferred wherever it is mounted, since runtimes use it beside v1,
+    /// too; else a v1 controller in which every kubelet and runtime creates groups.
     pub fn followed(&self) -> Option<(&Hierarchy, Option<&'static str>)> {
         let legacy =
             || FOLLOWED.iter().find_map(|controller| Some((self.with_controller(controller)?, Some(*controller))));
         self.unified.as_ref().map(|hierarchy| (hierarchy, None)).or_else(legacy)
     }
 
-    /// The hierarchy of version 1 with this controller, or `name=systemd`.
+    /// The cgroup v1 hierarchy with this controller, or `name=systemd`.
     pub fn with_controller(&self, controller: &str) -> Option<&Hierarchy> {
         self.legacy.iter().find(|hierarchy| hierarchy.controllers.iter().any(|c| c == controller))
     }
 }
 
 impl Hierarchy {
-    /// How far below the root of this process's cgroup namespace it begins; above it, less than nothing.
+    /// Depth of the mount root below the root of the cgroup namespace of this process; negative above it.
     fn level(&self) -> isize {
         let steps = self.root.components().map(|part| match part {
             std::path::Component::ParentDir => -1,
@@ -149,7 +149,7 @@ impl Hierarchy {
         steps.sum()
     }
 
-    /// The path of the group in this folder below the mount point, as the kernel writes it in `/proc/PID/cgroup`.
+    /// Path of the group in a directory below the mount point, as in `/proc/PID/cgroup`.
     pub(crate) fn path_of(&self, folder: &Path) -> String {
         let mut path = String::new();
         for part in self.root.components().chain(folder.components()) {
@@ -162,7 +162,7 @@ impl Hierarchy {
     }
 }
 
-/// A line of mountinfo, if it is of cgroupfs:
+/// Parses a line of mountinfo; `None` for other file systems than cgroupfs:
 /// `36 35 0:30 /kubepods /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu,cpuacct`.
 fn mount(line: &str) -> Option<Hierarchy> {
     let (mount, file_system) = line.split_once(" - ")?;
@@ -178,7 +178,7 @@ fn mount(line: &str) -> Option<Hierarchy> {
         }
         _ => return None,
     };
-    // Version 1 always says of what.
+    // cgroup v1 mounts always name a controller.
     (kind == "cgroup2" || !controllers.is_empty()).then_some(Hierarchy { mount_point, root, controllers })
 }
 
@@ -275,13 +275,13 @@ mod tests {
         // In the middle of a mount.
         let inside = Hierarchies::of(UNIFIED, Some(Path::new("/sys/fs/cgroup/kubepods.slice"))).unified.unwrap();
         assert_eq!(inside, at("/sys/fs/cgroup/kubepods.slice", "/kubepods.slice", &[]));
-        // Two places for all of it: the one with the shorter way.
+        // Of two full mounts the one with the shorter path is used.
         let twice = format!("{UNIFIED}40 1 0:26 / /run/x/y/z/cgroup rw - cgroup2 none rw\n");
         assert_eq!(Hierarchies::of(&twice, None).unified, Some(at("/sys/fs/cgroup", "/", &[])));
     }
 
     #[test]
-    fn what_is_covered_is_not_seen() {
+    fn covered_mounts_are_ignored() {
         let covered = format!("{UNIFIED}40 30 0:99 / /sys/fs/cgroup rw - cgroup cgroup rw,memory\n");
         let found = Hierarchies::of(&covered, None);
         assert_eq!((found.mode(), found.legacy), (Mode::Legacy, vec![at("/sys/fs/cgroup", "/", &["memory"])]));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_to_do() {
+    fn errors_are_actionable() {
         let said = Hierarchies::here(Some(Path::new("/nowhere"))).unwrap_err().to_string();
         assert_eq!(
             said,

@@ -1,23 +1,23 @@
-//! What a process may take of memory: the lowest limit of its control group and those above it.
+//! Memory limit of a process: the lowest of its cgroup and its ancestors.
 
 use crate::cgroups::Hierarchies;
 use std::path::{Component, Path, PathBuf};
 
-/// Version 1 writes no limit as the largest whole number of pages that a signed number holds.
+/// cgroup v1 writes "no limit" as the largest multiple of the page size in an i64.
 const NO_LIMIT_V1: u64 = 1 << 62;
 
-/// A limit of memory.
+/// A memory limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// How much.
+    /// Limit in bytes.
     pub bytes: u64,
-    /// The file that says so.
+    /// File of the limit.
     pub file: PathBuf,
 }
 
 impl Hierarchies {
-    /// The lowest limit that holds for the process with this `/proc/PID/cgroup`. `None` without one, and where the mounts do not show the
-    /// process's own group: what is mounted in a container may be the host's.
+    /// The lowest limit for the process with this `/proc/PID/cgroup`. `None` without a limit, or if the mounts do not show the group
+    /// of the process: a container may have the mount of the host.
     pub fn memory_limit(&self, own: &str) -> Option<MemoryLimit> {
         let line = |of: &dyn Fn(&str) -> bool| {
             own.lines().find_map(|line| {
@@ -31,7 +31,7 @@ impl Hierarchies {
         });
         let unified = self.unified.as_ref().map(|hierarchy| (hierarchy, line(&str::is_empty), "memory.max"));
         let (hierarchy, path, file) = legacy.or(unified)?;
-        // A mount of more than this process's cgroup namespace has a root of `/..`, by which its own group has no name there.
+        // A mount beyond the cgroup namespace has a root of `/..`, so the path of the own group does not resolve there.
         let inside = Path::new(path?).strip_prefix(&hierarchy.root).ok()?;
         let is_plain = inside.components().all(|part| matches!(part, Component::Normal(_)));
         let folders = is_plain.then(|| inside.ancestors().map(|folder| hierarchy.mount_point.join(folder)))?;

@@ -1,7 +1,7 @@
-//! Control groups of a node: which there are, under which ids, which came and which went.
+//! Discovers the cgroups of a node with their ids, and follows their creation and removal.
 //!
-//! [`Hierarchies`] finds where they are mounted, a [`Walker`] looks at all of one hierarchy again and again and says what
-//! changed; between two walks the kernel tells it where to look. What their paths mean is nobody's business here.
+//! [`Hierarchies`] finds the mounts of cgroupfs. A [`Walker`] scans one hierarchy repeatedly and returns the changes; between
+//! two walks inotify shows where to look. The meaning of paths is left to [`crate::path`].
 
 mod hierarchy;
 mod limit;

@@ -1,4 +1,4 @@
-//! Looking at all groups of a hierarchy, again and again.
+//! Repeated scans of all groups of a hierarchy.
 
 use crate::cgroups::hierarchy::Hierarchy;
 use crate::cgroups::watch::{Alarm, Changed, Watches};
@@ -9,81 +9,81 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A group.
+/// A cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cgroup {
-    /// Inode number of its folder. Since Linux 5.5 that is what `bpf_get_current_cgroup_id` and the tracepoints of groups say.
+    /// Inode number of its directory; since Linux 5.5 equal to `bpf_get_current_cgroup_id` and the id in cgroup tracepoints.
     pub id: u64,
-    /// Its path as in `/proc/PID/cgroup`.
+    /// Path as in `/proc/PID/cgroup`.
     pub path: String,
 }
 
-/// What is different from the time before.
+/// Differences from the previous walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// New groups, parents first; also those whose id or name another group had before.
+    /// New groups, parents first; includes groups with a reused id or name.
     pub came: Vec<Cgroup>,
-    /// Ids of groups that are no more, ascending.
+    /// Ids of removed groups, ascending.
     pub gone: Vec<u64>,
-    /// Whether every group was looked at. Where not, those that were not are neither new nor gone.
+    /// Whether every group was scanned. If not, unscanned groups are neither new nor removed.
     pub whole: bool,
 }
 
-/// What happened so far.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Walks over everything.
+    /// Complete walks.
     pub walks: u64,
-    /// Folders that could not be read, again on each walk.
+    /// Unreadable directories, counted on each walk.
     pub unreadable: u64,
-    /// Walks that ended at the limit.
+    /// Walks cut off at the limit.
     pub limited: u64,
-    /// Folders that are not watched, as there are too many. Walks find what happens in them.
+    /// Directories without an inotify watch, over the limit. Walks find their changes.
     pub unwatched: u64,
 }
 
-/// Looks at all groups of one hierarchy and remembers them.
+/// Scans one hierarchy and keeps its groups for comparison.
 #[derive(Debug)]
 pub struct Walker {
     hierarchy: Hierarchy,
-    /// The most groups to look at.
+    /// Maximum groups to scan.
     most: usize,
     known: HashMap<u64, Known>,
     watches: Option<Watches>,
     counts: Counts,
 }
 
-/// A group that is there.
+/// A group of the last scan.
 #[derive(Debug)]
 struct Known {
-    /// Below the mount point.
+    /// Path below the mount point.
     folder: PathBuf,
     watch: Option<WatchDescriptor>,
 }
 
 impl Walker {
-    /// Knows nothing yet. A walk looks at `most` groups and no more.
+    /// Creates a walker that scans at most `most` groups per walk.
     pub fn new(hierarchy: Hierarchy, most: usize) -> Walker {
         Walker { hierarchy, most, known: HashMap::new(), watches: None, counts: Counts::default() }
     }
 
-    /// The hierarchy it walks.
+    /// The scanned hierarchy.
     pub fn hierarchy(&self) -> &Hierarchy {
         &self.hierarchy
     }
 
-    /// How many groups there were the last time.
+    /// Number of groups in the last scan.
     pub fn groups(&self) -> usize {
         self.known.len()
     }
 
-    /// What happened so far.
+    /// Counters since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Has the kernel tell of groups that come and go, from the next walk on, so that those are found that do not live until the
-    /// walk after it. Asked before the first walk: what is known by then is not watched.
+    /// Enables inotify from the next walk on, to find groups that live shorter than the walk interval. Call before the first walk:
+    /// groups found earlier are not watched.
     pub fn watch(&mut self) -> io::Result<Alarm> {
         let watches = Watches::new()?;
         let alarm = watches.alarm();
@@ -91,12 +91,11 @@ impl Walker {
         Ok(alarm)
     }
 
-    /// Looks at all groups. The error is that of the first folder, without which there is nothing to say; what cannot be read
-    /// further down is counted.
+    /// Scans all groups. Fails if the root directory cannot be read; unreadable directories below are counted.
     pub fn walk(&mut self) -> io::Result<Walk> {
         self.counts.walks += 1;
         let top = self.look(Path::new(""))?;
-        // What was told before this is found by looking.
+        // The scan covers all earlier inotify events.
         if let Some(watches) = &mut self.watches {
             watches.changed();
         }
@@ -106,7 +105,7 @@ impl Walker {
         Ok(walk)
     }
 
-    /// Looks where the kernel has told of changes since the last time: this costs next to nothing.
+    /// Scans only the directories with inotify events since the last call.
     pub fn changes(&mut self) -> io::Result<Walk> {
         let mut walk = Walk::default();
         let places = match self.watches.as_mut().map(Watches::changed) {
@@ -116,7 +115,7 @@ impl Walker {
         };
         let mut last: Option<PathBuf> = None;
         for place in places {
-            // What is below one that was looked at was looked at.
+            // Directories below a scanned one are already scanned.
             if last.as_ref().is_some_and(|last| place.starts_with(last)) {
                 continue;
             }
@@ -129,9 +128,9 @@ impl Walker {
         Ok(walk)
     }
 
-    /// Looks at a folder, if it is there, and all below.
+    /// Scans a directory, if it exists, and all below.
     fn look_below(&mut self, start: &Path, top: Option<Metadata>, walk: &mut Walk) {
-        let told = start != Path::new("");
+        let notified = start != Path::new("");
         let mut before: HashMap<u64, Known> =
             self.known.extract_if(|_, group| group.folder.starts_with(start)).collect();
         let mut whole = true;
@@ -146,12 +145,12 @@ impl Walker {
             let known = before.remove(&id);
             let same = known.as_ref().is_some_and(|known| known.folder == folder);
             let mut watch = known.and_then(|known| known.watch);
-            // Where something was told, it may be another folder with the same number.
-            if !same || told {
+            // After an event it may be another directory with a reused inode number.
+            if !same || notified {
                 let old = watch;
                 watch = self.watch_folder(&folder);
                 self.unwatch(old.filter(|old| Some(*old) != watch));
-                // What came between its being seen and being watched.
+                // Finds groups created between the scan and the watch.
                 if let Some(now) = watch.and_then(|_| self.look(&folder).ok()).filter(|now| now.ino() == id) {
                     metadata = now;
                 }
@@ -159,8 +158,8 @@ impl Walker {
             if !same {
                 walk.came.push(Cgroup { id, path: self.hierarchy.path_of(&folder) });
             }
-            // A folder has two links and one more for each folder in it, where its file system counts them. Most groups have none,
-            // and to read what else is in there takes much longer than to ask.
+            // A directory has two links plus one per subdirectory, where the file system counts them. Most groups have none, and a stat
+            // is much cheaper than reading their many files.
             if metadata.nlink() != 2 {
                 match self.inside(&folder) {
                     Ok((inside, unreadable)) => {
@@ -168,7 +167,7 @@ impl Walker {
                         whole &= unreadable == 0;
                         ahead.extend(inside);
                     }
-                    // It is found gone by those who look the next time.
+                    // The next scan reports it as removed.
                     Err(error) if vanished(&error) => {}
                     Err(_) => {
                         self.counts.unreadable += 1;
@@ -182,7 +181,7 @@ impl Walker {
             if self.known.contains_key(&id) {
                 continue;
             }
-            // It may lie where the walk did not come by.
+            // The group may be in an unscanned part.
             if !whole && self.look(&group.folder).is_ok_and(|metadata| metadata.ino() == id) {
                 self.known.insert(id, group);
                 continue;
@@ -215,13 +214,13 @@ impl Walker {
         fs::symlink_metadata(self.hierarchy.mount_point.join(folder))
     }
 
-    /// Folders in a folder, and how many of them could not be looked at.
+    /// Subdirectories of a directory, and the number of unreadable ones.
     fn inside(&self, folder: &Path) -> io::Result<(Vec<(PathBuf, Metadata)>, u64)> {
         let mut found = Vec::new();
         let mut unreadable = 0;
         for entry in fs::read_dir(self.hierarchy.mount_point.join(folder))? {
             let entry = entry?;
-            // The kernel says with the name what it is; a group is never a link.
+            // readdir returns the file type; a group is never a symbolic link.
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
@@ -235,9 +234,9 @@ impl Walker {
     }
 }
 
-/// The group ended while it was looked at.
+/// The group was removed during the scan.
 fn vanished(error: &io::Error) -> bool {
-    /// What cgroupfs says of an open folder whose group is gone.
+    /// Error of cgroupfs for an open directory of a removed group.
     const ENODEV: i32 = 19;
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ENODEV)
 }

@@ -1,4 +1,4 @@
-//! Being told of groups that come and go between two walks.
+//! inotify watches for groups created and removed between two walks.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -10,37 +10,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most watches: half of what the kernel grants a user by default on a small machine, as others of the same user, the
-/// kubelet and systemd among them, need some, too. A node has 110 pods and so less than a thousand groups.
-const MOST_WATCHES: usize = 4096;
+/// Maximum inotify watches: half of the default `max_user_watches` of a small machine, since the kubelet and systemd run as the
+/// same user. A node has 110 pods and so less than a thousand groups.
+const MAX_WATCHES: usize = 4096;
 
-/// With more folders than this, looking at everything is less work than looking at each.
-const MOST_FOLDERS: usize = 64;
+/// Above this number of changed directories a full walk is cheaper.
+const MAX_FOLDERS: usize = 64;
 
-/// Watches on folders, by inotify: it needs no rights, and the kernel says what it lost.
+/// inotify watches on directories: they need no privileges, and the kernel reports a queue overflow.
 #[derive(Debug)]
 pub(crate) struct Watches {
     inotify: Arc<Inotify>,
-    /// Below the mount point.
+    /// Paths below the mount point.
     folders: HashMap<WatchDescriptor, PathBuf>,
     most: usize,
 }
 
-/// Where something changed.
+/// Changed directories.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
-    /// At these places below the mount point, or below these.
+    /// At or below these paths, relative to the mount point.
     At(BTreeSet<PathBuf>),
-    /// Nobody knows, or nearly everywhere.
+    /// Unknown after an overflow, or too many.
     Anywhere,
 }
 
-/// Tells when groups come or go. It may be asked by another thread than the walker's.
+/// Waits for changes of groups; usable from another thread than the walker.
 #[derive(Clone, Debug)]
 pub struct Alarm(Arc<Inotify>);
 
 impl Alarm {
-    /// Waits until there are changes that the walker has not looked at, but not longer than `limit`. Says whether there are.
+    /// Waits up to `limit` for unread inotify events; returns whether there are any.
     pub fn wait(&self, limit: Duration) -> io::Result<bool> {
         let mut files = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         match poll(&mut files, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)) {
@@ -52,13 +52,13 @@ impl Alarm {
 }
 
 impl Watches {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new() -> io::Result<Watches> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        Ok(Watches { inotify: Arc::new(inotify), folders: HashMap::new(), most: MOST_WATCHES })
+        Ok(Watches { inotify: Arc::new(inotify), folders: HashMap::new(), most: MAX_WATCHES })
     }
 
-    /// At most so many.
+    /// Sets the maximum number of watches.
     #[cfg(test)]
     pub fn limit(&mut self, most: usize) {
         self.most = most;
@@ -68,7 +68,7 @@ impl Watches {
         Alarm(self.inotify.clone())
     }
 
-    /// Watches a folder. What comes into it from now on is told.
+    /// Watches a directory for new and removed subdirectories.
     pub fn add(&mut self, mount_point: &Path, folder: &Path) -> io::Result<WatchDescriptor> {
         let what = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVE;
         let flags = what | AddWatchFlags::IN_ONLYDIR | AddWatchFlags::IN_DONT_FOLLOW;
@@ -77,18 +77,18 @@ impl Watches {
             let _ = self.inotify.rm_watch(watch);
             return Err(Errno::ENOSPC.into());
         }
-        // A folder that is watched already, and has another name now, keeps its watch.
+        // A renamed directory keeps its watch.
         self.folders.insert(watch, folder.to_owned());
         Ok(watch)
     }
 
-    /// Ends a watch. The kernel does not do so by itself when a group goes, and its inode would stay.
+    /// Removes a watch. The kernel keeps it after the group is removed, and so its inode.
     pub fn remove(&mut self, watch: WatchDescriptor) {
         self.folders.remove(&watch);
         let _ = self.inotify.rm_watch(watch);
     }
 
-    /// What changed since it was asked last.
+    /// Drains the inotify events since the last call.
     pub fn changed(&mut self) -> Changed {
         let mut places = BTreeSet::new();
         let mut anywhere = false;
@@ -105,13 +105,13 @@ impl Watches {
             for event in events {
                 let lost = AddWatchFlags::IN_Q_OVERFLOW | AddWatchFlags::IN_MOVE;
                 anywhere |= event.mask.intersects(lost);
-                // Of a group that is gone, the last words.
+                // IN_IGNORED of a removed group.
                 let Some(folder) = self.folders.get(&event.wd) else { continue };
                 if let Some(name) = event.name.filter(|_| event.mask.contains(AddWatchFlags::IN_ISDIR)) {
                     places.insert(folder.join(name));
                 }
             }
         }
-        if anywhere || places.len() > MOST_FOLDERS { Changed::Anywhere } else { Changed::At(places) }
+        if anywhere || places.len() > MAX_FOLDERS { Changed::Anywhere } else { Changed::At(places) }
     }
 }

@@ -51,7 +51,7 @@ fn came(walk: &Walk) -> Vec<&str> {
 }
 
 #[test]
-fn the_first_walk_finds_all_and_the_next_what_changed() {
+fn the_first_walk_finds_all_and_the_next_the_changes() {
     let tree = Tree::new(&["a/b/c", "d"]);
     let mut walker = tree.walker("/", 100);
     let first = walker.walk().unwrap();
@@ -96,7 +96,7 @@ fn a_group_that_moves_comes_under_its_new_name() {
 }
 
 #[test]
-fn at_the_limit_nobody_is_said_to_be_gone_who_is_there() {
+fn at_the_limit_existing_groups_are_not_reported_as_removed() {
     let tree = Tree::new(&["a", "b", "c", "d", "e"]);
     let mut all = tree.walker("/", 6);
     assert!(all.walk().unwrap().whole, "six groups are within a limit of six");
@@ -111,7 +111,7 @@ fn at_the_limit_nobody_is_said_to_be_gone_who_is_there() {
         assert_eq!(walker.groups(), known.len());
     }
     assert!(known.len() >= 4, "{known:?}");
-    // What is gone is gone, also if the walk did not come by.
+    // A removed group is reported even if the walk did not reach it.
     for name in ["a", "b", "c", "d", "e"] {
         tree.remove(name);
     }
@@ -159,7 +159,7 @@ fn a_folder_that_cannot_be_read_is_counted_and_its_groups_stay() {
 }
 
 #[test]
-fn without_a_first_folder_there_is_an_error_and_nobody_is_gone() {
+fn without_the_root_directory_a_walk_fails_and_removes_no_group() {
     let tree = Tree::new(&["a"]);
     let mut walker = tree.walker("/", 100);
     walker.walk().unwrap();
@@ -184,7 +184,7 @@ const NOW: Duration = Duration::ZERO;
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
-fn what_comes_and_goes_between_walks_is_told() {
+fn changes_between_walks_are_reported() {
     let tree = Tree::new(&["a"]);
     let (mut walker, alarm) = watched(&tree);
     assert!(!alarm.wait(NOW).unwrap());
@@ -211,7 +211,7 @@ fn what_comes_and_goes_between_walks_is_told() {
 }
 
 #[test]
-fn only_what_is_there_in_the_end_is_told() {
+fn only_groups_that_still_exist_are_reported() {
     let tree = Tree::new(&["a"]);
     let (mut walker, _) = watched(&tree);
     tree.add("b");
@@ -250,7 +250,7 @@ fn when_much_changes_all_is_looked_at() {
 }
 
 #[test]
-fn what_is_not_watched_is_counted_and_found_by_walks() {
+fn unwatched_directories_are_counted_and_found_by_walks() {
     let tree = Tree::new(&[]);
     let mut walker = tree.walker("/", 1000);
     walker.watch().unwrap();
@@ -272,7 +272,7 @@ fn what_is_not_watched_is_counted_and_found_by_walks() {
 }
 
 #[test]
-fn without_watches_nothing_is_told() {
+fn without_watches_changes_are_empty() {
     let tree = Tree::new(&[]);
     let mut walker = tree.walker("/", 1000);
     walker.walk().unwrap();
@@ -281,8 +281,7 @@ fn without_watches_nothing_is_told() {
     assert_eq!(came(&walker.walk().unwrap()), ["/a"]);
 }
 
-/// Somebody makes and removes groups as fast as it goes; whoever is told of it in between knows the same in the end as who looks
-/// afterwards.
+/// Under constant creation and removal, inotify changes lead to the same groups as a final walk.
 #[test]
 fn a_busy_tree_is_followed_without_a_walk() {
     let tree = Tree::new(&["a", "b", "c"]);
