@@ -3,7 +3,7 @@
 
 mod support;
 
-use kstrobe_testing::servers::{self, Collector, Point, told};
+use kstrobe_testing::servers::{self, Collector, Point, total};
 use kstrobe_testing::{Api, Receiving, Sample, there};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -212,7 +212,7 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
     if let Some(collector) = &collector {
         wait_for("the last report at the collector", LIMIT, || {
             let points = collector.points();
-            let has = |metric| ["Cumulative", "Delta"].iter().all(|kind| told(&points, metric, kind) == count);
+            let has = |metric| ["Cumulative", "Delta"].iter().all(|kind| total(&points, metric, kind) == count);
             (has("kstrobe.asks") && has("kstrobe.asked")).then_some(())
         });
         let points = collector.points();

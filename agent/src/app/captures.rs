@@ -32,7 +32,11 @@ pub(super) struct CaptureDeps {
 impl CaptureDeps {
     /// For an agent without listeners and exporters.
     pub fn offline() -> CaptureDeps {
-        CaptureDeps { addresses: Vec::new(), source: Arc::new(ConfigWatcher::plain(Arc::default())), exports: Arc::default() }
+        CaptureDeps {
+            addresses: Vec::new(),
+            source: Arc::new(ConfigWatcher::plain(Arc::default())),
+            exports: Arc::default(),
+        }
     }
 
     fn engine(&self, agent: &AgentConfig) -> Engine {

@@ -1,9 +1,9 @@
 //! Sending to the receivers of `exporters:`: a task for each, and one each for its logs and spans if it wants them.
 
-use super::exports::Outlets;
+use super::exports::BatchQueues;
 use super::{App, lock};
 use kstrobe_export::otlp::{Temporality, logs, spans};
-use kstrobe_export::push::{Kind, Legacy, Outlet, Pusher, Reading, Receiver};
+use kstrobe_export::push::{BatchQueue, DeltaBaseline, Exporter, ExporterTask, Kind, Reading};
 use kstrobe_export::{
     Format,
     own::{self, Beginnings},
@@ -33,10 +33,10 @@ pub(super) struct Exporters {
 
 /// What is sent to one receiver.
 struct Sending {
-    receiver: Receiver,
-    reports: Pusher,
-    logs: Option<(Pusher, Outlet<logs::Record>)>,
-    traces: Option<(Pusher, Outlet<spans::Span>)>,
+    receiver: Exporter,
+    reports: ExporterTask,
+    logs: Option<(ExporterTask, BatchQueue<logs::Record>)>,
+    traces: Option<(ExporterTask, BatchQueue<spans::Span>)>,
 }
 
 /// What became of the exporters of one configuration in another.
@@ -55,27 +55,27 @@ impl Exporters {
     }
 
     /// Starts the exporters of the first configuration.
-    pub fn begin(&self, receivers: Vec<Receiver>) {
-        let start = |receiver| self.start(receiver, Legacy::default());
+    pub fn begin(&self, receivers: Vec<Exporter>) {
+        let start = |receiver| self.start(receiver, DeltaBaseline::default());
         *lock(&self.running) = receivers.into_iter().map(start).collect();
         self.publish();
     }
 
     /// Replaces the exporters. Unchanged ones keep their tasks and queues; removed ones send a last report. Delta exporters
     /// continue from the baseline of their predecessor, or else begin now.
-    pub fn renew(&self, receivers: Vec<Receiver>) -> Changes {
+    pub fn renew(&self, receivers: Vec<Exporter>) -> Changes {
         let mut changes = Changes::default();
         let mut running = lock(&self.running);
         let mut before = std::mem::take(&mut *running);
-        let mut same = |new: &Receiver| {
+        let mut same = |new: &Exporter| {
             let at = before.iter().position(|old| old.receiver == *new)?;
             Some(before.swap_remove(at))
         };
         let kept: Vec<Option<Sending>> = receivers.iter().map(&mut same).collect();
         // Ask all predecessors first: they finish their requests in parallel.
-        let ask = |(new, kept): (&Receiver, &Option<Sending>)| {
+        let ask = |(new, kept): (&Exporter, &Option<Sending>)| {
             let old = predecessor(new, &before, &receivers).filter(|_| kept.is_none())?;
-            Some(old.reports.bequeath(HANDING_OVER))
+            Some(old.reports.hand_over(HANDING_OVER))
         };
         let left: Vec<_> = receivers.iter().zip(&kept).map(ask).collect();
         let at_latest = Instant::now() + LAST_REPORTS;
@@ -89,8 +89,8 @@ impl Exporters {
                     changes.started += 1;
                     let patience = at_latest.saturating_duration_since(Instant::now());
                     let left = left.and_then(|left| left.recv_timeout(patience).ok());
-                    let legacy = left.unwrap_or_else(|| self.legacy(&receiver));
-                    self.start(receiver, legacy)
+                    let baseline = left.unwrap_or_else(|| self.baseline(&receiver));
+                    self.start(receiver, baseline)
                 }
             });
         }
@@ -108,31 +108,31 @@ impl Exporters {
     }
 
     /// The baseline of a delta exporter without a predecessor.
-    fn legacy(&self, receiver: &Receiver) -> Legacy {
+    fn baseline(&self, receiver: &Exporter) -> DeltaBaseline {
         let now = || reading(&self.app, &self.beginnings).snapshot;
-        Legacy { base: differs(receiver).then(now), unsent: None }
+        DeltaBaseline { base: differs(receiver).then(now), unsent: None }
     }
 
     /// Publishes the new tasks and queues to [`super::exports`].
     fn publish(&self) {
         let running = lock(&self.running);
-        let outlets = Outlets {
-            logs: running.iter().flat_map(|s| s.logs.iter().map(|(_, outlet)| outlet.clone())).collect(),
-            traces: running.iter().flat_map(|s| s.traces.iter().map(|(_, outlet)| outlet.clone())).collect(),
+        let queues = BatchQueues {
+            logs: running.iter().flat_map(|s| s.logs.iter().map(|(_, queue)| queue.clone())).collect(),
+            traces: running.iter().flat_map(|s| s.traces.iter().map(|(_, queue)| queue.clone())).collect(),
         };
-        let watches = running.iter().flat_map(Sending::pushers).map(Pusher::watch).collect();
-        self.app.exports.set(watches, outlets);
+        let watches = running.iter().flat_map(Sending::pushers).map(ExporterTask::watch).collect();
+        self.app.exports.set(watches, queues);
     }
 
-    fn start(&self, receiver: Receiver, legacy: Legacy) -> Sending {
-        let Receiver { name, logs, traces, .. } = &receiver;
+    fn start(&self, receiver: Exporter, baseline: DeltaBaseline) -> Sending {
+        let Exporter { name, logs, traces, .. } = &receiver;
         tracing::info!(exporter = name, url = receiver.shown(), logs, traces, "sending");
         let (app, beginnings) = (self.app.clone(), self.beginnings.clone());
         let read = Arc::new(move || reading(&app, &beginnings));
         Sending {
             logs: receiver.logs.then(|| kstrobe_export::push::start_logs(&receiver, &self.runtime)),
             traces: receiver.traces.then(|| kstrobe_export::push::start_traces(&receiver, &self.runtime)),
-            reports: kstrobe_export::push::start(receiver.clone(), read, legacy, &self.runtime),
+            reports: kstrobe_export::push::start(receiver.clone(), read, baseline, &self.runtime),
             receiver,
         }
     }
@@ -152,12 +152,12 @@ impl Exporters {
 }
 
 impl Sending {
-    fn pushers(&self) -> impl Iterator<Item = &Pusher> {
+    fn pushers(&self) -> impl Iterator<Item = &ExporterTask> {
         let records = self.logs.iter().map(|(pusher, _)| pusher).chain(self.traces.iter().map(|(pusher, _)| pusher));
         std::iter::once(&self.reports).chain(records)
     }
 
-    fn into_pushers(self) -> impl Iterator<Item = Pusher> {
+    fn into_pushers(self) -> impl Iterator<Item = ExporterTask> {
         let records = self.logs.map(|(pusher, _)| pusher).into_iter().chain(self.traces.map(|(pusher, _)| pusher));
         std::iter::once(self.reports).chain(records)
     }
@@ -165,20 +165,20 @@ impl Sending {
 
 /// The exporter that has sent deltas to this receiver: the one with the same URL, or else the one with the same name whose
 /// URL is gone.
-fn predecessor<'a>(new: &Receiver, before: &'a [Sending], all: &[Receiver]) -> Option<&'a Sending> {
-    let find = |is: &dyn Fn(&Receiver) -> bool| {
+fn predecessor<'a>(new: &Exporter, before: &'a [Sending], all: &[Exporter]) -> Option<&'a Sending> {
+    let find = |is: &dyn Fn(&Exporter) -> bool| {
         before.iter().find(|old| differs(new) && differs(&old.receiver) && is(&old.receiver))
     };
-    let goes_on = |old: &Receiver| all.iter().any(|other| other.url == old.url);
+    let goes_on = |old: &Exporter| all.iter().any(|other| other.url == old.url);
     find(&|old| old.url == new.url).or_else(|| find(&|old| old.name == new.name && !goes_on(old)))
 }
 
 /// Whether the receiver gets deltas.
-fn differs(receiver: &Receiver) -> bool {
+fn differs(receiver: &Exporter) -> bool {
     receiver.kind != Kind::RemoteWrite && receiver.temporality == Temporality::Delta
 }
 
-async fn end(app: Arc<App>, pusher: Pusher) {
+async fn end(app: Arc<App>, pusher: ExporterTask) {
     let watch = pusher.watch();
     let usage = pusher.stop(LAST_REPORTS).await;
     app.exports.ended(&watch);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use kstrobe_export::otlp::{logs, spans};
-use kstrobe_export::push::{Outlet, Usage, Watch};
+use kstrobe_export::push::{BatchQueue, Usage, Watch};
 use kstrobe_ftrace::calls::build;
 use kstrobe_ftrace::dat;
 
@@ -22,7 +22,7 @@ use crate::metrics::telemetry::ExportUse;
 #[derive(Default)]
 pub(super) struct Exports {
     sending: Mutex<Sending>,
-    outlets: RwLock<Outlets>,
+    queues: RwLock<BatchQueues>,
 }
 
 /// Tasks that send, and totals of ended ones.
@@ -37,21 +37,21 @@ struct Sending {
 
 /// Queues of the exporters that take log records or spans.
 #[derive(Clone, Default)]
-pub(super) struct Outlets {
-    pub logs: Vec<Outlet<logs::Record>>,
-    pub traces: Vec<Outlet<spans::Span>>,
+pub(super) struct BatchQueues {
+    pub logs: Vec<BatchQueue<logs::Record>>,
+    pub traces: Vec<BatchQueue<spans::Span>>,
 }
 
 impl Exports {
     /// Replaces tasks and queues. Removed tasks are sending their last reports.
-    pub fn set(&self, watches: Vec<Watch>, outlets: Outlets) {
+    pub fn set(&self, watches: Vec<Watch>, queues: BatchQueues) {
         let mut sending = lock(&self.sending);
         let before = std::mem::replace(&mut sending.running, watches);
         let over = before.into_iter().filter(|old| !sending.running.iter().any(|new| new.is(old)));
         let over: Vec<Watch> = over.collect();
         sending.ending.extend(over);
         drop(sending);
-        *self.outlets.write().unwrap_or_else(PoisonError::into_inner) = outlets;
+        *self.queues.write().unwrap_or_else(PoisonError::into_inner) = queues;
     }
 
     /// Removes a task after its last report, and adds to the totals of its name.
@@ -75,29 +75,29 @@ impl Exports {
         ExportUse { now: now.collect(), past: past.into_values().collect() }
     }
 
-    fn outlets(&self) -> Outlets {
-        self.outlets.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn queues(&self) -> BatchQueues {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Queues a single event (`line` is its JSON). Returns whether an exporter takes log records.
     pub fn event(&self, event: &Event, line: &str, read: SystemTime) -> bool {
-        let outlets = self.outlets.read().unwrap_or_else(PoisonError::into_inner);
-        for outlet in &outlets.logs {
-            outlet.put(log::record(event, line, read));
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        for queue in &queues.logs {
+            queue.push(log::record(event, line, read));
         }
-        !outlets.logs.is_empty()
+        !queues.logs.is_empty()
     }
 
     /// Queues the spans of a capture that has ended, whose files are in `folder`.
     pub fn captured(&self, capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) {
-        let outlets = self.outlets().traces;
-        if outlets.is_empty() {
+        let queues = self.queues().traces;
+        if queues.is_empty() {
             return;
         }
         match made(capture, folder, times) {
             Ok(spans) => {
-                for outlet in outlets {
-                    spans.iter().for_each(|span| outlet.put(span.clone()));
+                for queue in queues {
+                    spans.iter().for_each(|span| queue.push(span.clone()));
                 }
             }
             Err(reason) => tracing::error!(capture = capture.id, reason, "capture not sent as spans"),

@@ -2,13 +2,14 @@
 
 use kstrobe_config::model::{Exporter, Protocol};
 use kstrobe_export::otlp::{Resource, Temporality};
-use kstrobe_export::push::settings::{Retry, Tls};
-use kstrobe_export::push::{Kind, Receiver};
+use kstrobe_export::push;
+use kstrobe_export::push::Kind;
+use kstrobe_export::push::exporter::{Retry, Tls};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// All receivers, and why others cannot be sent to.
-pub fn receivers(exporters: &[Exporter]) -> (Vec<Receiver>, Vec<String>) {
+pub fn receivers(exporters: &[Exporter]) -> (Vec<push::Exporter>, Vec<String>) {
     let found = found();
     let (mut receivers, mut reasons) = (Vec::new(), Vec::new());
     for exporter in exporters {
@@ -29,11 +30,11 @@ fn line(file: &str) -> String {
     std::fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-fn receiver(exporter: &Exporter, found: &[(&str, String)]) -> Result<Receiver, String> {
+fn receiver(exporter: &Exporter, found: &[(&str, String)]) -> Result<push::Exporter, String> {
     // The URL is not shown: its query may hold a secret.
     let url = exporter.url.value.parse().map_err(|error| format!("its URL: {error}"))?;
     let path = |file: &Option<String>| file.as_ref().map(PathBuf::from);
-    Ok(Receiver {
+    Ok(push::Exporter {
         name: exporter.name.clone(),
         kind: match exporter.protocol {
             Protocol::OtlpGrpc => Kind::OtlpGrpc,
@@ -103,7 +104,7 @@ mod tests {
     /// Else `kstrobe check` would accept a file that stops its exporter.
     #[test]
     fn headers_that_are_set_are_refused_in_the_configuration() {
-        assert_eq!(kstrobe_config::EXPORTER_HEADERS, kstrobe_export::push::settings::OUR_HEADERS);
+        assert_eq!(kstrobe_config::EXPORTER_HEADERS, kstrobe_export::push::exporter::OUR_HEADERS);
     }
 
     #[test]

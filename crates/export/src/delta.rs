@@ -14,7 +14,7 @@ use std::time::SystemTime;
 /// - A series that was there: the difference, from the time of `previous`.
 /// - A series that is new, or whose counts began anew (they went back, or it was created another time): all of it, from
 ///   its creation.
-/// - A series that is new and was counted before anybody looked: nothing yet, as nobody knows since when.
+/// - A series that is new and was counted before the first snapshot: not reported yet, as its start time is unknown.
 /// - Nothing new: no point. A series that is gone: nothing, its counts were in `previous`.
 pub fn difference(previous: Option<&Snapshot>, current: &Snapshot) -> Snapshot {
     let known = previous.map(by_name).unwrap_or_default();

@@ -99,7 +99,7 @@ fn family(family: MetricFamily) -> Option<OwnFamily> {
 }
 
 /// When the agent's counts began, each of its own: those of a probe that a reload has replaced begin anew while the agent runs.
-/// To be told all readings, one after the other.
+/// Visits all readings in order.
 #[derive(Debug)]
 pub struct Beginnings {
     /// Of each counter, as it was last read, by family. One that is missing for a while goes on.

@@ -79,7 +79,7 @@ fn write_metadata(out: &mut Vec<u8>, family: &Family, base: &str, open: bool) {
     }
 }
 
-/// Whether a unit can be told: both OpenMetrics and Prometheus refuse one that the name does not end in.
+/// Whether a unit can be written: both OpenMetrics and Prometheus refuse one that the name does not end in.
 pub(crate) fn named_after_unit(about: &Descriptor) -> bool {
     !about.unit.is_empty() && about.stem().strip_suffix(about.unit.as_str()).is_some_and(|rest| rest.ends_with('_'))
 }

@@ -1,4 +1,4 @@
-//! The whole way to a receiver of OTLP over HTTP that answers as it is told: what arrives, what is tried again, what is
+//! Exporters against a receiver of OTLP over HTTP with scripted responses: what arrives, what is tried again, what is
 //! counted.
 #![allow(missing_docs, reason = "a test")]
 
@@ -7,8 +7,8 @@ mod support;
 use kstrobe_export::otlp::Temporality;
 use kstrobe_export::otlp::logs::Record;
 use kstrobe_export::otlp::spans::Span;
-use kstrobe_export::push::run::start_at;
-use kstrobe_export::push::{Kind, Pusher, Receiver};
+use kstrobe_export::push::task::start_at;
+use kstrobe_export::push::{Exporter, ExporterTask, Kind};
 use kstrobe_testing::{Came, Receiving};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -22,7 +22,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use support::{Counting, receiver, until};
 use tokio::runtime::Handle;
 
-fn push(receiver: Receiver, source: &Arc<Counting>) -> Pusher {
+fn push(receiver: Exporter, source: &Arc<Counting>) -> ExporterTask {
     let source = source.clone();
     start_at(receiver, Arc::new(move || source.read()), &Handle::current(), Duration::ZERO)
 }
@@ -120,7 +120,7 @@ async fn what_a_receiver_of_remote_write_wrote_of_a_refused_report_is_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_is_away_is_waited_for_with_one_report_in_memory() {
-    // An address where nobody listens, until somebody does.
+    // An address without a listener, until one is opened.
     let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = place.local_addr().unwrap();
     drop(place);
@@ -151,8 +151,8 @@ async fn differences_go_on_where_they_ended() {
     let to = |address| receiver(Kind::OtlpHttp, &format!("http://{address}"), Temporality::Delta);
     let first = push(to(receiving.address), &source);
     until("two reports", || taken(&receiving).len() >= 2).await;
-    let go_on = async |old: Pusher, patience: Duration, address| {
-        let left = old.bequeath(patience);
+    let go_on = async |old: ExporterTask, patience: Duration, address| {
+        let left = old.hand_over(patience);
         let legacy = tokio::task::spawn_blocking(move || left.recv_timeout(PATIENCE).unwrap()).await.unwrap();
         let waits = legacy.unsent.is_some();
         let usage = old.stop(PATIENCE).await;
@@ -179,15 +179,15 @@ async fn records_arrive_once_though_requests_fail() {
     let mut receiver =
         receiver(Kind::OtlpHttp, &format!("http://{}/base?token=x", receiving.address), Temporality::Cumulative);
     receiver.queue_bytes = 1 << 20;
-    let (pusher, outlet) = kstrobe_export::push::start_logs(&receiver, &Handle::current());
+    let (pusher, batches) = kstrobe_export::push::start_logs(&receiver, &Handle::current());
     let record = |line: String| Record { at: UNIX_EPOCH, read: UNIX_EPOCH, attributes: vec![], line };
     for number in 0..3 {
-        outlet.put(record(number.to_string()));
+        batches.push(record(number.to_string()));
         until("it", || pusher.usage().sent == number + 1).await;
     }
     // What was put just before the end is sent with it.
-    outlet.put(record("3".into()));
-    outlet.put(record("x".repeat(2 << 20)));
+    batches.push(record("3".into()));
+    batches.push(record("x".repeat(2 << 20)));
     let watch = pusher.watch();
     assert_eq!(watch.usage().queue_points, 1);
     let usage = pusher.stop(PATIENCE).await;
@@ -219,7 +219,7 @@ async fn spans_that_cannot_be_sent_are_kept_within_a_bound_and_counted() {
     drop(place);
     let mut receiver = receiver(Kind::OtlpHttp, &url, Temporality::Cumulative);
     receiver.queue_bytes = 1 << 20;
-    let (pusher, outlet) = kstrobe_export::push::start_traces(&receiver, &Handle::current());
+    let (pusher, batches) = kstrobe_export::push::start_traces(&receiver, &Handle::current());
     let span = |number: u64| Span {
         trace: [1; 16],
         id: number.to_be_bytes(),
@@ -230,7 +230,7 @@ async fn spans_that_cannot_be_sent_are_kept_within_a_bound_and_counted() {
         attributes: vec![],
         error: None,
     };
-    (1..=3000).for_each(|number| outlet.put(span(number)));
+    (1..=3000).for_each(|number| batches.push(span(number)));
     until("failures", || pusher.usage().failed.values().sum::<u64>() >= 4).await;
     let usage = pusher.usage();
     assert_eq!(usage.dropped["full"] + usage.queue_points, 3000, "{usage:?}");

@@ -5,9 +5,9 @@
 mod support;
 
 use kstrobe_export::otlp::Temporality;
-use kstrobe_export::push::run::start_at;
-use kstrobe_export::push::{Kind, Pusher, Receiver, Usage};
-use kstrobe_testing::servers::{self, Collector, told};
+use kstrobe_export::push::task::start_at;
+use kstrobe_export::push::{Exporter, ExporterTask, Kind, Usage};
+use kstrobe_testing::servers::{self, Collector, total};
 use kstrobe_testing::{Api, Server, there};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,18 +17,18 @@ use tokio::runtime::Handle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn push(receiver: Receiver, source: &Arc<Counting>) -> Pusher {
+fn push(receiver: Exporter, source: &Arc<Counting>) -> ExporterTask {
     let source = source.clone();
     start_at(receiver, Arc::new(move || source.read()), &Handle::current(), Duration::ZERO)
 }
 
-async fn sent(pusher: &Pusher, points: u64) {
+async fn sent(pusher: &ExporterTask, points: u64) {
     let from = pusher.usage().sent;
     until("points", || pusher.usage().sent >= from + points).await;
 }
 
 /// The server is away for a while, in which memory holds one report. `end` is how it ends.
-async fn away(pusher: &Pusher, server: &mut Server, end: fn(&mut Server)) {
+async fn away(pusher: &ExporterTask, server: &mut Server, end: fn(&mut Server)) {
     sent(pusher, 6).await;
     end(server);
     let failed = |usage: &Usage| usage.failed.values().sum::<u64>();
@@ -164,7 +164,7 @@ async fn collector(program: &std::path::Path, kind: Kind, temporality: Temporali
     assert!(usage.dropped.is_empty(), "{kind:?} {temporality:?}: {usage:?}");
     let counted = source.grown.load(Ordering::SeqCst) as f64;
     let (points, expected) = (collector.points(), format!("{temporality:?}"));
-    let total = |metric| told(&points, metric, &expected);
+    let total = |metric| total(&points, metric, &expected);
     let totals = (total("kstrobe.grown"), total("kstrobe.wait"));
     assert_eq!(totals, (counted, counted), "{kind:?} {temporality:?}: {points:?}");
     for point in &points {

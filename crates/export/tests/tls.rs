@@ -6,8 +6,8 @@
 mod support;
 
 use kstrobe_export::otlp::Temporality;
-use kstrobe_export::push::run::start_at;
-use kstrobe_export::push::{Kind, Pusher, Receiver};
+use kstrobe_export::push::task::start_at;
+use kstrobe_export::push::{Exporter, ExporterTask, Kind};
 use kstrobe_testing::servers::{self, Collector, Tls};
 use kstrobe_testing::there;
 use kstrobe_testing::{Folder, certificates};
@@ -57,7 +57,7 @@ impl std::io::Write for Log {
     }
 }
 
-/// Collects what is logged. One test at a time: what they say is told apart by that alone.
+/// Collects the log. One test at a time, as the log does not name its test.
 async fn alone() -> tokio::sync::MutexGuard<'static, ()> {
     static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let turn = TURN.lock().await;
@@ -66,13 +66,13 @@ async fn alone() -> tokio::sync::MutexGuard<'static, ()> {
     turn
 }
 
-fn push(receiver: Receiver) -> Pusher {
+fn push(receiver: Exporter) -> ExporterTask {
     let source = Counting::new();
     start_at(receiver, Arc::new(move || source.read()), &Handle::current(), Duration::ZERO)
 }
 
 /// A receiver of the server at this address, by one of its names, with the right authority and client.
-fn right(kind: Kind, address: SocketAddr, path: &str, folder: &Folder) -> Receiver {
+fn right(kind: Kind, address: SocketAddr, path: &str, folder: &Folder) -> Exporter {
     let mut receiver = receiver(kind, &format!("https://localhost:{}{path}", address.port()), Temporality::Cumulative);
     receiver.tls.ca_file = file(folder, "ours.crt");
     receiver.tls.cert_file = file(folder, "client.crt");
@@ -81,7 +81,7 @@ fn right(kind: Kind, address: SocketAddr, path: &str, folder: &Folder) -> Receiv
 }
 
 /// It is sent to, and nothing fails.
-async fn arrives(receiver: Receiver) {
+async fn arrives(receiver: Exporter) {
     let what = format!("{receiver:?}");
     let pusher = push(receiver);
     until("points", || pusher.usage().sent >= 4).await;
@@ -89,8 +89,8 @@ async fn arrives(receiver: Receiver) {
     assert!(usage.failed.is_empty() && usage.dropped.is_empty(), "{what}: {usage:?}");
 }
 
-/// It is not sent to, which is counted under this reason and told in these words.
-async fn fails(receiver: Receiver, reason: &str, said: &[&str]) {
+/// Sending fails with this reason in the metrics and these words in the log.
+async fn fails(receiver: Exporter, reason: &str, said: &[&str]) {
     let what = format!("{receiver:?}");
     LOG.lock().unwrap().clear();
     let pusher = push(receiver);
@@ -104,8 +104,8 @@ async fn fails(receiver: Receiver, reason: &str, said: &[&str]) {
 }
 
 /// The wrong authority, no certificate or one of others, and a name that the server's certificate does not have.
-async fn what_is_wrong_is_told(right: &Receiver, folder: &Folder, asks_for_certificate: bool) {
-    let with = |change: fn(&mut Receiver, &Folder)| {
+async fn what_is_wrong_is_told(right: &Exporter, folder: &Folder, asks_for_certificate: bool) {
+    let with = |change: fn(&mut Exporter, &Folder)| {
         let mut receiver = right.clone();
         change(&mut receiver, folder);
         receiver
@@ -139,7 +139,7 @@ async fn what_is_wrong_is_told(right: &Receiver, folder: &Folder, asks_for_certi
 }
 
 /// The files are read anew for each report.
-async fn certificates_can_be_replaced(right: &Receiver, folder: &Folder) {
+async fn certificates_can_be_replaced(right: &Exporter, folder: &Folder) {
     let mut receiver = right.clone();
     receiver.tls.ca_file = file(folder, "ca.crt");
     let put = |name: &str| std::fs::copy(folder.0.join(name), folder.0.join("ca.crt")).unwrap();

@@ -130,8 +130,8 @@ fn points(log: &str) -> Vec<Point> {
     points
 }
 
-/// What points of one metric say together: the last of those that are totals, the sum of differences.
-pub fn told(points: &[Point], metric: &str, temporality: &str) -> f64 {
+/// The total of a metric: the last cumulative point, or the sum of deltas.
+pub fn total(points: &[Point], metric: &str, temporality: &str) -> f64 {
     let values = points.iter().filter(|point| point.metric == metric && point.temporality == temporality);
     let mut values = values.map(|point| point.value);
     if temporality == "Delta" { values.sum() } else { values.next_back().unwrap_or(0.0) }

@@ -48,7 +48,7 @@ fn log_record(record: &Record) -> LogRecord {
     LogRecord {
         time_unix_nano: unix_nanos(record.at),
         observed_time_unix_nano: unix_nanos(record.read),
-        // It was slow, which is what somebody asked to be told, and no fault.
+        // A slow event is no error: it passed a threshold of the probe.
         severity_number: SeverityNumber::Info as i32,
         severity_text: "INFO".into(),
         body: Some(text(&record.line)),

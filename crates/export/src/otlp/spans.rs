@@ -56,7 +56,7 @@ fn request(spans: Vec<SpanMessage>, from: &Resource) -> Vec<u8> {
 }
 
 fn span(span: &Span) -> SpanMessage {
-    // A span that went well says nothing of it: that is for whoever knows what it was for.
+    // No status is set: OpenTelemetry leaves `Ok` to the application.
     let status =
         span.error.as_ref().map(|message| Status { code: status::StatusCode::Error as i32, message: message.clone() });
     SpanMessage {

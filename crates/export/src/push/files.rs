@@ -1,14 +1,14 @@
-//! Files that belong to a receiver: read anew for each report, so that what they hold can be replaced.
+//! Files of an exporter, read again for each report, so that tokens and certificates can be replaced.
 
-use crate::push::settings::{OUR_HEADERS, Receiver, Tls};
+use crate::push::exporter::{Exporter, OUR_HEADERS, Tls};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::io::Read;
 use std::path::Path;
 
-/// More is no file of headers or certificates.
-const MOST_BYTES: u64 = 1 << 20;
+/// Size of the largest file of headers or certificates.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What was read.
+/// Their contents.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Files {
     pub(crate) headers: HeaderMap,
@@ -18,22 +18,22 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Reads all of them. An error says which and why.
-    pub(crate) fn read(receiver: &Receiver) -> Result<Files, String> {
+    /// An error names the file and the reason.
+    pub(crate) fn read(exporter: &Exporter) -> Result<Files, String> {
         let mut headers = HeaderMap::new();
-        for (name, value) in &receiver.headers {
+        for (name, value) in &exporter.headers {
             insert(&mut headers, name, value).map_err(|problem| format!("the header `{name}`: {problem}"))?;
         }
-        if let Some(file) = &receiver.headers_file {
+        if let Some(file) = &exporter.headers_file {
             let text = String::from_utf8(self::read(file)?).map_err(|_| format!("{}: not text", file.display()))?;
             parse(&text, &mut headers).map_err(|problem| format!("{}: {problem}", file.display()))?;
         }
-        let Tls { ca_file, cert_file, key_file, .. } = &receiver.tls;
+        let Tls { ca_file, cert_file, key_file, .. } = &exporter.tls;
         let some = |file: &Option<_>| file.as_deref().map(self::read).transpose();
         Ok(Files { headers, ca: some(ca_file)?, cert: some(cert_file)?, key: some(key_file)? })
     }
 
-    /// Whether a connection made with the other files is as good.
+    /// Whether a connection made with the other files can be used.
     pub(crate) fn same_tls(&self, other: &Files) -> bool {
         (&self.ca, &self.cert, &self.key) == (&other.ca, &other.cert, &other.key)
     }
@@ -41,15 +41,15 @@ impl Files {
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(file).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let read = std::fs::File::open(file).and_then(|open| open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
     read.map_err(|error| format!("{}: {error}", file.display()))?;
-    if bytes.len() as u64 > MOST_BYTES {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(format!("{}: larger than 1 MiB", file.display()));
     }
     Ok(bytes)
 }
 
-/// Lines `Name: value`; empty ones and those that begin with `#` say nothing. A value is never shown: it may be a secret.
+/// Reads lines `Name: value`, empty lines and comments (`#`). Errors do not quote values, which may be secrets.
 fn parse(text: &str, headers: &mut HeaderMap) -> Result<(), String> {
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();

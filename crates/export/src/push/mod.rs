@@ -1,25 +1,25 @@
-//! Sends what leaves the agent to receivers that do not ask for it.
+//! Exporters: send metrics, logs and traces to receivers by OTLP and Prometheus remote write.
 //!
-//! What is decided is pure and has no clock: [`course`] when to read, send and wait, [`stock`] what there is to send,
-//! [`outcome`] what an answer means. What is done with sockets and files is thin: [`mod@run`] and the doors it sends by.
+//! Decisions are pure functions without a clock: [`schedule`] when to read a snapshot, send and wait, [`send_queue`] which
+//! requests wait, [`outcome`] what a response means. Sockets and files are in [`task`] and the transports below it.
 
-pub mod course;
-mod door;
+pub mod batch_queue;
+mod connection_error;
+pub mod exporter;
 mod files;
-mod goods;
-mod grpc;
-mod http_door;
+mod grpc_transport;
+mod http_transport;
 pub mod outcome;
-mod overheard;
-pub mod records;
-pub mod run;
-pub mod settings;
-pub mod stock;
+mod payload;
+pub mod schedule;
+pub mod send_queue;
+pub mod task;
 mod tls;
-mod trouble;
+mod tls_errors;
+mod transport;
 pub mod usage;
 
-pub use records::Outlet;
-pub use run::{Legacy, Pusher, Reading, Watch, start, start_logs, start_traces};
-pub use settings::{Kind, Receiver};
+pub use batch_queue::BatchQueue;
+pub use exporter::{Exporter, Kind};
+pub use task::{DeltaBaseline, ExporterTask, Reading, Watch, start, start_logs, start_traces};
 pub use usage::Usage;

@@ -1,45 +1,45 @@
-//! What an answer means: taken, to be tried again, or refused for good.
+//! The meaning of a response: accepted, to be retried, or refused for good.
 
-use crate::push::settings::Kind;
+use crate::push::exporter::Kind;
 use prost::Message;
 use std::time::{Duration, SystemTime};
 
-/// What came of a request.
+/// The result of sending a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The receiver took it, apart from so many points that it refused.
-    Taken {
-        /// Points that it refused.
+    /// The receiver accepted it, but for `refused` points.
+    Accepted {
+        /// Points that the receiver refused.
         refused: u64,
-        /// What it says of them.
+        /// Its message about them.
         message: String,
     },
-    /// To be tried again.
-    Later {
-        /// A word for metrics.
+    /// The request may succeed later.
+    Retryable {
+        /// Label `reason` of metrics.
         reason: &'static str,
-        /// Not before this time has passed.
+        /// From Retry-After or RetryInfo.
         after: Option<Duration>,
-        /// For people.
+        /// For the log.
         message: String,
     },
-    /// Refused for good: the same request would be refused again.
-    Never {
-        /// Points that it took nevertheless.
+    /// The same request would be refused again.
+    Permanent {
+        /// Points that the receiver wrote nevertheless.
         taken: u64,
-        /// A word for metrics.
+        /// Label `reason` of metrics.
         reason: &'static str,
-        /// For people.
+        /// For the log.
         message: String,
     },
 }
 
-/// Most characters of an answer's text that are shown.
-const MOST_MESSAGE_CHARACTERS: usize = 200;
+/// Characters of a response body that an error message shows.
+const MAX_MESSAGE_CHARACTERS: usize = 200;
 
-/// An answer of HTTP. `retry_after` is that header, `now` what its date is compared to.
+/// Reads an HTTP response. `retry_after` is the value of that header, whose date is compared with `now`.
 ///
-/// The protocols differ: OTLP names the codes that are tried again (429, 502, 503, 504), remote write retries every 5xx.
+/// OTLP/HTTP retries 429, 502, 503 and 504 (its specification, "Failures"); remote write 2.0 retries 429 and every 5xx.
 pub fn http(kind: Kind, status: u16, retry_after: Option<&str>, now: SystemTime, body: &[u8]) -> Outcome {
     let again = match kind {
         Kind::RemoteWrite => status == 429 || (500..600).contains(&status),
@@ -64,37 +64,37 @@ pub fn http(kind: Kind, status: u16, retry_after: Option<&str>, now: SystemTime,
             Kind::RemoteWrite => (0, String::new()),
             Kind::OtlpGrpc | Kind::OtlpHttp => crate::otlp::refused(body),
         };
-        Outcome::Taken { refused, message: readable(message.as_bytes()) }
+        Outcome::Accepted { refused, message: readable(message.as_bytes()) }
     } else if again {
         let after = retry_after.and_then(|text| self::retry_after(text, now));
-        Outcome::Later { reason, after, message: message() }
+        Outcome::Retryable { reason, after, message: message() }
     } else {
-        Outcome::Never { taken: 0, reason, message: message() }
+        Outcome::Permanent { taken: 0, reason, message: message() }
     }
 }
 
-/// An answer of remote write with what the receiver says that it wrote, which 2.0 has it say: one that takes a request and
-/// says nothing read another protocol, and one that refuses a request for some of its points may have written the others.
+/// Applies the headers `X-Prometheus-Remote-Write-*-Written` of remote write 2.0. A receiver that accepts a request without
+/// them speaks another version; one that refuses a request for some points may have written the others.
 pub fn written(answer: Outcome, written: Option<u64>, points: u64) -> Outcome {
     match (answer, written) {
-        (Outcome::Taken { .. }, None) => {
+        (Outcome::Accepted { .. }, None) => {
             let message = "the receiver does not speak remote write 2.0".into();
-            Outcome::Never { taken: 0, reason: "unsupported", message }
+            Outcome::Permanent { taken: 0, reason: "unsupported", message }
         }
-        (Outcome::Taken { .. }, Some(written)) if written < points => {
+        (Outcome::Accepted { .. }, Some(written)) if written < points => {
             let message = format!("{written} of {points} points were written");
-            Outcome::Taken { refused: points - written, message }
+            Outcome::Accepted { refused: points - written, message }
         }
-        (Outcome::Taken { .. }, Some(_)) => Outcome::Taken { refused: 0, message: String::new() },
-        (Outcome::Never { reason, message, .. }, Some(written)) => {
-            Outcome::Never { taken: written.min(points), reason, message }
+        (Outcome::Accepted { .. }, Some(_)) => Outcome::Accepted { refused: 0, message: String::new() },
+        (Outcome::Permanent { reason, message, .. }, Some(written)) => {
+            Outcome::Permanent { taken: written.min(points), reason, message }
         }
-        // What is sent again is counted then.
-        (answer @ (Outcome::Later { .. } | Outcome::Never { .. }), _) => answer,
+        // A retried request is counted when it succeeds.
+        (answer @ (Outcome::Retryable { .. } | Outcome::Permanent { .. }), _) => answer,
     }
 }
 
-/// Retry-After: seconds or a date.
+/// Retry-After: seconds or an HTTP date.
 fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse() {
@@ -103,10 +103,10 @@ fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     httpdate::parse_http_date(text).ok()?.duration_since(now).ok()
 }
 
-/// A failure of gRPC: code, message and details (an encoded `google.rpc.Status`) of its trailers.
+/// Reads a gRPC failure: code, message and details (an encoded `google.rpc.Status`) of its trailers.
 pub fn grpc(code: i32, message: &str, details: &[u8]) -> Outcome {
     let after = retry_info(details);
-    // The codes are those of the OTLP specification. Exhausted resources recover when the receiver says when.
+    // The retryable codes of the OTLP specification; RESOURCE_EXHAUSTED only with RetryInfo.
     let again = matches!(code, 1 | 4 | 10 | 11 | 14 | 15) || (code == 8 && after.is_some());
     let (reason, name) = match code {
         1 => ("cancelled", "CANCELLED"),
@@ -127,7 +127,7 @@ pub fn grpc(code: i32, message: &str, details: &[u8]) -> Outcome {
         _ => ("bad_request", "another code"),
     };
     let message = format!("gRPC status {code} ({name}): {}", readable(message.as_bytes()));
-    if again { Outcome::Later { reason, after, message } } else { Outcome::Never { taken: 0, reason, message } }
+    if again { Outcome::Retryable { reason, after, message } } else { Outcome::Permanent { taken: 0, reason, message } }
 }
 
 /// `google.rpc.Status`, in part.
@@ -170,12 +170,12 @@ fn retry_info(details: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos.into())))
 }
 
-/// The beginning of a text in one line, without characters that a terminal would obey.
+/// The beginning of a text in one line, without control characters.
 fn readable(text: &[u8]) -> String {
     // A character has at most four bytes.
-    let text = String::from_utf8_lossy(&text[..text.len().min(4 * MOST_MESSAGE_CHARACTERS)]);
+    let text = String::from_utf8_lossy(&text[..text.len().min(4 * MAX_MESSAGE_CHARACTERS)]);
     let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    printable.take(MOST_MESSAGE_CHARACTERS).collect::<String>().trim().to_owned()
+    printable.take(MAX_MESSAGE_CHARACTERS).collect::<String>().trim().to_owned()
 }
 
 #[cfg(test)]
@@ -187,9 +187,9 @@ mod tests {
     /// `taken`, `later` or `never`, and the word.
     fn short(outcome: &Outcome) -> (&'static str, &'static str) {
         match outcome {
-            Outcome::Taken { .. } => ("taken", ""),
-            Outcome::Later { reason, .. } => ("later", reason),
-            Outcome::Never { reason, .. } => ("never", reason),
+            Outcome::Accepted { .. } => ("taken", ""),
+            Outcome::Retryable { reason, .. } => ("later", reason),
+            Outcome::Permanent { reason, .. } => ("never", reason),
         }
     }
 
@@ -222,9 +222,9 @@ mod tests {
         let answer = |status, said| {
             let answer = http(Kind::RemoteWrite, status, None, UNIX_EPOCH, b"");
             match written(answer, said, 3) {
-                Outcome::Taken { refused, .. } => ("taken", 3 - refused),
-                Outcome::Later { reason, .. } => (reason, 0),
-                Outcome::Never { taken, reason, .. } => (reason, taken),
+                Outcome::Accepted { refused, .. } => ("taken", 3 - refused),
+                Outcome::Retryable { reason, .. } => (reason, 0),
+                Outcome::Permanent { taken, reason, .. } => (reason, taken),
             }
         };
         for (status, said, expected) in [
@@ -252,7 +252,7 @@ mod tests {
             ("-1", None),
         ] {
             let outcome = http(Kind::OtlpHttp, 503, Some(text), now, b"down\x1b[31m\r\nfor a while");
-            let Outcome::Later { after, message, .. } = outcome else { panic!("{outcome:?}") };
+            let Outcome::Retryable { after, message, .. } = outcome else { panic!("{outcome:?}") };
             assert_eq!(after, expected.map(Duration::from_secs), "{text}");
             assert_eq!(message, "HTTP status 503: down [31m  for a while");
         }
@@ -288,7 +288,7 @@ mod tests {
         let info = Any { type_url: "type.googleapis.com/google.rpc.RetryInfo".into(), value };
         let details = Status { details: vec![other, info] }.encode_to_vec();
         let outcome = grpc(8, "full", &details);
-        let Outcome::Later { reason, after, message } = outcome else { panic!("{outcome:?}") };
+        let Outcome::Retryable { reason, after, message } = outcome else { panic!("{outcome:?}") };
         assert_eq!((reason, after), ("throttled", Some(Duration::from_millis(7_500))));
         assert_eq!(message, "gRPC status 8 (RESOURCE_EXHAUSTED): full");
     }
@@ -300,7 +300,7 @@ mod tests {
             grpc(code, &text, &bytes);
             for kind in [Kind::OtlpHttp, Kind::RemoteWrite] {
                 let outcome = http(kind, status, Some(&text), UNIX_EPOCH, &bytes);
-                if let Outcome::Later { message, .. } | Outcome::Never { message, .. } = outcome {
+                if let Outcome::Retryable { message, .. } | Outcome::Permanent { message, .. } = outcome {
                     prop_assert!(message.chars().count() <= 240);
                 }
             }

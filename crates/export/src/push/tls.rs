@@ -1,10 +1,10 @@
-//! TLS of a client, from the files of a receiver.
+//! TLS of a client, from the files of an exporter.
 
 use crate::push::files::Files;
 use kstrobe_tls::Client;
 use rustls::ClientConfig;
 
-/// What rustls needs for one receiver.
+/// The configuration of rustls for one exporter.
 pub(crate) fn config(files: &Files) -> Result<ClientConfig, String> {
     kstrobe_tls::able("send without TLS to a collector on this host")?;
     Client { ca: files.ca.as_deref(), cert: files.cert.as_deref(), key: files.key.as_deref() }.config()

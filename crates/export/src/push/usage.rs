@@ -1,34 +1,34 @@
-//! What became of the points, for the agent's own metrics.
+//! Totals of data points, for the agent's own metrics.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-/// Totals and state of one receiver.
+/// Totals and queue of one exporter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The receiver's name.
+    /// The exporter's name.
     pub receiver: String,
-    /// Points that it took.
+    /// Points that the receiver accepted.
     pub sent: u64,
-    /// Requests that failed, by reason, those tried again included.
+    /// Failed requests by reason, retried ones included.
     pub failed: BTreeMap<&'static str, u64>,
-    /// Requests that were sent another time.
+    /// Requests that were sent again.
     pub retried: u64,
     /// Points lost, by reason: `refused`, `full`, `stopped`.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Cumulative points that a later report stood for.
+    /// Cumulative points that a later report replaced.
     pub superseded: u64,
-    /// Points that wait.
+    /// Points in the queue.
     pub queue_points: u64,
-    /// Bytes of requests that wait.
+    /// Bytes in the queue.
     pub queue_bytes: u64,
-    /// When a request was last taken.
+    /// Time of the last accepted request.
     pub last_success: Option<SystemTime>,
 }
 
 impl Usage {
-    /// Adds the totals of another; what is of the moment stays.
+    /// Adds the totals of another; queue and `last_success` stay.
     pub fn add(&mut self, other: &Usage) {
         let add = |to: &mut BTreeMap<&'static str, u64>, from: &BTreeMap<&'static str, u64>| {
             from.iter().for_each(|(reason, count)| *to.entry(reason).or_default() += count);
@@ -41,7 +41,7 @@ impl Usage {
     }
 }
 
-/// The same, shared between who sends and who asks.
+/// [`Usage`], shared between a task and the readers of its totals.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Arc<Mutex<Usage>>);
 
@@ -55,7 +55,7 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Usage> {
-        // Each change leaves it whole.
+        // No change leaves it inconsistent when it panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Which series a receiver knows, so that it can be told when they are gone.
+//! The series that a receiver has, each of which gets a stale marker when it ends.
 
 use crate::snapshot::{Descriptor, Family, LabelTexts, Series, Snapshot, Values};
 use std::collections::{HashMap, HashSet};

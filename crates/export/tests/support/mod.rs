@@ -3,8 +3,8 @@
 
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use kstrobe_export::otlp::{Resource, Temporality};
-use kstrobe_export::push::settings::{Retry, Tls};
-use kstrobe_export::push::{Kind, Reading, Receiver};
+use kstrobe_export::push::exporter::{Retry, Tls};
+use kstrobe_export::push::{Exporter, Kind, Reading};
 use kstrobe_export::snapshot::{Descriptor, Family, Histograms, Kind as MetricKind, Series, Snapshot, Values};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,8 +60,8 @@ impl Counting {
 }
 
 /// Reports every 100 ms and hurries to try again.
-pub fn receiver(kind: Kind, url: &str, temporality: Temporality) -> Receiver {
-    Receiver {
+pub fn receiver(kind: Kind, url: &str, temporality: Temporality) -> Exporter {
+    Exporter {
         name: "test".into(),
         kind,
         url: url.parse().unwrap(),

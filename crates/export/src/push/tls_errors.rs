@@ -1,7 +1,7 @@
-//! What TLS said on a connection that broke. With TLS 1.3 a server says only after the handshake that it does not take our
-//! certificate, and libraries of HTTP/2 pass on the words of such an error at best: it is heard here, below them.
+//! Records TLS errors below HTTP. With TLS 1.3 a server refuses a client certificate after the handshake (RFC 8446, 4.4.2.4),
+//! and HTTP/2 libraries report only a broken connection.
 
-use crate::push::trouble::of_tls;
+use crate::push::connection_error::of_tls;
 use http::Uri;
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_rustls::HttpsConnector;
@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// The last error of TLS on any connection of a connector.
+/// The last TLS error on any connection of a connector.
 #[derive(Clone, Default)]
-pub(crate) struct Overheard(Arc<Mutex<Option<rustls::Error>>>);
+pub(crate) struct TlsErrorTap(Arc<Mutex<Option<rustls::Error>>>);
 
-impl Overheard {
-    /// What came since somebody asked last.
+impl TlsErrorTap {
+    /// Takes the error out.
     pub(crate) fn take(&self) -> Option<rustls::Error> {
         self.lock().take()
     }
@@ -33,17 +33,17 @@ impl Overheard {
     }
 }
 
-/// Connects in plain or by TLS, as the URL says.
+/// Connects with or without TLS, by the scheme of the URL.
 #[derive(Clone)]
 pub(crate) struct Connector {
     inner: HttpsConnector<HttpConnector>,
-    /// What is heard on its connections.
-    pub(crate) overheard: Overheard,
+    /// TLS errors of its connections.
+    pub(crate) tls_errors: TlsErrorTap,
 }
 
 impl From<HttpsConnector<HttpConnector>> for Connector {
     fn from(inner: HttpsConnector<HttpConnector>) -> Connector {
-        Connector { inner, overheard: Overheard::default() }
+        Connector { inner, tls_errors: TlsErrorTap::default() }
     }
 }
 
@@ -57,27 +57,27 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let (connecting, overheard) = (self.inner.call(to), self.overheard.clone());
-        Box::pin(async move { Ok(Stream { inner: connecting.await?, overheard }) })
+        let (connecting, tls_errors) = (self.inner.call(to), self.tls_errors.clone());
+        Box::pin(async move { Ok(Stream { inner: connecting.await?, tls_errors }) })
     }
 }
 
-/// A connection that is listened to.
+/// A connection whose errors are recorded.
 pub(crate) struct Stream {
     inner: <HttpsConnector<HttpConnector> as Service<Uri>>::Response,
-    overheard: Overheard,
+    tls_errors: TlsErrorTap,
 }
 
 impl Stream {
-    /// Notes why something was not written. A server that hangs up has often said why, which waits to be read, and nobody reads
-    /// after a failed write.
+    /// Records the error of a write, and the alert that the server may have sent before it closed: hyper does not read after
+    /// a failed write.
     fn wrote<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &done {
-            self.overheard.note(error);
+            self.tls_errors.note(error);
             let mut bytes = [0; 4096];
             let mut buffer = ReadBuf::new(&mut bytes);
             if let Poll::Ready(Err(error)) = Pin::new(&mut self.inner).poll_read(cx, buffer.unfilled()) {
-                self.overheard.note(&error);
+                self.tls_errors.note(&error);
             }
         }
         done
@@ -88,7 +88,7 @@ impl Read for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         let done = Pin::new(&mut self.inner).poll_read(cx, to);
         if let Poll::Ready(Err(error)) = &done {
-            self.overheard.note(error);
+            self.tls_errors.note(error);
         }
         done
     }

@@ -1,18 +1,19 @@
-//! What a connection that failed means: a word for metrics, and for people what happened and what to do about it.
+//! Describes connection errors: a metric label, and a message that says what to do.
 
 use kstrobe_tls::chain;
 use rustls::{AlertDescription, CertificateError};
 use std::error::Error;
 use std::io;
 
-/// `otherwise` is the word when it is not about TLS. What was `overheard` from TLS meanwhile is the cause when the error has none.
-pub(crate) fn trouble(
+/// The label `reason` and the message of a connection error. `otherwise` is the reason of errors without TLS; `tls_error`, seen on the
+/// same connection, is the cause where the error chain has none.
+pub(crate) fn describe_error(
     error: &(dyn Error + 'static),
     otherwise: &'static str,
-    overheard: Option<&rustls::Error>,
+    tls_error: Option<&rustls::Error>,
 ) -> (&'static str, String) {
     let mut text = chain(error);
-    let Some(cause) = of_tls(error).or(overheard) else { return (otherwise, text) };
+    let Some(cause) = of_tls(error).or(tls_error) else { return (otherwise, text) };
     for more in [Some(cause.to_string()), advice(cause).map(str::to_owned)].into_iter().flatten() {
         if !text.contains(&more) {
             text = format!("{text}: {more}");
@@ -21,7 +22,7 @@ pub(crate) fn trouble(
     ("tls", text)
 }
 
-/// The error of TLS among the causes; those of I/O hide what is in them.
+/// The TLS error in a chain of causes. `io::Error` has it in `get_ref`, not in `source`.
 pub(crate) fn of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -66,25 +67,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_tls_is_found_however_deep() {
+    fn a_tls_error_is_found_at_any_depth() {
         let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         let inner = io::Error::new(io::ErrorKind::InvalidData, unknown);
         let outer = io::Error::other(inner);
-        let (reason, message) = trouble(&outer, "connect", None);
+        let (reason, message) = describe_error(&outer, "connect", None);
         assert_eq!(reason, "tls");
         assert!(
             message.contains("UnknownIssuer") && message.ends_with("signed the receiver's certificate"),
             "{message}"
         );
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        assert_eq!(trouble(&refused, "connect", None), ("connect", "connection refused".to_owned()));
+        assert_eq!(describe_error(&refused, "connect", None), ("connect", "connection refused".to_owned()));
     }
 
     #[test]
-    fn what_was_overheard_is_told_once() {
+    fn an_alert_stands_once_in_the_message() {
         let alert = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
         for broken in [io::Error::from(io::ErrorKind::BrokenPipe), io::Error::other(alert.to_string())] {
-            let (reason, message) = trouble(&broken, "connection", Some(&alert));
+            let (reason, message) = describe_error(&broken, "connection", Some(&alert));
             assert_eq!(reason, "tls");
             assert_eq!(message.matches("CertificateRequired").count(), 1, "{message}");
             assert!(message.ends_with(": set `cert_file` and `key_file`"), "{message}");

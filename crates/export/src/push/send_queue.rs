@@ -1,74 +1,74 @@
-//! What there is to send: the requests of the newest report, and for differences what it takes to make up for those that
-//! did not arrive.
+//! The send queue of an exporter: the requests of the newest report, merged, for delta temporality, with reports that did
+//! not arrive.
 
 use crate::otlp::{self, Resource, Temporality};
-use crate::push::settings::{Kind, Receiver};
+use crate::push::exporter::{Exporter, Kind};
 use crate::remote_write::{self, Seen};
 use crate::snapshot::{Exemplar, Snapshot};
 use crate::{Part, Run, delta};
 use std::collections::{HashSet, VecDeque};
 
-/// What the agent reads for one report.
+/// A snapshot and the exemplars of one report.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// All series.
     pub snapshot: Snapshot,
-    /// Captures that belong to observations.
+    /// Exemplars: captures and events by the series that they were counted in.
     pub exemplars: Vec<Exemplar>,
     /// Most populated buckets of a native histogram: above it the resolution is halved. 0 for no limit.
     pub native_bucket_limit: usize,
 }
 
-/// What happened to points that were not sent when a report was taken in.
+/// Data points that a new report removed from the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TakenIn {
-    /// Cumulative points that a later report stands for: nothing is lost but their moment.
+pub struct Enqueued {
+    /// Cumulative points that the new report replaces: only their time is lost.
     pub superseded: u64,
-    /// Points lost because memory is bounded.
+    /// Points dropped by the bound of `queue_bytes`.
     pub dropped: u64,
 }
 
-/// How far differences were told by one task, for the one that goes on from there: each count is told once.
+/// Up to where one task has sent deltas, for its successor, so that each count is sent once.
 #[derive(Clone, Debug, Default)]
-pub struct Legacy {
-    /// The snapshot that the next is compared to; without one all counts are new.
+pub struct DeltaBaseline {
+    /// The snapshot that the next delta is taken against; without one all counts are new.
     pub base: Option<Snapshot>,
-    /// Differences up to there that did not arrive.
+    /// Deltas up to `base` that did not arrive.
     pub unsent: Option<Snapshot>,
 }
 
-/// Requests that wait.
+/// Requests of the newest report.
 #[derive(Debug)]
-pub struct Stock {
+pub struct SendQueue {
     kind: Kind,
     temporality: Temporality,
     resource: Resource,
-    most_bytes: usize,
-    /// For differences: the snapshot that the next is compared to.
+    max_bytes: usize,
+    /// Delta temporality: the snapshot that the next delta is taken against.
     base: Option<Snapshot>,
-    /// For differences: what the requests that wait are made of.
+    /// Delta temporality: the deltas that the queued requests encode.
     unsent: Option<Snapshot>,
     parts: VecDeque<Part>,
-    /// For remote write: series that the receiver knows.
+    /// Remote write: series that the receiver has, which need a stale marker when they end.
     seen: Seen,
-    /// For remote write: series of the report that waits, until a part of it arrives.
+    /// Remote write: series of the queued report, until a part of it arrives.
     next_seen: Option<Seen>,
-    /// Whether they are among `seen` already.
+    /// Whether `next_seen` is merged into `seen`.
     known_in_part: bool,
-    /// What exemplars lead to that the receiver has: the same again would be out of order there, or a copy.
+    /// Links of exemplars that the receiver has: sent again they would be out of order or duplicates.
     linked: HashSet<String>,
-    /// The same with those of the report that waits, until it has arrived.
+    /// Links of exemplars of the queued report, until it has arrived.
     next_linked: HashSet<String>,
 }
 
-impl Stock {
-    /// Nothing, for this receiver.
-    pub fn new(receiver: &Receiver) -> Stock {
-        Stock {
-            kind: receiver.kind,
-            temporality: receiver.temporality,
-            resource: receiver.resource.clone(),
-            most_bytes: receiver.queue_bytes,
+impl SendQueue {
+    /// An empty queue.
+    pub fn new(exporter: &Exporter) -> SendQueue {
+        SendQueue {
+            kind: exporter.kind,
+            temporality: exporter.temporality,
+            resource: exporter.resource.clone(),
+            max_bytes: exporter.queue_bytes,
             base: None,
             unsent: None,
             parts: VecDeque::new(),
@@ -80,41 +80,41 @@ impl Stock {
         }
     }
 
-    /// The same that goes on from there, if it is sent differences.
-    pub fn since(mut self, legacy: Legacy) -> Stock {
-        if !self.replaces() {
+    /// Continues from the baseline of another queue; cumulative queues ignore it.
+    pub fn resume_from(mut self, baseline: DeltaBaseline) -> SendQueue {
+        if !self.is_cumulative() {
             let requests = |unsent| otlp::requests(unsent, &[], &self.resource, Temporality::Delta);
-            self.parts = legacy.unsent.as_ref().map(requests).unwrap_or_default().into();
-            (self.base, self.unsent) = (legacy.base, legacy.unsent);
+            self.parts = baseline.unsent.as_ref().map(requests).unwrap_or_default().into();
+            (self.base, self.unsent) = (baseline.base, baseline.unsent);
         }
         self
     }
 
-    /// Gives what there is to go on from, and has nothing any more. `None` where each report says all.
-    pub fn leave(&mut self) -> Option<Legacy> {
-        if self.replaces() {
+    /// Takes the delta baseline out of this queue for a successor. `None` for cumulative reports.
+    pub fn take_baseline(&mut self) -> Option<DeltaBaseline> {
+        if self.is_cumulative() {
             return None;
         }
-        let unsent = self.waiting();
+        let unsent = self.take_unsent();
         self.parts.clear();
-        Some(Legacy { base: self.base.take(), unsent })
+        Some(DeltaBaseline { base: self.base.take(), unsent })
     }
 
-    /// Takes out the differences that the requests that wait are made of.
-    fn waiting(&mut self) -> Option<Snapshot> {
+    /// Takes the deltas that the queued requests encode.
+    fn take_unsent(&mut self) -> Option<Snapshot> {
         let unsent = self.unsent.take().filter(|_| !self.parts.is_empty())?;
         let waiting: Vec<Run> = self.parts.iter().flat_map(|part| part.runs.iter().cloned()).collect();
         Some(delta::slice(&unsent, &waiting))
     }
 
-    /// Whether a later report says all that an earlier one would.
-    pub fn replaces(&self) -> bool {
+    /// Whether a later report contains all that an earlier one would.
+    pub fn is_cumulative(&self) -> bool {
         self.kind == Kind::RemoteWrite || self.temporality == Temporality::Cumulative
     }
 
-    /// Takes a report in; what waited is replaced by it or becomes a part of it.
-    pub fn take_in(&mut self, reading: Reading) -> TakenIn {
-        let mut taken = TakenIn::default();
+    /// Adds a report: it replaces cumulative ones that are queued, and is merged with queued deltas.
+    pub fn enqueue(&mut self, reading: Reading) -> Enqueued {
+        let mut taken = Enqueued::default();
         let Reading { snapshot, mut exemplars, native_bucket_limit } = reading;
         self.next_linked = exemplars.iter().map(|exemplar| exemplar.link.label().1.to_owned()).collect();
         exemplars.retain(|exemplar| !self.linked.contains(exemplar.link.label().1));
@@ -125,13 +125,13 @@ impl Stock {
             self.parts = remote_write::requests(&snapshot, &exemplars, &gone, from).into();
             self.next_seen = Some(Seen::of(&snapshot));
             self.known_in_part = false;
-        } else if self.replaces() {
+        } else if self.is_cumulative() {
             taken.superseded = self.points();
             self.parts = otlp::requests(&snapshot, &exemplars, &self.resource, Temporality::Cumulative).into();
         } else {
             let mut new = delta::difference(self.base.as_ref(), &snapshot);
-            if let Some(unsent) = self.waiting() {
-                let (all, lost) = delta::merge(&unsent, &new, self.most_bytes);
+            if let Some(unsent) = self.take_unsent() {
+                let (all, lost) = delta::merge(&unsent, &new, self.max_bytes);
                 taken.dropped = lost;
                 new = all;
             }
@@ -139,7 +139,7 @@ impl Stock {
             self.parts = otlp::requests(&new, &exemplars, &self.resource, Temporality::Delta).into();
             self.unsent = Some(new);
         }
-        while self.bytes() > self.most_bytes
+        while self.bytes() > self.max_bytes
             && let Some(part) = self.parts.pop_back()
         {
             taken.dropped += part.points;
@@ -147,15 +147,15 @@ impl Stock {
         taken
     }
 
-    /// The request to send first.
+    /// The oldest request.
     pub fn first(&self) -> Option<&Part> {
         self.parts.front()
     }
 
-    /// The first request is done with.
-    pub fn done(&mut self) {
+    /// Removes the oldest request: it was accepted or refused for good.
+    pub fn pop(&mut self) {
         self.parts.pop_front();
-        // A receiver may know series of a report that it did not get whole.
+        // The receiver may have series of a report of which only parts arrived.
         match self.next_seen.take() {
             Some(next) if self.parts.is_empty() => self.seen = next,
             Some(next) => {
@@ -172,17 +172,17 @@ impl Stock {
         }
     }
 
-    /// Requests that wait.
+    /// Number of queued requests.
     pub fn requests(&self) -> usize {
         self.parts.len()
     }
 
-    /// Points that wait.
+    /// Data points in the queue.
     pub fn points(&self) -> u64 {
         self.parts.iter().map(|part| part.points).sum()
     }
 
-    /// Bytes of the requests that wait, before compression.
+    /// Bytes of the queued requests, before compression.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.body.len()).sum()
     }

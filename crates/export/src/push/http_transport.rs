@@ -1,11 +1,11 @@
 //! OTLP over HTTP, and remote write.
 
-use crate::push::door::Service;
+use crate::push::connection_error::describe_error;
+use crate::push::exporter::{Exporter, Kind};
 use crate::push::files::Files;
 use crate::push::outcome::{self, Outcome};
-use crate::push::overheard::{Connector, Overheard};
-use crate::push::settings::{Kind, Receiver};
-use crate::push::trouble::trouble;
+use crate::push::tls_errors::{Connector, TlsErrorTap};
+use crate::push::transport::Service;
 use crate::{Part, remote_write};
 use bytes::Bytes;
 use flate2::Compression;
@@ -18,43 +18,43 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-/// Answers are short; the rest of a longer one is not read.
-const MOST_ANSWER_BYTES: usize = 64 << 10;
+/// Bytes of a response body that are read.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-pub(crate) struct HttpDoor {
+pub(crate) struct HttpTransport {
     kind: Kind,
     url: Uri,
-    /// The same for messages.
+    /// The URL without secrets, for messages.
     shown: String,
     timeout: Duration,
     gzip: bool,
     client: Client<Connector, Full<Bytes>>,
     user_agent: String,
-    overheard: Overheard,
+    tls_errors: TlsErrorTap,
 }
 
-impl HttpDoor {
-    pub(crate) fn new(receiver: &Receiver, connector: Connector) -> HttpDoor {
-        let overheard = connector.overheard.clone();
+impl HttpTransport {
+    pub(crate) fn new(exporter: &Exporter, connector: Connector) -> HttpTransport {
+        let tls_errors = connector.tls_errors.clone();
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
-        HttpDoor {
-            kind: receiver.kind,
-            url: receiver.url.clone(),
-            shown: receiver.shown(),
-            timeout: receiver.timeout,
-            gzip: receiver.gzip,
+        HttpTransport {
+            kind: exporter.kind,
+            url: exporter.url.clone(),
+            shown: exporter.shown(),
+            timeout: exporter.timeout,
+            gzip: exporter.gzip,
             client,
-            user_agent: user_agent(receiver),
-            overheard,
+            user_agent: user_agent(exporter),
+            tls_errors,
         }
     }
 
     pub(crate) async fn send(&self, service: Service, part: &Part, files: &Files) -> Outcome {
         let request = match self.request(service, part, files) {
             Ok(request) => request,
-            Err(message) => return Outcome::Never { taken: 0, reason: "bad_request", message },
+            Err(message) => return Outcome::Permanent { taken: 0, reason: "bad_request", message },
         };
-        let late = Outcome::Later {
+        let late = Outcome::Retryable {
             reason: "timeout",
             after: None,
             message: format!("no answer from {} within {:?}", self.shown, self.timeout),
@@ -97,21 +97,21 @@ impl HttpDoor {
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>, points: u64) -> Outcome {
-        // What an idle connection ended with is not about this request.
-        self.overheard.take();
+        // The error of an idle connection is not of this request.
+        self.tls_errors.take();
         let response = match self.client.request(request).await {
             Ok(response) => response,
             Err(error) => {
                 let otherwise = if error.is_connect() { "connect" } else { "connection" };
-                let (reason, message) = trouble(&error, otherwise, self.overheard.take().as_ref());
-                return Outcome::Later { reason, after: None, message: format!("{}: {message}", self.shown) };
+                let (reason, message) = describe_error(&error, otherwise, self.tls_errors.take().as_ref());
+                return Outcome::Retryable { reason, after: None, message: format!("{}: {message}", self.shown) };
             }
         };
         let (head, body) = response.into_parts();
         let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        // The status says whether it was taken; a body that is cut off or endless says nothing more.
+        // The status decides; a body that is truncated or too long is ignored.
         let body =
-            Limited::new(body, MOST_ANSWER_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let outcome = outcome::http(self.kind, head.status.as_u16(), retry_after, SystemTime::now(), &body);
         match self.kind {
             Kind::RemoteWrite => outcome::written(outcome, written(&head.headers), points),
@@ -129,8 +129,8 @@ fn written(headers: &HeaderMap) -> Option<u64> {
     Some(samples.unwrap_or(0).saturating_add(histograms.unwrap_or(0)))
 }
 
-pub(crate) fn user_agent(receiver: &Receiver) -> String {
-    format!("kstrobe/{}", receiver.resource.version)
+pub(crate) fn user_agent(exporter: &Exporter) -> String {
+    format!("kstrobe/{}", exporter.resource.version)
 }
 
 fn path(service: Service) -> &'static str {

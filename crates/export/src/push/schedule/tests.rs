@@ -17,30 +17,30 @@ enum Step {
     Stop(u64, u64),
 }
 
-fn course(replaces: bool) -> Course {
+fn schedule(is_cumulative: bool) -> Schedule {
     // Pauses of 5, 10, 20, 40 s without chance.
     let retry = Retry { initial: s(5), max: s(40), multiplier: 2.0, jitter: 0.0 };
-    Course::new(s(10), retry, replaces, s(10))
+    Schedule::new(s(10), retry, is_cumulative, s(10))
 }
 
-fn follow(replaces: bool, steps: &[Step]) {
-    let mut course = course(replaces);
+fn follow(is_cumulative: bool, steps: &[Step]) {
+    let mut schedule = schedule(is_cumulative);
     for (nth, step) in steps.iter().enumerate() {
         match *step {
-            Step::Is(now, expected) => assert_eq!(course.next(s(now)), expected, "step {nth}, second {now}"),
-            Step::Read(now, requests) => course.read(s(now), requests),
-            Step::Done(now) => course.sent(s(now), Verdict::Done, 0.5),
-            Step::Later(now, asked) => course.sent(s(now), Verdict::Later(asked.map(s)), 0.5),
-            Step::Stop(now, patience) => course.stop(s(now), s(patience)),
+            Step::Is(now, expected) => assert_eq!(schedule.next(s(now)), expected, "step {nth}, second {now}"),
+            Step::Read(now, requests) => schedule.read(s(now), requests),
+            Step::Done(now) => schedule.sent(s(now), Delivery::Done, 0.5),
+            Step::Later(now, asked) => schedule.sent(s(now), Delivery::Retry(asked.map(s)), 0.5),
+            Step::Stop(now, patience) => schedule.stop(s(now), s(patience)),
         }
     }
 }
 
 #[test]
 fn reports_keep_to_their_times() {
-    for replaces in [true, false] {
+    for is_cumulative in [true, false] {
         follow(
-            replaces,
+            is_cumulative,
             &[
                 Step::Is(0, Wait(s(10))),
                 Step::Is(10, Read),
@@ -119,9 +119,9 @@ fn differences_are_taken_during_a_pause() {
 
 #[test]
 fn a_long_report_is_sent_to_its_end() {
-    for replaces in [true, false] {
+    for is_cumulative in [true, false] {
         follow(
-            replaces,
+            is_cumulative,
             &[
                 Step::Read(10, 3),
                 Step::Done(19),
@@ -144,10 +144,10 @@ fn receivers_may_ask_for_longer_pauses_but_not_for_days() {
 
 #[test]
 fn the_end_has_one_last_report_within_its_time() {
-    for replaces in [true, false] {
+    for is_cumulative in [true, false] {
         // Idle.
         follow(
-            replaces,
+            is_cumulative,
             &[
                 Step::Stop(3, 5),
                 Step::Is(3, Read),
@@ -159,7 +159,7 @@ fn the_end_has_one_last_report_within_its_time() {
         );
         // In a pause: tried once more at once, and then as long as there is time.
         follow(
-            replaces,
+            is_cumulative,
             &[
                 Step::Read(10, 1),
                 Step::Later(10, Some(100)),
@@ -173,7 +173,7 @@ fn the_end_has_one_last_report_within_its_time() {
             ],
         );
         // Asked twice, the first counts.
-        follow(replaces, &[Step::Stop(3, 5), Step::Stop(4, 100), Step::Is(8, Finished)]);
+        follow(is_cumulative, &[Step::Stop(3, 5), Step::Stop(4, 100), Step::Is(8, Finished)]);
     }
 }
 
@@ -181,29 +181,29 @@ proptest! {
     /// Whatever receivers do, each wait ends later than now, and no step is without progress.
     #[test]
     fn it_never_spins(
-        replaces: bool,
+        is_cumulative: bool,
         events in prop::collection::vec((0u64..4, 0u64..30, prop::option::of(0u64..100)), 1..200),
     ) {
-        let mut course = course(replaces);
+        let mut schedule = schedule(is_cumulative);
         let mut now = s(0);
         for (what, seconds, asked) in events {
-            match course.next(now) {
+            match schedule.next(now) {
                 Wait(until) => {
                     prop_assert!(until > now);
                     now = until;
                 }
                 Read => {
-                    let before = course.next_read;
-                    course.read(now, what as usize);
-                    prop_assert!(course.next_read > before && course.next_read > now);
+                    let before = schedule.next_read;
+                    schedule.read(now, what as usize);
+                    prop_assert!(schedule.next_read > before && schedule.next_read > now);
                 }
                 Send => {
-                    prop_assert!(course.unsent > 0);
+                    prop_assert!(schedule.unsent > 0);
                     now += s(seconds);
-                    let verdict = if what == 0 { Verdict::Later(asked.map(s)) } else { Verdict::Done };
-                    course.sent(now, verdict, 0.3);
+                    let verdict = if what == 0 { Delivery::Retry(asked.map(s)) } else { Delivery::Done };
+                    schedule.sent(now, verdict, 0.3);
                 }
-                Finished => prop_assert!(false, "nobody stopped it"),
+                Finished => prop_assert!(false, "it finished without a stop"),
             }
         }
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::push::settings::tests::receiver;
+use crate::push::exporter::tests::receiver;
 use crate::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind as MetricKind, Link, Series, Values};
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -9,8 +9,8 @@ use prost::Message;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-fn stock(kind: Kind, temporality: Temporality, queue_bytes: usize) -> Stock {
-    Stock::new(&Receiver { kind, temporality, queue_bytes, ..receiver() })
+fn queue(kind: Kind, temporality: Temporality, queue_bytes: usize) -> SendQueue {
+    SendQueue::new(&Exporter { kind, temporality, queue_bytes, ..receiver() })
 }
 
 fn at(seconds: u64) -> SystemTime {
@@ -46,85 +46,86 @@ fn sum(part: &Part) -> i64 {
 
 #[test]
 fn a_cumulative_report_takes_the_place_of_the_one_before() {
-    let mut stock = stock(Kind::OtlpHttp, Temporality::Cumulative, usize::MAX);
-    assert_eq!(stock.take_in(reading(1, 0..20_000, 1)), TakenIn::default());
-    assert!(stock.requests() > 2 && stock.points() == 20_000);
-    let first = stock.first().unwrap().points;
-    stock.done();
-    let taken = stock.take_in(reading(2, 0..20_000, 5));
-    assert_eq!(taken, TakenIn { superseded: 20_000 - first, dropped: 0 });
+    let mut queue = queue(Kind::OtlpHttp, Temporality::Cumulative, usize::MAX);
+    assert_eq!(queue.enqueue(reading(1, 0..20_000, 1)), Enqueued::default());
+    assert!(queue.requests() > 2 && queue.points() == 20_000);
+    let first = queue.first().unwrap().points;
+    queue.pop();
+    let taken = queue.enqueue(reading(2, 0..20_000, 5));
+    assert_eq!(taken, Enqueued { superseded: 20_000 - first, dropped: 0 });
     let mut arrived = 0;
-    while let Some(part) = stock.first() {
+    while let Some(part) = queue.first() {
         arrived += sum(part);
-        stock.done();
+        queue.pop();
     }
-    assert_eq!((arrived, stock.points(), stock.bytes()), (100_000, 0, 0));
+    assert_eq!((arrived, queue.points(), queue.bytes()), (100_000, 0, 0));
 }
 
 #[test]
 fn differences_that_wait_become_part_of_the_next() {
-    let mut stock = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX);
-    stock.take_in(reading(1, 0..20_000, 1));
-    let mut arrived = sum(stock.first().unwrap());
-    stock.done();
+    let mut queue = queue(Kind::OtlpGrpc, Temporality::Delta, usize::MAX);
+    queue.enqueue(reading(1, 0..20_000, 1));
+    let mut arrived = sum(queue.first().unwrap());
+    queue.pop();
     // The rest of the first waits; what is gone meanwhile is still reported.
-    assert_eq!(stock.take_in(reading(2, 0..15_000, 4)), TakenIn::default());
-    while let Some(part) = stock.first() {
+    assert_eq!(queue.enqueue(reading(2, 0..15_000, 4)), Enqueued::default());
+    while let Some(part) = queue.first() {
         arrived += sum(part);
-        stock.done();
+        queue.pop();
     }
     assert_eq!(arrived, 20_000 + 15_000 * 3);
-    assert_eq!(stock.take_in(reading(3, 0..15_000, 4)), TakenIn::default());
-    assert_eq!(stock.requests(), 0, "nothing new");
+    assert_eq!(queue.enqueue(reading(3, 0..15_000, 4)), Enqueued::default());
+    assert_eq!(queue.requests(), 0, "nothing new");
 }
 
 #[test]
 fn differences_of_one_receiver_go_on_where_those_of_another_ended() {
-    let (mut old, mut sent) = (stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX), 0);
-    let mut send = |stock: &mut Stock| {
-        while let Some(part) = stock.first() {
+    let (mut old, mut sent) = (queue(Kind::OtlpGrpc, Temporality::Delta, usize::MAX), 0);
+    let mut send = |queue: &mut SendQueue| {
+        while let Some(part) = queue.first() {
             sent += sum(part);
-            stock.done();
+            queue.pop();
         }
     };
-    old.take_in(reading(1, 0..10, 1));
+    old.enqueue(reading(1, 0..10, 1));
     send(&mut old);
-    old.take_in(reading(2, 0..10, 3));
-    let legacy = old.leave().unwrap();
+    old.enqueue(reading(2, 0..10, 3));
+    let baseline = old.take_baseline().unwrap();
     assert_eq!((old.requests(), old.bytes()), (0, 0));
-    let mut new = stock(Kind::OtlpHttp, Temporality::Delta, usize::MAX).since(legacy.clone());
+    let mut new = queue(Kind::OtlpHttp, Temporality::Delta, usize::MAX).resume_from(baseline.clone());
     assert_eq!(new.points(), 10, "what waited waits there");
-    new.take_in(reading(3, 0..5, 7));
+    new.enqueue(reading(3, 0..5, 7));
     send(&mut old);
     send(&mut new);
     assert_eq!(sent, 10 + 10 * 2 + 5 * 4, "each count is sent by one of them, also of series that are gone");
-    let mut early = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX);
-    let mut heir = stock(Kind::OtlpGrpc, Temporality::Delta, usize::MAX).since(early.leave().unwrap());
-    heir.take_in(reading(2, 0..10, 3));
-    assert_eq!(sum(heir.first().unwrap()), 30, "nothing was told before");
-    let mut totals = stock(Kind::OtlpGrpc, Temporality::Cumulative, usize::MAX).since(legacy);
+    let mut early = queue(Kind::OtlpGrpc, Temporality::Delta, usize::MAX);
+    let mut successor =
+        queue(Kind::OtlpGrpc, Temporality::Delta, usize::MAX).resume_from(early.take_baseline().unwrap());
+    successor.enqueue(reading(2, 0..10, 3));
+    assert_eq!(sum(successor.first().unwrap()), 30, "no delta was sent before");
+    let mut totals = queue(Kind::OtlpGrpc, Temporality::Cumulative, usize::MAX).resume_from(baseline);
     assert_eq!(totals.points(), 0);
-    totals.take_in(reading(2, 0..10, 3));
+    totals.enqueue(reading(2, 0..10, 3));
     assert_eq!(sum(totals.first().unwrap()), 30, "totals are of all");
-    assert!(totals.leave().is_none());
+    assert!(totals.take_baseline().is_none());
 }
 
 #[test]
 fn memory_is_bounded_and_what_does_not_fit_is_counted() {
     for temporality in [Temporality::Cumulative, Temporality::Delta] {
-        let mut stock = stock(Kind::OtlpHttp, temporality, 3 << 20);
-        let taken = stock.take_in(reading(1, 0..50_000, 1));
-        assert!(stock.bytes() <= 3 << 20 && stock.requests() >= 1);
-        assert_eq!(taken.dropped + stock.points(), 50_000, "{temporality:?}");
+        let mut queue = queue(Kind::OtlpHttp, temporality, 3 << 20);
+        let taken = queue.enqueue(reading(1, 0..50_000, 1));
+        assert!(queue.bytes() <= 3 << 20 && queue.requests() >= 1);
+        assert_eq!(taken.dropped + queue.points(), 50_000, "{temporality:?}");
         // Series come and go while the receiver is away.
         let mut dropped = taken.dropped;
         for round in 2..20 {
             let from = 100_000 + round as usize * 10_000;
-            let taken = stock.take_in(reading(round, from..from + 10_000, 1));
+            let taken = queue.enqueue(reading(round, from..from + 10_000, 1));
             dropped += taken.dropped;
-            assert!(stock.bytes() <= 3 << 20, "{temporality:?}: {} bytes", stock.bytes());
+            assert!(queue.bytes() <= 3 << 20, "{temporality:?}: {} bytes", queue.bytes());
             if temporality == Temporality::Delta {
-                assert_eq!(dropped + stock.points(), 50_000 + (round - 1) * 10_000);
+                assert_eq!(dropped + queue.points(), 50_000 + (round - 1) * 10_000);
             }
         }
         assert!(dropped > 0);
@@ -164,40 +165,40 @@ fn an_exemplar_is_sent_until_it_has_arrived_and_then_no_more() {
         }
     };
     for temporality in [Temporality::Cumulative, Temporality::Delta] {
-        let mut stock = stock(Kind::OtlpHttp, temporality, usize::MAX);
-        stock.take_in(reading(1, &["a"]));
+        let mut queue = queue(Kind::OtlpHttp, temporality, usize::MAX);
+        queue.enqueue(reading(1, &["a"]));
         // That report did not arrive.
-        stock.take_in(reading(2, &["a", "b"]));
-        assert_eq!(exemplars(stock.first().unwrap()), 2, "{temporality:?}");
-        stock.done();
-        stock.take_in(reading(3, &["a", "b", "c"]));
-        assert_eq!(exemplars(stock.first().unwrap()), 1, "{temporality:?}");
-        stock.done();
-        stock.take_in(reading(4, &["c"]));
-        assert_eq!(exemplars(stock.first().unwrap()), 0, "{temporality:?}");
+        queue.enqueue(reading(2, &["a", "b"]));
+        assert_eq!(exemplars(queue.first().unwrap()), 2, "{temporality:?}");
+        queue.pop();
+        queue.enqueue(reading(3, &["a", "b", "c"]));
+        assert_eq!(exemplars(queue.first().unwrap()), 1, "{temporality:?}");
+        queue.pop();
+        queue.enqueue(reading(4, &["c"]));
+        assert_eq!(exemplars(queue.first().unwrap()), 0, "{temporality:?}");
     }
 }
 
 #[test]
 fn remote_write_ends_series_until_the_receiver_knows() {
-    let ends = |stock: &mut Stock| {
+    let ends = |queue: &mut SendQueue| {
         let mut ends = 0;
-        while let Some(part) = stock.first() {
+        while let Some(part) = queue.first() {
             let request = remote_write::message::Request::decode(part.body.as_slice()).unwrap();
             let samples = request.timeseries.iter().flat_map(|series| &series.samples);
             ends += samples.filter(|sample| sample.value.is_nan()).count();
-            stock.done();
+            queue.pop();
         }
         ends
     };
-    let mut stock = stock(Kind::RemoteWrite, Temporality::Delta, usize::MAX);
-    assert!(stock.replaces(), "remote write has totals only");
-    stock.take_in(reading(1, 0..10, 1));
-    assert_eq!(ends(&mut stock), 0);
-    stock.take_in(reading(2, 5..10, 1));
+    let mut queue = queue(Kind::RemoteWrite, Temporality::Delta, usize::MAX);
+    assert!(queue.is_cumulative(), "remote write has totals only");
+    queue.enqueue(reading(1, 0..10, 1));
+    assert_eq!(ends(&mut queue), 0);
+    queue.enqueue(reading(2, 5..10, 1));
     // That report did not arrive: the next says it again.
-    stock.take_in(reading(3, 5..12, 1));
-    assert_eq!(ends(&mut stock), 5);
-    stock.take_in(reading(4, 5..12, 1));
-    assert_eq!(ends(&mut stock), 0);
+    queue.enqueue(reading(3, 5..12, 1));
+    assert_eq!(ends(&mut queue), 5);
+    queue.enqueue(reading(4, 5..12, 1));
+    assert_eq!(ends(&mut queue), 0);
 }

@@ -1,5 +1,5 @@
-//! What is sent once, as it comes: log records and spans. They are gathered in memory of a bound, put into requests once a
-//! second, and sent by the same machine as reports.
+//! Log records and spans: collected in bounded memory, encoded as requests once a second, and sent by the same task as
+//! reports.
 
 use crate::Part;
 use crate::otlp::{Resource, logs, spans};
@@ -7,12 +7,12 @@ use crate::push::usage::Shared;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Something that is sent once.
+/// A log record or a span.
 pub trait Record: Send + 'static {
-    /// About as many bytes as it takes.
+    /// About its size in bytes.
     fn bytes(&self) -> usize;
-    /// Requests of bounded size.
-    fn requests(records: &[Self], from: &Resource) -> Vec<Part>
+    /// Encodes records as requests of bounded size.
+    fn requests(records: &[Self], resource: &Resource) -> Vec<Part>
     where
         Self: Sized;
 }
@@ -35,45 +35,45 @@ impl Record for spans::Span {
     }
 }
 
-/// Where records are put to be sent. Clones are of one.
+/// Records that wait to be encoded. Clones share one queue.
 #[derive(Debug)]
-pub struct Outlet<T>(Arc<Shelf<T>>);
+pub struct BatchQueue<T>(Arc<Inner<T>>);
 
 #[derive(Debug)]
-struct Shelf<T> {
-    gathered: Mutex<Gathered<T>>,
-    most_bytes: usize,
+struct Inner<T> {
+    pending: Mutex<Pending<T>>,
+    max_bytes: usize,
     shared: Shared,
 }
 
 #[derive(Debug)]
-struct Gathered<T> {
+struct Pending<T> {
     records: Vec<T>,
     bytes: usize,
-    /// Bytes of requests that wait already.
-    waiting: usize,
+    /// Bytes of encoded requests that are not sent yet.
+    encoded: usize,
 }
 
-impl<T> Clone for Outlet<T> {
+impl<T> Clone for BatchQueue<T> {
     fn clone(&self) -> Self {
-        Outlet(self.0.clone())
+        BatchQueue(self.0.clone())
     }
 }
 
-impl<T: Record> Outlet<T> {
-    pub(crate) fn new(most_bytes: usize, shared: Shared) -> Outlet<T> {
-        let gathered = Mutex::new(Gathered { records: Vec::new(), bytes: 0, waiting: 0 });
-        Outlet(Arc::new(Shelf { gathered, most_bytes, shared }))
+impl<T: Record> BatchQueue<T> {
+    pub(crate) fn new(max_bytes: usize, shared: Shared) -> BatchQueue<T> {
+        let pending = Mutex::new(Pending { records: Vec::new(), bytes: 0, encoded: 0 });
+        BatchQueue(Arc::new(Inner { pending, max_bytes, shared }))
     }
 
-    /// Takes a record, or counts it as dropped when memory is full. Never waits for a receiver.
-    pub fn put(&self, record: T) {
+    /// Adds a record, or counts it as dropped when `max_bytes` are queued. Never blocks on the receiver.
+    pub fn push(&self, record: T) {
         let bytes = record.bytes();
-        let mut gathered = self.gathered();
-        let full = gathered.bytes + gathered.waiting + bytes > self.0.most_bytes;
+        let mut pending = self.pending();
+        let full = pending.bytes + pending.encoded + bytes > self.0.max_bytes;
         if !full {
-            gathered.bytes += bytes;
-            gathered.records.push(record);
+            pending.bytes += bytes;
+            pending.records.push(record);
         }
         let mut usage = self.0.shared.lock();
         match full {
@@ -85,53 +85,53 @@ impl<T: Record> Outlet<T> {
         }
     }
 
-    fn gathered(&self) -> MutexGuard<'_, Gathered<T>> {
-        // Each change leaves it whole.
-        self.0.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, Pending<T>> {
+        // No change leaves it inconsistent when it panics.
+        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The other end of an [`Outlet`], whatever it takes.
+/// The consuming side of a [`BatchQueue`] of any record.
 pub(crate) trait Source: Send + Sync {
-    /// All that was put there since, as requests.
-    fn take(&self, from: &Resource) -> Vec<Part>;
-    /// Notes what waits: so many records in requests of so many bytes, and what was put there since.
+    /// Takes all pending records, encoded as requests.
+    fn take(&self, resource: &Resource) -> Vec<Part>;
+    /// Updates the metrics of the queue: `records` in encoded requests of `bytes`, and the pending ones.
     fn count(&self, records: u64, bytes: usize);
 }
 
-impl<T: Record> Source for Outlet<T> {
-    fn take(&self, from: &Resource) -> Vec<Part> {
+impl<T: Record> Source for BatchQueue<T> {
+    fn take(&self, resource: &Resource) -> Vec<Part> {
         let records = {
-            let mut gathered = self.gathered();
-            // They take as much room as before until they are requests.
-            gathered.waiting += std::mem::take(&mut gathered.bytes);
-            std::mem::take(&mut gathered.records)
+            let mut pending = self.pending();
+            // They count as long as they are neither pending nor encoded.
+            pending.encoded += std::mem::take(&mut pending.bytes);
+            std::mem::take(&mut pending.records)
         };
-        T::requests(&records, from)
+        T::requests(&records, resource)
     }
 
     fn count(&self, records: u64, bytes: usize) {
-        // Both at once, and in the order of `put`: a record is never counted twice or not at all.
-        let mut gathered = self.gathered();
+        // Both locks, in the order of `push`: no record is counted twice or not at all.
+        let mut pending = self.pending();
         let mut usage = self.0.shared.lock();
-        gathered.waiting = bytes;
-        usage.queue_points = records + gathered.records.len() as u64;
-        usage.queue_bytes = (bytes + gathered.bytes) as u64;
+        pending.encoded = bytes;
+        usage.queue_points = records + pending.records.len() as u64;
+        usage.queue_bytes = (bytes + pending.bytes) as u64;
     }
 }
 
-/// Requests that wait.
+/// Encoded requests, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) parts: VecDeque<Part>,
 }
 
 impl Queue {
-    /// Adds requests; those that do not fit are dropped, the newest first. Gives the records in them.
-    pub(crate) fn add(&mut self, parts: Vec<Part>, most_bytes: usize) -> u64 {
+    /// Adds requests, and drops the newest ones beyond `max_bytes`. Returns the number of dropped records.
+    pub(crate) fn add(&mut self, parts: Vec<Part>, max_bytes: usize) -> u64 {
         self.parts.extend(parts);
         let mut dropped = 0;
-        while self.bytes() > most_bytes
+        while self.bytes() > max_bytes
             && let Some(part) = self.parts.pop_back()
         {
             dropped += part.points;
@@ -163,22 +163,22 @@ mod tests {
     fn memory_is_bounded_and_each_record_is_sent_waits_or_is_counted() {
         const MOST: usize = 1 << 20;
         let shared = Shared::new("test");
-        let outlet = Outlet::new(MOST, shared.clone());
+        let batches = BatchQueue::new(MOST, shared.clone());
         let mut queue = Queue::default();
         let (mut put, mut sent) = (0, 0);
         // A receiver that takes one request in five rounds, while more comes than it takes.
         for round in 0..60 {
             for _ in 0..40 {
-                outlet.put(record(3000));
+                batches.push(record(3000));
                 put += 1;
             }
-            let dropped = queue.add(outlet.take(&Resource::default()), MOST);
+            let dropped = queue.add(batches.take(&Resource::default()), MOST);
             *shared.lock().dropped.entry("full").or_default() += dropped;
-            outlet.count(queue.points(), queue.bytes());
+            batches.count(queue.points(), queue.bytes());
             assert!(queue.bytes() <= MOST, "{} bytes", queue.bytes());
             if round % 5 == 0 {
                 sent += queue.parts.pop_front().map_or(0, |part| part.points);
-                outlet.count(queue.points(), queue.bytes());
+                batches.count(queue.points(), queue.bytes());
             }
         }
         let dropped = shared.lock().dropped["full"];
@@ -189,13 +189,13 @@ mod tests {
     #[test]
     fn one_that_is_larger_than_all_memory_is_dropped() {
         let shared = Shared::new("test");
-        let outlet = Outlet::new(1000, shared.clone());
-        outlet.put(record(2000));
-        outlet.put(record(10));
+        let batches = BatchQueue::new(1000, shared.clone());
+        batches.push(record(2000));
+        batches.push(record(10));
         let usage = shared.lock().clone();
         assert_eq!((usage.dropped["full"], usage.queue_points), (1, 1));
-        let parts = outlet.take(&Resource::default());
+        let parts = batches.take(&Resource::default());
         assert_eq!(parts.iter().map(|part| part.points).sum::<u64>(), 1);
-        assert!(outlet.take(&Resource::default()).is_empty());
+        assert!(batches.take(&Resource::default()).is_empty());
     }
 }

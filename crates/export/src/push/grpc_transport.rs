@@ -1,13 +1,13 @@
 //! OTLP over gRPC: unary calls whose messages are encoded already.
 
 use crate::Part;
-use crate::push::door::Service;
+use crate::push::connection_error::describe_error;
+use crate::push::exporter::Exporter;
 use crate::push::files::Files;
-use crate::push::http_door::user_agent;
+use crate::push::http_transport::user_agent;
 use crate::push::outcome::{self, Outcome};
-use crate::push::overheard::{Connector, Overheard};
-use crate::push::settings::Receiver;
-use crate::push::trouble::trouble;
+use crate::push::tls_errors::{Connector, TlsErrorTap};
+use crate::push::transport::Service;
 use bytes::{Buf, BufMut, Bytes};
 use http::uri::PathAndQuery;
 use std::error::Error;
@@ -18,31 +18,31 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-pub(crate) struct GrpcDoor {
+pub(crate) struct GrpcTransport {
     channel: Channel,
     timeout: Duration,
     gzip: bool,
     url: String,
-    overheard: Overheard,
+    tls_errors: TlsErrorTap,
 }
 
-impl GrpcDoor {
-    pub(crate) fn new(receiver: &Receiver, connector: Connector) -> GrpcDoor {
-        let endpoint = Endpoint::from(receiver.url.clone()).connect_timeout(receiver.timeout);
+impl GrpcTransport {
+    pub(crate) fn new(exporter: &Exporter, connector: Connector) -> GrpcTransport {
+        let endpoint = Endpoint::from(exporter.url.clone()).connect_timeout(exporter.timeout);
         // The name is plain text, and without it the crate's own is sent.
-        let endpoint = endpoint.clone().user_agent(user_agent(receiver)).unwrap_or(endpoint);
-        let overheard = connector.overheard.clone();
-        GrpcDoor {
+        let endpoint = endpoint.clone().user_agent(user_agent(exporter)).unwrap_or(endpoint);
+        let tls_errors = connector.tls_errors.clone();
+        GrpcTransport {
             channel: endpoint.connect_with_connector_lazy(connector),
-            timeout: receiver.timeout,
-            gzip: receiver.gzip,
-            url: receiver.shown(),
-            overheard,
+            timeout: exporter.timeout,
+            gzip: exporter.gzip,
+            url: exporter.shown(),
+            tls_errors,
         }
     }
 
     pub(crate) async fn send(&self, service: Service, part: &Part, files: &Files) -> Outcome {
-        let late = Outcome::Later {
+        let late = Outcome::Retryable {
             reason: "timeout",
             after: None,
             message: format!("no answer from {} within {:?}", self.url, self.timeout),
@@ -56,8 +56,8 @@ impl GrpcDoor {
             client = client.send_compressed(CompressionEncoding::Gzip);
         }
         let client = &mut client.accept_compressed(CompressionEncoding::Gzip);
-        // What an idle connection ended with is not about this request.
-        self.overheard.take();
+        // The error of an idle connection is not of this request.
+        self.tls_errors.take();
         if let Err(error) = client.ready().await {
             return self.broken(&error, "connect");
         }
@@ -67,7 +67,7 @@ impl GrpcDoor {
         match client.unary(request, path(service), Encoded).await {
             Ok(response) => {
                 let (refused, message) = crate::otlp::refused(response.get_ref());
-                Outcome::Taken { refused, message }
+                Outcome::Accepted { refused, message }
             }
             // A failure of the connection is a status too, whose cause says what happened.
             Err(status) => match status.source() {
@@ -78,8 +78,8 @@ impl GrpcDoor {
     }
 
     fn broken(&self, error: &(dyn Error + 'static), otherwise: &'static str) -> Outcome {
-        let (reason, message) = trouble(error, otherwise, self.overheard.take().as_ref());
-        Outcome::Later { reason, after: None, message: format!("{}: {message}", self.url) }
+        let (reason, message) = describe_error(error, otherwise, self.tls_errors.take().as_ref());
+        Outcome::Retryable { reason, after: None, message: format!("{}: {message}", self.url) }
     }
 }
 

@@ -1,11 +1,11 @@
-//! What a receiver needs to be sent to, as plain data.
+//! The settings of an exporter, as plain data.
 
 use crate::otlp::{Resource, Temporality};
 use http::Uri;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Headers that we set, in small letters: a receiver's own cannot take their place.
+/// Headers that the transport sets, in lower case: `headers` of an exporter must not.
 pub const OUR_HEADERS: &[&str] = &[
     "connection",
     "content-encoding",
@@ -18,14 +18,14 @@ pub const OUR_HEADERS: &[&str] = &[
     "x-prometheus-remote-write-version",
 ];
 
-/// A receiver and how to send to it. Two that are equal are sent to in the same way.
+/// An exporter. A reload keeps the task of one whose settings are equal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Receiver {
+pub struct Exporter {
     /// Its name in logs and metrics.
     pub name: String,
-    /// What it understands.
+    /// The protocol.
     pub kind: Kind,
-    /// Where it is: `http://` or `https://`, for HTTP with the whole path.
+    /// `http://` or `https://`; for HTTP with the whole path.
     pub url: Uri,
     /// Between two reports.
     pub interval: Duration,
@@ -45,7 +45,7 @@ pub struct Receiver {
     pub temporality: Temporality,
     /// Most bytes of unsent reports kept in memory.
     pub queue_bytes: usize,
-    /// Who sends.
+    /// Attributes of the sender.
     pub resource: Resource,
     /// Whether slow events are sent to it, as OTLP logs.
     pub logs: bool,
@@ -53,8 +53,8 @@ pub struct Receiver {
     pub traces: bool,
 }
 
-impl Receiver {
-    /// Where it is, for people: without what may be a secret, a user's name and password or a query.
+impl Exporter {
+    /// The URL for messages, without user information and query, which may be secrets.
     pub fn shown(&self) -> String {
         let host = self.url.authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default());
         let path = self.url.path();
@@ -63,7 +63,7 @@ impl Receiver {
     }
 }
 
-/// What a receiver understands.
+/// The protocol of an exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// OTLP over gRPC.
@@ -130,14 +130,14 @@ pub(crate) mod tests {
             ("https://u:p@h/api/v1/write?token=x", "https://h/api/v1/write"),
             ("https://[::1]:1/?token=x", "https://[::1]:1"),
         ] {
-            let receiver = Receiver { url: url.parse().unwrap(), ..receiver() };
+            let receiver = Exporter { url: url.parse().unwrap(), ..receiver() };
             assert_eq!(receiver.shown(), expected);
         }
     }
 
     /// One that tests change.
-    pub(crate) fn receiver() -> Receiver {
-        Receiver {
+    pub(crate) fn receiver() -> Exporter {
+        Exporter {
             name: "test".into(),
             kind: Kind::OtlpHttp,
             url: "http://test".parse().unwrap(),
