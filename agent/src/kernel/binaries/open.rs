@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn functions_of_the_test_itself_are_where_its_code_is() {
         let own = file(std::env::current_exe().unwrap().to_str().unwrap());
-        let places = functions(&own, "kstrobe::binaries::open::tests::marked", 0).unwrap();
+        let places = functions(&own, "kstrobe::kernel::binaries::open::tests::marked", 0).unwrap();
         assert_eq!(places.len(), 1, "{places:?}");
         // The code in memory is the code in the file at that place.
         let mut code = [0; 8];
