@@ -274,7 +274,9 @@ fn root_fleet_three_nodes_become_one_file() {
     }
     let mut cluster = Cluster::start();
     let out = cluster.folder.0.join("out.tar");
-    let events = ["--probe", "softirq", "-e", "sched:sched_process_exec", "--duration", "3s"];
+    // An emulated processor spends the first seconds with switching events on.
+    let duration = if support::emulated() { "10s" } else { "3s" };
+    let events = ["--probe", "softirq", "-e", "sched:sched_process_exec", "--duration", duration];
     let (ended, made) = cluster.capture(&out, &events, |_| {});
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let files = unpacked(&out);
@@ -315,7 +317,8 @@ fn root_fleet_three_nodes_become_one_file() {
     let named: BTreeSet<&str> = report.lines().filter_map(|line| line.split(':').next()).collect();
     assert!(named.len() >= 3 && times.len() > 100, "{named:?} {}", times.len());
     assert!(times.is_sorted(), "trace-cmd shows all by time");
-    assert!((times[0] - started as f64 / 1e9).abs() < 2.0, "by the wall clock: {}", times[0]);
+    let behind = times[0] - started as f64 / 1e9;
+    assert!(behind.abs() < 1.0 + late as f64 / 1e9, "by the wall clock: {} is {behind} s after the start", times[0]);
 
     if let Some(machines) = read_by_perfetto(&files["fleet.pftrace"], &cluster.folder) {
         let names: Vec<_> = machines.iter().map(|machine| machine["name"].as_str().unwrap()).collect();

@@ -293,7 +293,10 @@ mod tests {
         assert!(found[0].ends_with("::first_of_two") && found[1].ends_with("::second_of_two"), "{found:?}");
         assert_eq!((resolved.frames[0].kernel, resolved.samples[0].pid), (false, std::process::id()));
         let text = folded::write(&resolved);
-        assert!(text.ends_with("::second_of_two;kstrobe::metrics::profiles::symbols::tests::first_of_two 1\n"), "{text}");
+        assert!(
+            text.ends_with("::second_of_two;kstrobe::metrics::profiles::symbols::tests::first_of_two 1\n"),
+            "{text}"
+        );
     }
 
     #[test]
