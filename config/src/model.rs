@@ -82,7 +82,7 @@ pub enum Owner {
     #[default]
     Current,
     /// `none`
-    Nobody,
+    None,
     /// An expression, or `{start: .., end: ..}`.
     Of {
         /// Where events are measured.

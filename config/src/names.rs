@@ -141,7 +141,7 @@ pub(crate) fn family(metric: &str) -> &str {
     metric.strip_suffix("_total").unwrap_or(metric)
 }
 
-/// Whether a metric can be told from the agent's own.
+/// Whether a metric's name differs from those of the agent's own.
 pub(crate) fn no_own_metric(text: &str) -> Result<(), Problem> {
     let Some(own) = OWN_METRICS.iter().find(|own| family(own) == family(text)) else { return Ok(()) };
     let message = match *own == text {

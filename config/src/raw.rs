@@ -1,7 +1,7 @@
 //! YAML text to a tree of nodes with their places, exactly the file's shape.
 //!
 //! It is made from the parser's events rather than through serde, because serde's visitors stop at the first mistake and
-//! lose the text of a scalar (`value: 0x10`), both of which are needed: all mistakes are told in one run, and an
+//! lose the text of a scalar (`value: 0x10`), both of which are needed: all mistakes are reported in one run, and an
 //! expression is the text the user wrote.
 
 use crate::diag::Diagnostic;
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Sequence(Vec<Node>),
     /// `{ a: b }`, in file order, no key twice.
     Mapping(Vec<Entry>),
-    /// A mistake that has been reported: nobody need complain again.
+    /// A mistake that has been reported already.
     Broken,
 }
 

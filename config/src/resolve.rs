@@ -61,7 +61,7 @@ fn unknown_metric(name: &Spanned<String>, names: &[&str]) -> Diagnostic {
 fn labels(when: &When, metric: &Metric) -> Vec<Diagnostic> {
     let names: Vec<&str> = metric.labels.iter().map(|(name, _)| name.value.as_str()).collect();
     let unknown = when.matchers.iter().filter(|matcher| !names.contains(&matcher.label.value.as_str()));
-    let told = unknown.map(|matcher| {
+    let diagnostics = unknown.map(|matcher| {
         let label = &matcher.label;
         let diagnostic =
             Diagnostic::error(&label.at, format!("`{}` has no label `{}`", metric.name.value, label.value));
@@ -71,7 +71,7 @@ fn labels(when: &When, metric: &Metric) -> Vec<Diagnostic> {
             None => format!("it has {}", one_of(&names).replacen("one of ", "", 1).replace(" or ", " and ")),
         })
     });
-    told.collect()
+    diagnostics.collect()
 }
 
 fn measure(when: &When, metric: &Metric) -> Vec<Diagnostic> {
@@ -142,7 +142,7 @@ fn unit(quantity: &Spanned<Quantity>, unit: &str) -> Option<Diagnostic> {
     Some(Diagnostic::error(&quantity.at, format!("the metric is in {fits}")).hint(hint))
 }
 
-/// A bound beyond the last bucket cannot be told from others there.
+/// Beyond the last bucket all bounds count the same.
 fn visible(bound: &Spanned<Quantity>, metric: &Metric) -> Option<Diagnostic> {
     let MetricKind::Histogram(Buckets { max, classic, .. }) = &metric.kind else { return None };
     let last = classic.last().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();

@@ -187,8 +187,8 @@ fn an_agent_file_among_probes_is_recognised() {
     let (none, diagnostics) = probes(&[file("kstrobe.yaml", "captures: {}\nlog: { level: debug }\n")]);
     assert_eq!(none.len(), 0);
     let lines: Vec<String> = diagnostics.iter().map(|d| d.one_line()).collect();
-    let told = "kstrobe.yaml:1:1: this is the agent's configuration, not a probe (`kstrobe check --config kstrobe.yaml` checks it)";
-    assert_eq!(lines, [told]);
+    let expected = "kstrobe.yaml:1:1: this is the agent's configuration, not a probe (`kstrobe check --config kstrobe.yaml` checks it)";
+    assert_eq!(lines, [expected]);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn whose_events_are() {
     let at = "at: rawtracepoint:sched_waking";
     let span = "span: { start: rawtracepoint:sched_waking, end: rawtracepoint:sched_switch, by: cpu }";
     assert_eq!(owner(at, ""), Owner::Current);
-    assert_eq!(owner(at, "owner: none"), Owner::Nobody);
+    assert_eq!(owner(at, "owner: none"), Owner::None);
     let Owner::Of { end, start: None } = owner(at, "owner: args.p") else { panic!("an owner") };
     assert_eq!(end.value, "args.p");
     let Owner::Of { end, start: Some(start) } = owner(span, "owner: { end: args.next, start: args.p }") else {

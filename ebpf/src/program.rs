@@ -103,8 +103,8 @@ pub enum Owner {
     /// That of the task that runs.
     #[default]
     Current,
-    /// Nobody's: the task that runs has nothing to do with them.
-    Nobody,
+    /// No owner: the task that runs did not cause them.
+    None,
     /// A cgroup's id, a task or a socket.
     Of {
         /// Where events are measured: the end of a span.
@@ -119,7 +119,7 @@ impl Owner {
     pub fn texts(&self) -> impl Iterator<Item = &Text> {
         let (end, start) = match self {
             Owner::Of { end, start } => (Some(end), start.as_ref()),
-            Owner::Current | Owner::Nobody => (None, None),
+            Owner::Current | Owner::None => (None, None),
         };
         end.into_iter().chain(start)
     }

@@ -299,7 +299,7 @@ impl<'a> Stream<'a> {
                     }
                 }
             };
-            // What was on the rest of the page is lost, and nobody knows how much.
+            // The rest of the page is lost; the number of its records is unknown.
             self.lost = Lost::Unknown;
             self.records = None;
             unreadable.push(Unreadable { buffer: self.buffer, cpu: self.cpu, page: self.page, error });

@@ -1,5 +1,5 @@
 //! `cargo xtask packages`: Debian and RPM packages of the static program, each installed and removed in a copy of this system
-//! that nobody else sees.
+//! of their own.
 
 use crate::apt::finished;
 use crate::arch::Arch;

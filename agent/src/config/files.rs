@@ -160,7 +160,7 @@ pub fn select(files: Files, agent: &Agent, choice: &Choice) -> Selection {
 fn apply_override(probe: &mut Probe, agent: &Agent) {
     let of = |name: &str| agent.overrides.iter().find(|o| o.name.value == *name);
     // Of a pack, what workloads have to do with: its rows and what is nobody's stay as they are.
-    let anybodys = !matches!(probe.shape, Shape::Poll { .. }) && probe.owner != Owner::Nobody;
+    let anybodys = !matches!(probe.shape, Shape::Poll { .. }) && probe.owner != Owner::None;
     let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack).filter(|_| anybodys)) else { return };
     probe.also.clone_from(&wanted.filter);
     for metric in &mut probe.metrics {

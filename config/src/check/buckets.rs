@@ -26,7 +26,7 @@ pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -
     let range = range(&fields, unit, report);
     let given = fields.get("classic").map(|node| classic(node, report));
     let (min, max) = range?;
-    // Default bounds outside a range of the user's would be buckets nobody asked for.
+    // Default bounds outside a range of the user's would be buckets without use.
     let defaults = || default_classic(unit).into_iter().filter(|bound| within(bound, min, max, unit)).collect();
     let classic = given.unwrap_or_else(|| Some(defaults()))?;
     Some(Buckets { schema: schema? as u8, min, max, classic })

@@ -90,7 +90,7 @@ pub(crate) fn capture(node: &Node, at: &Location, report: &mut Report) -> Option
         }),
         flight: fields.entry("flight").and_then(|e| flight(&e.value, &e.key.at, report)),
     };
-    // What does not fit together is told when the parts are right.
+    // Contradictions between keys are reported when each key is valid.
     if report.errors() == before {
         consistent(&fields, &capture, report);
     }

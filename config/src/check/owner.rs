@@ -31,7 +31,7 @@ pub(super) fn owner(entry: &Entry, shape: Option<&Shape>, report: &mut Report) -
     }
     let end = expression(&entry.value, report)?;
     Some(match end.value.trim() {
-        "none" => Owner::Nobody,
+        "none" => Owner::None,
         _ => Owner::Of { end, start: None },
     })
 }

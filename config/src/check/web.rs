@@ -244,7 +244,7 @@ fn versions(fields: &Fields, report: &mut Report) -> (TlsVersion, TlsVersion) {
     let max = version("max_version", TlsVersion::Tls13);
     if min > max {
         let at = fields.entry("max_version").map_or(fields.at, |entry| &entry.value.at);
-        report.push(Diagnostic::error(at, "`max_version` is below `min_version`: nobody could connect"));
+        report.push(Diagnostic::error(at, "`max_version` is below `min_version`: no client could connect"));
     }
     (min, max)
 }
@@ -286,7 +286,8 @@ fn suites(node: &Node, max_version: TlsVersion, report: &mut Report) -> Option<V
         }
     }
     if there.is_empty() && max_version == TlsVersion::Tls12 {
-        let diagnostic = Diagnostic::error(&node.at, "none of these suites is there for TLS 1.2: nobody could connect");
+        let diagnostic =
+            Diagnostic::error(&node.at, "none of these suites is there for TLS 1.2: no client could connect");
         report.push(diagnostic.hint("add one with GCM or CHACHA20, or allow TLS13"));
     }
     Some(there)
@@ -307,7 +308,7 @@ fn curves(node: &Node, report: &mut Report) -> Option<Vec<Curve>> {
     }
     let Kind::Sequence(listed) = &node.kind else { return None };
     if there.is_empty() && !listed.is_empty() {
-        report.push(Diagnostic::error(&node.at, "none of these curves is there: nobody could connect"));
+        report.push(Diagnostic::error(&node.at, "none of these curves is there: no client could connect"));
     }
     (!there.is_empty()).then_some(there)
 }

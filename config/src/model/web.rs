@@ -11,7 +11,7 @@ pub struct Web {
     pub http2: bool,
     /// `headers:` of every answer, by name.
     pub headers: Vec<(&'static str, String)>,
-    /// `basic_auth_users:`; without any, nobody is asked for a password.
+    /// `basic_auth_users:`; without any, no password is required.
     pub users: Vec<User>,
     /// `rate_limit:`
     pub rate_limit: Option<RateLimit>,

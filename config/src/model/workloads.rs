@@ -21,14 +21,14 @@ pub struct Kubernetes {
 /// Where the agent gets the pods of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodSource {
-    /// The API server where there is a service account or a kubeconfig; else nobody.
+    /// The API server where there is a service account or a kubeconfig; else no source.
     #[default]
     Auto,
     /// The API server.
     Api,
     /// The kubelet of this node.
     Kubelet,
-    /// Nobody: cgroups are named by what their paths say.
+    /// No source: cgroups are named by their paths.
     None,
 }
 

@@ -42,7 +42,7 @@ pub const HEALTH: &[Health] = &[
         signal: "up{JOB}",
         wrong: "== 0",
         summary: "The kstrobe agent at {{ $labels.instance }} cannot be scraped.",
-        description: "Prometheus has had no answer for 5 minutes. Nothing is measured on this node, or nobody sees it.",
+        description: "Prometheus has had no answer for 5 minutes. Nothing is measured on this node, or no measurement arrives.",
         fires: &[(r#"up{job="kstrobe", instance="n1:9779"}"#, "1x10 0x120")],
         silent: &[(r#"up{job="kstrobe", instance="n1:9779"}"#, "1x130")],
         labels: &ON,

@@ -1,5 +1,5 @@
 //! Dashboards, recording rules, alerts and the metric reference, made from the catalogue of all metrics, so that none of them
-//! can name what is not there. Pure functions: texts of files come out, and nobody is asked.
+//! can name what is not there. Pure functions: they return the texts of files and read nothing.
 #![forbid(unsafe_code)]
 
 pub mod alerts;

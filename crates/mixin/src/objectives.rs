@@ -19,7 +19,7 @@ const SHIPPED: &[Shipped] = &[
         name: "file-syscalls",
         service: "syscalls",
         metric: "kstrobe_syscall_duration_seconds",
-        // Calls that wait for nobody but the file system.
+        // Calls that wait for the file system alone.
         matchers: r#"syscall=~"openat|openat2|close|newfstatat|statx|getdents64|mkdirat|unlinkat|renameat2""#,
         threshold: 0.01,
         percent: 99.9,

@@ -111,7 +111,7 @@ fn threshold(metric: &Metric, text: &str) -> Result<f64, String> {
     let near = [above.checked_sub(1), Some(above)].into_iter().flatten().filter_map(|at| metric.bounds.get(at));
     let near: Vec<String> = near.map(|bound| shown(metric, *bound)).collect();
     Err(format!(
-        "{text} is no bucket of {}, so that nobody counts what is below it: take {}, or add it to `buckets.classic` of the \
+        "{text} is no bucket of {}, so that nothing counts what is below it: take {}, or add it to `buckets.classic` of the \
          metric in its probe file",
         metric.name,
         near.join(" or ")

@@ -83,7 +83,7 @@ impl Objective {
         }
     }
 
-    /// What sloth's rules are told apart by.
+    /// The labels that distinguish sloth's rules.
     pub fn labels(&self) -> Vec<(&'static str, String)> {
         let labels =
             [("sloth_id", self.id()), ("sloth_service", self.service.clone()), ("sloth_slo", self.name.clone())];

@@ -103,9 +103,9 @@ fn own_metrics_are_what_their_families_say() {
         family("build_info", OwnKind::Gauge, "", vec![series(&[("version", "1")], one())]),
     ];
     let metrics = own::metrics(&families);
-    let told: Vec<_> = metrics.iter().map(|m| (m.name.as_str(), m.kind, m.labels.join(","), m.help.as_str())).collect();
+    let rows: Vec<_> = metrics.iter().map(|m| (m.name.as_str(), m.kind, m.labels.join(","), m.help.as_str())).collect();
     assert_eq!(
-        told,
+        rows,
         [
             ("build_info", Kind::Info, "version".to_owned(), "Help."),
             ("lost_total", Kind::Counter, "probe,reason".to_owned(), "Help."),

@@ -1,4 +1,4 @@
-//! Trust in whoever answers, where somebody asks for it.
+//! Accepts any server certificate, for `insecure` settings.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};

@@ -27,7 +27,7 @@ impl Client<'_> {
         self.shown(builder()?.with_root_certificates(roots))
     }
 
-    /// The same for a server that nobody vouches for: `ca` is not looked at.
+    /// The same without verification of the server: `ca` is ignored.
     pub fn config_for_any_server(&self) -> Result<ClientConfig, String> {
         let algorithms = provider().signature_verification_algorithms;
         let verifier = Arc::new(AnyServer { algorithms });

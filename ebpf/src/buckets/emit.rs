@@ -43,7 +43,7 @@ impl Scheme {
     /// Code that sets `out` to the bucket of `v`; `out` must be another variable than `v`, which keeps its value.
     ///
     /// `fresh` makes new variables. To the kernel's verifier `out` is bounded, but only by the padded tables (at most a
-    /// few hundred; below 1,030): whoever uses it to address a record adds a test `out < buckets()`.
+    /// few hundred; below 1,030): code that addresses a record with it adds a test `out < buckets()`.
     pub fn emit(&self, v: Var, out: Var, tables: Tables, fresh: &mut impl FnMut() -> Var) -> Block {
         let last_bucket = Operand::Imm(self.fast().overflow.into());
         vec![Stmt::If {

@@ -130,7 +130,7 @@ struct Shape {
 impl Shape {
     fn new(mantissa: u8, row: u8, upper: &[u64]) -> Shape {
         let (first, last) = (upper[0], upper[upper.len() - 1]);
-        // Below the first bound nothing has to be told apart: its lowest bits are beyond the wanted precision.
+        // Below the first bound there is one bucket: its lowest bits are beyond the wanted precision.
         let shift = ((first + 1).ilog2() as u8).saturating_sub(mantissa);
         let bits = (u64::BITS - (last >> shift).leading_zeros()) as u8;
         let rows_above = bits.saturating_sub(mantissa + row).div_ceil(row);

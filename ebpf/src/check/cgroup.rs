@@ -15,14 +15,14 @@ use crate::typed::{CgroupName, Expr, Kind, Selector, SelectorTerm, Ty};
 
 /// The way from a task to the id of its cgroup of version 2.
 const OF_TASK: &[&str] = &["cgroups", "dfl_cgrp", "kn", "id"];
-/// Likewise from a socket to that of whoever made it. It has none of version 1.
+/// Likewise from a socket to the cgroup of the task that made it. It has none of version 1.
 const OF_SOCKET: &[&str] = &["sk_cgrp_data", "cgroup", "kn", "id"];
 
 /// Whose events are, at one site.
 #[derive(Clone, Copy)]
 pub(super) enum Owner<'a> {
     Current,
-    Nobody,
+    None,
     /// The probe says so.
     Of(&'a Text, &'a ast::Expr),
     /// What the probe says is of another site, or did not parse.
@@ -33,7 +33,7 @@ impl<'a> Owner<'a> {
     pub(super) fn at(input: Input<'a>, role: Role) -> Self {
         match &input.program.owner {
             program::Owner::Current => Owner::Current,
-            program::Owner::Nobody => Owner::Nobody,
+            program::Owner::None => Owner::None,
             program::Owner::Of { end, start } => {
                 let text = if role == Role::Start { start.as_ref() } else { Some(end) };
                 let written = text.and_then(|text| Some((text, input.exprs.0.get(&text.id)?)));
@@ -256,8 +256,8 @@ impl Env<'_> {
                 Err(self.fail_hint(span, message, "say whose the objects are, as in `owner: args.task`"))
             }
             Owner::Current => self.own_cgroup(span),
-            Owner::Nobody => {
-                let message = format!("`{name}` means nothing here: the probe's events are nobody's (`owner: none`)");
+            Owner::None => {
+                let message = format!("`{name}` means nothing here: the probe's events have no owner (`owner: none`)");
                 let hint =
                     format!("the task that runs has nothing to do with them; ask of something else: `{name}(x)`");
                 Err(self.fail_hint(span, message, &hint))

@@ -72,7 +72,7 @@ pub(super) fn function<'a>(
         report.choose(Choice { wanted: hook.text.text.clone(), got: short(&attach), because });
     }
     let what = format!("`{key}`");
-    // Functions beyond the cut are not hooked, so their arguments are nobody's business.
+    // Functions beyond the cut are not hooked, so their arguments are not checked.
     let hooked = if let Attach::Kprobe { functions, .. } = &attach { functions.len() } else { 1 };
     let prototypes = prototypes.into_iter().take(hooked).collect();
     let args = Args::Function(FunctionArgs { what, prototypes, seen });

@@ -103,7 +103,7 @@ impl Env<'_> {
         }
     }
 
-    /// The value of a constant condition. What is wrong with one is told by whoever checks it as a value.
+    /// The value of a constant condition. Its mistakes are reported where it is checked as a value.
     fn decided(&self, condition: &ast::Expr) -> Option<bool> {
         let mut unheard = Report::default();
         let mut quiet = Env { report: &mut unheard, ..*self };

@@ -43,7 +43,7 @@ pub(super) enum Seen {
 pub(super) struct Prototype {
     /// Its symbol.
     pub(super) name: String,
-    /// What it takes, or why nobody knows.
+    /// Its parameters, or why they are unknown.
     pub(super) params: Result<Vec<Param>, String>,
     /// Why programs by BTF cannot be attached to it, if so.
     pub(super) untraceable: Option<String>,

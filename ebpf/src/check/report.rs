@@ -4,7 +4,7 @@ use crate::diag::{Diagnostic, Place, Span};
 use crate::program::Text;
 use crate::typed::Choice;
 
-/// Stands for a mistake that is in the [`Report`] already: whoever gets it stops quietly.
+/// Stands for a mistake that is in the [`Report`] already: the caller returns without another diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported;
 

@@ -72,7 +72,7 @@ fn check_names(module: &Module) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// The section of a program. libbpf attaches by it; aya reads the program type before the `/` and is told the rest.
+/// The section of a program. libbpf attaches by it; aya reads the program type before the `/`; the loader passes the rest.
 fn section_name(func: &Func) -> Result<String, Diagnostic> {
     Ok(match &func.attach {
         Some(Attach::TpBtf { event }) => format!("tp_btf/{event}"),

@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// As [`Machine::array`], for whoever clears records.
+    /// As [`Machine::array`], to clear records.
     pub fn array_mut(&mut self, map: MapId) -> &mut [u8] {
         match self.maps.get_mut(map.0 as usize) {
             Some(map) if matches!(map.def.kind, MapKind::Array { .. }) => &mut map.values,

@@ -1,4 +1,4 @@
-//! Checks that a module is well-formed, so that whoever consumes it (the lowering, the interpreter) may rely on it, and so
+//! Checks that a module is well-formed, so that the lowering and the interpreter may rely on it, and so
 //! that a mistake of the compiler is found here, with a readable message, and not in the kernel's verifier log.
 //!
 //! # Rules

@@ -48,7 +48,7 @@ pub fn name(id: i64) -> Option<&'static str> {
     TABLE.iter().find(|row| i64::from(row.id) == id).map(|row| row.name)
 }
 
-/// Whether a call whose result nobody reads may be left out.
+/// Whether a call with an unused result may be left out.
 pub fn only_gives_a_value(helper: Helper) -> bool {
     matches!(
         helper,

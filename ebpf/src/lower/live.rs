@@ -1,6 +1,6 @@
 //! Which virtual registers are alive at the same time, found in one backward walk (jumps only go forward).
 //!
-//! On the way, instructions whose result nobody reads are dropped.
+//! On the way, instructions with unused results are dropped.
 
 use super::vcode::{CallArg, Inst, Line, Src, Vcode, Vreg, commutes};
 use crate::asm::Label;

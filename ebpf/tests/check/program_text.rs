@@ -176,7 +176,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "start.where" => span.filter = Some(r.text(value)),
             "end.where" => span.filter_end = Some(r.text(value)),
             "also" => program.also = Some(r.text(value)),
-            "owner" if value == "none" => program.owner = Owner::Nobody,
+            "owner" if value == "none" => program.owner = Owner::None,
             "owner" => program.owner = Owner::Of { end: r.text(value), start: None },
             "owner.start" => match &mut program.owner {
                 Owner::Of { start, .. } => *start = Some(r.text(value)),

@@ -326,12 +326,12 @@ fn in_hard_interrupt(event: &Event<'_>) -> bool {
 }
 
 /// Records that were lost by the pages or by the CPUs' own counts: both count overwritten ones, but the pages only those between two readings.
-fn lost(trace: &Trace, told: &HashMap<(usize, u32), u64>) -> u64 {
+fn lost(trace: &Trace, reported: &HashMap<(usize, u32), u64>) -> u64 {
     let buffers = trace.buffers.iter().enumerate();
     let cpus = buffers.flat_map(|(buffer, source)| source.cpus.iter().map(move |cpu| (buffer, cpu)));
     cpus.fold(0, |sum: u64, (buffer, cpu)| {
-        let told = told.get(&(buffer, cpu.cpu)).copied().unwrap_or_default();
-        sum.saturating_add(told.max(cpu.stats.map_or(0, |stats| stats.lost())))
+        let reported = reported.get(&(buffer, cpu.cpu)).copied().unwrap_or_default();
+        sum.saturating_add(reported.max(cpu.stats.map_or(0, |stats| stats.lost())))
     })
 }
 

@@ -21,7 +21,7 @@ pub fn nest(trace: &Trace) -> Calls {
     for event in events.by_ref() {
         if event.lost != Lost::Nothing {
             calls.damage.lost += if let Lost::Count(count) = event.lost { count } else { 1 };
-            // Whoever was called in between may be the caller.
+            // A function called in between may be the caller.
             open.clear();
         }
         let Some((_, ip, parent)) = fields.filter(|(id, ..)| event.format.is_some_and(|format| format.id == *id))
@@ -39,7 +39,7 @@ pub fn nest(trace: &Trace) -> Calls {
         match at {
             // What was called after it is over.
             Some(at) => stack.truncate(at + 1),
-            // Its caller is not traced; nobody knows what is over.
+            // Its caller is not traced: which calls have ended is unknown.
             None if stack.len() >= REMEMBERED => drop(stack.remove(0)),
             None => {}
         }

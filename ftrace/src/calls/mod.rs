@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct Calls {
     /// Calls in the order in which they were entered; those whose entry was not recorded stand where their exit was.
     pub calls: Vec<Call>,
-    /// Calls nobody in the trace made, in the same order.
+    /// Calls without a caller in the trace, in the same order.
     pub roots: Vec<CallId>,
     /// Events between the calls, in the order of the trace.
     pub marks: Vec<Mark>,

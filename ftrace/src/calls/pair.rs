@@ -187,7 +187,7 @@ impl Stack {
     }
 }
 
-/// Calls of one interrupt that nobody called: three or four. They are looked at again with every call that ends before them.
+/// Calls of one interrupt without a caller: three or four. They are looked at again with every call that ends before them.
 const LATE: usize = 16;
 
 /// What was recorded inside a call but outside of its times can only come from interrupts.

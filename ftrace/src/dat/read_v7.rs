@@ -78,7 +78,7 @@ impl<'a> Sections<'a> {
         Ok(Head { id, compressed: flags & COMPRESSED != 0, size: input.u64("size of a section")? })
     }
 
-    /// Lists sections whose id nobody knows. They lie one behind the other up to the end.
+    /// Lists sections with an unknown id. They lie one behind the other up to the end.
     fn skip_unknown(&mut self, mut input: Input<'_>) -> Result<(), DatError> {
         while input.left() as u64 >= SECTION_HEAD_BYTES {
             let at = input.at();

@@ -16,7 +16,7 @@ const CODE: [&str; 4] = ["ip", "parent_ip", "caller", "func"];
 #[derive(Default)]
 pub(super) struct Interned {
     ids: HashMap<u64, u64>,
-    /// Those that no packet told yet.
+    /// Those that no packet has yet.
     pub new: Vec<InternedString>,
 }
 

@@ -11,7 +11,7 @@ const SEQUENCES: u32 = 1 << 12;
 /// first machine: readers of all versions take them as they are, and those that look at wall clocks find the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine<'a> {
-    /// Another one for each; 0 is the machine by whose clock the times of all are told.
+    /// Another one for each; 0 is the machine whose clock all times are of.
     pub number: u32,
     /// As it is shown; without one, by its host name.
     pub name: Option<&'a str>,

@@ -202,7 +202,7 @@ impl Follow {
             };
             let out = Some(Out { time_ns, cpu, state, stack: None });
             match self.open.insert(prev, Spell { pid: prev, out, woken: None, back: None }) {
-                // It ran in between, and nobody saw that begin: events of other threads were not recorded.
+                // It ran in between, unrecorded: events of other threads were filtered out.
                 Some(spell) if spell.out.is_some() => self.close(spell),
                 Some(_) => self.all.woken_while_running += 1,
                 None => {}

@@ -160,7 +160,7 @@ struct Stitch {
     seen: [bool; EVENTS.len()],
 }
 
-/// Ways of packets to their receivers. Packets are told apart by the address of their `sk_buff`.
+/// Ways of packets to their receivers. Packets are distinguished by the address of their `sk_buff`.
 pub fn packets<'a>(events: impl Iterator<Item = Happening<'a>>, activity: &Activity, asked: &Asked) -> Packets {
     let mut stitch = Stitch::default();
     for event in events {
@@ -242,7 +242,7 @@ impl Stitch {
         cpu.packet = Some(address);
         let softirq_ns = cpu.softirq.as_ref().map(|(ns, _)| *ns);
         let on_stack = event.name() == "netif_receive_skb";
-        // Packets are gathered before they go up the stack: each is told twice, and may be told of in between others.
+        // Packets are gathered before they go up the stack: each has two events, and others may lie between them.
         if let Some(packet) = self.packets.get_mut(&address)
             && on_stack
             && !packet.on_stack

@@ -61,7 +61,7 @@ pub struct TreeLine {
     pub bounds: Bounds,
 }
 
-/// Lines of one tree: more would help nobody on a terminal, and a capture may hold millions.
+/// Lines of one tree: more do not fit a terminal, and a capture may hold millions.
 const MAX_LINES: usize = 2000;
 
 /// The slowest calls of a root function.

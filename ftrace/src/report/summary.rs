@@ -72,7 +72,7 @@ pub struct CpuSummary {
 pub struct CallSummary {
     /// Calls.
     pub calls: u64,
-    /// Calls nobody in the capture made.
+    /// Calls without a caller in the capture.
     pub roots: u64,
     /// Events between calls.
     pub marks: u64,

@@ -190,7 +190,7 @@ impl<'a> Writer<'a> {
         if std::mem::take(&mut self.cpu(event).merged) {
             return;
         }
-        // What was overwritten before the first event is not told by the kernel either.
+        // The kernel does not report records overwritten before the first event either.
         let lost = if self.cpu(event).pid.is_some() { event.lost } else { Lost::Nothing };
         match lost {
             Lost::Nothing => {}

@@ -80,7 +80,7 @@ struct Data<'a> {
     shown: usize,
     left_out: usize,
     longest_left_out_ns: u64,
-    /// Records that the kernel lost, and lines or records that nobody understood.
+    /// Records that the kernel lost, and lines or records that were not understood.
     lost: u64,
     not_understood: u64,
 }

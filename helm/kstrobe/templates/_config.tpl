@@ -65,7 +65,7 @@ httpGet:
   scheme: {{ include "kstrobe.scheme" $root }}
 {{- end }}
 {{- if include "kstrobe.loopback" $root }}
-  # By default the kubelet asks the pod's address, at which nobody listens.
+  # By default the kubelet asks the pod's address, which has no listener.
   host: {{ $root.Values.metrics.address | trimPrefix "[" | trimSuffix "]" | quote }}
 {{- end }}
 {{ toYaml $times }}

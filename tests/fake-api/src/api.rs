@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) watches: AtomicU64,
 }
 
-/// What open watches are told.
+/// An event for open watches.
 #[derive(Clone)]
 pub(crate) enum Tell {
     Bookmark,
@@ -200,7 +200,7 @@ impl FakeApi {
 
     /// Tells open watches how far it is.
     pub fn bookmark(&self) {
-        // Nobody may be watching.
+        // There may be no watch.
         let _ = self.state.tell.send(Tell::Bookmark);
     }
 

@@ -31,6 +31,6 @@ pub enum End {
     Error(u16, &'static str),
     /// A line that is not JSON.
     Garbage,
-    /// Nothing more comes, and nobody says so.
+    /// Nothing more comes, and the connection stays open.
     Silence,
 }

@@ -42,7 +42,7 @@ objects! {
     etcd,
     /// The same pod as the kubelet has it.
     etcd_kubelet,
-    /// `default/toolbox`, which nobody made, with an ephemeral container.
+    /// `default/toolbox`, without an owner, with an ephemeral container.
     toolbox,
     /// `shop/checkout-68d9c7f5b-tq4wz` of a Rollout of Argo.
     canary,
@@ -54,7 +54,7 @@ pub fn node_a() -> Vec<Value> {
     pods.iter().map(|pod| pod()).collect()
 }
 
-/// A pod of a Deployment, told from its others by a number, whose container `app` is being made.
+/// A pod of a Deployment, distinguished from its others by a number, whose container `app` is being made.
 pub fn deployed(namespace: &str, deployment: &str, number: u32, uid: &str) -> Value {
     let owner = format!("{deployment}-5d8f7c9b6d");
     let mut pod = called(web(), namespace, &format!("{owner}-{number:05}"), uid, &owner);

@@ -1,4 +1,4 @@
-//! A listener with TLS and HTTP/1.1, each connection a task that ends when the server is told to.
+//! A listener with TLS and HTTP/1.1, each connection a task that ends with the server.
 
 use crate::authority::{Authority, Identity};
 use bytes::Bytes;

@@ -48,7 +48,7 @@ pub(crate) fn open(state: Arc<State>, target: &Target, query: &Query) -> Answer 
         }
     }
     let timeout = query.get("timeoutSeconds").parse().unwrap_or(1800);
-    let told = state.tell.subscribe();
+    let events = state.tell.subscribe();
     state.watches.fetch_add(1, Ordering::SeqCst);
     let open = Open {
         state,
@@ -60,7 +60,7 @@ pub(crate) fn open(state: Arc<State>, target: &Target, query: &Query) -> Answer 
         drip: knobs.drip,
         sender,
     };
-    tokio::spawn(open.run(first, told));
+    tokio::spawn(open.run(first, events));
     answer(200, "application/json", channel.boxed_unsync())
 }
 
@@ -76,7 +76,7 @@ struct Open {
 }
 
 impl Open {
-    async fn run(mut self, first: Vec<Bytes>, mut told: broadcast::Receiver<Tell>) {
+    async fn run(mut self, first: Vec<Bytes>, mut events: broadcast::Receiver<Tell>) {
         let mut changed = self.state.changed.subscribe();
         for line in first {
             if !send(&mut self.sender, line, self.drip).await {
@@ -96,7 +96,7 @@ impl Open {
             }
             tokio::select! {
                 more = changed.changed() => if more.is_err() { return },
-                tell = told.recv() => match tell {
+                tell = events.recv() => match tell {
                     Ok(Tell::Bookmark) => bookmark = self.bookmarks,
                     Ok(Tell::End(how)) => return self.end(how).await,
                     _ => {}

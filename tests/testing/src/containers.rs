@@ -142,7 +142,7 @@ impl Node {
         let pid_file = bundle.join("pid");
         let mut command = self.command(Program::Runc);
         command.args(["run", "--detach", "--bundle"]).arg(&bundle).arg("--pid-file").arg(&pid_file).arg(id);
-        // The container keeps these open: nobody could read them to their end.
+        // The container keeps these open: a reader would never see their end.
         let log = bundle.join("log");
         let file = || std::fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let status = command.stdin(Stdio::null()).stdout(file()).stderr(file()).status().unwrap();

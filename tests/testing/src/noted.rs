@@ -9,7 +9,7 @@ pub const NOT_RUN_FILE: &str = "KSTROBE_NOT_RUN_FILE";
 /// The variable that says that all witnesses were installed.
 pub const INSTALLED: &str = "KSTROBE_WITNESSES_INSTALLED";
 
-/// Whether the witnesses that a test compares with are there. Where they were installed ([`INSTALLED`] is set), or nobody keeps a list
+/// Whether the witnesses that a test compares with are there. Where they were installed ([`INSTALLED`] is set), or there is no list
 /// ([`NOT_RUN_FILE`]), their absence fails the test; elsewhere the test is noted as not run.
 #[track_caller]
 pub fn witnesses(test: &str, programs: &[&str]) -> bool {

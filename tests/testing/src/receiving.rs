@@ -1,4 +1,4 @@
-//! A receiver of HTTP that answers as it is told and keeps what came.
+//! An HTTP receiver that keeps requests and answers as a test sets.
 
 use flate2::read::GzDecoder;
 use std::collections::{HashMap, VecDeque};

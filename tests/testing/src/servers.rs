@@ -33,7 +33,7 @@ pub fn victoria_metrics(program: &Path, tls: Option<&Tls>) -> Server {
     })
 }
 
-/// Prometheus, which scrapes nobody and takes remote writes. `web` is its file about TLS and passwords.
+/// Prometheus without targets, which accepts remote writes. `web` is its file about TLS and passwords.
 #[track_caller]
 pub fn prometheus(program: &Path, web: Option<&Path>) -> Server {
     let address = free();

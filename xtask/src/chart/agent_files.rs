@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sources of `poll:` that show the network namespace of whoever reads them. `softnet` counts by CPU, everywhere the same.
+/// Sources of `poll:` that show the reader's network namespace. `softnet` counts by CPU, everywhere the same.
 const OF_A_NAMESPACE: [&str; 2] = ["netstat", "tcp_listen"];
 
 /// Every case: a folder with `kstrobe.yaml` and `probes/*.yaml`.

@@ -106,7 +106,7 @@ fn environment(container: &Value) -> Vec<String> {
 /// Those that are added after all were dropped, as the kernel names them.
 fn capabilities(context: &Value, without: &[&str]) -> Result<Vec<String>> {
     if context["capabilities"]["drop"] != json!(["ALL"]) || context["privileged"] == true {
-        bail!("the container keeps capabilities that nobody asked for");
+        bail!("the container keeps capabilities that it was not given");
     }
     let added = context["capabilities"]["add"].as_array().into_iter().flatten().filter_map(Value::as_str);
     Ok(added.filter(|name| !without.contains(name)).map(|name| format!("CAP_{name}")).collect())

@@ -112,7 +112,7 @@ impl Image {
         copied
     }
 
-    /// One program that nobody may change, and labels that say which.
+    /// One read-only program, and labels that say which.
     fn check(&self, arch: Arch, folder: &Path) -> Result<()> {
         let config = self.config()?;
         ensure!(config["architecture"] == arch.of_images(), "the image is for {}", config["architecture"]);

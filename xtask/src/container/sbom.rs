@@ -27,7 +27,7 @@ pub fn write(root: &Path, arch: Arch, into: &Path) -> Result<usize> {
         // Most folders have none.
         let _ = fs::remove_file(folder.join(&file));
     }
-    // Where it was built is nobody's business.
+    // The build directory is left out.
     let text = text.replace(&format!("{}/", root.display()), "");
     let bill: Value = serde_json::from_str(&text)?;
     let parts = bill["components"].as_array().context("a bill of materials without components")?;

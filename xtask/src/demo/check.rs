@@ -13,7 +13,7 @@ const WINDOW: &str = "30s";
 const QUIET: &[(&str, &str)] = &[
     ("kstrobe_read_errors_total", "no table of the kernel failed to be read"),
     ("kstrobe_poll_errors_total", "no polled source failed to be read"),
-    ("kstrobe_export_", "the demonstration sends to nobody"),
+    ("kstrobe_export_", "the demonstration has no exporters"),
     ("kstrobe_kubernetes_", "the demonstration has no cluster"),
     ("kstrobe_web_config_", "the demonstration has no web configuration"),
     ("kstrobe_slow_syscalls_total", "no system call of the load is slow enough"),

@@ -25,7 +25,7 @@ pub struct Pace {
 pub struct Measured {
     /// Simulated nodes.
     pub nodes: u64,
-    /// `None` for a server that scrapes nobody.
+    /// `None` for a server without targets.
     pub form: Option<Form>,
     /// In the head.
     pub series: f64,
@@ -62,7 +62,7 @@ pub fn run(folder: &Path, packed: &[u8], nodes: usize, form: Option<Form>, pace:
     let flags: &[&str] =
         if form.is_some_and(|form| form != Form::Classic) { &["--enable-feature=native-histograms"] } else { &[] };
     let server = Prometheus::start(folder, &address, &configuration(&targets, form, pace), flags)?;
-    // Whoever runs out of memory first is the guest.
+    // The first process to run out of memory is the guest.
     fs::write(format!("/proc/{}/oom_score_adj", server.pid()), "1000")
         .context("offering Prometheus to the OOM killer")?;
     let begin = Instant::now();

@@ -18,7 +18,7 @@ pub struct Node {
 /// Costs, from measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// Heap of a server that scrapes nobody, in bytes.
+    /// Heap of a server without targets, in bytes.
     pub heap_of_none: f64,
     /// Heap of a series of floats.
     pub heap_of_float: f64,
@@ -57,7 +57,7 @@ impl Node {
 }
 
 impl Costs {
-    /// From a server that scrapes nobody, one with classic and one with native histograms, and their node.
+    /// From a server without targets, one with classic and one with native histograms, and their node.
     pub fn from(none: &Measured, classic: (&Measured, &Node), native: (&Measured, &Node)) -> Costs {
         let (measured, node) = classic;
         let heap_of_float = (measured.live_heap - none.live_heap) / (measured.nodes as f64 * node.floats());

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use kstrobe_export::message::MetricFamily;
 use std::fmt::Write;
 
-/// A fleet that nobody here can run.
+/// A fleet larger than this machine can run.
 const THOUSAND: u64 = 1000;
 /// Between two scrapes, in seconds.
 const INTERVALS: [u64; 2] = [15, 60];
@@ -20,7 +20,7 @@ const FEW_BUCKETS: usize = 40;
 pub struct Results<'a> {
     /// The node.
     pub recording: &'a Recording,
-    /// A server that scrapes nobody, and all others.
+    /// A server without targets, and all others.
     pub measured: &'a [Measured],
     /// How they were measured.
     pub pace: Pace,
@@ -130,7 +130,7 @@ fn costs(results: &Results) -> Result<Option<Costs>> {
 fn costs_table(costs: &Costs) -> String {
     let row = |name: &str, value: String| vec![name.to_owned(), value];
     let rows = [
-        row("`heap_0`: live heap of a Prometheus that scrapes nobody, MiB", mib(costs.heap_of_none)),
+        row("`heap_0`: live heap of a Prometheus without targets, MiB", mib(costs.heap_of_none)),
         row("`heap_f`: live heap of a float series, B", format!("{:.0}", costs.heap_of_float)),
         row("`heap_h`: live heap of a native histogram series, B", format!("{:.0}", costs.heap_of_histogram)),
         row("`wal_f`: WAL of a float sample, B", format!("{:.1}", costs.log_of_float)),

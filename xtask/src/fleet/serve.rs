@@ -63,7 +63,7 @@ impl Nodes {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            // Whoever stops it may be gone already.
+            // The process that stops it may be gone already.
             let run = server.run(async { drop(stopped.await) });
             if let Err(error) = runtime.block_on(run) {
                 eprintln!("the simulated nodes cannot be served: {error}");

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: gives the parsers of `ftrace` bytes that nobody wrote, guided by what of the code they reach.
+//! `cargo xtask fuzz`: gives the parsers of `ftrace` random bytes, guided by what of the code they reach.
 //!
 //! Stable Rust is enough: LLVM's counters are asked for by name, and libFuzzer comes as a crate of its own workspace, `fuzz`. It needs a
 //! C++ compiler, which nothing else of the project does.

@@ -90,7 +90,7 @@ fn written(probe: &model::Probe, texts: &mut Texts) -> Program {
         also: probe.also.as_ref().map(|f| texts.text(f)),
         owner: match &probe.owner {
             model::Owner::Current => Owner::Current,
-            model::Owner::Nobody => Owner::Nobody,
+            model::Owner::None => Owner::None,
             model::Owner::Of { end, start } => {
                 Owner::Of { end: texts.text(end), start: start.as_ref().map(|start| texts.text(start)) }
             }

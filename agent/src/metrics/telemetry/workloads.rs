@@ -16,7 +16,7 @@ pub(super) fn encode(out: &mut DescriptorEncoder, used: &WorkloadsUse) -> fmt::R
     single(out, "workloads_walk", "Time of the last look at all cgroups.", Some(Unit::Seconds), took)?;
     let help = "Folders of cgroups that could not be read, and walks that failed or found too many.";
     single(out, "workloads_walk_errors", help, None, ConstCounter::new(used.walk_errors))?;
-    let help = "Cgroups that were shown without the names of their pod, which nobody told of in time.";
+    let help = "Cgroups that were shown without the names of their pod, which no source named in time.";
     single(out, "workloads_unresolved", help, None, ConstCounter::new(used.unresolved))?;
     let help = "Cgroups whose names came, or became more, after they had been shown without.";
     single(out, "workloads_late", help, None, ConstCounter::new(used.late))?;

@@ -9,7 +9,7 @@ use crate::calls::text::line::{Record, What};
 pub(super) enum Lane {
     /// A thread; of the idle threads, which all have the id zero, that of a CPU.
     Task(i32, Option<u32>),
-    /// Whoever runs on a CPU.
+    /// The task that runs on a CPU.
     Cpu(u32),
     /// There is no telling.
     Any,
@@ -74,7 +74,7 @@ impl Builder {
         if !stack.frames.is_empty() {
             return self.continues(&stack.frames, record);
         }
-        // Where no call is open, one begins that nobody made. Idle threads make no system calls.
+        // Where no call is open, a call without a caller begins. Idle threads make no system calls.
         let What::Entry { function: Some(function), .. } = record.what else {
             return matches!(record.what, What::Event { .. });
         };
@@ -91,7 +91,7 @@ impl Builder {
             What::Exit { function, .. } => {
                 depth == top_depth && self.named(top, function) && top.may_take(record.duration_ns)
             }
-            // The kernel indents events by its CPU, whoever runs there.
+            // The kernel indents events by the depth of the CPU, not of the task.
             _ => true,
         }
     }
