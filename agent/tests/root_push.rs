@@ -21,7 +21,7 @@ const AWAY: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(120);
 /// What the agent may grow by while nobody takes its reports: one report of each exporter, which are small here, and what any
 /// minute of its life brings.
-const MOST_GROWTH_BYTES: u64 = 16 << 20;
+const MAX_GROWTH_BYTES: u64 = 16 << 20;
 
 /// Each call is an observation whose value is known: the process id that is asked about, taken for microseconds.
 const PROBE: &str = r#"
@@ -166,7 +166,7 @@ fn root_push_after_a_while_without_receivers_they_have_what_metrics_has() {
         assert!(failures >= AWAY.as_secs_f64() / 3.0, "{exporter}: {failures} failures in {AWAY:?}");
         assert_eq!(of(&agent, "kstrobe_export_points_dropped_total", exporter), 0.0, "{exporter}");
     }
-    assert!(most < before + MOST_GROWTH_BYTES, "{before} bytes became {most}");
+    assert!(most < before + MAX_GROWTH_BYTES, "{before} bytes became {most}");
 
     vm.again();
     prom.again();

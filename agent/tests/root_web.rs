@@ -13,7 +13,7 @@ use support::metrics::Metrics;
 use support::{Folder, Killed, memory_bytes, output, wait_for, witnesses};
 
 /// What the agent may grow by under attack: connections and their buffers, an exposition or two.
-const MOST_GROWTH_BYTES: u64 = 48 << 20;
+const MAX_GROWTH_BYTES: u64 = 48 << 20;
 
 /// The most memory that a process had begins anew at what it has.
 fn forget_most(pid: u32) {
@@ -111,7 +111,7 @@ fn root_web_hostile_clients_keep_nobody_out_and_cost_little() {
     println!(
         "resident before {before} after {after} bytes, {most} at most; of 1000 scrapes at once {fine} fine, {refused} refused"
     );
-    assert!(most < before + MOST_GROWTH_BYTES, "{before} bytes became {most}");
+    assert!(most < before + MAX_GROWTH_BYTES, "{before} bytes became {most}");
     agent.stop();
 }
 

@@ -4,7 +4,7 @@ use crate::typed::{Attach, Kind, Select, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longer lists are cheaper to look up in the agent than to compare one by one at each event.
-const MOST: usize = 32;
+const MAX_NUMBERS: usize = 32;
 
 /// By place: the filter, in the kernel's language, that lets through all events that some site of the probe wants.
 pub(crate) fn filters(shape: &Shape) -> Vec<(Attach, String)> {
@@ -33,6 +33,6 @@ pub(crate) fn filters(shape: &Shape) -> Vec<(Attach, String)> {
         let terms: Vec<String> = numbers.iter().map(|number| format!("id == {number}")).collect();
         terms.join(" || ")
     };
-    let few = |numbers: &Option<BTreeSet<u64>>| numbers.as_ref().filter(|n| n.len() <= MOST).map(text);
+    let few = |numbers: &Option<BTreeSet<u64>>| numbers.as_ref().filter(|n| n.len() <= MAX_NUMBERS).map(text);
     wanted.iter().filter_map(|(attach, numbers)| Some(((*attach).clone(), few(numbers)?))).collect()
 }

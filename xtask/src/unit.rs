@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Most exposure that `systemd-analyze security` may find, in tenths.
-const MOST_EXPOSURE: &str = "40";
+const MAX_EXPOSURE: &str = "40";
 
 /// Whether systemd takes the unit without a word, finds it hardened, and it asks for what the chart asks for.
 pub fn check(root: &Path) -> Result<()> {
@@ -34,7 +34,7 @@ pub fn check(root: &Path) -> Result<()> {
             .arg("kstrobe.service"),
     )?;
     let security = Command::new("systemd-analyze")
-        .args(["security", "--offline=true", "--no-pager", &format!("--threshold={MOST_EXPOSURE}")])
+        .args(["security", "--offline=true", "--no-pager", &format!("--threshold={MAX_EXPOSURE}")])
         .arg(&unit)
         .output()?;
     let text = String::from_utf8_lossy(&security.stdout);

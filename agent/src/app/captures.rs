@@ -57,14 +57,14 @@ impl CaptureDeps {
     fn offered(&self, captures: Captures) -> Captures {
         match &captures.access {
             // The server authenticates clients: that is enough.
-            Access::Nobody(_) if self.source.settings().requires_identity() => {}
-            Access::Nobody(reason) if captures.rules.is_ok() => tracing::warn!(reason, "the API of captures"),
+            Access::Off(_) if self.source.settings().requires_identity() => {}
+            Access::Off(reason) if captures.rules.is_ok() => tracing::warn!(reason, "the API of captures"),
             Access::Token(file) => {
                 if let Err(reason) = access::token(file) {
                     tracing::error!(reason, "the token of captures cannot be read");
                 }
             }
-            Access::Nobody(_) | Access::Local => {}
+            Access::Off(_) | Access::Local => {}
         }
         captures
     }

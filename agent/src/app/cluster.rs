@@ -35,8 +35,8 @@ fn follow(
     runtime: &Handle,
 ) -> Result<(), Error> {
     let client = kubernetes::client(kubernetes::config(&agent.kubernetes)?)?;
-    let nobody = "neither `kubernetes.node` nor the variable NODE_NAME says which node this is";
-    let node = kubernetes::node(&agent.kubernetes).ok_or_else(|| Error::Config(nobody.into()))?;
+    let unknown = "neither `kubernetes.node` nor the variable NODE_NAME says which node this is";
+    let node = kubernetes::node(&agent.kubernetes).ok_or_else(|| Error::Config(unknown.into()))?;
     let (standing, captured, commands) = (app.clone(), app.clone(), commands.clone());
     let namespace = client.namespace().to_owned();
     let counters = app.kubernetes.clone();

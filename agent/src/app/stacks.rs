@@ -232,7 +232,7 @@ impl Wanted {
 }
 
 /// Looks at processes for a probe that has stacks of them. Nothing is locked meanwhile that a scrape waits for: the kernel shows a
-/// memory map when nobody holds its lock, which a process in trouble may do for long.
+/// memory map when its lock is free; a process that is short of memory may hold it for long.
 pub(super) fn learn(probe: &Mutex<Probe>, unseen: HashSet<u32>) {
     for look in unseen.into_iter().filter_map(Look::at) {
         // A probe that has ended meanwhile shows no stacks.

@@ -23,7 +23,7 @@ pub enum Access {
     /// The token in this file, which is read for each request, so that it can be rotated.
     Token(PathBuf),
     /// Only authenticated clients; the reason for the others.
-    Nobody(String),
+    Off(String),
 }
 
 /// Why a request is refused.
@@ -56,7 +56,7 @@ impl Access {
         }
         match addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
             None => Access::Local,
-            Some(address) => Access::Nobody(format!(
+            Some(address) => Access::Off(format!(
                 "captures are off: the agent listens on {address}, which others can reach, and asks for no token; \
                  set `captures.token_file`, use passwords or client certificates (--web.config.file), or listen on \
                  127.0.0.1 only"
@@ -77,8 +77,8 @@ impl Access {
     /// Whether a request is allowed. `is_known`: the server has authenticated the client.
     pub fn check(&self, headers: &HeaderMap, is_known: bool) -> Result<(), Denied> {
         match self {
-            Access::Nobody(_) | Access::Local if is_known => no_page(headers),
-            Access::Nobody(message) => Err(Denied { status: StatusCode::FORBIDDEN, message: message.clone() }),
+            Access::Off(_) | Access::Local if is_known => no_page(headers),
+            Access::Off(message) => Err(Denied { status: StatusCode::FORBIDDEN, message: message.clone() }),
             Access::Local => no_page(headers),
             Access::Token(file) => {
                 let wanted = token(file).map_err(|reason| {
@@ -171,8 +171,7 @@ mod tests {
             (&[("host", "localhost"), ("origin", "null")], false),
         ] {
             // A browser sends passwords along.
-            for (access, is_known) in
-                [(Access::Local, false), (Access::Local, true), (Access::Nobody("why".into()), true)]
+            for (access, is_known) in [(Access::Local, false), (Access::Local, true), (Access::Off("why".into()), true)]
             {
                 assert_eq!(access.check(&headers(pairs), is_known).is_ok(), may, "{pairs:?}");
             }
@@ -182,7 +181,7 @@ mod tests {
     #[test]
     fn reading_asks_for_the_token_only_where_there_is_one() {
         let page = headers(&[("origin", "http://evil.example")]);
-        for access in [Access::Local, Access::Nobody("why".into())] {
+        for access in [Access::Local, Access::Off("why".into())] {
             assert_eq!(access.check_reading(&page), Ok(()), "another origin may not read the answer");
         }
         let access = Access::Token("/no/such/file".into());

@@ -163,7 +163,7 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
     let state = tracefs
         .map(|how| match how {
             How::Mounted(path) => format!("mounted at {}", path.display()),
-            How::Detached | How::Namespace => "mounted privately, where nobody else sees it".to_string(),
+            How::Detached | How::Namespace => "mounted in a private namespace".to_string(),
         })
         .map_err(|e| format!("{e}: no argument names of system calls"));
     add("tracefs", state, false);

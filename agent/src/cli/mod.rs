@@ -169,7 +169,7 @@ pub fn main() -> ExitCode {
         None => Cli::parse().command,
     };
     if !matches!(command, Command::Run(_)) {
-        // `kstrobe list | head` ends quietly, as other tools do. The agent must outlive whoever reads its log.
+        // `kstrobe list | head` ends quietly, as other tools do. The agent must outlive the reader of its log.
         sys::end_on_broken_pipe();
     }
     match command {

@@ -10,8 +10,8 @@ pub use kstrobe_config::model::{Kubernetes, PodSource, Sandboxes, Workloads};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes, schema};
 
-/// A file of probes has some kilobytes; whoever names a larger one did not mean it.
-const MOST_FILE_BYTES: u64 = 1 << 20;
+/// Bytes of the largest file of probes: real ones have some kilobytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// `kstrobe.yaml`, checked.
 pub type AgentConfig = Agent;
@@ -35,9 +35,9 @@ pub fn file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
     let name = path.display().to_string();
     let cannot = |why: &str| problem(format!("cannot read {name}: {why}"));
     let mut bytes = Vec::new();
-    let open = std::fs::File::open(path).and_then(|f| f.take(MOST_FILE_BYTES + 1).read_to_end(&mut bytes));
+    let open = std::fs::File::open(path).and_then(|f| f.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
     open.map_err(|e| cannot(&e.to_string()))?;
-    if bytes.len() as u64 > MOST_FILE_BYTES {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(cannot("it is larger than 1 MiB, which no probe file is"));
     }
     match String::from_utf8(bytes) {
@@ -104,7 +104,7 @@ pub fn probe_files(agent: &Agent, own: Option<&Path>) -> Files {
 }
 
 /// The probes an agent should run, from its configuration and the command line. Mistakes in probe files cost only the
-/// probe they are in; a name that fits nothing, of a probe or in a rule, is a mistake of whoever starts the agent, and then
+/// probe they are in; a name that fits nothing, of a probe or in a rule, is a mistake in the command line, and then
 /// there are none (unless it may be the name of something that was left out for its mistakes).
 pub fn chosen(agent: &Agent, directory: Option<&Path>, choice: &Choice) -> (Option<Vec<Probe>>, Vec<Diagnostic>) {
     chosen_of(probe_files(agent, directory), agent, choice)
@@ -159,7 +159,7 @@ pub fn select(files: Files, agent: &Agent, choice: &Choice) -> Selection {
 /// itself stands over what is said of its pack.
 fn apply_override(probe: &mut Probe, agent: &Agent) {
     let of = |name: &str| agent.overrides.iter().find(|o| o.name.value == *name);
-    // Of a pack, what workloads have to do with: its rows and what is nobody's stay as they are.
+    // Of a pack, what workloads have to do with: polls and events without an owner stay as they are.
     let anybodys = !matches!(probe.shape, Shape::Poll { .. }) && probe.owner != Owner::None;
     let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack).filter(|_| anybodys)) else { return };
     probe.also.clone_from(&wanted.filter);
@@ -192,7 +192,7 @@ pub fn yaml_files(directory: &Path) -> std::io::Result<Vec<std::path::PathBuf>> 
     Ok(paths)
 }
 
-/// As [`file()`], but of files alone: nobody asked for this one by name, and opening a pipe would wait for ever.
+/// As [`file()`], but of regular files alone: this one was found in a directory, and opening a pipe would block.
 fn regular_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
     match std::fs::metadata(path) {
         Ok(m) if !m.is_file() => Err(problem(format!("cannot read {}: it is not a regular file", path.display()))),
@@ -334,16 +334,16 @@ metrics: { b_total: { type: counter } }
             let Selection { chosen, beaten, diagnostics, .. } =
                 select((files, vec![]), &agent, &Choice { only, ..Choice::default() });
             let names = |probes: &[Probe]| probes.iter().map(|p| p.name.value.as_str()).collect::<Vec<_>>().join(" ");
-            let told = diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>().join("\n");
-            (names(&chosen), names(&beaten), told)
+            let lines = diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>().join("\n");
+            (names(&chosen), names(&beaten), lines)
         };
         assert_eq!(
             ran(&[]),
             ("a own".into(), String::new(), String::new()),
             "`b` has the metric, too, and does not run"
         );
-        let told = "two.yaml:4:12: metric `b_total` is defined twice (the first is in one.yaml, line 10)";
-        assert_eq!(ran(&["b"]), ("a b".into(), "own".into(), told.into()));
+        let expected = "two.yaml:4:12: metric `b_total` is defined twice (the first is in one.yaml, line 10)";
+        assert_eq!(ran(&["b"]), ("a b".into(), "own".into(), expected.into()));
     }
 
     #[test]
@@ -353,8 +353,8 @@ metrics: { b_total: { type: counter } }
         let text = FILE.replace("b_total: { type: counter }", "b_total: { type: counter, labels: { unit: comm } }");
         let agent = kstrobe_config::agent(&file("kstrobe.yaml", config)).0.unwrap();
         let choice = Choice { only: vec!["a".into(), "b".into()], ..Choice::default() };
-        let (chosen, told) = chosen_of((vec![file("pack.yaml", &text)], vec![]), &agent, &choice);
-        assert_eq!(told.iter().map(Diagnostic::one_line).collect::<Vec<_>>(), Vec::<String>::new());
+        let (chosen, diagnostics) = chosen_of((vec![file("pack.yaml", &text)], vec![]), &agent, &choice);
+        assert_eq!(diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>(), Vec::<String>::new());
         let probes = chosen.unwrap();
         let labels = |probe: &Probe| -> Vec<String> {
             let labels = probe.metrics[0].labels.iter();
@@ -371,9 +371,9 @@ metrics: { b_total: { type: counter } }
         let config =
             Arc::new(SourceFile { name: "kstrobe.yaml".into(), text: "probes: { enable: [softrq] }\n".into() });
         let agent = kstrobe_config::agent(&config).0.unwrap();
-        let (probes, told) = super::chosen(&agent, None, &Choice::default());
+        let (probes, diagnostics) = super::chosen(&agent, None, &Choice::default());
         assert!(probes.is_none());
-        let lines: Vec<String> = told.iter().map(Diagnostic::one_line).collect();
+        let lines: Vec<String> = diagnostics.iter().map(Diagnostic::one_line).collect();
         assert_eq!(lines, ["kstrobe.yaml:1:20: there is no probe `softrq` (did you mean `softirq`?)"]);
     }
 }

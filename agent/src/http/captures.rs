@@ -27,11 +27,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 /// A request for a capture: names and filters, some kilobytes.
-const MOST_BODY_BYTES: usize = 64 << 10;
+const MAX_BODY_BYTES: usize = 64 << 10;
 /// A notification of Alertmanager: every alert of a group with all its labels.
-const MOST_ALERT_BYTES: usize = 1 << 20;
+const MAX_ALERT_BYTES: usize = 1 << 20;
 /// Downloads at once: each has a thread.
-pub(super) const MOST_DOWNLOADS: usize = 4;
+pub(super) const MAX_DOWNLOADS: usize = 4;
 const CHUNK_BYTES: usize = 64 << 10;
 
 type Denial = (StatusCode, String);
@@ -44,10 +44,10 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
         .route("/api/v1/captures/{id}/download", get(download))
         .route("/api/v1/captures/{id}/cancel", post(cancel))
         .route("/api/v1/captures/clock", get(clock))
-        .layer(DefaultBodyLimit::max(MOST_BODY_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .route(
             "/api/v1/captures/alertmanager",
-            post(alerts::alertmanager).layer(DefaultBodyLimit::max(MOST_ALERT_BYTES)),
+            post(alerts::alertmanager).layer(DefaultBodyLimit::max(MAX_ALERT_BYTES)),
         )
         .route_layer(middleware::from_fn_with_state(shared, guard_captures))
 }
@@ -147,9 +147,9 @@ async fn cancel(
 ) -> Response {
     with_rules(shared, move |rules| {
         let id = id(&text)?;
-        let told = rules.service().cancel(&id).map_err(|error| denial(error, &id))?;
-        audit(&asker, "cancel", &text, if told { "told" } else { "had ended" });
-        if !told {
+        let cancelled = rules.service().cancel(&id).map_err(|error| denial(error, &id))?;
+        audit(&asker, "cancel", &text, if cancelled { "cancelled" } else { "had ended" });
+        if !cancelled {
             return Err((StatusCode::CONFLICT, "it has ended already".to_owned()));
         }
         Ok((StatusCode::ACCEPTED, Json(rules.service().get(&id))).into_response())
@@ -185,7 +185,7 @@ async fn download(
         Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
     };
     let Ok(turn) = shared.downloads.clone().try_acquire_owned() else {
-        let message = format!("{MOST_DOWNLOADS} captures are being downloaded already: ask again later\n");
+        let message = format!("{MAX_DOWNLOADS} captures are being downloaded already: ask again later\n");
         return (StatusCode::TOO_MANY_REQUESTS, message).into_response();
     };
     with_rules(shared, move |rules| {

@@ -14,9 +14,9 @@ use std::task::{Context, Poll};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 /// Who follows keeps a connection, of which there are few.
-pub(super) const MOST_FOLLOWERS: usize = 8;
+pub(super) const MAX_FOLLOWERS: usize = 8;
 /// Lines sent at once.
-const MOST_LINES: usize = 64;
+const MAX_LINES: usize = 64;
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) async fn events(State(shared): State<Arc<Shared>>, RawQuery(query): R
         return answer("application/json", Body::from(document(&excerpt)));
     }
     let Ok(turn) = shared.followers.clone().try_acquire_owned() else {
-        let message = format!("{MOST_FOLLOWERS} clients follow events already: ask again later\n");
+        let message = format!("{MAX_FOLLOWERS} clients follow events already: ask again later\n");
         return (StatusCode::TOO_MANY_REQUESTS, message).into_response();
     };
     // The news before the cursor: what comes in between is then both waited for and found.
@@ -72,7 +72,7 @@ fn document(excerpt: &Excerpt) -> String {
     format!("{{\"events\":[{}],\"gone\":{}}}", excerpt.lines.join(","), excerpt.gone)
 }
 
-/// Sends what comes until the client or the agent goes away. A client that does not read holds up nobody but itself.
+/// Sends events until the client or the agent ends. A client that does not read delays only itself.
 async fn follow(
     tail: Arc<Tail>,
     mut cursor: Cursor,
@@ -82,7 +82,7 @@ async fn follow(
 ) {
     loop {
         let News { closed, .. } = *news.borrow_and_update();
-        let excerpt = tail.next(&mut cursor, MOST_LINES);
+        let excerpt = tail.next(&mut cursor, MAX_LINES);
         if excerpt != Excerpt::default() {
             if chunks.send(lines(&excerpt)).await.is_err() {
                 return;

@@ -25,7 +25,7 @@ pub(super) async fn reload(
         may(*open, &(shared.endpoints.captures)().access, &headers, is_known).map(|()| ask())
     });
     match done.await {
-        Ok(Ok(Ok(told))) => told.into_response(),
+        Ok(Ok(Ok(summary))) => summary.into_response(),
         Ok(Ok(Err(reason))) => (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response(),
         Ok(Err(Denied { status, message })) => {
             tracing::warn!(audit = true, client = peer, status = status.as_u16(), "a reload is denied");
@@ -41,7 +41,7 @@ fn may(open: bool, access: &Access, headers: &HeaderMap, is_known: bool) -> Resu
     }
     access.check(headers, is_known).map_err(|denied| {
         let message = match access {
-            Access::Nobody(_) if !is_known => {
+            Access::Off(_) if !is_known => {
                 "reloading by HTTP is off: others can reach the agent, and it asks for no token; set \
                                   `captures.token_file`, start it with --web.enable-lifecycle, or send it SIGHUP"
             }

@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Semaphore};
 
-/// Loopback: what a node does is nobody else's business until someone says so.
+/// Loopback: remote clients need an explicit setting.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9779";
 
 /// Scrapes at once, as node_exporter has it.
@@ -60,8 +60,8 @@ struct Exposition {
 
 /// All routes.
 pub fn router(endpoints: Endpoints) -> Router {
-    let followers = Arc::new(Semaphore::new(events::MOST_FOLLOWERS));
-    let downloads = Arc::new(Semaphore::new(captures::MOST_DOWNLOADS));
+    let followers = Arc::new(Semaphore::new(events::MAX_FOLLOWERS));
+    let downloads = Arc::new(Semaphore::new(captures::MAX_DOWNLOADS));
     let scrapes = (endpoints.most_requests > 0).then(|| Arc::new(Semaphore::new(endpoints.most_requests)));
     let path = endpoints.telemetry_path.clone();
     let shared = Arc::new(Shared {

@@ -142,7 +142,7 @@ fn try_perf_event(cpu: u32) -> Ability {
     ability(attempt())
 }
 
-/// Functions to try hooks at: attached, they cost nothing, as only the kernel's own tests call the first, and nobody calls
+/// Functions to try hooks at: attached, they cost nothing, as only the kernel's own tests call the first, and no code calls
 /// the second twice.
 const HARMLESS: [&str; 2] = ["bpf_fentry_test1", "kernel_power_off"];
 

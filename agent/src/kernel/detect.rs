@@ -201,7 +201,7 @@ mod tests {
         let calls = system_calls(None, &BTreeSet::from(["getpid".to_string()]));
         assert_eq!(calls["getpid"].number, libc::SYS_getpid as u32);
         assert_eq!(calls["recvfrom"].number, libc::SYS_recvfrom as u32);
-        assert_eq!(calls["getpid"].args, None, "no tracefs, so nobody knows");
+        assert_eq!(calls["getpid"].args, None, "without tracefs they are unknown");
         assert!(calls.len() > 300);
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Records taken at once: who sends faster than we read must not keep us for ever.
-const MOST_AT_ONCE: usize = 1 << 16;
+const MAX_AT_ONCE: usize = 1 << 16;
 
 /// Where the records of one probe come out.
 pub struct Buffers {
@@ -65,7 +65,7 @@ impl Buffers {
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) {
         match &mut self.kind {
             Kind::Ring(ring) => {
-                for _ in 0..MOST_AT_ONCE {
+                for _ in 0..MAX_AT_ONCE {
                     match ring.next() {
                         Some(record) => each(&record),
                         None => break,

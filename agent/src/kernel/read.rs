@@ -241,8 +241,8 @@ impl ProbeMaps {
         self.map(control.map).update(&0u32.to_ne_bytes(), &words, 0)
     }
 
-    /// Forgets what has begun and not ended, before a probe comes back to its hooks: nobody saw how it went on. Says how
-    /// many open spans and states that were. What lies in a task's own memory is told by its age instead, see
+    /// Forgets what has begun and not ended, before a probe is attached again: their ends were not seen. Returns the
+    /// number of open spans and states. Spans in task storage are recognised by their age instead, see
     /// [`ProbeMaps::steer`].
     pub fn forget_open(&self) -> io::Result<u64> {
         let mut states = 0;

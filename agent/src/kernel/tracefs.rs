@@ -1,4 +1,4 @@
-//! tracefs, wherever it is: mounted, or mounted here so that nobody else sees it.
+//! tracefs, wherever it is: mounted, or mounted here in a private namespace.
 
 use crate::kernel::sys::mount::{detached_mount, file_system_magic, open_below};
 use nix::fcntl::{AtFlags, OFlag};

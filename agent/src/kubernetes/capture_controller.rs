@@ -106,7 +106,7 @@ impl<T> Asked<T> {
 
 /// Does this node's part of all objects, for ever.
 pub async fn run(objects: Objects) {
-    let (tell, mut told) = mpsc::channel(WAITING);
+    let (tell, mut changes) = mpsc::channel(WAITING);
     let watched = crd::watched(&CAPTURES, &objects.namespace);
     let following = follow(objects.client.clone(), watched, capture::read, objects.counters.clone(), tell);
     let working = async {
@@ -130,7 +130,7 @@ pub async fn run(objects: Objects) {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                change = told.recv() => match change {
+                change = changes.recv() => match change {
                     Some(change) => known.hear(change),
                     None => return,
                 },

@@ -30,7 +30,7 @@ pub fn node(asked: &Kubernetes) -> Option<String> {
     asked.node.clone().or_else(|| variable("NODE_NAME"))
 }
 
-/// The same; where nobody says it, the host's own.
+/// The node's name, or else the host's.
 pub fn node_or_host(asked: &Kubernetes) -> String {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     node(asked).unwrap_or_else(host)
@@ -52,7 +52,7 @@ fn kubelet(asked: &Kubernetes) -> Result<Source, Error> {
     let url = asked.kubelet_url.clone().unwrap_or_else(|| own_kubelet(&own));
     let server: hyper::Uri =
         url.parse().map_err(|_| Error::Config(format!("`kubernetes.kubelet_url`: `{url}` is no URL")))?;
-    // A kubelet signs its own certificate unless somebody gave it another; nobody else listens on this machine's port.
+    // A kubelet signs its own certificate unless it was given another; no other server has this machine's port.
     let host = server.host().map(|host| host.trim_matches(['[', ']']));
     let local = host.is_some_and(|host| ["127.0.0.1", "localhost", "::1", &own].contains(&host));
     let ca = asked.kubelet_ca.as_ref().map(|file| Pem::File(file.into()));

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Characters of a name or a fingerprint that an object takes.
 const MAX_TEXT: usize = 253;
 
-/// All agents, or why nobody knows them.
+/// All agents, or why they are unknown.
 type Agents = Result<Arc<Vec<Pod>>, String>;
 
 /// All agents, as the API server knows them.
@@ -59,12 +59,12 @@ impl Neighbours {
         Neighbours { client, namespace: namespace.to_owned(), me, objects, known: Mutex::new(None) }
     }
 
-    /// Whether an alert with these labels belongs to this agent whatever others there are: it is named, or nobody is.
+    /// Whether an alert with these labels belongs to this agent whatever others there are: it is named, or no agent is.
     pub fn is_mine(&self, labels: &BTreeMap<String, String>) -> bool {
         route::route(labels, &self.me, &[]) == Route::Here
     }
 
-    /// Where an alert with these labels belongs; why nobody knows when the agents cannot be listed.
+    /// Where an alert with these labels belongs; an error when the agents cannot be listed.
     pub async fn route(&self, labels: &BTreeMap<String, String>) -> Result<Route, String> {
         Ok(route::route(labels, &self.me, &self.agents().await?))
     }

@@ -80,7 +80,7 @@ pub struct Handed {
 
 /// Does this node's part of all objects, for ever.
 pub async fn run(handed: Handed) {
-    let (tell, mut told) = mpsc::channel(WAITING);
+    let (tell, mut changes) = mpsc::channel(WAITING);
     let watched = crd::watched(&PROBES, &handed.namespace);
     let following = follow(handed.client.clone(), watched, probe::read, handed.counters.clone(), tell);
     let working = async {
@@ -105,14 +105,14 @@ pub async fn run(handed: Handed) {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                change = told.recv() => match change {
+                change = changes.recv() => match change {
                     Some(change) => work.hear(change),
                     None => return,
                 },
                 _ = tick.tick() => {}
             }
             // What was heard meanwhile counts, too: entries that are there are not written again.
-            while let Ok(change) = told.try_recv() {
+            while let Ok(change) = changes.try_recv() {
                 work.hear(change);
             }
             // Before the first list is whole, what is missing is not gone.
@@ -189,7 +189,7 @@ impl Work {
                     Some(wrong) => Err(wrong),
                     None => self.put(&change).await,
                 },
-                // What nobody can read is not put to anybody.
+                // A file that cannot be parsed is not reloaded.
                 Change::Apply(_) => Ok(()),
                 Change::Remove(_) => self.put(&change).await,
             };
@@ -218,7 +218,7 @@ impl Work {
         let result = self.reload().await;
         if result.is_err() && matches!(change, Change::Apply(_)) {
             self.handed.files.set(self.reconciler.texts(None));
-            // So that nobody takes the configuration for a wrong one.
+            // Otherwise the configuration would seem wrong.
             if let Err(reason) = self.reload().await {
                 tracing::warn!(reason = reason.trim_end(), "the configuration is not taken without it either");
             }

@@ -82,7 +82,7 @@ impl Table {
     fn find(&self, address: u64) -> Option<(&str, bool)> {
         let after = self.functions.partition_point(|function| function.address <= address);
         let (found, next) = (self.functions.get(after.checked_sub(1)?)?, self.functions.get(after));
-        // No sizes are told. Behind the last function of the kernel or of a module, an address more than a page away is
+        // /proc/kallsyms has no sizes. Behind the last function of the kernel or of a module, an address more than a page away is
         // none of its code.
         let lasting = !found.module && next.is_some_and(|next| !next.module);
         let near = address - found.address < 4096;

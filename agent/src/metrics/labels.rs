@@ -71,7 +71,7 @@ impl Names {
                 [high, low, ..] => return u16::from_be_bytes([*high, *low]).to_string(),
                 _ => None,
             },
-            // Whoever can wait has asked before, see `series`.
+            // Callers that may block have looked it up before, see `series`.
             Decoder::Cgroup(name) => {
                 return match self.owners.status(unsigned) {
                     Status::Named(workload) => owners::text(&workload, *name).to_owned(),

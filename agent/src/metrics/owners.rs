@@ -1,4 +1,4 @@
-//! What cgroups belong to, as the thread that follows them last said. Whoever makes labels reads it and never waits for it.
+//! What cgroups belong to, as the thread that follows them last said. Makers of labels read it without blocking.
 
 use kstrobe_ebpf::typed::CgroupName;
 use kstrobe_workloads::{Field, Workload};

@@ -59,7 +59,7 @@ impl PolledSeries {
         Self { metrics, previous: born.wall, overflowed: 0 }
     }
 
-    /// Starts a reading. After a failed one call this and [`PolledSeries::finish`]: old values are not told as new.
+    /// Starts a reading. After a failed one call this and [`PolledSeries::finish`]: old values do not count as new.
     pub fn begin(&mut self) {
         for row in self.metrics.iter_mut().flat_map(|(_, rows)| rows.values_mut()) {
             row.seen = false;
@@ -216,7 +216,7 @@ mod tests {
         let new = difference(Some(&first), &second);
         assert_eq!(new.families[0].values, Values::Counters(vec![3]));
         assert_eq!(new.families[0].series[0].created, Some(first.at));
-        // A reading that failed: the total fell nowhere, and what came meanwhile is not told twice.
+        // A reading that failed: the total fell nowhere, and what came meanwhile is not counted twice.
         snapshot(&[]);
         let third = snapshot(&[("80", 1_000_004), ("22", 5)]);
         assert_eq!(difference(Some(&second), &third).families[0].values, Values::Counters(vec![1]));

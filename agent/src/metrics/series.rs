@@ -172,7 +172,7 @@ impl TableSeries {
                 // It had names, and is kept no longer; or is another cgroup's now, as names are given once.
                 Status::Unnamed | Status::Absent if !text.is_empty() => true,
                 Status::Unnamed => false,
-                // Nobody ever saw it, or it had no such name. Somebody must have looked since.
+                // No scrape has read it, or it had no such name. A reader must have looked since.
                 Status::Absent => owners.walked().is_some_and(|walked| {
                     walked.saturating_duration_since(known.since) >= owners.patience().grace && walked <= now
                 }),

@@ -203,7 +203,7 @@ pub struct SeriesUse {
 }
 
 /// Most bytes of a text of free form in a label; `/api/v1/probes` has all of it.
-const MOST_LABEL_BYTES: usize = 256;
+const MAX_LABEL_BYTES: usize = 256;
 
 /// How a probe stands with its overhead budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -451,7 +451,7 @@ fn encode_choices(out: &mut DescriptorEncoder, choices: &[Chosen]) -> fmt::Resul
 
 /// A label's value that may be as long as what a verifier says.
 fn cut(text: &str) -> String {
-    let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= MOST_LABEL_BYTES);
+    let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= MAX_LABEL_BYTES);
     end.map_or_else(|| text.to_owned(), |end| format!("{}..", &text[..end]))
 }
 

@@ -33,7 +33,7 @@ pub struct ProbeStatus {
     /// Whether there is nothing to attach, as its conditions are never true on this kernel; `reason` has them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub idle: bool,
-    /// Whether a `Probe` object of the cluster asks for it: how it stands is told there.
+    /// Whether a `Probe` object of the cluster asks for it: its status has the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_cluster: bool,
     /// Its hooks.

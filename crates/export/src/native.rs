@@ -7,7 +7,7 @@ use kstrobe_ebpf::buckets::Scheme;
 const LOWEST_SCHEMA: i32 = -4;
 
 /// So many empty buckets between two populated ones are written out: a new span would take more.
-const MOST_FILLED: i32 = 2;
+const MAX_FILLED: i32 = 2;
 
 /// Counts of one histogram in its native form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Native {
         for &(index, count) in &self.populated {
             let gap = before.map_or(index, |(last, _)| index - last - 1);
             let mut last_count = before.map_or(0, |(_, count)| count);
-            match spans.last_mut().filter(|_| gap <= MOST_FILLED) {
+            match spans.last_mut().filter(|_| gap <= MAX_FILLED) {
                 Some((_, length)) => {
                     for _ in 0..gap {
                         deltas.push(0u64.wrapping_sub(last_count) as i64);

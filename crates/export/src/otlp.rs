@@ -29,7 +29,7 @@ use prost::Message;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Largest request in bytes before compression, unless a single point is larger: half of what gRPC receivers take.
-pub const MOST_REQUEST_BYTES: usize = 2 << 20;
+pub const MAX_REQUEST_BYTES: usize = 2 << 20;
 
 /// Who sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,9 +50,9 @@ pub enum Temporality {
     Delta,
 }
 
-/// Requests of [`MOST_REQUEST_BYTES`] for a snapshot.
+/// Requests of [`MAX_REQUEST_BYTES`] for a snapshot.
 pub fn requests(snapshot: &Snapshot, exemplars: &[Exemplar], from: &Resource, temporality: Temporality) -> Vec<Part> {
-    bounded_requests(snapshot, exemplars, from, temporality, MOST_REQUEST_BYTES)
+    bounded_requests(snapshot, exemplars, from, temporality, MAX_REQUEST_BYTES)
 }
 
 /// The same with a bound of the caller's.

@@ -25,7 +25,7 @@ pub const CONTENT_TYPE: &str = "application/x-protobuf;proto=io.prometheus.write
 /// X-Prometheus-Remote-Write-Version of a request.
 pub const VERSION: &str = "2.0.0";
 /// Largest request in bytes before compression, unless a single series is larger.
-pub const MOST_REQUEST_BYTES: usize = 1 << 20;
+pub const MAX_REQUEST_BYTES: usize = 1 << 20;
 
 /// What Prometheus takes for the end of a series: a NaN of its own.
 const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
@@ -39,9 +39,9 @@ pub struct Sender<'a> {
     pub native_bucket_limit: usize,
 }
 
-/// Requests of [`MOST_REQUEST_BYTES`] for a snapshot and for what is gone since the last.
+/// Requests of [`MAX_REQUEST_BYTES`] for a snapshot and for what is gone since the last.
 pub fn requests(snapshot: &Snapshot, exemplars: &[snapshot::Exemplar], gone: &[Gone], from: Sender<'_>) -> Vec<Part> {
-    bounded_requests(snapshot, exemplars, gone, from, MOST_REQUEST_BYTES)
+    bounded_requests(snapshot, exemplars, gone, from, MAX_REQUEST_BYTES)
 }
 
 /// The same with a bound of the caller's.

@@ -15,7 +15,7 @@ pub struct Place {
     /// The pod's uid, with dashes; of a static pod the hash of its configuration.
     pub pod_uid: Option<String>,
     /// The container's id, or a machine's name. `None` for a pod's own group, for the sandbox and the runtime's monitor where
-    /// they can be told from containers.
+    /// they differ from containers.
     pub container_id: Option<String>,
     /// Container runtime, if the path shows it.
     pub runtime: Option<Runtime>,

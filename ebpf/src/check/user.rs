@@ -89,9 +89,9 @@ pub(super) fn usdt<'a>(
     };
     match found {
         [] => Ok(vec![point(None)]),
-        texts if texts.len() <= MOST_WAYS => Ok(texts.iter().map(|text| point(Some(text))).collect()),
+        texts if texts.len() <= MAX_WAYS => Ok(texts.iter().map(|text| point(Some(text))).collect()),
         texts => {
-            let message = format!("its arguments lie in {} different ways, more than {MOST_WAYS}", texts.len());
+            let message = format!("its arguments lie in {} different ways, more than {MAX_WAYS}", texts.len());
             let hint = "name one binary or one probe point rather than a pattern";
             Err(report.add(Diagnostic::limit(whole(&hook.text), message).hint(hint)))
         }
@@ -99,7 +99,7 @@ pub(super) fn usdt<'a>(
 }
 
 /// Programs that one `usdt:` hook may become.
-const MOST_WAYS: usize = 8;
+const MAX_WAYS: usize = 8;
 
 /// `args.NAME` and `argN` at such a hook.
 pub(super) fn arg(env: &mut Env, args: &UserArgs, field: &Ident, span: Span) -> Checked<Value> {

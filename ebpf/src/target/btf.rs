@@ -98,7 +98,7 @@ const KINDS: [Kind; 20] = [
 
 /// Members looked at in one search: far more than any real struct has, so that anonymous structs within themselves (in
 /// hostile data) end.
-const MOST_MEMBERS: u32 = 100_000;
+const MAX_MEMBERS: u32 = 100_000;
 
 /// A type's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,7 +334,7 @@ impl Btf {
 
     /// A member by name, looking through anonymous structs and unions; the offset is from `aggregate`'s start.
     pub fn member(&self, aggregate: u32, name: &str) -> Option<Member<'_>> {
-        self.member_within(aggregate, name, 0, &mut { MOST_MEMBERS })
+        self.member_within(aggregate, name, 0, &mut { MAX_MEMBERS })
     }
 
     fn member_within(&self, aggregate: u32, name: &str, depth: u32, budget: &mut u32) -> Option<Member<'_>> {
@@ -359,7 +359,7 @@ impl Btf {
     pub fn member_names(&self, aggregate: u32) -> Vec<&str> {
         let mut names = Vec::new();
         let mut open = vec![(aggregate, 0)];
-        let mut budget = MOST_MEMBERS;
+        let mut budget = MAX_MEMBERS;
         while let Some((id, depth)) = open.pop() {
             for m in self.members(self.strip(id)) {
                 budget -= 1;

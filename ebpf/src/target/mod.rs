@@ -267,7 +267,7 @@ pub enum Ability {
     Yes,
     /// It does not; the reason as a person would say it.
     No(String),
-    /// Nobody tried.
+    /// Not tried.
     #[default]
     Unknown,
 }

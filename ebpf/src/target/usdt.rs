@@ -32,11 +32,11 @@ pub enum Operand {
 }
 
 /// Most arguments a probe point can have.
-pub const MOST_ARGUMENTS: usize = 12;
+pub const MAX_ARGUMENTS: usize = 12;
 
 /// Each argument, or why it cannot be read.
 pub fn arguments(text: &str, arch: Arch) -> Vec<Result<Argument, String>> {
-    words(text).into_iter().take(MOST_ARGUMENTS).map(|word| argument(word, arch)).collect()
+    words(text).into_iter().take(MAX_ARGUMENTS).map(|word| argument(word, arch)).collect()
 }
 
 /// Parts between spaces; one inside brackets (`8@[sp, 16]`) separates nothing.
@@ -193,6 +193,6 @@ mod tests {
     fn a_list_is_split_and_bounded() {
         assert_eq!(arguments("", Arch::X86_64), []);
         assert_eq!(arguments(" 8@%rbx  8@%r15 ", Arch::X86_64).len(), 2);
-        assert_eq!(arguments(&"4@$1 ".repeat(100), Arch::X86_64).len(), MOST_ARGUMENTS);
+        assert_eq!(arguments(&"4@$1 ".repeat(100), Arch::X86_64).len(), MAX_ARGUMENTS);
     }
 }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// Boxes below one another, at most: the kernel follows no more than 50 calls, and interrupts come on top.
-const MOST_DEPTH: u32 = 128;
+const MAX_DEPTH: u32 = 128;
 /// Where a thread is off its CPU.
 const WAITS: [&str; 8] = [
     "schedule",
@@ -128,9 +128,9 @@ fn data<'a>(calls: &'a Calls, options: &Options<'_>) -> Data<'a> {
     let (mut places, keys) = layout::places(calls);
     let length = |place: &Place| place.end - place.start;
     // The longest calls: those that made them are longer still, so the trees stay whole towards their roots.
-    let first = |place: &Place| (place.depth >= MOST_DEPTH, Reverse(length(place)), place.depth, place.id);
+    let first = |place: &Place| (place.depth >= MAX_DEPTH, Reverse(length(place)), place.depth, place.id);
     places.sort_unstable_by_key(first);
-    let drawable = places.partition_point(|place| place.depth < MOST_DEPTH);
+    let drawable = places.partition_point(|place| place.depth < MAX_DEPTH);
     let shown = drawable.min(options.most_calls);
     let longest_left_out_ns = places[shown..].iter().map(length).max().unwrap_or_default();
     let left_out = places.len() - shown;

@@ -4,7 +4,7 @@ use crate::prometheus::Prometheus;
 use anyhow::Result;
 
 /// Most answers shown.
-const MOST: usize = 5;
+const MAX_SHOWN: usize = 5;
 
 /// A question, its expression with `RANGE` for the time the load took, and the unit of its answers.
 const QUESTIONS: &[(&str, &str, &str)] = &[
@@ -56,12 +56,12 @@ pub fn answer(prometheus: &Prometheus, seconds: u64) -> Result<()> {
         let expression = expression.replace("RANGE", &format!("{seconds}s"));
         println!("{question}\n  {expression}");
         let samples = prometheus.query(&expression)?;
-        for sample in samples.iter().take(MOST) {
+        for sample in samples.iter().take(MAX_SHOWN) {
             println!("  {:>12.6} {unit:<5} {}", sample.value, sample.labels());
         }
         match samples.len() {
             0 => println!("  none"),
-            n if n > MOST => println!("  and {} more", n - MOST),
+            n if n > MAX_SHOWN => println!("  and {} more", n - MAX_SHOWN),
             _ => {}
         }
         println!();

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// What is kept for a target, packed.
-const MOST_BYTES: usize = 70 << 10;
+const MAX_BYTES: usize = 70 << 10;
 /// A part of a text that is long enough to have calls that begin and end.
 const TEXT_BYTES: usize = 6 << 10;
 /// Bytes of a page of the recorded kernels.
@@ -43,7 +43,7 @@ pub fn pack(root: &Path, target: &str, folder: &Path) -> Result<()> {
     cases.sort_by_key(|case| (case.len(), case.clone()));
     let mut few = cases.len();
     let mut packed = archive(&cases)?;
-    while packed.len() > MOST_BYTES {
+    while packed.len() > MAX_BYTES {
         few = few * 9 / 10;
         packed = archive(&cases[..few])?;
     }

@@ -39,9 +39,23 @@ const NAMED_WELL: &[(&str, &str)] =
 /// not contain it.
 const PRIVATE_WORDS: &[&str] = &[concat!("/wo", "rk/"), concat!("BRIEF", ".md"), concat!("ISSUE", ".md")];
 
+/// Words of a private language, which has one subject for every sentence or a metaphor for a term of the field. Split, so that this
+/// file does not contain them.
+const PRIVATE_TERMS: &[&str] = &[
+    concat!("who", "ever"),
+    concat!("no", "body"),
+    concat!("to", "ld"),
+    concat!("trou", "ble"),
+    concat!("goo", "ds"),
+    concat!("he", "ir"),
+    concat!("over", "heard"),
+    concat!("de", "sk"),
+];
+
 /// Everything about one file. Paths use `/` and begin at the workspace's root.
 pub fn check(path: &str, text: &str) -> Vec<Finding> {
     let mut found = private_words(path, text);
+    found.extend(private_terms(path, text));
     found.extend(empty_names(path));
     if path.ends_with("Cargo.toml") {
         found.extend(crate_arrows(path, text));
@@ -54,6 +68,7 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
         found.extend(stages(path, &named));
         found.extend(agent_rooms(path, &named));
         found.extend(room_arrows(path, &named));
+        found.extend(limits(path, &named));
     }
     found
 }
@@ -66,6 +81,32 @@ fn private_words(path: &str, text: &str) -> Vec<Finding> {
     let hits = text.lines().enumerate().filter_map(|(number, line)| {
         let word = PRIVATE_WORDS.iter().find(|word| line.contains(**word))?;
         Some(error(path, number + 1, format!("`{word}` means nothing outside one machine: say it without")))
+    });
+    hits.collect()
+}
+
+/// Product code, docs and what users read. Tests quote inputs, and the changelog what was.
+fn private_terms(path: &str, text: &str) -> Vec<Finding> {
+    let read = [".rs", ".md", ".yaml", ".tpl"].iter().any(|end| path.ends_with(end));
+    if !read || path == "CHANGELOG.md" || path.starts_with("tests/") || is_test(path) {
+        return Vec::new();
+    }
+    let hits = text.lines().enumerate().filter_map(|(number, line)| {
+        let mut words = line.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        let word = words.find(|word| PRIVATE_TERMS.contains(&word.to_lowercase().as_str()))?;
+        Some(error(path, number + 1, format!("`{word}`: name the subject, with a term of the field")))
+    });
+    hits.collect()
+}
+
+/// Constants are `MAX_*` and `MIN_*`.
+fn limits(path: &str, named: &[Named]) -> Vec<Finding> {
+    let hits = named.iter().filter_map(|name| {
+        let last = name.path.last()?;
+        let (wrong, right) = [(concat!("MO", "ST_"), "MAX_"), (concat!("LEA", "ST_"), "MIN_")]
+            .into_iter()
+            .find(|(wrong, _)| last.starts_with(wrong))?;
+        Some(error(path, name.line, format!("`{last}`: write {right} in place of {wrong}")))
     });
     hits.collect()
 }
@@ -431,5 +472,8 @@ mod tests {
         one("agent/src/kernel/utils.rs", "", "says nothing");
         assert_eq!(messages("ebpf/src/isa/helpers.rs", ""), [""; 0]);
         one("docs/x.md", &format!("see {}main", PRIVATE_WORDS[0]), "one machine");
+        one("docs/x.md", &format!("a\nIt is seen by {}.", PRIVATE_TERMS[1]), "2:`");
+        assert_eq!(messages("agent/tests/x.rs", &format!("// {}", PRIVATE_TERMS[1])), [""; 0]);
+        one("ftrace/src/a.rs", concat!("const MO", "ST_LINES: usize = 1;"), "write MAX_");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// More than this are forgotten at once: threads come and go, and their ids come again.
-const MOST: usize = 16_384;
+const MAX_THREADS: usize = 16_384;
 
 /// Names and processes of threads, looked up once in each batch of records.
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl Threads {
     /// Starts a batch: names of live threads are read again, as they may change. Ended threads keep the last name.
     pub fn begin(&mut self) {
         self.batch += 1;
-        if self.known.len() > MOST {
+        if self.known.len() > MAX_THREADS {
             self.known.clear();
         }
     }

@@ -17,7 +17,7 @@ use crate::kernel::events;
 use crate::kernel::groups::{self, Change, Feed};
 
 /// A node has a thousand; more than this is no node.
-const MOST: usize = 1 << 16;
+const MAX_GROUPS: usize = 1 << 16;
 /// Reports within this time are handled together.
 const GATHER: Duration = Duration::from_millis(100);
 /// Interval of the check whether the thread is to end.
@@ -52,7 +52,7 @@ impl Groups {
             return Err("neither cgroup2 nor a controller of version 1 that pods have groups of is mounted".to_owned());
         };
         tracing::info!(at = %hierarchy.mount_point.display(), controller, "following cgroups");
-        let mut walker = Walker::new(hierarchy.clone(), MOST);
+        let mut walker = Walker::new(hierarchy.clone(), MAX_GROUPS);
         let over = Arc::new(AtomicBool::new(false));
         let fed = fed(hierarchy, controller).and_then(|(programs, feed)| {
             follow(feed, sender.clone(), over.clone()).map(|()| programs).map_err(|error| error.to_string())

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// Where agents have their metrics: by far their longest answer that is asked of all, and the one that they compress.
 pub const METRICS: &str = "/metrics";
 
-/// The API server, and what agents are told.
+/// The API server and the credentials for agents.
 #[derive(Clone)]
 pub struct Door {
     client: Client,

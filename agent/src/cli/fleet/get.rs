@@ -80,7 +80,7 @@ async fn fetch(door: &Door, target: &Target, id: &str, format: Format, to: &Path
     let part = PathBuf::from(part);
     let fetching = async {
         let answer = door.ask(&target.agent, Method::GET, &path, Bytes::new()).await?;
-        store(answer, &part).await.map_err(|trouble| trouble.text)
+        store(answer, &part).await.map_err(|error| error.text)
     };
     let late = |_| format!("no whole file within {} s", LIMIT.as_secs());
     let fetched = tokio::time::timeout(LIMIT, fetching).await.map_err(late).and_then(|fetched| fetched);

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-/// Nodes that have a line of their own; of the rest the number at each stage is told.
-const MOST_LINES: usize = 20;
+/// Nodes that have a line of their own; of the others the number at each stage is shown.
+const MAX_LINES: usize = 20;
 /// Characters of a line that is replaced: one that is broken in two would leave a part behind. The end tells reasons in full.
-const MOST_CHARACTERS: usize = 79;
+const MAX_CHARACTERS: usize = 79;
 
 /// What was shown.
 pub struct Progress {
@@ -34,7 +34,7 @@ impl Progress {
             let lines = lines(nodes, seconds);
             let mut text = self.back();
             for line in &lines {
-                text.extend(line.chars().take(MOST_CHARACTERS));
+                text.extend(line.chars().take(MAX_CHARACTERS));
                 text += "\u{1b}[K\n";
             }
             self.lines = lines.len();
@@ -67,15 +67,15 @@ impl Progress {
     }
 
     fn write(&self, text: &str) {
-        // Nobody reads it: then it need not be told.
+        // The reader is gone: progress is dropped.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }
 
 fn lines(nodes: &[NodeProgress], seconds: u64) -> Vec<String> {
-    let mut lines: Vec<String> = nodes.iter().take(MOST_LINES).map(line).collect();
-    if nodes.len() > MOST_LINES {
-        lines.push(format!("and {} more: {}", nodes.len() - MOST_LINES, sums(&nodes[MOST_LINES..])));
+    let mut lines: Vec<String> = nodes.iter().take(MAX_LINES).map(line).collect();
+    if nodes.len() > MAX_LINES {
+        lines.push(format!("and {} more: {}", nodes.len() - MAX_LINES, sums(&nodes[MAX_LINES..])));
     }
     lines.push(format!("{seconds}s  {}", sums(nodes)));
     lines
@@ -118,7 +118,7 @@ mod tests {
         let mut nodes = vec![seen("n", Stage::Recording, ""); 25];
         nodes[24].stage = Stage::Failed;
         let lines = lines(&nodes, 4);
-        assert_eq!(lines.len(), MOST_LINES + 2);
-        assert_eq!(lines[MOST_LINES..], ["and 5 more: 4 recording, 1 failed", "4s  24 recording, 1 failed"]);
+        assert_eq!(lines.len(), MAX_LINES + 2);
+        assert_eq!(lines[MAX_LINES..], ["and 5 more: 4 recording, 1 failed", "4s  24 recording, 1 failed"]);
     }
 }

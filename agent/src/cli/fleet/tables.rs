@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Agents asked at once.
-const MOST_AT_ONCE: usize = 32;
+const MAX_AT_ONCE: usize = 32;
 /// For an answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -83,7 +83,7 @@ pub async fn top(args: TopArgs) -> Result<ExitCode, String> {
         }
     }
     let rows = top::most(rows, args.metric.as_deref(), args.limit);
-    show(args.output, &json!({"rows": rows, "failed": told(&failures)}), &top::table(&rows));
+    show(args.output, &json!({"rows": rows, "failed": as_json(&failures)}), &top::table(&rows));
     Ok(end(&failures))
 }
 
@@ -100,7 +100,7 @@ pub async fn events(args: EventsArgs) -> Result<ExitCode, String> {
     }
     let answers = answers(&args.reach, &path).await?;
     let (events, failures) = (views::events(&answers, args.limit), failed(&answers));
-    show(args.output, &json!({"events": events, "failed": told(&failures)}), &views::event_table(&events));
+    show(args.output, &json!({"events": events, "failed": as_json(&failures)}), &views::event_table(&events));
     Ok(end(&failures))
 }
 
@@ -123,7 +123,7 @@ async fn ask<T: Send + 'static>(
     path: &str,
     read: impl Fn(&str) -> Result<T, String> + Copy + Send + 'static,
 ) -> Vec<(String, Result<T, String>, Instant)> {
-    let turns = Arc::new(Semaphore::new(MOST_AT_ONCE));
+    let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
     let mut tasks = JoinSet::new();
     for (at, target) in targets.iter().cloned().enumerate() {
         let (door, path, turns) = (door.clone(), path.to_owned(), turns.clone());
@@ -155,7 +155,7 @@ fn failed(answers: &Answers) -> Vec<(String, String)> {
     answers.iter().filter_map(|(node, answer)| Some((node.clone(), answer.as_ref().err()?.clone()))).collect()
 }
 
-fn told(failures: &[(String, String)]) -> Vec<Value> {
+fn as_json(failures: &[(String, String)]) -> Vec<Value> {
     failures.iter().map(|(node, error)| json!({"node": node, "error": error})).collect()
 }
 

@@ -98,7 +98,7 @@ pub struct Metric {
     pub bytes: u32,
 }
 
-/// Where the worst case of memory is told besides this machine's.
+/// Numbers of CPUs for which the worst case of memory is shown besides this machine's.
 pub const BIG_MACHINE_CPUS: u32 = 256;
 
 /// Explains a probe that was compiled for a kernel.

@@ -202,7 +202,7 @@ impl Draft {
     /// Compiles the probe for a kernel.
     pub fn compile(&self, target: &Target) -> Result<Artifact, Refusal> {
         let made = kstrobe_ebpf::compile(&self.program, target);
-        // Fields for links are nobody's wish: a probe whose records have no room for them goes without.
+        // Fields for links are optional: a probe whose records have no room for them has none.
         let made = match self.without_links().filter(|_| made.is_err()) {
             Some(program) => kstrobe_ebpf::compile(&program, target),
             None => made,

@@ -134,16 +134,16 @@ mod tests {
         let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
         let catalogue = Catalogue::new(&probes, Vec::new());
         assert!(probes.len() > 20 && probes.len() == catalogue.probes.len());
-        for (probe, told) in probes.into_iter().zip(&catalogue.probes) {
+        for (probe, listed) in probes.into_iter().zip(&catalogue.probes) {
             let outline = crate::config::plan::draft(probe).outline().clone();
-            assert_eq!((&told.name, &told.pack, told.enabled), (&outline.name, &outline.pack, outline.enabled));
+            assert_eq!((&listed.name, &listed.pack, listed.enabled), (&outline.name, &outline.pack, outline.enabled));
             let exported: Vec<_> = outline.metrics.iter().map(|metric| metric.about.clone()).collect();
             let exported = exported.iter().map(|about| {
                 (about.name.as_str(), about.help.as_str(), about.unit.as_str(), about.label_names.as_slice())
             });
-            let told =
-                told.metrics.iter().map(|m| (m.name.as_str(), m.help.as_str(), m.unit.as_str(), m.labels.as_slice()));
-            assert_eq!(exported.collect::<Vec<_>>(), told.collect::<Vec<_>>());
+            let expected =
+                listed.metrics.iter().map(|m| (m.name.as_str(), m.help.as_str(), m.unit.as_str(), m.labels.as_slice()));
+            assert_eq!(exported.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
         }
     }
 }

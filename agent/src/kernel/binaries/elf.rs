@@ -20,7 +20,7 @@ struct Segment {
 }
 
 /// More program headers than any linker writes: a damaged file.
-const MOST_SEGMENTS: usize = 1024;
+const MAX_SEGMENTS: usize = 1024;
 
 #[cfg(target_arch = "x86_64")]
 const MACHINE: elf::Machine = elf::EM_X86_64;
@@ -48,7 +48,7 @@ impl<'data, R: ReadRef<'data>> Image<'data, R> {
             return Err("it is an ELF file, but neither a program nor a shared library".into());
         }
         let headers = file.elf_program_headers();
-        let loads = headers.iter().take(MOST_SEGMENTS).filter(|h| h.p_type(endian) == elf::PT_LOAD);
+        let loads = headers.iter().take(MAX_SEGMENTS).filter(|h| h.p_type(endian) == elf::PT_LOAD);
         let segments = loads.map(|h| Segment {
             address: h.p_vaddr(endian),
             offset: h.p_offset(endian),

@@ -1,4 +1,4 @@
-//! A file that may be hooked, and how it is told from others.
+//! A file that may be hooked, and its identity.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -56,7 +56,7 @@ impl FileId {
         self.inode == other.inode && (self.device == other.device || through && self.same_state(other))
     }
 
-    /// Whether nobody has written to it in between: what was wrong with it is still wrong.
+    /// Whether it is unchanged: an error in it is still there.
     pub fn unchanged(&self, other: &FileId) -> bool {
         self.same_file(other) && self.same_state(other)
     }

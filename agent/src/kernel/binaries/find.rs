@@ -66,9 +66,9 @@ struct Code {
 }
 
 /// Files that one hook may mean: a pattern that fits more was not meant so.
-const MOST_FILES: usize = 64;
+const MAX_FILES: usize = 64;
 const DELETED: &str = " (deleted)";
-/// Where libraries and programs lie that nobody names a path for.
+/// Directories of libraries and programs that are named without a path.
 const FOLDERS: [&str; 12] = [
     "/lib64",
     "/usr/lib64",
@@ -174,9 +174,9 @@ impl ProcessSnapshot {
                 }
             }
         }
-        match (found.files.is_empty(), found.trouble) {
+        match (found.files.is_empty(), found.error) {
             (false, _) => Ok(found.files),
-            (true, Some(trouble)) => Err(trouble),
+            (true, Some(error)) => Err(error),
             (true, None) => Err(self.nothing(words, binary.pid)),
         }
     }
@@ -237,10 +237,10 @@ impl ProcessSnapshot {
         for part in words.split('/').filter(|part| !part.is_empty()) {
             paths = match is_pattern(part) {
                 false => paths.into_iter().map(|path| format!("{path}/{part}")).collect(),
-                true => paths.iter().flat_map(|path| self.entries(path, part, root)).take(MOST_FILES + 1).collect(),
+                true => paths.iter().flat_map(|path| self.entries(path, part, root)).take(MAX_FILES + 1).collect(),
             };
-            if paths.len() > MOST_FILES {
-                return Err(format!("`{words}` fits more than {MOST_FILES} files and folders"));
+            if paths.len() > MAX_FILES {
+                return Err(format!("`{words}` fits more than {MAX_FILES} files and folders"));
             }
         }
         for path in &paths {
@@ -315,7 +315,7 @@ impl ProcessSnapshot {
             Ok(handle) => found.add(handle, shown(path, root)),
             Err(nix::Error::ENOENT | nix::Error::ENOTDIR) => {}
             Err(error) => {
-                found.trouble.get_or_insert(format!("{} cannot be opened: {error}", shown(path, root)));
+                found.error.get_or_insert(format!("{} cannot be opened: {error}", shown(path, root)));
             }
         }
     }
@@ -344,7 +344,7 @@ fn shown(path: &str, root: Option<u32>) -> String {
 struct Found {
     files: Vec<File>,
     /// What went wrong first.
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
 impl Found {
@@ -353,15 +353,15 @@ impl Found {
         let id = match FileId::of(&handle) {
             Ok(Some(id)) => id,
             Ok(None) => {
-                self.trouble.get_or_insert(format!("{shown} is no regular file"));
+                self.error.get_or_insert(format!("{shown} is no regular file"));
                 return;
             }
             Err(error) => {
-                self.trouble.get_or_insert(format!("{shown} cannot be read: {error}"));
+                self.error.get_or_insert(format!("{shown} cannot be read: {error}"));
                 return;
             }
         };
-        if self.files.len() < MOST_FILES && !self.files.iter().any(|file| file.id.same_file(&id)) {
+        if self.files.len() < MAX_FILES && !self.files.iter().any(|file| file.id.same_file(&id)) {
             self.files.push(File { handle, id, shown });
         }
     }

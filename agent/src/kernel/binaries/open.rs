@@ -10,10 +10,10 @@ use super::symbols::{self, Function, Place};
 use super::usdt::{self, Site};
 
 /// Places that one hook may take in one file.
-pub const MOST_PLACES: usize = 512;
-/// Most bytes read in one piece: the largest symbol tables of browsers have half of it. Whoever writes a file that asks
+pub const MAX_PLACES: usize = 512;
+/// Most bytes read in one piece: the largest symbol tables of browsers have half of it. A file that asks
 /// for more wants the agent's memory.
-const MOST_BYTES: u64 = 128 << 20;
+const MAX_BYTES: u64 = 128 << 20;
 
 /// A file that is read as needed, never in pieces that are too large.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ impl<'a> ReadRef<'a> for Pieces<'a> {
         self.0.len()
     }
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
-        if size > MOST_BYTES { Err(()) } else { self.0.read_bytes_at(offset, size) }
+        if size > MAX_BYTES { Err(()) } else { self.0.read_bytes_at(offset, size) }
     }
     fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         self.0.read_bytes_at_until(range, delimiter)
@@ -34,13 +34,13 @@ impl<'a> ReadRef<'a> for Pieces<'a> {
 /// The places of the functions that a symbol or pattern means, `beyond` bytes into each.
 pub fn functions(file: &File, symbol: &str, beyond: u64) -> Result<Vec<Place>, String> {
     let cache = ReadCache::new(&file.handle);
-    symbols::find(&Image::parse(Pieces(&cache))?, symbol, beyond, MOST_PLACES)
+    symbols::find(&Image::parse(Pieces(&cache))?, symbol, beyond, MAX_PLACES)
 }
 
 /// The places of the static probe points that fit.
 pub fn probes(file: &File, provider: &str, name: &str) -> Result<Vec<Site>, String> {
     let cache = ReadCache::new(&file.handle);
-    usdt::find(&Image::parse(Pieces(&cache))?, provider, name, MOST_PLACES)
+    usdt::find(&Image::parse(Pieces(&cache))?, provider, name, MAX_PLACES)
 }
 
 /// Where a program is to be hooked into one file.

@@ -165,7 +165,7 @@ mod tests {
     use super::super::elf::tests::{CODE, Contents, DATA, elf_file};
     use super::*;
 
-    const MOST: usize = 8;
+    const MAX_FUNCTIONS: usize = 8;
 
     fn places(wanted: &str, beyond: u64) -> Result<Vec<(String, u64)>, String> {
         let f = elf::STT_FUNC;
@@ -184,7 +184,7 @@ mod tests {
         ];
         let bytes = elf_file(&Contents { symbols, ..Contents::default() });
         let image = Image::parse(&*bytes).unwrap();
-        Ok(find(&image, wanted, beyond, MOST)?.into_iter().map(|p| (p.name, p.offset)).collect())
+        Ok(find(&image, wanted, beyond, MAX_FUNCTIONS)?.into_iter().map(|p| (p.name, p.offset)).collect())
     }
 
     fn names(wanted: &str) -> Vec<String> {
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(why("0xg", 0), "`0xg` is no address");
         let none = elf_file(&Contents::default());
         let image = Image::parse(&*none).unwrap();
-        assert_eq!(find(&image, "main", 0, MOST).unwrap_err(), "it has no symbols (it is stripped)");
+        assert_eq!(find(&image, "main", 0, MAX_FUNCTIONS).unwrap_err(), "it has no symbols (it is stripped)");
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         let symbols = many.iter().zip(0..).map(|(n, i)| (n.as_str(), CODE + i * 16, 16, elf::STT_FUNC)).collect();
         let bytes = elf_file(&Contents { symbols, ..Contents::default() });
         let image = Image::parse(&*bytes).unwrap();
-        assert_eq!(find(&image, "f*", 0, MOST).unwrap_err(), "`f*` fits 9 functions, at most 8 are hooked");
+        assert_eq!(find(&image, "f*", 0, MAX_FUNCTIONS).unwrap_err(), "`f*` fits 9 functions, at most 8 are hooked");
         assert_eq!(find(&image, "f?", 0, 9).unwrap().len(), 9);
     }
 }

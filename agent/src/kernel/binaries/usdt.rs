@@ -23,7 +23,7 @@ pub struct Site {
 /// `n_type` of these notes.
 const NT_STAPSDT: u32 = 3;
 /// No binary comes near: Node.js has some dozens, libc 30, JVMs a thousand.
-const MOST_SITES: usize = 65_536;
+const MAX_SITES: usize = 65_536;
 
 /// Every place of every probe point. Notes that make no sense are left out.
 pub fn all<'data, R: ReadRef<'data>>(image: &Image<'data, R>) -> Vec<Site> {
@@ -32,7 +32,7 @@ pub fn all<'data, R: ReadRef<'data>>(image: &Image<'data, R>) -> Vec<Site> {
     // What prelink or a linker script moved after the notes were written has this section's address moved as well.
     let base = image.section(".stapsdt.base").map(|(address, _)| address);
     let mut sites = Vec::new();
-    while sites.len() < MOST_SITES
+    while sites.len() < MAX_SITES
         && let Some((note, rest)) = Note::read(notes, endian)
     {
         notes = rest;

@@ -1,4 +1,4 @@
-//! The global buffer, and settings that exist only once: taken when nobody uses them, and put back exactly as they were found.
+//! The global buffer, and settings that exist only once: taken when they are unused, and put back exactly as they were found.
 //!
 //! Before 6.11 function_graph runs in the global buffer alone; later its roots and depth are still settings of all. What was found
 //! is in a file before anything is changed, so that the next start can put it back when this process is killed.

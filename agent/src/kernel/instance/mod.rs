@@ -1,4 +1,4 @@
-//! A ring buffer of the kernel's own tracing that nobody else uses: an instance of tracefs, or the global buffer where a tracer
+//! A ring buffer of ftrace for one user: an instance of tracefs, or the global buffer where a tracer
 //! runs nowhere else.
 //!
 //! An instance ends with its owner. Whether the owner lives is seen by a lock on the instance's directory, which the kernel
@@ -74,7 +74,7 @@ impl Instance {
     /// Makes an instance. It records nothing yet: tracing is off.
     pub fn create(tracefs: &Arc<Tracefs>) -> io::Result<Instance> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Nobody sweeps between the directory's making and its lock.
+        // No sweep runs between the directory's making and its lock.
         let _no_sweep = lock(tracefs, INSTANCES, FlockArg::LockShared)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = sweep::name(std::process::id(), start_ticks()?, number);
@@ -90,7 +90,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Takes the global buffer, when nobody uses it. Tracing is off then.
+    /// Takes the global buffer, if it is unused. Tracing is off then.
     pub fn global(tracefs: &Arc<Tracefs>) -> Result<Instance, global::TakeError> {
         let taken = Global::take(tracefs, global::Part::Whole)?;
         let instance = Instance::new(tracefs, String::new(), Place::Global(taken));

@@ -23,10 +23,10 @@ pub fn sweep(tracefs: &Arc<Tracefs>) -> io::Result<Vec<Swept>> {
     if names.is_empty() {
         return Ok(swept);
     }
-    // Nobody is between the making of an instance and its lock.
+    // No process is between the making of an instance and its lock.
     let _alone = lock(tracefs, INSTANCES, FlockArg::LockExclusive)?;
     for name in names {
-        // Whoever holds the lock lives; what cannot be opened is gone.
+        // The holder of the lock is alive; a directory that cannot be opened is gone.
         let Ok(_dead) = lock(tracefs, &format!("{INSTANCES}/{name}"), FlockArg::LockExclusiveNonblock) else {
             continue;
         };

@@ -53,7 +53,7 @@ fn root_detect_describes_this_kernel() {
     assert_eq!(args("sendfile"), ["out_fd", "in_fd", "offset", "count"], "its event is called sendfile64");
     assert_eq!(args("umount2"), ["name", "flags"], "its event is called umount");
     assert_eq!(args("uname").len(), 1);
-    assert_eq!(target.syscalls["read"].args, None, "nobody wanted them");
+    assert_eq!(target.syscalls["read"].args, None, "no probe needs them");
     assert_abilities_are_known(&target);
 }
 
@@ -93,7 +93,7 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
     for (name, ability, since) in expected {
         match ability {
             Ability::Yes => {}
-            // Nobody can tell then, and no probe needs it. Those of the lab have one loaded.
+            // It is unknown then, and no probe needs it. Those of the lab have one loaded.
             Ability::No(reason) if reason == "this kernel has no module loaded" => {
                 assert!(std::env::var_os("KSTROBE_LAB").is_none(), "{name}: {reason}");
             }

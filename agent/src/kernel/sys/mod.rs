@@ -69,7 +69,7 @@ unsafe fn info<T>(fd: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
 /// Takes ownership of a descriptor that a system call has just returned.
 ///
 /// # Safety
-/// `fd` must be open and owned by nobody else.
+/// `fd` must be open and have no other owner.
 unsafe fn owned(fd: i32) -> OwnedFd {
     // SAFETY: the caller's promise.
     unsafe { OwnedFd::from_raw_fd(fd) }

@@ -1,4 +1,4 @@
-//! Mounts that nobody else sees, and files below a directory descriptor.
+//! Mounts in a private namespace, and files below a directory descriptor.
 
 use super::owned;
 use std::ffi::CString;

@@ -318,7 +318,7 @@ pub fn empty_run_ns() -> Option<u64> {
             repeat: 1000,
             ..TestRunAttr::default()
         };
-        // SAFETY: the kernel copies the packet, which has as many bytes as it is told; all other addresses are null.
+        // SAFETY: the kernel copies the packet, which has the length given; all other addresses are null.
         unsafe { bpf(Command::ProgTestRun, &mut attr) }.ok()?;
         let after = stats(program.as_fd()).ok()?;
         (after.run_time_ns - before.run_time_ns).checked_div(after.run_cnt - before.run_cnt)

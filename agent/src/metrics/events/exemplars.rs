@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Exemplars that are kept; the oldest go.
-const MOST_KEPT: usize = 1024;
+const MAX_KEPT: usize = 1024;
 /// Ranges of values for a factor of two: finer than classic bounds are in practice.
 const RANGES_OF_TWO: f64 = 4.0;
 
@@ -86,7 +86,7 @@ impl Exemplars {
         let kept = Kept { id: id.to_owned(), value, at, number };
         if let Some(old) = self.kept.insert(place, kept) {
             self.order.remove(&old.number);
-        } else if self.kept.len() > MOST_KEPT
+        } else if self.kept.len() > MAX_KEPT
             && let Some((_, oldest)) = self.order.pop_first()
         {
             self.kept.remove(&oldest);
@@ -180,12 +180,12 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_the_oldest_go() {
         let mut exemplars = Exemplars::default();
-        for nth in 0..MOST_KEPT + 5 {
+        for nth in 0..MAX_KEPT + 5 {
             exemplars.add(seen(&format!("{nth}"), 1.0), "x", UNIX_EPOCH);
         }
         exemplars.add(seen("5", 1.0), "again", UNIX_EPOCH);
         let found = exemplars.of(&[family(&[0, 1])]);
-        assert_eq!((found.len(), exemplars.order.len()), (MOST_KEPT, MOST_KEPT));
-        assert_eq!((&*found[0].labels[0], found[MOST_KEPT - 1].link.label().1), ("6", "again"));
+        assert_eq!((found.len(), exemplars.order.len()), (MAX_KEPT, MAX_KEPT));
+        assert_eq!((&*found[0].labels[0], found[MAX_KEPT - 1].link.label().1), ("6", "again"));
     }
 }

@@ -24,7 +24,7 @@ fn value(field: &Json) -> Value {
         Json::Bool(truth) => Value::Truth(*truth),
         Json::Array(items) => Value::Texts(items.iter().map(text).collect()),
         Json::Number(number) if number.is_f64() => Value::Float(number.as_f64().unwrap_or_default()),
-        // OTLP's whole numbers are signed: one that is larger is told as text.
+        // OTLP's whole numbers are signed: a larger one becomes text.
         other => other.as_i64().map_or_else(|| Value::Text(text(other)), Value::Whole),
     }
 }

@@ -1,4 +1,4 @@
-//! Single events, as `slow:` asks for them: records of the kernel to lines of JSON, and the last of them kept for whoever
+//! Single events, as `slow:` asks for them: records of the kernel to lines of JSON, and the last of them kept for clients that
 //! asks.
 //!
 //! Pure but for its locks: [`record`] reads bytes by their layout, [`mod@line`] writes text, [`log`] makes a record for receivers,

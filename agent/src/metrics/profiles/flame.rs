@@ -63,7 +63,7 @@ fn is_of_waits(profile: &Resolved, total: u64) -> bool {
 
 /// What the picture counts, and how much one of it is in raw units.
 ///
-/// Nanoseconds of a minute have eleven digits, which nobody reads. But inferno computes percentages from rounded counts,
+/// Nanoseconds of a minute have eleven digits, too many to read. But inferno computes percentages from rounded counts,
 /// so that short times stay in nanoseconds.
 fn scale(unit: Unit, total: u64) -> (String, f64) {
     match unit {

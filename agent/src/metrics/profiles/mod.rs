@@ -184,7 +184,7 @@ impl Format {
     }
 }
 
-/// Name of a frame nobody knows.
+/// Name of a frame without a symbol.
 pub const UNKNOWN: &str = "[unknown]";
 /// Name of the frame that stands for a kernel stack that was not kept.
 pub const MISSED_KERNEL: &str = "[missed kernel stack]";

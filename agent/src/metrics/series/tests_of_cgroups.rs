@@ -126,7 +126,7 @@ fn what_nobody_saw_is_shown_without_a_name_and_goes() {
     assert_eq!(text(&node.read(&counts, &index, 1)), "", "it may be new");
     node.tell(2);
     assert_eq!(text(&node.read(&counts, &index, 3)), "=5", "somebody has looked: it is gone");
-    assert_eq!(node.ended(70), Vec::<u32>::new(), "nobody has looked again");
+    assert_eq!(node.ended(70), Vec::<u32>::new(), "no walk since");
     node.tell(63);
     assert_eq!(node.ended(70), [1]);
     // It may only not be seen from here: what it counts goes on.
@@ -239,7 +239,7 @@ fn an_id_that_waits_for_other_names_is_given_back_before_they_come() {
     node.unnamed(11, 0);
     assert_eq!(text(&node.read(&words(&[0, 5]), &[(10, 1), (11, 2)], 1)), "shop/=5");
     assert_eq!(node.ended(1), Vec::<u32>::new(), "that it has no unit is no reason");
-    // The group is gone, and another one with its id is there, which nobody has told of yet.
+    // The group is gone, and another one with its id is there, which no walk has found yet.
     node.unnamed(10, 2);
     assert_eq!(node.ended(2), [1]);
     node.series.evict(&[1], words(&[0, 5]).as_slice());

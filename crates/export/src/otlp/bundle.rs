@@ -1,6 +1,6 @@
 //! Things that are sent once, put together into requests of bounded size.
 
-use super::{MOST_REQUEST_BYTES, NESTED_BYTES};
+use super::{MAX_REQUEST_BYTES, NESTED_BYTES};
 use crate::part::Part;
 use prost::Message;
 
@@ -15,7 +15,7 @@ pub(super) fn bundle<M: Message>(
     let part = |some: Vec<M>| Part { points: some.len() as u64, body: request(some), runs: Vec::new() };
     for message in messages {
         let size = message.encoded_len() + NESTED_BYTES;
-        if bytes + size > MOST_REQUEST_BYTES && !some.is_empty() {
+        if bytes + size > MAX_REQUEST_BYTES && !some.is_empty() {
             done.push(part(std::mem::take(&mut some)));
             bytes = envelope_bytes;
         }

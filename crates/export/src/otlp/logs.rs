@@ -60,7 +60,7 @@ fn log_record(record: &Record) -> LogRecord {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MOST_REQUEST_BYTES, Value, attribute};
+    use super::super::{MAX_REQUEST_BYTES, Value, attribute};
     use super::*;
     use opentelemetry_proto::tonic::common::v1::any_value;
     use std::time::{Duration, UNIX_EPOCH};
@@ -103,7 +103,7 @@ mod tests {
     fn many_large_records_make_several_requests() {
         let records: Vec<_> = (0..50).map(|_| record("x".repeat(100 << 10))).collect();
         let requests = requests(&records, &Resource::default());
-        assert!(requests.len() >= 3 && requests.iter().all(|part| part.body.len() <= MOST_REQUEST_BYTES));
+        assert!(requests.len() >= 3 && requests.iter().all(|part| part.body.len() <= MAX_REQUEST_BYTES));
         assert_eq!(requests.iter().map(|part| part.points).sum::<u64>(), 50);
         let encoded: usize = requests.iter().map(|part| part.body.len()).sum();
         let estimated: usize = records.iter().map(Record::bytes).sum();

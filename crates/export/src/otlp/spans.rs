@@ -75,7 +75,7 @@ fn span(span: &Span) -> SpanMessage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MOST_REQUEST_BYTES, Value};
+    use super::super::{MAX_REQUEST_BYTES, Value};
     use super::*;
     use std::time::{Duration, UNIX_EPOCH};
 
@@ -114,7 +114,7 @@ mod tests {
     fn very_many_make_several_requests() {
         let spans: Vec<_> = (1..=40_000).map(|number| one(number, None, None)).collect();
         let parts = requests(&spans, &Resource::default());
-        assert!(parts.len() > 1 && parts.iter().all(|part| part.body.len() <= MOST_REQUEST_BYTES));
+        assert!(parts.len() > 1 && parts.iter().all(|part| part.body.len() <= MAX_REQUEST_BYTES));
         assert_eq!(parts.iter().map(|part| part.points).sum::<u64>(), 40_000);
     }
 }

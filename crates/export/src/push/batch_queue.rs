@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_each_record_is_sent_waits_or_is_counted() {
-        const MOST: usize = 1 << 20;
+        const MAX_BYTES: usize = 1 << 20;
         let shared = Shared::new("test");
-        let batches = BatchQueue::new(MOST, shared.clone());
+        let batches = BatchQueue::new(MAX_BYTES, shared.clone());
         let mut queue = Queue::default();
         let (mut put, mut sent) = (0, 0);
         // A receiver that takes one request in five rounds, while more comes than it takes.
@@ -172,10 +172,10 @@ mod tests {
                 batches.push(record(3000));
                 put += 1;
             }
-            let dropped = queue.add(batches.take(&Resource::default()), MOST);
+            let dropped = queue.add(batches.take(&Resource::default()), MAX_BYTES);
             *shared.lock().dropped.entry("full").or_default() += dropped;
             batches.count(queue.points(), queue.bytes());
-            assert!(queue.bytes() <= MOST, "{} bytes", queue.bytes());
+            assert!(queue.bytes() <= MAX_BYTES, "{} bytes", queue.bytes());
             if round % 5 == 0 {
                 sent += queue.parts.pop_front().map_or(0, |part| part.points);
                 batches.count(queue.points(), queue.bytes());

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Most series remembered besides those of the last report: reports that arrived in part add up until one arrives whole.
-const MOST_SERIES: usize = 1 << 20;
+const MAX_SERIES: usize = 1 << 20;
 
 /// Series that were sent, without their values.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,7 @@ impl Seen {
 
     /// These series too. Beyond a million the oldest are forgotten: a receiver then ends them after five minutes itself.
     pub fn and(&mut self, newer: Seen) {
-        if self.series + newer.series > MOST_SERIES {
+        if self.series + newer.series > MAX_SERIES {
             *self = newer;
             return;
         }

@@ -1,6 +1,6 @@
 //! The agents themselves: what runs, what it costs, what is lost.
 
-use super::{MOST, generic, panel};
+use super::{MAX_SERIES, generic, panel};
 use crate::catalogue::{Catalogue, Kind};
 use crate::dashboard::{Dashboard, Row};
 use crate::panel::{Look, MATCHERS, Panel, Target, WINDOW};
@@ -92,18 +92,28 @@ fn cost() -> Row {
             "CPU of programs",
             "Part of one CPU that a probe's programs take, as the kernel counts it.",
             "percentunit",
-            top(MOST, &seconds),
+            top(MAX_SERIES, &seconds),
         ),
-        lines("Time per run", "Mean time of a program's run.", "s", top(MOST, &format!("{seconds} / ({runs} > 0)"))),
-        lines("Runs", "Runs of programs per second.", "cps", top(MOST, &runs)),
+        lines(
+            "Time per run",
+            "Mean time of a program's run.",
+            "s",
+            top(MAX_SERIES, &format!("{seconds} / ({runs} > 0)")),
+        ),
+        lines("Runs", "Runs of programs per second.", "cps", top(MAX_SERIES, &runs)),
         node(
             "CPU of the agent",
             "Part of one CPU that the agent's process takes.",
             "percentunit",
-            top(MOST, &rate("process_cpu_seconds_total", MATCHERS, WINDOW, "instance")),
+            top(MAX_SERIES, &rate("process_cpu_seconds_total", MATCHERS, WINDOW, "instance")),
         ),
-        node("Memory of the agent", "Resident memory.", "bytes", top(MOST, &of_agent("process_resident_memory_bytes"))),
-        node("Open files of the agent", "Descriptors.", "short", top(MOST, &of_agent("process_open_fds"))),
+        node(
+            "Memory of the agent",
+            "Resident memory.",
+            "bytes",
+            top(MAX_SERIES, &of_agent("process_resident_memory_bytes")),
+        ),
+        node("Open files of the agent", "Descriptors.", "short", top(MAX_SERIES, &of_agent("process_open_fds"))),
     ];
     Row { title: "What it costs".into(), collapsed: false, panels }
 }
@@ -115,7 +125,7 @@ fn losses() -> Row {
             about,
             "cps",
             Look::Lines,
-            vec![Target::new(top(MOST, &rate(metric, MATCHERS, WINDOW, by)), legend)],
+            vec![Target::new(top(MAX_SERIES, &rate(metric, MATCHERS, WINDOW, by)), legend)],
         )
     };
     let fill = format!(
@@ -141,7 +151,7 @@ fn losses() -> Row {
             "Elements in use of those there are.",
             "percentunit",
             Look::Lines,
-            vec![Target::new(top(MOST, &fill), "{{instance}} {{probe}} {{map}}")],
+            vec![Target::new(top(MAX_SERIES, &fill), "{{instance}} {{probe}} {{map}}")],
         ),
         counted(
             "Runs missed",

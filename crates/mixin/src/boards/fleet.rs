@@ -1,6 +1,6 @@
 //! All nodes: which of them are worst, and how fast budgets burn.
 
-use super::{MOST, histogram, panel};
+use super::{MAX_SERIES, histogram, panel};
 use crate::dashboard::{Dashboard, Row};
 use crate::objectives;
 use crate::panel::{Look, MATCHERS, Panel, Target, WINDOW};
@@ -46,8 +46,8 @@ fn numbers() -> Row {
 }
 
 fn budgets() -> Row {
-    let burn = top(MOST, &format!("slo:current_burn_rate:ratio{{{MATCHERS}}}"));
-    let left = format!("bottomk({MOST}, slo:period_error_budget_remaining:ratio{{{MATCHERS}}})");
+    let burn = top(MAX_SERIES, &format!("slo:current_burn_rate:ratio{{{MATCHERS}}}"));
+    let left = format!("bottomk({MAX_SERIES}, slo:period_error_budget_remaining:ratio{{{MATCHERS}}})");
     let legend = "{{instance}} {{sloth_slo}}";
     let about =
         "How many times faster than allowed the error budget burns; needs the rules of rules/kstrobe-slo-*.yaml.";
@@ -68,7 +68,8 @@ fn worst() -> Row {
     let panels = objectives::shipped().into_iter().map(|objective| {
         let separator = if objective.matchers.is_empty() { "" } else { ", " };
         let matchers = format!("{MATCHERS}{separator}{}", objective.matchers);
-        let p99 = |form| top(MOST, &histogram(&objective.metric, &matchers, form).quantile(0.99, "job, instance"));
+        let p99 =
+            |form| top(MAX_SERIES, &histogram(&objective.metric, &matchers, form).quantile(0.99, "job, instance"));
         let title = format!("{}: nodes by p99", objective.name);
         let about = format!("99th percentile of {} by node. Objective: {}.", objective.metric, objective.says);
         Panel { width: 8, ..panel(&title, &about, "s", Look::Bars, Target::forms("{{instance}}", p99)) }
@@ -84,7 +85,7 @@ fn errors() -> Row {
         ("kstrobe_oom_kills_total", "Processes killed because memory was out"),
     ];
     let panels = counters.map(|(name, title)| {
-        let expr = top(MOST, &rate(name, MATCHERS, WINDOW, "job, instance"));
+        let expr = top(MAX_SERIES, &rate(name, MATCHERS, WINDOW, "job, instance"));
         let about = format!("{name} per second, the most of all nodes. No series where there was none.");
         panel(title, &about, "cps", Look::Lines, vec![Target::new(expr, "{{instance}}")])
     });

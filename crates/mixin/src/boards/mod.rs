@@ -22,7 +22,7 @@ pub fn all(catalogue: &Catalogue) -> Vec<Dashboard> {
 }
 
 /// Series of one panel at most.
-const MOST: u32 = 10;
+const MAX_SERIES: u32 = 10;
 
 fn panel(title: &str, about: &str, unit: &'static str, look: Look, targets: Vec<Target>) -> Panel {
     Panel { title: title.to_owned(), about: about.to_owned(), unit, look, targets, width: 12 }
@@ -63,7 +63,7 @@ fn rate_unit(metric: &Metric) -> &'static str {
 fn red(metric: &Metric, matchers: &str, threshold: Option<(f64, String)>) -> Vec<Panel> {
     let name = metric.name.as_str();
     let by = metric.labels.join(", ");
-    let count = |form| top(MOST, &histogram(name, matchers, form).count(&by));
+    let count = |form| top(MAX_SERIES, &histogram(name, matchers, form).count(&by));
     let mut panels =
         vec![panel("Rate", &metric.help, "cps", Look::Lines, Target::forms(&legend(&metric.labels), count))];
     if let Some((bound, says)) = threshold {
@@ -73,7 +73,7 @@ fn red(metric: &Metric, matchers: &str, threshold: Option<(f64, String)>) -> Vec
     }
     panels.push(quantiles(metric, matchers));
     if !metric.labels.is_empty() {
-        let p99 = |form| top(MOST, &histogram(name, matchers, form).quantile(0.99, &by));
+        let p99 = |form| top(MAX_SERIES, &histogram(name, matchers, form).quantile(0.99, &by));
         let targets = Target::forms(&legend(&metric.labels), p99);
         panels.push(panel("99th percentile of each", &metric.help, unit(metric), Look::Lines, targets));
     }
@@ -96,7 +96,7 @@ fn heatmap(metric: &Metric, matchers: &str) -> Panel {
 
 /// A counter as rates, the largest of them.
 fn rates(title: &str, metric: &Metric) -> Panel {
-    let expr = top(MOST, &rate(&metric.name, MATCHERS, WINDOW, &metric.labels.join(", ")));
+    let expr = top(MAX_SERIES, &rate(&metric.name, MATCHERS, WINDOW, &metric.labels.join(", ")));
     let target = Target::new(expr, legend(&metric.labels));
     panel(title, &metric.help, rate_unit(metric), Look::Lines, vec![target])
 }
@@ -104,7 +104,7 @@ fn rates(title: &str, metric: &Metric) -> Panel {
 /// A gauge as it is, the largest of them.
 fn values(title: &str, metric: &Metric) -> Panel {
     let selector = format!("{}{}", metric.name, braces(MATCHERS, ""));
-    let expr = top(MOST, &sum(&metric.labels.join(", "), &selector));
+    let expr = top(MAX_SERIES, &sum(&metric.labels.join(", "), &selector));
     panel(title, &metric.help, unit(metric), Look::Lines, vec![Target::new(expr, legend(&metric.labels))])
 }
 

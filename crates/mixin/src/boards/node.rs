@@ -1,6 +1,6 @@
 //! One node: what its resources do (utilization, saturation, errors), then each latency (rate, slow share, duration).
 
-use super::{MOST, histogram, panel, red};
+use super::{MAX_SERIES, histogram, panel, red};
 use crate::catalogue::Catalogue;
 use crate::dashboard::{Dashboard, Row};
 use crate::objectives;
@@ -31,7 +31,7 @@ pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
 fn at_a_time(title: &str, about: &str, metric: &str, by: &str) -> Panel {
     let total = |form| {
         let all = histogram(metric, MATCHERS, form).total(by);
-        if by.is_empty() { all } else { top(MOST, &all) }
+        if by.is_empty() { all } else { top(MAX_SERIES, &all) }
     };
     let legend = if by.is_empty() { title.to_owned() } else { format!("{{{{{by}}}}}") };
     narrow(panel(title, about, "short", Look::Lines, Target::forms(&legend, total)))
@@ -40,7 +40,7 @@ fn at_a_time(title: &str, about: &str, metric: &str, by: &str) -> Panel {
 fn counted(title: &str, about: &str, metric: &str, by: &str) -> Panel {
     let expr = rate(metric, MATCHERS, WINDOW, by);
     let (expr, legend) =
-        if by.is_empty() { (expr, title.to_owned()) } else { (top(MOST, &expr), format!("{{{{{by}}}}}")) };
+        if by.is_empty() { (expr, title.to_owned()) } else { (top(MAX_SERIES, &expr), format!("{{{{{by}}}}}")) };
     narrow(panel(title, about, "cps", Look::Lines, vec![Target::new(expr, legend)]))
 }
 
@@ -123,14 +123,14 @@ fn network() -> Row {
                 "How full accept queues are, the fullest of them. At 1 new connections are dropped.",
                 "percentunit",
                 Look::Lines,
-                vec![Target::new(top(MOST, &fill), "port {{port}}")],
+                vec![Target::new(top(MAX_SERIES, &fill), "port {{port}}")],
             )),
             narrow(panel(
                 "Saturation: packet backlog",
                 "Packets in the per-CPU backlog.",
                 "short",
                 Look::Lines,
-                vec![Target::new(top(MOST, &backlog), "CPU {{cpu}}")],
+                vec![Target::new(top(MAX_SERIES, &backlog), "CPU {{cpu}}")],
             )),
             counted(
                 "Saturation: time squeezes",

@@ -312,7 +312,7 @@ impl Writer<'_> {
     fn named(&mut self, t: Type, behind: bool, depth: u32, out: &mut String) {
         let forward = behind && !self.roots.contains(&t.id) && self.holds_members(t);
         match (self.btf.name(t), forward) {
-            // What an unnamed struct holds is nobody's business when it is only pointed to.
+            // Members of an unnamed struct are not needed when it is only pointed to.
             ("", true) => out.push_str("void"),
             ("", false) => {
                 out.push_str(keyword(t.kind));

@@ -30,7 +30,7 @@ fn events_stacks_and_probes_ask_for_a_token_where_one_is_configured() {
     for open in ["/metrics", "/healthz", "/readyz", "/"] {
         assert!(guarded.text(open).0.starts_with("http/1.1 200"), "{open}");
     }
-    let (local, anybody) = (server(Access::Local), server(Access::Nobody("-".into())));
+    let (local, anybody) = (server(Access::Local), server(Access::Off("-".into())));
     for path in READING {
         assert!(local.text(path).0.starts_with("http/1.1 200"), "{path}");
         assert!(anybody.text(path).0.starts_with("http/1.1 200"), "{path}");

@@ -76,7 +76,7 @@ fn a_path_a_link_and_a_pattern() {
 #[test]
 fn a_pattern_that_fits_too_much_is_refused() {
     let folder = Folder::new("many");
-    for i in 0..=MOST_FILES {
+    for i in 0..=MAX_FILES {
         folder.file(&format!("f{i}"));
     }
     let pattern = folder.path("f*");
