@@ -102,6 +102,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         finish(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
     dependencies(root, &mut report);
+    unused_dependencies(root, &mut report);
     let cases = helm_chart(root, &mut report);
     match programs::find("systemd-analyze") {
         Some(_) => report.step("systemd unit", || unit::check(root)),
@@ -134,6 +135,16 @@ fn dependencies(root: &Path, report: &mut Report) {
         report.step(name, || cargo(root, &["deny", "--offline", "check", "bans", "licenses", "sources"]));
     } else {
         report.not_run(name, "cargo-deny is not installed: cargo install --locked cargo-deny".to_owned());
+    }
+}
+
+/// Dependencies that no source names.
+fn unused_dependencies(root: &Path, report: &mut Report) {
+    let name = "unused dependencies (cargo machete)";
+    if programs::find("cargo-machete").is_some() {
+        report.step(name, || cargo(root, &["machete"]));
+    } else {
+        report.not_run(name, "cargo-machete is not installed: cargo install --locked cargo-machete".to_owned());
     }
 }
 
