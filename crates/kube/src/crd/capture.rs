@@ -241,7 +241,7 @@ fn in_time(head: &Head, at: Option<i64>, now: i64) -> bool {
 }
 
 /// Whether an object created for an alert can be deleted: once the files of its capture are gone, or without files after
-/// [`MIN_ALERT_OBJECT_SECONDS`], so that an alert that still fires can request another capture.
+/// `MIN_ALERT_OBJECT_SECONDS`, so that an alert that still fires can request another capture.
 pub fn is_over(capture: &Capture, node: &str, now: i64, is_stored: impl Fn(&str) -> bool) -> bool {
     let Ok(CaptureSpec { alert: Some(_), node_name: Some(meant), .. }) = &capture.spec else { return false };
     let ended = capture.nodes.get(node).filter(|said| said.state.is_end());

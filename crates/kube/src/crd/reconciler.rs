@@ -1,7 +1,7 @@
 //! Reconciles the probes of an agent with the `Probe` objects, one object at a time, so that an invalid one affects no other.
 //!
 //! A reload of the agent accepts all probes or none, so each change is a reload of its own. A refused probe is retried every
-//! [`RETRY_INTERVAL`], since its error may depend on other probes. If a new generation is refused, the old text keeps running.
+//! `RETRY_INTERVAL`, since its error may depend on other probes. If a new generation is refused, the old text keeps running.
 
 use super::probe::{NodeProbe, ProbeState, WantedProbe};
 use std::collections::BTreeMap;
