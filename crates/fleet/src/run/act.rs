@@ -201,7 +201,7 @@ async fn read(answer: http::Response<Body>) -> Result<Value, Error> {
     serde_json::from_slice(&body).map_err(|error| transient(format!("no answer of an agent: {error}")))
 }
 
-/// Reads a body of at most [`MAX_BYTES`] within 60 s.
+/// Reads a body of at most `MAX_BYTES` within 60 s.
 pub async fn whole(answer: http::Response<Body>) -> Result<Bytes, String> {
     let compressed = answer.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "gzip");
     let body = Limited::new(answer.into_body(), MAX_BYTES).collect();
