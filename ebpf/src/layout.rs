@@ -155,6 +155,36 @@ pub enum MapKind {
     StackTrace,
 }
 
+/// `BPF_F_NO_PREALLOC`, which task storage demands.
+const NO_PREALLOC: u32 = 1;
+/// `BPF_F_MMAPABLE`
+const MMAPABLE: u32 = 1 << 10;
+
+impl MapKind {
+    /// `enum bpf_map_type`
+    pub fn number(self) -> u32 {
+        match self {
+            MapKind::Hash => 1,
+            MapKind::Array { .. } => 2,
+            MapKind::PerfEvents => 4,
+            MapKind::StackTrace => 7,
+            MapKind::LruHash => 9,
+            MapKind::Stack => 23,
+            MapKind::RingBuf => 27,
+            MapKind::TaskStorage => 29,
+        }
+    }
+
+    /// `BPF_F_*` that the map is created with.
+    pub fn flags(self) -> u32 {
+        match self {
+            MapKind::Array { mmap: true } => MMAPABLE,
+            MapKind::TaskStorage => NO_PREALLOC,
+            _ => 0,
+        }
+    }
+}
+
 impl MapDef {
     /// Bytes of kernel memory it takes, near enough for a budget: the kernel's own overhead per hash element is 64 bytes.
     /// Task storage grows with tasks, not here.

@@ -24,9 +24,9 @@ use super::workloads::Conditions;
 use crate::config::compile;
 use crate::config::plan::explain::{self, attach_point};
 use crate::config::plan::{self, Draft, Identity, Outline, PREFIX, Refusal};
+use crate::kernel::attach::is_user_hook;
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::load::{self, Loader};
-use crate::kernel::uprobe;
 use crate::kubernetes::probe_controller;
 use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, SeriesUse, Telemetry};
@@ -226,7 +226,7 @@ impl Probe {
             maps.admit(groups).unwrap_or_else(|reason| {
                 tracing::warn!(
                     probe = self.outline.name,
-                    reason,
+                    %reason,
                     "what new cgroups do before their names are known is not counted by its conditions"
                 );
                 false
@@ -657,16 +657,14 @@ fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loade
 
 /// Removes the refused kind of hook from the target's abilities. Returns false when no other kind can help.
 fn without(target: &mut Target, artifact: &Artifact, error: &load::LoadError) -> bool {
+    // Other kinds of hooks have longer programs, so that one that has too many paths is not tried again: it costs the verifier
+    // seconds to find out.
+    if error.is_too_complex() {
+        return false;
+    }
     let program = match error {
-        // Other kinds of hooks have longer programs, so that one that has too many paths is not tried again: it costs the
-        // verifier seconds to find out.
-        load::LoadError::Verifier { summary, .. }
-            if summary.contains("too large") || summary.contains("too complex") =>
-        {
-            return false;
-        }
         load::LoadError::Verifier { program, .. } | load::LoadError::Attach { program, .. } => program,
-        load::LoadError::Permission(_) | load::LoadError::Map { .. } | load::LoadError::Object(_) => return false,
+        load::LoadError::Permission { .. } | load::LoadError::Map { .. } | load::LoadError::Object(_) => return false,
     };
     let Some(refused) = artifact.programs.iter().find(|p| p.name == *program) else { return false };
     let ability = match refused.attach {
@@ -699,7 +697,7 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
     if let Some(user) = &mut user {
         log_changes(&draft.outline().name, &user.look(&loaded, &ProcessSnapshot::look()));
     }
-    for p in artifact.programs.iter().filter(|p| uprobe::way(&p.attach).is_none()) {
+    for p in artifact.programs.iter().filter(|p| !is_user_hook(&p.attach)) {
         let (hook, _) = attach_point(&p.attach);
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }

@@ -1,17 +1,16 @@
 //! Hooks of one probe in programs and libraries: attached to existing files, and to new ones later.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::typed::Attach;
 
+use crate::kernel::attach::{Link, Places, is_user_hook};
 use crate::kernel::binaries::file::FileId;
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::binaries::{self, File};
 use crate::kernel::load::Loaded;
-use crate::kernel::uprobe;
 
 /// Interval of the search for files. A process snapshot is up to one second old, so that a new program is hooked within ten
 /// seconds.
@@ -41,8 +40,8 @@ struct Attached {
     id: FileId,
     shown: String,
     places: usize,
-    /// The links: closing them detaches.
-    _links: Vec<OwnedFd>,
+    /// Dropping them detaches.
+    _links: Vec<Link>,
 }
 
 /// A change of a hooked file, for the log.
@@ -69,7 +68,7 @@ pub(super) enum Change {
 impl UserHooks {
     /// Of a probe's programs those that are for files; `None` when there are none.
     pub fn new(programs: &[(String, Attach)]) -> Option<UserHooks> {
-        let user = programs.iter().filter(|(_, attach)| uprobe::way(attach).is_some());
+        let user = programs.iter().filter(|(_, attach)| is_user_hook(attach));
         let hooks: Vec<UserHook> = user.map(|(program, attach)| UserHook::new(program, attach)).collect();
         (!hooks.is_empty()).then(|| UserHooks { hooks, looked: Instant::now(), rests: false })
     }
@@ -244,12 +243,10 @@ impl UserHook {
         };
         let Some(binary) = binary(&self.attach) else { return Ok(None) };
         let path = CString::new(file.path()).map_err(|error| error.to_string())?;
-        let at_return = uprobe::way(&self.attach).is_some_and(|way| way.at_return);
+        let at_return = matches!(self.attach, Attach::Uprobe { ret: true, .. });
         let (offsets, semaphores) = (&places.offsets, &places.semaphores);
-        let links = loaded.attach_user(
-            &self.program,
-            &uprobe::Places { path: &path, offsets, semaphores, at_return, pid: binary.pid },
-        )?;
+        let places = Places { path: &path, offsets, semaphores, at_return, pid: binary.pid };
+        let links = loaded.attach_user(&self.program, &places).map_err(|error| error.to_string())?;
         Ok(Some(Attached { id: file.id, shown: file.shown.clone(), places: offsets.len(), _links: links }))
     }
 }

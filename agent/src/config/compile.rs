@@ -96,7 +96,7 @@ pub fn described(file: &Path, btf: Option<&Path>) -> Result<Target, Diagnostic> 
         problem(format!("{} does not describe a kernel: {why}", file.display())).hint(hint)
     })?;
     if btf.is_some() {
-        target.btf = Some(detect::read_btf(btf).map_err(problem)?);
+        target.btf = Some(detect::read_btf(btf).map_err(|error| problem(error.to_string()))?);
     }
     // Rows are the agent's, not the kernel's.
     target.polls = pollers::row_types();

@@ -1,7 +1,10 @@
 //! What the kernel can do, found by trying: each ability is a program of a few instructions or a tiny map, loaded and dropped
 //! again. Programs at functions are attached for a moment, to one that is never called.
 
-use crate::kernel::function_hooks;
+mod uprobes;
+
+use crate::kernel::attach::{AttachError, kprobe};
+use crate::kernel::error::{BtfError, KernelError};
 use crate::kernel::functions;
 use crate::kernel::mmap::Values;
 use crate::kernel::privileges::{Capabilities, forbidding, lift_locked};
@@ -12,12 +15,12 @@ use crate::kernel::sys::prog::{
 };
 use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, link, perf, prog};
 use crate::kernel::tracefs::Tracefs;
-use crate::kernel::uprobe;
 use kstrobe_ebpf::target::btf::{ITERATOR, Kind};
 use kstrobe_ebpf::target::btf_write::{Builder, IntKind};
 use kstrobe_ebpf::target::{Abilities, Ability, Btf};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use thiserror::Error;
 
 /// An instruction: opcode, destination, source, offset, immediate.
 pub(super) const fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
@@ -44,20 +47,20 @@ const TASK_STORAGE_GET: i32 = 156;
 const GET_CURRENT_TASK_BTF: i32 = 158;
 
 /// Tries everything. `btf` and `tracefs` are the reason when they cannot be read.
-pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32) -> Abilities {
+pub fn probe(btf: Result<&Btf, &BtfError>, tracefs: Result<&Tracefs, &io::Error>, cpu: u32) -> Abilities {
     lift_locked();
     let tp_btf = match btf {
         Ok(btf) => ability(load_tp_btf(btf, &EMPTY)),
-        Err(reason) => Ability::No(reason.into()),
+        Err(reason) => Ability::No(reason.to_string()),
     };
     let rdonly_cast = match btf {
         Ok(btf) => try_rdonly_cast(btf, tp_btf.yes()),
         Err(_) => tp_btf.clone(),
     };
-    let (uprobe, uprobe_multi) = uprobe::try_both();
+    let (uprobe, uprobe_multi) = uprobes::try_both();
     let fentry = match btf {
         Ok(btf) => ability(try_fentry(btf, tp_btf.yes(), has_function_tracer(tracefs))),
-        Err(reason) => Ability::No(reason.into()),
+        Err(reason) => Ability::No(reason.to_string()),
     };
     Abilities {
         tp_btf,
@@ -79,29 +82,58 @@ pub fn probe(btf: Result<&Btf, &str>, tracefs: Result<&Tracefs, &str>, cpu: u32)
         module_btf: ability(try_module_btf()),
         iter: match btf {
             Ok(btf) => ability(try_iterator(btf)),
-            Err(reason) => Ability::No(reason.into()),
+            Err(reason) => Ability::No(reason.to_string()),
         },
     }
 }
 
-fn ability<T>(result: Result<T, String>) -> Ability {
-    match result {
-        Ok(_) => Ability::Yes,
-        Err(reason) => Ability::No(reason),
+/// Why the kernel lacks an ability.
+#[derive(Debug, Error)]
+pub enum Lack {
+    /// A system call is refused.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A program is loaded and cannot be attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// A program or its types are refused.
+    #[error("{}", refusal(.0))]
+    Program(Refused),
+    /// What the kernel was built without, or is too old for.
+    #[error("{0}")]
+    Feature(String),
+}
+
+impl From<Refused> for Lack {
+    fn from(refused: Refused) -> Lack {
+        Lack::Program(refused)
     }
 }
 
-fn load_program(kind: u32, attach: (u32, u32), insns: &[u64]) -> Result<OwnedFd, String> {
-    let (attach_type, attach_btf_id) = attach;
-    let spec = ProgSpec { kind, attach_type, attach_btf_id, insns, name: "kstrobe_try", ..ProgSpec::default() };
-    prog::load(&spec).map_err(|r| refusal(&r))
+impl From<&str> for Lack {
+    fn from(feature: &str) -> Lack {
+        Lack::Feature(feature.to_owned())
+    }
 }
 
-fn load_raw_tp(insns: &[u64]) -> Result<OwnedFd, String> {
+fn ability<T>(result: Result<T, Lack>) -> Ability {
+    match result {
+        Ok(_) => Ability::Yes,
+        Err(reason) => Ability::No(reason.to_string()),
+    }
+}
+
+fn load_program(kind: u32, attach: (u32, u32), insns: &[u64]) -> Result<OwnedFd, Lack> {
+    let (attach_type, attach_btf_id) = attach;
+    let spec = ProgSpec { kind, attach_type, attach_btf_id, insns, name: "kstrobe_try", ..ProgSpec::default() };
+    Ok(prog::load(&spec)?)
+}
+
+fn load_raw_tp(insns: &[u64]) -> Result<OwnedFd, Lack> {
     load_program(prog_kind::RAW_TRACEPOINT, (0, 0), insns)
 }
 
-fn load_tp_btf(btf: &Btf, insns: &[u64]) -> Result<OwnedFd, String> {
+fn load_tp_btf(btf: &Btf, insns: &[u64]) -> Result<OwnedFd, Lack> {
     let find = |event: &str| btf.find(&format!("btf_trace_{event}"), Kind::Typedef);
     let id = find("sched_switch")
         .or_else(|| find("sys_enter"))
@@ -124,12 +156,13 @@ fn try_rdonly_cast(btf: &Btf, tp_btf: bool) -> Ability {
     ability(if tp_btf { load_tp_btf(btf, &insns) } else { load_raw_tp(&insns) })
 }
 
-fn try_tracepoint(tracefs: Result<&Tracefs, &str>, cpu: u32) -> Ability {
+fn try_tracepoint(tracefs: Result<&Tracefs, &io::Error>, cpu: u32) -> Ability {
     let attempt = || {
         load_program(prog_kind::TRACEPOINT, (0, 0), &EMPTY)?;
-        let tracefs = tracefs.map_err(str::to_string)?;
-        tracefs.list("events").map_err(|error| format!("tracefs cannot be read: {error}"))?;
-        perf::cpu_clock(1_000_000_000, cpu).map_err(|error| perf_refusal(&error))
+        let tracefs = tracefs.map_err(|error| Lack::Feature(error.to_string()))?;
+        let unreadable = |error| Lack::Feature(format!("tracefs cannot be read: {error}"));
+        tracefs.list("events").map_err(unreadable)?;
+        Ok(perf::cpu_clock(1_000_000_000, cpu).map_err(KernelError::perf)?)
     };
     ability(attempt())
 }
@@ -137,7 +170,7 @@ fn try_tracepoint(tracefs: Result<&Tracefs, &str>, cpu: u32) -> Ability {
 fn try_perf_event(cpu: u32) -> Ability {
     let attempt = || {
         load_program(prog_kind::PERF_EVENT, (0, 0), &EMPTY)?;
-        perf::cpu_clock(1_000_000_000, cpu).map_err(|error| perf_refusal(&error))
+        Ok(perf::cpu_clock(1_000_000_000, cpu).map_err(KernelError::perf)?)
     };
     ability(attempt())
 }
@@ -148,7 +181,7 @@ const HARMLESS: [&str; 2] = ["bpf_fentry_test1", "kernel_power_off"];
 
 /// A load proves nothing: kernels without ftrace load such programs and then cannot attach them. `others_load`: programs at
 /// tracepoints by BTF do, which take the same rights.
-fn try_fentry(btf: &Btf, others_load: bool, tracer: Option<bool>) -> Result<(), String> {
+fn try_fentry(btf: &Btf, others_load: bool, tracer: Option<bool>) -> Result<(), Lack> {
     let id = HARMLESS.iter().find_map(|name| btf.find(name, Kind::Func));
     let id = id.ok_or("the kernel's BTF describes no functions (bpf_fentry_test1 is missing)")?;
     let (attach_type, attach_btf_id) = (ATTACH_TRACE_FENTRY, id);
@@ -156,20 +189,18 @@ fn try_fentry(btf: &Btf, others_load: bool, tracer: Option<bool>) -> Result<(), 
     let prog = prog::load(&ProgSpec { name: "kstrobe_try", ..spec }).map_err(|refused| {
         match refused.error.raw_os_error() {
             // Rights, lockdown and filters of system calls make no difference between these two.
-            Some(libc::EPERM | libc::EACCES) if others_load && refused.log.trim().is_empty() => {
-                format!(
-                    "this kernel has none: it takes programs at tracepoints by BTF and refuses those at functions ({})",
-                    refused.error
-                )
-            }
-            _ => refusal(&refused),
+            Some(libc::EPERM | libc::EACCES) if others_load && refused.log.trim().is_empty() => Lack::Feature(format!(
+                "this kernel has none: it takes programs at tracepoints by BTF and refuses those at functions ({})",
+                refused.error
+            )),
+            _ => refused.into(),
         }
     })?;
     link::attach_tracing(prog.as_fd()).map(drop).map_err(|error| match error.raw_os_error() {
         Some(ENOTSUPP | libc::EOPNOTSUPP | libc::ENOENT | libc::ENODEV | libc::EINVAL | libc::EBUSY) => {
-            without_fentry(tracer, &error)
+            Lack::Feature(without_fentry(tracer, &error))
         }
-        _ => explain(&error),
+        _ => KernelError::bpf("bpf(BPF_RAW_TRACEPOINT_OPEN)", error).into(),
     })
 }
 
@@ -183,36 +214,38 @@ fn without_fentry(tracer: Option<bool>, error: &io::Error) -> String {
 }
 
 /// Whether ftrace traces functions here, where tracefs shows it.
-fn has_function_tracer(tracefs: Result<&Tracefs, &str>) -> Option<bool> {
+fn has_function_tracer(tracefs: Result<&Tracefs, &io::Error>) -> Option<bool> {
     let tracers = tracefs.ok()?.read("available_tracers").ok()?;
     Some(tracers.split_whitespace().any(|tracer| tracer == "function"))
 }
 
 /// Over tasks: there always are some. Not run, as that would walk them all.
-fn try_iterator(btf: &Btf) -> Result<(), String> {
+fn try_iterator(btf: &Btf) -> Result<(), Lack> {
     let id = btf.find(&format!("{ITERATOR}task"), Kind::Func);
     let id = id.ok_or("this kernel has no iterators (Linux 5.8 has them)")?;
     let prog = load_program(prog_kind::TRACING, (ATTACH_TRACE_ITER, id), &EMPTY)?;
-    link::attach_iterator(prog.as_fd()).map(drop).map_err(|error| explain(&error))
+    link::attach_iterator(prog.as_fd()).map_err(|error| KernelError::bpf("bpf(BPF_LINK_CREATE)", error))?;
+    Ok(())
 }
 
-fn try_kprobe(cpu: u32) -> Result<(), String> {
-    let kind = function_hooks::kprobe_events()
-        .map_err(|_| "this kernel has no perf kprobes, as one built without CONFIG_KPROBE_EVENTS".to_string())?;
+fn try_kprobe(cpu: u32) -> Result<(), Lack> {
+    let kind = kprobe::event_kind()
+        .map_err(|_| "this kernel has no perf kprobes, as one built without CONFIG_KPROBE_EVENTS")?;
     let prog = load_program(prog_kind::KPROBE, (0, 0), &EMPTY)?;
     let attempt =
         |name: &&str| perf::attach_kprobe(prog.as_fd(), kind, perf::Place::Symbol { name, offset: 0 }, false, cpu);
-    first_that_works(attempt).map(drop).map_err(|error| perf_refusal(&error))
+    first_that_works(attempt).map_err(KernelError::perf)?;
+    Ok(())
 }
 
-fn try_kprobe_multi() -> Result<(), String> {
+fn try_kprobe_multi() -> Result<(), Lack> {
     let prog = load_program(prog_kind::KPROBE, (ATTACH_KPROBE_MULTI, 0), &EMPTY)?;
     let attempt = |name: &&str| link::attach_kprobe_multi(prog.as_fd(), &[*name], false);
     first_that_works(attempt).map(drop).map_err(|error| match error.raw_os_error() {
         Some(libc::EOPNOTSUPP | libc::EINVAL) => {
             "this kernel has no kprobe_multi links (Linux 5.18 has, built with CONFIG_FPROBE)".into()
         }
-        _ => explain(&error),
+        _ => KernelError::bpf("bpf(BPF_LINK_CREATE)", error).into(),
     })
 }
 
@@ -222,7 +255,7 @@ fn first_that_works<T>(attempt: impl Fn(&&str) -> io::Result<T>) -> io::Result<T
 }
 
 /// Types of modules are there when the kernel publishes those of a loaded one and gives its handle away.
-fn try_module_btf() -> Result<(), String> {
+fn try_module_btf() -> Result<(), Lack> {
     let Some(module) = functions::modules_with_types().into_iter().next() else {
         let none = std::fs::read_to_string("/proc/modules").is_ok_and(|text| text.trim().is_empty());
         return Err(match none {
@@ -232,22 +265,23 @@ fn try_module_btf() -> Result<(), String> {
             }
         });
     };
-    sys::btf::of_module(&module).map(drop).map_err(|error| explain(&error))
+    sys::btf::of_module(&module).map_err(|error| KernelError::bpf("bpf(BPF_BTF_GET_FD_BY_ID)", error))?;
+    Ok(())
 }
 
-fn try_current_task_btf() -> Result<(), String> {
+fn try_current_task_btf() -> Result<(), Lack> {
     match load_raw_tp(&[call(GET_CURRENT_TASK_BTF), mov(0, 0), EXIT]) {
         Ok(_) => Ok(()),
-        // An older kernel knows helpers by number only.
-        Err(reason) if reason.contains("unknown") => {
+        // Of a helper that it does not know; for lack of rights it says EPERM or EACCES.
+        Err(Lack::Program(refused)) if refused.error.raw_os_error() == Some(libc::EINVAL) => {
             Err("this kernel has no helper bpf_get_current_task_btf (Linux 5.11 has it)".into())
         }
-        Err(reason) => Err(reason),
+        Err(lack) => Err(lack),
     }
 }
 
 /// A storage map, and a program at a raw tracepoint that uses it (5.11 had the map, but not for tracing programs).
-fn try_task_storage() -> Result<(), String> {
+fn try_task_storage() -> Result<(), Lack> {
     let map = task_storage_map()?;
     let fd = map.as_fd().as_raw_fd();
     // Source register 1 of the two-slot load says: a map, by its descriptor.
@@ -266,11 +300,11 @@ fn try_task_storage() -> Result<(), String> {
 }
 
 /// An empty task storage map with values of 8 bytes.
-pub fn task_storage_map() -> Result<KernelMap, String> {
+pub fn task_storage_map() -> Result<KernelMap, Lack> {
     let mut types = Builder::new();
     let key = types.int("int", 4, IntKind::Signed);
     let value = types.int("unsigned long long", 8, IntKind::Unsigned);
-    let btf = prog::load_btf(&types.finish()).map_err(|r| refusal(&r))?;
+    let btf = prog::load_btf(&types.finish())?;
     let spec = MapSpec {
         kind: map_kind::TASK_STORAGE,
         key_bytes: 4,
@@ -280,7 +314,7 @@ pub fn task_storage_map() -> Result<KernelMap, String> {
         btf: Some((btf.as_fd(), key, value)),
         ..MapSpec::default()
     };
-    KernelMap::create(&spec).map_err(|error| map_refusal(&error))
+    KernelMap::create(&spec).map_err(map_refused)
 }
 
 fn tiny_array(flags: u32) -> io::Result<KernelMap> {
@@ -288,27 +322,27 @@ fn tiny_array(flags: u32) -> io::Result<KernelMap> {
     KernelMap::create(&MapSpec { name: "kstrobe_try", ..spec })
 }
 
-fn try_mmapable() -> Result<(), String> {
-    let map = tiny_array(MMAPABLE).map_err(|error| map_refusal(&error))?;
+fn try_mmapable() -> Result<(), Lack> {
+    let map = tiny_array(MMAPABLE).map_err(map_refused)?;
     match Values::open(&map) {
         Ok(Values::Mapped(_)) => Ok(()),
         Ok(Values::Copied(_)) => Err("the map was made, but mmap(2) of it is refused".into()),
-        Err(error) => Err(map_refusal(&error)),
+        Err(error) => Err(map_refused(error)),
     }
 }
 
-fn try_batch() -> Result<(), String> {
+fn try_batch() -> Result<(), Lack> {
     let spec = MapSpec { kind: map_kind::HASH, key_bytes: 4, value_bytes: 4, entries: 2, ..MapSpec::default() };
-    let map = KernelMap::create(&MapSpec { name: "kstrobe_try", ..spec }).map_err(|error| map_refusal(&error))?;
-    map.update(&[1, 0, 0, 0], &[2, 0, 0, 0], 0).map_err(|error| map_refusal(&error))?;
+    let map = KernelMap::create(&MapSpec { name: "kstrobe_try", ..spec }).map_err(map_refused)?;
+    map.update(&[1, 0, 0, 0], &[2, 0, 0, 0], 0).map_err(map_refused)?;
     let entries = map.batches().map_err(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => "this kernel cannot read maps in batches (Linux 5.6 can)".to_string(),
-        _ => map_refusal(&error),
+        Some(libc::EINVAL) => "this kernel cannot read maps in batches (Linux 5.6 can)".into(),
+        _ => map_refused(error),
     })?;
     if entries.len() == 1 { Ok(()) } else { Err("a batch read did not return what was written".into()) }
 }
 
-fn try_ringbuf() -> Result<(), String> {
+fn try_ringbuf() -> Result<(), Lack> {
     // The largest page of any machine: the kernel takes only whole ones.
     let spec = MapSpec { kind: map_kind::RINGBUF, entries: 64 << 10, name: "kstrobe_try", ..MapSpec::default() };
     match KernelMap::create(&spec) {
@@ -316,7 +350,7 @@ fn try_ringbuf() -> Result<(), String> {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             Err("this kernel has no ring buffers (Linux 5.8 has)".into())
         }
-        Err(error) => Err(explain(&error)),
+        Err(error) => Err(KernelError::bpf(MAP_CREATE, error).into()),
     }
 }
 
@@ -351,10 +385,12 @@ pub(super) fn refusal(refused: &Refused) -> String {
     }
 }
 
-fn map_refusal(error: &io::Error) -> String {
+const MAP_CREATE: &str = "bpf(BPF_MAP_CREATE)";
+
+fn map_refused(error: io::Error) -> Lack {
     match error.raw_os_error() {
         Some(libc::EINVAL) => "this kernel does not know this kind of map (EINVAL)".into(),
-        _ => explain(error),
+        _ => KernelError::bpf(MAP_CREATE, error).into(),
     }
 }
 

@@ -1,9 +1,10 @@
 //! This machine's kernel as a [`Target`].
 
 use crate::kernel::abilities;
+use crate::kernel::attach::perf_event;
+use crate::kernel::error::BtfError;
 use crate::kernel::formats;
 use crate::kernel::functions;
-use crate::kernel::sampling;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ebpf::target::btf::Kind;
 use kstrobe_ebpf::target::{Ability, Arch, Btf, Syscall, Target};
@@ -11,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syscalls::SysnoSet;
 
-const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+/// Where the kernel publishes its types.
+pub const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// What the probes need to know about the kernel beyond what every probe needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,10 +34,9 @@ pub struct Wanted {
 /// [`Target::polls`] and [`Target::usdts`] are left empty.
 pub fn detect(wanted: &Wanted) -> Target {
     let btf = read_btf(wanted.btf.as_deref());
-    let tracefs = Tracefs::open().map_err(|error| error.to_string());
+    let tracefs = Tracefs::open();
     let cpu = first_online_cpu();
-    let abilities =
-        abilities::probe(btf.as_ref().map_err(String::as_str), tracefs.as_ref().map_err(String::as_str), cpu);
+    let abilities = abilities::probe(btf.as_ref(), tracefs.as_ref(), cpu);
     let (btf, tracefs) = (btf.ok(), tracefs.ok());
     let functions = functions::find(&wanted.functions, tracefs.as_ref());
     let modules = functions::module_types(&functions, btf.as_ref());
@@ -51,7 +52,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         abilities,
         functions,
         modules,
-        counters: wanted.counters.iter().map(|name| (name.clone(), sampling::hardware(name, cpu))).collect(),
+        counters: wanted.counters.iter().map(|name| (name.clone(), perf_event::hardware(name, cpu))).collect(),
         usdts: BTreeMap::new(),
         polls: BTreeMap::new(),
     }
@@ -64,15 +65,13 @@ fn cgroup_v1() -> Option<String> {
 }
 
 /// BTF from a file, by default the kernel's own, or why there is none.
-pub fn read_btf(path: Option<&Path>) -> Result<Btf, String> {
+pub fn read_btf(path: Option<&Path>) -> Result<Btf, BtfError> {
     let file = path.unwrap_or(Path::new(KERNEL_BTF));
     let bytes = std::fs::read(file).map_err(|error| match (path, error.kind()) {
-        (None, std::io::ErrorKind::NotFound) => {
-            format!("this kernel publishes no BTF: there is no {KERNEL_BTF}, which CONFIG_DEBUG_INFO_BTF gives")
-        }
-        _ => format!("the BTF of {} cannot be read: {error}", file.display()),
+        (None, std::io::ErrorKind::NotFound) => BtfError::Absent,
+        _ => BtfError::Read { file: file.to_owned(), error },
     })?;
-    Btf::parse(bytes).map_err(|error| format!("{} holds no BTF that can be used: {error}", file.display()))
+    Btf::parse(bytes).map_err(|error| BtfError::Parse { file: file.to_owned(), error })
 }
 
 /// Why a kernel so found has no types; `None` when it has.

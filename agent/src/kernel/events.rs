@@ -1,15 +1,16 @@
-//! Records of single events: ring buffers and perf buffers. With [`load`](mod@super::load) and [`attach`](super::attach) one
-//! of the three files that name aya.
+//! Records of single events: ring buffers and perf buffers, which aya reads.
 
 use crate::kernel::detect::online_cpus;
-use crate::kernel::load::chain;
-use aya::maps::perf::{PerfEvent, PerfEventArrayBuffer};
-use aya::maps::{Map, MapData, PerfEventArray, RingBuf};
+use crate::kernel::sys::KernelMap;
+use crate::kernel::sys::map::kind;
+use aya::maps::perf::{PerfBufferError, PerfEvent, PerfEventArrayBuffer};
+use aya::maps::{Map, MapData, MapError, PerfEventArray, RingBuf};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 
 /// Records taken at once: who sends faster than we read must not keep us for ever.
 const MAX_AT_ONCE: usize = 1 << 16;
@@ -27,31 +28,48 @@ enum Kind {
     Perf(Vec<PerfEventArrayBuffer<MapData>>),
 }
 
+/// Why records cannot be read.
+#[derive(Debug, Error)]
+pub enum BufferError {
+    /// The ring buffer or the array of perf buffers is refused.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The perf buffer of a CPU cannot be opened.
+    #[error("CPU {cpu}: {error}")]
+    Perf {
+        /// The CPU.
+        cpu: u32,
+        /// Of perf_event_open(2) or mmap(2).
+        error: PerfBufferError,
+    },
+    /// Its descriptor cannot be duplicated.
+    #[error(transparent)]
+    Descriptor(#[from] io::Error),
+    /// `BPF_MAP_TYPE_*` of a map that takes no records.
+    #[error("a map of kind {0} is no buffer")]
+    Kind(u32),
+}
+
 impl Buffers {
-    /// Takes the map that records are sent to. `buffer_bytes` are those of each CPU's perf buffer.
-    pub(super) fn open(map: Map, buffer_bytes: u32) -> Result<Buffers, String> {
-        match map {
-            Map::RingBuf(_) => {
-                let ring = RingBuf::try_from(map).map_err(|error| chain(&error))?;
+    /// Reads the records that are sent to a map. `buffer_bytes` are those of each CPU's perf buffer.
+    pub fn open(map: &KernelMap, buffer_bytes: u32) -> Result<Buffers, BufferError> {
+        let data = || -> Result<MapData, BufferError> { Ok(MapData::from_fd(map.as_fd().try_clone_to_owned()?)?) };
+        match map.kind {
+            kind::RINGBUF => {
+                let ring = RingBuf::try_from(Map::RingBuf(data()?))?;
                 let ready = vec![duplicate(ring.as_fd())?];
                 Ok(Buffers { kind: Kind::Ring(ring), ready })
             }
-            Map::PerfEventArray(_) => {
-                let mut array = PerfEventArray::try_from(map).map_err(|error| chain(&error))?;
+            kind::PERF_EVENT_ARRAY => {
+                let mut array = PerfEventArray::try_from(Map::PerfEventArray(data()?))?;
                 let pages = (buffer_bytes as usize).div_ceil(page_bytes()).next_power_of_two();
-                let open = |cpu| array.open(cpu, Some(pages)).map_err(|error| format!("CPU {cpu}: {}", chain(&error)));
+                let open = |cpu| array.open(cpu, Some(pages)).map_err(|error| BufferError::Perf { cpu, error });
                 let buffers = online_cpus().into_iter().map(open).collect::<Result<Vec<_>, _>>()?;
                 let ready = buffers.iter().map(|buffer| duplicate(buffer.as_fd())).collect::<Result<_, _>>()?;
                 Ok(Buffers { kind: Kind::Perf(buffers), ready })
             }
-            _ => Err("it is no buffer".into()),
+            other => Err(BufferError::Kind(other)),
         }
-    }
-
-    /// Takes a ring buffer that the agent made itself.
-    pub(super) fn of_ring(map: OwnedFd) -> Result<Buffers, String> {
-        let data = MapData::from_fd(map).map_err(|error| chain(&error))?;
-        Buffers::open(Map::RingBuf(data), 0)
     }
 
     /// What to [`wait`] for.
@@ -100,8 +118,8 @@ fn page_bytes() -> usize {
     bytes.and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0).unwrap_or(4096)
 }
 
-fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, String> {
-    fd.try_clone_to_owned().map(Arc::new).map_err(|error| error.to_string())
+fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Arc<OwnedFd>> {
+    fd.try_clone_to_owned().map(Arc::new)
 }
 
 /// Returns when one of these is readable or closed at the other end, or time is up; which of them are.

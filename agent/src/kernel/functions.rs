@@ -3,6 +3,7 @@
 //! tracefs lists what ftrace can hook (fentry, kprobe_multi); `/proc/kallsyms` has all symbols (kprobes). Both are long (some
 //! 60,000 and 200,000 lines), so that they are read only when a probe names functions, and in one go for all of them.
 
+use crate::kernel::error::BtfError;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ebpf::target::{Btf, Function, plain_name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,10 +51,10 @@ pub fn module_types(found: &BTreeMap<String, Vec<Function>>, kernel: Option<&Btf
 }
 
 /// A module's types, which continue the kernel's.
-pub fn read_module_btf(module: &str, kernel: &Btf) -> Result<Btf, String> {
+pub fn read_module_btf(module: &str, kernel: &Btf) -> Result<Btf, BtfError> {
     let bytes = std::fs::read(format!("{MODULE_BTF}/{module}"))
-        .map_err(|error| format!("the types of module {module} cannot be read: {error}"))?;
-    Btf::parse_module(bytes, kernel).map_err(|error| format!("the types of module {module} are broken: {error}"))
+        .map_err(|error| BtfError::ReadModule { module: module.to_owned(), error })?;
+    Btf::parse_module(bytes, kernel).map_err(|error| BtfError::ParseModule { module: module.to_owned(), error })
 }
 
 /// Names of the modules whose types the kernel publishes.

@@ -7,9 +7,10 @@
 
 use crate::kernel::abilities::{EXIT, call, copy, insn, mov, refusal};
 use crate::kernel::detect::read_btf;
-use crate::kernel::events::Buffers;
+use crate::kernel::error::BtfError;
+use crate::kernel::events::{BufferError, Buffers};
 use crate::kernel::sys::map::kind as map_kind;
-use crate::kernel::sys::prog::kind as prog_kind;
+use crate::kernel::sys::prog::{Refused, kind as prog_kind};
 use crate::kernel::sys::{KernelMap, MapSpec, ProgSpec, link, prog};
 use kstrobe_ebpf::layout::UNDECIDED;
 use kstrobe_ebpf::target::Btf;
@@ -17,6 +18,7 @@ use kstrobe_ebpf::target::btf::Kind;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use thiserror::Error;
 
 const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
@@ -39,6 +41,37 @@ const REMOVED: i32 = 2;
 const MKDIR: &str = "cgroup_mkdir";
 const RMDIR: &str = "cgroup_rmdir";
 
+/// Why cgroups are not reported.
+#[derive(Debug, Error)]
+pub enum GroupsError {
+    /// The kernel's types cannot be read.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// A structure of the kernel lacks a member.
+    #[error("this kernel's types have no {0}")]
+    NoMember(String),
+    /// Before 5.5 the id was a union, and the inode number only a part of it.
+    #[error("cgroups have no id of 64 bits here (Linux 5.5 has them)")]
+    NoId,
+    /// A map is refused.
+    #[error(transparent)]
+    Map(#[from] io::Error),
+    /// The ring buffer cannot be read.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// A program is refused.
+    #[error("{}", refusal(.0))]
+    Program(Refused),
+    /// A tracepoint is not there.
+    #[error("the tracepoint {event}: {error}")]
+    Attach {
+        /// Its name.
+        event: &'static str,
+        /// Of BPF_RAW_TRACEPOINT_OPEN.
+        error: io::Error,
+    },
+}
+
 /// Bytes from the start of a structure to a member, and which others are followed from there.
 #[derive(Clone, Copy, Debug)]
 struct Offsets {
@@ -58,21 +91,20 @@ pub struct Groups {
 
 impl Groups {
     /// Reads the offsets from the kernel's own types, which are freed afterwards.
-    pub fn here() -> Result<Groups, String> {
+    pub fn here() -> Result<Groups, GroupsError> {
         Groups::of(&read_btf(None)?)
     }
 
-    fn of(btf: &Btf) -> Result<Groups, String> {
+    fn of(btf: &Btf) -> Result<Groups, GroupsError> {
         let member = |structure: &str, name: &str| {
             let found = btf.find(structure, Kind::Struct).and_then(|id| btf.member(id, name));
-            let found = found.ok_or_else(|| format!("this kernel's types have no {structure}.{name}"))?;
-            Ok::<_, String>((i32::try_from(found.bit_offset / 8).unwrap_or(i32::MAX), found.ty))
+            let found = found.ok_or_else(|| GroupsError::NoMember(format!("{structure}.{name}")))?;
+            Ok::<_, GroupsError>((i32::try_from(found.bit_offset / 8).unwrap_or(i32::MAX), found.ty))
         };
         let at = |structure: &str, name: &str| member(structure, name).map(|(offset, _)| offset);
         let (id, ty) = member("kernfs_node", "id")?;
-        // Before 5.5 it was a union, and the inode number only a part of it.
         if btf.size(ty) != Some(8) || btf.strip(ty).kind != Kind::Int {
-            return Err("cgroups have no id of 64 bits here (Linux 5.5 has them)".into());
+            return Err(GroupsError::NoId);
         }
         let own = at("cgroup", "self")?;
         Ok(Groups {
@@ -85,23 +117,21 @@ impl Groups {
     }
 
     /// Reports cgroups from now on.
-    pub fn feed(&self) -> Result<Feed, String> {
-        let failed = |error: io::Error| error.to_string();
+    pub fn feed(&self) -> Result<Feed, GroupsError> {
         let ring =
             MapSpec { kind: map_kind::RINGBUF, entries: RING_BYTES, name: "kstrobe_groups", ..MapSpec::default() };
-        let ring = KernelMap::create(&ring).map_err(failed)?;
+        let ring = KernelMap::create(&ring)?;
         let lost = MapSpec { kind: map_kind::ARRAY, key_bytes: 4, value_bytes: 8, entries: 1, ..MapSpec::default() };
-        let lost = KernelMap::create(&MapSpec { name: "kstrobe_lost", ..lost }).map_err(failed)?;
+        let lost = KernelMap::create(&MapSpec { name: "kstrobe_lost", ..lost })?;
         let hooks = [(MKDIR, MADE), (RMDIR, REMOVED)]
             .map(|(event, what)| attach(event, &self.tell(ring.as_fd().as_raw_fd(), lost.as_fd().as_raw_fd(), what)));
         let [made, removed] = hooks;
-        let fd = ring.as_fd().try_clone_to_owned().map_err(failed)?;
-        Ok(Feed { _hooks: [made?, removed?], buffers: Buffers::of_ring(fd)?, lost, seen_lost: 0 })
+        Ok(Feed { _hooks: [made?, removed?], buffers: Buffers::open(&ring, 0)?, lost, seen_lost: 0 })
     }
 
     /// Keeps the map of a condition, from id (u64) to `PASSES` or `UNDECIDED` (u32), for cgroups that are made from now on.
     /// `of_pods` when a condition that holds for a cgroup holds for all cgroups in it.
-    pub fn admission(&self, map: &KernelMap, of_pods: bool) -> Result<Admission, String> {
+    pub fn admission(&self, map: &KernelMap, of_pods: bool) -> Result<Admission, GroupsError> {
         let fd = map.as_fd().as_raw_fd();
         // First the program that removes: an id that is left behind would stay for ever.
         let forget = attach(RMDIR, &self.forget(fd))?;
@@ -247,10 +277,10 @@ const fn store_imm(dst: u8, off: i16, imm: i32) -> u64 {
     insn(0x62, dst, 0, off, imm)
 }
 
-fn attach(event: &str, insns: &[u64]) -> Result<OwnedFd, String> {
+fn attach(event: &'static str, insns: &[u64]) -> Result<OwnedFd, GroupsError> {
     let spec = ProgSpec { kind: prog_kind::RAW_TRACEPOINT, insns, name: "kstrobe_groups", ..ProgSpec::default() };
-    let program = prog::load(&spec).map_err(|refused| refusal(&refused))?;
-    link::attach_raw_tracepoint(program.as_fd(), event).map_err(|error| format!("the tracepoint {event}: {error}"))
+    let program = prog::load(&spec).map_err(GroupsError::Program)?;
+    link::attach_raw_tracepoint(program.as_fd(), event).map_err(|error| GroupsError::Attach { event, error })
 }
 
 /// What happened to a cgroup.

@@ -1,36 +1,30 @@
-//! Loading one probe's object. With [`attach`](super::attach) and [`events`](super::events) one of the three files that
-//! name aya.
+//! Loading one probe's object: its maps are created from the layout, its programs relocated and loaded, each once.
 
 use crate::kernel::abilities::explain;
-use crate::kernel::attach::{Attacher, Held};
+use crate::kernel::attach::{AttachError, Attacher, Link, Places, ProgramType, tp_btf, uprobe, uprobe_multi};
 use crate::kernel::detect::online_cpus;
-use crate::kernel::events::Buffers;
-use crate::kernel::function_hooks::{self, NotLoaded, Types};
+use crate::kernel::error::KernelError;
+use crate::kernel::events::{BufferError, Buffers};
+use crate::kernel::kernel_types::KernelTypes;
+use crate::kernel::object::{Object, ObjectError, TABLES_MAP};
 use crate::kernel::privileges::lift_locked;
-use crate::kernel::raw_load;
 use crate::kernel::read::ProbeMaps;
-use crate::kernel::sys::{KernelMap, link, perf, prog};
-use crate::kernel::uprobe::{self, Places};
+use crate::kernel::sys::KernelMap;
+use crate::kernel::sys::map::{MapSpec, RDONLY_PROG, kind as map_kind};
+use crate::kernel::sys::prog::{self, Lines, ProgSpec, Refused};
 use crate::kernel::verifier_log;
-use aya::maps::{Map, MapError};
-use aya::programs::{Program, ProgramError};
-use aya::{Ebpf, EbpfError, EbpfLoader};
 use kstrobe_ebpf::Layout;
-use kstrobe_ebpf::layout::{MapId, STACKS_MAPS};
+use kstrobe_ebpf::layout::{MapDef, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// What loading needs again and again. Holds the kernel's BTF (some 13 MB) once a tp_btf program was loaded: keep it while
-/// loading probes, then drop it.
+/// What loading needs again and again. Holds the kernel's BTF once a tracing program was loaded: keep it while loading probes,
+/// then drop it.
 pub struct Loader {
-    aya: EbpfLoader<'static>,
-    /// For the ids of tracepoints; parsed when the first program needs it.
-    btf: Option<aya::Btf>,
-    /// For the ids of functions.
-    types: Types,
+    types: KernelTypes,
     attacher: Attacher,
 }
 
@@ -41,68 +35,93 @@ impl Default for Loader {
 }
 
 impl Loader {
-    /// Ready to load.
+    /// Ready to load. Lifts RLIMIT_MEMLOCK, which kernels before 5.11 charge maps to.
     pub fn new() -> Loader {
         lift_locked();
-        let mut aya = EbpfLoader::new();
-        // Our objects have no relocations against kernel types, so the loader's own copy of its BTF is not needed. Task storage
-        // is a map type that aya creates but has no interface for.
-        aya.btf(None).allow_unsupported_maps();
-        Loader { aya, btf: None, types: Types::default(), attacher: Attacher::new() }
-    }
-
-    fn btf(&mut self) -> Result<&aya::Btf, String> {
-        if self.btf.is_none() {
-            let btf = aya::Btf::from_sys_fs()
-                .map_err(|error| format!("the kernel's BTF cannot be read: {}", chain(&error)))?;
-            self.btf = Some(btf);
-        }
-        self.btf.as_ref().ok_or_else(|| "the kernel's BTF cannot be read".into())
+        Loader { types: KernelTypes::default(), attacher: Attacher::new() }
     }
 }
 
 /// Why a probe is not running. Nothing of it is left in the kernel.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The process may not do this.
-    #[error("not permitted: {0}")]
-    Permission(String),
+    /// The process lacks a right.
+    #[error("not permitted: {action}: {}", explain(error))]
+    Permission {
+        /// `creating map counts`
+        action: String,
+        /// EPERM or EACCES.
+        error: io::Error,
+    },
     /// The kernel's verifier refused a program.
     #[error("the kernel refuses program {program}: {summary}")]
     Verifier {
         /// Name of the program.
         program: String,
+        /// The errno of BPF_PROG_LOAD.
+        error: io::Error,
         /// The lines that matter.
         summary: String,
         /// All of the verifier's log.
         log: String,
     },
     /// A map could not be made or filled.
-    #[error("map {map}: {reason}")]
+    #[error("map {map}: {error}")]
     Map {
         /// Name of the map.
         map: String,
-        /// What happened.
-        reason: String,
+        /// Why.
+        error: MapError,
     },
     /// A program is loaded but its hook cannot be had.
-    #[error("program {program} cannot be attached: {reason}")]
+    #[error("program {program} cannot be attached: {error}")]
     Attach {
         /// Name of the program.
         program: String,
-        /// What happened.
-        reason: String,
+        /// Why.
+        error: AttachError,
     },
     /// The object is not what its layout says: a fault of the compiler.
     #[error("the compiled object is wrong: {0}")]
-    Object(String),
+    Object(#[from] ObjectError),
+}
+
+impl LoadError {
+    /// Whether the program has more paths than the verifier follows: another kind of hook, with a longer program, has no fewer.
+    pub fn is_too_complex(&self) -> bool {
+        match self {
+            LoadError::Verifier { error, log, .. } => {
+                error.raw_os_error() == Some(libc::E2BIG) || verifier_log::is_too_complex(log)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Why a map is not there.
+#[derive(Debug, Error)]
+pub enum MapError {
+    /// The kernel keeps stacks of fewer frames.
+    #[error("the kernel keeps no stacks of this depth: see the sysctl kernel.perf_event_max_stack")]
+    StackDepth,
+    /// The kernel does not know the kind, or not with these sizes.
+    #[error("the kernel does not take such a map (EINVAL)")]
+    Invalid,
+    /// The kernel has no room.
+    #[error("it is too large for this kernel ({0})")]
+    TooLarge(io::Error),
+    /// Another error of bpf(2).
+    #[error(transparent)]
+    Kernel(io::Error),
+    /// Its memory cannot be mapped for reading events.
+    #[error(transparent)]
+    Buffer(BufferError),
 }
 
 /// A probe that runs. Dropping it detaches everything and frees all of its maps.
 pub struct Loaded {
     // Fields drop in order: first no new runs, then the programs, then the maps.
-    held: Vec<(usize, Held)>,
-    ebpf: Ebpf,
+    links: Vec<(usize, Link)>,
     programs: Vec<LoadedProgram>,
     /// When the programs were attached, or the CPUs of theirs were looked at last; `None` while none is attached.
     looked: Option<Instant>,
@@ -157,11 +176,17 @@ impl Loaded {
         (&self.maps, self.events.as_mut())
     }
 
-    /// Attaches a program to places of one file in user space, until what is returned is closed.
-    pub fn attach_user(&self, program: &str, places: &Places<'_>) -> Result<Vec<OwnedFd>, String> {
-        let found = self.programs.iter().find(|p| p.name == program).ok_or_else(|| format!("no program {program}"))?;
-        let way = uprobe::way(&found.attach).ok_or_else(|| format!("{program} is for another kind of hook"))?;
-        uprobe::attach(found.fd.as_fd(), way.multi, places)
+    /// Attaches a program to places of one file in user space, until all links are dropped.
+    pub fn attach_user(&self, program: &str, places: &Places<'_>) -> Result<Vec<Link>, AttachError> {
+        let found = self.programs.iter().find(|p| p.name == program);
+        let found = found.ok_or_else(|| AttachError::NoProgram(program.to_owned()))?;
+        match &found.attach {
+            Attach::Uprobe { multi, .. } | Attach::Usdt { multi, .. } => match multi {
+                true => uprobe_multi::attach(found.fd.as_fd(), places),
+                false => uprobe::attach(found.fd.as_fd(), places),
+            },
+            _ => Err(AttachError::OtherHook(program.to_owned())),
+        }
     }
 
     /// Runs a program at a raw tracepoint once, now, in this process, with these words as the tracepoint's arguments.
@@ -197,7 +222,7 @@ impl Loaded {
                     continue;
                 }
             }
-            self.held.retain(|(of, _)| *of != at);
+            self.links.retain(|(of, _)| *of != at);
             match self.attach_one(at, &mut attacher) {
                 Ok(()) => changed = true,
                 Err(error) => {
@@ -213,10 +238,11 @@ impl Loaded {
     fn still_attached(&mut self, at: usize, online: usize, passed: Duration) -> Result<bool, LoadError> {
         let program = &mut self.programs[at];
         let Some(wanted) = events_of_cpus(&program.attach, online) else { return Ok(true) };
-        let events = self.held.iter().filter(|(of, _)| *of == at).filter_map(|(_, held)| held.downcast_ref());
-        let enabled = events.map(perf::enabled_for).collect::<io::Result<Vec<Duration>>>().map_err(|error| {
+        let links = self.links.iter().filter(|(of, _)| *of == at).filter_map(|(_, link)| link.enabled_for());
+        let enabled = links.collect::<io::Result<Vec<Duration>>>().map_err(|error| {
             let reason = format!("whether its CPUs were online cannot be read: {error}");
-            LoadError::Attach { program: program.name.clone(), reason }
+            let error = KernelError::new("read", error, reason).into();
+            LoadError::Attach { program: program.name.clone(), error }
         })?;
         let before = program.enabled.iter().copied().chain(std::iter::repeat(Duration::ZERO));
         // The kernel's clock is not quite the one that we go by.
@@ -234,26 +260,22 @@ impl Loaded {
     fn attach_one(&mut self, at: usize, attacher: &mut Attacher) -> Result<(), LoadError> {
         let LoadedProgram { name, attach, fd, enabled } = &mut self.programs[at];
         enabled.clear();
-        // Those are left to `attach_user`: their places are found and found again while the probe runs.
-        if uprobe::way(attach).is_some() {
-            return Ok(());
-        }
-        let held = match function_hooks::is_function_hook(attach) {
-            true => attacher.attach_function(fd.as_fd(), name, attach),
-            false => find(&mut self.ebpf, name).and_then(|p| attacher.attach(p, name, attach)),
-        };
-        self.held.extend(held?.into_iter().map(|held| (at, held)));
+        let links = attacher.attach(fd.as_fd(), attach).map_err(|error| attach_error(name, error))?;
+        self.links.extend(links.into_iter().map(|link| (at, link)));
         Ok(())
     }
 
     /// Runs programs at iterators, one after the other, each once per object.
     pub fn run_iterators(&self) -> io::Result<()> {
-        self.held.iter().filter_map(|(_, held)| held.downcast_ref::<link::Iterator>()).try_for_each(link::Iterator::run)
+        self.links.iter().try_for_each(|(_, link)| match link {
+            Link::Iterator(iterator) => iterator.run(),
+            Link::Bpf { .. } | Link::Event(_) => Ok(()),
+        })
     }
 
     /// Detaches all programs. They and their maps stay, and can be attached again.
     pub fn detach(&mut self) {
-        (self.looked, self.held) = (None, Vec::new());
+        (self.looked, self.links) = (None, Vec::new());
     }
 
     /// Its programs, in the order they were attached.
@@ -304,194 +326,163 @@ pub fn load_unattached(
     layout: &Layout,
     programs: &[(String, Attach)],
 ) -> Result<Loaded, LoadError> {
-    let ebpf = loader.aya.load(object).map_err(|error| object_error(error, object))?;
-    let maps = open_maps(&ebpf, layout)?;
-    let mut loaded = Loaded { held: Vec::new(), ebpf, programs: Vec::new(), looked: None, events: None, maps };
-    for (name, attach) in programs {
-        let fd = match function_hooks::is_function_hook(attach) || uprobe::way(attach).is_some() {
-            true => load_past_aya(loader, &loaded, object, name, attach)?,
-            false => load_program(loader, &mut loaded.ebpf, name, attach)?,
-        };
-        let (name, attach) = (name.clone(), attach.clone());
-        loaded.programs.push(LoadedProgram { name, attach, fd, enabled: Vec::new() });
+    let mut object = Object::parse(object)?;
+    object.check(layout)?;
+    let types = Types::load(&mut object)?;
+    let maps = create_maps(&object, layout, &types)?;
+    let tables = object.tables().map(create_tables).transpose()?;
+    let by_name = |name: &str| match name {
+        TABLES_MAP => tables.as_ref(),
+        _ => layout.maps.iter().position(|def| def.name == name).map(|at| &maps[at]),
+    };
+    object.relocate(|name| by_name(name).map(|map| map.as_fd().as_raw_fd()))?;
+    let load = |(name, attach): &(String, Attach)| {
+        let fd = load_program(&mut loader.types, &object, types.fd(), name, attach)?;
+        Ok(LoadedProgram { name: name.clone(), attach: attach.clone(), fd, enabled: Vec::new() })
+    };
+    let programs = programs.iter().map(load).collect::<Result<_, LoadError>>()?;
+    let events = open_events(&maps, layout)?;
+    let maps = ProbeMaps::new(layout.clone(), maps).map_err(ObjectError::from)?;
+    maps.fill_free_slots().map_err(|error| map_error("of free slots", MapError::Kernel(error)))?;
+    Ok(Loaded { links: Vec::new(), programs, looked: None, events, maps })
+}
+
+/// The object's type information in the kernel. Without it most maps and programs load all the same: it serves the verifier's
+/// messages and bpftool.
+enum Types {
+    Loaded(OwnedFd),
+    /// With the kernel's answer; `None` where the kernel knows no BTF.
+    Missing(Option<Refused>),
+}
+
+impl Types {
+    fn load(object: &mut Object) -> Result<Types, ObjectError> {
+        Ok(match object.load_types()? {
+            Some(Ok(fd)) => Types::Loaded(fd),
+            Some(Err(refused)) => Types::Missing(Some(refused)),
+            None => Types::Missing(None),
+        })
     }
-    // Only now: until its programs are loaded, they name the map by the number of the descriptor that is taken here.
-    loaded.events = open_events(&mut loaded.ebpf, layout)?;
-    loaded
-        .maps
-        .fill_free_slots()
-        .map_err(|error| LoadError::Map { map: "of free slots".into(), reason: error.to_string() })?;
-    Ok(loaded)
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Types::Loaded(fd) => Some(fd.as_fd()),
+            Types::Missing(_) => None,
+        }
+    }
 }
 
-/// Descriptors of our own for the layout's maps. aya keeps its own as well: until a program is loaded, its instructions name
-/// maps by the number of that descriptor.
-fn open_maps(ebpf: &Ebpf, layout: &Layout) -> Result<ProbeMaps, LoadError> {
-    let open = |name: &str| {
-        let map = ebpf.map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
-        let (Map::Array(data)
-        | Map::HashMap(data)
-        | Map::LruHashMap(data)
-        | Map::Stack(data)
-        | Map::StackTraceMap(data)
-        | Map::RingBuf(data)
-        | Map::PerfEventArray(data)
-        | Map::Unsupported(data)) = map
-        else {
-            return Err(LoadError::Object(format!("map {name} is of a kind that no layout has")));
+fn create_maps(object: &Object, layout: &Layout, types: &Types) -> Result<Vec<KernelMap>, LoadError> {
+    let create = |def: &MapDef| {
+        let (key, value) = object.types_of_map(&def.name);
+        let spec = MapSpec {
+            kind: def.kind.number(),
+            key_bytes: def.key_bytes,
+            value_bytes: def.value_bytes,
+            entries: def.entries,
+            flags: def.kind.flags(),
+            name: &def.name,
+            // Stacks and buffers take no types; they have no type of a key.
+            btf: types.fd().filter(|_| key != 0).map(|fd| (fd, key, value)),
         };
-        let failed = |error: io::Error| LoadError::Map { map: name.to_string(), reason: error.to_string() };
-        let fd = data.fd().as_fd().try_clone_to_owned().map_err(failed)?;
-        KernelMap::from_fd(fd).map_err(failed)
+        KernelMap::create(&spec).map_err(|error| not_created(&def.name, error, types))
     };
-    let maps = layout.maps.iter().map(|def| def.name.as_str()).map(open).collect::<Result<Vec<_>, _>>()?;
-    ProbeMaps::new(layout.clone(), maps).map_err(LoadError::Object)
+    layout.maps.iter().map(create).collect()
 }
 
-fn open_events(ebpf: &mut Ebpf, layout: &Layout) -> Result<Option<Buffers>, LoadError> {
+/// An array of one value, which neither programs nor processes can write once it is frozen.
+fn create_tables(bytes: &[u8]) -> Result<KernelMap, LoadError> {
+    let spec = MapSpec {
+        kind: map_kind::ARRAY,
+        key_bytes: 4,
+        value_bytes: bytes.len() as u32,
+        entries: 1,
+        flags: RDONLY_PROG,
+        name: TABLES_MAP,
+        btf: None,
+    };
+    let failed = |error| not_created(TABLES_MAP, error, &Types::Missing(None));
+    let map = KernelMap::create(&spec).map_err(failed)?;
+    map.update(&[0; 4], bytes, 0).map_err(failed)?;
+    map.freeze().map_err(failed)?;
+    Ok(map)
+}
+
+fn not_created(name: &str, error: io::Error, types: &Types) -> LoadError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => LoadError::Permission { action: format!("creating map {name}"), error },
+        // A map that needs types, which the kernel has refused.
+        Some(libc::EINVAL) => match types {
+            Types::Missing(Some(refused)) => ObjectError::RefusedTypes(last_line(refused)).into(),
+            _ if STACKS_MAPS.contains(&name) => map_error(name, MapError::StackDepth),
+            _ => map_error(name, MapError::Invalid),
+        },
+        Some(libc::E2BIG | libc::ENOMEM) => map_error(name, MapError::TooLarge(error)),
+        _ => map_error(name, MapError::Kernel(error)),
+    }
+}
+
+fn last_line(refused: &Refused) -> String {
+    let last = refused.log.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    last.map_or_else(|| refused.error.to_string(), str::to_string)
+}
+
+fn map_error(name: &str, error: MapError) -> LoadError {
+    LoadError::Map { map: name.to_owned(), error }
+}
+
+fn open_events(maps: &[KernelMap], layout: &Layout) -> Result<Option<Buffers>, LoadError> {
     let Some(events) = &layout.events else { return Ok(None) };
-    let name = &layout.map(events.map).name;
-    let map = ebpf.take_map(name).ok_or_else(|| LoadError::Object(format!("it has no map {name}")))?;
+    let (map, name) = (&maps[events.map.0 as usize], &layout.map(events.map).name);
     let opened = Buffers::open(map, events.buffer_bytes);
-    opened.map(Some).map_err(|reason| LoadError::Map { map: name.clone(), reason })
+    opened.map(Some).map_err(|error| map_error(name, MapError::Buffer(error)))
 }
 
-fn find<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Program, LoadError> {
-    ebpf.program_mut(name).ok_or_else(|| LoadError::Object(format!("it has no program {name}")))
-}
-
-fn load_program(loader: &mut Loader, ebpf: &mut Ebpf, name: &str, attach: &Attach) -> Result<OwnedFd, LoadError> {
-    let program = find(ebpf, name)?;
-    let result = match (attach, &mut *program) {
-        (Attach::TpBtf { event }, Program::BtfTracePoint(p)) => {
-            let unavailable = |reason| LoadError::Attach { program: name.to_string(), reason };
-            p.load(event, loader.btf().map_err(unavailable)?)
-        }
-        (Attach::RawTp { .. }, Program::RawTracePoint(p)) => p.load(),
-        (Attach::Tracepoint { .. }, Program::TracePoint(p)) => p.load(),
-        (Attach::Interval { .. } | Attach::Sample(_), Program::PerfEvent(p)) => p.load(),
-        (_, other) => {
-            let kind = other.prog_type();
-            return Err(LoadError::Object(format!(
-                "program {name} lies in a section for {kind:?}, not for {attach:?}"
-            )));
-        }
-    };
-    result.map_err(|error| program_error(name, attach, error))?;
-    let fd = program.fd().map_err(|error| program_error(name, attach, error))?;
-    fd.as_fd().try_clone_to_owned().map_err(|error| LoadError::Object(error.to_string()))
-}
-
-/// Kinds of programs that aya has no interface for.
-fn load_past_aya(
-    loader: &mut Loader,
-    loaded: &Loaded,
-    object: &[u8],
+fn load_program(
+    types: &mut KernelTypes,
+    object: &Object,
+    btf: Option<BorrowedFd<'_>>,
     name: &str,
     attach: &Attach,
 ) -> Result<OwnedFd, LoadError> {
-    let map = |wanted: &str| match wanted {
-        raw_load::TABLES_MAP => match loaded.ebpf.map(wanted)? {
-            Map::Array(data) => Some(data.fd().as_fd().as_raw_fd()),
-            _ => None,
-        },
-        wanted => {
-            let id = loaded.maps.layout().maps.iter().position(|def| def.name == wanted)?;
-            Some(loaded.maps.map(MapId(id as u32)).as_fd().as_raw_fd())
-        }
+    let code = object.code(name)?;
+    let program = ProgramType::of(attach, types).map_err(|error| attach_error(name, error.into()))?;
+    if code.kind != Some(program.kind) {
+        let (program, attach) = (name.to_owned(), format!("{attach:?}"));
+        return Err(ObjectError::OtherSection { program, section: code.section, attach }.into());
+    }
+    let spec = ProgSpec {
+        kind: program.kind,
+        attach_type: program.attach_type,
+        attach_btf_id: program.attach_btf_id,
+        attach_btf: program.attach_btf,
+        lines: btf.map(|btf| Lines { btf, functions: &code.functions, lines: &code.lines }),
+        insns: &code.insns,
+        name,
     };
-    if let Some(way) = uprobe::way(attach) {
-        let loaded = raw_load::load(object, name, &way.purpose(), map);
-        return loaded.map_err(|refused| refusal(name, &refused.error, refused.log));
-    }
-    function_hooks::load(&mut loader.types, object, name, attach, map).map_err(|why| match why {
-        NotLoaded::Unavailable(reason) => LoadError::Attach { program: name.to_string(), reason },
-        NotLoaded::Refused(refused) => refusal(name, &refused.error, refused.log),
-    })
-}
-
-fn object_error(error: EbpfError, object: &[u8]) -> LoadError {
-    match error {
-        EbpfError::MapError(MapError::CreateError { name, io_error }) => match io_error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                LoadError::Permission(format!("creating map {name}: {}", explain(&io_error)))
-            }
-            // aya goes on without type information when the kernel refuses it, and then maps that need it fail.
-            Some(libc::EINVAL) => match refused_types(object) {
-                Some(log) => LoadError::Object(format!("the kernel refuses its type information: {log}")),
-                None if STACKS_MAPS.contains(&name.as_str()) => {
-                    let reason = "the kernel keeps no stacks of this depth: see the sysctl kernel.perf_event_max_stack";
-                    LoadError::Map { map: name, reason: reason.into() }
-                }
-                None => LoadError::Map { map: name, reason: "the kernel does not take such a map (EINVAL)".into() },
-            },
-            Some(libc::E2BIG | libc::ENOMEM) => {
-                LoadError::Map { map: name, reason: format!("it is too large for this kernel ({io_error})") }
-            }
-            _ => LoadError::Map { map: name, reason: io_error.to_string() },
-        },
-        other => LoadError::Object(chain(&other)),
-    }
-}
-
-/// What the kernel says about the object's BTF when it refuses it.
-fn refused_types(object: &[u8]) -> Option<String> {
-    use object::{Object, ObjectSection};
-    let file = object::File::parse(object).ok()?;
-    let btf = file.section_by_name(".BTF")?.data().ok()?;
-    let refused = prog::load_btf(btf).err()?;
-    let last = refused.log.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    Some(last.map_or_else(|| refused.error.to_string(), str::to_string))
+    prog::load(&spec).map_err(|refused| not_loaded(name, refused))
 }
 
 /// Why the kernel does not load a program, out of the verifier's log.
-fn refusal(name: &str, error: &io::Error, log: String) -> LoadError {
+fn not_loaded(name: &str, Refused { error, log }: Refused) -> LoadError {
     if log.trim().is_empty() && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
-        return LoadError::Permission(format!("loading program {name}: {}", explain(error)));
+        return LoadError::Permission { action: format!("loading program {name}"), error };
     }
     let summary = match verifier_log::summary(&log) {
         text if text.is_empty() => format!("no reason given ({error})"),
         text => text,
     };
-    LoadError::Verifier { program: name.to_string(), summary, log }
+    LoadError::Verifier { program: name.to_string(), error, summary, log }
 }
 
-pub(super) fn program_error(name: &str, attach: &Attach, error: ProgramError) -> LoadError {
-    let program = name.to_string();
+fn attach_error(name: &str, error: AttachError) -> LoadError {
+    let program = name.to_owned();
     match error {
-        ProgramError::LoadError { io_error, verifier_log } => refusal(name, &io_error, verifier_log.to_string()),
-        ProgramError::SyscallError(error) => match (error.io_error.raw_os_error(), attach) {
-            (Some(libc::EPERM | libc::EACCES), _) => {
-                LoadError::Permission(format!("attaching program {name}: {}", explain(&error.io_error)))
-            }
-            (Some(libc::ENOENT), Attach::RawTp { event } | Attach::TpBtf { event }) => {
-                LoadError::Attach { program, reason: format!("this kernel has no tracepoint {event}") }
-            }
-            _ => LoadError::Attach { program, reason: chain(&error) },
-        },
-        ProgramError::Btf(error) => {
-            let reason = match attach {
-                Attach::TpBtf { event } => {
-                    format!("this kernel's BTF describes no tracepoint {event} ({})", chain(&error))
-                }
-                _ => chain(&error),
-            };
-            LoadError::Attach { program, reason }
+        AttachError::Kernel(KernelError { call, error, .. })
+            if call == tp_btf::CALL && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) =>
+        {
+            LoadError::Permission { action: format!("attaching program {program}"), error }
         }
-        other => LoadError::Object(format!("program {name}: {}", chain(&other))),
+        error => LoadError::Attach { program, error },
     }
-}
-
-/// An error with its causes, those left out that repeat what was said.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -7,27 +7,26 @@ pub mod abilities;
 pub mod attach;
 pub mod binaries;
 pub mod detect;
+pub mod error;
 pub mod event_stream;
 pub mod events;
 pub mod formats;
-pub mod function_hooks;
 pub mod functions;
 pub mod groups;
 pub mod instance;
+pub mod kernel_types;
 pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;
+pub mod object;
 pub mod pollers;
 pub mod privileges;
 pub mod procfs;
-pub mod raw_load;
 pub mod read;
-pub mod sampling;
 pub mod stacks;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;
 pub mod tracefs;
-pub mod uprobe;
 pub mod verifier_log;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reading and cleaning the maps of one probe, by its layout.
 
-use crate::kernel::groups::{Admission, Groups};
+use crate::kernel::groups::{Admission, Groups, GroupsError};
 use crate::kernel::mmap::Values;
 use crate::kernel::sys::{self, KernelMap};
 use kstrobe_ebpf::layout::{Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table};
@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use thiserror::Error;
 
 /// The maps of one probe, with its layout.
 #[derive(Debug)]
@@ -26,6 +27,53 @@ pub struct ProbeMaps {
     evicted: AtomicU64,
     /// Programs that keep the maps of conditions; none before a condition needs them, and where the kernel refuses them.
     admissions: OnceLock<Vec<Admission>>,
+}
+
+/// Maps that are not what their layout says.
+#[derive(Debug, Error)]
+pub enum LayoutError {
+    /// As many maps as the layout has.
+    #[error("the layout has {layout} maps, not {given}")]
+    MapCount {
+        /// In the layout.
+        layout: usize,
+        /// Of the probe.
+        given: usize,
+    },
+    /// A table names a map that is not in the layout.
+    #[error("the layout has no map {0}")]
+    NoMap(u32),
+    /// A map of another kind, or of other sizes: kind, bytes of key and value, entries.
+    #[error("map {map}: (kind, key, value, entries) is {have:?}, its layout says {want:?}")]
+    OtherMap {
+        /// The map.
+        map: String,
+        /// In the kernel.
+        have: [u32; 4],
+        /// In the layout.
+        want: [u32; 4],
+    },
+    /// Records of a table do not fill its map.
+    #[error("a table of {shards} x {slots} records in a map of {entries}")]
+    Table {
+        /// Shards.
+        shards: u32,
+        /// Slots of each.
+        slots: u32,
+        /// Of the map.
+        entries: u32,
+    },
+    /// An index of a table has other keys or slots.
+    #[error("an index whose keys or slots have another size than its layout says")]
+    Index,
+    /// Values cannot be read.
+    #[error("map {map}: {error}")]
+    Open {
+        /// The map.
+        map: String,
+        /// Of mmap(2) or bpf(2).
+        error: io::Error,
+    },
 }
 
 /// One table at about one moment.
@@ -49,16 +97,16 @@ pub struct MapFill {
 }
 
 impl ProbeMaps {
-    /// Takes the maps of a probe, in the order of the layout's ids, and checks that they are what the layout says.
-    pub fn new(layout: Layout, maps: Vec<KernelMap>) -> Result<ProbeMaps, String> {
+    /// Takes the maps of a probe, in the order of the layout's ids, and checks that tables fit them.
+    pub fn new(layout: Layout, maps: Vec<KernelMap>) -> Result<ProbeMaps, LayoutError> {
         if layout.maps.len() != maps.len() {
-            return Err(format!("the layout has {} maps, the object {}", layout.maps.len(), maps.len()));
+            return Err(LayoutError::MapCount { layout: layout.maps.len(), given: maps.len() });
         }
         layout.maps.iter().zip(&maps).try_for_each(|(def, map)| check_map(def, map))?;
         layout.tables.iter().try_for_each(|table| check_table(table, &maps))?;
         let open = |id: MapId| {
-            let map = maps.get(id.0 as usize).ok_or_else(|| format!("the layout has no map {}", id.0))?;
-            Values::open(map).map_err(|error| format!("map {}: {error}", layout.map(id).name))
+            let map = maps.get(id.0 as usize).ok_or(LayoutError::NoMap(id.0))?;
+            Values::open(map).map_err(|error| LayoutError::Open { map: layout.map(id).name.clone(), error })
         };
         let values = layout.tables.iter().map(|table| open(table.values)).collect::<Result<_, _>>()?;
         let losses = layout.losses.as_ref().map(|losses| open(losses.map)).transpose()?;
@@ -263,7 +311,7 @@ impl ProbeMaps {
 
     /// Attaches programs that keep the maps of conditions for cgroups made from now on; once for each probe. Returns whether they
     /// run; the reason why not, the first time.
-    pub fn admit(&self, groups: &Groups) -> Result<bool, String> {
+    pub fn admit(&self, groups: &Groups) -> Result<bool, GroupsError> {
         let mut failure = None;
         let all = self.admissions.get_or_init(|| {
             let one = |s: &SelectedMap| groups.admission(self.map(s.map), s.selector.is_of_pods());
@@ -325,39 +373,28 @@ pub(super) fn read_index(map: &KernelMap) -> io::Result<Vec<(Box<[u8]>, u32)>> {
     Ok(entries.iter().filter_map(|(key, slot)| Some((key.into(), u32::from_ne_bytes(slot.try_into().ok()?)))).collect())
 }
 
-fn check_map(def: &MapDef, map: &KernelMap) -> Result<(), String> {
-    use sys::map::kind;
-    let expected = match def.kind {
-        MapKind::Array { .. } => kind::ARRAY,
-        MapKind::Hash => kind::HASH,
-        MapKind::Stack => kind::STACK,
-        MapKind::TaskStorage => kind::TASK_STORAGE,
-        MapKind::LruHash => kind::LRU_HASH,
-        MapKind::RingBuf => kind::RINGBUF,
-        MapKind::PerfEvents => kind::PERF_EVENT_ARRAY,
-        MapKind::StackTrace => kind::STACK_TRACE,
-    };
-    let have = (map.kind, map.key_bytes, map.value_bytes);
-    let want = (expected, def.key_bytes as usize, def.value_bytes as usize);
-    if have != want {
-        return Err(format!("map {}: (kind, key, value) is {have:?}, its layout says {want:?}", def.name));
+fn check_map(def: &MapDef, map: &KernelMap) -> Result<(), LayoutError> {
+    // Task storage grows with the tasks.
+    let entries = |entries| if def.kind == MapKind::TaskStorage { 0 } else { entries };
+    let have = [map.kind, map.key_bytes as u32, map.value_bytes as u32, entries(map.capacity)];
+    let want = [def.kind.number(), def.key_bytes, def.value_bytes, entries(def.entries)];
+    match have == want {
+        true => Ok(()),
+        false => Err(LayoutError::OtherMap { map: def.name.clone(), have, want }),
     }
-    if expected != kind::TASK_STORAGE && map.capacity != def.entries {
-        return Err(format!("map {}: {} entries, its layout says {}", def.name, map.capacity, def.entries));
-    }
-    Ok(())
 }
 
-fn check_table(table: &Table, maps: &[KernelMap]) -> Result<(), String> {
-    let map = |id: MapId| maps.get(id.0 as usize).ok_or_else(|| format!("the layout has no map {}", id.0));
-    let (have, need) = (map(table.values)?.capacity, table.shards.checked_mul(table.slots));
-    if need != Some(have) {
-        return Err(format!("a table of {} x {} records in a map of {have}", table.shards, table.slots));
+fn check_table(table: &Table, maps: &[KernelMap]) -> Result<(), LayoutError> {
+    let map = |id: MapId| maps.get(id.0 as usize).ok_or(LayoutError::NoMap(id.0));
+    let &Table { shards, slots, .. } = table;
+    let entries = map(table.values)?.capacity;
+    if shards.checked_mul(slots) != Some(entries) {
+        return Err(LayoutError::Table { shards, slots, entries });
     }
     if let Index::Hash { map: index, free, key_bytes } = table.index {
         let (index, free) = (map(index)?, map(free)?);
         if (index.key_bytes, index.value_bytes, free.value_bytes) != (key_bytes as usize, 4, 4) {
-            return Err("an index whose keys or slots have another size than its layout says".into());
+            return Err(LayoutError::Index);
         }
     }
     Ok(())

@@ -34,6 +34,14 @@ pub fn summary(log: &str) -> String {
     text
 }
 
+/// Whether the verifier gave up for the number of paths. BPF_PROG_LOAD has no errno of its own for a sequence of jumps that is too
+/// long (EFAULT, EINVAL or ENOMEM by version); for too many instructions it has E2BIG.
+pub fn is_too_complex(log: &str) -> bool {
+    const VERDICTS: [&str; 2] = ["BPF program is too large.", "jumps is too complex"];
+    let mut verdicts = log.lines().rev().filter(|line| !line.trim().is_empty() && !is_noise(line));
+    verdicts.next().is_some_and(|last| VERDICTS.iter().any(|verdict| last.contains(verdict)))
+}
+
 /// The last source annotation in the log: the verifier prints one before the instructions made from a line, and stops at the
 /// instruction it refuses. Kernels before 6.9 print the text alone; those annotations name no line and are left out.
 pub fn source_line(log: &str) -> Option<SourceLine> {
@@ -164,6 +172,15 @@ processed 2 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_stat
         let log =
             "143: (bc) w2 = w2\n144: (15) if r2 == 0x0 goto pc+2 BPF program is too large. Processed 1000001 insn\n";
         assert!(summary(log).starts_with("BPF program is too large. Processed 1000001 insn\n"), "{}", summary(log));
+        assert!(is_too_complex(log));
+    }
+
+    #[test]
+    fn too_many_paths_are_told_from_a_wrong_access() {
+        assert!(is_too_complex(
+            "5: (15) if r0 == 0x0 goto pc+1\nThe sequence of 8193 jumps is too complex.\nprocessed 9 insns\n"
+        ));
+        assert!(!is_too_complex(CONTEXT) && !is_too_complex(""));
     }
 
     #[test]

@@ -19,10 +19,6 @@ use std::collections::BTreeSet;
 const TABLES: &str = "tables";
 /// Kernel names of maps are cut after this many bytes (`BPF_OBJ_NAME_LEN` less the NUL).
 const MAP_NAME_BYTES: usize = 15;
-/// `BPF_F_NO_PREALLOC`, which task storage demands.
-const NO_PREALLOC: u32 = 1;
-/// `BPF_F_MMAPABLE`
-const MMAPABLE: u32 = 1 << 10;
 
 /// The YAML text that line info points into.
 #[derive(Clone, Copy, Debug)]
@@ -240,17 +236,6 @@ fn line_info(info: &mut SectionInfo, start: u32, code: &Code, file: Text, lines:
 
 /// The type of a map's variable, and its size.
 fn map_type(btf: &mut Btf, map: &MapDef) -> Result<(TypeId, u32), Diagnostic> {
-    // `enum bpf_map_type`
-    let (kind, flags) = match map.kind {
-        MapKind::Hash => (1, 0),
-        MapKind::Array { mmap } => (2, if mmap { MMAPABLE } else { 0 }),
-        MapKind::Stack => (23, 0),
-        MapKind::TaskStorage => (29, NO_PREALLOC),
-        MapKind::LruHash => (9, 0),
-        MapKind::RingBuf => (27, 0),
-        MapKind::PerfEvents => (4, 0),
-        MapKind::StackTrace => (7, 0),
-    };
     let key_fits = match map.kind {
         MapKind::Array { .. } | MapKind::TaskStorage | MapKind::StackTrace => map.key_bytes == 4,
         MapKind::Hash | MapKind::LruHash => map.key_bytes > 0,
@@ -265,7 +250,7 @@ fn map_type(btf: &mut Btf, map: &MapDef) -> Result<(TypeId, u32), Diagnostic> {
             map.name
         )));
     }
-    let mut members = vec![("type", btf.number(kind))];
+    let mut members = vec![("type", btf.number(map.kind.number()))];
     match map.kind {
         // Have no key, and the kernel takes no types for their values.
         MapKind::Stack => members.push(("value_size", btf.number(map.value_bytes))),
@@ -289,8 +274,8 @@ fn map_type(btf: &mut Btf, map: &MapDef) -> Result<(TypeId, u32), Diagnostic> {
     if map.kind != MapKind::TaskStorage {
         members.push(("max_entries", btf.number(map.entries)));
     }
-    if flags != 0 {
-        members.push(("map_flags", btf.number(flags)));
+    if map.kind.flags() != 0 {
+        members.push(("map_flags", btf.number(map.kind.flags())));
     }
     Ok(btf.struct_of_words(&members))
 }

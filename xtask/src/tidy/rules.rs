@@ -213,7 +213,7 @@ fn unsafe_rooms(path: &str, named: &[Named]) -> Vec<Finding> {
     let hits = named.iter().filter_map(|name| {
         let what = match name.path.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["unsafe"] => "unsafe",
-            ["aya", _, ..] => "aya",
+            ["aya" | "aya_obj", _, ..] => "aya",
             ["libc", _, ..] | ["nix", "libc", ..] => "libc",
             _ => return None,
         };

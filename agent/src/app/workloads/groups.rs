@@ -14,7 +14,8 @@ use kstrobe_workloads::{Group, Table, Workload};
 use super::{Event, EventSender};
 use crate::config::files::Sandboxes;
 use crate::kernel::events;
-use crate::kernel::groups::{self, Change, Feed};
+use crate::kernel::groups::{self, Change, Feed, GroupsError};
+use thiserror::Error;
 
 /// A node has a thousand; more than this is no node.
 const MAX_GROUPS: usize = 1 << 16;
@@ -54,14 +55,13 @@ impl Groups {
         tracing::info!(at = %hierarchy.mount_point.display(), controller, "following cgroups");
         let mut walker = Walker::new(hierarchy.clone(), MAX_GROUPS);
         let over = Arc::new(AtomicBool::new(false));
-        let fed = fed(hierarchy, controller).and_then(|(programs, feed)| {
-            follow(feed, sender.clone(), over.clone()).map(|()| programs).map_err(|error| error.to_string())
-        });
+        let fed = fed(hierarchy, controller)
+            .and_then(|(programs, feed)| Ok(follow(feed, sender.clone(), over.clone()).map(|()| programs)?));
         let programs = match fed {
             Ok(programs) => Some(programs),
             Err(reason) => {
                 tracing::info!(
-                    reason,
+                    %reason,
                     "programs do not see cgroups come and go: one that ends at once may have no name"
                 );
                 // Without it there are still the walks.
@@ -141,16 +141,29 @@ pub(super) fn hear(changes: &[Change], table: &mut Table, now: Instant) -> bool 
     unnamed
 }
 
+/// Why programs do not report cgroups.
+#[derive(Debug, Error)]
+enum NoFeed {
+    #[error("groups of version 1 are followed")]
+    Version1,
+    #[error("only a part of the hierarchy is mounted here")]
+    Part,
+    #[error(transparent)]
+    Kernel(#[from] GroupsError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// The programs that see groups of this hierarchy come and go, and the feed of their records.
-fn fed(hierarchy: &Hierarchy, controller: Option<&str>) -> Result<(groups::Groups, Feed), String> {
+fn fed(hierarchy: &Hierarchy, controller: Option<&str>) -> Result<(groups::Groups, Feed), NoFeed> {
     /// Inode number of the root of a hierarchy.
     const ROOT: u64 = 1;
     if controller.is_some() {
-        return Err("groups of version 1 are followed".to_owned());
+        return Err(NoFeed::Version1);
     }
-    let root = std::fs::metadata(&hierarchy.mount_point).map_err(|error| error.to_string())?;
+    let root = std::fs::metadata(&hierarchy.mount_point)?;
     if root.ino() != ROOT {
-        return Err("only a part of the hierarchy is mounted here".to_owned());
+        return Err(NoFeed::Part);
     }
     let programs = groups::Groups::here()?;
     let feed = programs.feed()?;

@@ -254,7 +254,7 @@ fn is_stacks(m: &model::Metric) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::sampling::known;
+    use crate::kernel::attach::perf_event::known;
 
     #[test]
     fn the_kernel_room_knows_every_perf_event_of_the_language() {

@@ -214,7 +214,7 @@ fn root_a_rejected_program_shows_the_users_line_and_leaves_nothing() {
     let raw = |event: &str| Attach::RawTp { event: event.into() };
     let programs = [("kt_good".into(), raw("sys_exit")), ("kt_bad".into(), raw("sys_enter"))];
     let error = load(&mut Loader::new(), &bytes, &layout, &programs).unwrap_err();
-    let LoadError::Verifier { program, summary, log } = &error else { panic!("{error:?}") };
+    let LoadError::Verifier { program, summary, log, .. } = &error else { panic!("{error:?}") };
     if std::env::var_os("KSTROBE_SHOW_LOG").is_some() {
         println!("{log}\n--- {error}");
     }
@@ -235,15 +235,21 @@ fn root_failures_are_told_apart() {
     let raw = |event: &str| Attach::RawTp { event: event.into() };
     let no_event = load_counter("raw_tp/x", count("counts", 0), raw("no_such_event")).unwrap_err();
     assert!(
-        matches!(&no_event, LoadError::Attach { reason, .. } if reason.contains("no tracepoint no_such_event")),
+        matches!(&no_event, LoadError::Attach { error, .. } if error.to_string().contains("no tracepoint no_such_event")),
         "{no_event}"
     );
     let no_btf =
         load_counter("tp_btf/x", count("counts", 0), Attach::TpBtf { event: "no_such_event".into() }).unwrap_err();
-    assert!(matches!(&no_btf, LoadError::Attach { reason, .. } if reason.contains("no_such_event")), "{no_btf}");
+    assert!(
+        matches!(&no_btf, LoadError::Attach { error, .. } if error.to_string().contains("no_such_event")),
+        "{no_btf}"
+    );
     let missing = Attach::Tracepoint { system: "no".into(), event: "such".into() };
     let no_id = load_counter("tracepoint/x", count("counts", 0), missing).unwrap_err();
-    assert!(matches!(&no_id, LoadError::Attach { reason, .. } if reason.contains("no tracepoint no:such")), "{no_id}");
+    assert!(
+        matches!(&no_id, LoadError::Attach { error, .. } if error.to_string().contains("no tracepoint no:such")),
+        "{no_id}"
+    );
     let nul = load_counter("raw_tp/x", count("counts", 0), raw("a\0b")).unwrap_err();
     assert!(matches!(nul, LoadError::Attach { .. }), "{nul}");
     let wrong_kind = load_counter("raw_tp/x", count("counts", 0), Attach::Interval { period_ns: 1 << 30 }).unwrap_err();
@@ -253,10 +259,10 @@ fn root_failures_are_told_apart() {
     let (bytes, mut layout) = counter("raw_tp/x", count("counts", 0));
     layout.maps[0].value_bytes = 16;
     let mismatch = load(&mut Loader::new(), &bytes, &layout, &[]).unwrap_err();
-    assert!(matches!(&mismatch, LoadError::Object(text) if text.contains("counts")), "{mismatch}");
+    assert!(matches!(&mismatch, LoadError::Object(error) if error.to_string().contains("counts")), "{mismatch}");
     let (bytes, layout) = counter("raw_tp/x", count("counts", 0));
     let absent = load(&mut Loader::new(), &bytes, &layout, &[("other".into(), raw("sys_enter"))]).unwrap_err();
-    assert!(matches!(&absent, LoadError::Object(text) if text.contains("other")), "{absent}");
+    assert!(matches!(&absent, LoadError::Object(error) if error.to_string().contains("other")), "{absent}");
 }
 
 #[test]
@@ -271,7 +277,7 @@ fn root_impossible_maps_are_reported_by_name() {
     let bytes = object(&maps, &[]);
     let layout = Layout { cpus: 1, maps, ..Layout::default() };
     let error = load(&mut Loader::new(), &bytes, &layout, &[]).unwrap_err();
-    assert!(matches!(&error, LoadError::Object(text) if text.contains("type information")), "{error:?}");
+    assert!(matches!(&error, LoadError::Object(error) if error.to_string().contains("type information")), "{error:?}");
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub mod kind {
 pub const NO_PREALLOC: u32 = 1;
 /// `BPF_F_MMAPABLE`
 pub const MMAPABLE: u32 = 1 << 10;
+/// `BPF_F_RDONLY_PROG`: programs may read the values only (5.2).
+pub const RDONLY_PROG: u32 = 1 << 7;
 /// `BPF_NOEXIST`: update only if the key is new.
 pub const NOEXIST: u64 = 1;
 
@@ -171,6 +173,13 @@ impl KernelMap {
         // SAFETY: the attribute holds no addresses; the result is a new descriptor.
         let fd = unsafe { owned(bpf(Command::MapCreate, &mut attr)?) };
         KernelMap::from_fd(fd)
+    }
+
+    /// Forbids changes of the values by system calls from now on, so that the verifier knows them (5.2).
+    pub fn freeze(&self) -> io::Result<()> {
+        let mut attr = [self.fd.as_raw_fd() as u32, 0];
+        // SAFETY: the descriptor and padding are plain numbers.
+        unsafe { bpf(Command::MapFreeze, &mut attr).map(drop) }
     }
 
     /// Takes a descriptor and asks the kernel for the sizes. Per-CPU maps are refused: their values are longer than

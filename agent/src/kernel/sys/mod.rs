@@ -31,6 +31,7 @@ enum Command {
     RawTracepointOpen = 17,
     BtfLoad = 18,
     BtfFdById = 19,
+    MapFreeze = 22,
     BtfNextId = 23,
     MapLookupBatch = 24,
     LinkCreate = 28,

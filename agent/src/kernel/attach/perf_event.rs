@@ -1,11 +1,19 @@
-//! Programs at perf events of every CPU: `profile:`, `software:` and `hardware:`.
+//! `profile:`, `software:`, `hardware:` and `interval:`: perf events that run a program, on each CPU or one (Linux 4.9;
+//! perf_event_open(2); `hardware:` a counter of the processor).
 
+use super::{AttachError, Link, ProgramType};
 use crate::kernel::abilities::perf_refusal;
+use crate::kernel::error::KernelError;
 use crate::kernel::sys::perf;
+use crate::kernel::sys::prog::kind;
 use kstrobe_ebpf::target::Ability;
 use kstrobe_ebpf::typed::{Every, PerfEvent, Sampling};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
+
+/// How its program is loaded.
+pub const PROGRAM: ProgramType<'_> =
+    ProgramType { kind: kind::PERF_EVENT, attach_type: 0, attach_btf_id: 0, attach_btf: None };
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
@@ -37,20 +45,30 @@ const HARDWARE: [(&str, u64); 10] = [
     ("ref-cycles", 9),
 ];
 
-/// Attaches a program on each of these CPUs. It stays until all returned events are closed.
-pub fn attach(prog: BorrowedFd<'_>, sampling: &Sampling, cpus: &[u32]) -> Result<Vec<OwnedFd>, String> {
-    let counter = number(&sampling.event).ok_or_else(|| format!("there is no event {}", name(&sampling.event)))?;
+/// Runs a program every `period_ns` on one CPU.
+pub fn attach_interval(prog: BorrowedFd<'_>, period_ns: u64, cpu: u32) -> Result<Vec<Link>, AttachError> {
+    let event = perf::attach_interval(prog, period_ns, cpu).map_err(KernelError::perf)?;
+    Ok(vec![Link::Event(event)])
+}
+
+/// Attaches a program on each of these CPUs.
+pub fn attach(prog: BorrowedFd<'_>, sampling: &Sampling, cpus: &[u32]) -> Result<Vec<Link>, AttachError> {
+    let no_event = || AttachError::NoPerfEvent(name(&sampling.event).to_owned());
+    let counter = number(&sampling.event).ok_or_else(no_event)?;
     let mut events = Vec::with_capacity(cpus.len());
     for cpu in cpus {
         match perf::attach_counter(prog, counter, period(sampling.every), *cpu) {
-            Ok(event) => events.push(event),
+            Ok(event) => events.push(Link::Event(event)),
             // Went offline since the list was read.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) && cpus.len() > 1 && !is_hardware(sampling) => {}
-            Err(error) => return Err(refusal(sampling, &error)),
+            Err(error) => {
+                let reason = refusal(sampling, &error);
+                return Err(KernelError::new("perf_event_open", error, reason).into());
+            }
         }
     }
     match events.is_empty() {
-        true => Err("no CPU is online".into()),
+        true => Err(AttachError::NoCpu),
         false => Ok(events),
     }
 }
