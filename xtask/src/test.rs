@@ -5,7 +5,7 @@ use crate::programs::{self, finish};
 use crate::{chart, container, mounts, oracles, tidy, unit, vm};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use kstrobe_testing::groups::has_controller;
+use kstrobe_testing::groups::of_controller;
 use kstrobe_testing::{INSTALLED, NOT_RUN_FILE};
 use nix::unistd::geteuid;
 use std::fs;
@@ -101,8 +101,10 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         let mut doc = cargo_command(root, &["doc", "--quiet", "--workspace", "--no-deps", "--locked"]);
         finish(doc.env("RUSTDOCFLAGS", "-D warnings"))
     });
-    dependencies(root, &mut report);
-    unused_dependencies(root, &mut report);
+    // Without advisories: they need the network and change without us, and are no part of the test of a change.
+    let deny = ["deny", "--offline", "check", "bans", "licenses", "sources"];
+    subcommand(root, "dependencies (cargo deny check bans licenses sources)", &deny, &mut report);
+    subcommand(root, "unused dependencies (cargo machete)", &["machete"], &mut report);
     let cases = helm_chart(root, &mut report);
     match programs::find("systemd-analyze") {
         Some(_) => report.step("systemd unit", || unit::check(root)),
@@ -127,24 +129,13 @@ fn witness_programs(report: &mut Report) {
     }
 }
 
-/// Licences, sources, duplicates. Advisories need the network and change without us: they are not part of a test of a
-/// change.
-fn dependencies(root: &Path, report: &mut Report) {
-    let name = "dependencies (cargo deny check bans licenses sources)";
-    if programs::find("cargo-deny").is_some() {
-        report.step(name, || cargo(root, &["deny", "--offline", "check", "bans", "licenses", "sources"]));
+/// A subcommand of cargo that is no part of Rust, where it is installed.
+fn subcommand(root: &Path, name: &'static str, words: &[&str], report: &mut Report) {
+    let program = format!("cargo-{}", words[0]);
+    if programs::find(&program).is_some() {
+        report.step(name, || cargo(root, words));
     } else {
-        report.not_run(name, "cargo-deny is not installed: cargo install --locked cargo-deny".to_owned());
-    }
-}
-
-/// Dependencies that no source names.
-fn unused_dependencies(root: &Path, report: &mut Report) {
-    let name = "unused dependencies (cargo machete)";
-    if programs::find("cargo-machete").is_some() {
-        report.step(name, || cargo(root, &["machete"]));
-    } else {
-        report.not_run(name, "cargo-machete is not installed: cargo install --locked cargo-machete".to_owned());
+        report.not_run(name, format!("{program} is not installed: cargo install --locked {program}"));
     }
 }
 
@@ -174,7 +165,7 @@ fn pod(root: &Path, cases: Option<&Path>, report: &mut Report) {
     match cases {
         _ if !geteuid().is_root() => report.not_run(name, "not root".to_owned()),
         None => report.not_run(name, "the chart was not rendered".to_owned()),
-        _ if !has_controller("memory") => {
+        _ if of_controller("memory").is_none() => {
             report.not_run(name, "no mounted hierarchy of control groups has the controller memory".to_owned());
         }
         Some(cases) => match (programs::find("runc"), programs::cannot_install()) {

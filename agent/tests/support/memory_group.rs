@@ -1,7 +1,9 @@
 //! A cgroup with little memory, and what happens in it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
+
+use kstrobe_testing::groups;
 
 /// A cgroup of the test's own below the root, of version 2 or of version 1's memory controller. Removed at its end.
 pub struct MemoryGroup {
@@ -12,17 +14,15 @@ pub struct MemoryGroup {
 impl MemoryGroup {
     /// Makes it with this limit and no swap.
     pub fn new(name: &str, limit: u64) -> MemoryGroup {
-        let controllers = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-        let two = controllers.split_whitespace().any(|c| c == "memory");
-        let (root, version) = if two { ("/sys/fs/cgroup", 2) } else { ("/sys/fs/cgroup/memory", 1) };
+        let mount = groups::of_controller("memory").expect("a hierarchy with the controller memory");
         let group = MemoryGroup {
-            folder: Path::new(root).join(format!("kstrobe-test-{}-{name}", std::process::id())),
-            version,
+            folder: mount.place.join(format!("kstrobe-test-{}-{name}", std::process::id())),
+            version: if mount.kind == "cgroup2" { 2 } else { 1 },
         };
         std::fs::create_dir(&group.folder).unwrap_or_else(|error| panic!("{}: {error}", group.folder.display()));
-        group.set(if version == 2 { "memory.max" } else { "memory.limit_in_bytes" }, &limit.to_string());
+        group.set(if group.version == 2 { "memory.max" } else { "memory.limit_in_bytes" }, &limit.to_string());
         // A kernel without swap may have no such file, and needs none.
-        let (file, text) = if version == 2 { ("memory.swap.max", "0") } else { ("memory.swappiness", "0") };
+        let (file, text) = if group.version == 2 { ("memory.swap.max", "0") } else { ("memory.swappiness", "0") };
         if group.folder.join(file).exists() {
             group.set(file, text);
         }

@@ -34,10 +34,10 @@ pub fn mounts() -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// Whether groups with this controller can be made here. A controller belongs to one hierarchy: where a machine has bound it to one
-/// of version 1 that is not mounted, version 2 lacks it.
-pub fn has_controller(name: &str) -> bool {
-    mounts().iter().any(|mount| match mount.kind.as_str() {
+/// The hierarchy in which groups with this controller can be made. A controller belongs to one: where a machine has bound it to one
+/// of version 1 that is not mounted, there is none.
+pub fn of_controller(name: &str) -> Option<Mount> {
+    mounts().into_iter().find(|mount| match mount.kind.as_str() {
         "cgroup2" => std::fs::read_to_string(mount.place.join("cgroup.controllers"))
             .is_ok_and(|names| names.split_whitespace().any(|other| other == name)),
         _ => mount.options.iter().any(|option| option == name),
@@ -47,7 +47,7 @@ pub fn has_controller(name: &str) -> bool {
 /// The same for a test that needs it, which is noted as not run.
 #[track_caller]
 pub fn controller(test: &str, name: &str) -> bool {
-    let has = has_controller(name);
+    let has = of_controller(name).is_some();
     if !has {
         crate::not_run(test, &format!("no mounted hierarchy of control groups has the controller {name}"));
     }
