@@ -2,10 +2,7 @@
 
 mod support;
 
-use kstrobe::kernel::detect::without_init;
-use kstrobe_ebpf::target::Btf;
 use nix::fcntl::OFlag;
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use support::agent::Setup;
@@ -52,22 +49,6 @@ fn proc_interrupts() -> Vec<(String, f64, String)> {
     rows.collect()
 }
 
-/// Interrupts by number that no program sees, on kernels that run none while process 1 is current.
-fn while_init_runs(recorded: &TraceInstance) -> BTreeMap<String, f64> {
-    let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
-    if without_init(&Btf::parse(types).unwrap()).is_none() {
-        return BTreeMap::new();
-    }
-    let threads = std::fs::read_dir("/proc/1/task").unwrap();
-    let threads: Vec<u32> = threads.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).collect();
-    let mut counts = BTreeMap::new();
-    for traced in recorded.all().iter().filter(|traced| threads.contains(&traced.tid)) {
-        let number = traced.text.strip_prefix("irq=").and_then(|text| text.split(' ').next()).unwrap();
-        *counts.entry(number.to_owned()).or_default() += 1.0;
-    }
-    counts
-}
-
 #[test]
 #[ignore = "needs root"]
 fn root_hardirq_counts_agree_with_proc_interrupts() {
@@ -75,7 +56,7 @@ fn root_hardirq_counts_agree_with_proc_interrupts() {
     let file = something_to_read(&folder);
     let agent = Setup { arguments: &["--enable", "hardirqs"], ..Setup::default() }.start();
     let name = "kstrobe_hardirq_duration_seconds";
-    let recorded = TraceInstance::new(&["irq/irq_handler_entry"]);
+    let in_init = TraceInstance::of_init("irq/irq_handler_entry");
     // The scrape lies between two reads of the file on either side.
     let outer_before = proc_interrupts();
     let before = agent.scrape();
@@ -95,7 +76,7 @@ fn root_hardirq_counts_agree_with_proc_interrupts() {
             .sum::<f64>()
     };
     let lost = counted_as_lost(&after) - counted_as_lost(&before);
-    let hidden = while_init_runs(&recorded);
+    let hidden = in_init.map(|recorded| recorded.counts("irq=", " ")).unwrap_or_default();
     let rows: Vec<(Labels, f64)> = [format!("{name}_count"), "kstrobe_lost_total".to_owned()]
         .iter()
         .flat_map(|name| after.series(name, &[]).map(|(labels, value)| (labels.clone(), value)).collect::<Vec<_>>())

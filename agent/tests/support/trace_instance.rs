@@ -1,7 +1,10 @@
 //! The kernel's own trace of events, in an instance that only one test uses.
 
 use super::Folder;
+use kstrobe::kernel::detect::without_init;
+use kstrobe_ebpf::target::Btf;
 use nix::mount::{MsFlags, mount, umount};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// An instance of tracefs, which is mounted at a place of the test's own. Removed at its end.
@@ -22,6 +25,32 @@ impl TraceInstance {
             std::fs::write(instance.folder.join(format!("events/{event}/enable")), "1").unwrap();
         }
         instance
+    }
+
+    /// One event in the threads of process 1, where no program sees it; `None` on kernels that run programs there, too.
+    pub fn of_init(event: &str) -> Option<TraceInstance> {
+        let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
+        without_init(&Btf::parse(types).unwrap())?;
+        let threads = std::fs::read_dir("/proc/1/task").unwrap();
+        let one = |entry: std::io::Result<std::fs::DirEntry>| {
+            format!("common_pid == {}", entry.unwrap().file_name().display())
+        };
+        let filter = threads.map(one).collect::<Vec<_>>().join(" || ");
+        let instance = TraceInstance::new(&[]);
+        std::fs::write(instance.folder.join(format!("events/{event}/filter")), filter).unwrap();
+        std::fs::write(instance.folder.join(format!("events/{event}/enable")), "1").unwrap();
+        Some(instance)
+    }
+
+    /// How many of the events so far say this, by what stands between the two texts: of `irq=7 name=x` between `irq=` and ` `, `7`.
+    pub fn counts(&self, before: &str, after: &str) -> BTreeMap<String, f64> {
+        let mut counts = BTreeMap::new();
+        for traced in self.all() {
+            let (_, rest) = traced.text.split_once(before).unwrap();
+            let (text, _) = rest.split_once(after).unwrap();
+            *counts.entry(text.to_ascii_lowercase()).or_default() += 1.0;
+        }
+        counts
     }
 
     /// The events so far of tasks of this name.
