@@ -1,24 +1,22 @@
-//! What servers and clients share of TLS: the cryptography and what it asks of the processor, texts in PEM form, and a
-//! client's side of a connection. No files, no sockets.
+//! What servers and clients share of TLS: the cryptography, texts in PEM form, and a client's side of a connection. No files,
+//! no sockets.
 #![forbid(unsafe_code)]
 
 mod any_server;
 mod chain;
 mod client;
-mod processor;
 
 pub use chain::chain;
 pub use client::{Client, without_authorities};
-pub use processor::able;
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The cryptography: in Rust and assembler, without a C compiler.
+/// The cryptography of all connections: aws-lc-rs, the default of rustls.
 pub fn provider() -> CryptoProvider {
-    rustls_graviola::default_provider()
+    rustls::crypto::aws_lc_rs::default_provider()
 }
 
 /// All certificates of a text, of which there must be one at least; `what` names them to a person.

@@ -1,10 +1,8 @@
 //! Certificates of a cluster's authority, made anew for each test.
 
-use graviola::hashing::Sha256;
-use graviola::signing::ecdsa::{P256, SigningKey};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SerialNumber, SignatureAlgorithm,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SerialNumber,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +17,7 @@ pub struct Identity {
 
 /// An authority.
 pub struct Authority {
-    issuer: Issuer<'static, Key>,
+    issuer: Issuer<'static, KeyPair>,
     cert: String,
 }
 
@@ -32,7 +30,7 @@ impl Default for Authority {
 impl Authority {
     /// A new one of this name.
     pub fn new(name: &str) -> Authority {
-        let key = Key::new();
+        let key = KeyPair::generate().expect("random numbers");
         let mut params = params(name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -61,12 +59,12 @@ impl Authority {
     }
 
     fn sign(&self, mut params: CertificateParams, name: &str) -> Identity {
-        let key = Key::new();
+        let key = KeyPair::generate().expect("random numbers");
         let own = self::params(name);
         params.distinguished_name = own.distinguished_name;
         params.serial_number = own.serial_number;
         let cert = params.signed_by(&key, &self.issuer).expect("all of it is right").pem();
-        Identity { cert, key: key.pem() }
+        Identity { cert, key: key.serialize_pem() }
     }
 }
 
@@ -77,46 +75,4 @@ fn params(name: &str) -> CertificateParams {
     params.distinguished_name.push(DnType::CommonName, name);
     params.serial_number = Some(SerialNumber::from(NEXT.fetch_add(1, Ordering::Relaxed)));
     params
-}
-
-/// A key of graviola, since rcgen's own would take a C compiler.
-struct Key {
-    key: SigningKey<P256>,
-    /// The point on the curve, uncompressed.
-    public: Vec<u8>,
-}
-
-impl Key {
-    fn new() -> Key {
-        let key = SigningKey::<P256>::generate().expect("random numbers");
-        let mut spki = [0; 256];
-        let spki = key.to_spki_der(&mut spki).expect("it fits");
-        // The point is the end of the structure: 4, x and y.
-        let public = spki[spki.len() - 65..].to_vec();
-        Key { key, public }
-    }
-
-    fn pem(&self) -> String {
-        let mut der = [0; 512];
-        let der = self.key.to_pkcs8_der(&mut der).expect("it fits");
-        pem::encode(&pem::Pem::new("PRIVATE KEY", der))
-    }
-}
-
-impl PublicKeyData for Key {
-    fn der_bytes(&self) -> &[u8] {
-        &self.public
-    }
-
-    fn algorithm(&self) -> &'static SignatureAlgorithm {
-        &PKCS_ECDSA_P256_SHA256
-    }
-}
-
-impl rcgen::SigningKey for Key {
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
-        let mut signature = [0; 128];
-        let signed = self.key.sign_asn1::<Sha256>(&[message], &mut signature);
-        signed.map(<[u8]>::to_vec).map_err(|_| rcgen::Error::RemoteKeyError)
-    }
 }

@@ -99,7 +99,7 @@ impl Drop for Server {
 }
 
 fn tls(identity: &Identity, clients: &Authority) -> ServerConfig {
-    let provider = Arc::new(rustls_graviola::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(clients.pem().as_bytes()).expect("a certificate")).expect("an authority");
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
