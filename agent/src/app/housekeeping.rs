@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::probe::Probe;
 use super::{App, lock, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::sys::prog as sys;
+use crate::probe::Probe;
 
 /// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see
 /// [`sys::empty_run_ns`]): it is on for a tenth of the time.
@@ -66,7 +66,7 @@ fn tick(app: &App, probe: &Mutex<Probe>, cache: &mut SnapshotCache) -> Option<In
         if Instant::now() < due {
             return Some(due);
         }
-        running.looks()
+        running.needs_processes()
     };
     // Before anything is locked that a scrape waits for.
     let processes = looks.map(|by_name| cache.look(by_name));

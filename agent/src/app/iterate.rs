@@ -1,131 +1,11 @@
-//! Probes at iterators: a scrape runs their programs once per kernel object.
-//!
-//! A thread walks the objects, so that a scrape can give up waiting: a walk over a million sockets takes longer than a
-//! scraper's timeout. The result is kept for the scrapes of the next second.
+//! The thread that walks over kernel objects for probes at iterators, and requests for walks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use kstrobe_ebpf::layout::{Layout, Loss, Table};
+use std::time::Instant;
 
 use super::{App, lock};
-use crate::config::plan::Outline;
-use crate::kernel::load::Loaded;
-use crate::kernel::read::ProbeMaps;
-use crate::metrics::labels::Names;
-use crate::metrics::series::TableSeries;
-use crate::metrics::telemetry::{IterationUse, MapUse, Observed, SeriesUse};
-use kstrobe_export::snapshot::{Descriptor, Family, Moment};
-
-/// Shortest interval between two walks.
-const EVERY: Duration = Duration::from_secs(1);
-/// A scrape waits so long for a walk, then shows the last one.
-const PATIENCE: Duration = Duration::from_millis(250);
-
-/// A probe at iterators.
-pub(super) struct Iterated {
-    loaded: Loaded,
-    /// With the metrics of their cells.
-    tables: Vec<(Table, Vec<Arc<Descriptor>>)>,
-    held: Mutex<Held>,
-    /// Scrapes that showed an older walk.
-    late: AtomicU64,
-}
-
-/// The last walk.
-#[derive(Default)]
-struct Held {
-    families: Vec<Family>,
-    /// The error of the walk. Nothing is exported then: the counts of an older walk would be wrong.
-    failure: Option<String>,
-    begun: Option<Instant>,
-    took: Duration,
-}
-
-impl Iterated {
-    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded) -> Iterated {
-        let about = |t: &Table| t.cells.iter().map(|c| outline.metrics[c.metric as usize].about.clone()).collect();
-        let tables = layout.tables.iter().map(|t| (t.clone(), about(t))).collect();
-        Iterated { loaded, tables, held: Mutex::default(), late: AtomicU64::new(0) }
-    }
-
-    /// Walks over all objects.
-    fn walk(&self, names: &Mutex<Names>) {
-        let begun = Instant::now();
-        let read = self.read(names);
-        let took = begun.elapsed();
-        let (families, failure) = match read {
-            Ok(families) => (families, None),
-            Err(reason) => (Vec::new(), Some(reason)),
-        };
-        *lock(&self.held) = Held { families, failure, begun: Some(begun), took };
-    }
-
-    fn read(&self, names: &Mutex<Names>) -> Result<Vec<Family>, String> {
-        let maps = self.loaded.maps();
-        for i in 0..self.tables.len() {
-            maps.clear(i).map_err(|e| format!("cannot clear table {i}: {e}"))?;
-        }
-        self.loaded.run_iterators().map_err(|e| format!("cannot read the iterator: {e}"))?;
-        let now = Moment::now();
-        let mut families = Vec::new();
-        for (i, (table, about)) in self.tables.iter().enumerate() {
-            let view = maps.table(i).map_err(|e| format!("cannot read table {i}: {e}"))?;
-            let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
-            // A table of one walk: nothing lasts from one to the next.
-            let mut once = TableSeries::once(table.clone(), about.clone(), now);
-            let read = once.read(view.values, index, &mut lock(names), now);
-            families.extend(read.map_err(|e| format!("cannot read table {i}: {e}"))?);
-        }
-        Ok(families)
-    }
-
-    pub fn maps(&self) -> &ProbeMaps {
-        self.loaded.maps()
-    }
-
-    /// Series of the last walk, and its errors. Adds the agent's own metrics of this probe to `observed`.
-    pub fn scrape(&self, probe: &str, observed: &mut Observed) -> (Vec<Family>, Vec<String>) {
-        let held = lock(&self.held);
-        if held.begun.is_none_or(|begun| begun.elapsed() > EVERY + PATIENCE) {
-            self.late.fetch_add(1, Ordering::Relaxed);
-        }
-        let mut errors: Vec<String> = held.failure.iter().cloned().collect();
-        let probe = || probe.to_owned();
-        observed.iterations.push(IterationUse {
-            probe: probe(),
-            took: held.took,
-            late: self.late.load(Ordering::Relaxed),
-        });
-        let maps = self.loaded.maps();
-        match maps.fill() {
-            Ok(maps) => observed.maps.extend(maps.into_iter().map(|f| MapUse {
-                probe: probe(),
-                map: f.name,
-                entries: f.entries.into(),
-                capacity: f.capacity.into(),
-            })),
-            Err(e) => errors.push(format!("cannot read how full its maps are: {e}")),
-        }
-        match maps.losses() {
-            Ok(losses) => observed.series.push(SeriesUse {
-                probe: probe(),
-                overflowed: losses.iter().filter(|(l, _)| *l == Loss::SeriesOverflow).map(|(_, n)| n).sum(),
-                evicted: 0,
-                waiting: None,
-            }),
-            Err(e) => errors.push(format!("cannot read what was lost: {e}")),
-        }
-        (held.families.clone(), errors)
-    }
-
-    /// The error of the last walk; empty without one.
-    pub fn failure(&self) -> String {
-        lock(&self.held).failure.clone().unwrap_or_default()
-    }
-}
+use crate::probe::iterator::{EVERY, IteratorEngine, WALK_TIMEOUT};
 
 /// Requests for walks, from scrapes to the thread that walks.
 #[derive(Default)]
@@ -151,7 +31,7 @@ impl TriggerState {
 }
 
 impl IterTrigger {
-    /// Requests a walk, unless one began within the last second, and waits for it up to `PATIENCE`.
+    /// Requests a walk, unless one began within the last second, and waits for it up to `WALK_TIMEOUT`.
     pub fn refresh(&self) {
         let mut state = lock(&self.state);
         if !state.active || state.is_fresh() {
@@ -160,7 +40,7 @@ impl IterTrigger {
         state.wanted = true;
         self.changed.notify_all();
         let waiting = |state: &mut TriggerState| state.active && !state.is_fresh();
-        drop(self.changed.wait_timeout_while(state, PATIENCE, waiting).unwrap_or_else(PoisonError::into_inner));
+        drop(self.changed.wait_timeout_while(state, WALK_TIMEOUT, waiting).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Waits for a request. Returns the generation.
@@ -202,7 +82,8 @@ fn run(app: &App) {
         let round = app.iter_trigger.next();
         let begun = Instant::now();
         let walk = || {
-            let probes: Vec<Arc<Iterated>> = app.probes().iter().filter_map(|probe| lock(probe).iterated()).collect();
+            let probes: Vec<Arc<IteratorEngine>> =
+                app.probes().iter().filter_map(|probe| lock(probe).iterator()).collect();
             probes.iter().for_each(|probe| probe.walk(&app.names));
         };
         if catch_unwind(AssertUnwindSafe(walk)).is_err() {
@@ -217,16 +98,17 @@ fn run(app: &App) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn a_scrape_waits_for_a_walk_but_not_for_long() {
         let iter_trigger = Arc::new(IterTrigger::default());
         let begun = Instant::now();
         iter_trigger.refresh();
-        assert!(begun.elapsed() < PATIENCE, "no probes, no wait");
+        assert!(begun.elapsed() < WALK_TIMEOUT, "no probes, no wait");
         iter_trigger.set_active(true);
         iter_trigger.refresh();
-        assert!(begun.elapsed() >= PATIENCE, "no walker runs");
+        assert!(begun.elapsed() >= WALK_TIMEOUT, "no walker runs");
         let walker = iter_trigger.clone();
         let walks = Arc::new(AtomicU64::default());
         let walked = walks.clone();

@@ -1,10 +1,7 @@
 //! The running agent: build, then serve, then drain. The one place that owns what runs.
 
-mod attached;
-mod budget;
 mod captures;
 mod cluster;
-mod drain;
 mod endpoints;
 mod events;
 mod exporters;
@@ -14,15 +11,10 @@ mod iterate;
 mod load_config;
 pub mod logging;
 pub mod memory;
-mod meter;
-mod poll;
-mod probe;
 mod reload;
 mod rights;
 mod rules;
 mod stacks;
-mod traced;
-mod user_hooks;
 mod watch;
 mod web;
 mod workloads;
@@ -34,12 +26,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::capture::rules::engine::RuleEngine;
 use crate::config::SourceArgs;
 use crate::config::compile;
+use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
 use crate::config::plan::Draft;
@@ -55,6 +48,7 @@ use crate::metrics::labels::Names;
 use crate::metrics::owners::Owners;
 use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
 use crate::probe::status::Status;
+use crate::probe::{Probe, lock};
 use captures::CaptureDeps;
 pub use endpoints::{Captures, Endpoints, ProfileError, ProfileRequest, Reload, StacksStatus};
 use events::Sink;
@@ -66,9 +60,7 @@ use kstrobe_web::hosts::Name;
 use kstrobe_web::systemd::{News, notify};
 use load_config::{LoadOutcome, LoadedConfig};
 use logging::Level;
-use logging::{log_diagnostics, print_diagnostics};
 use memory::Need;
-use probe::Probe;
 pub use stacks::{Recording, record};
 
 /// Options of `kstrobe run`.
@@ -162,11 +154,6 @@ struct ConfigStatus {
 
 /// How long the removal of ftrace sessions may take at the end.
 const SESSIONS_END: Duration = Duration::from_secs(5);
-
-/// Ignores poisoning: after a panic, the next read replaces the data.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Runs until SIGINT or SIGTERM. `router` makes the routes from the endpoints.
 pub fn run(options: Options, router: fn(Endpoints) -> Router) -> ExitCode {
@@ -398,7 +385,7 @@ impl App {
     /// Replaces the list of probes. A full read clones the list under the lock of `names`, so that no read of the old list
     /// is under way when this returns.
     fn replace_probes(&self, probes: Vec<SharedProbe>) {
-        let iterated = probes.iter().any(|probe| lock(probe).iterated().is_some());
+        let iterated = probes.iter().any(|probe| lock(probe).iterator().is_some());
         let _names = lock(&self.names);
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
         self.iter_trigger.set_active(iterated);

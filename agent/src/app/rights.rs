@@ -11,14 +11,9 @@ pub(super) struct Lacking {
     pub all: bool,
 }
 
-/// Capabilities that this process lacks and that every program in the kernel needs.
-pub(super) fn missing() -> Vec<&'static str> {
-    Capabilities::effective().map(Capabilities::missing_for_programs).unwrap_or_default()
-}
-
 /// The probes of the agent that do not run, where capabilities are missing.
 pub(super) fn lacking(app: &App) -> Option<Lacking> {
-    let (probes, missing) = (app.probes(), missing());
+    let (probes, missing) = (app.probes(), Capabilities::missing_here());
     let idle = probes.iter().map(|probe| lock(probe)).filter(|probe| !probe.runs());
     let idle: Vec<String> = idle.map(|probe| probe.outline.name.clone()).collect();
     if idle.is_empty() || missing.is_empty() {

@@ -43,7 +43,7 @@ impl App {
     /// Reads the probes that have these metrics, and no others.
     fn show(&self, rules: &RuleEngine, metrics: &[String]) {
         let wanted = |probe: &super::Probe| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
-        let walks = |probe: &super::Probe| wanted(probe) && probe.iterated().is_some();
+        let walks = |probe: &super::Probe| wanted(probe) && probe.iterator().is_some();
         if self.probes().iter().any(|probe| walks(&lock(probe))) {
             self.iter_trigger.refresh();
         }

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use kstrobe_ebpf::program::{Every, PerfEvent, Sampling};
 use kstrobe_ebpf::typed::Attach;
 
-use super::attached::Attached;
 use super::captures::CaptureDeps;
-use super::probe::Probe;
 use super::{App, lock, workloads};
 use super::{Captures, ProfileError, ProfileRequest, StacksStatus};
 use crate::capture::access::{Access, Denied};
@@ -22,13 +20,22 @@ use crate::metrics::labels::Names;
 use crate::metrics::profiles::collector::Collector;
 use crate::metrics::profiles::processes::{Look, Processes};
 use crate::metrics::profiles::{Addresses, Profile, Resolved, Sample, Unit, symbols};
+use crate::probe::Probe;
+use crate::probe::error::ReadError;
+use crate::probe::kernel::KernelEngine;
 use kstrobe_export::snapshot::{Descriptor, Moment};
 
 /// Processes that run for less than this may end without having been looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A metric that is found is one of its probe's.
-const NO_SUCH: &str = "the probe has no such metric";
+fn no_such() -> ProfileError {
+    ProfileError::Failed("the probe has no such metric".to_owned())
+}
+
+fn failed(error: ReadError) -> ProfileError {
+    ProfileError::Failed(error.to_string())
+}
 
 /// Stands for no limit: `Instant` overflows with `Duration::MAX`.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -147,11 +154,11 @@ struct Reading {
 
 impl Wanted {
     /// Does something with the probe, if it is attached.
-    fn attached<T>(&self, work: impl FnOnce(&mut Attached) -> Result<T, String>) -> Result<T, ProfileError> {
+    fn attached<T>(&self, work: impl FnOnce(&mut KernelEngine) -> Result<T, ProfileError>) -> Result<T, ProfileError> {
         let mut running = lock(&self.probe);
-        match running.attached() {
-            Ok(attached) => work(attached).map_err(ProfileError::Failed),
-            Err(reason) => Err(ProfileError::NotAttached(reason)),
+        match running.kernel() {
+            Ok(kernel) => work(kernel),
+            Err(reason) => Err(ProfileError::NotAttached(reason.to_string())),
         }
     }
 
@@ -163,7 +170,7 @@ impl Wanted {
     /// Collects from now on.
     fn begin(&self, names: &Mutex<Names>) -> Result<Begun, ProfileError> {
         self.drained(names, |a, at| {
-            let collector = a.drain.as_mut().and_then(|drain| drain.begin(self.index)).ok_or(NO_SUCH)?;
+            let collector = a.drain().and_then(|drain| drain.begin(self.index)).ok_or_else(no_such)?;
             Ok(Begun { at, collector })
         })
     }
@@ -174,11 +181,14 @@ impl Wanted {
         let (began, at, samples, period_ns) = self.drained(names, |a, at| {
             let (began, samples) = match begun {
                 Some(Begun { at, collector }) => (at, lock(&collector).samples()),
-                None => (a.born, a.drain.as_ref().and_then(|d| d.total(self.index)).ok_or(NO_SUCH)?.samples()),
+                None => {
+                    let born = a.born();
+                    (born, a.drain().and_then(|d| d.total(self.index)).ok_or_else(no_such)?.samples())
+                }
             };
             Ok((began, at, samples, period_ns(a)))
         })?;
-        let processes = self.attached(|a| Ok(a.processes.clone()))?;
+        let processes = self.attached(|a| Ok(a.processes().clone()))?;
         Ok(Reading { began, at, samples, processes, period_ns })
     }
 
@@ -186,12 +196,12 @@ impl Wanted {
     fn drained<T>(
         &self,
         names: &Mutex<Names>,
-        work: impl FnOnce(&mut Attached, Moment) -> Result<T, String>,
+        work: impl FnOnce(&mut KernelEngine, Moment) -> Result<T, ProfileError>,
     ) -> Result<T, ProfileError> {
         let mut names = lock(names);
         let (done, unseen) = self.attached(|a| {
             let at = Moment::now();
-            a.drain_stacks(&mut names, at, true)?;
+            a.drain_stacks(&mut names, at, true).map_err(failed)?;
             Ok((work(a, at)?, a.take_unseen()))
         })?;
         drop(names);
@@ -208,7 +218,6 @@ impl Wanted {
                 break;
             }
             std::thread::sleep(left.min(LOOK_EVERY));
-            let failed = |e| format!("cannot read which processes have stacks: {e}");
             learn(&self.probe, self.attached(|a| a.find_unseen(LOOK_EVERY).map_err(failed))?);
             self.sweep(names)?;
         }
@@ -217,17 +226,17 @@ impl Wanted {
 
     /// Sweeps when that is due.
     fn sweep(&self, names: &Mutex<Names>) -> Result<(), ProfileError> {
-        let is_due = |a: &Attached| a.sweep_due().is_some_and(|due| due <= Instant::now());
+        let is_due = |a: &KernelEngine| a.sweep_due().is_some_and(|due| due <= Instant::now());
         if !self.attached(|a| Ok(is_due(a)))? {
             return Ok(());
         }
         // The lock of names comes before that of a probe.
         let mut names = lock(names);
-        let mut sweep = |a: &mut Attached| if is_due(a) { a.sweep(&mut names, Moment::now()) } else { Vec::new() };
+        let mut sweep = |a: &mut KernelEngine| if is_due(a) { a.sweep(&mut names, Moment::now()) } else { Vec::new() };
         let (errors, unseen) = self.attached(|a| Ok((sweep(a), a.take_unseen())))?;
         drop(names);
         learn(&self.probe, unseen);
-        errors.into_iter().next().map_or(Ok(()), |error| Err(ProfileError::Failed(error)))
+        errors.into_iter().next().map_or(Ok(()), |error| Err(failed(error)))
     }
 }
 
@@ -236,16 +245,16 @@ impl Wanted {
 pub(super) fn learn(probe: &Mutex<Probe>, unseen: HashSet<u32>) {
     for look in unseen.into_iter().filter_map(Look::at) {
         // A probe that has ended meanwhile shows no stacks.
-        match lock(probe).attached() {
-            Ok(attached) => attached.processes.add(look),
+        match lock(probe).kernel() {
+            Ok(kernel) => kernel.processes().add(look),
             Err(_) => return,
         }
     }
 }
 
 /// What one event stands for, when all of them come from one timer.
-fn period_ns(a: &Attached) -> Option<u64> {
-    let programs = a.loaded.programs().ok()?;
+fn period_ns(a: &KernelEngine) -> Option<u64> {
+    let programs = a.programs().ok()?;
     let mut periods = programs.iter().map(|p| match &p.attach {
         Attach::Interval { period_ns } => Some(*period_ns),
         Attach::Sample(Sampling { event: PerfEvent::CpuClock, every }) => match every {

@@ -1,7 +1,7 @@
 //! The agent's sockets, its web configuration, and notifications of systemd.
 
 use super::WebOptions;
-use super::logging::print_diagnostics;
+use crate::config::diagnostics::print_diagnostics;
 use kstrobe_web::config_watcher::RELOAD_INTERVAL;
 use kstrobe_web::systemd::{self, News, notify};
 use kstrobe_web::{ConfigWatcher, Counters, LoadError};

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use kstrobe_config::diag::{Diagnostic, Severity};
 
 use super::{KernelArgs, Output};
-use crate::app::logging::print_diagnostics;
 use crate::config::compile::{self, Prepared};
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files::{self, AgentConfig, Choice, Selection, SourceFile};
 use crate::config::plan::{self, Draft};
 use crate::kernel::binaries::find::ProcessSnapshot;

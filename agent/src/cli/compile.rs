@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use kstrobe_config::diag::Diagnostic;
 
 use super::KernelArgs;
-use crate::app::logging::print_diagnostics;
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::plan;
 

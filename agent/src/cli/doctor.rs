@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::{Output, table};
-use crate::app::logging::print_diagnostics;
 use crate::app::memory::{self, Need};
 use crate::config::SourceArgs;
 use crate::config::compile;
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files::{self, AgentConfig, Choice};
 use crate::config::plan;
 use crate::kernel::abilities;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::{KernelArgs, Output, table};
-use crate::app::logging::print_diagnostics;
 use crate::config::compile;
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::files::Choice;
 use crate::config::plan;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::{Output, table};
-use crate::app::logging::print_diagnostics;
 use crate::config::SourceArgs;
 use crate::config::compile;
 use crate::config::compile::{Abilities, Function};
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::plan;
 use crate::config::plan::{Draft, Outline, explain};

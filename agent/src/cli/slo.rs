@@ -6,8 +6,8 @@ use kstrobe_mixin::catalogue::Catalogue;
 use kstrobe_mixin::request::{Request, objective};
 use kstrobe_mixin::{Form, own, slo_rules};
 
-use crate::app::logging::print_diagnostics;
 use crate::config::SourceArgs;
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 
 /// Prints Prometheus rules on standard output: error ratios with sloth's names, and alerts on how fast the budget burns.

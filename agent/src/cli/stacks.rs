@@ -9,9 +9,9 @@ use clap::builder::PossibleValuesParser;
 
 use crate::app;
 use crate::app::Recording;
-use crate::app::logging::print_diagnostics;
 use crate::config::SourceArgs;
 use crate::config::compile;
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::files::Choice;
 use crate::config::plan;

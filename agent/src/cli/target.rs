@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::app::logging::print_diagnostics;
 use crate::config::SourceArgs;
 use crate::config::compile;
+use crate::config::diagnostics::print_diagnostics;
 use crate::config::files::{self, Choice, choose};
 use crate::config::plan;
 

@@ -10,6 +10,14 @@ pub use kstrobe_config::model::{Kubernetes, PodSource, Sandboxes, Workloads};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes, schema};
 
+/// What the names of files that `Probe` objects of the cluster make end in, before `.yaml`.
+pub const CLUSTER_STEM: &str = ".probe.kstrobe.dev";
+
+/// Whether a pack is a `Probe` object of the cluster.
+pub fn is_of_cluster(pack: &str) -> bool {
+    pack.ends_with(CLUSTER_STEM)
+}
+
 /// Bytes of the largest file of probes: real ones have some kilobytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 

@@ -1,7 +1,9 @@
 //! From files to what runs: [`files`] reads them and decides which probes run, [`plan`] makes each the compiler's input,
-//! [`compile`] compiles them for this kernel, [`exporters`] makes exporters of the configuration.
+//! [`compile`] compiles them for this kernel, [`exporters`] makes exporters of the configuration,
+//! [`diagnostics`] shows mistakes.
 
 pub mod compile;
+pub mod diagnostics;
 pub mod exporters;
 pub mod files;
 pub mod plan;

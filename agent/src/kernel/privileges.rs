@@ -40,6 +40,11 @@ impl Capabilities {
 }
 
 impl Capabilities {
+    /// Capabilities that this process lacks and that every program in the kernel needs.
+    pub fn missing_here() -> Vec<&'static str> {
+        Capabilities::effective().map(Capabilities::missing_for_programs).unwrap_or_default()
+    }
+
     /// What of CAP_BPF and CAP_PERFMON is not there, for a sentence; `None` when nothing is.
     pub fn missing(&self) -> Option<&'static str> {
         match (self.bpf || self.sys_admin, self.perfmon || self.sys_admin) {

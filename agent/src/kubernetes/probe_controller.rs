@@ -3,8 +3,8 @@
 //! Their texts are loaded together with the probe files. [`kstrobe_kube::crd::reconciler`] decides which of them to apply and
 //! which status to write; this module executes it.
 
-use crate::config::files::SourceFile;
 use crate::config::files::diag::{self, Diagnostic};
+use crate::config::files::{CLUSTER_STEM, SourceFile};
 use crate::probe::status::ProbeStatus;
 use kstrobe_kube::crd::probe::{self, Probe, WantedProbe};
 use kstrobe_kube::crd::reconciler::{AttachStatus, Change, Reconciler};
@@ -42,17 +42,9 @@ impl Files {
     }
 }
 
-/// What files of objects end in.
-const STEM: &str = ".probe.kstrobe.dev";
-
 /// Its name is no built-in file's: those cannot be replaced from outside of the node's own configuration.
 fn file(name: &str, text: &str) -> Arc<SourceFile> {
-    Arc::new(SourceFile { name: format!("{name}{STEM}.yaml"), text: text.to_owned() })
-}
-
-/// Whether a probe of the file of this stem is of the cluster.
-pub fn is_handed(pack: &str) -> bool {
-    pack.ends_with(STEM)
+    Arc::new(SourceFile { name: format!("{name}{CLUSTER_STEM}.yaml"), text: text.to_owned() })
 }
 
 /// Reads all probes anew and says why not, if it cannot. It may block.

@@ -3,7 +3,6 @@
 //!
 //! The thread is idle while no probe uses names of cgroups.
 
-mod conditions;
 mod groups;
 mod pods;
 
@@ -21,7 +20,7 @@ use crate::kernel::groups::Change;
 use crate::kubernetes;
 use crate::metrics::owners::Patience;
 use crate::metrics::telemetry::WorkloadsUse;
-pub(super) use conditions::Conditions;
+use crate::probe::conditions::Conditions;
 use groups::Groups;
 use pods::{PodWatch, PodWatchTask};
 
@@ -215,7 +214,8 @@ impl Follower {
         let now = Instant::now();
         self.table.tick(now);
         // First the maps of conditions, as programs read them.
-        let unselected = conditions::keep(&self.table, self.groups.as_ref().and_then(Groups::programs), &probes);
+        let conditions = Conditions { table: &self.table, groups: self.groups.as_ref().and_then(Groups::programs) };
+        let unselected: usize = probes.iter().map(|probe| lock(probe).select(&conditions)).sum();
         self.app
             .owners
             .publish(groups::owners(&self.table, self.sandboxes), self.groups.as_ref().and_then(Groups::walked));

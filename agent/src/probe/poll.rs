@@ -8,15 +8,20 @@ use kstrobe_ebpf::ir::Module;
 use kstrobe_ebpf::ir::interp::Machine;
 use kstrobe_ebpf::layout::{CellKind, Index, Layout, Loss};
 
+use super::engine::{Engine, Scrape, Tick};
+use super::error::{NotAttached, PollError};
+use super::kernel::KernelEngine;
+use super::running::Probe;
 use crate::config::plan::Outline;
 use crate::kernel::pollers::{self, Reader};
 use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
 use crate::metrics::series::TableSeries;
+use crate::metrics::telemetry::SeriesUse;
 use kstrobe_export::snapshot::{Descriptor, Family, Moment, Number, Values};
 
 /// A running poll probe.
-pub(super) struct Poll {
+pub(super) struct PollEngine {
     module: Module,
     source: &'static str,
     reader: Reader,
@@ -29,12 +34,12 @@ pub(super) struct Poll {
     every: Duration,
     due: Instant,
     /// Why the last read failed, if it did.
-    pub failure: Option<String>,
+    failure: Option<String>,
 }
 
-impl Poll {
+impl PollEngine {
     /// `None` when the agent has no such source, which the compiler has checked.
-    pub fn new(outline: &Outline, module: Module) -> Option<Poll> {
+    pub fn new(outline: &Outline, module: Module) -> Option<PollEngine> {
         let poll = outline.poll.as_ref()?;
         let source = pollers::source(&poll.source)?;
         let mut kinds = BTreeMap::new();
@@ -53,7 +58,7 @@ impl Poll {
             max_series: m.max_series + 1,
         });
         let series = PolledSeries::new(metrics.collect(), Moment::now());
-        Some(Poll {
+        Some(PollEngine {
             module,
             source: source.name,
             reader: source.open(),
@@ -67,18 +72,18 @@ impl Poll {
     }
 
     /// Reads the source once. A failed read leaves no old values behind: absent is not zero.
-    pub fn read(&mut self, names: &mut Names) {
+    fn read(&mut self, names: &mut Names) {
         let now = Moment::now();
         // Set first: a failed read is not retried before its interval.
         self.due = now.mono + self.every;
         self.series.begin();
-        self.failure = self.rows(names, now).err();
+        self.failure = self.rows(names, now).err().map(|error| error.to_string());
         self.series.finish(now);
     }
 
-    fn rows(&mut self, names: &mut Names, now: Moment) -> Result<(), String> {
-        let rows = self.reader.read().map_err(|e| format!("source {}: {e}", self.source))?;
-        let mut machine = Machine::new(&self.module.layout).map_err(|e| e.to_string())?;
+    fn rows(&mut self, names: &mut Names, now: Moment) -> Result<(), PollError> {
+        let rows = self.reader.read().map_err(|error| PollError::Source { source_name: self.source, error })?;
+        let mut machine = Machine::new(&self.module.layout).map_err(PollError::Maps)?;
         for table in &self.module.layout.tables {
             if let Index::Hash { free, .. } = table.index {
                 for slot in (1..table.slots).rev() {
@@ -87,7 +92,7 @@ impl Poll {
             }
         }
         for row in rows.iter() {
-            machine.run(&self.module, 0, row).map_err(|e| format!("row program: {e}"))?;
+            machine.run(&self.module, 0, row).map_err(PollError::Row)?;
         }
         self.merged += merged(&machine, &self.module.layout);
         for table in &self.module.layout.tables {
@@ -102,7 +107,7 @@ impl Poll {
             // A table of one reading: what persists between readings is kept by `PolledSeries`.
             let about = table.cells.iter().map(|c| self.about[c.metric as usize].clone()).collect();
             let mut once = TableSeries::new(table.clone(), about, Duration::ZERO, now);
-            let families = once.read(words.as_slice(), entries, names, now).map_err(|e| e.to_string())?;
+            let families = once.read(words.as_slice(), entries, names, now)?;
             for (cell, family) in table.cells.iter().zip(&families) {
                 observe(&mut self.series, cell.metric as usize, family);
             }
@@ -110,24 +115,48 @@ impl Poll {
         Ok(())
     }
 
-    /// The last reading.
-    pub fn families(&self) -> Vec<Family> {
-        self.series.families()
-    }
-
     /// Name of its source.
     pub fn source(&self) -> &'static str {
         self.source
     }
+}
 
-    /// When the next read is due.
-    pub fn due(&self) -> Instant {
-        self.due
+impl Engine for PollEngine {
+    /// The last reading.
+    fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
+        // Rows merged into `other` for want of room.
+        let overflowed = self.series.overflowed() + self.merged;
+        let probe = scrape.probe.to_owned();
+        scrape.observed.series.push(SeriesUse { probe, overflowed, evicted: 0, waiting: None });
+        self.series.families()
     }
 
-    /// Rows merged into `other` for want of room.
-    pub fn overflowed(&self) -> u64 {
-        self.series.overflowed() + self.merged
+    fn reason(&self) -> String {
+        self.failure.clone().unwrap_or_default()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.due)
+    }
+
+    fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {
+        let before = self.failure.take();
+        self.read(tick.names);
+        if self.failure.is_some() {
+            tick.telemetry.poll_failed(self.source);
+        }
+        match (&before, &self.failure) {
+            (_, Some(reason)) if self.failure != before => {
+                tracing::error!(probe = tick.probe, reason, "poll failed");
+            }
+            (Some(_), None) => tracing::info!(probe = tick.probe, "polling again"),
+            _ => {}
+        }
+        None
+    }
+
+    fn kernel(&mut self) -> Result<&mut KernelEngine, NotAttached> {
+        Err(NotAttached("it is a poll".into()))
     }
 }
 

@@ -1,15 +1,15 @@
-//! The maps of conditions: which cgroups pass.
+//! Conditions on names of cgroups: which cgroups pass.
 
 use kstrobe_ebpf::typed::{Selector, SelectorTerm};
 use kstrobe_workloads::{self as workloads, Decided, Table, Term};
 
-use crate::app::{SharedProbe, lock};
 use crate::kernel::groups::Groups;
 use crate::metrics::owners::field;
 
 /// Decides conditions by the current names of cgroups.
-pub(crate) struct Conditions<'a> {
-    table: &'a Table,
+pub struct Conditions<'a> {
+    /// Names of cgroups.
+    pub table: &'a Table,
     /// Offsets for programs that see new cgroups; `None` where such programs cannot run.
     pub groups: Option<&'a Groups>,
 }
@@ -24,12 +24,6 @@ impl Conditions<'_> {
     pub fn knows(&self, id: u64) -> bool {
         self.table.knows(id)
     }
-}
-
-/// Updates the maps of all probes' conditions. Returns how many cgroups did not fit.
-pub(super) fn keep(table: &Table, groups: Option<&Groups>, probes: &[SharedProbe]) -> usize {
-    let conditions = Conditions { table, groups };
-    probes.iter().map(|probe| lock(probe).select(&conditions)).sum()
 }
 
 fn selector_of(selector: &Selector) -> workloads::Selector {

@@ -5,6 +5,7 @@ mod interpreted;
 mod threads;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::Artifact;
@@ -12,23 +13,26 @@ use kstrobe_ebpf::ir::interp::Environment;
 use kstrobe_ebpf::layout::{Layout, Loss};
 use kstrobe_ebpf::typed::Attach;
 
+use super::engine::{Engine, Scrape, Tick};
+use super::error::{NotAttached, ReadError, SessionError};
+use super::kernel::KernelEngine;
+use super::running::Probe;
 use crate::config::plan::Outline;
 use crate::kernel::event_stream::{EventStream, Wanted};
 use crate::kernel::sys::monotonic_ns;
-use crate::metrics::labels::Names;
-use crate::metrics::telemetry::{Lost, Observed, SeriesUse};
+use crate::metrics::telemetry::{Lost, SeriesUse};
 use interpreted::Interpreted;
 use kstrobe_export::snapshot::{Family, Moment};
 use threads::Threads;
 
 /// Interval of reads of the ring buffer: short enough that it does not fill.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
-/// See [`super::attached`].
+/// See [`super::kernel`].
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 const OPEN_SPAN_LIFE: Duration = Duration::from_secs(3600);
 
 /// A running probe.
-pub(super) struct Traced {
+pub struct FtraceEngine {
     probe: Interpreted,
     stream: EventStream,
     /// Programs to run, by what a record begins with.
@@ -39,19 +43,19 @@ pub(super) struct Traced {
     drained: Instant,
     swept: Instant,
     /// The error of the last read of the ring buffer.
-    failure: Option<String>,
+    failure: Option<Arc<ReadError>>,
 }
 
-impl Traced {
+impl FtraceEngine {
     /// Begins to record.
-    pub fn start(outline: &Outline, artifact: Artifact) -> Result<Traced, String> {
+    pub fn start(outline: &Outline, artifact: Artifact) -> Result<FtraceEngine, SessionError> {
         let born = Moment::now();
         let filters: HashMap<Attach, String> = artifact.filters.into_iter().collect();
-        let probe = Interpreted::new(outline, artifact.module, born).map_err(|e| e.to_string())?;
+        let probe = Interpreted::new(outline, artifact.module, born)?;
         let mut wanted: Vec<(Wanted, Vec<usize>)> = Vec::new();
         for (number, func) in probe.funcs().iter().enumerate() {
             let Some(Attach::Tracepoint { system, event }) = &func.attach else {
-                return Err(format!("program {} is no event's", func.name));
+                return Err(SessionError::NoEvent(func.name.clone()));
             };
             match wanted.iter_mut().find(|(w, _)| w.system == *system && w.event == *event) {
                 Some((_, programs)) => programs.push(number),
@@ -63,25 +67,11 @@ impl Traced {
             }
         }
         let (events, programs): (Vec<Wanted>, Vec<Vec<usize>>) = wanted.into_iter().unzip();
-        let stream = EventStream::open(&events).map_err(|e| format!("no ftrace session: {e}"))?;
+        let stream = EventStream::open(&events).map_err(SessionError::Session)?;
         let programs = stream.ids().iter().copied().zip(programs).collect();
         let (drained, swept) = (born.mono, born.mono);
         let threads = Threads::default();
-        Ok(Traced { probe, stream, programs, threads, events: 0, runs_failed: 0, drained, swept, failure: None })
-    }
-
-    /// When [`Traced::tick`] is due.
-    pub fn due(&self) -> Instant {
-        self.drained + DRAIN_EVERY
-    }
-
-    /// Runs the probe over what was recorded since.
-    pub fn tick(&mut self, names: &mut Names) {
-        self.drain();
-        if self.swept.elapsed() >= SWEEP_EVERY {
-            self.swept = Instant::now();
-            self.probe.sweep(names, Moment::now(), monotonic_ns(), OPEN_SPAN_LIFE);
-        }
+        Ok(FtraceEngine { probe, stream, programs, threads, events: 0, runs_failed: 0, drained, swept, failure: None })
     }
 
     fn drain(&mut self) {
@@ -89,7 +79,7 @@ impl Traced {
         let taken = match self.stream.drain() {
             Ok(taken) => taken,
             Err(error) => {
-                self.failure = Some(format!("the ftrace session cannot be read: {error}"));
+                self.failure = Some(Arc::new(ReadError::Session(error)));
                 return;
             }
         };
@@ -119,45 +109,66 @@ impl Traced {
         }
     }
 
-    /// All series of the records until now, and the read errors.
-    pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
-        self.drain();
-        let (families, mut errors) = self.probe.families(names, now);
-        errors.extend(self.failure.clone());
-        (families, errors)
-    }
-
-    /// What its maps hold.
-    pub fn layout(&self) -> &Layout {
-        self.probe.layout()
-    }
-
-    /// The last read error; empty without one.
-    pub fn failure(&self) -> String {
-        self.failure.clone().unwrap_or_default()
-    }
-
-    /// Adds its statistics to the agent's own metrics. Returns the read errors.
-    pub fn observe(&self, probe: &str, all: &mut Observed) -> Vec<String> {
+    /// Adds its statistics to the agent's own metrics.
+    fn observe(&self, scrape: &mut Scrape<'_>) {
+        let probe = scrape.probe;
         let lost = |reason, events| Lost { probe: probe.to_string(), reason, events };
         let (merged, gone): (Vec<_>, Vec<_>) =
             self.probe.losses().into_iter().partition(|(loss, _)| *loss == Loss::SeriesOverflow);
-        all.losses.extend(gone.into_iter().map(|(loss, n)| lost(loss.name(), n)));
-        all.losses.extend(self.probe.abandoned().map(|n| lost("never_ended", n)));
-        all.losses.push(lost("not_understood", self.runs_failed));
-        all.series.push(SeriesUse {
+        scrape.observed.losses.extend(gone.into_iter().map(|(loss, n)| lost(loss.name(), n)));
+        scrape.observed.losses.extend(self.probe.abandoned().map(|n| lost("never_ended", n)));
+        scrape.observed.losses.push(lost("not_understood", self.runs_failed));
+        scrape.observed.series.push(SeriesUse {
             probe: probe.to_string(),
             overflowed: merged.into_iter().map(|(_, n)| n).sum(),
             evicted: self.probe.evicted(),
             waiting: None,
         });
-        match self.stream.lost() {
-            Ok((events, pages)) => {
-                all.losses.push(lost("ring_buffer_full", events));
-                all.losses.push(lost("page_not_understood", pages));
-                Vec::new()
-            }
-            Err(error) => vec![format!("cannot read what the ftrace session lost: {error}")],
+        if let Some((events, pages)) = scrape.note(self.stream.lost(), ReadError::SessionLosses) {
+            scrape.observed.losses.push(lost("ring_buffer_full", events));
+            scrape.observed.losses.push(lost("page_not_understood", pages));
         }
+    }
+}
+
+impl Engine for FtraceEngine {
+    /// All series of the records until now.
+    fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
+        self.drain();
+        let families = self.probe.families(scrape);
+        scrape.errors.extend(self.failure.clone().map(ReadError::Last));
+        self.observe(scrape);
+        families
+    }
+
+    /// The error of the last read of the ring buffer.
+    fn reason(&self) -> String {
+        self.failure.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.drained + DRAIN_EVERY)
+    }
+
+    /// Runs the probe over what was recorded since.
+    fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {
+        self.drain();
+        if self.swept.elapsed() >= SWEEP_EVERY {
+            self.swept = Instant::now();
+            self.probe.sweep(tick.names, Moment::now(), monotonic_ns(), OPEN_SPAN_LIFE);
+        }
+        None
+    }
+
+    fn layout(&self) -> Option<&Layout> {
+        Some(self.probe.layout())
+    }
+
+    fn kernel(&mut self) -> Result<&mut KernelEngine, NotAttached> {
+        Err(NotAttached("an ftrace session measures it".into()))
+    }
+
+    fn outlives_the_process(&self) -> bool {
+        true
     }
 }

@@ -16,7 +16,8 @@ use crate::kernel::load::Loaded;
 /// seconds.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(9);
 
-pub(super) struct UserHooks {
+/// The hooks of a probe in files of user space.
+pub struct UserHooks {
     hooks: Vec<UserHook>,
     looked: Instant,
     /// Files are not hooked until [`UserHooks::wake`].
@@ -65,6 +66,17 @@ pub(super) enum Change {
     Refused(String),
 }
 
+/// Logs changes of hooked files.
+pub(super) fn log_changes(probe: &str, changes: &[FileChange]) {
+    for FileChange { hook, file, change } in changes {
+        match change {
+            Change::Attached(places) => tracing::info!(probe, hook, file, places, "attached"),
+            Change::Detached => tracing::info!(probe, hook, file, "detached: nothing runs it any more"),
+            Change::Refused(reason) => tracing::warn!(probe, hook, file, reason, "not attached"),
+        }
+    }
+}
+
 impl UserHooks {
     /// Of a probe's programs those that are for files; `None` when there are none.
     pub fn new(programs: &[(String, Attach)]) -> Option<UserHooks> {
@@ -84,7 +96,7 @@ impl UserHooks {
     }
 
     /// Hooks new files and detaches files that no process runs any more.
-    pub fn look(&mut self, loaded: &Loaded, processes: &ProcessSnapshot) -> Vec<FileChange> {
+    pub(super) fn look(&mut self, loaded: &Loaded, processes: &ProcessSnapshot) -> Vec<FileChange> {
         self.looked = Instant::now();
         if self.rests {
             return Vec::new();
@@ -103,7 +115,7 @@ impl UserHooks {
     }
 
     /// Hooks files again.
-    pub fn wake(&mut self, loaded: &Loaded, processes: &ProcessSnapshot) -> Vec<FileChange> {
+    pub(super) fn wake(&mut self, loaded: &Loaded, processes: &ProcessSnapshot) -> Vec<FileChange> {
         self.rests = false;
         self.look(loaded, processes)
     }

@@ -1,4 +1,4 @@
-//! An attached probe: its loaded programs, the series of its tables, and its periodic work.
+//! Programs in the kernel: the series of their tables, their periodic work, and what they cost.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -11,13 +11,17 @@ use kstrobe_ebpf::layout::{Loss, Table};
 
 use super::budget::Cost;
 use super::drain::Drain;
-use super::events::EventBuffer;
+use super::engine::{Engine, Scrape, Tick};
+use super::error::{ControlError, NotAttached, ReadError};
+use super::event_buffer::EventBuffer;
 use super::meter::{self, Meter, Reading};
-use super::user_hooks::{FileChange, LOOK_EVERY, UserHooks};
+use super::running::Probe;
+use super::user_hooks::{LOOK_EVERY, UserHooks, log_changes};
 use crate::config::plan::Outline;
 use crate::kernel::attach::Attacher;
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::load::{Loaded, ProgInfo};
+use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::labels::Names;
 use crate::metrics::profiles::processes::Processes;
@@ -33,20 +37,21 @@ const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 /// The same where cgroups end: their slots are needed for those that come.
 const SWEEP_CGROUPS_EVERY: Duration = Duration::from_secs(15);
 
-pub(super) struct Attached {
+/// A probe whose programs are loaded.
+pub struct KernelEngine {
     // Dropped before the programs: links refer to them.
     user: Option<UserHooks>,
     /// Next check of the hooks per CPU; `None` without such hooks.
     cpus_due: Option<Instant>,
     /// The last error of that check; empty without one.
     cpus_failure: String,
-    pub(super) loaded: Loaded,
-    pub(super) tables: Vec<TableSeries>,
+    loaded: Loaded,
+    tables: Vec<TableSeries>,
     /// Spans that were swept without an end, and states that a pause of the budget discarded.
     abandoned: u64,
     pub(super) drain: Option<Drain>,
     /// Processes that occur in stack keys.
-    pub(super) processes: Processes,
+    processes: Processes,
     /// Last read of the stack keys' processes.
     looked: Instant,
     /// New processes since the last sweep, whose memory maps are not read yet.
@@ -56,7 +61,7 @@ pub(super) struct Attached {
     /// Reasons for which single events were lost so far.
     lost_events: HashSet<Loss>,
     /// Before the first event.
-    pub(super) born: Moment,
+    born: Moment,
     /// Time between two sweeps; `None` when no entry of this probe expires.
     every: Option<Duration>,
     swept: Instant,
@@ -67,9 +72,15 @@ pub(super) struct Attached {
     since_ns: u64,
 }
 
-impl Attached {
+impl KernelEngine {
     /// `born` is a moment before the programs were attached.
-    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded, user: Option<UserHooks>, born: Moment) -> Attached {
+    pub fn new(
+        outline: &Outline,
+        layout: &Layout,
+        loaded: Loaded,
+        user: Option<UserHooks>,
+        born: Moment,
+    ) -> KernelEngine {
         let tables: Vec<TableSeries> = layout.tables.iter().map(|t| series_of(outline, t, born)).collect();
         let others = layout.spans.is_some() || layout.stacks.is_some();
         let mut every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
@@ -79,7 +90,7 @@ impl Attached {
         let meter = Meter::new(born.mono);
         let (processes, unseen) = Default::default();
         let (unread, swept) = (EventBuffer::of(outline), born.mono);
-        Attached {
+        KernelEngine {
             user,
             cpus_due: loaded.is_of_cpus().then(|| born.mono + LOOK_EVERY),
             cpus_failure: String::new(),
@@ -101,20 +112,14 @@ impl Attached {
         }
     }
 
-    /// When something is due: a sweep, or a look for files or CPUs to hook.
-    pub fn due(&self) -> Option<Instant> {
-        let look = self.user.as_ref().map(UserHooks::due);
-        [self.sweep_due(), look, self.cpus_due].into_iter().flatten().min()
-    }
-
     /// Whether its programs can sample events.
     pub fn can_thin(&self) -> bool {
         self.loaded.maps().layout().control.is_some()
     }
 
     /// Measures one of 2^`halvings` events from now on.
-    pub fn thin(&self, halvings: u32) -> Result<(), String> {
-        self.loaded.maps().steer(halvings, self.since_ns).map_err(|e| format!("its control map cannot be written: {e}"))
+    pub fn thin(&self, halvings: u32) -> Result<(), ControlError> {
+        self.loaded.maps().steer(halvings, self.since_ns).map_err(ControlError::Control)
     }
 
     /// Detaches the programs. Counts stay.
@@ -126,13 +131,12 @@ impl Attached {
     }
 
     /// Attaches the programs again, to measure one of 2^`halvings` events.
-    pub fn attach(&mut self, halvings: u32) -> Result<(), String> {
+    pub fn attach(&mut self, halvings: u32) -> Result<(), ControlError> {
         // A span that began before the pause may have ended in it: its duration would be wrong.
-        self.abandoned +=
-            self.loaded.maps().forget_open().map_err(|e| format!("old spans cannot be forgotten: {e}"))?;
+        self.abandoned += self.loaded.maps().forget_open().map_err(ControlError::Spans)?;
         self.since_ns = monotonic_ns();
         self.thin(halvings)?;
-        self.loaded.attach(&mut Attacher::new()).map_err(|e| e.to_string())?;
+        self.loaded.attach(&mut Attacher::new())?;
         if let Some(user) = &mut self.user {
             user.wake(&self.loaded, &ProcessSnapshot::look());
         }
@@ -173,17 +177,11 @@ impl Attached {
         self.hurried = self.tables.iter().any(TableSeries::is_of_cgroups);
     }
 
-    /// Looks for files to hook, when that is due. Returns the changes.
-    pub fn look(&mut self, processes: Option<&ProcessSnapshot>) -> Vec<FileChange> {
-        match (&mut self.user, processes) {
-            (Some(user), Some(processes)) if user.due() <= Instant::now() => user.look(&self.loaded, processes),
-            _ => Vec::new(),
+    /// Attaches to CPUs that came online, when that is due, and logs the result when it differs from the last one.
+    fn follow_cpus(&mut self, probe: &str) {
+        if self.cpus_due.is_none_or(|due| due > Instant::now()) {
+            return;
         }
-    }
-
-    /// Attaches to CPUs that came online, when that is due. Returns the result when it differs from the last one.
-    pub fn follow_cpus(&mut self) -> Option<Result<(), String>> {
-        self.cpus_due.filter(|due| *due <= Instant::now())?;
         self.cpus_due = Some(Instant::now() + LOOK_EVERY);
         let (failure, changed) = match self.loaded.follow_cpus() {
             Ok(changed) => (String::new(), changed),
@@ -191,38 +189,41 @@ impl Attached {
         };
         let before = std::mem::replace(&mut self.cpus_failure, failure);
         match self.cpus_failure.as_str() {
-            "" => changed.then_some(Ok(())),
-            failure => (before != failure).then(|| Err(failure.to_owned())),
+            "" if changed => tracing::info!(probe, "follows the CPUs that are online"),
+            reason if reason != before && !reason.is_empty() => {
+                tracing::error!(probe, reason, "cannot follow the CPUs");
+            }
+            _ => {}
         }
     }
 
-    /// Hooks that are not attached, with the reasons; empty without one.
-    pub fn reason(&self) -> String {
-        let files = self.user.as_ref().map(UserHooks::reason).unwrap_or_default();
-        let parts = [files, self.cpus_failure.clone()];
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
-    }
-
+    /// Its hooks in files of user space.
     pub fn user(&self) -> Option<&UserHooks> {
         self.user.as_ref()
     }
 
-    /// All series, and an error for each table that cannot be read.
-    pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
-        let mut families = Vec::new();
-        let mut errors = Vec::new();
-        let exported = self.tables.iter_mut().enumerate().filter(|(_, table)| table.table().stack_key().is_none());
-        for (i, table) in exported {
-            match read(&self.loaded, i, table, names, now) {
-                Ok(mut f) => families.append(&mut f),
-                Err(e) => errors.push(e),
-            }
-        }
-        (families, errors)
+    /// A moment before the first event.
+    pub fn born(&self) -> Moment {
+        self.born
+    }
+
+    /// Its programs in the kernel.
+    pub fn programs(&self) -> io::Result<Vec<ProgInfo>> {
+        self.loaded.programs()
+    }
+
+    /// Processes that occur in keys of stacks, as far as they were looked at.
+    pub fn processes(&mut self) -> &mut Processes {
+        &mut self.processes
+    }
+
+    /// What collects its sums by stack.
+    pub fn drain(&mut self) -> Option<&mut Drain> {
+        self.drain.as_mut()
     }
 
     /// Evicts keys that have not changed for their time to live, and spans that never ended. Returns the errors.
-    pub fn sweep(&mut self, names: &mut Names, now: Moment) -> Vec<String> {
+    pub fn sweep(&mut self, names: &mut Names, now: Moment) -> Vec<ReadError> {
         (self.swept, self.hurried) = (now.mono, false);
         let mut errors = Vec::new();
         let aging = |table: &TableSeries| table.ttl().is_some() && table.table().stack_key().is_none();
@@ -239,12 +240,12 @@ impl Attached {
             }
             let victims: Vec<_> = victims.into_iter().map(|(slot, key)| (key, slot)).collect();
             if let Err(e) = self.loaded.maps().evict(i, &victims, |slots, values| table.evict(slots, values)) {
-                errors.push(format!("cannot give back keys of table {i}: {e}"));
+                errors.push(ReadError::Evict { table: i, error: e });
             }
         }
         match self.loaded.maps().sweep_spans(OPEN_SPAN_LIFE.as_nanos() as u64) {
             Ok(n) => self.abandoned += n,
-            Err(e) => errors.push(format!("cannot sweep open spans: {e}")),
+            Err(e) => errors.push(ReadError::Spans(e)),
         }
         errors.extend(self.sweep_stacks(names, now).err());
         errors
@@ -252,13 +253,13 @@ impl Attached {
 
     /// Takes sums by stack out of the kernel, and frees stacks that nothing refers to: after keys and spans, so that stacks of
     /// removed ones are freed at once.
-    fn sweep_stacks(&mut self, names: &mut Names, now: Moment) -> Result<(), String> {
+    fn sweep_stacks(&mut self, names: &mut Names, now: Moment) -> Result<(), ReadError> {
         self.drain_stacks(names, now, false)?;
         let none = HashSet::new();
         let (unread, (maps, events)) = (&mut self.unread, self.loaded.maps_and_events());
         let recent = self.drain.as_ref().map_or(&none, Drain::recent);
         let swept = maps.sweep_stacks(recent, || _ = events.map(|events| unread.take(maps, events, names)));
-        let fullness = swept.map_err(|e| format!("cannot sweep call stacks: {e}"))?;
+        let fullness = swept.map_err(ReadError::Stacks)?;
         if let Some(drain) = &mut self.drain {
             drain.swept(fullness);
         }
@@ -266,10 +267,9 @@ impl Attached {
     }
 
     /// Takes sums by stack out of the kernel's tables, see [`Drain::drain`]. Forgets processes that have no stacks any more.
-    pub fn drain_stacks(&mut self, names: &mut Names, now: Moment, at_once: bool) -> Result<(), String> {
+    pub fn drain_stacks(&mut self, names: &mut Names, now: Moment, at_once: bool) -> Result<(), ReadError> {
         let Some(drain) = &mut self.drain else { return Ok(()) };
-        let failed = |e| format!("cannot read which processes have stacks: {e}");
-        let mut pids = self.loaded.maps().stack_pids().map_err(failed)?;
+        let mut pids = self.loaded.maps().stack_pids().map_err(ReadError::Processes)?;
         self.unseen.extend(self.processes.unseen(pids.iter().copied()));
         let drained = drain.drain(self.loaded.maps(), names, now, at_once);
         pids.extend(drain.pids());
@@ -278,12 +278,12 @@ impl Attached {
     }
 
     /// Processes that are new in the keys of stacks. Empty when they were read lately: several profiles may run at once.
-    pub fn find_unseen(&mut self, every: Duration) -> io::Result<HashSet<u32>> {
+    pub fn find_unseen(&mut self, every: Duration) -> Result<HashSet<u32>, ReadError> {
         if self.looked.elapsed() < every {
             return Ok(HashSet::new());
         }
         self.looked = Instant::now();
-        Ok(self.processes.unseen(self.loaded.maps().stack_pids()?))
+        Ok(self.processes.unseen(self.loaded.maps().stack_pids().map_err(ReadError::Processes)?))
     }
 
     /// Takes the processes that the last sweep found. Their memory maps are read without locks.
@@ -310,11 +310,11 @@ impl Attached {
         lost.into_iter().filter(|(reason, n)| *n > 0 && self.lost_events.insert(*reason)).collect()
     }
 
-    /// Adds statistics of programs and maps to the agent's own metrics. Returns an error for each part that cannot be read.
-    pub fn observe(&self, probe: &str, all: &mut Observed) -> Vec<String> {
-        let mut errors = Vec::new();
-        match self.loaded.programs() {
-            Ok(programs) => all.programs.extend(programs.into_iter().map(|p| {
+    /// Adds statistics of programs and maps to the agent's own metrics.
+    fn observe(&self, scrape: &mut Scrape<'_>) {
+        let probe = scrape.probe;
+        if let Some(programs) = scrape.note(self.loaded.programs(), ReadError::Cost) {
+            scrape.observed.programs.extend(programs.into_iter().map(|p| {
                 let total = self.meter.total(&p.name).unwrap_or_default();
                 ProgramUse {
                     probe: probe.to_string(),
@@ -323,26 +323,15 @@ impl Attached {
                     runs: total.runs as u64,
                     missed: p.misses,
                 }
-            })),
-            Err(e) => errors.push(format!("cannot read what its programs cost: {e}")),
+            }));
         }
         if self.loaded.maps().layout().events.is_some() {
-            all.events.push(EventCount { probe: probe.to_string(), events: self.unread.total() });
+            scrape.observed.events.push(EventCount { probe: probe.to_string(), events: self.unread.total() });
         }
-        match self.loaded.maps().fill() {
-            Ok(maps) => all.maps.extend(maps.into_iter().map(|f| MapUse {
-                probe: probe.to_string(),
-                map: f.name,
-                entries: f.entries.into(),
-                capacity: f.capacity.into(),
-            })),
-            Err(e) => errors.push(format!("cannot read how full its maps are: {e}")),
+        observe_fill(self.loaded.maps(), scrape);
+        if let Some(losses) = scrape.note(self.loaded.maps().losses(), ReadError::Losses) {
+            self.observe_losses(probe, &losses, scrape.observed);
         }
-        match self.loaded.maps().losses() {
-            Ok(losses) => self.observe_losses(probe, &losses, all),
-            Err(e) => errors.push(format!("cannot read what was lost: {e}")),
-        }
-        errors
     }
 
     fn observe_losses(&self, probe: &str, losses: &[(Loss, u64)], all: &mut Observed) {
@@ -366,16 +355,89 @@ impl Attached {
     }
 }
 
+impl Engine for KernelEngine {
+    fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
+        let mut families = Vec::new();
+        let exported = self.tables.iter_mut().enumerate().filter(|(_, table)| table.table().stack_key().is_none());
+        for (i, table) in exported {
+            match read(&self.loaded, i, table, scrape.names, scrape.now) {
+                Ok(mut f) => families.append(&mut f),
+                Err(e) => scrape.errors.push(e),
+            }
+        }
+        self.observe(scrape);
+        families
+    }
+
+    /// Hooks that are not attached, with the reasons.
+    fn reason(&self) -> String {
+        let files = self.user.as_ref().map(UserHooks::reason).unwrap_or_default();
+        let parts = [files, self.cpus_failure.clone()];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    /// A sweep, or a look for files or CPUs to hook.
+    fn due(&self) -> Option<Instant> {
+        let look = self.user.as_ref().map(UserHooks::due);
+        [self.sweep_due(), look, self.cpus_due].into_iter().flatten().min()
+    }
+
+    fn needs_processes(&self) -> Option<bool> {
+        self.user.as_ref().filter(|user| user.due() <= Instant::now()).map(UserHooks::by_name)
+    }
+
+    fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {
+        if let (Some(user), Some(processes)) = (&mut self.user, tick.processes)
+            && user.due() <= Instant::now()
+        {
+            log_changes(tick.probe, &user.look(&self.loaded, processes));
+        }
+        self.follow_cpus(tick.probe);
+        if self.sweep_due().is_some_and(|due| due <= Instant::now()) {
+            tick.errors = Some(self.sweep(tick.names, Moment::now()));
+        }
+        None
+    }
+
+    fn layout(&self) -> Option<&Layout> {
+        Some(self.loaded.maps().layout())
+    }
+
+    fn maps(&self) -> Option<&ProbeMaps> {
+        Some(self.loaded.maps())
+    }
+
+    fn kernel(&mut self) -> Result<&mut KernelEngine, NotAttached> {
+        Ok(self)
+    }
+
+    fn as_kernel(&self) -> Option<&KernelEngine> {
+        Some(self)
+    }
+}
+
+/// Adds how full the maps are to the agent's own metrics.
+pub(super) fn observe_fill(maps: &ProbeMaps, scrape: &mut Scrape<'_>) {
+    let probe = scrape.probe;
+    let Some(maps) = scrape.note(maps.fill(), ReadError::Fill) else { return };
+    scrape.observed.maps.extend(maps.into_iter().map(|f| MapUse {
+        probe: probe.to_string(),
+        map: f.name,
+        entries: f.entries.into(),
+        capacity: f.capacity.into(),
+    }));
+}
+
 fn read(
     loaded: &Loaded,
     i: usize,
     table: &mut TableSeries,
     names: &mut Names,
     now: Moment,
-) -> Result<Vec<Family>, String> {
-    let view = loaded.maps().table(i).map_err(|e| format!("cannot read table {i}: {e}"))?;
+) -> Result<Vec<Family>, ReadError> {
+    let view = loaded.maps().table(i).map_err(|error| ReadError::Table { table: i, error })?;
     let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
-    table.read(view.values, index, names, now).map_err(|e| format!("cannot read table {i}: {e}"))
+    table.read(view.values, index, names, now).map_err(|error| ReadError::Series { table: i, error })
 }
 
 /// The series of a table of a probe's. `born` is a moment before the first event.

@@ -52,6 +52,7 @@ fn ppm(run_ns: u128, window: Duration) -> u64 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is done about a cost.
 pub enum BudgetAction {
     /// Measure one of 2^n events.
     Thin(u32),

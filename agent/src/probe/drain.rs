@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use kstrobe_ebpf::layout::{Layout, Table};
 use kstrobe_export::snapshot::{Descriptor, Moment};
 
+use super::error::{DrainError, ReadError};
 use super::lock;
 use crate::config::plan::Outline;
 use crate::kernel::read::ProbeMaps;
+use crate::metrics::fold::FoldError;
 use crate::metrics::labels::Names;
 use crate::metrics::profiles::Addresses;
 use crate::metrics::profiles::collector::{Collector, Stack};
@@ -27,7 +29,7 @@ const EMPTY: f64 = CROWDED / 4.0;
 const PROFILE_FACTOR: usize = 4;
 
 /// The stacks metrics of a probe.
-pub(super) struct Drain {
+pub struct Drain {
     metrics: Vec<Metric>,
     /// Keys that stay in the kernel until their cgroups have names, and since when.
     waiting: HashMap<Box<[u8]>, Instant>,
@@ -115,13 +117,13 @@ impl Drain {
 
     /// Takes all sums out of the kernel's tables. Keys of cgroups without a name stay for as long as one may still come, unless
     /// `at_once`.
-    pub fn drain(&mut self, maps: &ProbeMaps, names: &mut Names, now: Moment, at_once: bool) -> Result<(), String> {
+    pub fn drain(&mut self, maps: &ProbeMaps, names: &mut Names, now: Moment, at_once: bool) -> Result<(), ReadError> {
         let waited = std::mem::take(&mut self.waiting);
         for (i, table) in maps.layout().tables.iter().enumerate().filter(|(_, table)| table.stack_key().is_some()) {
-            let failed = |e: &dyn std::fmt::Display| format!("cannot empty table {i} of stacks: {e}");
-            let mut view = maps.table(i).map_err(|e| failed(&e))?;
+            let failed = |error: DrainError| ReadError::Drain { table: i, error };
+            let mut view = maps.table(i).map_err(|error| failed(error.into()))?;
             self.fullness = self.fullness.max(view.index.len() as f64 / f64::from(table.slots.max(1)));
-            self.drain_overflow(i, table, view.values, now.mono).map_err(|e| failed(&e))?;
+            self.drain_overflow(i, table, view.values, now.mono).map_err(|error| failed(error.into()))?;
             view.index.retain(|(key, slot)| {
                 let since = waited.get(key).copied().unwrap_or(now.mono);
                 let waits = !at_once && awaits_names(table, key, names.owners(), since, now.mono);
@@ -130,7 +132,7 @@ impl Drain {
                 }
                 !waits && Some(*slot) != table.overflow
             });
-            self.drain_table(maps, i, &view.index, names, now.mono).map_err(|e| failed(&e))?;
+            self.drain_table(maps, i, &view.index, names, now.mono).map_err(failed)?;
         }
         for metric in &mut self.metrics {
             metric.shrink(now.mono);
@@ -156,7 +158,7 @@ impl Drain {
         table: &Table,
         words: &[std::sync::atomic::AtomicU64],
         now: Instant,
-    ) -> Result<(), crate::metrics::fold::FoldError> {
+    ) -> Result<(), FoldError> {
         let Some(slot) = table.overflow else { return Ok(()) };
         for metric in self.metrics.iter_mut().filter(|m| m.table == i) {
             let value: u64 = sums::values(table, metric.cell, words, &[slot])?.into_iter().sum();
@@ -174,12 +176,12 @@ impl Drain {
         victims: &[(Box<[u8]>, u32)],
         names: &mut Names,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), DrainError> {
         let table = &maps.layout().tables[i];
         let mut addresses = HashMap::new();
         for id in victims.iter().flat_map(|(key, _)| table.stack_key().map(|at| at.ids(key))).flatten() {
             if let std::collections::hash_map::Entry::Vacant(new) = addresses.entry(id) {
-                new.insert(look_up(maps, id).map_err(|e| format!("stack {id}: {e}"))?);
+                new.insert(look_up(maps, id).map_err(|error| DrainError::Stack { id, error })?);
             }
         }
         self.recent.extend(addresses.keys().filter_map(|id| u32::try_from(*id).ok()));
@@ -202,12 +204,12 @@ impl Drain {
                         let known = slots.iter().zip(values).filter_map(|(slot, n)| Some((stacks.remove(slot)?, n)));
                         known.for_each(|(stack, value)| metric.add(stack, value, now));
                     }
-                    Err(error) => wrong = Some(error.to_string()),
+                    Err(error) => wrong = Some(error),
                 }
             }
         });
-        gone.map_err(|e| e.to_string())?;
-        wrong.map_or(Ok(()), Err)
+        gone?;
+        wrong.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 

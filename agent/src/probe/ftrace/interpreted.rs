@@ -6,10 +6,13 @@ use kstrobe_ebpf::ir::interp::{Environment, Machine, Trap};
 use kstrobe_ebpf::ir::{Call, Func, Helper, Module, Op, Stmt};
 use kstrobe_ebpf::layout::{Index, Layout, Loss, MapKind, SpanMap, Table};
 
-use crate::app::attached::series_of;
 use crate::config::plan::Outline;
+use crate::metrics::fold::FoldError;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
+use crate::probe::engine::Scrape;
+use crate::probe::error::ReadError;
+use crate::probe::kernel::series_of;
 use kstrobe_export::snapshot::{Family, Moment};
 
 /// A probe at work in the agent.
@@ -60,16 +63,14 @@ impl Interpreted {
         self.machine.run(&self.module, func, record)
     }
 
-    /// All series, and the read errors.
-    pub fn families(&mut self, names: &mut Names, now: Moment) -> (Vec<Family>, Vec<String>) {
-        let (mut families, mut errors) = (Vec::new(), Vec::new());
+    /// All series.
+    pub fn families(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
+        let mut families = Vec::new();
         for (i, table) in self.tables.iter_mut().enumerate() {
-            match read(&self.machine, &self.module.layout.tables[i], table, names, now) {
-                Ok(mut more) => families.append(&mut more),
-                Err(error) => errors.push(format!("cannot read table {i}: {error}")),
-            }
+            let read = read(&self.machine, &self.module.layout.tables[i], table, scrape.names, scrape.now);
+            families.extend(scrape.note(read, |error| ReadError::Series { table: i, error }).unwrap_or_default());
         }
-        (families, errors)
+        families
     }
 
     /// Gives back keys that have not changed for their time to live, and spans older than `age` that never ended.
@@ -135,7 +136,7 @@ fn read(
     series: &mut TableSeries,
     names: &mut Names,
     now: Moment,
-) -> Result<Vec<Family>, String> {
+) -> Result<Vec<Family>, FoldError> {
     let values: Vec<u64> = words(machine.array(table.values)).collect();
     let index = match table.index {
         Index::Hash { map, .. } => machine.hash(map),
@@ -143,7 +144,7 @@ fn read(
     };
     let slot = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let entries = index.iter().filter_map(|(key, value)| Some((key.as_slice(), slot(value)?)));
-    series.read(values.as_slice(), entries, names, now).map_err(|e| e.to_string())
+    series.read(values.as_slice(), entries, names, now)
 }
 
 /// Zeroes the records of a slot in all shards.

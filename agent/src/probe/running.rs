@@ -1,0 +1,358 @@
+//! One enabled probe, whether it runs or not.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kstrobe_ebpf::layout::{Loss, SelectedMap};
+use kstrobe_ebpf::typed::Decoder;
+
+use super::budget::{Budget, BudgetAction, OVER_BUDGET};
+use super::conditions::Conditions;
+use super::engine::{Engine, Scrape, Tick};
+use super::error::{NotAttached, ReadError};
+use super::event_buffer::EventBuffer;
+use super::iterator::IteratorEngine;
+use super::kernel::KernelEngine;
+use super::status::{ChoiceStatus, HookStatus, ProbeStatus};
+use super::stopped::Off;
+use super::user_hooks::UserHooks;
+use crate::config::files;
+use crate::config::plan::explain;
+use crate::config::plan::{Draft, Identity, Outline, PREFIX};
+use crate::kernel::binaries::find::ProcessSnapshot;
+use crate::metrics::labels::Names;
+use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, Telemetry};
+use kstrobe_export::snapshot::{Family, Moment};
+
+/// An enabled probe, whether it runs or not.
+pub struct Probe {
+    /// What its definition says beside its programs.
+    pub outline: Outline,
+    /// A reload keeps a probe of the same identity.
+    pub identity: Arc<Identity>,
+    /// Hooks as written in the probe, each with the chosen mechanism; empty without one.
+    pub(super) hooks: Vec<(String, &'static str)>,
+    /// The compiler's choices on this kernel.
+    pub(super) choices: Vec<explain::Choice>,
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) budget: Option<Budget>,
+    pub(super) started: Instant,
+    /// Read errors of the last scrape, and of the last sweep, as texts to compare with.
+    pub(super) errors: [Vec<String>; 2],
+}
+
+impl Probe {
+    /// Reads the series, and adds the agent's own metrics of this probe to `observed`. Read errors are counted, and new ones
+    /// are logged.
+    pub fn scrape(
+        &mut self,
+        names: &mut Names,
+        now: Moment,
+        observed: &mut Observed,
+        telemetry: &Telemetry,
+    ) -> Vec<Family> {
+        let name = self.outline.name.clone();
+        // A label's text with numbers in it would be another series after each measurement.
+        let reason = if self.suspended().is_some() { OVER_BUDGET.to_owned() } else { self.reason() };
+        observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
+            probe: name.clone(),
+            one_of: b.one_of(),
+            over: b.over(),
+            throttled: b.throttled(),
+        }));
+        observed.attachments.extend(self.hooks.iter().map(|(hook, kind)| Attachment {
+            probe: name.clone(),
+            hook: hook.clone(),
+            kind: kind.to_string(),
+            reason: reason.clone(),
+        }));
+        observed.choices.extend(self.choices.iter().map(|choice| Chosen {
+            probe: name.clone(),
+            wanted: choice.wanted.clone(),
+            got: choice.got.clone(),
+            because: choice.because.join("; "),
+        }));
+        let mut scrape = Scrape { probe: &name, names, now, observed, errors: Vec::new() };
+        let families = self.engine.scrape(&mut scrape);
+        let errors = scrape.errors;
+        self.report(0, errors, telemetry);
+        families
+    }
+
+    /// Applies a new definition of the same identity: texts and budget may differ.
+    pub fn renew(&mut self, draft: &Draft) {
+        let steered = self.engine.as_kernel().map(KernelEngine::can_thin);
+        let outline = draft.outline().clone();
+        if outline.budget_ppm != self.outline.budget_ppm {
+            match (&mut self.budget, steered) {
+                (Some(budget), _) if outline.budget_ppm > 0 => budget.set_limit(outline.budget_ppm),
+                (budget, Some(can_thin)) => *budget = Budget::new(outline.budget_ppm, can_thin),
+                (budget, None) => *budget = None,
+            }
+        }
+        self.engine.renew(draft);
+        self.outline = outline;
+    }
+
+    /// Detaches and unloads the probe, and returns its last events. `reason` becomes the reason of its status.
+    pub fn end(&mut self, names: &mut Names, reason: &str) -> EventBuffer {
+        if let Ok(kernel) = self.engine.kernel() {
+            kernel.detach();
+        }
+        let (_, unread) = self.events(names);
+        self.engine = Box::new(Off(reason.to_owned()));
+        self.budget = None;
+        unread
+    }
+
+    /// Removes the ftrace session, which the kernel would keep after the agent has ended.
+    pub fn end_session(&mut self) {
+        if self.engine.outlives_the_process() {
+            self.engine = Box::new(Off("the agent stops".to_owned()));
+        }
+    }
+
+    /// Whether names of cgroups matter to it, in labels, in single events or in conditions.
+    pub fn asks_for_cgroups(&self) -> bool {
+        let Some(layout) = self.engine.layout() else { return false };
+        let fields = layout.tables.iter().flat_map(|t| &t.key).chain(layout.events.iter().flat_map(|e| &e.fields));
+        !layout.selected.is_empty() || fields.into_iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_)))
+    }
+
+    /// Writes the cgroups that meet its conditions into their maps. Returns how many did not fit.
+    pub fn select(&mut self, conditions: &Conditions<'_>) -> usize {
+        let Some(maps) = self.engine.maps() else { return 0 };
+        let admitted = conditions.groups.is_some_and(|groups| {
+            maps.admit(groups).unwrap_or_else(|reason| {
+                tracing::warn!(
+                    probe = self.outline.name,
+                    %reason,
+                    "what new cgroups do before their names are known is not counted by its conditions"
+                );
+                false
+            })
+        });
+        let one = |s: &SelectedMap| {
+            let decided = conditions.decide(&s.selector);
+            // A new cgroup stays as the program set it until the table knows the cgroup.
+            let is_open = |id| decided.undecided.contains(&id) || admitted && !conditions.knows(id);
+            maps.select(s.map, &decided.passes, is_open)
+        };
+        match maps.layout().selected.iter().map(one).sum::<std::io::Result<usize>>() {
+            Ok(refused) => refused,
+            Err(error) => {
+                tracing::error!(probe = self.outline.name, %error, "its conditions on workloads cannot be kept current");
+                0
+            }
+        }
+    }
+
+    /// Makes the next sweep due: the kernel reused ids of cgroups, whose counts must not get the old names.
+    pub fn cgroups_were_reused(&mut self) {
+        if let Ok(kernel) = self.engine.kernel() {
+            kernel.sweep_soon();
+        }
+    }
+
+    /// Whether it measures, waits for what it measures, or has nothing to measure on this kernel.
+    pub fn runs(&self) -> bool {
+        self.engine.runs()
+    }
+
+    /// Full names of its metrics.
+    pub fn metrics(&self) -> impl Iterator<Item = &str> {
+        self.outline.metrics.iter().map(|metric| metric.about.name.as_str())
+    }
+
+    /// When [`Probe::tick`] is due, if ever.
+    pub fn due(&self) -> Option<Instant> {
+        self.engine.due()
+    }
+
+    /// See [`Engine::needs_processes`].
+    pub fn needs_processes(&self) -> Option<bool> {
+        self.engine.needs_processes()
+    }
+
+    /// Does the periodic work that is due: reads a poll's source, evicts keys and spans, hooks new files.
+    ///
+    /// `processes` is the snapshot that [`Probe::needs_processes`] requires.
+    pub fn tick(&mut self, names: &mut Names, processes: Option<&ProcessSnapshot>, telemetry: &Telemetry) {
+        let mut tick = Tick { probe: &self.outline.name, names, processes, telemetry, errors: None };
+        let successor = self.engine.tick(&mut tick);
+        if let Some(errors) = tick.errors {
+            self.report(1, errors, telemetry);
+        }
+        if let Some(successor) = successor {
+            *self = successor;
+        }
+    }
+
+    /// New processes that [`Probe::tick`] found in stack keys.
+    pub fn take_unseen(&mut self) -> HashSet<u32> {
+        self.engine.kernel().map(KernelEngine::take_unseen).unwrap_or_default()
+    }
+
+    /// File descriptors to poll, and the single events since the last call.
+    pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, EventBuffer) {
+        let Ok(attached) = self.engine.kernel() else { return Default::default() };
+        for (reason, events) in attached.new_losses() {
+            let remedy = match reason {
+                Loss::EventsLimited => "let its `slow.when` hold for fewer events, or raise `slow.max_per_second`",
+                _ => "let its `slow.when` hold for fewer events, lower `slow.max_per_second`, or raise `slow.buffer`",
+            };
+            let (probe, reason) = (self.outline.name.as_str(), reason.name());
+            tracing::warn!(
+                probe,
+                reason,
+                events,
+                remedy,
+                "slow events are lost; kstrobe_lost_total counts them from now on"
+            );
+        }
+        attached.events(names)
+    }
+
+    /// Whether its programs are attached, so that a window measures them.
+    pub fn is_metered(&self) -> bool {
+        self.engine.as_kernel().is_some() && self.budget.as_ref().is_none_or(|b| b.suspended_until().is_none())
+    }
+
+    /// Whether the next window should come soon.
+    pub fn suspects(&self) -> bool {
+        self.budget.as_ref().is_some_and(Budget::suspects)
+    }
+
+    /// Opens a window of run-time statistics.
+    pub fn open_window(&mut self) {
+        if let Ok(kernel) = self.engine.kernel() {
+            kernel.open_window();
+        }
+    }
+
+    /// Closes the window, and applies the budget to its cost.
+    pub fn close_window(&mut self, clock_ns: u64) {
+        let Ok(kernel) = self.engine.kernel() else { return };
+        let Some(cost) = kernel.close_window(clock_ns) else { return };
+        let now = self.started.elapsed();
+        if let Some(action) = self.budget.as_mut().and_then(|b| b.look(now, &cost)) {
+            self.apply(action);
+        }
+    }
+
+    /// Attaches a suspended probe whose pause is over.
+    pub fn resume(&mut self) {
+        let now = self.started.elapsed();
+        if let Some(action) = self.budget.as_mut().and_then(|b| b.resume(now)) {
+            self.apply(action);
+        }
+    }
+
+    fn apply(&mut self, action: BudgetAction) {
+        let (Ok(attached), Some(budget)) = (self.engine.kernel(), &mut self.budget) else { return };
+        let probe = self.outline.name.as_str();
+        let done = match action {
+            BudgetAction::Thin(halvings) => attached.thin(halvings),
+            BudgetAction::Detach => {
+                attached.detach();
+                Ok(())
+            }
+            BudgetAction::Attach(halvings) => attached.attach(halvings),
+        };
+        match done {
+            Ok(()) if budget.over() => tracing::warn!(probe, reason = budget.text(), "throttled"),
+            Ok(()) => tracing::info!(probe, "measures all events again"),
+            Err(reason) => {
+                // A probe above its budget must not run on without the action.
+                attached.detach();
+                budget.extend_suspension(self.started.elapsed());
+                tracing::error!(probe, %reason, "taken off its hooks");
+            }
+        }
+    }
+
+    /// Counts read errors, and logs new ones. A probe has those of scrapes (0) and of sweeps (1).
+    fn report(&mut self, when: usize, errors: Vec<ReadError>, telemetry: &Telemetry) {
+        let name = self.outline.name.as_str();
+        let errors: Vec<String> = errors.iter().map(ReadError::to_string).collect();
+        errors.iter().for_each(|_| telemetry.read_failed(name));
+        let before = std::mem::replace(&mut self.errors[when], errors);
+        let now = &self.errors[when];
+        for reason in now.iter().filter(|e| !before.contains(e)) {
+            tracing::error!(probe = name, reason, "cannot be read");
+        }
+        if now.is_empty() && !before.is_empty() {
+            tracing::info!(probe = name, "can be read again");
+        }
+    }
+
+    /// The entry of `/api/v1/probes` and `/readyz`.
+    pub fn status(&self) -> ProbeStatus {
+        let reason = self.reason();
+        let names = |stacks: bool| {
+            let metrics = self.outline.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
+            metrics.map(|m| m.about.name.clone()).collect::<Vec<_>>()
+        };
+        let hook = |(hook, kind): &(String, &str)| HookStatus {
+            hook: hook.clone(),
+            kind: kind.to_string(),
+            attached: reason.is_empty(),
+            reason: reason.clone(),
+        };
+        let choice = |choice: &explain::Choice| ChoiceStatus {
+            wanted: choice.wanted.clone(),
+            got: choice.got.clone(),
+            because: choice.because.clone(),
+        };
+        ProbeStatus {
+            name: self.outline.name.clone(),
+            summary: self.outline.summary.clone(),
+            attached: reason.is_empty(),
+            idle: self.engine.is_idle(),
+            of_cluster: files::is_of_cluster(&self.outline.pack),
+            hooks: self.hooks.iter().map(hook).collect(),
+            files: self.files(),
+            choices: self.choices.iter().map(choice).collect(),
+            metrics: names(false),
+            stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
+            throttled: self.budget.as_ref().map(Budget::text).unwrap_or_default(),
+            reason,
+        }
+    }
+
+    /// Its programs at events, or why there are none.
+    pub fn kernel(&mut self) -> Result<&mut KernelEngine, NotAttached> {
+        self.engine.kernel()
+    }
+
+    /// The reason of the suspension, while the budget suspends the probe.
+    pub fn held_back(&self) -> Option<String> {
+        self.suspended().map(Budget::text)
+    }
+
+    /// It measures one of so many events; and whether that number has changed since the start.
+    pub fn one_of(&self) -> (u64, bool) {
+        self.budget.as_ref().map_or((1, false), |budget| (budget.one_of(), budget.throttled() > 0))
+    }
+
+    /// Its iterators.
+    pub fn iterator(&self) -> Option<Arc<IteratorEngine>> {
+        self.engine.iterator()
+    }
+
+    /// Why it does not measure, or not everywhere; empty when it does.
+    pub fn reason(&self) -> String {
+        self.suspended().map_or_else(|| self.engine.reason(), Budget::text)
+    }
+
+    /// Its budget, while that suspends the probe.
+    fn suspended(&self) -> Option<&Budget> {
+        self.budget.as_ref().filter(|budget| budget.suspended_until().is_some())
+    }
+
+    fn files(&self) -> Vec<String> {
+        self.engine.as_kernel().and_then(KernelEngine::user).map(UserHooks::files).unwrap_or_default()
+    }
+}

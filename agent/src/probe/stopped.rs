@@ -1,0 +1,89 @@
+//! Probes that do not run: one waits for a program, one has nothing to measure here, one cannot.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use kstrobe_export::snapshot::Family;
+
+use super::engine::{Engine, Scrape, Tick};
+use super::running::Probe;
+use super::user_hooks::LOOK_EVERY;
+use crate::config::compile;
+use crate::config::plan::Draft;
+use crate::kernel::load::Loader;
+
+/// Compiled once the program with its static probe points runs.
+pub struct Waiting {
+    pub draft: Draft,
+    /// `--btf`
+    pub btf: Option<PathBuf>,
+    pub reason: String,
+    pub looked: Instant,
+}
+
+impl Engine for Waiting {
+    fn scrape(&mut self, _: &mut Scrape<'_>) -> Vec<Family> {
+        Vec::new()
+    }
+
+    fn reason(&self) -> String {
+        self.reason.clone()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.looked + LOOK_EVERY)
+    }
+
+    fn needs_processes(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {
+        let processes = tick.processes?;
+        self.looked = Instant::now();
+        let drafts = std::slice::from_ref(&self.draft);
+        if compile::usdts(drafts, || processes).is_empty() {
+            return None;
+        }
+        let target = compile::look(drafts, self.btf.as_deref());
+        Some(Probe::start(&self.draft, &target, &mut Loader::new(), self.btf.as_deref()))
+    }
+
+    fn renew(&mut self, draft: &Draft) {
+        self.draft = draft.clone();
+    }
+}
+
+/// Compiled to nothing, as its conditions are never true on this kernel; the warnings that name them.
+pub struct Idle(pub String);
+
+impl Engine for Idle {
+    fn scrape(&mut self, _: &mut Scrape<'_>) -> Vec<Family> {
+        Vec::new()
+    }
+
+    fn reason(&self) -> String {
+        self.0.clone()
+    }
+
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+/// Not running, with the reason.
+pub struct Off(pub String);
+
+impl Engine for Off {
+    fn scrape(&mut self, _: &mut Scrape<'_>) -> Vec<Family> {
+        Vec::new()
+    }
+
+    fn reason(&self) -> String {
+        self.0.clone()
+    }
+
+    fn runs(&self) -> bool {
+        false
+    }
+}
