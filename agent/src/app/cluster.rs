@@ -54,7 +54,11 @@ fn follow(
         node,
         counters,
         files: options.handed.clone(),
-        reload: Arc::new(move || reload::request(&commands, "probes of the cluster have changed").map(|_| ())),
+        reload: Arc::new(move || {
+            reload::request(&commands, "probes of the cluster have changed")
+                .map(drop)
+                .map_err(|refused| refused.to_string())
+        }),
         statuses: Arc::new(move || standing.status().probes),
     };
     runtime.spawn(capture_controller::run(objects));

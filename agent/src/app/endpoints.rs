@@ -48,8 +48,13 @@ pub struct Reload {
     /// `--web.enable-lifecycle`. Otherwise a reload requires the captures token.
     pub open: bool,
     /// Reloads and returns a summary, or the reasons of the refusal. Blocks meanwhile.
-    pub ask: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+    pub ask: Box<dyn Fn() -> Result<String, ReloadRefused> + Send + Sync>,
 }
+
+/// Why the previous configuration stays in force: mistakes with their source lines, for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ReloadRefused(pub String);
 
 /// Captures and the access to them.
 #[derive(Clone)]

@@ -36,6 +36,14 @@ const SYMBOLS_LIFE: Duration = Duration::from_secs(10);
 /// Time to write the last events when the agent stops.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// A file that events cannot be written to.
+#[derive(Debug, thiserror::Error)]
+#[error("events cannot be written to `{path}`: {error}")]
+pub(super) struct SinkError {
+    path: String,
+    error: io::Error,
+}
+
 /// Where lines are written.
 #[derive(Debug)]
 pub(super) enum Sink {
@@ -49,14 +57,14 @@ pub(super) enum Sink {
 
 impl Sink {
     /// `stderr`, `none`, or the path of a file, which is made when it is not there.
-    pub fn open(to: &str) -> Result<Sink, String> {
+    pub fn open(to: &str) -> Result<Sink, SinkError> {
         match to {
             "none" => Ok(Sink::None),
             "stderr" => Ok(Sink::Stderr),
             path => {
                 // Fields hold arguments of other users' calls. An existing file keeps its mode.
                 let file = OpenOptions::new().append(true).create(true).mode(private::MODE).open(path);
-                file.map(Sink::File).map_err(|error| format!("events cannot be written to `{path}`: {error}"))
+                file.map(Sink::File).map_err(|error| SinkError { path: path.to_owned(), error })
             }
         }
     }

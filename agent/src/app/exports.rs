@@ -100,7 +100,7 @@ impl Exports {
                     spans.iter().for_each(|span| queue.push(span.clone()));
                 }
             }
-            Err(reason) => tracing::error!(capture = capture.id, reason, "capture not sent as spans"),
+            Err(reason) => tracing::error!(capture = capture.id, %reason, "capture not sent as spans"),
         }
     }
 }
@@ -110,14 +110,25 @@ fn add(totals: &mut BTreeMap<String, Usage>, usage: &Usage) {
     totals.entry(usage.receiver.clone()).or_insert_with(fresh).add(usage);
 }
 
-fn made(capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) -> Result<Vec<spans::Span>, String> {
+/// Why a capture has no spans.
+#[derive(Debug, thiserror::Error)]
+enum SpansError {
+    /// Its file.
+    #[error("it cannot be read: {0}")]
+    File(#[from] std::io::Error),
+    /// What the file holds.
+    #[error("it cannot be read: {0}")]
+    Trace(#[from] dat::DatError),
+}
+
+fn made(capture: &Capture, folder: &Path, times: (SystemTime, SystemTime)) -> Result<Vec<spans::Span>, SpansError> {
     let host = crate::config::exporters::host();
     let about = |epoch_offset_ns| About { capture, host: &host, times, epoch_offset_ns };
     if !capture.files.iter().any(|file| file.format == Format::Dat.name()) {
         return Ok(spans(about(None), &Default::default()));
     }
-    let bytes = std::fs::read(folder.join(Format::Dat.file())).map_err(|e| format!("it cannot be read: {e}"))?;
-    let trace = dat::read(&bytes).map_err(|e| format!("it cannot be read: {e}"))?.trace;
+    let bytes = std::fs::read(folder.join(Format::Dat.file()))?;
+    let trace = dat::read(&bytes)?.trace;
     drop(bytes);
     let calls = build::build(&trace, build::Options { marks: false });
     Ok(spans(about(trace.about.epoch_offset_ns), &calls))

@@ -50,7 +50,7 @@ use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
 use crate::probe::status::Status;
 use crate::probe::{Probe, lock};
 use captures::CaptureDeps;
-pub use endpoints::{Captures, Endpoints, ProfileError, ProfileRequest, Reload, StacksStatus};
+pub use endpoints::{Captures, Endpoints, ProfileError, ProfileRequest, Reload, ReloadRefused, StacksStatus};
 use events::Sink;
 use exporters::Exporters;
 use exports::Exports;
@@ -61,7 +61,7 @@ use kstrobe_web::systemd::{News, notify};
 use load_config::{LoadOutcome, LoadedConfig};
 use logging::Level;
 use memory::Need;
-pub use stacks::{Recording, record};
+pub use stacks::{RecordError, Recording, record};
 
 /// Options of `kstrobe run`.
 #[derive(Debug)]

@@ -316,11 +316,26 @@ impl Share {
     }
 }
 
+/// Why nothing is recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Signals and threads.
+    #[error("cannot wait: {0}")]
+    Wait(#[from] io::Error),
+    /// The metric, or its probe.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+}
+
 /// Runs probes for `time`, or until SIGINT or SIGTERM, and gives the profile of one of their metrics.
-pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<Duration>) -> Result<Recording, String> {
-    let said = |e: io::Error| format!("cannot wait: {e}");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(said)?;
-    let signal = runtime.block_on(async { super::stop_signal() }).map_err(said)?;
+pub fn record(
+    drafts: &[Draft],
+    btf: Option<&Path>,
+    metric: &str,
+    time: Option<Duration>,
+) -> Result<Recording, RecordError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let signal = runtime.block_on(async { super::stop_signal() })?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     runtime.spawn(async move {
@@ -331,7 +346,6 @@ pub fn record(drafts: &[Draft], btf: Option<&Path>, metric: &str, time: Option<D
     let (sender, events) = workloads::event_channel();
     let agent = AgentConfig::default();
     let app = Arc::new(App::start(drafts, &agent, btf, captures, &CaptureDeps::offline(), sender));
-    workloads::start(&app, events, &agent, runtime.handle()).map_err(said)?;
-    let said = |e: ProfileError| e.to_string();
-    app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop)).map_err(said)
+    workloads::start(&app, events, &agent, runtime.handle())?;
+    Ok(app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop))?)
 }

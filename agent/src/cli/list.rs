@@ -144,7 +144,7 @@ fn kernel_functions(pattern: &str, abilities: &Abilities) -> Vec<Vec<String>> {
 
 fn functions_of(words: &str) -> Result<Vec<Vec<String>>, String> {
     let mut rows = Vec::new();
-    for file in binaries::named(words)? {
+    for file in binaries::named(words).map_err(|e| e.to_string())? {
         let all = binaries::all_functions(&file).map_err(|e| format!("{}: {e}", file.shown))?;
         rows.extend(all.into_iter().map(|f| vec![f.readable(), f.size.to_string(), file.shown.clone()]));
     }
@@ -154,7 +154,7 @@ fn functions_of(words: &str) -> Result<Vec<Vec<String>>, String> {
 
 fn probe_points(words: &str) -> Result<Vec<Vec<String>>, String> {
     let mut rows = Vec::new();
-    for file in binaries::named(words)? {
+    for file in binaries::named(words).map_err(|e| e.to_string())? {
         let all = binaries::all_probes(&file).map_err(|e| format!("{}: {e}", file.shown))?;
         rows.extend(all.into_iter().map(|p| vec![format!("{}:{}", p.provider, p.name), p.args, file.shown.clone()]));
     }

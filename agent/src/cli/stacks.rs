@@ -80,7 +80,7 @@ fn record(args: &Args, drafts: &[Draft], metric: String) -> ExitCode {
     }
     let recording = match app::record(drafts, args.source.btf.as_deref(), &metric, args.duration) {
         Ok(recording) => recording,
-        Err(e) => return fail(1, &e),
+        Err(e) => return fail(1, &e.to_string()),
     };
     let Recording { profile, missed } = recording;
     let bytes = match format.write(&profile) {

@@ -15,7 +15,7 @@ use crate::config::files::diag::{Diagnostic, Severity};
 use crate::config::plan::{Draft, Engine, Refusal};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::binaries::pattern::is_pattern;
-use crate::kernel::binaries::{self, File};
+use crate::kernel::binaries::{self, File, FileError};
 use crate::kernel::detect::{self, Wanted};
 use crate::kernel::pollers;
 
@@ -104,7 +104,7 @@ pub fn described(file: &Path, btf: Option<&Path>) -> Result<Target, Diagnostic> 
 }
 
 /// Whether a file has the place that a hook names.
-type HasPlace<'a> = &'a dyn Fn(&File) -> Result<(), String>;
+type HasPlace<'a> = &'a dyn Fn(&File) -> Result<(), FileError>;
 
 /// What this machine lacks of the files that a probe hooks. A program may come later, and the agent looks for it: that is a
 /// note, unless a `uprobe:` names one file.
@@ -123,9 +123,9 @@ pub fn missing_in_files(draft: &Draft, processes: &ProcessSnapshot) -> Vec<Diagn
         let one_file = matches!(hook, HookKind::User { .. }) && binary.path.starts_with('/') && binary.pid.is_none();
         match processes.find(binary) {
             Err(none) if one_file && !is_pattern(&binary.path) => {
-                Some(Diagnostic::error(at, none).hint("the agent looks for it every ten seconds"))
+                Some(Diagnostic::error(at, none.to_string()).hint("the agent looks for it every ten seconds"))
             }
-            Err(none) => Some(Diagnostic::note(at, none).hint("the agent looks for it every ten seconds")),
+            Err(none) => Some(Diagnostic::note(at, none.to_string()).hint("the agent looks for it every ten seconds")),
             Ok(files) => {
                 let mut refusals = Vec::new();
                 for file in &files {

@@ -26,7 +26,7 @@ pub(super) async fn reload(
     });
     match done.await {
         Ok(Ok(Ok(summary))) => summary.into_response(),
-        Ok(Ok(Err(reason))) => (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response(),
+        Ok(Ok(Err(reason))) => (StatusCode::INTERNAL_SERVER_ERROR, reason.to_string()).into_response(),
         Ok(Err(Denied { status, message })) => {
             tracing::warn!(audit = true, client = peer, status = status.as_u16(), "a reload is denied");
             (status, message + "\n").into_response()

@@ -124,10 +124,10 @@ pub enum CgroupMode {
 }
 
 /// What decides whether probes can work here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Privileges {
     /// Of this process; the reason when they cannot be read.
-    pub capabilities: Result<Capabilities, String>,
+    pub capabilities: io::Result<Capabilities>,
     /// Kernel lockdown.
     pub lockdown: Lockdown,
     /// `kernel.unprivileged_bpf_disabled`, where there is one.
@@ -137,7 +137,7 @@ pub struct Privileges {
     /// The kernel publishes its types.
     pub btf: bool,
     /// How tracefs can be read, or why not.
-    pub tracefs: Result<How, String>,
+    pub tracefs: io::Result<How>,
     /// cgroup hierarchies.
     pub cgroups: CgroupMode,
     /// Bytes that all maps of this process may have, `RLIM_INFINITY` without a limit. Kernels before 5.11 count them against
@@ -149,12 +149,12 @@ pub struct Privileges {
 pub fn privileges() -> Privileges {
     let number = |path: &str| read_to_string(path).ok()?.trim().parse().ok();
     Privileges {
-        capabilities: Capabilities::effective().map_err(|error| error.to_string()),
+        capabilities: Capabilities::effective(),
         lockdown: parse_lockdown(&read_to_string("/sys/kernel/security/lockdown").unwrap_or_default()),
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
         btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
-        tracefs: Tracefs::open().map(|t| t.how().clone()).map_err(|error| error.to_string()),
+        tracefs: Tracefs::open().map(|t| t.how().clone()),
         cgroups: cgroup_mode(&read_to_string("/proc/self/mountinfo").unwrap_or_default()),
         most_locked: counts_locked(&detect::release()).then(most_locked).flatten(),
     }

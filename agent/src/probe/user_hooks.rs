@@ -1,15 +1,16 @@
 //! Hooks of one probe in programs and libraries: attached to existing files, and to new ones later.
 
-use std::ffi::CString;
+use std::ffi::{CString, NulError};
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::program::Binary;
 use kstrobe_ebpf::typed::Attach;
+use thiserror::Error;
 
-use crate::kernel::attach::{Link, Places, is_user_hook};
+use crate::kernel::attach::{AttachError, Link, Places, is_user_hook};
 use crate::kernel::binaries::file::FileId;
 use crate::kernel::binaries::find::ProcessSnapshot;
-use crate::kernel::binaries::{self, File};
+use crate::kernel::binaries::{self, File, FileError};
 use crate::kernel::load::Loaded;
 
 /// Interval of the search for files. A process snapshot is up to one second old, so that a new program is hooked within ten
@@ -22,6 +23,25 @@ pub struct UserHooks {
     looked: Instant,
     /// Files are not hooked until [`UserHooks::wake`].
     rests: bool,
+}
+
+/// Why a file is not hooked.
+#[derive(Debug, Error)]
+enum HookError {
+    /// It has no such place.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Another version of the program.
+    #[error(
+        "its arguments lie elsewhere than in the file the probe was compiled for: restart the agent while this program runs"
+    )]
+    OtherArguments,
+    /// Its path cannot be passed to the kernel.
+    #[error(transparent)]
+    Path(#[from] NulError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
 }
 
 /// One program.
@@ -187,7 +207,7 @@ impl UserHook {
         let Some(binary) = binary(&self.attach) else { return Vec::new() };
         let (found, none) = match processes.find(binary) {
             Ok(files) => (files, None),
-            Err(reason) => (Vec::new(), Some(reason)),
+            Err(error) => (Vec::new(), Some(error.to_string())),
         };
         self.none = none;
         let mut changes = Vec::new();
@@ -227,7 +247,8 @@ impl UserHook {
                 self.files.push(attached);
                 Change::Attached(places)
             }
-            Err(why) => {
+            Err(error) => {
+                let why = error.to_string();
                 let reason = format!("{}: {why}", file.shown);
                 let said = before.as_ref() == Some(&reason);
                 self.passed.push((file.id, Some(reason)));
@@ -241,24 +262,20 @@ impl UserHook {
     }
 
     /// `None` when another program of this probe is for this file.
-    fn attach_to(&self, loaded: &Loaded, file: &File, all: &[Attach]) -> Result<Option<Attached>, String> {
+    fn attach_to(&self, loaded: &Loaded, file: &File, all: &[Attach]) -> Result<Option<Attached>, HookError> {
         let Some(places) = binaries::places(file, &self.attach)? else {
             let for_it = |attach: &&Attach| matches!(binaries::places(file, attach), Ok(Some(_)));
             return match all.iter().filter(|a| is_same_point(a, &self.attach)).find(for_it) {
                 Some(_) => Ok(None),
-                None => {
-                    Err("its arguments lie elsewhere than in the file the probe was compiled for: restart the agent \
-                             while this program runs"
-                        .into())
-                }
+                None => Err(HookError::OtherArguments),
             };
         };
         let Some(binary) = binary(&self.attach) else { return Ok(None) };
-        let path = CString::new(file.path()).map_err(|error| error.to_string())?;
+        let path = CString::new(file.path())?;
         let at_return = matches!(self.attach, Attach::Uprobe { ret: true, .. });
         let (offsets, semaphores) = (&places.offsets, &places.semaphores);
         let places = Places { path: &path, offsets, semaphores, at_return, pid: binary.pid };
-        let links = loaded.attach_user(&self.program, &places).map_err(|error| error.to_string())?;
+        let links = loaded.attach_user(&self.program, &places)?;
         Ok(Some(Attached { id: file.id, shown: file.shown.clone(), places: offsets.len(), _links: links }))
     }
 }

@@ -20,6 +20,7 @@ use super::exporters::{Changes, Exporters};
 use super::load_config::{self, LoadOutcome, LoadedConfig};
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
 use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, rights};
+use crate::app::ReloadRefused;
 use crate::app::logging::Level;
 use crate::config::compile;
 use crate::config::diagnostics::log_diagnostics;
@@ -34,7 +35,7 @@ use diff::{New, Old, Plan, Step, diff};
 use kstrobe_web::systemd::{News, notify};
 
 /// A summary of the reload, or the reasons for which the previous configuration stays in force.
-type Answer = Result<String, String>;
+type Answer = Result<String, ReloadRefused>;
 
 /// A command to the reload thread.
 pub(super) enum Command {
@@ -49,7 +50,7 @@ pub(super) fn request(commands: &CommandSender, why: &'static str) -> Answer {
     let (answer, answered) = channel();
     // A thread that has ended drops its receiver, so that `recv` fails below.
     let _ = commands.send(Command::Reload(why, Some(answer)));
-    answered.recv().unwrap_or_else(|_| Err("the agent is about to end\n".to_owned()))
+    answered.recv().unwrap_or_else(|_| Err(ReloadRefused("the agent is about to end\n".to_owned())))
 }
 
 /// Values for reloads that stay the same while the agent runs.
@@ -198,13 +199,13 @@ impl Reload {
     }
 
     /// Logs the refusal, counts it, and shows it in the status.
-    fn refuse(&self, refused: Refused) -> String {
+    fn refuse(&self, refused: Refused) -> ReloadRefused {
         let app = &self.context.app;
         let reason = refused.reasons.first().map_or("", String::as_str);
         tracing::error!(reason, reasons = refused.reasons.len(), "not reloaded: what ran before runs on");
         app.telemetry.reloaded(false);
         lock(&app.config_status).refused = refused.reasons;
-        format!("{}not reloaded: what ran before runs on\n", refused.text)
+        ReloadRefused(format!("{}not reloaded: what ran before runs on\n", refused.text))
     }
 
     fn attempt(&mut self) -> Result<String, Refused> {
@@ -222,7 +223,7 @@ impl Reload {
         if !unsendable.is_empty() {
             return Err(Refused::from(unsendable.join("; ")));
         }
-        let sink = Sink::open(loaded.events(options))?;
+        let sink = Sink::open(loaded.events(options)).map_err(|error| Refused::from(error.to_string()))?;
         let captures = app.captures();
         let change = captures::prepare(&captures, &loaded.agent, &loaded.drafts, deps)?;
         let prepared = self.prepare(&loaded.drafts)?;

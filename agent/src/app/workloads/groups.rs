@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -47,10 +48,10 @@ impl Drop for Groups {
 
 impl Groups {
     /// The hierarchy of version 2, or of version 1 where that is not mounted. Changes are sent to `sender`.
-    pub fn here(sender: &EventSender) -> Result<Groups, String> {
-        let found = Hierarchies::here(None).map_err(|error| error.to_string())?;
+    pub fn here(sender: &EventSender) -> Result<Groups, FollowError> {
+        let found = Hierarchies::here(None).map_err(FollowError::Mounts)?;
         let Some((hierarchy, controller)) = found.followed() else {
-            return Err("neither cgroup2 nor a controller of version 1 that pods have groups of is mounted".to_owned());
+            return Err(FollowError::NotMounted);
         };
         tracing::info!(at = %hierarchy.mount_point.display(), controller, "following cgroups");
         let mut walker = Walker::new(hierarchy.clone(), MAX_GROUPS);
@@ -87,9 +88,9 @@ impl Groups {
     }
 
     /// Walks all cgroups and updates the table.
-    pub fn walk(&mut self, table: &mut Table) -> Result<(), String> {
+    pub fn walk(&mut self, table: &mut Table) -> Result<(), FollowError> {
         let began = Instant::now();
-        let walk = self.walker.walk().map_err(|error| self.says(&error))?;
+        let walk = self.walker.walk().map_err(|error| self.failed(error))?;
         tell(&walk, table, began);
         self.took = began.elapsed();
         if walk.whole {
@@ -99,15 +100,15 @@ impl Groups {
     }
 
     /// Reads the folders in which the kernel reported changes.
-    pub fn changes(&mut self, table: &mut Table) -> Result<(), String> {
-        let walk = self.walker.changes().map_err(|error| self.says(&error))?;
+    pub fn changes(&mut self, table: &mut Table) -> Result<(), FollowError> {
+        let walk = self.walker.changes().map_err(|error| self.failed(error))?;
         tell(&walk, table, Instant::now());
         Ok(())
     }
 
-    fn says(&mut self, error: &io::Error) -> String {
+    fn failed(&mut self, error: io::Error) -> FollowError {
         self.failed += 1;
-        format!("{}: {error}", self.walker.hierarchy().mount_point.display())
+        FollowError::Walk { at: self.walker.hierarchy().mount_point.clone(), error }
     }
 
     /// When the last whole walk began.
@@ -139,6 +140,25 @@ pub(super) fn hear(changes: &[Change], table: &mut Table, now: Instant) -> bool 
         }
     }
     unnamed
+}
+
+/// Why cgroups have no names.
+#[derive(Debug, Error)]
+pub(super) enum FollowError {
+    /// What is mounted cannot be read.
+    #[error(transparent)]
+    Mounts(kstrobe_workloads::cgroups::Error),
+    /// No hierarchy that container runtimes use.
+    #[error("neither cgroup2 nor a controller of version 1 that pods have groups of is mounted")]
+    NotMounted,
+    /// A walk failed.
+    #[error("{}: {error}", at.display())]
+    Walk {
+        /// Where the hierarchy is mounted.
+        at: PathBuf,
+        /// Of the folder.
+        error: io::Error,
+    },
 }
 
 /// Why programs do not report cgroups.

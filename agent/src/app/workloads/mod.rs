@@ -246,7 +246,7 @@ impl Follower {
         };
         let table = &mut self.table;
         let looked = groups.and_then(|groups| if all { groups.walk(table) } else { groups.changes(table) });
-        let failure = looked.err();
+        let failure = looked.err().map(|error| error.to_string());
         match (&failure, &self.failure) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::error!(reason, "cgroups cannot be looked at: their names are missing");

@@ -1,5 +1,6 @@
 //! An ELF file of this machine as far as hooks need it: bytes in, no I/O.
 
+use super::error::FileError;
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object, ObjectSection, ReadRef};
@@ -29,23 +30,23 @@ const MACHINE: elf::Machine = elf::EM_AARCH64;
 
 impl<'data, R: ReadRef<'data>> Image<'data, R> {
     /// Reads the headers. The error says what the file is instead.
-    pub fn parse(data: R) -> Result<Self, String> {
-        let magic = data.read_bytes_at(0, 5).map_err(|()| "it is no ELF file".to_string())?;
+    pub fn parse(data: R) -> Result<Self, FileError> {
+        let magic = data.read_bytes_at(0, 5).map_err(|()| FileError::NoElf)?;
         match magic {
             [0x7f, b'E', b'L', b'F', 2] => {}
             // Registers and system calls of 32-bit programs differ from those the hook's values are read from.
-            [0x7f, b'E', b'L', b'F', 1] => return Err("it is a 32-bit program, which is not supported".into()),
-            [b'#', b'!', ..] => return Err("it is a script: hook its interpreter".into()),
-            _ => return Err("it is no ELF file".into()),
+            [0x7f, b'E', b'L', b'F', 1] => return Err(FileError::Bits32),
+            [b'#', b'!', ..] => return Err(FileError::Script),
+            _ => return Err(FileError::NoElf),
         }
-        let file = ElfFile64::<Endianness, R>::parse(data).map_err(|e| format!("it is a damaged ELF file: {e}"))?;
+        let file = ElfFile64::<Endianness, R>::parse(data).map_err(FileError::Damaged)?;
         let endian = file.endian();
         let header = file.elf_header();
         if header.e_machine(endian) != MACHINE {
-            return Err("it is made for another processor".into());
+            return Err(FileError::OtherProcessor);
         }
         if !matches!(header.e_type(endian), elf::ET_EXEC | elf::ET_DYN) {
-            return Err("it is an ELF file, but neither a program nor a shared library".into());
+            return Err(FileError::NoProgram);
         }
         let headers = file.elf_program_headers();
         let loads = headers.iter().take(MAX_SEGMENTS).filter(|h| h.p_type(endian) == elf::PT_LOAD);

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use super::error::FindError;
 use super::file::{File, FileId, is_elf};
 use super::pattern::{is_pattern, matches};
 use crate::kernel::privileges::Capabilities;
@@ -85,7 +86,7 @@ const FOLDERS: [&str; 12] = [
 ];
 
 /// Files that a user's words mean at this moment. The error says why there are none.
-pub fn named(words: &str) -> Result<Vec<File>, String> {
+pub fn named(words: &str) -> Result<Vec<File>, FindError> {
     ProcessSnapshot::look().find(&Binary { path: words.to_owned(), pid: None })
 }
 
@@ -145,12 +146,12 @@ impl ProcessSnapshot {
     }
 
     /// Files that the words mean, each inode once. The error says why there are none.
-    pub fn find(&self, binary: &Binary) -> Result<Vec<File>, String> {
+    pub fn find(&self, binary: &Binary) -> Result<Vec<File>, FindError> {
         let words = binary.path.as_str();
         let mut found = Found::default();
         match binary.pid {
             Some(pid) if !self.has_process(pid) => {
-                return Err(format!("there is no process {pid}"));
+                return Err(FindError::NoProcess(pid));
             }
             Some(pid) if words.starts_with('/') => self.by_path(words, Some(pid), &mut found)?,
             Some(pid) => {
@@ -177,7 +178,7 @@ impl ProcessSnapshot {
         match (found.files.is_empty(), found.error) {
             (false, _) => Ok(found.files),
             (true, Some(error)) => Err(error),
-            (true, None) => Err(self.nothing(words, binary.pid)),
+            (true, None) => Err(FindError::Nothing(self.nothing(words, binary.pid))),
         }
     }
 
@@ -228,7 +229,7 @@ impl ProcessSnapshot {
     }
 
     /// A path or a pattern of paths, below our root or that of a process.
-    fn by_path(&self, words: &str, root: Option<u32>, found: &mut Found) -> Result<(), String> {
+    fn by_path(&self, words: &str, root: Option<u32>, found: &mut Found) -> Result<(), FindError> {
         if !is_pattern(words) {
             self.add(words, root, found);
             return Ok(());
@@ -240,7 +241,7 @@ impl ProcessSnapshot {
                 true => paths.iter().flat_map(|path| self.entries(path, part, root)).take(MAX_FILES + 1).collect(),
             };
             if paths.len() > MAX_FILES {
-                return Err(format!("`{words}` fits more than {MAX_FILES} files and folders"));
+                return Err(FindError::TooMany { words: words.to_owned(), max: MAX_FILES });
             }
         }
         for path in &paths {
@@ -315,7 +316,7 @@ impl ProcessSnapshot {
             Ok(handle) => found.add(handle, shown(path, root)),
             Err(nix::Error::ENOENT | nix::Error::ENOTDIR) => {}
             Err(error) => {
-                found.error.get_or_insert(format!("{} cannot be opened: {error}", shown(path, root)));
+                found.error.get_or_insert(FindError::Open { file: shown(path, root), error });
             }
         }
     }
@@ -344,7 +345,7 @@ fn shown(path: &str, root: Option<u32>) -> String {
 struct Found {
     files: Vec<File>,
     /// What went wrong first.
-    error: Option<String>,
+    error: Option<FindError>,
 }
 
 impl Found {
@@ -353,11 +354,11 @@ impl Found {
         let id = match FileId::of(&handle) {
             Ok(Some(id)) => id,
             Ok(None) => {
-                self.error.get_or_insert(format!("{shown} is no regular file"));
+                self.error.get_or_insert(FindError::NotRegular(shown));
                 return;
             }
             Err(error) => {
-                self.error.get_or_insert(format!("{shown} cannot be read: {error}"));
+                self.error.get_or_insert(FindError::Read { file: shown, error });
                 return;
             }
         };

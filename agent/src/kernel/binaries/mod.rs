@@ -11,6 +11,7 @@
 //! | `open` | the above together: from a user's words to places in files | files |
 
 pub mod elf;
+pub mod error;
 pub mod file;
 pub mod find;
 pub mod open;
@@ -18,6 +19,7 @@ pub mod pattern;
 pub mod symbols;
 pub mod usdt;
 
+pub use error::{FileError, FindError};
 pub use file::File;
 pub use find::named;
 pub use open::{Places, all_functions, all_probes, functions, places, probes};

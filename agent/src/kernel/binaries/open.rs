@@ -5,6 +5,7 @@ use object::{ReadCache, ReadRef};
 use std::fs;
 
 use super::elf::Image;
+use super::error::FileError;
 use super::file::File;
 use super::symbols::{self, Function, Place};
 use super::usdt::{self, Site};
@@ -32,13 +33,13 @@ impl<'a> ReadRef<'a> for Pieces<'a> {
 }
 
 /// The places of the functions that a symbol or pattern means, `beyond` bytes into each.
-pub fn functions(file: &File, symbol: &str, beyond: u64) -> Result<Vec<Place>, String> {
+pub fn functions(file: &File, symbol: &str, beyond: u64) -> Result<Vec<Place>, FileError> {
     let cache = ReadCache::new(&file.handle);
     symbols::find(&Image::parse(Pieces(&cache))?, symbol, beyond, MAX_PLACES)
 }
 
 /// The places of the static probe points that fit.
-pub fn probes(file: &File, provider: &str, name: &str) -> Result<Vec<Site>, String> {
+pub fn probes(file: &File, provider: &str, name: &str) -> Result<Vec<Site>, FileError> {
     let cache = ReadCache::new(&file.handle);
     usdt::find(&Image::parse(Pieces(&cache))?, provider, name, MAX_PLACES)
 }
@@ -54,7 +55,7 @@ pub struct Places {
 
 /// The places that a user-space hook means in a file. `None` when the file has the probe point, but its arguments lie
 /// elsewhere than where this program reads them.
-pub fn places(file: &File, attach: &Attach) -> Result<Option<Places>, String> {
+pub fn places(file: &File, attach: &Attach) -> Result<Option<Places>, FileError> {
     match attach {
         Attach::Uprobe { symbol, offset, .. } => {
             let offsets = functions(file, symbol, *offset)?.into_iter().map(|place| place.offset).collect();
@@ -64,7 +65,7 @@ pub fn places(file: &File, attach: &Attach) -> Result<Option<Places>, String> {
             let sites = probes(file, provider, name)?;
             Ok(places_of(sites.into_iter().filter(|site| args.as_ref().is_none_or(|args| site.args == *args))))
         }
-        other => Err(format!("{other} is not a hook in a program or library")),
+        other => Err(FileError::OtherHook(other.clone())),
     }
 }
 
@@ -80,13 +81,13 @@ fn places_of(sites: impl Iterator<Item = Site>) -> Option<Places> {
 }
 
 /// Every function that has a name.
-pub fn all_functions(file: &File) -> Result<Vec<Function>, String> {
+pub fn all_functions(file: &File) -> Result<Vec<Function>, FileError> {
     let cache = ReadCache::new(&file.handle);
     Ok(symbols::all(&Image::parse(Pieces(&cache))?))
 }
 
 /// Every static probe point.
-pub fn all_probes(file: &File) -> Result<Vec<Site>, String> {
+pub fn all_probes(file: &File) -> Result<Vec<Site>, FileError> {
     let cache = ReadCache::new(&file.handle);
     Ok(usdt::all(&Image::parse(Pieces(&cache))?))
 }
@@ -145,7 +146,7 @@ mod tests {
             ProcessSnapshot::look().find(&Binary { path: "libc".into(), pid: Some(std::process::id()) }).unwrap();
         assert_eq!(libc.len(), 1, "{libc:?}");
         assert_eq!(functions(&libc[0], "getaddrinfo", 0).unwrap().len(), 1);
-        let why = functions(&libc[0], "getaddrinf", 0).unwrap_err();
+        let why = functions(&libc[0], "getaddrinf", 0).unwrap_err().to_string();
         assert_eq!(why, "it has no function `getaddrinf`; did you mean `getaddrinfo`?");
     }
 }

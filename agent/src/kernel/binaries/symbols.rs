@@ -6,6 +6,7 @@ use object::{Endianness, ReadRef};
 use std::collections::BTreeMap;
 
 use super::elf::Image;
+use super::error::FileError;
 use super::pattern::{is_pattern, matches};
 
 /// A function.
@@ -97,36 +98,36 @@ pub fn find<'data, R: ReadRef<'data>>(
     wanted: &str,
     beyond: u64,
     most: usize,
-) -> Result<Vec<Place>, String> {
+) -> Result<Vec<Place>, FileError> {
     if let Some(digits) = wanted.strip_prefix("0x") {
-        let address = u64::from_str_radix(digits, 16).map_err(|_| format!("`{wanted}` is no address"))?;
+        let address = u64::from_str_radix(digits, 16).map_err(|_| FileError::NoAddress(wanted.into()))?;
         let offset = address.checked_add(beyond).and_then(|a| image.code_offset(a));
-        let offset = offset.ok_or_else(|| format!("it has no code at {wanted}"))?;
+        let offset = offset.ok_or_else(|| FileError::NoCode(wanted.into()))?;
         return Ok(vec![Place { name: wanted.into(), offset }]);
     }
     let functions = all(image);
     if functions.is_empty() {
-        return Err("it has no symbols (it is stripped)".into());
+        return Err(FileError::Stripped);
     }
     let found = choose(&functions, wanted);
     if found.is_empty() {
-        return Err(format!("it has no function `{wanted}`{}", near(&functions, wanted)));
+        return Err(FileError::NoFunction { wanted: wanted.into(), near: near(&functions, wanted) });
     }
     if found.iter().all(|f| f.indirect) {
-        let name = &found[0].name;
-        return Err(format!("the code of `{name}` is chosen when a program starts (IFUNC): hook the variant in use"));
+        return Err(FileError::Indirect(found[0].name.clone()));
     }
     let mut places = BTreeMap::new();
     for function in found.iter().filter(|f| !f.indirect) {
         if beyond > 0 && function.size > 0 && beyond >= function.size {
-            return Err(format!("`{}` has only {} bytes of code", function.name, function.size));
+            return Err(FileError::BehindEnd { function: function.name.clone(), bytes: function.size });
         }
         let offset = function.address.checked_add(beyond).and_then(|a| image.code_offset(a));
-        let offset = offset.ok_or_else(|| format!("`{}` does not lie in the file's code", function.name))?;
+        let offset = offset.ok_or_else(|| FileError::OutsideCode(function.name.clone()))?;
         places.entry(offset).or_insert_with(|| Place { name: function.name.clone(), offset });
     }
     if places.len() > most {
-        return Err(format!("`{wanted}` fits {} functions, at most {most} are hooked", places.len()));
+        let found = places.len();
+        return Err(FileError::TooMany { wanted: wanted.into(), found, things: "functions", max: most });
     }
     Ok(places.into_values().collect())
 }
@@ -152,12 +153,9 @@ fn choose<'f>(functions: &'f [Function], wanted: &str) -> Vec<&'f Function> {
 }
 
 /// A hint for a name that fits nothing.
-fn near(functions: &[Function], wanted: &str) -> String {
+fn near(functions: &[Function], wanted: &str) -> Option<String> {
     let names: Vec<String> = functions.iter().map(Function::readable).collect();
-    match kstrobe_ebpf::diag::did_you_mean(wanted, names.iter().map(String::as_str)) {
-        Some(near) => format!("; did you mean `{near}`?"),
-        None => String::new(),
-    }
+    kstrobe_ebpf::diag::did_you_mean(wanted, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -167,7 +165,7 @@ mod tests {
 
     const MAX_FUNCTIONS: usize = 8;
 
-    fn places(wanted: &str, beyond: u64) -> Result<Vec<(String, u64)>, String> {
+    fn places(wanted: &str, beyond: u64) -> Result<Vec<(String, u64)>, FileError> {
         let f = elf::STT_FUNC;
         let symbols = vec![
             ("exec_simple_query", CODE + 0x10, 16, f),
@@ -208,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_hooked_says_why() {
-        let why = |wanted, beyond| places(wanted, beyond).unwrap_err();
+        let why = |wanted, beyond| places(wanted, beyond).unwrap_err().to_string();
         assert_eq!(why("exec_bnd", 0), "it has no function `exec_bnd`; did you mean `exec_bind`?");
         assert_eq!(
             why("memcpy", 0),
@@ -220,7 +218,10 @@ mod tests {
         assert_eq!(why("0xg", 0), "`0xg` is no address");
         let none = elf_file(&Contents::default());
         let image = Image::parse(&*none).unwrap();
-        assert_eq!(find(&image, "main", 0, MAX_FUNCTIONS).unwrap_err(), "it has no symbols (it is stripped)");
+        assert_eq!(
+            find(&image, "main", 0, MAX_FUNCTIONS).unwrap_err().to_string(),
+            "it has no symbols (it is stripped)"
+        );
     }
 
     #[test]
@@ -229,7 +230,10 @@ mod tests {
         let symbols = many.iter().zip(0..).map(|(n, i)| (n.as_str(), CODE + i * 16, 16, elf::STT_FUNC)).collect();
         let bytes = elf_file(&Contents { symbols, ..Contents::default() });
         let image = Image::parse(&*bytes).unwrap();
-        assert_eq!(find(&image, "f*", 0, MAX_FUNCTIONS).unwrap_err(), "`f*` fits 9 functions, at most 8 are hooked");
+        assert_eq!(
+            find(&image, "f*", 0, MAX_FUNCTIONS).unwrap_err().to_string(),
+            "`f*` fits 9 functions, at most 8 are hooked"
+        );
         assert_eq!(find(&image, "f?", 0, 9).unwrap().len(), 9);
     }
 }

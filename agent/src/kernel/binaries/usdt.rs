@@ -3,6 +3,7 @@
 use object::{Endianness, ReadRef, U32, U64, pod};
 
 use super::elf::Image;
+use super::error::FileError;
 use super::pattern::matches;
 
 /// A place of a static probe point. One point may have several, each inlined copy its own.
@@ -53,21 +54,22 @@ pub fn find<'data, R: ReadRef<'data>>(
     provider: &str,
     name: &str,
     most: usize,
-) -> Result<Vec<Site>, String> {
+) -> Result<Vec<Site>, FileError> {
     let sites = all(image);
     if sites.is_empty() {
-        return Err("it has no static probe points (USDT)".into());
+        return Err(FileError::NoProbePoints);
     }
     let found: Vec<Site> =
         sites.iter().filter(|s| matches(provider, &s.provider) && matches(name, &s.name)).cloned().collect();
     if found.is_empty() {
         let known: Vec<String> = sites.iter().map(|s| format!("{}:{}", s.provider, s.name)).collect();
-        let near = kstrobe_ebpf::diag::did_you_mean(&format!("{provider}:{name}"), known.iter().map(String::as_str));
-        let hint = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-        return Err(format!("it has no static probe point `{provider}:{name}`{hint}"));
+        let wanted = format!("{provider}:{name}");
+        let near = kstrobe_ebpf::diag::did_you_mean(&wanted, known.iter().map(String::as_str)).map(str::to_owned);
+        return Err(FileError::NoProbePoint { wanted, near });
     }
     if found.len() > most {
-        return Err(format!("`{provider}:{name}` fits {} places, at most {most} are hooked", found.len()));
+        let wanted = format!("{provider}:{name}");
+        return Err(FileError::TooMany { wanted, found: found.len(), things: "places", max: most });
     }
     Ok(found)
 }

@@ -46,7 +46,7 @@ impl Drop for Folder {
 }
 
 fn find(processes: &ProcessSnapshot, path: &str, pid: Option<u32>) -> Result<Vec<String>, String> {
-    let files = processes.find(&Binary { path: path.into(), pid })?;
+    let files = processes.find(&Binary { path: path.into(), pid }).map_err(|error| error.to_string())?;
     Ok(files.into_iter().map(|f| f.shown).collect())
 }
 
