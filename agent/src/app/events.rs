@@ -3,15 +3,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Write};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
+use super::task::{self, Task};
 use super::{App, lock};
 use crate::kernel::events::wait;
 use crate::kernel::sys::monotonic_ns;
@@ -80,19 +80,18 @@ impl Sink {
     }
 }
 
-/// The thread that reads.
+/// The task that reads.
 pub(super) struct Reader {
     /// Closed to end it.
     stop: PipeWriter,
-    ended: Receiver<()>,
+    running: task::Running,
 }
 
 impl Reader {
     /// Ends it, once the last events are written. A file or terminal that takes none is not waited for for long.
     pub fn stop(self) {
         drop(self.stop);
-        // Disconnected means ended as well.
-        let _ = self.ended.recv_timeout(LAST_WORDS);
+        self.running.join(LAST_WORDS);
     }
 }
 
@@ -108,30 +107,44 @@ pub(super) struct Change {
 /// Starts to read.
 pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Reader> {
     let (stopped, stop) = io::pipe()?;
-    let (end, ended) = channel();
-    std::thread::Builder::new().name("events".into()).spawn(move || run(&app, &tail, sink, &stopped, end))?;
-    Ok(Reader { stop, ended })
+    let running = task::spawn(move || {
+        let names = Names::new().with_owners(app.owners.clone());
+        let out = Out { app, tail, sink, failed: false, symbols: None, ids: Ids::new() };
+        Events { out, names, ready: Vec::new(), stopped, ending: false }
+    })?;
+    Ok(Reader { stop, running })
 }
 
-fn run(app: &App, tail: &Tail, sink: Sink, stopped: &PipeReader, _end: Sender<()>) {
-    let mut out = Out { app, tail, sink, failed: false, symbols: None, ids: Ids::new() };
-    let mut names = Names::new().with_owners(app.owners.clone());
-    let mut ending = false;
-    loop {
-        // A reader that silently ends would let all events to come be refused.
-        let turn = catch_unwind(AssertUnwindSafe(|| out.turn(&mut names)));
-        let files = turn.unwrap_or_else(|_| {
-            tracing::error!(
-                "reading events failed: this is an error in kstrobe, please report it with the lines above"
-            );
-            Vec::new()
-        });
-        if ending {
-            return;
+/// A reader that silently ends would let all events to come be refused.
+struct Events {
+    out: Out,
+    names: Names,
+    /// Readable when there are events.
+    ready: Vec<Arc<OwnedFd>>,
+    stopped: PipeReader,
+    /// The agent stops: this was the last pass.
+    ending: bool,
+}
+
+impl Task for Events {
+    const NAME: &'static str = "events";
+
+    fn run(&mut self) {
+        self.ready = self.out.turn(&mut self.names);
+    }
+
+    fn panicked(&mut self) {
+        self.ready = Vec::new();
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        if self.ending {
+            return ControlFlow::Break(());
         }
-        let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-        // Not again at once: a buffer is ready when it has one record. At the end there is one more turn.
-        ending = pause(stopped, &files, LOOK_EVERY) || pause(stopped, &[], GATHER);
+        let files: Vec<_> = self.ready.iter().map(|file| file.as_fd()).collect();
+        // Not again at once: a buffer is ready when it has one record. At the end there is one more pass.
+        self.ending = pause(&self.stopped, &files, LOOK_EVERY) || pause(&self.stopped, &[], GATHER);
+        ControlFlow::Continue(())
     }
 }
 
@@ -147,9 +160,9 @@ fn pause(stopped: &PipeReader, files: &[BorrowedFd<'_>], time: Duration) -> bool
 }
 
 /// Where events go.
-struct Out<'a> {
-    app: &'a App,
-    tail: &'a Tail,
+struct Out {
+    app: Arc<App>,
+    tail: Arc<Tail>,
     sink: Sink,
     /// The last line could not be written.
     failed: bool,
@@ -157,7 +170,7 @@ struct Out<'a> {
     ids: Ids,
 }
 
-impl Out<'_> {
+impl Out {
     /// Publishes new events of all probes, and returns the file descriptors to poll.
     fn turn(&mut self, names: &mut Names) -> Vec<Arc<OwnedFd>> {
         self.symbols = self.symbols.take().filter(|(_, since)| since.elapsed() < SYMBOLS_LIFE);

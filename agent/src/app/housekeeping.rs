@@ -1,10 +1,11 @@
 //! Periodic work: polls, expiry of keys, and short windows of the kernel's run-time statistics.
 
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::task::{self, Task};
 use super::{App, lock, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::sys::prog as sys;
@@ -20,37 +21,35 @@ const SOON: Duration = Duration::from_millis(300);
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(3600);
 /// Longest pause: a reload adds probes without waking this thread.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after a panic, which may repeat.
-const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
 /// Life of a process snapshot.
 const SNAPSHOT_LIFE: Duration = Duration::from_secs(1);
 
 /// Starts the housekeeping thread, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
-    std::thread::Builder::new().name("housekeeping".into()).spawn(move || run(&app))?;
-    Ok(())
+    let (windows, cache) = (Windows::new(), SnapshotCache::default());
+    task::spawn(move || Housekeeping { app, windows, cache, next: Instant::now() }).map(drop)
 }
 
-fn run(app: &App) {
-    let (mut windows, mut cache) = (Windows::new(), SnapshotCache::default());
-    loop {
-        // A panic must not end the thread: polled values would go stale silently.
-        let turn = catch_unwind(AssertUnwindSafe(|| {
-            let next = tick_all(app, &mut cache);
-            let window = windows.turn(app);
-            next.map_or(window, |next| next.min(window))
-        }));
-        let pause = match turn {
-            Ok(next) => next.saturating_duration_since(Instant::now()).min(LONGEST_PAUSE),
-            Err(_) => {
-                tracing::error!(
-                    "housekeeping failed: this is an error in kstrobe, please report it with the lines above"
-                );
-                AFTER_A_FAULT
-            }
-        };
-        std::thread::sleep(pause);
+struct Housekeeping {
+    app: Arc<App>,
+    windows: Windows,
+    cache: SnapshotCache,
+    next: Instant,
+}
+
+impl Task for Housekeeping {
+    const NAME: &'static str = "housekeeping";
+
+    fn run(&mut self) {
+        let next = tick_all(&self.app, &mut self.cache);
+        let window = self.windows.turn(&self.app);
+        self.next = next.map_or(window, |next| next.min(window));
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        std::thread::sleep(self.next.saturating_duration_since(Instant::now()).min(LONGEST_PAUSE));
+        ControlFlow::Continue(())
     }
 }
 

@@ -1,9 +1,10 @@
 //! The thread that walks over kernel objects for probes at iterators, and requests for walks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::task::{self, Task};
 use super::{App, lock};
 use crate::probe::iterator::{EVERY, IteratorEngine, WALK_TIMEOUT};
 
@@ -73,25 +74,44 @@ impl IterTrigger {
 /// Starts the thread that runs iterators, which lives as long as the agent. It sleeps while no probe needs it.
 pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let app = app.clone();
-    std::thread::Builder::new().name("iterate".into()).spawn(move || run(&app))?;
-    Ok(())
+    task::spawn(move || Walker { app, walk: None }).map(drop)
 }
 
-fn run(app: &App) {
-    loop {
-        let round = app.iter_trigger.next();
-        let begun = Instant::now();
-        let walk = || {
-            let probes: Vec<Arc<IteratorEngine>> =
-                app.probes().iter().filter_map(|probe| lock(probe).iterator()).collect();
-            probes.iter().for_each(|probe| probe.walk(&app.names));
-        };
-        if catch_unwind(AssertUnwindSafe(walk)).is_err() {
-            tracing::error!(
-                "reading iterators failed: this is an error in kstrobe, please report it with the lines above"
-            );
+struct Walker {
+    app: Arc<App>,
+    /// When the walk that is requested began, and its generation.
+    walk: Option<(Instant, u64)>,
+}
+
+impl Walker {
+    fn done(&mut self) {
+        if let Some((begun, round)) = self.walk.take() {
+            self.app.iter_trigger.done(begun, round);
         }
-        app.iter_trigger.done(begun, round);
+    }
+}
+
+impl Task for Walker {
+    const NAME: &'static str = "iterate";
+
+    fn run(&mut self) {
+        if self.walk.is_some() {
+            let probes = self.app.probes();
+            let iterators: Vec<Arc<IteratorEngine>> = probes.iter().filter_map(|p| lock(p).iterator()).collect();
+            iterators.iter().for_each(|iterator| iterator.walk(&self.app.names));
+            self.done();
+        }
+    }
+
+    /// Scrapes do not wait for a walk that will not end.
+    fn panicked(&mut self) {
+        self.done();
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        let round = self.app.iter_trigger.next();
+        self.walk = Some((Instant::now(), round));
+        ControlFlow::Continue(())
     }
 }
 

@@ -15,6 +15,7 @@ mod reload;
 mod rights;
 mod rules;
 mod stacks;
+mod task;
 mod watch;
 mod web;
 mod workloads;

@@ -1,41 +1,47 @@
 //! The thread that evaluates rules.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::task::{self, Task};
 use super::{App, lock};
 use crate::capture::rules::engine::RuleEngine;
 use crate::metrics::telemetry::Observed;
 use kstrobe_export::snapshot::Moment;
 
-/// Pause after a panic, which may repeat. Also the longest pause: a reload adds rules without waking this thread.
+/// Longest pause: a reload adds rules without waking this thread.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts the thread of the rules, which lives as long as the agent. It sleeps while no rule has a condition.
 pub(super) fn start(app: &Arc<App>) -> std::io::Result<()> {
     let app = app.clone();
-    std::thread::Builder::new().name("rules".into()).spawn(move || run(&app))?;
-    Ok(())
+    task::spawn(move || Rules { app, next: None }).map(drop)
 }
 
-fn run(app: &App) {
-    loop {
-        let next = catch_unwind(AssertUnwindSafe(|| {
-            let rules = app.rules()?;
-            let (next, metrics) = rules.due(Instant::now());
-            if metrics.is_empty() {
-                return next;
-            }
-            app.show(&rules, &metrics);
-            rules.due(Instant::now()).0
-        }));
-        let next = next.unwrap_or_else(|_| {
-            tracing::error!("rules failed: this is an error in kstrobe, please report it with the lines above");
-            None
-        });
-        let pause = next.map_or(LONGEST_PAUSE, |next| next.saturating_duration_since(Instant::now()));
+struct Rules {
+    app: Arc<App>,
+    next: Option<Instant>,
+}
+
+impl Task for Rules {
+    const NAME: &'static str = "rules";
+
+    fn run(&mut self) {
+        self.next = None;
+        let Some(rules) = self.app.rules() else { return };
+        let (next, metrics) = rules.due(Instant::now());
+        self.next = next;
+        if !metrics.is_empty() {
+            self.app.show(&rules, &metrics);
+            self.next = rules.due(Instant::now()).0;
+        }
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        let pause = self.next.map_or(LONGEST_PAUSE, |next| next.saturating_duration_since(Instant::now()));
         std::thread::sleep(pause.min(LONGEST_PAUSE));
+        ControlFlow::Continue(())
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod diff;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,7 @@ use super::captures::CaptureDeps;
 use super::events::Sink;
 use super::exporters::{Changes, Exporters};
 use super::load_config::{self, LoadOutcome, LoadedConfig};
+use super::task::{self, Task};
 use super::watch::{self, LOOK_EVERY, Seen, Watch};
 use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, rights};
 use crate::app::ReloadRefused;
@@ -103,9 +104,9 @@ pub(super) fn start(
     seen: Seen,
     directory: Option<PathBuf>,
 ) -> std::io::Result<()> {
-    let mut reload = Reload { context, watch: Watch::new(seen), directory, begun: Instant::now() };
-    std::thread::Builder::new().name("reload".into()).spawn(move || reload.run(&commands))?;
-    Ok(())
+    let (watch, begun) = (Watch::new(seen), Instant::now());
+    task::spawn(move || Reload { context, watch, directory, begun, commands, due: None, listeners: Vec::new() })
+        .map(drop)
 }
 
 struct Reload {
@@ -114,6 +115,11 @@ struct Reload {
     /// Of probe files.
     directory: Option<PathBuf>,
     begun: Instant,
+    commands: Receiver<Command>,
+    /// The reason of the reload that is due.
+    due: Option<&'static str>,
+    /// Wait for its answer.
+    listeners: Vec<Sender<Answer>>,
 }
 
 /// Notifies systemd when dropped.
@@ -154,33 +160,48 @@ struct Prepared {
     plan: Plan,
 }
 
+impl Task for Reload {
+    const NAME: &'static str = "reload";
+
+    fn run(&mut self) {
+        if let Some(why) = self.due.take() {
+            let answer = self.reload(why);
+            self.answer(&answer);
+        }
+    }
+
+    fn panicked(&mut self) {
+        let fault = "the reload failed: this is an error in kstrobe, please report it with the agent's log";
+        let refused = self.refuse(fault.to_owned().into());
+        self.answer(&Err(refused));
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        match self.commands.recv_timeout(LOOK_EVERY) {
+            Ok(Command::Reload(why, listener)) => {
+                self.due = Some(why);
+                self.listeners.extend(listener);
+            }
+            Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
+            Err(RecvTimeoutError::Timeout) => {
+                let seen = watch::look(self.context.options.config.as_deref(), self.directory.as_deref());
+                self.due = self.watch.look(self.begun.elapsed(), seen).then_some("files have changed");
+            }
+        }
+        // One reload answers all commands that came before it.
+        while let Ok(Command::Reload(why, listener)) = self.commands.try_recv() {
+            self.due.get_or_insert(why);
+            self.listeners.extend(listener);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 impl Reload {
-    fn run(&mut self, commands: &Receiver<Command>) {
-        loop {
-            let (why, first) = match commands.recv_timeout(LOOK_EVERY) {
-                Ok(Command::Reload(why, listener)) => (why, listener),
-                Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {
-                    let seen = watch::look(self.context.options.config.as_deref(), self.directory.as_deref());
-                    if !self.watch.look(self.begun.elapsed(), seen) {
-                        continue;
-                    }
-                    ("files have changed", None)
-                }
-            };
-            // One reload answers all commands that came before it.
-            let mut listeners: Vec<Sender<Answer>> = first.into_iter().collect();
-            while let Ok(Command::Reload(_, listener)) = commands.try_recv() {
-                listeners.extend(listener);
-            }
-            let answer = catch_unwind(AssertUnwindSafe(|| self.reload(why))).unwrap_or_else(|_| {
-                let fault = "the reload failed: this is an error in kstrobe, please report it with the agent's log";
-                Err(self.refuse(fault.to_owned().into()))
-            });
-            for listener in listeners {
-                // The client may be gone.
-                let _ = listener.send(answer.clone());
-            }
+    fn answer(&mut self, answer: &Answer) {
+        for listener in self.listeners.drain(..) {
+            // The client may be gone.
+            let _ = listener.send(answer.clone());
         }
     }
 

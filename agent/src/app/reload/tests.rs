@@ -78,7 +78,15 @@ impl TestAgent {
         TestAgent {
             folder,
             runtime,
-            reload: Reload { context, watch: Watch::new(seen), directory, begun: Instant::now() },
+            reload: Reload {
+                context,
+                watch: Watch::new(seen),
+                directory,
+                begun: Instant::now(),
+                commands: channel().1,
+                due: None,
+                listeners: Vec::new(),
+            },
         }
     }
 
@@ -175,7 +183,7 @@ fn a_mistake_changes_nothing_and_shows_in_log_status_and_metrics() {
         agent.write(file, &text);
         let answer = agent.reload().expect_err(file);
         let place = expected.trim_end_matches([' ', ':']);
-        assert!(answer.contains(place) && answer.ends_with("not reloaded: what ran before runs on\n"), "{answer}");
+        assert!(answer.0.contains(place) && answer.0.ends_with("not reloaded: what ran before runs on\n"), "{answer}");
         assert!(Arc::ptr_eq(&list, &agent.app().probes()) && agent.running() == before, "{file}");
         let status = agent.app().status();
         assert!(status.mistakes.is_empty() && status.refused[0].contains(expected), "{status:?}");
@@ -290,7 +298,7 @@ fn captures_come_change_and_go() {
     // A rule about a metric that is gone with its probe is a mistake.
     agent.write("kstrobe.yaml", &format!("{}{rule}", with("two", "")));
     std::fs::remove_file(agent.folder.join("probes/a.yaml")).unwrap();
-    assert!(agent.reload().unwrap_err().contains("a_value"));
+    assert!(agent.reload().unwrap_err().0.contains("a_value"));
     agent.write("kstrobe.yaml", CONFIG);
     agent.reload().unwrap();
     assert!(rules(&agent).is_none());

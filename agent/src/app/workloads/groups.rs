@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use kstrobe_workloads::cgroups::{Alarm, Hierarchies, Hierarchy, Walk, Walker};
 use kstrobe_workloads::{Group, Table, Workload};
 
 use super::{Event, EventSender};
+use crate::app::task::{self, Task};
 use crate::config::files::Sandboxes;
 use crate::kernel::events;
 use crate::kernel::groups::{self, Change, Feed, GroupsError};
@@ -56,8 +58,11 @@ impl Groups {
         tracing::info!(at = %hierarchy.mount_point.display(), controller, "following cgroups");
         let mut walker = Walker::new(hierarchy.clone(), MAX_GROUPS);
         let over = Arc::new(AtomicBool::new(false));
-        let fed = fed(hierarchy, controller)
-            .and_then(|(programs, feed)| Ok(follow(feed, sender.clone(), over.clone()).map(|()| programs)?));
+        let fed = fed(hierarchy, controller).and_then(|(programs, feed)| {
+            let (sender, over) = (sender.clone(), over.clone());
+            task::spawn(move || Records { feed, sender, over })?;
+            Ok(programs)
+        });
         let programs = match fed {
             Ok(programs) => Some(programs),
             Err(reason) => {
@@ -66,7 +71,10 @@ impl Groups {
                     "programs do not see cgroups come and go: one that ends at once may have no name"
                 );
                 // Without it there are still the walks.
-                if let Err(error) = walker.watch().and_then(|alarm| listen(alarm, sender.clone(), over.clone())) {
+                if let Err(error) = walker.watch().and_then(|alarm| {
+                    let (sender, over) = (sender.clone(), over.clone());
+                    task::spawn(move || Notifications { alarm, sender, over, changed: false })
+                }) {
                     tracing::warn!(%error, "new cgroups are found by walks alone: the kernel does not tell of them");
                 }
                 None
@@ -190,44 +198,73 @@ fn fed(hierarchy: &Hierarchy, controller: Option<&str>) -> Result<(groups::Group
     Ok((programs, feed))
 }
 
-/// A thread that passes the records of programs on to the table's thread.
-fn follow(mut feed: Feed, sender: EventSender, over: Arc<AtomicBool>) -> io::Result<()> {
-    let run = move || {
-        let ready = feed.ready();
-        while !over.load(Ordering::Relaxed) {
-            if let Err(error) = events::wait(&[ready.as_fd()], LISTEN) {
-                tracing::warn!(%error, "cgroups are found by walks alone from now on");
-                return;
-            }
-            let (changes, lost) = feed.changes();
-            if !changes.is_empty() || lost > 0 {
-                sender.send(Event::Changes(changes, lost));
-            }
-        }
-    };
-    std::thread::Builder::new().name("cgroup-changes".into()).spawn(run).map(drop)
+/// Passes the records of programs on to the table's thread.
+struct Records {
+    feed: Feed,
+    sender: EventSender,
+    over: Arc<AtomicBool>,
 }
 
-/// A thread that waits for the kernel's word.
-fn listen(alarm: Alarm, sender: EventSender, over: Arc<AtomicBool>) -> io::Result<()> {
-    let wait = move || {
-        while !over.load(Ordering::Relaxed) {
-            match alarm.wait(LISTEN) {
-                Ok(true) => {
-                    std::thread::sleep(GATHER);
-                    sender.send(Event::Groups);
-                    // Give the pass time to read the folders before the next report.
-                    std::thread::sleep(GATHER);
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "new cgroups are found by walks alone from now on");
-                    return;
-                }
+impl Task for Records {
+    const NAME: &'static str = "cgroup-changes";
+
+    fn run(&mut self) {
+        let (changes, lost) = self.feed.changes();
+        if !changes.is_empty() || lost > 0 {
+            self.sender.send(Event::Changes(changes, lost));
+        }
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        if self.over.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        match events::wait(&[self.feed.ready().as_fd()], LISTEN) {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(error) => {
+                tracing::warn!(%error, "cgroups are found by walks alone from now on");
+                ControlFlow::Break(())
             }
         }
-    };
-    std::thread::Builder::new().name("cgroup-changes".into()).spawn(wait).map(drop)
+    }
+}
+
+/// Passes the notifications of inotify on to the table's thread.
+struct Notifications {
+    alarm: Alarm,
+    sender: EventSender,
+    over: Arc<AtomicBool>,
+    /// Something changed since the last pass.
+    changed: bool,
+}
+
+impl Task for Notifications {
+    const NAME: &'static str = "cgroup-changes";
+
+    fn run(&mut self) {
+        if std::mem::take(&mut self.changed) {
+            std::thread::sleep(GATHER);
+            self.sender.send(Event::Groups);
+            // Give the pass time to read the folders before the next report.
+            std::thread::sleep(GATHER);
+        }
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        if self.over.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        match self.alarm.wait(LISTEN) {
+            Ok(changed) => {
+                self.changed = changed;
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "new cgroups are found by walks alone from now on");
+                ControlFlow::Break(())
+            }
+        }
+    }
 }
 
 /// Labels of all groups.

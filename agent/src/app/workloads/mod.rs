@@ -6,7 +6,7 @@
 mod groups;
 mod pods;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use kstrobe_workloads::{Pod, Settings, Table};
 use tokio::runtime::Handle;
 
+use super::task::{self, AFTER_A_PANIC, Task};
 use super::{App, lock};
 use crate::config::files::{AgentConfig, Sandboxes};
 use crate::kernel::groups::Change;
@@ -30,8 +31,6 @@ const SOON: Duration = Duration::from_millis(50);
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// A walk over all groups for those that programs could not name comes at most so often: it reads every folder.
 const SEARCH_EVERY: Duration = Duration::from_millis(500);
-/// Pause after a panic, which may repeat.
-const AFTER_A_FAULT: Duration = Duration::from_secs(5);
 
 /// An event for the thread.
 #[derive(Debug)]
@@ -111,9 +110,10 @@ pub(super) fn start(
         sandboxes: agent.workloads.sandboxes,
         failure: None,
         turned: Instant::now(),
+        pause: None,
+        events,
     };
-    std::thread::Builder::new().name("workloads".into()).spawn(move || follower.run(&events))?;
-    Ok(())
+    task::spawn(move || follower).map(drop)
 }
 
 struct Follower {
@@ -139,39 +139,46 @@ struct Follower {
     failure: Option<String>,
     /// When the last turn ended.
     turned: Instant,
+    /// Until the next turn; `None` while no probe uses names.
+    pause: Option<Duration>,
+    events: Receiver<Event>,
+}
+
+impl Task for Follower {
+    const NAME: &'static str = "workloads";
+
+    fn run(&mut self) {
+        self.pause = self.turn();
+        self.turned = Instant::now();
+    }
+
+    fn panicked(&mut self) {
+        (self.pause, self.turned) = (Some(AFTER_A_PANIC), Instant::now());
+    }
+
+    fn wait(&mut self) -> ControlFlow<()> {
+        let first = match self.pause {
+            Some(pause) => self.events.recv_timeout(pause),
+            None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match first {
+            Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
+            Err(RecvTimeoutError::Timeout) => return ControlFlow::Continue(()),
+            Ok(first) => {
+                let burst = if matches!(first, Event::Changes(..)) { AT_ONCE } else { SOON };
+                self.apply(first);
+                // A burst of changes is one turn; a single change does not wait.
+                std::thread::sleep(burst.saturating_sub(self.turned.elapsed()));
+            }
+        }
+        while let Ok(more) = self.events.try_recv() {
+            self.apply(more);
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 impl Follower {
-    fn run(mut self, events: &Receiver<Event>) {
-        loop {
-            let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
-            let pause = turn.unwrap_or_else(|_| {
-                tracing::error!(
-                    "following workloads failed: this is an error in kstrobe, please report it with the lines above"
-                );
-                Some(AFTER_A_FAULT)
-            });
-            self.turned = Instant::now();
-            let first = match pause {
-                Some(pause) => events.recv_timeout(pause),
-                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            match first {
-                Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Ok(first) => {
-                    let burst = if matches!(first, Event::Changes(..)) { AT_ONCE } else { SOON };
-                    self.apply(first);
-                    // A burst of changes is one turn; a single change does not wait.
-                    std::thread::sleep(burst.saturating_sub(self.turned.elapsed()));
-                }
-            }
-            while let Ok(more) = events.try_recv() {
-                self.apply(more);
-            }
-        }
-    }
-
     fn apply(&mut self, event: Event) {
         let now = Instant::now();
         match event {

@@ -162,7 +162,7 @@ pub(super) mod tests {
     }
 
     fn refusal(bytes: &[u8]) -> String {
-        Image::parse(bytes).err().unwrap_or_default()
+        Image::parse(bytes).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]

@@ -164,7 +164,7 @@ mod tests {
         );
         assert_eq!(find(&image, "db", "query__start", 8).unwrap().len(), 2);
         assert_eq!(find(&image, "*", "query__*", 8).unwrap().len(), 3);
-        let why = |provider, name, most| find(&image, provider, name, most).unwrap_err();
+        let why = |provider, name, most| find(&image, provider, name, most).unwrap_err().to_string();
         assert_eq!(
             why("db", "query_start", 8),
             "it has no static probe point `db:query_start`; did you mean `db:query__start`?"
@@ -184,6 +184,6 @@ mod tests {
     fn a_file_without_notes_has_none() {
         let bytes = elf_file(&Contents::default());
         let image = Image::parse(&*bytes).unwrap();
-        assert_eq!(find(&image, "a", "b", 1).unwrap_err(), "it has no static probe points (USDT)");
+        assert_eq!(find(&image, "a", "b", 1).unwrap_err().to_string(), "it has no static probe points (USDT)");
     }
 }

@@ -1,7 +1,7 @@
 //! Who may ask for a reload, and what is answered.
 
 use super::*;
-use crate::app::{Captures, Reload};
+use crate::app::{Captures, Reload, ReloadRefused};
 use crate::capture::access::{Access, Denied};
 
 fn status_and_body(server: &Server, method: &str, headers: &str) -> (u16, String) {
@@ -15,7 +15,7 @@ fn status_and_body(server: &Server, method: &str, headers: &str) -> (u16, String
 
 fn server(open: bool, access: Access, outcome: Result<String, String>) -> Server {
     let captures = move || Captures { rules: Err(Denied::off()), access: access.clone() };
-    let reload = Reload { open, ask: Box::new(move || outcome.clone()) };
+    let reload = Reload { open, ask: Box::new(move || outcome.clone().map_err(ReloadRefused)) };
     Server::start(Endpoints { captures: Box::new(captures), reload, ..endpoints(vec![]) })
 }
 
