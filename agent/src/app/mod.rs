@@ -26,9 +26,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tokio::runtime::Runtime;
 
 use crate::capture::rules::engine::RuleEngine;
 use crate::config::SourceArgs;
@@ -189,7 +192,18 @@ pub fn run(options: Options, router: fn(Endpoints) -> Router) -> ExitCode {
     ExitCode::from(1)
 }
 
-/// Starts the probes and serves them until SIGINT or SIGTERM, which end the process here.
+/// Why the agent does not run.
+#[derive(Debug, Error)]
+enum ServeError {
+    /// Threads, signals and sockets.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The process lacks the rights for every probe.
+    #[error("{0}")]
+    Rights(String),
+}
+
+/// Builds the agent, spawns its tasks and serves until SIGINT or SIGTERM, which end the process here.
 fn serve(
     options: Options,
     router: fn(Endpoints) -> Router,
@@ -198,7 +212,7 @@ fn serve(
     outcome: LoadOutcome,
     sink: Sink,
     level: Level,
-) -> Result<Infallible, Box<dyn std::error::Error>> {
+) -> Result<Infallible, ServeError> {
     let web::Listeners { listeners, source } = bound;
     let addresses: Vec<SocketAddr> = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     // Two threads serve any scraper; scrapes themselves run on blocking threads.
@@ -207,69 +221,108 @@ fn serve(
     let stop = runtime.block_on(async { stop_signal() })?;
     let (commands, received) = channel();
     runtime.block_on(async { reload_signal(commands.clone()) })?;
+
     let deps = CaptureDeps { addresses, source: source.clone(), exports: Arc::default() };
-    let captures = captures::start(&loaded.agent, &loaded.drafts, &deps);
-    let (event_sender, events) = workloads::event_channel();
-    let btf = options.source.btf.as_deref();
-    let app = Arc::new(App::start(&loaded.drafts, &loaded.agent, btf, captures, &deps, event_sender));
-    match rights::lacking(&app) {
-        Some(lacking) if lacking.all => return Err(lacking.text.into()),
-        Some(lacking) => tracing::error!(reason = lacking.text, "not all probes run"),
-        None => {}
-    }
-    let mistakes = outcome.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
-    let mistakes: Vec<String> = mistakes.collect();
-    app.configured(mistakes.len(), &loaded);
-    lock(&app.config_status).mistakes = mistakes;
-    housekeeping::start(app.clone())?;
+    let (app, events) = build(&options, &loaded, &outcome, &deps)?;
     let tail = Arc::new(Tail::new(loaded.slow(), loaded.agent.kept_events));
-    let reader = events::start(app.clone(), tail.clone(), sink)?;
-    let ended = tail.clone();
-    let stop = async move {
-        stop.await;
-        notify(News::Stopping);
-        // Clients that follow events would keep the server open.
-        ended.close();
-    };
-    iterate::start(&app)?;
-    workloads::start(&app, events, &loaded.agent, runtime.handle())?;
-    rules::start(&app)?;
-    let (receivers, unsendable) = crate::config::exporters::receivers(&loaded.agent.exporters);
-    unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
-    let exporters = Arc::new(Exporters::new(app.clone(), runtime.handle().clone()));
-    exporters.begin(receivers);
-    let tls = source.settings().tls.is_some();
-    let neighbours = Neighbours::find(&loaded.agent, options.custom_resources);
-    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, commands.clone()) };
-    let hosts = kstrobe_web::Hosts::of_machine(options.web.hosts.clone());
+
+    let tasks = spawn(&app, &loaded, &tail, sink, events, &runtime)?;
     cluster::start(&app, &options, &loaded.agent, &commands, runtime.handle());
+    let neighbours = Neighbours::find(&loaded.agent, options.custom_resources);
+    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, commands) };
+    let hosts = kstrobe_web::Hosts::of_machine(options.web.hosts.clone());
     let started = reload::Started::new(&loaded.agent, loaded.listen(&options), loaded.log(&options).1);
+    let exporters = tasks.exporters.clone();
     let context =
-        reload::ReloadContext { app: app.clone(), options, level, tail, deps, exporters: exporters.clone(), started };
+        reload::ReloadContext { app: app.clone(), options, level, tail: tail.clone(), deps, exporters, started };
     reload::start(context, received, outcome.seen, outcome.directory)?;
     drop(loaded);
+
+    let tls = source.settings().tls.is_some();
     for l in &listeners {
         tracing::info!(address = %l.local_addr()?, tls, "listening");
     }
-    let bearer = app.clone();
-    let own_credentials: kstrobe_web::OwnCredentials =
-        Arc::new(move |headers| bearer.captures().access.is_token(headers));
+    let own_credentials = Some(own_credentials(app.clone()));
     let (router, limits) = (router(endpoints), limits());
-    let own_credentials = Some(own_credentials);
     let server = kstrobe_web::Server { listeners, router, config: source, limits, hosts, own_credentials };
     notify(News::Ready);
     runtime.spawn(web::stay_alive());
-    let served = runtime.block_on(server.run(stop));
-    captures::close(&app.captures(), None);
-    reader.stop();
-    // After the captures, which exporters send, and before the probes end, which the last report reads.
-    runtime.block_on(exporters.stop());
-    end_sessions(app);
+    let served = runtime.block_on(server.run(async move {
+        stop.await;
+        notify(News::Stopping);
+        // Clients that follow events would keep the server open.
+        tail.close();
+    }));
+
+    drain(app, tasks, &runtime);
     served?;
     tracing::info!("stopped");
     // With the process the kernel frees programs, maps and links. Detaching them one by one, and waiting for busy threads,
     // would take a busy machine longer than systemd and the kubelet wait.
     std::process::exit(0)
+}
+
+/// Starts the probes. Fails where none can run for want of rights.
+fn build(
+    options: &Options,
+    loaded: &LoadedConfig,
+    outcome: &LoadOutcome,
+    deps: &CaptureDeps,
+) -> Result<(Arc<App>, Receiver<workloads::Event>), ServeError> {
+    let captures = captures::start(&loaded.agent, &loaded.drafts, deps);
+    let (sender, events) = workloads::event_channel();
+    let btf = options.source.btf.as_deref();
+    let app = Arc::new(App::start(&loaded.drafts, &loaded.agent, btf, captures, deps, sender));
+    match rights::lacking(&app) {
+        Some(lacking) if lacking.all => return Err(ServeError::Rights(lacking.text)),
+        Some(lacking) => tracing::error!(reason = lacking.text, "not all probes run"),
+        None => {}
+    }
+    let mistakes = outcome.diagnostics.iter().filter(|d| d.is_error()).map(Diagnostic::one_line);
+    let mistakes: Vec<String> = mistakes.collect();
+    app.configured(mistakes.len(), loaded);
+    lock(&app.config_status).mistakes = mistakes;
+    Ok((app, events))
+}
+
+/// Tasks that [`drain`] waits for. All others end with the process.
+struct Tasks {
+    reader: events::Reader,
+    exporters: Arc<Exporters>,
+}
+
+fn spawn(
+    app: &Arc<App>,
+    loaded: &LoadedConfig,
+    tail: &Arc<Tail>,
+    sink: Sink,
+    events: Receiver<workloads::Event>,
+    runtime: &Runtime,
+) -> Result<Tasks, ServeError> {
+    housekeeping::start(app.clone())?;
+    let reader = events::start(app.clone(), tail.clone(), sink)?;
+    iterate::start(app)?;
+    workloads::start(app, events, &loaded.agent, runtime.handle())?;
+    rules::start(app)?;
+    let (receivers, unsendable) = crate::config::exporters::receivers(&loaded.agent.exporters);
+    unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
+    let exporters = Arc::new(Exporters::new(app.clone(), runtime.handle().clone()));
+    exporters.begin(receivers);
+    Ok(Tasks { reader, exporters })
+}
+
+/// Ends what would be lost with the process: captures, single events, reports, and sessions that the kernel would keep.
+fn drain(app: Arc<App>, tasks: Tasks, runtime: &Runtime) {
+    captures::close(&app.captures(), None);
+    tasks.reader.stop();
+    // After the captures, which exporters send, and before the probes end, which the last report reads.
+    runtime.block_on(tasks.exporters.stop());
+    end_sessions(app);
+}
+
+/// Requests with the token of captures, which need no other credentials.
+fn own_credentials(app: Arc<App>) -> kstrobe_web::OwnCredentials {
+    Arc::new(move |headers| app.captures().access.is_token(headers))
 }
 
 /// Removes the ftrace sessions of probes, which outlive the process. A removal that takes too long is left to the next start.
