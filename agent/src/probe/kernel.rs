@@ -266,7 +266,7 @@ impl KernelEngine {
         Ok(())
     }
 
-    /// Takes sums by stack out of the kernel's tables, see [`Drain::drain`]. Forgets processes that have no stacks any more.
+    /// Takes sums by stack out of the kernel's tables, see `Drain::drain`. Forgets processes that have no stacks any more.
     pub fn drain_stacks(&mut self, names: &mut Names, now: Moment, at_once: bool) -> Result<(), ReadError> {
         let Some(drain) = &mut self.drain else { return Ok(()) };
         let mut pids = self.loaded.maps().stack_pids().map_err(ReadError::Processes)?;

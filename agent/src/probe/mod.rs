@@ -1,4 +1,4 @@
-//! Probes that run. [`start`] chooses an engine for each; [`Probe`] is what the agent has of it, whichever engine that is.
+//! Probes that run. `start` chooses an engine for each; [`Probe`] is what the agent has of it, whichever engine that is.
 //!
 //! | file | engine |
 //! |---|---|
