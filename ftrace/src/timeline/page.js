@@ -104,7 +104,7 @@ function callAt(px, py) {
   return hits.reduce((best, call) => !best || away(call) < away(best) ? call : best, null);
 }
 
-function told(call) {
+function describe(call) {
   const flags = call[FLAGS], lines = [data.names[call[NAME]]];
   lines.push(`took ${flags & END_UNKNOWN ? "at least " : ""}${time(call[LENGTH])}, in itself ${time(call[OWN])}`);
   lines.push(`began at ${time(call[START])}${flags & START_UNKNOWN ? " or thereabouts: not recorded" : ""}`);
@@ -138,7 +138,7 @@ canvas.addEventListener("mousemove", (event) => {
   const call = drag ? null : callAt(event.offsetX, event.offsetY);
   tip.style.display = call ? "block" : "none";
   if (!call) return;
-  tip.textContent = told(call);
+  tip.textContent = describe(call);
   tip.style.left = Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 4) + "px";
   tip.style.top = Math.min(event.clientY + 12, window.innerHeight - tip.offsetHeight - 4) + "px";
 });

@@ -87,7 +87,7 @@ fn private_words(path: &str, text: &str) -> Vec<Finding> {
 
 /// Product code, docs and what users read. Tests quote inputs, and the changelog what was.
 fn private_terms(path: &str, text: &str) -> Vec<Finding> {
-    let read = [".rs", ".md", ".yaml", ".tpl"].iter().any(|end| path.ends_with(end));
+    let read = [".rs", ".md", ".yaml", ".tpl", ".js", ".txt"].iter().any(|end| path.ends_with(end));
     if !read || path == "CHANGELOG.md" || path.starts_with("tests/") || is_test(path) {
         return Vec::new();
     }
