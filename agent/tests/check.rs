@@ -24,7 +24,7 @@ fn shipped(enabled: bool) -> Vec<Probe> {
 
 fn counter_of(probes: &[Probe]) -> String {
     let counter = |metric: &&kstrobe_config::model::Metric| metric.kind == MetricKind::Counter;
-    probes.iter().flat_map(|probe| &probe.metrics).find(counter).unwrap().name.value.clone()
+    probes.iter().flat_map(|probe| &probe.program.metrics).find(counter).unwrap().name.value.clone()
 }
 
 /// A poll, which needs no rights.

@@ -27,7 +27,7 @@ fn read(files: &Files) -> Result<Vec<String>, String> {
     if wrong.iter().any(|wrong| wrong.is_error()) {
         return Err(kstrobe::config::files::diag::render(&wrong));
     }
-    Ok(probes.into_iter().map(|probe| probe.name.value).collect())
+    Ok(probes.into_iter().map(|probe| probe.name().to_owned()).collect())
 }
 
 fn text(name: &str) -> String {

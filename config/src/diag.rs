@@ -1,8 +1,8 @@
 //! What is shown to people: a message, its place in the YAML file and what to do about it.
 
 use crate::model::Location;
-use crate::place::char_boundary;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
+use kstrobe_ebpf::source::char_boundary;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -176,9 +176,7 @@ pub(crate) fn list<'a>(node: &'a Node, what: &str, report: &mut Report) -> Optio
 /// Text that is not blank. `what` says what is wanted, with its article: "an expression".
 pub(crate) fn text(node: &Node, what: &str, report: &mut Report) -> Option<Spanned<String>> {
     match &node.kind {
-        Kind::Scalar { text, .. } if !text.trim().is_empty() => {
-            Some(Spanned { value: text.clone(), at: node.at.clone() })
-        }
+        Kind::Scalar { text, .. } if !text.trim().is_empty() => Some(Spanned::new(text.clone(), node.at.clone())),
         _ => wrong_kind(node, &format!("expected {what}"), report),
     }
 }
@@ -192,7 +190,7 @@ pub(crate) fn parsed<T>(
 ) -> Option<Spanned<T>> {
     let text = text(node, what, report)?;
     let value = report.accept(&text.at, &text.value, parse(&text.value))?;
-    Some(Spanned { value, at: text.at })
+    Some(Spanned::new(value, text.at))
 }
 
 /// One of `names`; those `later` are known but not there yet.

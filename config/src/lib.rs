@@ -1,12 +1,11 @@
 //! YAML text to checked, plain-data definitions of probes and of the agent itself.
 //!
-//! Nothing here does I/O or knows eBPF: expressions stay text with a place, and the compiler reads them later. Its only
-//! failures are [`Diagnostic`]s, all of them in one run.
+//! Nothing here does I/O. A probe becomes the compiler's input ([`kstrobe_ebpf::Program`]), whose expressions stay texts with a
+//! place until it reads them. The only failures are [`Diagnostic`]s, all of them in one run.
 #![forbid(unsafe_code)]
 
 pub mod diag;
 pub mod model;
-pub mod place;
 
 mod check;
 mod fields;

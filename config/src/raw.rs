@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
 
     fn key(&mut self, node: Node) -> Option<(Spanned<String>, bool)> {
         match node.kind {
-            Kind::Scalar { text, plain } => Some((Spanned { value: text, at: node.at }, plain)),
+            Kind::Scalar { text, plain } => Some((Spanned::new(text, node.at), plain)),
             Kind::Broken => None,
             Kind::Nothing | Kind::Sequence(_) | Kind::Mapping(_) => {
                 let diagnostic = Diagnostic::error(&node.at, "a key must be text");

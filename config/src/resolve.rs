@@ -2,7 +2,7 @@
 
 use crate::check::Families;
 use crate::diag::Diagnostic;
-use crate::model::{Buckets, Measure, Metric, MetricKind, Probe, Quantity, Rule, Spanned, When};
+use crate::model::{Measure, Metric, MetricKind, MetricMeta, Probe, Quantity, Rule, Spanned, When};
 use crate::names::{did_you_mean, one_of};
 
 /// Of probes that are to run together those whose metrics have names of their own, and what is wrong with the others: of two
@@ -13,7 +13,7 @@ pub fn unique_metrics(probes: Vec<Probe>) -> (Vec<Probe>, Vec<Diagnostic>) {
     let mut kept = Vec::new();
     for probe in probes {
         let before = wrong.len();
-        wrong.extend(probe.metrics.iter().filter_map(|metric| families.take(&metric.name).err()));
+        wrong.extend(probe.program.metrics.iter().filter_map(|metric| families.take(&metric.name).err()));
         if wrong.len() == before {
             kept.push(probe);
         }
@@ -27,21 +27,21 @@ pub fn check_rules(rules: &[Rule], known: &[Probe], runs: impl Fn(&Probe) -> boo
     for rule in rules {
         let Some(when) = &rule.when else { continue };
         let name = &when.metric;
-        let metrics = known.iter().flat_map(|probe| probe.metrics.iter().map(move |metric| (probe, metric)));
-        let mut named = metrics.clone().filter(|(_, metric)| metric.name.value == name.value);
+        let metrics = known.iter().flat_map(|probe| probe.metrics().map(move |(metric, meta)| (probe, metric, meta)));
+        let mut named = metrics.clone().filter(|(_, metric, _)| metric.name.value == name.value);
         // Several probes may have a metric of this name, of which one runs.
-        let Some((probe, metric)) = named.clone().find(|(probe, _)| runs(probe)).or_else(|| named.next()) else {
-            let names: Vec<&str> = metrics.map(|(_, metric)| metric.name.value.as_str()).collect();
+        let Some((probe, metric, meta)) = named.clone().find(|(probe, ..)| runs(probe)).or_else(|| named.next()) else {
+            let names: Vec<&str> = metrics.map(|(_, metric, _)| metric.name.value.as_str()).collect();
             found.push(unknown_metric(name, &names));
             continue;
         };
         if !runs(probe) {
-            let message = format!("`{}` is of probe `{}`, which does not run", name.value, probe.name.value);
+            let message = format!("`{}` is of probe `{}`, which does not run", name.value, probe.name());
             let hint = "the rule never fires: enable the probe";
             found.push(Diagnostic::warning(&name.at, message).hint(hint));
         }
         found.extend(labels(when, metric));
-        found.extend(measure(when, metric));
+        found.extend(measure(when, metric, meta));
     }
     found
 }
@@ -59,7 +59,7 @@ fn unknown_metric(name: &Spanned<String>, names: &[&str]) -> Diagnostic {
 }
 
 fn labels(when: &When, metric: &Metric) -> Vec<Diagnostic> {
-    let names: Vec<&str> = metric.labels.iter().map(|(name, _)| name.value.as_str()).collect();
+    let names: Vec<&str> = metric.labels.iter().map(|label| label.name.value.as_str()).collect();
     let unknown = when.matchers.iter().filter(|matcher| !names.contains(&matcher.label.value.as_str()));
     let diagnostics = unknown.map(|matcher| {
         let label = &matcher.label;
@@ -74,13 +74,13 @@ fn labels(when: &When, metric: &Metric) -> Vec<Diagnostic> {
     diagnostics.collect()
 }
 
-fn measure(when: &When, metric: &Metric) -> Vec<Diagnostic> {
+fn measure(when: &When, metric: &Metric, meta: &MetricMeta) -> Vec<Diagnostic> {
     let name = metric.name.value.as_str();
     let kind = match metric.kind {
         MetricKind::Counter => "counter",
         MetricKind::Gauge => "gauge",
         MetricKind::Histogram(_) => "histogram",
-        MetricKind::Stacks { .. } => {
+        MetricKind::Stacks(_) => {
             let message = format!("`{name}` is sums by stack, of which rules know nothing");
             return vec![Diagnostic::error(&when.metric.at, message)];
         }
@@ -104,21 +104,21 @@ fn measure(when: &When, metric: &Metric) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     match &when.measure {
         Measure::Quantile(_) => {
-            found.extend(unit(&when.threshold, &metric.unit).or_else(|| visible(&when.threshold, metric)));
+            found.extend(unit(&when.threshold, &meta.unit).or_else(|| visible(&when.threshold, metric, meta)));
         }
-        Measure::Value => found.extend(unit(&when.threshold, &metric.unit)),
+        Measure::Value => found.extend(unit(&when.threshold, &meta.unit)),
         Measure::Rate => match when.threshold.value {
             Quantity::Number(_) => {}
             // Seconds per second are a share, bytes per second a size.
-            Quantity::Percent(_) | Quantity::Seconds(_) if metric.unit == "seconds" && kind == "counter" => {}
-            Quantity::Bytes(_) if metric.unit == "bytes" && kind == "counter" => {}
+            Quantity::Percent(_) | Quantity::Seconds(_) if meta.unit == "seconds" && kind == "counter" => {}
+            Quantity::Bytes(_) if meta.unit == "bytes" && kind == "counter" => {}
             _ => {
                 let message = format!("a rate of `{name}` is a number per second");
                 found.push(Diagnostic::error(&when.threshold.at, message).hint("write for example `100`"));
             }
         },
         Measure::Share { bound, .. } => {
-            found.extend(unit(bound, &metric.unit).or_else(|| visible(bound, metric)));
+            found.extend(unit(bound, &meta.unit).or_else(|| visible(bound, metric, meta)));
             let share = when.threshold.value;
             if !matches!(share, Quantity::Percent(_) | Quantity::Number(_)) || share.value() > 1.0 {
                 let diagnostic = Diagnostic::error(&when.threshold.at, "a share is between 0% and 100%");
@@ -143,14 +143,14 @@ fn unit(quantity: &Spanned<Quantity>, unit: &str) -> Option<Diagnostic> {
 }
 
 /// Beyond the last bucket all bounds count the same.
-fn visible(bound: &Spanned<Quantity>, metric: &Metric) -> Option<Diagnostic> {
-    let MetricKind::Histogram(Buckets { max, classic, .. }) = &metric.kind else { return None };
-    let last = classic.last().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
-    let most = last.max(*max as f64 / metric.raw_per_unit.max(1) as f64);
+fn visible(bound: &Spanned<Quantity>, metric: &Metric, meta: &MetricMeta) -> Option<Diagnostic> {
+    let MetricKind::Histogram(buckets) = &metric.kind else { return None };
+    let last = buckets.classic.last().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    let most = last.max(buckets.max as f64 / buckets.raw_per_unit.max(1) as f64);
     if bound.value.value() < most {
         return None;
     }
-    let unit = if metric.unit.is_empty() { String::new() } else { format!(" {}", metric.unit) };
+    let unit = if meta.unit.is_empty() { String::new() } else { format!(" {}", meta.unit) };
     let message = format!("`{}` tells values apart only up to {most}{unit}", metric.name.value);
     Some(Diagnostic::error(&bound.at, message).hint("use a smaller bound, or a larger `max` in the metric's `buckets`"))
 }

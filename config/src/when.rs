@@ -68,7 +68,7 @@ impl<'a> Parser<'a> {
         if !is_identifier(word) {
             return Err(self.unexpected("the name of a metric", place).hint(EXAMPLE));
         }
-        Ok(Spanned { value: word.strip_prefix(PREFIX).unwrap_or(word).to_owned(), at: self.place(place) })
+        Ok(Spanned::new(word.strip_prefix(PREFIX).unwrap_or(word).to_owned(), self.place(place)))
     }
 
     /// Behind `{`, the closing `}` included.
@@ -81,7 +81,7 @@ impl<'a> Parser<'a> {
                     .unexpected("the name of a label", place)
                     .hint("write for example `{comm=\"mysqld\"}`"));
             }
-            let label = Spanned { value: word.to_owned(), at: self.place(place) };
+            let label = Spanned::new(word.to_owned(), self.place(place));
             let signs = [("=~", Match::Like), ("!~", Match::Unlike), ("!=", Match::NotEqual), ("=", Match::Equal)];
             let Some((_, kind)) = signs.into_iter().find(|(sign, _)| self.take(sign)) else {
                 return Err(self.unexpected("`=`, `!=`, `=~` or `!~`", self.here()));
@@ -140,7 +140,7 @@ impl<'a> Parser<'a> {
         let end = start + self.rest().find([' ', '\t', '\n', ')']).unwrap_or(self.rest().len());
         let value = quantity::measured(&self.text[start..end]).map_err(|problem| shift(problem, start, end))?;
         self.position = end;
-        Ok(Spanned { value, at: self.place(start..end) })
+        Ok(Spanned::new(value, self.place(start..end)))
     }
 
     fn duration(&mut self, least_ns: u64, most_ns: u64) -> Result<u64, Problem> {

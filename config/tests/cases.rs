@@ -35,7 +35,7 @@ fn outcome(path: &Path) -> String {
         let (probes, mut diagnostics) = probes(&[file]);
         let (probes, mut twice) = unique_metrics(probes);
         diagnostics.append(&mut twice);
-        let names: Vec<&str> = probes.iter().map(|p| p.name.value.as_str()).collect();
+        let names: Vec<&str> = probes.iter().map(|p| p.name()).collect();
         (if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }, diagnostics)
     };
     let text = render(&diagnostics);

@@ -11,7 +11,7 @@ fn survive(text: String) -> String {
     let file = Arc::new(SourceFile { name: "hostile.yaml".into(), text });
     let (found, diagnostics) = probes(std::slice::from_ref(&file));
     for probe in &found {
-        for text in probe.filter.iter().chain(probe.metrics.iter().filter_map(|m| m.value.as_ref())) {
+        for text in probe.program.filter.iter().chain(probe.program.metrics.iter().filter_map(|m| m.value.as_ref())) {
             let place = text.at.sub(&text.value, 1..text.value.len());
             assert!(file.text.get(place.start..place.end).is_some());
         }

@@ -1,6 +1,8 @@
 //! What is loaded from good files: values, defaults, places, and names across files.
 
-use kstrobe_config::model::{Agent, Buckets, Hook, Metric, MetricKind, Owner, Probe, Shape, SourceFile};
+use kstrobe_config::model::{
+    Agent, BucketSpec, Edge, HookKind, Keep, Metric, MetricKind, MetricMeta, Owner, Probe, Shape, SourceFile,
+};
 use kstrobe_config::{Severity, agent, embedded, probes, render, unique_metrics};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +17,14 @@ fn load(text: &str) -> Vec<Probe> {
     probes
 }
 
-fn metric(body: &str) -> Metric {
+fn metric(body: &str) -> (Metric, MetricMeta) {
     let text = format!("probe: p\nsummary: A probe.\nat: rawtracepoint:sched_switch\nmetrics:\n  {body}\n");
-    load(&text).remove(0).metrics.remove(0)
+    let mut probe = load(&text).remove(0);
+    (probe.program.metrics.remove(0), probe.metrics.remove(0))
 }
 
-fn buckets(body: &str) -> Buckets {
-    match metric(body).kind {
+fn buckets(body: &str) -> BucketSpec {
+    match metric(body).0.kind {
         MetricKind::Histogram(buckets) => buckets,
         other => panic!("{other:?} is no histogram"),
     }
@@ -46,7 +49,7 @@ fn no_shipped_probe_is_forgotten_or_wrong() {
         ("softnet", "tcp_backlog", true),
         ("tcp_retransmits_by_port", "tcp_retransmits", false),
     ] {
-        let probe = probes.iter().find(|p| p.name.value == name).unwrap_or_else(|| panic!("{name} is missing"));
+        let probe = probes.iter().find(|p| p.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!((probe.pack.as_str(), probe.enabled), (pack, enabled));
     }
 }
@@ -74,46 +77,46 @@ metrics:
 ";
     let probe = load(text).remove(0);
     assert_eq!((probe.summary.as_str(), probe.pack.as_str()), ("Two lines.", "my-probes"));
-    assert_eq!((probe.enabled, probe.max_map_bytes), (true, 65536));
-    assert_eq!(probe.filter.unwrap().value, "retval >= 0");
-    let Shape::Span(span) = probe.shape else { panic!("not a span") };
-    let read = Hook::Syscall { names: vec!["recvfrom".into(), "read".into()], exit: false };
-    assert_eq!((span.start.len(), &span.start[0].value), (2, &read));
-    assert_eq!(span.end[0].value, Hook::Syscall { names: vec![], exit: true });
+    assert_eq!((probe.enabled, probe.program.limits.map_bytes), (true, 65536));
+    assert_eq!(probe.program.filter.unwrap().value, "retval >= 0");
+    let Shape::Span(span) = probe.program.shape else { panic!("not a span") };
+    let read = HookKind::Syscall { names: vec!["recvfrom".into(), "read".into()], edge: Edge::Enter };
+    assert_eq!((span.start.len(), &span.start[0].kind), (2, &read));
+    assert_eq!(span.end[0].kind, HookKind::Syscall { names: vec![], edge: Edge::Exit });
     assert_eq!(span.by.iter().map(|b| b.value.as_str()).collect::<Vec<_>>(), ["cpu", "softirq(args.vec_nr)"]);
     assert_eq!(
         span.save.iter().map(|(n, e)| (&*n.value, &*e.value)).collect::<Vec<_>>(),
         [("z", "args.fd"), ("a", "1")]
     );
     assert_eq!(span.filter.unwrap().value, "args.fd > 0");
-    assert!(span.keep_first);
+    assert_eq!(span.keep, Keep::First);
     assert_eq!(span.max_open, 99);
-    assert_eq!(probe.metrics.iter().map(|m| m.name.value.as_str()).collect::<Vec<_>>(), ["z_total", "a"]);
-    assert_eq!(probe.metrics[1].value.as_ref().unwrap().value, "0x10");
-    assert_eq!(probe.metrics[1].labels.iter().map(|(n, _)| n.value.as_str()).collect::<Vec<_>>(), ["z", "a"]);
-    assert_eq!(probe.metrics[1].help.as_deref(), Some("Some help."));
+    assert_eq!(probe.program.metrics.iter().map(|m| m.name.value.as_str()).collect::<Vec<_>>(), ["z_total", "a"]);
+    assert_eq!(probe.program.metrics[1].value.as_ref().unwrap().value, "0x10");
+    assert_eq!(probe.program.metrics[1].labels.iter().map(|l| l.name.value.as_str()).collect::<Vec<_>>(), ["z", "a"]);
+    assert_eq!(probe.metrics[1].help, "Some help.");
 }
 
 #[test]
 fn defaults_are_filled_in() {
     let text = "probe: p\nsummary: A probe.\nspan: { start: syscall:*:enter, end: syscall:*:exit }\nmetrics: { n_total: { type: counter } }\n---\nprobe: q\nsummary: Polled.\npoll: { source: softnet }\nmetrics: { m_total: { type: counter } }\n";
     let probes = load(text);
-    assert_eq!(probes[0].max_map_bytes, 16 << 20);
-    let Shape::Span(span) = &probes[0].shape else { panic!("not a span") };
-    assert!(span.by.is_empty() && span.save.is_empty() && !span.keep_first);
+    assert_eq!(probes[0].program.limits.map_bytes, 16 << 20);
+    let Shape::Span(span) = &probes[0].program.shape else { panic!("not a span") };
+    assert!(span.by.is_empty() && span.save.is_empty() && span.keep == Keep::Last);
     assert_eq!(span.max_open, 16384);
-    let Shape::Poll { source, every_ns } = &probes[1].shape else { panic!("not a poll") };
+    let Shape::Poll { source, every_ns } = &probes[1].program.shape else { panic!("not a poll") };
     assert_eq!((source.value.as_str(), *every_ns, source.at.line), ("softnet", 5_000_000_000, 8));
-    let metric = &probes[1].metrics[0];
-    assert_eq!((metric.max_series, metric.ttl_ns, metric.raw_per_unit), (1024, 900_000_000_000, 1));
-    assert!(metric.help.is_none() && metric.unit.is_empty() && !metric.allow_high_cardinality);
+    let (metric, meta) = probes[1].metrics().next().unwrap();
+    assert_eq!((metric.max_series, meta.ttl_ns, meta.raw_per_unit), (1024, 900_000_000_000, 1));
+    assert!(meta.help == "Polled." && meta.unit.is_empty() && !metric.allow_high_cardinality);
 }
 
 #[test]
 fn units_come_from_the_name_or_from_unit() {
     let unit = |body: &str| {
-        let metric = metric(body);
-        (metric.unit, metric.raw_per_unit)
+        let (_, meta) = metric(body);
+        (meta.unit, meta.raw_per_unit)
     };
     assert_eq!(unit("wait_seconds: { type: gauge, value: 1 }"), ("seconds".into(), 1_000_000_000));
     assert_eq!(unit("busy_seconds_total: { type: counter, value: 1 }"), ("seconds".into(), 1_000_000_000));
@@ -134,25 +137,31 @@ fn buckets_keep_decimal_text_and_clip_defaults_to_a_given_range() {
     );
     assert_eq!(
         given,
-        Buckets { schema: 0, min: 1_000_000, max: 3_600_000_000_000, classic: vec!["0.010".into(), "1.0".into()] }
+        BucketSpec {
+            schema: 0,
+            raw_per_unit: 1_000_000_000,
+            min: 1_000_000,
+            max: 3_600_000_000_000,
+            classic: vec!["0.010".into(), "1.0".into()]
+        }
     );
     let clipped = buckets("w_seconds: { type: histogram, value: 1, buckets: { min: 1ms, max: 10ms } }");
     assert_eq!(clipped.classic, ["0.001", "0.0025", "0.005", "0.01"]);
     let bytes = buckets("w_bytes: { type: histogram, value: 1, buckets: { min: 4KiB, max: 1MiB } }");
     assert_eq!((bytes.min, bytes.max, bytes.classic.first().map(String::as_str)), (4096, 1 << 20, Some("4096")));
-    assert_eq!(metric("n_total: { type: counter, ttl: 0 }").ttl_ns, 0);
+    assert_eq!(metric("n_total: { type: counter, ttl: 0 }").1.ttl_ns, 0);
 }
 
 #[test]
 fn places_of_expressions_are_exact_in_every_document() {
     let text = "# x\nprobe: p\nsummary: A probe.\nat: rawtracepoint:a\nmetrics: { a_total: { type: counter } }\n---\nprobe: q\nsummary: A probe.\nat: rawtracepoint:a\nwhere: |\n  pid == 1\n    && tid == 2\nmetrics: { b_total: { type: counter, value: \"args.é + args.x\" } }\n";
     let probes = load(text);
-    let filter = probes[1].filter.as_ref().unwrap();
+    let filter = probes[1].program.filter.as_ref().unwrap();
     assert_eq!((filter.at.line, filter.at.column), (11, 3));
     let start = filter.value.find("tid").unwrap();
     let tid = filter.at.sub(&filter.value, start..start + 3);
     assert_eq!((tid.line, tid.column, &text[tid.start..tid.end]), (12, 8, "tid"));
-    let value = probes[1].metrics[0].value.as_ref().unwrap();
+    let value = probes[1].program.metrics[0].value.as_ref().unwrap();
     let start = value.value.rfind("args").unwrap();
     let x = value.at.sub(&value.value, start..start + 6);
     assert_eq!((x.line, x.column, &text[x.start..x.end]), (13, 55, "args.x"));
@@ -161,10 +170,10 @@ fn places_of_expressions_are_exact_in_every_document() {
 #[test]
 fn aliases_and_merges_are_expanded() {
     let text = "probe: p\nsummary: A probe.\nat: rawtracepoint:a\nmetrics:\n  a_total: &a { type: counter, where: x, labels: &l { cpu: cpu } }\n  b_total: { <<: *a, where: y }\n  c: { type: gauge, value: 1, labels: *l }\n";
-    let metrics = load(text).remove(0).metrics;
+    let metrics = load(text).remove(0).program.metrics;
     let filter = |i: usize| metrics[i].filter.as_ref().map(|f| f.value.as_str());
     assert_eq!((filter(0), filter(1), filter(2)), (Some("x"), Some("y"), None));
-    assert!(metrics.iter().all(|m| m.labels.len() == 1 && m.labels[0].1.value == "cpu"));
+    assert!(metrics.iter().all(|m| m.labels.len() == 1 && m.labels[0].value.value == "cpu"));
 }
 
 #[test]
@@ -175,7 +184,7 @@ fn names_are_unique_across_files_and_the_first_stands() {
     let (probes, mut diagnostics) = probes(&[first, second]);
     let (probes, mut twice) = unique_metrics(probes);
     diagnostics.append(&mut twice);
-    assert_eq!(probes.iter().map(|p| p.name.at.file.name.as_str()).collect::<Vec<_>>(), ["a.yaml"]);
+    assert_eq!(probes.iter().map(|p| p.program.name.at.file.name.as_str()).collect::<Vec<_>>(), ["a.yaml"]);
     let text = render(&diagnostics);
     assert!(text.contains("metric `n_total` is defined twice\n --> b.yaml:4:12"), "{text}");
     assert!(text.contains("probe `p` is defined twice\n --> b.yaml:6:8"), "{text}");
@@ -212,7 +221,7 @@ fn whose_events_are() {
     let owner = |shape: &str, owner: &str| {
         let text =
             format!("probe: p\nsummary: A probe.\n{shape}\n{owner}\nmetrics: {{ x_total: {{ type: counter }} }}\n");
-        load(&text).remove(0).owner
+        load(&text).remove(0).program.owner
     };
     let at = "at: rawtracepoint:sched_waking";
     let span = "span: { start: rawtracepoint:sched_waking, end: rawtracepoint:sched_switch, by: cpu }";

@@ -1,6 +1,7 @@
 //! An expression as it was written: faithful, possibly ill-typed, with a span on every node.
 
-use crate::diag::{Span, TextId};
+use crate::diag::Span;
+use crate::source::TextId;
 use std::collections::BTreeMap;
 
 /// A node with its place in the expression text.
@@ -102,7 +103,7 @@ pub enum BinaryOp {
     Or,
 }
 
-/// The expressions of one program, parsed, by the [`Text`](crate::program::Text) they stand in. Texts that did not parse
+/// The expressions of one program, parsed, by the text they stand in. Texts that did not parse
 /// are missing: their mistake is already reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exprs(pub BTreeMap<TextId, Expr>);

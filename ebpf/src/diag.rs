@@ -1,6 +1,8 @@
 //! What the compiler says when it cannot go on: a message, its place in the user's text, and what to do about it.
 
-/// A byte range inside one [`Text`](crate::program::Text).
+use crate::source::TextId;
+
+/// A byte range inside one text of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Span {
     /// First byte.
@@ -19,10 +21,6 @@ impl Span {
         Span { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 }
-
-/// Names a [`Text`](crate::program::Text) of the program being compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct TextId(pub u32);
 
 /// A place in the user's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -24,6 +24,7 @@ pub mod lang;
 pub mod layout;
 pub mod lower;
 pub mod program;
+pub mod source;
 pub mod target;
 pub mod typed;
 
@@ -49,7 +50,7 @@ pub struct Artifact {
     /// What was chosen among several ways.
     pub choices: Vec<typed::Choice>,
     /// Where hooks attach, by their texts. System calls of one edge share the place of the first hook.
-    pub places: Vec<(diag::TextId, Attach)>,
+    pub places: Vec<(source::TextId, Attach)>,
     /// Expressions that compile but are probably mistakes, in the order of the places.
     pub warnings: Vec<Diagnostic>,
     /// Of an ftrace session: events of these places that do not match can be left out by the kernel's own filter.
@@ -89,7 +90,8 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
     let filters = if target.session { filters::filters(&probe.shape) } else { Vec::new() };
     let (module, missed_casts) = build::build(probe, target, &lines(program))?;
     choices.extend(choices::of_module(&module, missed_casts, target));
-    let mut artifact = assemble(module, target, Source { file: &program.file, text: &program.source })?;
+    let file = &program.name.at.file;
+    let mut artifact = assemble(module, target, Source { file: &file.name, text: &file.text })?;
     (artifact.choices, artifact.places, artifact.filters) = (choices, places, filters);
     artifact.warnings = warnings;
     match too_much(&artifact, program) {
@@ -163,7 +165,7 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
     Ok(Artifact { module, object, programs, choices, places, warnings, filters })
 }
 
-fn places(shape: &typed::Shape) -> Vec<(diag::TextId, Attach)> {
+fn places(shape: &typed::Shape) -> Vec<(source::TextId, Attach)> {
     let place = |at: &Place, attach: &Attach| (at.text, attach.clone());
     match shape {
         typed::Shape::At(sites) => sites.iter().map(|s| place(&s.place, &s.attach)).collect(),
@@ -185,16 +187,8 @@ fn seen_by<'t>(program: &Program, target: &'t Target) -> Cow<'t, Target> {
     target.with_module_of(patterns.iter().map(String::as_str))
 }
 
-/// Where each text of the program stands.
+/// Where each text of the program stands. What a configuration adds stands in another file, which line info does not have.
 fn lines(program: &Program) -> build::Lines {
-    let mut texts = program.expressions();
-    // What a configuration adds stands in another file than the probe.
-    texts.retain(|text| program.also.iter().all(|also| also.id != text.id));
-    texts.push(&program.name);
-    texts.extend(program.hooks().into_iter().map(|hook| &hook.text));
-    texts.extend(program.metrics.iter().map(|metric| &metric.name));
-    if let program::Shape::Poll { source, .. } = &program.shape {
-        texts.push(source);
-    }
-    texts.into_iter().map(|t| (t.id, (t.line, t.column))).collect()
+    let in_file = |text: &&source::SpannedStr| text.at.file.name == program.name.at.file.name;
+    program.texts().into_iter().filter(in_file).map(|text| (text.id, (text.at.line, text.at.column))).collect()
 }

@@ -1,40 +1,24 @@
 //! The compiler's input: one probe as plain data, every expression still as text.
 //!
-//! The agent's `plan` room builds this from the YAML model; nothing here knows YAML.
+//! The reader of YAML (`kstrobe-config`) makes it; nothing here knows YAML.
 
 use crate::buckets::BucketSpec;
-use crate::diag::TextId;
-
-/// A piece of user text with the place it came from, so that diagnostics and the kernel's line info can point at it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Text {
-    /// Unique within the program; diagnostics name it.
-    pub id: TextId,
-    /// The expression (or name) itself.
-    pub text: String,
-    /// 1-based line in the YAML file.
-    pub line: u32,
-    /// 1-based column in the YAML file.
-    pub column: u32,
-}
+use crate::diag::Place;
+use crate::source::{Location, SpannedStr, TextId};
 
 /// One probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// The probe's name: a C identifier.
-    pub name: Text,
-    /// Name of the YAML file, for line info.
-    pub file: String,
-    /// The whole YAML text, for line info.
-    pub source: String,
+    pub name: SpannedStr,
     /// What runs it.
     pub engine: Engine,
     /// Where it runs.
     pub shape: Shape,
     /// `where`: events (for a span: ends) for which this is false are ignored.
-    pub filter: Option<Text>,
-    /// Another one, that must hold as well.
-    pub also: Option<Text>,
+    pub filter: Option<SpannedStr>,
+    /// What a configuration adds to it: both must hold.
+    pub extra_filter: Option<SpannedStr>,
     /// Whose its events are, where a label or a condition asks by name.
     pub owner: Owner,
     /// What it measures, in the user's order.
@@ -47,13 +31,13 @@ pub struct Program {
 
 impl Program {
     /// All that is asked of every measurement.
-    pub fn filters(&self) -> impl Iterator<Item = &Text> {
-        self.filter.iter().chain(&self.also)
+    pub fn filters(&self) -> impl Iterator<Item = &SpannedStr> {
+        self.filter.iter().chain(&self.extra_filter)
     }
 
     /// Every expression, each a text of its own.
-    pub fn expressions(&self) -> Vec<&Text> {
-        let mut texts: Vec<&Text> = self.filters().chain(self.owner.texts()).collect();
+    pub fn expressions(&self) -> Vec<&SpannedStr> {
+        let mut texts: Vec<&SpannedStr> = self.filters().chain(self.owner.texts()).collect();
         match &self.shape {
             Shape::Span(span) => {
                 texts.extend(span.by.iter().chain(&span.by_end));
@@ -81,19 +65,96 @@ impl Program {
         texts
     }
 
-    /// Every hook, in the user's order; alternatives stand for themselves.
-    pub fn hooks<'a>(&'a self) -> Vec<&'a Hook> {
-        let hooks: Vec<&Hook> = match &self.shape {
+    /// Every text: expressions, names and hooks.
+    pub fn texts(&self) -> Vec<&SpannedStr> {
+        let mut texts = vec![&self.name];
+        let written = self.written_hooks();
+        texts.extend(written.iter().flat_map(|hook| hook.texts()));
+        texts.extend(self.expressions());
+        match &self.shape {
+            Shape::Span(span) => texts.extend(span.save.iter().map(|(name, _)| name)),
+            Shape::Steps(steps) => {
+                texts.extend(steps.fields.iter().flat_map(|(name, ty)| [name, ty]));
+                texts.extend(steps.steps.iter().flat_map(|step| &step.set).map(|(name, _)| name));
+            }
+            Shape::Poll { source, .. } => texts.push(source),
+            Shape::At(_) => {}
+        }
+        for metric in &self.metrics {
+            texts.push(&metric.name);
+            texts.extend(metric.labels.iter().map(|label| &label.name));
+        }
+        texts.extend(self.slow.iter().flat_map(|slow| &slow.fields).map(|(name, _)| name));
+        texts
+    }
+
+    /// Gives each text an id of its own, which diagnostics and the kernel's line info need. To be called after the last text is added.
+    pub fn number_texts(&mut self) {
+        let mut next = 0;
+        self.for_each_text(&mut |text| {
+            text.id = TextId(next);
+            next += 1;
+        });
+    }
+
+    fn for_each_text(&mut self, visit: &mut dyn FnMut(&mut SpannedStr)) {
+        fn pairs(pairs: &mut [(SpannedStr, SpannedStr)], visit: &mut dyn FnMut(&mut SpannedStr)) {
+            pairs.iter_mut().for_each(|(name, value)| [name, value].into_iter().for_each(&mut *visit));
+        }
+        visit(&mut self.name);
+        match &mut self.shape {
+            Shape::At(hooks) => hooks.iter_mut().for_each(|hook| hook.for_each_text(visit)),
+            Shape::Span(span) => {
+                span.start.iter_mut().chain(&mut span.end).for_each(|hook| hook.for_each_text(visit));
+                span.by.iter_mut().chain(&mut span.by_end).for_each(&mut *visit);
+                pairs(&mut span.save, visit);
+                span.filter.iter_mut().chain(&mut span.filter_end).for_each(&mut *visit);
+            }
+            Shape::Steps(steps) => {
+                steps.by.iter_mut().for_each(&mut *visit);
+                pairs(&mut steps.fields, visit);
+                for step in &mut steps.steps {
+                    step.hooks.iter_mut().for_each(|hook| hook.for_each_text(visit));
+                    step.filter.iter_mut().chain(&mut step.by).for_each(&mut *visit);
+                    pairs(&mut step.set, visit);
+                }
+            }
+            Shape::Poll { source, .. } => visit(source),
+        }
+        self.filter.iter_mut().chain(&mut self.extra_filter).for_each(&mut *visit);
+        if let Owner::Of { end, start } = &mut self.owner {
+            [end].into_iter().chain(start).for_each(&mut *visit);
+        }
+        for Metric { name, value, filter, labels, .. } in &mut self.metrics {
+            [name].into_iter().chain(value).chain(filter).for_each(&mut *visit);
+            labels.iter_mut().for_each(|label| [&mut label.name, &mut label.value].into_iter().for_each(&mut *visit));
+        }
+        if let Some(slow) = &mut self.slow {
+            visit(&mut slow.when);
+            pairs(&mut slow.fields, visit);
+        }
+    }
+
+    /// Where a part of a text stands in its file; all of the text for a part of no length.
+    pub fn locate(&self, place: Place) -> Option<Location> {
+        let text = self.texts().into_iter().find(|text| text.id == place.text)?;
+        let (start, end) = (place.span.start as usize, place.span.end as usize);
+        Some(if start < end { text.at.sub(&text.value, start..end) } else { text.at.clone() })
+    }
+
+    /// Every hook as it is written, in the user's order.
+    pub fn written_hooks(&self) -> Vec<&Hook> {
+        match &self.shape {
             Shape::At(hooks) => hooks.iter().collect(),
             Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
             Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
             Shape::Poll { .. } => Vec::new(),
-        };
-        let each = |hook: &'a Hook| match &hook.kind {
-            HookKind::FirstOf(hooks) => hooks.iter().collect(),
-            _ => vec![hook],
-        };
-        hooks.into_iter().flat_map(each).collect()
+        }
+    }
+
+    /// Every hook, in the user's order; alternatives stand for themselves.
+    pub fn hooks(&self) -> Vec<&Hook> {
+        self.written_hooks().into_iter().flat_map(Hook::alternatives).collect()
     }
 }
 
@@ -108,15 +169,22 @@ pub enum Owner {
     /// A cgroup's id, a task or a socket.
     Of {
         /// Where events are measured: the end of a span.
-        end: Text,
+        end: SpannedStr,
         /// At the start of a span, where it is known there.
-        start: Option<Text>,
+        start: Option<SpannedStr>,
     },
+}
+
+impl Metric {
+    /// Whether its labels may have any number of values.
+    pub fn takes_any_label(&self) -> bool {
+        self.allow_high_cardinality || matches!(self.kind, MetricKind::Stacks(_))
+    }
 }
 
 impl Owner {
     /// What is written of it.
-    pub fn texts(&self) -> impl Iterator<Item = &Text> {
+    pub fn texts(&self) -> impl Iterator<Item = &SpannedStr> {
         let (end, start) = match self {
             Owner::Of { end, start } => (Some(end), start.as_ref()),
             Owner::Current | Owner::None => (None, None),
@@ -139,9 +207,9 @@ pub enum Engine {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slow {
     /// Measurements for which this is true are sent.
-    pub when: Text,
+    pub when: SpannedStr,
     /// Names and their values, in the user's order; a value's outermost call may be a decoder.
-    pub fields: Vec<(Text, Text)>,
+    pub fields: Vec<(SpannedStr, SpannedStr)>,
     /// Most records a second on each CPU; what comes after is counted as lost.
     pub max_per_second: u32,
     /// Bytes of the ring buffer, or of each CPU's perf buffer; without it, room for two seconds up to 1 MiB.
@@ -160,7 +228,7 @@ pub enum Shape {
     /// One measurement per row of a source that the agent reads in user space, each `every_ns`.
     Poll {
         /// Name of the source, one of [`Target::polls`](crate::Target::polls).
-        source: Text,
+        source: SpannedStr,
         /// Nanoseconds between two reads.
         every_ns: u64,
     },
@@ -174,15 +242,15 @@ pub struct Span {
     /// Hooks that end it.
     pub end: Vec<Hook>,
     /// The pairing key, evaluated at the start: `[tid]` by default.
-    pub by: Vec<Text>,
+    pub by: Vec<SpannedStr>,
     /// The same at the end, where it is named differently there; empty means `by`.
-    pub by_end: Vec<Text>,
+    pub by_end: Vec<SpannedStr>,
     /// Values computed at the start and readable at the end as `start.NAME`.
-    pub save: Vec<(Text, Text)>,
+    pub save: Vec<(SpannedStr, SpannedStr)>,
     /// Starts for which this is false open no span.
-    pub filter: Option<Text>,
+    pub filter: Option<SpannedStr>,
     /// Ends for which this is false end no span. It is evaluated before the span is looked up, and counts no missing start.
-    pub filter_end: Option<Text>,
+    pub filter_end: Option<SpannedStr>,
     /// What a second start before the end does.
     pub keep: Keep,
     /// Most spans open at once (ignored with task storage and dense keys).
@@ -193,9 +261,9 @@ pub struct Span {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps {
     /// The key, evaluated at each step.
-    pub by: Vec<Text>,
+    pub by: Vec<SpannedStr>,
     /// The state's fields: name and type (`u64`, `string`, ...). All are zero or empty until set.
-    pub fields: Vec<(Text, Text)>,
+    pub fields: Vec<(SpannedStr, SpannedStr)>,
     /// Most keys at once; the least recently used goes first and is counted.
     pub max_entries: u32,
     /// What happens, in order. Steps at the same hook run one after the other on the same state.
@@ -208,11 +276,11 @@ pub struct Step {
     /// Where.
     pub hooks: Vec<Hook>,
     /// Events for which this is false change and measure nothing.
-    pub filter: Option<Text>,
+    pub filter: Option<SpannedStr>,
     /// Key of this step, where its hooks name it differently; empty means [`Steps::by`].
-    pub by: Vec<Text>,
+    pub by: Vec<SpannedStr>,
     /// Fields and their new values, all computed before the first is set.
-    pub set: Vec<(Text, Text)>,
+    pub set: Vec<(SpannedStr, SpannedStr)>,
     /// Indices into [`Program::metrics`] of those measured here, before `set` (with the values of before).
     pub observe: Vec<u32>,
     /// Whether the state is forgotten at the end of the step; also when `where` is false, if it says so.
@@ -235,7 +303,32 @@ pub struct Hook {
     /// What it is.
     pub kind: HookKind,
     /// As the user wrote it.
-    pub text: Text,
+    pub text: SpannedStr,
+}
+
+impl Hook {
+    /// What it may become: itself, or those of `first_of`.
+    pub fn alternatives(&self) -> Vec<&Hook> {
+        match &self.kind {
+            HookKind::FirstOf(hooks) => hooks.iter().collect(),
+            _ => vec![self],
+        }
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &SpannedStr> {
+        let inner = match &self.kind {
+            HookKind::FirstOf(hooks) => hooks.as_slice(),
+            _ => &[],
+        };
+        [&self.text].into_iter().chain(inner.iter().map(|hook| &hook.text))
+    }
+
+    fn for_each_text(&mut self, visit: &mut dyn FnMut(&mut SpannedStr)) {
+        visit(&mut self.text);
+        if let HookKind::FirstOf(hooks) = &mut self.kind {
+            hooks.iter_mut().for_each(|hook| visit(&mut hook.text));
+        }
+    }
 }
 
 /// The kinds of hook.
@@ -385,15 +478,17 @@ pub enum Edge {
 pub struct Metric {
     /// Name without the `kstrobe_` prefix, e.g. `syscall_duration_seconds`. Empty where the user's is wrong: it says nothing of the
     /// value's unit then.
-    pub name: Text,
+    pub name: SpannedStr,
     /// Counter, gauge or histogram.
     pub kind: MetricKind,
     /// What is added or observed; a counter without one counts events.
-    pub value: Option<Text>,
+    pub value: Option<SpannedStr>,
     /// Measurements for which this is false are ignored by this metric.
-    pub filter: Option<Text>,
+    pub filter: Option<SpannedStr>,
     /// Label names and their values, in the user's order.
     pub labels: Vec<Label>,
+    /// Whether `pid`, `tid` and raw pointers are allowed as labels. Those of stacks are no series of Prometheus, and may be anything.
+    pub allow_high_cardinality: bool,
     /// Most label sets kept; what comes after goes to the series whose labels are all `other`.
     pub max_series: u32,
 }
@@ -435,11 +530,9 @@ impl StackSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Prometheus label name.
-    pub name: Text,
+    pub name: SpannedStr,
     /// Expression, whose outermost call may be a decoder (`errno(-retval)`).
-    pub value: Text,
-    /// Whether `pid`, `tid` and raw pointers are allowed as its value.
-    pub allow_high_cardinality: bool,
+    pub value: SpannedStr,
 }
 
 /// What a probe may use at most.

@@ -98,11 +98,11 @@ fn probes(args: &Args, diagnostics: &mut Vec<Diagnostic>) -> Checked {
     let Selection { known, chosen, beaten, diagnostics: mut found, .. } =
         files::select((all, Vec::new()), &agent, &Choice::default());
     diagnostics.append(&mut found);
-    let names: HashSet<String> = beaten.iter().map(|probe| probe.name.value.clone()).collect();
-    let runs: HashSet<String> = chosen.iter().chain(&beaten).map(|probe| probe.name.value.clone()).collect();
+    let names: HashSet<String> = beaten.iter().map(|probe| probe.name().to_owned()).collect();
+    let runs: HashSet<String> = chosen.iter().chain(&beaten).map(|probe| probe.name().to_owned()).collect();
     let wanted = known
         .into_iter()
-        .filter(|probe| own.contains(&probe.name.at.file.name) || (with_config && runs.contains(&probe.name.value)));
+        .filter(|probe| own.contains(&probe.program.name.at.file.name) || (with_config && runs.contains(probe.name())));
     let probes: Vec<Draft> = wanted.map(plan::draft).collect();
     let beaten = names.into_iter().filter(|name| probes.iter().any(|draft| draft.outline().name == *name)).collect();
     Checked { probes, beaten, unsound }

@@ -36,10 +36,10 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::from(1);
     }
     if let Some(name) = &args.probe {
-        probes.retain(|p| p.name.value == *name);
+        probes.retain(|p| p.name() == name);
     }
     if probes.len() != 1 {
-        let names: Vec<_> = probes.iter().map(|p| p.name.value.as_str()).collect();
+        let names: Vec<_> = probes.iter().map(|p| p.name()).collect();
         eprintln!("error: say which probe with --probe; the file has: {}", names.join(", "));
         return ExitCode::from(2);
     }

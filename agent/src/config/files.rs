@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
-use kstrobe_config::model::{Agent, Location, Owner, Probe, Shape, Spanned};
+use kstrobe_config::model::{Agent, Label, Location, Owner, Probe, Shape, Spanned};
 pub use kstrobe_config::model::{Kubernetes, PodSource, Sandboxes, Workloads};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes, schema};
@@ -149,7 +149,7 @@ pub fn select(files: Files, agent: &Agent, choice: &Choice) -> Selection {
         apply_override(probe, agent);
     }
     let (all_chosen, mut unknown) = choose(known.clone(), agent, choice);
-    let is_in = |probes: &[Probe], probe: &Probe| probes.iter().any(|other| other.name.value == probe.name.value);
+    let is_in = |probes: &[Probe], probe: &Probe| probes.iter().any(|other| other.name() == probe.name());
     let runs = |probe: &Probe| is_in(&all_chosen, probe);
     let (mut wrong, mut doubtful): (Vec<_>, Vec<_>) =
         kstrobe_config::check_rules(&agent.rules, &known, runs).into_iter().partition(Diagnostic::is_error);
@@ -168,13 +168,13 @@ pub fn select(files: Files, agent: &Agent, choice: &Choice) -> Selection {
 fn apply_override(probe: &mut Probe, agent: &Agent) {
     let of = |name: &str| agent.overrides.iter().find(|o| o.name.value == *name);
     // Of a pack, what workloads have to do with: polls and events without an owner stay as they are.
-    let anybodys = !matches!(probe.shape, Shape::Poll { .. }) && probe.owner != Owner::None;
-    let Some(wanted) = of(&probe.name.value).or_else(|| of(&probe.pack).filter(|_| anybodys)) else { return };
-    probe.also.clone_from(&wanted.filter);
-    for metric in &mut probe.metrics {
+    let anybodys = !matches!(probe.program.shape, Shape::Poll { .. }) && probe.program.owner != Owner::None;
+    let Some(wanted) = of(probe.name()).or_else(|| of(&probe.pack).filter(|_| anybodys)) else { return };
+    probe.program.extra_filter.clone_from(&wanted.filter);
+    for metric in &mut probe.program.metrics {
         for label in &wanted.labels {
-            if metric.labels.iter().all(|(name, _)| name.value != label.value) {
-                metric.labels.push((label.clone(), label.clone()));
+            if metric.labels.iter().all(|known| known.name.value != label.value) {
+                metric.labels.push(Label { name: label.clone(), value: label.clone() });
             }
         }
         metric.max_series = wanted.max_series.unwrap_or(metric.max_series);
@@ -212,12 +212,12 @@ fn regular_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
 /// The probes that should run. A name that fits no probe and no pack is a mistake, with its place when it has one.
 pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
-    let named = |name: &str, p: &Probe| p.name.value == name || p.pack == name;
+    let named = |name: &str, p: &Probe| p.name() == name || p.pack == name;
     let mut unknown = |name: &str, at: Option<&Spanned<String>>| {
         if probes.iter().any(|p| named(name, p)) {
             return;
         }
-        let known = probes.iter().flat_map(|p| [p.name.value.as_str(), p.pack.as_str()]);
+        let known = probes.iter().flat_map(|p| [p.name(), p.pack.as_str()]);
         let hint = kstrobe_config::did_you_mean(name, known).map(|n| format!("did you mean `{n}`?"));
         let hint = hint.or_else(|| Some("`kstrobe list` shows all probes".into()));
         diagnostics.push(Diagnostic {
@@ -242,7 +242,7 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
     let of_pack = |p: &Probe| p.enabled || !probes.iter().any(|other| other.pack == p.pack && other.enabled);
     let wanted = |p: &Probe| {
         // The most exact word wins: a probe's own name over its pack's.
-        let exact = |n: &str| if n == p.name.value { 2 } else { u8::from(n == p.pack && of_pack(p)) };
+        let exact = |n: &str| if n == p.name() { 2 } else { u8::from(n == p.pack && of_pack(p)) };
         if !choice.only.is_empty() {
             // The file says nothing beside `--only`.
             let most_exact = |names: &[String]| names.iter().map(|n| exact(n)).max().unwrap_or(0);
@@ -292,7 +292,7 @@ metrics: { b_total: { type: counter } }
         let choice = Choice { enable: list(enable), disable: list(disable), only: list(only) };
         let (chosen, unknown) = choose(probes, &agent.unwrap(), &choice);
         assert_eq!(unknown, []);
-        chosen.iter().map(|p| p.name.value.as_str()).collect::<Vec<_>>().join(" ")
+        chosen.iter().map(|p| p.name()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -322,7 +322,7 @@ metrics: { b_total: { type: counter } }
         let chosen = |choice: Choice| {
             let (probes, _) = kstrobe_config::probes(&[file("pack.yaml", off.clone())]);
             let agent = kstrobe_config::agent(&file("kstrobe.yaml", String::new())).0.unwrap();
-            choose(probes, &agent, &choice).0.iter().map(|p| p.name.value.clone()).collect::<Vec<_>>().join(" ")
+            choose(probes, &agent, &choice).0.iter().map(|p| p.name().to_owned()).collect::<Vec<_>>().join(" ")
         };
         let pack = || vec!["pack".to_string()];
         assert_eq!(chosen(Choice::default()), "");
@@ -341,7 +341,7 @@ metrics: { b_total: { type: counter } }
             let only = ["a", "own"].iter().chain(enable).map(|name| name.to_string()).collect();
             let Selection { chosen, beaten, diagnostics, .. } =
                 select((files, vec![]), &agent, &Choice { only, ..Choice::default() });
-            let names = |probes: &[Probe]| probes.iter().map(|p| p.name.value.as_str()).collect::<Vec<_>>().join(" ");
+            let names = |probes: &[Probe]| probes.iter().map(|p| p.name()).collect::<Vec<_>>().join(" ");
             let lines = diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>().join("\n");
             (names(&chosen), names(&beaten), lines)
         };
@@ -365,13 +365,20 @@ metrics: { b_total: { type: counter } }
         assert_eq!(diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>(), Vec::<String>::new());
         let probes = chosen.unwrap();
         let labels = |probe: &Probe| -> Vec<String> {
-            let labels = probe.metrics[0].labels.iter();
-            labels.map(|(name, value)| format!("{}={}", name.value, value.value)).collect()
+            let labels = probe.program.metrics[0].labels.iter();
+            labels.map(|l| format!("{}={}", l.name.value, l.value.value)).collect()
         };
         let [a, b] = probes.as_slice() else { panic!("two probes") };
-        assert_eq!((labels(a), a.metrics[0].max_series), (vec!["pod=pod".into(), "namespace=namespace".into()], 7));
-        assert_eq!(a.also.as_ref().map(|also| also.value.as_str()), Some("pid > 1"));
-        assert_eq!((labels(b), b.metrics[0].max_series), (vec!["unit=comm".to_owned()], 1024), "its own label stays");
+        assert_eq!(
+            (labels(a), a.program.metrics[0].max_series),
+            (vec!["pod=pod".into(), "namespace=namespace".into()], 7)
+        );
+        assert_eq!(a.program.extra_filter.as_ref().map(|also| also.value.as_str()), Some("pid > 1"));
+        assert_eq!(
+            (labels(b), b.program.metrics[0].max_series),
+            (vec!["unit=comm".to_owned()], 1024),
+            "its own label stays"
+        );
     }
 
     #[test]

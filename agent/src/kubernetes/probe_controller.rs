@@ -246,6 +246,6 @@ fn wrong(name: &str, text: &str) -> Option<String> {
 fn attach_statuses(text: &str, all: &[ProbeStatus]) -> Vec<AttachStatus> {
     let (probes, _) = kstrobe_config::probes(&[file("", text)]);
     let of = |name: &str| all.iter().find(|status| status.name == name);
-    let found = probes.iter().filter_map(|probe| of(&probe.name.value));
+    let found = probes.iter().filter_map(|probe| of(probe.name()));
     found.map(|status| AttachStatus { reason: status.reason.clone(), throttled: status.throttled.clone() }).collect()
 }

@@ -72,7 +72,7 @@ fn attaches(draft: &Draft, target: &Target, loader: &mut Loader) -> bool {
     }
     if let Err(error) = load(loader, &artifact.object, &artifact.module.layout, &programs) {
         let labels = draft.program().metrics.iter().flat_map(|m| &m.labels);
-        let labels: Vec<&str> = labels.map(|label| label.value.text.as_str()).collect();
+        let labels: Vec<&str> = labels.map(|label| label.value.value.as_str()).collect();
         panic!("{} {labels:?} for {:?}: {error}", draft.outline().name, target.abilities);
     }
     true

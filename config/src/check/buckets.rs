@@ -3,7 +3,7 @@
 use super::metric::Unit;
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::Buckets;
+use crate::model::BucketSpec;
 use crate::quantity::{Decimal, duration_ns, integer, size_bytes};
 use crate::raw::{Entry, Node};
 use crate::report::{Problem, Report};
@@ -15,10 +15,12 @@ pub(crate) const MAX_SCHEMA: u64 = 5;
 pub(crate) const DEFAULT_SCHEMA: u64 = 3;
 
 /// The buckets of a histogram that is exported in `unit`; `entry` is its `buckets:`.
-pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -> Option<Buckets> {
+pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -> Option<BucketSpec> {
+    let raw_per_unit = unit.raw_per_unit;
     let Some(Entry { key, value }) = entry else {
         let (min, max) = default_range(unit);
-        return Some(Buckets { schema: DEFAULT_SCHEMA as u8, min, max, classic: default_classic(unit) });
+        let (schema, classic) = (DEFAULT_SCHEMA as u8, default_classic(unit));
+        return Some(BucketSpec { schema, raw_per_unit, min, max, classic });
     };
     let fields = Fields::read(value, &key.at, &KEYS, report)?;
     let schema =
@@ -29,7 +31,7 @@ pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -
     // Default bounds outside a range of the user's would be buckets without use.
     let defaults = || default_classic(unit).into_iter().filter(|bound| within(bound, min, max, unit)).collect();
     let classic = given.unwrap_or_else(|| Some(defaults()))?;
-    Some(Buckets { schema: schema? as u8, min, max, classic })
+    Some(BucketSpec { schema: schema? as u8, raw_per_unit, min, max, classic })
 }
 
 /// `min` and `max` in raw units.

@@ -1,7 +1,7 @@
 //! Hooks at kernel functions: `function:[MODULE:]NAME:entry`, `fentry:`, `fexit:`, `kprobe:[MODULE:]NAME[+OFFSET]`,
 //! `kretprobe:`.
 
-use crate::model::{Hook, Via};
+use crate::model::{Edge, HookKind, Via};
 use crate::names::suggestion;
 use crate::report::Problem;
 
@@ -11,14 +11,14 @@ const MAX_SYMBOL: usize = 511;
 const MAX_OFFSET: u64 = 1 << 20;
 
 /// What follows `function:`.
-pub(super) fn function(rest: &str) -> Result<Hook, Problem> {
+pub(super) fn function(rest: &str) -> Result<HookKind, Problem> {
     let shape = |name: &str| format!("write `function:{}:entry`", if name.is_empty() { "NAME" } else { name });
     let Some((name, edge)) = rest.rsplit_once(':').filter(|(name, _)| !name.is_empty()) else {
         return Err(Problem::new("a function hook says `entry` or `return`").hint(shape(rest.trim_end_matches(':'))));
     };
-    let exit = match edge {
-        "entry" => false,
-        "return" => true,
+    let edge = match edge {
+        "entry" => Edge::Enter,
+        "return" => Edge::Exit,
         _ => {
             let hint = match edge {
                 "enter" | "start" | "begin" => "did you mean `entry`?".to_owned(),
@@ -31,23 +31,26 @@ pub(super) fn function(rest: &str) -> Result<Hook, Problem> {
         }
     };
     let (module, name) = place(name, true)?;
-    Ok(Hook::Function { name, module, offset: 0, exit, via: Via::Best })
+    Ok(HookKind::Function { name, module, offset: 0, edge, via: Via::Best })
 }
 
 /// What follows `fentry:` or `fexit:`.
-pub(super) fn traced(rest: &str, exit: bool) -> Result<Hook, Problem> {
+pub(super) fn traced(rest: &str, edge: Edge) -> Result<HookKind, Problem> {
     let (module, name) = place(rest, false)?;
     if let Some(at) = name.find('.') {
         let from = rest.len() - name.len() + at;
         let message = "`fentry:` and `fexit:` know a function by its BTF, which has no names such as this";
-        let hint = format!("write `kprobe:{rest}` or `function:{rest}:{}`", if exit { "return" } else { "entry" });
+        let hint = format!(
+            "write `kprobe:{rest}` or `function:{rest}:{}`",
+            if edge == Edge::Exit { "return" } else { "entry" }
+        );
         return Err(Problem::new(message).at(from..rest.len()).hint(hint));
     }
-    Ok(Hook::Function { name, module, offset: 0, exit, via: Via::Fentry })
+    Ok(HookKind::Function { name, module, offset: 0, edge, via: Via::Fentry })
 }
 
 /// What follows `kprobe:` or `kretprobe:`.
-pub(super) fn kprobe(rest: &str, exit: bool) -> Result<Hook, Problem> {
+pub(super) fn kprobe(rest: &str, edge: Edge) -> Result<HookKind, Problem> {
     let (whole, offset) = match rest.split_once('+') {
         None => (rest, 0),
         Some((name, offset)) => (name, self::offset(offset, name.len() + 1)?),
@@ -55,7 +58,7 @@ pub(super) fn kprobe(rest: &str, exit: bool) -> Result<Hook, Problem> {
     let (module, name) = place(whole, true)?;
     if offset > 0 {
         let here = whole.len()..rest.len();
-        if exit {
+        if edge == Edge::Exit {
             return Err(Problem::new("a function returns as a whole").at(here).hint("leave the offset out"));
         }
         if is_pattern(&name) {
@@ -63,7 +66,7 @@ pub(super) fn kprobe(rest: &str, exit: bool) -> Result<Hook, Problem> {
             return Err(Problem::new(message).at(here).hint("name the function, or leave the offset out"));
         }
     }
-    Ok(Hook::Function { name, module, offset, exit, via: Via::Kprobe })
+    Ok(HookKind::Function { name, module, offset, edge, via: Via::Kprobe })
 }
 
 fn is_pattern(name: &str) -> bool {
@@ -135,23 +138,29 @@ mod tests {
     use super::*;
     use crate::check::hook::parse;
 
-    fn hook(name: &str, module: Option<&str>, offset: u64, exit: bool, via: Via) -> Result<Hook, Problem> {
-        Ok(Hook::Function { name: name.into(), module: module.map(str::to_owned), offset, exit, via })
+    fn hook(name: &str, module: Option<&str>, offset: u64, edge: Edge, via: Via) -> Result<HookKind, Problem> {
+        Ok(HookKind::Function { name: name.into(), module: module.map(str::to_owned), offset, edge, via })
     }
 
     #[test]
     fn functions_of_all_kinds() {
         let cases = [
-            ("function:vfs_read:entry", hook("vfs_read", None, 0, false, Via::Best)),
-            ("function:nf_tables:nft_do_chain:return", hook("nft_do_chain", Some("nf_tables"), 0, true, Via::Best)),
-            ("function:vfs_*:entry", hook("vfs_*", None, 0, false, Via::Best)),
-            ("function:finish_task_switch.isra.0:entry", hook("finish_task_switch.isra.0", None, 0, false, Via::Best)),
-            ("fentry:tcp_sendmsg", hook("tcp_sendmsg", None, 0, false, Via::Fentry)),
-            ("fexit:veth:veth_xmit", hook("veth_xmit", Some("veth"), 0, true, Via::Fentry)),
-            ("kprobe:tcp_sendmsg+16", hook("tcp_sendmsg", None, 16, false, Via::Kprobe)),
-            ("kprobe:dm-mod:dm_submit_bio+0x1f", hook("dm_submit_bio", Some("dm_mod"), 31, false, Via::Kprobe)),
-            ("kprobe:tcp_sendmsg+0", hook("tcp_sendmsg", None, 0, false, Via::Kprobe)),
-            ("kretprobe:vfs_????", hook("vfs_????", None, 0, true, Via::Kprobe)),
+            ("function:vfs_read:entry", hook("vfs_read", None, 0, Edge::Enter, Via::Best)),
+            (
+                "function:nf_tables:nft_do_chain:return",
+                hook("nft_do_chain", Some("nf_tables"), 0, Edge::Exit, Via::Best),
+            ),
+            ("function:vfs_*:entry", hook("vfs_*", None, 0, Edge::Enter, Via::Best)),
+            (
+                "function:finish_task_switch.isra.0:entry",
+                hook("finish_task_switch.isra.0", None, 0, Edge::Enter, Via::Best),
+            ),
+            ("fentry:tcp_sendmsg", hook("tcp_sendmsg", None, 0, Edge::Enter, Via::Fentry)),
+            ("fexit:veth:veth_xmit", hook("veth_xmit", Some("veth"), 0, Edge::Exit, Via::Fentry)),
+            ("kprobe:tcp_sendmsg+16", hook("tcp_sendmsg", None, 16, Edge::Enter, Via::Kprobe)),
+            ("kprobe:dm-mod:dm_submit_bio+0x1f", hook("dm_submit_bio", Some("dm_mod"), 31, Edge::Enter, Via::Kprobe)),
+            ("kprobe:tcp_sendmsg+0", hook("tcp_sendmsg", None, 0, Edge::Enter, Via::Kprobe)),
+            ("kretprobe:vfs_????", hook("vfs_????", None, 0, Edge::Exit, Via::Kprobe)),
         ];
         for (text, wanted) in cases {
             assert_eq!(parse(text), wanted, "{text}");

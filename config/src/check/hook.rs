@@ -1,9 +1,9 @@
-//! Hook text (`syscall:[a, b]:exit`) to [`Hook`].
+//! Hook text (`syscall:[a, b]:exit`) to [`HookKind`].
 
 use super::{function, sampling, user};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Hook, Spanned};
+use crate::model::{Edge, Hook, HookKind, Spanned};
 use crate::names::{did_you_mean, identifier, one_of, suggestion};
 use crate::quantity;
 use crate::raw::{Kind, Node};
@@ -57,7 +57,7 @@ pub(crate) const MAX_PERIOD_NS: u64 = 86_400_000_000_000;
 pub(crate) const FIRST_OF: Keys = Keys { of: "an alternative", known: &["first_of"], later: &[] };
 
 /// One hook or a list of them, no hook twice.
-pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Spanned<Hook>> {
+pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Hook> {
     let items = fields::one_or_many(node, "hook", report);
     let found = items.iter().filter_map(|item| match &item.kind {
         Kind::Mapping(entries) if entries.iter().any(|e| e.key.value == "first_of") => first_of(item, report),
@@ -68,17 +68,20 @@ pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Spanned<Hook>> {
 }
 
 /// `first_of: [..]`
-fn first_of(node: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
+fn first_of(node: &Node, report: &mut Report) -> Option<Hook> {
     let entry = Fields::read(node, &node.at, &FIRST_OF, report)?.entry("first_of")?;
     let hooks: Vec<_> = fields::list(&entry.value, "`first_of`", report)?.iter().map(|n| hook(n, report)).collect();
     if hooks.is_empty() {
         report.push(Diagnostic::error(&entry.value.at, "an empty list, where at least one hook is needed"));
     }
     let hooks = once_each(hooks.into_iter().collect::<Option<_>>()?, report);
-    Some(Spanned { value: Hook::FirstOf(hooks), at: entry.key.at.clone() })
+    let written: Vec<&str> = hooks.iter().map(|hook| hook.text.value.as_str()).collect();
+    // Diagnostics about alternatives mean all of them.
+    let text = Spanned::new(format!("first_of [{}]", written.join(", ")), entry.key.at.clone());
+    Some(Hook { kind: HookKind::FirstOf(hooks), text })
 }
 
-fn hook(node: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
+fn hook(node: &Node, report: &mut Report) -> Option<Hook> {
     if user::is_of_process(node) {
         return user::of_process(node, report);
     }
@@ -90,17 +93,24 @@ fn hook(node: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
         });
         return None;
     }
-    fields::parsed(node, "a hook such as `rawtracepoint:sched_switch`", report, parse)
+    text(node, "a hook such as `rawtracepoint:sched_switch`", report)
+}
+
+/// A hook's text without blanks around it, parsed.
+pub(super) fn text(node: &Node, what: &str, report: &mut Report) -> Option<Hook> {
+    let text = fields::text(node, what, report)?;
+    let kind = report.accept(&text.at, &text.value, parse(&text.value))?;
+    Some(Hook { kind, text: Spanned::new(text.value.trim().to_owned(), text.at) })
 }
 
 /// Reports what is there twice.
-fn once_each(found: Vec<Spanned<Hook>>, report: &mut Report) -> Vec<Spanned<Hook>> {
-    let mut hooks: Vec<Spanned<Hook>> = Vec::new();
+fn once_each(found: Vec<Hook>, report: &mut Report) -> Vec<Hook> {
+    let mut hooks: Vec<Hook> = Vec::new();
     for hook in found {
-        match hooks.iter().find(|h| h.value == hook.value) {
+        match hooks.iter().find(|h| h.kind == hook.kind) {
             Some(first) => {
-                let diagnostic = Diagnostic::error(&hook.at, "this hook is in the list twice");
-                report.push(diagnostic.hint(format!("the first is in line {}", first.at.line)));
+                let diagnostic = Diagnostic::error(&hook.text.at, "this hook is in the list twice");
+                report.push(diagnostic.hint(format!("the first is in line {}", first.text.at.line)));
             }
             None => hooks.push(hook),
         }
@@ -109,7 +119,7 @@ fn once_each(found: Vec<Spanned<Hook>>, report: &mut Report) -> Vec<Spanned<Hook
 }
 
 /// Parses `text`; problems point at the part that is wrong.
-pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
+pub(crate) fn parse(text: &str) -> Result<HookKind, Problem> {
     let trimmed = text.trim();
     let start = text.len() - text.trim_start().len();
     let parse = || {
@@ -119,18 +129,18 @@ pub(crate) fn parse(text: &str) -> Result<Hook, Problem> {
             "rawtracepoint" => raw_tracepoint(rest),
             "syscall" => syscall(rest),
             "interval" => interval(rest),
-            "uprobe" => user::function(rest, false),
-            "uretprobe" => user::function(rest, true),
+            "uprobe" => user::function(rest, Edge::Enter),
+            "uretprobe" => user::function(rest, Edge::Exit),
             "usdt" => user::usdt(rest),
             "profile" => sampling::profile(rest),
             "software" => sampling::software(rest),
             "hardware" => sampling::hardware(rest),
             "iter" => sampling::iterator(rest),
             "function" => function::function(rest),
-            "fentry" => function::traced(rest, false),
-            "fexit" => function::traced(rest, true),
-            "kprobe" => function::kprobe(rest, false),
-            "kretprobe" => function::kprobe(rest, true),
+            "fentry" => function::traced(rest, Edge::Enter),
+            "fexit" => function::traced(rest, Edge::Exit),
+            "kprobe" => function::kprobe(rest, Edge::Enter),
+            "kretprobe" => function::kprobe(rest, Edge::Exit),
             _ => return Err(unknown_kind(kind)),
         }
         .map_err(|p| {
@@ -166,16 +176,16 @@ fn name(text: &str, offset: usize, what: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-fn tracepoint(rest: &str) -> Result<Hook, Problem> {
+fn tracepoint(rest: &str) -> Result<HookKind, Problem> {
     let Some((system, event)) = rest.split_once(':').filter(|(system, event)| !system.is_empty() && !event.is_empty())
     else {
         return Err(Problem::new("a tracepoint has a system and an event").hint(shape(0)));
     };
     let event_name = name(event, system.len() + 1, "tracepoint event")?;
-    Ok(Hook::Tracepoint { system: name(system, 0, "tracepoint system")?, event: event_name })
+    Ok(HookKind::Tracepoint { system: name(system, 0, "tracepoint system")?, event: event_name })
 }
 
-fn raw_tracepoint(rest: &str) -> Result<Hook, Problem> {
+fn raw_tracepoint(rest: &str) -> Result<HookKind, Problem> {
     if rest.is_empty() {
         return Err(Problem::new("a raw tracepoint has an event").hint(shape(1)));
     }
@@ -184,17 +194,17 @@ fn raw_tracepoint(rest: &str) -> Result<Hook, Problem> {
             .at(0..rest.len() - event.len())
             .hint(format!("write `rawtracepoint:{event}`")));
     }
-    Ok(Hook::RawTracepoint { event: name(rest, 0, "tracepoint event")? })
+    Ok(HookKind::RawTracepoint { event: name(rest, 0, "tracepoint event")? })
 }
 
-fn syscall(rest: &str) -> Result<Hook, Problem> {
+fn syscall(rest: &str) -> Result<HookKind, Problem> {
     let Some((names, edge)) = rest.rsplit_once(':') else {
         return Err(Problem::new("a system call hook says `enter` or `exit`")
             .hint(format!("write `syscall:{}:enter`", if rest.is_empty() { "NAME" } else { rest })));
     };
-    let exit = match edge {
-        "enter" => false,
-        "exit" => true,
+    let edge = match edge {
+        "enter" => Edge::Enter,
+        "exit" => Edge::Exit,
         _ => {
             let hint = match edge {
                 "entry" | "start" => "did you mean `enter`?".to_owned(),
@@ -207,7 +217,7 @@ fn syscall(rest: &str) -> Result<Hook, Problem> {
                 .hint(hint));
         }
     };
-    Ok(Hook::Syscall { names: syscall_names(names)?, exit })
+    Ok(HookKind::Syscall { names: syscall_names(names)?, edge })
 }
 
 /// `*` (an empty list), one name, or `[a, b]`.
@@ -249,7 +259,7 @@ fn syscall_name(text: &str, offset: usize) -> Result<String, Problem> {
     name(text, offset, "system call name")
 }
 
-fn interval(rest: &str) -> Result<Hook, Problem> {
+fn interval(rest: &str) -> Result<HookKind, Problem> {
     let Some((unit, count)) = rest.split_once(':') else {
         return Err(Problem::new("an interval has a unit and a number").hint(shape(3)));
     };
@@ -265,7 +275,7 @@ fn interval(rest: &str) -> Result<Hook, Problem> {
     let here = unit.len() + 1..rest.len();
     let number = quantity::integer(count).map_err(|p| p.at(here.clone()))?;
     match number.checked_mul(scale) {
-        Some(period_ns @ MIN_PERIOD_NS..=MAX_PERIOD_NS) => Ok(Hook::Interval { period_ns }),
+        Some(period_ns @ MIN_PERIOD_NS..=MAX_PERIOD_NS) => Ok(HookKind::Interval { period_ns }),
         _ => Err(Problem::new("the interval is out of range").at(here).hint("use 1ms to 1 day")),
     }
 }
@@ -274,22 +284,22 @@ fn interval(rest: &str) -> Result<Hook, Problem> {
 mod tests {
     use super::*;
 
-    fn syscalls(names: &[&str], exit: bool) -> Result<Hook, Problem> {
-        Ok(Hook::Syscall { names: names.iter().map(|n| (*n).to_owned()).collect(), exit })
+    fn syscalls(names: &[&str], edge: Edge) -> Result<HookKind, Problem> {
+        Ok(HookKind::Syscall { names: names.iter().map(|n| (*n).to_owned()).collect(), edge })
     }
 
     #[test]
     fn hooks_of_this_version() {
         let (system, event) = ("sock".to_owned(), "inet_sock_set_state".to_owned());
-        assert_eq!(parse("tracepoint:sock:inet_sock_set_state"), Ok(Hook::Tracepoint { system, event }));
+        assert_eq!(parse("tracepoint:sock:inet_sock_set_state"), Ok(HookKind::Tracepoint { system, event }));
         let event = "softirq_entry".to_owned();
-        assert_eq!(parse(" rawtracepoint:softirq_entry\n"), Ok(Hook::RawTracepoint { event }));
-        assert_eq!(parse("syscall:read:enter"), syscalls(&["read"], false));
-        assert_eq!(parse("syscall:[read, write,recvmsg ]:exit"), syscalls(&["read", "write", "recvmsg"], true));
-        assert_eq!(parse("syscall:*:enter"), syscalls(&[], false));
-        assert_eq!(parse("interval:s:1"), Ok(Hook::Interval { period_ns: 1_000_000_000 }));
-        assert_eq!(parse("interval:ms:100"), Ok(Hook::Interval { period_ns: 100_000_000 }));
-        assert_eq!(parse("interval:us:2500"), Ok(Hook::Interval { period_ns: 2_500_000 }));
+        assert_eq!(parse(" rawtracepoint:softirq_entry\n"), Ok(HookKind::RawTracepoint { event }));
+        assert_eq!(parse("syscall:read:enter"), syscalls(&["read"], Edge::Enter));
+        assert_eq!(parse("syscall:[read, write,recvmsg ]:exit"), syscalls(&["read", "write", "recvmsg"], Edge::Exit));
+        assert_eq!(parse("syscall:*:enter"), syscalls(&[], Edge::Enter));
+        assert_eq!(parse("interval:s:1"), Ok(HookKind::Interval { period_ns: 1_000_000_000 }));
+        assert_eq!(parse("interval:ms:100"), Ok(HookKind::Interval { period_ns: 100_000_000 }));
+        assert_eq!(parse("interval:us:2500"), Ok(HookKind::Interval { period_ns: 2_500_000 }));
     }
 
     /// The text that the problem of `text` points at, and its hint.

@@ -3,7 +3,7 @@
 use super::{Families, buckets, expression, expressions, stacks};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Metric, MetricKind, Spanned};
+use crate::model::{Label, Metric, MetricKind, MetricMeta, Spanned};
 use crate::names;
 use crate::quantity;
 use crate::raw::{Entry, Node};
@@ -68,17 +68,25 @@ impl Unit {
     }
 }
 
-/// All metrics of a probe, with the correct parts of those with mistakes.
-pub(super) fn metrics(node: &Node, report: &mut Report) -> Vec<Metric> {
+/// A metric as it was read.
+pub(super) struct Read {
+    pub metric: Metric,
+    pub meta: MetricMeta,
+    /// Whether name and type are right. If not, the name says nothing of what the value must be.
+    pub is_named: bool,
+}
+
+/// All metrics of a probe with this summary, with the correct parts of those with mistakes.
+pub(super) fn metrics(node: &Node, summary: &str, report: &mut Report) -> Vec<Read> {
     let Some(entries) = fields::mapping(node, "`metrics`", report) else { return Vec::new() };
     if entries.is_empty() {
         report.push(Diagnostic::error(&node.at, "a probe needs at least one metric"));
     }
     let mut families = Families::default();
-    entries.iter().filter_map(|entry| metric(entry, &mut families, report)).collect()
+    entries.iter().filter_map(|entry| metric(entry, summary, &mut families, report)).collect()
 }
 
-fn metric(entry: &Entry, families: &mut Families, report: &mut Report) -> Option<Metric> {
+fn metric(entry: &Entry, summary: &str, families: &mut Families, report: &mut Report) -> Option<Read> {
     let before = report.errors();
     let name = &entry.key;
     if report.accept(&name.at, &name.value, names::no_own_metric(&name.value)).is_some()
@@ -114,20 +122,23 @@ fn metric(entry: &Entry, families: &mut Families, report: &mut Report) -> Option
     let allow_high_cardinality =
         fields.get("allow_high_cardinality").map_or(Some(false), |node| fields::boolean(node, report));
     let unit = unit.unwrap_or_else(|| Unit::new(""));
-    Some(Metric {
+    let is_named = named && kind.is_some();
+    let metric = Metric {
         name: name.clone(),
-        named: named && kind.is_some(),
-        help: help.map(|h| super::one_line(&h.value)),
         kind: kind.unwrap_or(MetricKind::Gauge),
         value,
         filter,
+        labels: labels.into_iter().map(|(name, value)| Label { name, value }).collect(),
+        allow_high_cardinality: allow_high_cardinality.unwrap_or(false),
+        max_series: max_series.unwrap_or(most) as u32,
+    };
+    let meta = MetricMeta {
+        help: help.map_or_else(|| summary.to_owned(), |help| super::one_line(&help.value)),
         unit: unit.name,
         raw_per_unit: unit.raw_per_unit,
-        labels,
-        max_series: max_series.unwrap_or(most) as u32,
         ttl_ns: ttl_ns.unwrap_or(DEFAULT_TTL_NS),
-        allow_high_cardinality: allow_high_cardinality.unwrap_or(false),
-    })
+    };
+    Some(Read { metric, meta, is_named })
 }
 
 fn kind(name: &str, unit: &Unit, fields: &Fields<'_>, report: &mut Report) -> Option<MetricKind> {

@@ -27,11 +27,12 @@ pub(crate) use web::web;
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Engine, Owner, Probe, Shape, Span, Spanned};
+use crate::model::{Engine, Keep, Limits, Metric, MetricMeta, Owner, Probe, Program, Shape, Span, Spanned, SpannedStr};
 use crate::names;
 use crate::quantity;
 use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
+use kstrobe_ebpf::program;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
@@ -82,11 +83,11 @@ const MAX_BUDGET_PPM: u64 = 10_000 * PPM_PER_PERCENT;
 /// Names of probes so far, over all files.
 #[derive(Default)]
 pub(crate) struct Seen {
-    probes: HashMap<String, Spanned<String>>,
+    probes: HashMap<String, SpannedStr>,
 }
 
 impl Seen {
-    fn probe(&mut self, name: &Spanned<String>, report: &mut Report) {
+    fn probe(&mut self, name: &SpannedStr, report: &mut Report) {
         if let Some(first) = self.probes.get(&name.value) {
             let message = format!("probe `{}` is defined twice", name.value);
             report.push(Diagnostic::error(&name.at, message).hint(first_is(first)));
@@ -98,11 +99,11 @@ impl Seen {
 
 /// Metrics by family: one name in OpenMetrics.
 #[derive(Default)]
-pub(crate) struct Families(HashMap<String, Spanned<String>>);
+pub(crate) struct Families(HashMap<String, SpannedStr>);
 
 impl Families {
     /// Takes a name, or says which other metric has it already.
-    pub(crate) fn take(&mut self, name: &Spanned<String>) -> Result<(), Diagnostic> {
+    pub(crate) fn take(&mut self, name: &SpannedStr) -> Result<(), Diagnostic> {
         let family = names::family(&name.value);
         let Some(first) = self.0.get(family) else {
             self.0.insert(family.to_owned(), name.clone());
@@ -116,7 +117,7 @@ impl Families {
     }
 }
 
-fn first_is(first: &Spanned<String>) -> String {
+fn first_is(first: &SpannedStr) -> String {
     format!("the first is in {}, line {}", first.at.file.name, first.at.line)
 }
 
@@ -139,16 +140,14 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let fields = fields.blaming(at);
     let summary = fields.need("summary", "a probe", report).and_then(|node| fields::text(node, "a sentence", report));
     let enabled = fields.get("enabled").map_or(Some(true), |node| fields::boolean(node, report));
-    let shape = shape(&fields, report);
+    let summary = summary.map(|summary| one_line(&summary.value)).unwrap_or_default();
+    let metrics = fields.get("metrics").map(|node| metric::metrics(node, &summary, report)).unwrap_or_default();
+    let shape = shape(&fields, &metrics, report);
     let filter = fields.get("where").and_then(|node| expression(node, report));
     let owner = fields.entry("owner").map_or(Some(Owner::Current), |e| owner::owner(e, shape.as_ref(), report));
-    let metrics = fields.need("metrics", "a probe", report).map(|node| metric::metrics(node, report));
-    let metrics = metrics.unwrap_or_default();
+    fields.need("metrics", "a probe", report);
     if let Some(shape) = &shape {
-        metrics.iter().for_each(|metric| stacks::check_shape(metric, shape, report));
-        if let Shape::Steps(steps) = shape {
-            steps::check_observed(steps, &metrics, report);
-        }
+        metrics.iter().for_each(|read| stacks::check_shape(&read.metric, shape, report));
     }
     let slow = fields.entry("slow").and_then(|entry| slow::slow(entry, shape.as_ref(), report));
     let max_map_bytes = fields
@@ -156,23 +155,39 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         .map_or(Some(DEFAULT_MAP_BYTES), |node| size(node, MIN_MAP_BYTES..=MAX_MAP_BYTES, report));
     let budget_ppm = fields.get("budget_cpu_percent").map(|node| budget(node, report));
     let engine = fields.get("engine").map_or(Some(Engine::Bpf), |node| engine(node, report));
-    let unnamed = Spanned { value: String::new(), at: fields.at.clone() };
-    let probe = Probe {
-        pack: pack.to_owned(),
-        summary: summary.map(|summary| one_line(&summary.value)).unwrap_or_default(),
-        enabled: enabled.unwrap_or(true),
+    let engine = engine.unwrap_or_default();
+    let unnamed = Spanned::new(String::new(), fields.at.clone());
+    let (metrics, metas) = metrics.into_iter().map(metric_of_program).unzip();
+    let program = Program {
+        name: name.unwrap_or(unnamed),
+        engine: if engine == Engine::Ftrace { program::Engine::Ftrace } else { program::Engine::Bpf },
         shape: shape?,
         filter,
-        also: None,
+        extra_filter: None,
         owner: owner.unwrap_or_default(),
         metrics,
         slow,
-        max_map_bytes: max_map_bytes.unwrap_or(DEFAULT_MAP_BYTES),
+        limits: Limits { map_bytes: max_map_bytes.unwrap_or(DEFAULT_MAP_BYTES), ..Limits::default() },
+    };
+    let probe = Probe {
+        program,
+        pack: pack.to_owned(),
+        summary,
+        enabled: enabled.unwrap_or(true),
+        metrics: metas,
         budget_ppm: budget_ppm.flatten(),
-        engine: engine.unwrap_or(Engine::Bpf),
-        name: name.unwrap_or(unnamed),
+        engine,
     };
     Some((probe, report.errors() == before))
+}
+
+/// The compiler draws no conclusion from a name that is wrong.
+fn metric_of_program(read: metric::Read) -> (Metric, MetricMeta) {
+    let metric::Read { mut metric, meta, is_named } = read;
+    if !is_named {
+        metric.name.value.clear();
+    }
+    (metric, meta)
 }
 
 fn engine(node: &Node, report: &mut Report) -> Option<Engine> {
@@ -184,7 +199,7 @@ fn engine(node: &Node, report: &mut Report) -> Option<Engine> {
     })
 }
 
-fn shape(fields: &Fields<'_>, report: &mut Report) -> Option<Shape> {
+fn shape(fields: &Fields<'_>, metrics: &[metric::Read], report: &mut Report) -> Option<Shape> {
     let given: Vec<&Entry> = SHAPES.iter().filter_map(|key| fields.entry(key)).collect();
     let Some(Entry { key, value }) = given.first() else {
         if SHAPES.iter().any(|key| fields.meant(key)) {
@@ -206,12 +221,12 @@ fn shape(fields: &Fields<'_>, report: &mut Report) -> Option<Shape> {
     match key.value.as_str() {
         "at" => Some(Shape::At(hook::hooks(value, report))),
         "span" => span(key, value, report).map(Shape::Span),
-        "steps" => steps::steps(fields, key, value, report).map(Shape::Steps),
+        "steps" => steps::steps(fields, key, value, metrics, report).map(Shape::Steps),
         _ => poll(key, value, report),
     }
 }
 
-fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span> {
+fn span(key: &SpannedStr, node: &Node, report: &mut Report) -> Option<Span> {
     let fields = Fields::read(node, &key.at, &SPAN, report)?;
     let start = fields.need("start", "a span", report).map(|node| hook::hooks(node, report));
     let end = fields.need("end", "a span", report).map(|node| hook::hooks(node, report));
@@ -232,13 +247,13 @@ fn span(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Span>
         save,
         filter,
         filter_end,
-        keep_first: keep == Some("first"),
+        keep: if keep == Some("first") { Keep::First } else { Keep::Last },
         max_open: max_open.unwrap_or(DEFAULT_MAX_OPEN) as u32,
     })
 }
 
 /// The key at the start, and at the end where it is written otherwise there.
-fn keys_of_ends(node: &Node, report: &mut Report) -> (Vec<Spanned<String>>, Vec<Spanned<String>>) {
+fn keys_of_ends(node: &Node, report: &mut Report) -> (Vec<SpannedStr>, Vec<SpannedStr>) {
     let Kind::Mapping(_) = &node.kind else { return (one_or_more(node, report), Vec::new()) };
     let Some(fields) = Fields::read(node, &node.at, &BY, report) else { return Default::default() };
     let mut of = |key| fields.need(key, "`by`", report).map(|node| one_or_more(node, report)).unwrap_or_default();
@@ -246,7 +261,7 @@ fn keys_of_ends(node: &Node, report: &mut Report) -> (Vec<Spanned<String>>, Vec<
 }
 
 /// A condition at the start, or one for either end.
-fn conditions_of_ends(node: &Node, report: &mut Report) -> (Option<Spanned<String>>, Option<Spanned<String>>) {
+fn conditions_of_ends(node: &Node, report: &mut Report) -> (Option<SpannedStr>, Option<SpannedStr>) {
     let Kind::Mapping(entries) = &node.kind else { return (expression(node, report), None) };
     let Some(fields) = Fields::read(node, &node.at, &WHERE, report) else { return (None, None) };
     if entries.is_empty() {
@@ -257,12 +272,12 @@ fn conditions_of_ends(node: &Node, report: &mut Report) -> (Option<Spanned<Strin
 }
 
 /// One expression or a list.
-fn one_or_more(node: &Node, report: &mut Report) -> Vec<Spanned<String>> {
+fn one_or_more(node: &Node, report: &mut Report) -> Vec<SpannedStr> {
     let nodes = fields::one_or_many(node, "expression", report);
     nodes.iter().filter_map(|node| expression(node, report)).collect()
 }
 
-fn poll(key: &Spanned<String>, node: &Node, report: &mut Report) -> Option<Shape> {
+fn poll(key: &SpannedStr, node: &Node, report: &mut Report) -> Option<Shape> {
     let fields = Fields::read(node, &key.at, &POLL, report)?;
     let source = fields.need("source", "a poll", report).and_then(|node| fields::text(node, "a source", report));
     if let Some(source) = &source {
@@ -302,7 +317,7 @@ fn budget(node: &Node, report: &mut Report) -> Option<u64> {
 }
 
 /// An expression stays text: the compiler reads it. A number or `true` is its text too.
-fn expression(node: &Node, report: &mut Report) -> Option<Spanned<String>> {
+fn expression(node: &Node, report: &mut Report) -> Option<SpannedStr> {
     fields::text(node, "an expression", report)
 }
 
@@ -312,7 +327,7 @@ fn expressions(
     of: &str,
     report: &mut Report,
     check_name: impl Fn(&str) -> Result<(), Problem>,
-) -> Vec<(Spanned<String>, Spanned<String>)> {
+) -> Vec<(SpannedStr, SpannedStr)> {
     let mut pairs = Vec::new();
     let entries = fields::mapping(node, of, report).unwrap_or_default();
     for (i, Entry { key, value }) in entries.iter().enumerate() {

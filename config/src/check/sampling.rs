@@ -1,7 +1,7 @@
 //! Hooks that run a program again and again: `profile:hz:99`, `software:page-faults:1`, `hardware:cycles:1000000`, and
 //! `iter:task`.
 
-use crate::model::{Every, Hook, PerfEvent};
+use crate::model::{Every, HookKind, PerfEvent, Sampling};
 use crate::names::{did_you_mean, one_of, suggestion};
 use crate::quantity;
 use crate::report::Problem;
@@ -44,7 +44,7 @@ pub(crate) const MIN_SAMPLE_NS: u64 = 1_000_000_000 / MAX_HZ;
 const MAX_SAMPLE_NS: u64 = super::hook::MAX_PERIOD_NS;
 
 /// What follows `profile:`.
-pub(super) fn profile(rest: &str) -> Result<Hook, Problem> {
+pub(super) fn profile(rest: &str) -> Result<HookKind, Problem> {
     let Some((unit, count)) = rest.split_once(':') else {
         return Err(Problem::new("a profile has a unit and a number").hint("write `profile:hz:99` or `profile:ms:10`"));
     };
@@ -63,7 +63,7 @@ pub(super) fn profile(rest: &str) -> Result<Hook, Problem> {
             return Err(Problem::new(format!("a profile has no unit `{unit}`")).at(0..unit.len()).hint(hint));
         }
     };
-    Ok(Hook::Sample { event: PerfEvent::CpuClock, every })
+    Ok(HookKind::Sample(Sampling { event: PerfEvent::CpuClock, every }))
 }
 
 fn nanoseconds(count: u64, scale: u64) -> Result<Every, Problem> {
@@ -74,7 +74,7 @@ fn nanoseconds(count: u64, scale: u64) -> Result<Every, Problem> {
 }
 
 /// What follows `software:`.
-pub(super) fn software(rest: &str) -> Result<Hook, Problem> {
+pub(super) fn software(rest: &str) -> Result<HookKind, Problem> {
     let (name, events) = counted(rest, &SOFTWARE, "software")?;
     let clock = matches!(name, "cpu-clock" | "task-clock");
     let every = match clock {
@@ -86,13 +86,13 @@ pub(super) fn software(rest: &str) -> Result<Hook, Problem> {
         true => Every::Nanoseconds(events),
         false => Every::Events(events),
     };
-    Ok(Hook::Sample { event: PerfEvent::Software(name.to_owned()), every })
+    Ok(HookKind::Sample(Sampling { event: PerfEvent::Software(name.to_owned()), every }))
 }
 
 /// What follows `hardware:`.
-pub(super) fn hardware(rest: &str) -> Result<Hook, Problem> {
+pub(super) fn hardware(rest: &str) -> Result<HookKind, Problem> {
     let (name, events) = counted(rest, &HARDWARE, "hardware")?;
-    Ok(Hook::Sample { event: PerfEvent::Hardware(name.to_owned()), every: Every::Events(events) })
+    Ok(HookKind::Sample(Sampling { event: PerfEvent::Hardware(name.to_owned()), every: Every::Events(events) }))
 }
 
 /// `EVENT` or `EVENT:PERIOD`: the event's full name and its period.
@@ -119,9 +119,9 @@ fn counted(rest: &str, events: &[Event], kind: &str) -> Result<(&'static str, u6
 }
 
 /// What follows `iter:`.
-pub(super) fn iterator(rest: &str) -> Result<Hook, Problem> {
+pub(super) fn iterator(rest: &str) -> Result<HookKind, Problem> {
     if OBJECTS.contains(&rest) {
-        return Ok(Hook::Iter { object: rest.to_owned() });
+        return Ok(HookKind::Iter { object: rest.to_owned() });
     }
     let problem = match rest {
         "" => Problem::new("an iterator has a kind of object"),
@@ -134,9 +134,9 @@ pub(super) fn iterator(rest: &str) -> Result<Hook, Problem> {
 mod tests {
     use super::*;
 
-    fn sample(hook: Result<Hook, Problem>) -> (PerfEvent, Every) {
+    fn sample(hook: Result<HookKind, Problem>) -> (PerfEvent, Every) {
         match hook.unwrap() {
-            Hook::Sample { event, every } => (event, every),
+            HookKind::Sample(Sampling { event, every }) => (event, every),
             other => panic!("{other:?}"),
         }
     }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn problems_point_at_the_part_that_is_wrong() {
-        let wrong = |problem: Result<Hook, Problem>, text: &'static str| {
+        let wrong = |problem: Result<HookKind, Problem>, text: &'static str| {
             let problem = problem.unwrap_err();
             (&text[problem.range.unwrap_or(0..text.len())], problem.hint.unwrap_or_default())
         };
@@ -176,6 +176,6 @@ mod tests {
         );
         assert!(wrong(hardware(""), "").1.contains("cpu-cycles"));
         assert_eq!(wrong(iterator("tasks"), "tasks"), ("tasks", "did you mean `task`?".into()));
-        assert_eq!(iterator("unix"), Ok(Hook::Iter { object: "unix".into() }));
+        assert_eq!(iterator("unix"), Ok(HookKind::Iter { object: "unix".into() }));
     }
 }

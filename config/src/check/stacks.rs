@@ -2,7 +2,7 @@
 
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields};
-use crate::model::{Metric, MetricKind, Shape};
+use crate::model::{Metric, MetricKind, Shape, StackSpec};
 use crate::raw::Entry;
 use crate::report::Report;
 
@@ -22,12 +22,12 @@ pub(super) fn stacks(fields: &Fields<'_>, report: &mut Report) -> Option<MetricK
         .get("taken")
         .map_or(Some("end"), |node| fields::choice(node, "`start` or `end`", &["start", "end"], &[], report));
     let halves = halves?;
-    Some(MetricKind::Stacks {
+    Some(MetricKind::Stacks(StackSpec {
         kernel: halves.contains(&"kernel"),
         user: halves.contains(&"user"),
         depth: depth? as u32,
         at_start: taken? == "start",
-    })
+    }))
 }
 
 fn halves(entry: &Entry, report: &mut Report) -> Option<Vec<&'static str>> {
@@ -46,7 +46,7 @@ pub(super) fn refuse(kind: &str, fields: &Fields<'_>, report: &mut Report) {
 
 /// Only a span has a start, and rows of a poll come from no call.
 pub(super) fn check_shape(metric: &Metric, shape: &Shape, report: &mut Report) {
-    let MetricKind::Stacks { at_start, .. } = metric.kind else { return };
+    let MetricKind::Stacks(StackSpec { at_start, .. }) = metric.kind else { return };
     let name = &metric.name.value;
     match shape {
         Shape::Poll { .. } => {

@@ -2,7 +2,7 @@
 //! the form `{ hook: "uprobe:..", pid: 123 }`.
 
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Hook, Spanned};
+use crate::model::{Binary, Edge, Hook, HookKind};
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 use std::ops::Range;
@@ -14,8 +14,9 @@ const MAX_SYMBOL: usize = 1024;
 /// `PID_MAX_LIMIT`
 const MAX_PID: u64 = 1 << 22;
 
-/// What follows `uprobe:` (`exit` false) or `uretprobe:`.
-pub(super) fn function(rest: &str, exit: bool) -> Result<Hook, Problem> {
+/// What follows `uprobe:` (the edge is the entry) or `uretprobe:`.
+pub(super) fn function(rest: &str, edge: Edge) -> Result<HookKind, Problem> {
+    let exit = edge == Edge::Exit;
     let shape = if exit { "write `uretprobe:PATH:SYMBOL`" } else { "write `uprobe:PATH:SYMBOL`" };
     let Some((path, symbol)) = rest.split_once(':').filter(|(path, symbol)| !path.is_empty() && !symbol.is_empty())
     else {
@@ -39,11 +40,11 @@ pub(super) fn function(rest: &str, exit: bool) -> Result<Hook, Problem> {
     if name.trim() != name || name.len() > MAX_SYMBOL || name.chars().any(char::is_control) {
         return Err(Problem::new("this is no name of a function").at(here));
     }
-    Ok(Hook::User { path, pid: None, symbol: name.to_owned(), offset, exit })
+    Ok(HookKind::User { binary: Binary { path, pid: None }, symbol: name.to_owned(), offset, edge })
 }
 
 /// What follows `usdt:`.
-pub(super) fn usdt(rest: &str) -> Result<Hook, Problem> {
+pub(super) fn usdt(rest: &str) -> Result<HookKind, Problem> {
     let parts: Vec<&str> = rest.split(':').collect();
     let [path, provider, name] = parts.as_slice() else {
         return Err(Problem::new("a static probe point has a program or library, a provider and a name")
@@ -54,22 +55,23 @@ pub(super) fn usdt(rest: &str) -> Result<Hook, Problem> {
     word(provider, "a provider", start..start + provider.len())?;
     let start = start + provider.len() + 1;
     word(name, "a probe point", start..start + name.len())?;
-    Ok(Hook::Usdt { path, pid: None, provider: (*provider).to_owned(), name: (*name).to_owned() })
+    let (provider, name) = ((*provider).to_owned(), (*name).to_owned());
+    Ok(HookKind::Usdt { binary: Binary { path, pid: None }, provider, name })
 }
 
 /// `{ hook: "uprobe:..", pid: 123 }`
-pub(super) fn of_process(item: &Node, report: &mut Report) -> Option<Spanned<Hook>> {
+pub(super) fn of_process(item: &Node, report: &mut Report) -> Option<Hook> {
     let keys = Keys { of: "a hook", known: &["hook", "pid"], later: &[] };
     let fields = Fields::read(item, &item.at, &keys, report)?;
     let hook = fields.need("hook", "a hook", report);
     let pid = fields.need("pid", "a hook", report).and_then(|node| fields::integer(node, 1..=MAX_PID, report));
-    let hook = fields::parsed(hook?, "a hook such as `uprobe:libc:malloc`", report, super::hook::parse)?;
+    let hook = super::hook::text(hook?, "a hook such as `uprobe:libc:malloc`", report)?;
     let (pid, mut hook) = (pid?, hook);
-    match &mut hook.value {
-        Hook::User { pid: slot, .. } | Hook::Usdt { pid: slot, .. } => *slot = Some(pid as u32),
+    match &mut hook.kind {
+        HookKind::User { binary, .. } | HookKind::Usdt { binary, .. } => binary.pid = Some(pid as u32),
         _ => {
             let message = "only `uprobe:`, `uretprobe:` and `usdt:` hooks have a process of their own";
-            let diagnostic = crate::diag::Diagnostic::error(&hook.at, message);
+            let diagnostic = crate::diag::Diagnostic::error(&hook.text.at, message);
             report.push(diagnostic.hint(format!("use a condition: `where: pid == {pid}`")));
             return None;
         }
@@ -131,22 +133,23 @@ mod tests {
     use super::super::hook::parse;
     use super::*;
 
-    fn user(path: &str, symbol: &str, offset: u64, exit: bool) -> Result<Hook, Problem> {
-        Ok(Hook::User { path: path.into(), pid: None, symbol: symbol.into(), offset, exit })
+    fn user(path: &str, symbol: &str, offset: u64, edge: Edge) -> Result<HookKind, Problem> {
+        Ok(HookKind::User { binary: Binary { path: path.into(), pid: None }, symbol: symbol.into(), offset, edge })
     }
 
     #[test]
     fn functions_and_probe_points() {
-        assert_eq!(parse("uprobe:/usr/bin/x:main"), user("/usr/bin/x", "main", 0, false));
-        assert_eq!(parse("uprobe:libc:exec_*"), user("libc", "exec_*", 0, false));
-        assert_eq!(parse("uprobe:libc.so.6:f+0x10"), user("libc.so.6", "f", 16, false));
-        assert_eq!(parse("uprobe:/x:f+16"), user("/x", "f", 16, false));
-        assert_eq!(parse("uprobe:/x:0x1234"), user("/x", "0x1234", 0, false));
-        assert_eq!(parse("uretprobe:/opt/*/bin/x:f"), user("/opt/*/bin/x", "f", 0, true));
-        assert_eq!(parse("uprobe:/x:std::vec::Vec<T>::push"), user("/x", "std::vec::Vec<T>::push", 0, false));
-        assert_eq!(parse("uprobe:/x:a::operator++"), user("/x", "a::operator++", 0, false));
-        let (path, provider, name) = ("/usr/bin/db".into(), "db".into(), "query__start".into());
-        assert_eq!(parse("usdt:/usr/bin/db:db:query__start"), Ok(Hook::Usdt { path, pid: None, provider, name }));
+        assert_eq!(parse("uprobe:/usr/bin/x:main"), user("/usr/bin/x", "main", 0, Edge::Enter));
+        assert_eq!(parse("uprobe:libc:exec_*"), user("libc", "exec_*", 0, Edge::Enter));
+        assert_eq!(parse("uprobe:libc.so.6:f+0x10"), user("libc.so.6", "f", 16, Edge::Enter));
+        assert_eq!(parse("uprobe:/x:f+16"), user("/x", "f", 16, Edge::Enter));
+        assert_eq!(parse("uprobe:/x:0x1234"), user("/x", "0x1234", 0, Edge::Enter));
+        assert_eq!(parse("uretprobe:/opt/*/bin/x:f"), user("/opt/*/bin/x", "f", 0, Edge::Exit));
+        assert_eq!(parse("uprobe:/x:std::vec::Vec<T>::push"), user("/x", "std::vec::Vec<T>::push", 0, Edge::Enter));
+        assert_eq!(parse("uprobe:/x:a::operator++"), user("/x", "a::operator++", 0, Edge::Enter));
+        let binary = Binary { path: "/usr/bin/db".into(), pid: None };
+        let (provider, name) = ("db".into(), "query__start".into());
+        assert_eq!(parse("usdt:/usr/bin/db:db:query__start"), Ok(HookKind::Usdt { binary, provider, name }));
     }
 
     #[test]

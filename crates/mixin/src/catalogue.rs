@@ -1,7 +1,7 @@
 //! Every metric as plain data: those of probes from their definitions, the agent's own from its exposition.
 
 use kstrobe_config::PREFIX;
-use kstrobe_config::model::{Hook, MetricKind, Probe, Shape, Spanned};
+use kstrobe_config::model::{Hook, HookKind, MetricKind, Probe, Program, Shape};
 use serde::{Deserialize, Serialize};
 
 /// All metrics there are.
@@ -102,59 +102,51 @@ impl Catalogue {
 }
 
 fn probe_metrics(probe: &Probe) -> ProbeMetrics {
-    let metrics = probe.metrics.iter().map(|m| Metric {
+    let metrics = probe.metrics().map(|(m, meta)| Metric {
         name: format!("{PREFIX}{}", m.name.value),
         kind: match m.kind {
             MetricKind::Counter => Kind::Counter,
             MetricKind::Gauge => Kind::Gauge,
             MetricKind::Histogram(_) => Kind::Histogram,
-            MetricKind::Stacks { .. } => Kind::Stacks,
+            MetricKind::Stacks(_) => Kind::Stacks,
         },
-        unit: m.unit.clone(),
-        labels: m.labels.iter().map(|(name, _)| name.value.clone()).collect(),
-        help: m.help.clone().unwrap_or_else(|| probe.summary.clone()),
+        unit: meta.unit.clone(),
+        labels: m.labels.iter().map(|label| label.name.value.clone()).collect(),
+        help: meta.help.clone(),
         bounds: match &m.kind {
             MetricKind::Histogram(buckets) => buckets.classic.iter().filter_map(|text| text.parse().ok()).collect(),
             _ => Vec::new(),
         },
     });
     ProbeMetrics {
-        name: probe.name.value.clone(),
+        name: probe.name().to_owned(),
         pack: probe.pack.clone(),
         summary: probe.summary.clone(),
         enabled: probe.enabled,
-        hooks: hooks(&probe.shape),
-        cost: cost(&probe.name.at.file.text),
+        hooks: hooks(&probe.program),
+        cost: cost(&probe.program.name.at.file.text),
         metrics: metrics.collect(),
     }
 }
 
-fn hooks(shape: &Shape) -> Vec<String> {
-    let texts = |hooks: &[Spanned<Hook>]| hooks.iter().map(hook_text).collect::<Vec<_>>();
-    let mut all = match shape {
-        Shape::At(hooks) => texts(hooks),
-        Shape::Span(span) => [texts(&span.start), texts(&span.end)].concat(),
-        Shape::Steps(steps) => steps.steps.iter().flat_map(|step| texts(&step.hooks)).collect(),
-        Shape::Poll { source, .. } => vec![format!("poll:{}", source.value)],
-    };
+fn hooks(program: &Program) -> Vec<String> {
+    if let Shape::Poll { source, .. } = &program.shape {
+        return vec![format!("poll:{}", source.value)];
+    }
     // Steps share hooks; the first mention stands.
-    let mut seen = Vec::new();
-    all.retain(|hook| {
-        !seen.contains(hook) && {
-            seen.push(hook.clone());
-            true
+    let mut texts = Vec::new();
+    for text in program.written_hooks().into_iter().map(hook_text) {
+        if !texts.contains(&text) {
+            texts.push(text);
         }
-    });
-    all
+    }
+    texts
 }
 
-fn hook_text(hook: &Spanned<Hook>) -> String {
-    match &hook.value {
-        Hook::FirstOf(hooks) => hooks.iter().map(hook_text).collect::<Vec<_>>().join(" or "),
-        _ => {
-            let text = hook.at.file.text.get(hook.at.start..hook.at.end).unwrap_or_default();
-            text.trim_matches(['"', '\'']).to_owned()
-        }
+fn hook_text(hook: &Hook) -> String {
+    match &hook.kind {
+        HookKind::FirstOf(hooks) => hooks.iter().map(hook_text).collect::<Vec<_>>().join(" or "),
+        _ => hook.text.value.clone(),
     }
 }
 

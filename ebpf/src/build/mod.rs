@@ -25,9 +25,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::buckets::{Scheme, Tables};
-use crate::diag::{Diagnostic, Place, TextId};
+use crate::diag::{Diagnostic, Place};
 use crate::ir::{Func, Module};
 use crate::layout::{CellKind, Layout};
+use crate::source::TextId;
 use crate::target::{Btf, Target, btf};
 use crate::typed::{Probe, Shape};
 

@@ -9,7 +9,8 @@ use super::report::{Checked, Report, Reported};
 use super::scope::{Role, Scope};
 use crate::ast::{self, BinaryOp, ExprKind, Ident, UnaryOp};
 use crate::diag::{Diagnostic, Span};
-use crate::program::{self, Text};
+use crate::program::{self};
+use crate::source::SpannedStr;
 use crate::target::btf::Kind as BtfKind;
 use crate::typed::{CgroupName, Expr, Kind, Selector, SelectorTerm, Ty};
 
@@ -24,7 +25,7 @@ pub(super) enum Owner<'a> {
     Current,
     None,
     /// The probe says so.
-    Of(&'a Text, &'a ast::Expr),
+    Of(&'a SpannedStr, &'a ast::Expr),
     /// What the probe says is of another site, or did not parse.
     Elsewhere,
 }
@@ -67,7 +68,7 @@ struct Term<'e> {
 pub(super) fn filter(
     input: Input,
     scope: &Scope,
-    text: &Option<Text>,
+    text: &Option<SpannedStr>,
     part: Part,
     report: &mut Report,
 ) -> Checked<Option<Expr>> {
@@ -99,7 +100,8 @@ pub(super) fn filter(
 
 /// All that the probe asks of its measurements.
 pub(super) fn of_probe(input: Input, scope: &Scope, part: Part, report: &mut Report) -> Checked<Option<Expr>> {
-    let [own, also] = [&input.program.filter, &input.program.also].map(|text| filter(input, scope, text, part, report));
+    let [own, also] =
+        [&input.program.filter, &input.program.extra_filter].map(|text| filter(input, scope, text, part, report));
     let mut parts = Vec::new();
     own?.into_iter().chain(also?).for_each(|filter| flatten(filter, &mut parts));
     parts.sort_by_key(|part| !matches!(part.kind, Kind::Selected(..)));

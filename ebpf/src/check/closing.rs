@@ -7,7 +7,8 @@ use super::Input;
 use super::report::Report;
 use crate::ast::{BinaryOp, Expr, ExprKind, Ident};
 use crate::diag::{Diagnostic, Place};
-use crate::program::{Hook, HookKind, Shape, Text};
+use crate::program::{Hook, HookKind, Shape};
+use crate::source::SpannedStr;
 
 /// `TCP_CLOSE`
 const CLOSE: u64 = 7;
@@ -16,12 +17,12 @@ const PORT: [&str; 2] = ["sk_num", "skc_num"];
 /// Warns of each read of the port at a hook that sees the last state.
 pub(super) fn check(input: Input, report: &mut Report) {
     let program = input.program;
-    let probes_own: Vec<&Text> = program.filters().collect();
+    let probes_own: Vec<&SpannedStr> = program.filters().collect();
     let mut reads = Reads { input, report };
     match &program.shape {
         Shape::At(hooks) => reads.measured(hooks, &probes_own, |_| true),
         Shape::Span(span) => {
-            let ending: Vec<&Text> = span.filter_end.iter().collect();
+            let ending: Vec<&SpannedStr> = span.filter_end.iter().collect();
             reads.measured(&span.end, &[ending.as_slice(), &probes_own].concat(), |_| true);
             let saved = span.save.iter().map(|(_, value)| value);
             reads.at(&span.start, &span.filter.iter().collect::<Vec<_>>(), span.by.iter().chain(saved));
@@ -29,7 +30,7 @@ pub(super) fn check(input: Input, report: &mut Report) {
         }
         Shape::Steps(steps) => {
             for step in &steps.steps {
-                let own: Vec<&Text> = step.filter.iter().collect();
+                let own: Vec<&SpannedStr> = step.filter.iter().collect();
                 let all = [own.as_slice(), &probes_own].concat();
                 reads.measured(&step.hooks, &all, |metric| step.observe.contains(&metric));
                 let by = if step.by.is_empty() { &steps.by } else { &step.by };
@@ -47,10 +48,10 @@ struct Reads<'a> {
 
 impl Reads<'_> {
     /// What is measured and sent at hooks while these conditions hold.
-    fn measured(&mut self, hooks: &[Hook], conditions: &[&Text], observed: impl Fn(u32) -> bool) {
+    fn measured(&mut self, hooks: &[Hook], conditions: &[&SpannedStr], observed: impl Fn(u32) -> bool) {
         let program = self.input.program;
         for (_, metric) in (0..).zip(&program.metrics).filter(|(i, _)| observed(*i)) {
-            let conditions: Vec<&Text> = conditions.iter().copied().chain(&metric.filter).collect();
+            let conditions: Vec<&SpannedStr> = conditions.iter().copied().chain(&metric.filter).collect();
             self.at(hooks, &conditions, metric.value.iter().chain(metric.labels.iter().map(|label| &label.value)));
         }
         if let Some(slow) = &program.slow {
@@ -59,8 +60,13 @@ impl Reads<'_> {
     }
 
     /// Texts that are read at hooks while these conditions hold, and the conditions themselves.
-    fn at<'t>(&mut self, hooks: &[Hook], conditions: &[&'t Text], texts: impl IntoIterator<Item = &'t Text>) {
-        let excluded = |text: &&Text| self.input.exprs.0.get(&text.id).is_some_and(excludes_close);
+    fn at<'t>(
+        &mut self,
+        hooks: &[Hook],
+        conditions: &[&'t SpannedStr],
+        texts: impl IntoIterator<Item = &'t SpannedStr>,
+    ) {
+        let excluded = |text: &&SpannedStr| self.input.exprs.0.get(&text.id).is_some_and(excludes_close);
         if hooks.iter().any(tells_of_close) && !conditions.iter().any(excluded) {
             conditions.iter().copied().chain(texts).for_each(|text| ports(self.input, text, self.report));
         }
@@ -99,7 +105,7 @@ fn excludes_close(ast: &Expr) -> bool {
 }
 
 /// Warns of each port that an expression reads.
-fn ports(input: Input, text: &Text, report: &mut Report) {
+fn ports(input: Input, text: &SpannedStr, report: &mut Report) {
     let Some(ast) = input.exprs.0.get(&text.id) else { return };
     let mut found: Vec<&Ident> = Vec::new();
     members(ast, &mut found);

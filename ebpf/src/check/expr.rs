@@ -7,7 +7,7 @@ use super::scope::Scope;
 use super::traps::binds_looser_than_comparisons;
 use crate::ast::{self, ExprKind};
 use crate::diag::{Diagnostic, Place, Span};
-use crate::program::Text;
+use crate::source::SpannedStr;
 use crate::target::{Btf, Target};
 use crate::typed::{Expr, Kind, Trust, Ty};
 
@@ -15,7 +15,7 @@ use crate::typed::{Expr, Kind, Trust, Ty};
 pub(super) struct Env<'a> {
     pub(super) target: &'a Target,
     pub(super) scope: &'a Scope<'a>,
-    pub(super) text: &'a Text,
+    pub(super) text: &'a SpannedStr,
     pub(super) report: &'a mut Report,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Env<'a> {
 
     /// The user's own words.
     pub(super) fn quote(&self, span: Span) -> &'a str {
-        self.text.text.get(span.start as usize..span.end as usize).unwrap_or("")
+        self.text.value.get(span.start as usize..span.end as usize).unwrap_or("")
     }
 
     pub(super) fn fail(&mut self, span: Span, message: impl Into<String>) -> Reported {

@@ -29,7 +29,7 @@ fn first<'a>(hook: &Hook, alternatives: &'a [Hook], target: &Target, report: &mu
         let mut trial = Report::default();
         let (points, outcome) = resolve(std::slice::from_ref(alternative), target, &mut trial);
         if outcome.is_ok() && trial.is_empty() && !points.is_empty() {
-            report.choose(Choice { wanted: hook.text.text.clone(), got: alternative.text.text.clone(), because });
+            report.choose(Choice { wanted: hook.text.value.clone(), got: alternative.text.value.clone(), because });
             return Ok(alternative);
         }
         because.extend(trial.finish().0.into_iter().map(reason));

@@ -69,7 +69,7 @@ pub(super) fn function<'a>(
         _ => Seen::Inside,
     };
     if wanted.via == Via::Best || !because.is_empty() {
-        report.choose(Choice { wanted: hook.text.text.clone(), got: short(&attach), because });
+        report.choose(Choice { wanted: hook.text.value.clone(), got: short(&attach), because });
     }
     let what = format!("`{key}`");
     // Functions beyond the cut are not hooked, so their arguments are not checked.

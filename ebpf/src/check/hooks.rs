@@ -81,7 +81,7 @@ pub(super) fn resolve<'a>(
             }
             HookKind::Iter { object } => objects::iterator(hook, object, target, report),
             HookKind::FirstOf(_) => {
-                let message = format!("`{}` is not supported by this version", hook.text.text);
+                let message = format!("`{}` is not supported by this version", hook.text.value);
                 Err(report.add(Diagnostic::target(whole(&hook.text), message)))
             }
             HookKind::Syscall { edge, .. } => match points.iter().any(|p| is_edge(p, *edge)) {
@@ -107,7 +107,7 @@ pub(super) fn resolve<'a>(
 /// Adds what one hook became; no place twice.
 fn add<'a>(points: &mut Vec<Point<'a>>, hook: &Hook, found: Vec<Point<'a>>, report: &mut Report) -> Checked<()> {
     if found.iter().any(|new| points.iter().any(|p| p.attach == new.attach && !p.is_unknown())) {
-        let message = format!("two hooks of this list attach to the same place: `{}`", hook.text.text);
+        let message = format!("two hooks of this list attach to the same place: `{}`", hook.text.value);
         return Err(report.add(Diagnostic::user(whole(&hook.text), message).hint("remove one of them")));
     }
     points.extend(found);
@@ -129,7 +129,7 @@ pub(super) fn reason(ability: &Ability) -> &str {
 /// Reports that the kernel has no way to attach a hook. What the hook shows is known all the same: the caller goes on, so that
 /// mistakes in the probe's expressions are found, too. An ftrace session has no such events, and the caller stops.
 pub(super) fn cannot_attach(hook: &Hook, why: String, target: &Target, report: &mut Report) -> Checked<()> {
-    let message = format!("`{}` cannot be attached on this kernel", hook.text.text);
+    let message = format!("`{}` cannot be attached on this kernel", hook.text.value);
     let reported = report.add(Diagnostic::target(whole(&hook.text), message).hint(why));
     if target.session { Err(reported) } else { Ok(()) }
 }
@@ -159,7 +159,7 @@ pub(super) fn without_btf(target: &Target) -> String {
 fn raw<'a>(hook: &'a Hook, event: &'a str, target: &'a Target, report: &mut Report) -> Checked<Point<'a>> {
     let place = whole(&hook.text);
     if target.session {
-        let message = format!("`{}` has no records", hook.text.text);
+        let message = format!("`{}` has no records", hook.text.value);
         let hint = "an ftrace session has `tracepoint:SYSTEM:EVENT` and `syscall:NAME:enter` or `exit`";
         return Err(report.add(Diagnostic::target(place, message).hint(hint)));
     }
@@ -293,7 +293,7 @@ fn call_number(hook: &Hook, name: &str, target: &Target) -> Result<u64, Box<Diag
 fn no_system_call(hook: &Hook, name: &str, target: &Target) -> Diagnostic {
     // The caret goes under the name itself when the hook shows it.
     let mut place = whole(&hook.text);
-    if let Some(start) = hook.text.text.find(name) {
+    if let Some(start) = hook.text.value.find(name) {
         place.span = crate::diag::Span::new(start, start + name.len());
     }
     let near = did_you_mean(name, target.syscalls.keys().map(String::as_str));

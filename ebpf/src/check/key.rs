@@ -8,15 +8,15 @@ use super::scope::Scope;
 use super::{Input, MAX_KEY_BYTES};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
-use crate::program::Text;
+use crate::source::SpannedStr;
 use crate::typed::{Expr, Kind, Ty};
 
 /// A key's values at one site, with the number of possible values of each when small and known.
 pub(super) type SiteKey = Vec<(Expr, Option<u32>)>;
 
 /// What the parts of a key are at one site.
-pub(super) fn key_parts(input: Input, by: &[Text], scope: &Scope, report: &mut Report) -> Checked<SiteKey> {
-    let part = |text: &Text| {
+pub(super) fn key_parts(input: Input, by: &[SpannedStr], scope: &Scope, report: &mut Report) -> Checked<SiteKey> {
+    let part = |text: &SpannedStr| {
         let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
         let mut env = Env { target: input.target, scope, text, report };
         let (value, domain) = match &ast.kind {
@@ -43,12 +43,12 @@ pub(super) fn key_parts(input: Input, by: &[Text], scope: &Scope, report: &mut R
 }
 
 /// How many parts a key has, for people.
-pub(super) fn parts(by: &[Text]) -> String {
+pub(super) fn parts(by: &[SpannedStr]) -> String {
     format!("{} part{}", by.len(), if by.len() == 1 { "" } else { "s" })
 }
 
 /// Refuses a key whose parts differ in type from site to site.
-pub(super) fn same_types(input: Input, texts: &[&Text], sites: &[&SiteKey], report: &mut Report) -> Checked<()> {
+pub(super) fn same_types(input: Input, texts: &[&SpannedStr], sites: &[&SiteKey], report: &mut Report) -> Checked<()> {
     let Some((first, others)) = sites.split_first() else { return Err(Reported) };
     for (i, (expr, _)) in first.iter().enumerate() {
         let mut parts = others.iter().filter_map(|site| Some(&site.get(i)?.0));
@@ -63,7 +63,7 @@ pub(super) fn same_types(input: Input, texts: &[&Text], sites: &[&SiteKey], repo
 }
 
 /// Types of a key of any values, which a hash finds.
-pub(super) fn hash_key(site: &SiteKey, at: Option<&Text>, report: &mut Report) -> Checked<Vec<Ty>> {
+pub(super) fn hash_key(site: &SiteKey, at: Option<&SpannedStr>, report: &mut Report) -> Checked<Vec<Ty>> {
     let types: Vec<Ty> = site.iter().map(|(expr, _)| expr.ty).collect();
     let bytes: u32 = types.iter().map(|ty| ty.bytes()).sum();
     if bytes <= MAX_KEY_BYTES {

@@ -6,7 +6,8 @@ use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Scope};
 use super::{Input, MAX_KEY_BYTES, MAX_LABELS, MAX_METRICS, access, filter, slow, stacks};
 use crate::diag::{Diagnostic, Place};
-use crate::program::{Metric, MetricKind, Program, Text};
+use crate::program::{Metric, MetricKind, Program};
+use crate::source::SpannedStr;
 use crate::typed::{self, Expr, Kind, Measure, Ty};
 
 /// What is the same at all sites of a metric, learnt at the first.
@@ -33,12 +34,15 @@ impl Columns {
     pub(super) fn finish(self, program: &Program, never: &mut Never) -> (Vec<typed::Metric>, Option<typed::Slow>) {
         for (metric, column) in program.metrics.iter().zip(&self.metrics).filter(|(_, column)| column.labels.is_none())
         {
-            column.never.iter().for_each(|place| never.add(*place, format!("`{}` measures nothing", metric.name.text)));
+            column
+                .never
+                .iter()
+                .for_each(|place| never.add(*place, format!("`{}` measures nothing", metric.name.value)));
         }
         let with_column = program.metrics.iter().zip(self.metrics);
         let metrics = with_column
             .map(|(metric, column)| typed::Metric {
-                name: metric.name.text.clone(),
+                name: metric.name.value.clone(),
                 place: whole(&metric.name),
                 kind: match &metric.kind {
                     MetricKind::Counter => typed::MetricKind::Counter,
@@ -61,15 +65,16 @@ pub(super) fn check_limits(program: &Program, report: &mut Report) {
         report.add(Diagnostic::limit(whole(&metric.name), message).hint("put the others in a second probe"));
     }
     for (i, metric) in program.metrics.iter().enumerate() {
-        if program.metrics[..i].iter().any(|m| m.name.text == metric.name.text) && !metric.name.text.is_empty() {
-            report.add(Diagnostic::user(whole(&metric.name), format!("metric `{}` is there twice", metric.name.text)));
+        if program.metrics[..i].iter().any(|m| m.name.value == metric.name.value) && !metric.name.value.is_empty() {
+            report.add(Diagnostic::user(whole(&metric.name), format!("metric `{}` is there twice", metric.name.value)));
         }
         if let Some(label) = metric.labels.get(MAX_LABELS) {
             report.add(Diagnostic::limit(whole(&label.name), format!("a metric has at most {MAX_LABELS} labels")));
         }
         for (j, label) in metric.labels.iter().enumerate() {
-            if metric.labels[..j].iter().any(|l| l.name.text == label.name.text) {
-                report.add(Diagnostic::user(whole(&label.name), format!("label `{}` is there twice", label.name.text)));
+            if metric.labels[..j].iter().any(|l| l.name.value == label.name.value) {
+                report
+                    .add(Diagnostic::user(whole(&label.name), format!("label `{}` is there twice", label.name.value)));
             }
         }
     }
@@ -100,7 +105,7 @@ fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, repo
         return match metric.kind {
             // A poll's counter is the total that the source keeps; rows of a reading are no such thing.
             MetricKind::Counter if scope.role == Role::Poll => {
-                let message = format!("counter `{}` of a poll has no value", metric.name.text);
+                let message = format!("counter `{}` of a poll has no value", metric.name.value);
                 let hint = "say which field is the running total: `value: args.NAME`";
                 Err(report.add(Diagnostic::user(place, message).hint(hint)))
             }
@@ -108,7 +113,7 @@ fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, repo
                 Ok(Expr { kind: Kind::Const(1), ty: Ty::U64, duration: false, place })
             }
             _ => {
-                let message = format!("metric `{}` has no value", metric.name.text);
+                let message = format!("metric `{}` has no value", metric.name.value);
                 let hint = "say what it measures: `value: EXPRESSION`";
                 Err(report.add(Diagnostic::user(place, message).hint(hint)))
             }
@@ -133,7 +138,7 @@ fn value(input: Input, scope: &Scope, metric: &Metric, column: &mut Column, repo
 }
 
 /// Whether the value is stored with a sign. Widening to the stored 64 bits loses nothing, so it needs no conversion.
-fn stored_sign(input: Input, metric: &Metric, text: &Text, expr: &Expr, report: &mut Report) -> Checked<bool> {
+fn stored_sign(input: Input, metric: &Metric, text: &SpannedStr, expr: &Expr, report: &mut Report) -> Checked<bool> {
     let gauge = metric.kind == MetricKind::Gauge;
     let (message, hint) = match expr.ty {
         Ty::Int { signed: false, .. } => return Ok(false),
@@ -145,14 +150,14 @@ fn stored_sign(input: Input, metric: &Metric, text: &Text, expr: &Expr, report: 
                 MetricKind::Stacks(_) => "sums by stack never go",
                 MetricKind::Gauge | MetricKind::Histogram(_) => "a histogram never goes",
             };
-            let message = format!("`{}` is {}, but {what} below zero", text.text, describe(input.target, expr.ty));
-            (message, format!("convert it: `u64({})`, and keep negative ones out with `where`", text.text))
+            let message = format!("`{}` is {}, but {what} below zero", text.value, describe(input.target, expr.ty));
+            (message, format!("convert it: `u64({})`, and keep negative ones out with `where`", text.value))
         }
         Ty::Bool => {
-            (format!("`{}` is bool, not a number", text.text), "count with `where:` and no `value`".to_string())
+            (format!("`{}` is bool, not a number", text.value), "count with `where:` and no `value`".to_string())
         }
         ty => (
-            format!("`{}` is {}, not a number", text.text, describe(input.target, ty)),
+            format!("`{}` is {}, not a number", text.value, describe(input.target, ty)),
             "a value is a number".to_string(),
         ),
     };
@@ -160,8 +165,8 @@ fn stored_sign(input: Input, metric: &Metric, text: &Text, expr: &Expr, report: 
 }
 
 /// Durations are exported in seconds and everything else is not: the name says which.
-fn check_unit(metric: &Metric, text: &Text, expr: &Expr, is_literal: bool, report: &mut Report) -> Checked<()> {
-    let name = &metric.name.text;
+fn check_unit(metric: &Metric, text: &SpannedStr, expr: &Expr, is_literal: bool, report: &mut Report) -> Checked<()> {
+    let name = &metric.name.value;
     if name.is_empty() {
         return Ok(());
     }
@@ -172,12 +177,12 @@ fn check_unit(metric: &Metric, text: &Text, expr: &Expr, is_literal: bool, repor
         return Ok(());
     }
     let diagnostic = if named {
-        let message = format!("`{}` is no duration, but `{name}` is in seconds", text.text);
-        let hint = format!("make it one, as in `u64({}) * 1us`, or give the metric another unit", text.text);
+        let message = format!("`{}` is no duration, but `{name}` is in seconds", text.value);
+        let hint = format!("make it one, as in `u64({}) * 1us`, or give the metric another unit", text.value);
         Diagnostic::user(whole(text), message).hint(hint)
     } else {
         let stem = name.strip_suffix("_total").filter(|_| counter).unwrap_or(name);
-        let message = format!("`{}` is a duration, but `{name}` is not in seconds", text.text);
+        let message = format!("`{}` is a duration, but `{name}` is not in seconds", text.value);
         Diagnostic::user(whole(text), message).hint(format!("name the metric `{stem}{suffix}`"))
     };
     Err(report.add(diagnostic))
@@ -196,14 +201,14 @@ fn labels(
         .map(|label| {
             let ast = input.exprs.0.get(&label.value.id).ok_or(Reported)?;
             let mut env = Env { target: input.target, scope, text: &label.value, report };
-            env.label(ast, label.allow_high_cardinality)
+            env.label(ast, metric.takes_any_label())
         })
         .collect();
     let checked: Vec<_> = checked.into_iter().collect::<Checked<_>>()?;
     let (mut exprs, mut kinds) = (Vec::new(), Vec::new());
     for (label, value) in metric.labels.iter().zip(checked) {
         let (ty, decoder, domain) = (value.expr.ty, value.decoder, value.domain);
-        kinds.push(typed::Label { name: label.name.text.clone(), ty, decoder, domain });
+        kinds.push(typed::Label { name: label.name.value.clone(), ty, decoder, domain });
         exprs.push(value.expr);
     }
     let bytes: u32 = kinds.iter().map(|l| l.ty.bytes()).sum();
@@ -222,8 +227,8 @@ fn labels(
             let (a, b) = (describe(input.target, before[differ].ty), describe(input.target, kinds[differ].ty));
             let label = &metric.labels[differ];
             let message = match a == b {
-                true => format!("label `{}` is shown in different ways at two hooks", label.name.text),
-                false => format!("label `{}` is {a} at one hook and {b} at another", label.name.text),
+                true => format!("label `{}` is shown in different ways at two hooks", label.name.value),
+                false => format!("label `{}` is {a} at one hook and {b} at another", label.name.value),
             };
             return Err(report.add(Diagnostic::user(whole(&label.value), message).hint("convert it to one type")));
         }

@@ -58,7 +58,8 @@ pub use print::{print_expr, print_probe};
 
 use crate::ast::Exprs;
 use crate::diag::{Diagnostic, Place, did_you_mean};
-use crate::program::{Program, Shape, Text};
+use crate::program::{Program, Shape};
+use crate::source::SpannedStr;
 use crate::target::Target;
 use crate::typed;
 use hooks::Point;
@@ -118,7 +119,7 @@ impl Input<'_> {
     fn hook(&self, place: Place) -> &str {
         let hooks = self.program.hooks();
         let hook = hooks.into_iter().find(|hook| hook.text.id == place.text);
-        hook.map_or("", |hook| hook.text.text.as_str())
+        hook.map_or("", |hook| hook.text.value.as_str())
     }
 }
 
@@ -145,7 +146,7 @@ pub fn check(program: &Program, exprs: &Exprs, target: &Target) -> Result<typed:
     match shape {
         Ok(mut shape) if mistakes.is_empty() => {
             user::join(&mut shape, target.arch);
-            let (name, limits) = (program.name.text.clone(), program.limits);
+            let (name, limits) = (program.name.value.clone(), program.limits);
             let probe = typed::Probe { name, shape, metrics, slow, choices, warnings, limits };
             match target.session.then(|| records::beyond(&probe)).filter(|beyond| !beyond.is_empty()) {
                 Some(mut beyond) => {
@@ -200,14 +201,14 @@ fn at<'a>(
 
 fn poll(
     input: Input,
-    source: &Text,
+    source: &SpannedStr,
     every_ns: u64,
     columns: &mut Columns,
     never: &mut Never,
     report: &mut Report,
 ) -> Checked<typed::Shape> {
-    let Some(fields) = input.target.polls.get(&source.text) else {
-        let near = did_you_mean(&source.text, input.target.polls.keys().map(String::as_str));
+    let Some(fields) = input.target.polls.get(&source.value) else {
+        let near = did_you_mean(&source.value, input.target.polls.keys().map(String::as_str));
         let hint = match near {
             Some(near) => format!("did you mean `{near}`?"),
             None => {
@@ -215,21 +216,21 @@ fn poll(
                 format!("sources are {}", names.join(", "))
             }
         };
-        let message = format!("no poll source `{}`", source.text);
+        let message = format!("no poll source `{}`", source.value);
         return Err(report.add(Diagnostic::user(whole(source), message).hint(hint)));
     };
-    let scope = Scope::new(input, Role::Poll, Args::Record { what: format!("poll source `{}`", source.text), fields });
+    let scope = Scope::new(input, Role::Poll, Args::Record { what: format!("poll source `{}`", source.value), fields });
     let filter = cgroup::of_probe(input, &scope, cgroup::Part::All, report);
     if let Some(place) = filter.as_ref().ok().and_then(never::place) {
         never.add(place, String::new());
         return Ok(typed::Shape::At(Vec::new()));
     }
     let measures = measures(input, &scope, columns, report);
-    Ok(typed::Shape::Poll { source: source.text.clone(), every_ns, filter: filter?, measures: measures? })
+    Ok(typed::Shape::Poll { source: source.value.clone(), every_ns, filter: filter?, measures: measures? })
 }
 
 /// All of a `where`.
-fn filter(input: Input, scope: &Scope, text: &Option<Text>, report: &mut Report) -> Checked<Option<typed::Expr>> {
+fn filter(input: Input, scope: &Scope, text: &Option<SpannedStr>, report: &mut Report) -> Checked<Option<typed::Expr>> {
     cgroup::filter(input, scope, text, cgroup::Part::All, report)
 }
 

@@ -48,7 +48,7 @@ pub(super) fn iterator<'a>(
 ) -> Checked<Point<'a>> {
     let place = whole(&hook.text);
     let Some(btf) = &target.btf else {
-        let message = format!("`{}` needs the kernel's BTF, and there is none", hook.text.text);
+        let message = format!("`{}` needs the kernel's BTF, and there is none", hook.text.value);
         return Err(report.add(Diagnostic::target(place, message).hint(without_btf(target))));
     };
     let of = |btf: &Btf| {

@@ -1,7 +1,7 @@
 //! Collecting mistakes and choices.
 
 use crate::diag::{Diagnostic, Place, Span};
-use crate::program::Text;
+use crate::source::SpannedStr;
 use crate::typed::Choice;
 
 /// Stands for a mistake that is in the [`Report`] already: the caller returns without another diagnostic.
@@ -54,8 +54,8 @@ impl Report {
 }
 
 /// All of a text.
-pub(super) fn whole(text: &Text) -> Place {
-    Place { text: text.id, span: Span::new(0, text.text.len()) }
+pub(super) fn whole(text: &SpannedStr) -> Place {
+    Place { text: text.id, span: Span::new(0, text.value.len()) }
 }
 
 /// A mistake about a name: a slip when a near name exists (the user's), else something this kernel lacks.

@@ -8,7 +8,8 @@ use super::scope::{Role, Scope};
 use super::{Input, MAX_FIELDS};
 use crate::ast::{self, ExprKind};
 use crate::diag::{Diagnostic, Place};
-use crate::program::{Program, Slow, Text};
+use crate::program::{Program, Slow};
+use crate::source::SpannedStr;
 use crate::typed::{self, Decoder, Expr, Kind, Label, SlowMeasure, Ty};
 
 /// Fields that exist nowhere else in the language.
@@ -65,7 +66,7 @@ pub(super) fn measure(
     Ok(when?.zip(Some(fields?)).map(|(when, fields)| SlowMeasure { when, fields }))
 }
 
-fn condition(input: Input, scope: &Scope, text: &Text, report: &mut Report) -> Checked<Expr> {
+fn condition(input: Input, scope: &Scope, text: &SpannedStr, report: &mut Report) -> Checked<Expr> {
     let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
     let mut env = Env { target: input.target, scope, text, report };
     let value = env.value(ast)?;
@@ -73,7 +74,7 @@ fn condition(input: Input, scope: &Scope, text: &Text, report: &mut Report) -> C
 }
 
 fn fields(input: Input, scope: &Scope, slow: &Slow, column: &mut Column, report: &mut Report) -> Checked<Vec<Expr>> {
-    let read = |(_, text): &(Text, Text)| {
+    let read = |(_, text): &(SpannedStr, SpannedStr)| {
         let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;
         Env { target: input.target, scope, text, report }.field(ast)
     };
@@ -81,7 +82,7 @@ fn fields(input: Input, scope: &Scope, slow: &Slow, column: &mut Column, report:
     let read = read.into_iter().collect::<Checked<Vec<_>>>()?;
     let (mut labels, mut exprs) = (Vec::new(), Vec::new());
     for ((name, _), LabelValue { expr, decoder, .. }) in slow.fields.iter().zip(read) {
-        labels.push(Label { name: name.text.clone(), ty: expr.ty, decoder, domain: None });
+        labels.push(Label { name: name.value.clone(), ty: expr.ty, decoder, domain: None });
         exprs.push(expr);
     }
     let Some(before) = &column.fields else {
@@ -92,8 +93,8 @@ fn fields(input: Input, scope: &Scope, slow: &Slow, column: &mut Column, report:
     let (a, b) = (describe(input.target, before[differ].ty), describe(input.target, labels[differ].ty));
     let (name, value) = &slow.fields[differ];
     let message = match a == b {
-        true => format!("field `{}` is shown in different ways at two hooks", name.text),
-        false => format!("field `{}` is {a} at one hook and {b} at another", name.text),
+        true => format!("field `{}` is shown in different ways at two hooks", name.value),
+        false => format!("field `{}` is {a} at one hook and {b} at another", name.value),
     };
     Err(report.add(Diagnostic::user(whole(value), message).hint("convert it to one type")))
 }

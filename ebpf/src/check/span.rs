@@ -12,7 +12,8 @@ use super::scope::{Args, Role, Saved, Scope};
 use super::{Input, MAX_SAVED, filter, interrupts, measures, objects, slow, stacks, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
-use crate::program::{Edge, HookKind, Span, Text};
+use crate::program::{Edge, HookKind, Span};
+use crate::source::SpannedStr;
 use crate::target::Ability;
 use crate::typed::{EndSite, Expr, Kind, Select, Shape, SpanKey, StartSite, Trust, Ty};
 
@@ -228,7 +229,7 @@ fn starts<'a>(
                 }
             })
             .collect();
-        let network = |(_, text): &(Text, Text)| {
+        let network = |(_, text): &(SpannedStr, SpannedStr)| {
             let ast = input.exprs.0.get(&text.id)?;
             Env { target: input.target, scope: &scope, text, report: &mut Report::default() }.network_bits(ast)
         };
@@ -247,19 +248,19 @@ fn saved(input: Input, span: &Span, starts: &[Start], report: &mut Report) -> (V
     for (i, (name, text)) in span.save.iter().enumerate() {
         let mut values = starts.iter().filter_map(|s| s.values[i].as_ref().ok());
         let Some(first) = values.next() else {
-            let unknown = Saved { name: name.text.clone(), ty: None, duration: false, identity: None, network: None };
+            let unknown = Saved { name: name.value.clone(), ty: None, duration: false, identity: None, network: None };
             all.push(unknown);
             continue;
         };
         let ty = at_rest(first.ty);
         if let Some(other) = values.find(|v| at_rest(v.ty) != ty) {
             let (a, b) = (super::expr::describe(input.target, ty), super::expr::describe(input.target, other.ty));
-            let message = format!("`{}` is {a} at one start and {b} at another", name.text);
+            let message = format!("`{}` is {a} at one start and {b} at another", name.value);
             outcome = Err(report.add(Diagnostic::user(whole(text), message).hint("convert it to one type")));
         }
         let identity = walk::identity(first).filter(|_| !matches!(ty, Ty::Ptr { .. }));
         let network = starts.iter().find_map(|s| s.network[i]);
-        all.push(Saved { name: name.text.clone(), ty: Some(ty), duration: first.duration, identity, network });
+        all.push(Saved { name: name.value.clone(), ty: Some(ty), duration: first.duration, identity, network });
     }
     (all, outcome)
 }
@@ -277,8 +278,8 @@ fn check_saved_names(span: &Span, report: &mut Report) {
         report.add(Diagnostic::limit(whole(name), format!("a span saves at most {MAX_SAVED} values")));
     }
     for (i, (name, _)) in span.save.iter().enumerate() {
-        if span.save[..i].iter().any(|(before, _)| before.text == name.text) {
-            report.add(Diagnostic::user(whole(name), format!("`{}` is saved twice", name.text)));
+        if span.save[..i].iter().any(|(before, _)| before.value == name.value) {
+            report.add(Diagnostic::user(whole(name), format!("`{}` is saved twice", name.value)));
         }
     }
 }
@@ -306,7 +307,7 @@ fn end_scope<'a>(input: Input<'a>, span: &Span, point: &Point<'a>, saved: &[Save
 }
 
 fn is_by_task(input: Input, span: &Span) -> bool {
-    let is_tid = |by: &[Text]| match by {
+    let is_tid = |by: &[SpannedStr]| match by {
         [] => true,
         [one] => {
             matches!(input.exprs.0.get(&one.id).map(|e| &e.kind), Some(ExprKind::Name(name)) if name == "tid")
@@ -316,7 +317,7 @@ fn is_by_task(input: Input, span: &Span) -> bool {
     is_tid(&span.by) && is_tid(&span.by_end)
 }
 
-fn site_key(input: Input, by: &[Text], scope: &Scope, by_task: bool, report: &mut Report) -> Checked<SiteKey> {
+fn site_key(input: Input, by: &[SpannedStr], scope: &Scope, by_task: bool, report: &mut Report) -> Checked<SiteKey> {
     if by_task {
         let at = by.first().map_or(Place::default(), whole);
         return Ok(vec![(Expr { kind: Kind::Tid, ty: Ty::U32, duration: false, place: at }, None)]);
@@ -343,7 +344,7 @@ fn key<'k>(
         let message = format!("the key has {} at the start and {} at the end", parts(&span.by), parts(&span.by_end));
         return Err(report.add(Diagnostic::user(whole(last), message).hint("both ends name the same things")));
     }
-    let texts: Vec<&Text> = span.by.iter().chain(&span.by_end).collect();
+    let texts: Vec<&SpannedStr> = span.by.iter().chain(&span.by_end).collect();
     let sites: Vec<&SiteKey> = sites.flatten().collect();
     same_types(input, &texts, &sites, report)?;
     let Some(first) = sites.first() else { return Err(Reported) };

@@ -11,7 +11,8 @@ use super::report::{Checked, Report, Reported, whole};
 use super::scope::{Role, Saved, Scope};
 use super::{Input, MAX_SAVED, MAX_TEXT, filter, objects, slow, walk};
 use crate::diag::Diagnostic;
-use crate::program::{Step, Steps, Text};
+use crate::program::{Step, Steps};
+use crate::source::SpannedStr;
 use crate::typed::{Attach, Expr, Kind, Measure, PerfEvent, Shape, StepSite, Ty};
 
 /// Most bytes of a state: programs hold it on their stack, beside keys and text.
@@ -54,7 +55,7 @@ pub(super) fn check(
     if sites.is_empty() {
         return Ok(Shape::At(Vec::new()));
     }
-    let texts: Vec<&Text> = steps.by.iter().chain(steps.steps.iter().flat_map(|step| &step.by)).collect();
+    let texts: Vec<&SpannedStr> = steps.by.iter().chain(steps.steps.iter().flat_map(|step| &step.by)).collect();
     same_types(input, &texts, &keys.iter().collect::<Vec<_>>(), report)?;
     let key = hash_key(keys.first().ok_or(Reported)?, steps.by.first(), report)?;
     let mut kept: Vec<(String, Ty)> = Vec::new();
@@ -103,16 +104,16 @@ fn fields(steps: &Steps, report: &mut Report) -> (Vec<Saved>, Checked<()>) {
         outcome = Err(report.add(Diagnostic::limit(whole(name), message)));
     }
     for (name, text) in &steps.fields {
-        if all.iter().any(|field| field.name == name.text) {
-            outcome = Err(report.add(Diagnostic::user(whole(name), format!("field `{}` is there twice", name.text))));
+        if all.iter().any(|field| field.name == name.value) {
+            outcome = Err(report.add(Diagnostic::user(whole(name), format!("field `{}` is there twice", name.value))));
         }
-        let ty = field_type(&text.text);
+        let ty = field_type(&text.value);
         if ty.is_none() {
-            let message = format!("`{}` is no type of a field", text.text);
+            let message = format!("`{}` is no type of a field", text.value);
             let hint = format!("types are u8 to u64, s8 to s64, bool, string and string(1) to string({MAX_TEXT})");
             outcome = Err(report.add(Diagnostic::user(whole(text), message).hint(hint)));
         }
-        all.push(Saved { name: name.text.clone(), ty, duration: false, identity: None, network: None });
+        all.push(Saved { name: name.value.clone(), ty, duration: false, identity: None, network: None });
     }
     let bytes: u32 = all.iter().filter_map(|field| field.ty).map(|ty| ty.bytes().next_multiple_of(8)).sum();
     if bytes > MAX_STATE_BYTES
@@ -156,7 +157,7 @@ fn learn(input: Input, steps: &Steps, points: &[Vec<Point>], fields: &mut [Saved
                     .set
                     .iter()
                     .filter_map(|(name, text)| {
-                        let index = fields.iter().position(|field| field.name == name.text)?;
+                        let index = fields.iter().position(|field| field.name == name.value)?;
                         let ast = input.exprs.0.get(&text.id)?;
                         let mut env = Env { target: input.target, scope: &scope, text, report: &mut unheard };
                         let value = env.value(ast).ok()?;
@@ -264,10 +265,16 @@ fn split(filters: Vec<Option<Expr>>) -> (Option<Expr>, Option<Expr>) {
 }
 
 /// A field's new value, in the field's type: nothing is cut.
-fn assignment(input: Input, scope: &Scope, name: &Text, text: &Text, report: &mut Report) -> Checked<(u32, Expr)> {
-    let Some(index) = scope.state.iter().position(|field| field.name == name.text) else {
-        let message = format!("the state has no field `{}`", name.text);
-        let hint = format!("declare it: `fields: {{ {}: u64 }}` in `state`", name.text);
+fn assignment(
+    input: Input,
+    scope: &Scope,
+    name: &SpannedStr,
+    text: &SpannedStr,
+    report: &mut Report,
+) -> Checked<(u32, Expr)> {
+    let Some(index) = scope.state.iter().position(|field| field.name == name.value) else {
+        let message = format!("the state has no field `{}`", name.value);
+        let hint = format!("declare it: `fields: {{ {}: u64 }}` in `state`", name.value);
         return Err(report.add(Diagnostic::user(whole(name), message).hint(hint)));
     };
     let ty = scope.state[index].ty.ok_or(Reported)?;
@@ -301,7 +308,7 @@ fn assignment(input: Input, scope: &Scope, name: &Text, text: &Text, report: &mu
             Ty::Int { .. } => format!("convert it, as in `{to}(x)`, or declare the field as {from}"),
             _ => format!("declare the field as {from}"),
         };
-        let message = format!("`{}` is {from}, but field `{}` is {to}", text.text, name.text);
+        let message = format!("`{}` is {from}, but field `{}` is {to}", text.value, name.value);
         return Err(report.add(Diagnostic::user(whole(text), message).hint(hint)));
     }
     let expr = if ty.is_scalar() { convert(expr, ty) } else { expr };

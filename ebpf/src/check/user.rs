@@ -49,7 +49,7 @@ fn multi(hook: &Hook, target: &Target, report: &mut Report) -> Checked<bool> {
         true => ("uprobe_multi: one link for all places in a file", vec![]),
         false => ("uprobe: a perf event for each place", vec![format!("uprobe_multi: {}", reason(multi))]),
     };
-    report.choose(Choice { wanted: hook.text.text.clone(), got: got.into(), because });
+    report.choose(Choice { wanted: hook.text.value.clone(), got: got.into(), because });
     Ok(multi.yes())
 }
 
@@ -82,7 +82,7 @@ pub(super) fn usdt<'a>(
         let (binary, provider, name) = (binary.clone(), provider.to_string(), name.to_string());
         let args = match text {
             Some(text) => UserArgs::Static(arguments(text, target.arch)),
-            None => UserArgs::Absent(hook.text.text.clone()),
+            None => UserArgs::Absent(hook.text.value.clone()),
         };
         let attach = Attach::Usdt { binary, provider, name, args: text.cloned(), multi };
         Point { attach, place: whole(&hook.text), select: Select::All, numbers: None, args: Args::User(args) }

@@ -16,7 +16,7 @@ pub fn parse_program(program: &Program) -> (Exprs, Vec<Diagnostic>) {
     let mut exprs = Exprs::default();
     let mut diagnostics = Vec::new();
     for text in program.expressions() {
-        match parse(&text.text) {
+        match parse(&text.value) {
             Ok(expr) => {
                 exprs.0.insert(text.id, expr);
             }

@@ -8,17 +8,17 @@ mod soup;
 mod vmlinux;
 
 use kstrobe_ebpf::check::print_probe;
-use kstrobe_ebpf::program::Text;
+use kstrobe_ebpf::source::SpannedStr;
 use kstrobe_ebpf::{Diagnostic, Program, Target, check, compile};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// A mistake as a person sees it: the text, carets below, and what to do.
-pub fn show(diagnostic: &Diagnostic, texts: &[Text]) -> String {
+pub fn show(diagnostic: &Diagnostic, texts: &[SpannedStr]) -> String {
     let Diagnostic { fault, at, message, hint } = diagnostic;
     let mut out = format!("{}: {message}\n", format!("{fault:?}").to_lowercase());
     if let Some(at) = at {
-        let text = &texts[at.text.0 as usize].text;
+        let text = &texts[at.text.0 as usize].value;
         let (start, end) = (at.span.start as usize, at.span.end as usize);
         assert!(text.is_char_boundary(start) && text.is_char_boundary(end), "{diagnostic:?} is outside `{text}`");
         let carets = "^".repeat(text[start..end].chars().count().max(1));

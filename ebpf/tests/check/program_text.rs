@@ -30,19 +30,21 @@
 //! ```
 
 use kstrobe_ebpf::buckets::BucketSpec;
-use kstrobe_ebpf::diag::TextId;
 use kstrobe_ebpf::program::*;
+use kstrobe_ebpf::source::{Location, SourceFile, Spanned, SpannedStr, TextId};
+use std::sync::Arc;
 
-#[derive(Default)]
 struct Reader {
-    texts: Vec<Text>,
+    file: Arc<SourceFile>,
+    texts: Vec<SpannedStr>,
     high: bool,
 }
 
 impl Reader {
-    fn text(&mut self, text: &str) -> Text {
+    fn text(&mut self, text: &str) -> SpannedStr {
         let id = TextId(self.texts.len() as u32);
-        let text = Text { id, text: text.to_string(), line: id.0 + 1, column: 1 };
+        let at = Location { file: self.file.clone(), start: 0, end: 0, line: id.0 + 1, column: 1 };
+        let text = Spanned { value: text.to_string(), at, id };
         self.texts.push(text.clone());
         text
     }
@@ -109,7 +111,15 @@ fn metric(reader: &mut Reader, text: &str) -> Metric {
             MetricKind::Histogram(BucketSpec { schema: 3, raw_per_unit: 1, min: 1, max: 1 << 30, classic: Vec::new() })
         }
     };
-    Metric { name: reader.text(name), kind, value: None, filter: None, labels: Vec::new(), max_series: 1024 }
+    Metric {
+        name: reader.text(name),
+        kind,
+        value: None,
+        filter: None,
+        labels: Vec::new(),
+        allow_high_cardinality: false,
+        max_series: 1024,
+    }
 }
 
 fn empty_span() -> Span {
@@ -131,16 +141,15 @@ fn slow(program: &mut Program) -> &mut Slow {
 }
 
 /// The program and all its texts by id.
-pub fn read(case: &str) -> (Program, Vec<Text>) {
-    let mut r = Reader::default();
+pub fn read(case: &str) -> (Program, Vec<SpannedStr>) {
+    let file = Arc::new(SourceFile { name: "test.yaml".into(), text: String::new() });
+    let mut r = Reader { file, texts: Vec::new(), high: false };
     let mut program = Program {
         name: r.text("test"),
-        file: "test.yaml".into(),
-        source: String::new(),
         engine: Engine::Bpf,
         shape: Shape::At(Vec::new()),
         filter: None,
-        also: None,
+        extra_filter: None,
         owner: Owner::Current,
         metrics: Vec::new(),
         slow: None,
@@ -159,7 +168,8 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             match key.strip_prefix("label ") {
                 Some(name) => {
                     let name = r.text(name);
-                    m.labels.push(Label { name, value: text, allow_high_cardinality: r.high });
+                    m.labels.push(Label { name, value: text });
+                    m.allow_high_cardinality |= r.high;
                 }
                 None if key == "value" => m.value = Some(text),
                 None => m.filter = Some(text),
@@ -175,7 +185,7 @@ pub fn read(case: &str) -> (Program, Vec<Text>) {
             "keep" => span.keep = if value == "first" { Keep::First } else { Keep::Last },
             "start.where" => span.filter = Some(r.text(value)),
             "end.where" => span.filter_end = Some(r.text(value)),
-            "also" => program.also = Some(r.text(value)),
+            "also" => program.extra_filter = Some(r.text(value)),
             "owner" if value == "none" => program.owner = Owner::None,
             "owner" => program.owner = Owner::Of { end: r.text(value), start: None },
             "owner.start" => match &mut program.owner {

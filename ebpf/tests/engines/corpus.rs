@@ -14,13 +14,14 @@
 //!   7 &m = 8                  a run: arguments, and the value (`none`: there is none; with labels: the key's fields)
 //! ```
 
-use kstrobe_ebpf::diag::TextId;
 use kstrobe_ebpf::layout::{CellKind, Index, Layout};
-use kstrobe_ebpf::program::{Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Program, Shape, Span, Text};
+use kstrobe_ebpf::program::{Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Program, Shape, Span};
+use kstrobe_ebpf::source::{Location, SourceFile, Spanned, SpannedStr, TextId};
 use kstrobe_ebpf::target::btf_write::{Builder, IntKind, MemberDef};
 use kstrobe_ebpf::target::{Ability, Btf, Target};
 use kstrobe_ebpf::typed::Ty;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Each region of memory has this many bytes.
 pub const REGION_BYTES: usize = 128;
@@ -130,12 +131,18 @@ pub fn one_metric(kind: MetricKind, value: &str) -> Program {
     program
 }
 
+/// A text of a program, on a line of its own.
+pub fn written(id: u32, text: &str) -> SpannedStr {
+    let file = Arc::new(SourceFile { name: "case".into(), text: String::new() });
+    Spanned { value: text.into(), at: Location { file, start: 0, end: 0, line: id + 1, column: 1 }, id: TextId(id) }
+}
+
 /// A gauge of the case's value, at one hook or at the end of a span.
 fn program(lines: &[(&str, &str)]) -> Program {
     let mut next = 0;
     let mut text = |text: &str| {
         next += 1;
-        Text { id: TextId(next - 1), text: text.into(), line: next, column: 1 }
+        written(next - 1, text)
     };
     let mut hook = |event: &str| Hook {
         kind: HookKind::RawTracepoint { event: event.into() },
@@ -153,13 +160,20 @@ fn program(lines: &[(&str, &str)]) -> Program {
         keep: Keep::Last,
         max_open: 16,
     };
-    let mut metric =
-        Metric { name: text("x"), kind: MetricKind::Gauge, value: None, filter: None, labels: vec![], max_series: 64 };
+    let mut metric = Metric {
+        name: text("x"),
+        kind: MetricKind::Gauge,
+        value: None,
+        filter: None,
+        labels: vec![],
+        allow_high_cardinality: true,
+        max_series: 64,
+    };
     for (key, value) in lines {
         match key.split_once(' ') {
             Some(("save", name)) => span.save.push((text(name), text(value))),
             Some(("label", name)) => {
-                metric.labels.push(Label { name: text(name), value: text(value), allow_high_cardinality: true });
+                metric.labels.push(Label { name: text(name), value: text(value) });
             }
             _ => match *key {
                 "value" => metric.value = Some(text(value)),
@@ -178,12 +192,10 @@ fn program(lines: &[(&str, &str)]) -> Program {
     let (name, limits) = (text("case"), Limits::default());
     Program {
         name,
-        file: "case".into(),
-        source: String::new(),
         engine: Default::default(),
         shape,
         filter: None,
-        also: None,
+        extra_filter: None,
         owner: Default::default(),
         metrics: vec![metric],
         slow: None,

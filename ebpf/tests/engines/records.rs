@@ -1,10 +1,9 @@
 //! Records of perf tracepoints: numbers of every width at odd places too, text, bytes, and text elsewhere in the record.
 
-use crate::corpus::{Left, one_metric, target};
+use crate::corpus::{Left, one_metric, target, written};
 use crate::{agreed, compiled};
-use kstrobe_ebpf::diag::TextId;
 use kstrobe_ebpf::ir::interp::Memory;
-use kstrobe_ebpf::program::{Hook, HookKind, Label, MetricKind, Shape, Text};
+use kstrobe_ebpf::program::{Hook, HookKind, Label, MetricKind, Shape};
 use kstrobe_ebpf::target::{Ability, Field, FieldType, TracepointFormat};
 
 const RECORD_BYTES: usize = 96;
@@ -50,14 +49,14 @@ fn run(value: &str, labels: &[&str]) -> Left {
     let mut id = 100;
     let mut text = |text: &str| {
         id += 1;
-        Text { id: TextId(id), text: text.into(), line: 1, column: 1 }
+        written(id, text)
     };
     let kind = HookKind::Tracepoint { system: "case".into(), event: "case".into() };
     program.shape = Shape::At(vec![Hook { kind, text: text("tracepoint:case:case") }]);
     program.metrics[0].labels = labels
         .iter()
         .enumerate()
-        .map(|(i, label)| Label { name: text(&format!("l{i}")), value: text(label), allow_high_cardinality: true })
+        .map(|(i, label)| Label { name: text(&format!("l{i}")), value: text(label) })
         .collect();
     let compiled = compiled(&program, &target).unwrap_or_else(|error| panic!("{value} {labels:?}: {error}"));
     agreed(&compiled, &record(), &Memory::default(), &Memory::default()).unwrap_or_else(|e| panic!("{value}: {e}"))

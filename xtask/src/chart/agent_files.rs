@@ -39,7 +39,7 @@ fn one(case: &Path) -> Result<()> {
     diagnostics.extend(more);
     let config = config.unwrap_or_default();
     diagnostics.extend(kstrobe_config::check_rules(&config.rules, &probes, |_| true));
-    let known = |name: &str| probes.iter().any(|probe| probe.name.value == name || probe.pack == name);
+    let known = |name: &str| probes.iter().any(|probe| probe.name() == name || probe.pack == name);
     let unknown = config.enable.iter().chain(&config.disable).find(|name| !known(&name.value));
     if let Some(name) = unknown {
         bail!("there is no probe `{}`", name.value);
@@ -53,7 +53,7 @@ fn own_namespace(default: &Path) -> Result<()> {
     fine(&diagnostics)?;
     let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
     let misleading: BTreeSet<&str> =
-        probes.iter().filter(|p| p.enabled && reads_its_namespace(p)).map(|p| p.name.value.as_str()).collect();
+        probes.iter().filter(|p| p.enabled && reads_its_namespace(p)).map(|p| p.name()).collect();
     let config = config.unwrap_or_default();
     let off: BTreeSet<&str> = config.disable.iter().map(|name| name.value.as_str()).collect();
     if misleading != off {
@@ -63,7 +63,7 @@ fn own_namespace(default: &Path) -> Result<()> {
 }
 
 fn reads_its_namespace(probe: &Probe) -> bool {
-    matches!(&probe.shape, Shape::Poll { source, .. } if OF_A_NAMESPACE.contains(&source.value.as_str()))
+    matches!(&probe.program.shape, Shape::Poll { source, .. } if OF_A_NAMESPACE.contains(&source.value.as_str()))
 }
 
 fn fine(diagnostics: &[Diagnostic]) -> Result<()> {

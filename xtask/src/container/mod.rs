@@ -145,7 +145,7 @@ fn default_probes(workshop: &Workshop) -> Result<()> {
 /// Names of the probes that are on by default, but for these.
 fn wanted(without: &[&str]) -> BTreeSet<String> {
     let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
-    let names = probes.into_iter().filter(|probe| probe.enabled).map(|probe| probe.name.value);
+    let names = probes.into_iter().filter(|probe| probe.enabled).map(|probe| probe.name().to_owned());
     names.filter(|name| !without.contains(&name.as_str())).collect()
 }
 

@@ -153,7 +153,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "kstrobe-workloads",
         ],
     ),
-    ("config", &[]),
+    ("config", &["kstrobe-ebpf"]),
     ("crates/export", &["kstrobe-ebpf", "kstrobe-tls"]),
     ("crates/fleet", &["kstrobe-ftrace"]),
     ("crates/kube", &["kstrobe-tls", "kstrobe-workloads"]),

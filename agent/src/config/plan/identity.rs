@@ -8,7 +8,7 @@ use super::outline::{Engine, Metric, Outline};
 /// it runs by default and how large its budget is do not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
-    /// Without places in files.
+    /// Texts are equal wherever they stand.
     program: Program,
     engine: Engine,
     /// With their help texts, which series carry.

@@ -1,6 +1,6 @@
 //! Which histograms a slow event is counted in: the record of an event says so in fields that only the agent sees.
 
-use kstrobe_config::model::{self, MetricKind, Shape, Spanned};
+use kstrobe_config::model::{MetricKind, Program, Shape, Slow, Spanned, SpannedStr};
 use std::sync::Arc;
 
 use super::outline::PREFIX;
@@ -25,43 +25,40 @@ impl Linked {
     }
 }
 
-/// Fields of a record: the user's, then those that only links need.
-pub(super) struct Fields<'a> {
-    /// Name and expression.
-    pub all: Vec<(Spanned<String>, &'a Spanned<String>)>,
+/// Histograms that events are counted in, and the fields that a record needs for them behind those of the user.
+#[derive(Default)]
+pub(super) struct Links {
+    pub fields: Vec<(SpannedStr, SpannedStr)>,
     pub linked: Vec<Linked>,
 }
 
-/// None when the probe has no `slow`. What a step observes may have been said by another step: there are no links of steps.
-pub(super) fn fields(probe: &model::Probe) -> Option<Fields<'_>> {
-    let slow = probe.slow.as_ref()?;
-    let mut fields =
-        Fields { all: slow.fields.iter().map(|(name, text)| (name.clone(), text)).collect(), linked: vec![] };
-    if matches!(probe.shape, Shape::Steps(_)) {
-        return Some(fields);
-    }
-    for metric in probe.metrics.iter().filter(|metric| matches!(metric.kind, MetricKind::Histogram(_))) {
+/// None without `slow:`. Neither do steps have any, as what one step observes may have been said by another.
+pub(super) fn links(program: &Program) -> Links {
+    let mut links = Links::default();
+    let Some(slow) = program.slow.as_ref().filter(|_| !matches!(program.shape, Shape::Steps(_))) else { return links };
+    for metric in program.metrics.iter().filter(|metric| matches!(metric.kind, MetricKind::Histogram(_))) {
         let Some(value) = &metric.value else { continue };
         let linked = Linked {
             family: format!("{PREFIX}{}", metric.name.value).into(),
-            value: fields.place(value),
-            labels: metric.labels.iter().map(|(_, text)| fields.place(text)).collect(),
-            filter: metric.filter.as_ref().map(|text| fields.place(text)),
+            value: links.field(slow, value),
+            labels: metric.labels.iter().map(|label| links.field(slow, &label.value)).collect(),
+            filter: metric.filter.as_ref().map(|text| links.field(slow, text)),
         };
-        fields.linked.push(linked);
+        links.linked.push(linked);
     }
-    Some(fields)
+    links
 }
 
-impl<'a> Fields<'a> {
+impl Links {
     /// The field with this expression, which is a new one when there is none.
-    fn place(&mut self, text: &'a Spanned<String>) -> usize {
-        let same = |(_, there): &(_, &Spanned<String>)| there.value.trim() == text.value.trim();
-        self.all.iter().position(same).unwrap_or_else(|| {
+    fn field(&mut self, slow: &Slow, text: &SpannedStr) -> usize {
+        let mut all = slow.fields.iter().chain(&self.fields);
+        let known = all.position(|(_, known)| known.value.trim() == text.value.trim());
+        known.unwrap_or_else(|| {
+            let index = slow.fields.len() + self.fields.len();
             // No name of a user's has a blank.
-            let name = Spanned { value: format!("field {}", self.all.len()), at: text.at.clone() };
-            self.all.push((name, text));
-            self.all.len() - 1
+            self.fields.push((Spanned::new(format!("field {index}"), text.at.clone()), text.clone()));
+            index
         })
     }
 }
@@ -69,9 +66,9 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kstrobe_config::model::SourceFile;
+    use kstrobe_config::model::{Probe, SourceFile};
 
-    fn probe(text: &str) -> model::Probe {
+    fn probe(text: &str) -> Probe {
         let file = Arc::new(SourceFile { name: "p.yaml".into(), text: text.into() });
         let (mut probes, wrong) = kstrobe_config::probes(&[file]);
         assert_eq!(wrong, []);
@@ -92,8 +89,10 @@ slow: { when: elapsed > 1ms, fields: { who: comm, took: elapsed } }
     #[test]
     fn a_record_has_what_every_histogram_needs_once() {
         let probe = probe(PROBE);
-        let fields = fields(&probe).unwrap();
-        let texts: Vec<_> = fields.all.iter().map(|(name, text)| (name.value.as_str(), text.value.as_str())).collect();
+        let links = links(&probe.program);
+        let shown = &probe.program.slow.as_ref().unwrap().fields;
+        let texts: Vec<_> =
+            shown.iter().chain(&links.fields).map(|(name, text)| (name.value.as_str(), text.value.as_str())).collect();
         assert_eq!(
             texts,
             [
@@ -111,13 +110,14 @@ slow: { when: elapsed > 1ms, fields: { who: comm, took: elapsed } }
             filter,
         };
         assert_eq!(
-            fields.linked,
+            links.linked,
             [link("kstrobe_receive_seconds", 1, &[0, 2], None), link("kstrobe_failed_seconds", 3, &[0], Some(4)),]
         );
     }
 
     #[test]
     fn without_slow_there_is_nothing() {
-        assert!(fields(&probe(PROBE.split("slow:").next().unwrap())).is_none());
+        let links = links(&probe(PROBE.split("slow:").next().unwrap()).program);
+        assert!(links.fields.is_empty() && links.linked.is_empty());
     }
 }

@@ -4,7 +4,6 @@ pub mod explain;
 mod identity;
 mod linked;
 mod outline;
-mod program;
 mod report;
 
 pub use identity::Identity;
@@ -15,8 +14,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use kstrobe_config::diag::Diagnostic;
-use kstrobe_config::model;
-use kstrobe_ebpf::program::{Binary, Hook, HookKind, PerfEvent, Sampling, Shape};
+use kstrobe_config::model::{Location, Probe};
+use kstrobe_ebpf::program::{Binary, Hook, HookKind, PerfEvent, Sampling};
 use kstrobe_ebpf::target::btf::ITERATOR;
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
@@ -25,7 +24,6 @@ use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 pub struct Draft {
     outline: Outline,
     program: Program,
-    places: program::Places,
     identity: Arc<Identity>,
 }
 
@@ -66,24 +64,23 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
     let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
     let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
     let [events, calls, functions] = [&events, &calls, &functions].map(|names| names.iter().map(String::as_str));
-    let texts = drafts.iter().flat_map(|d| d.program.expressions()).map(|text| text.text.as_str());
+    let texts = drafts.iter().flat_map(|d| d.program.expressions()).map(|text| text.value.as_str());
     let roots = kstrobe_ebpf::target::dump::roots(target, events, calls, functions, texts);
     kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn with_alternatives(hook: &Hook) -> Vec<&Hook> {
-    match &hook.kind {
-        HookKind::FirstOf(hooks) => hooks.iter().collect(),
-        _ => vec![hook],
+/// Adds to a probe what the agent wants of its programs: the fields of exemplars, and that events can be thinned out.
+pub fn draft(probe: Probe) -> Draft {
+    let links = linked::links(&probe.program);
+    let outline = outline::outline(&probe, &links);
+    let mut program = probe.program;
+    if let Some(slow) = &mut program.slow {
+        slow.fields.extend(links.fields);
     }
-}
-
-/// Turns probes into the compiler's input.
-pub fn draft(probe: model::Probe) -> Draft {
-    let (program, places) = program::program(&probe);
-    let outline = outline::outline(&probe, program::hook_texts(&program));
-    let identity = Arc::new(Identity::new(program::placeless(&probe), &outline));
-    Draft { outline, program, places, identity }
+    program.limits.steered = outline.budget_ppm > 0 && outline.engine != Engine::Ftrace;
+    program.number_texts();
+    let identity = Arc::new(Identity::new(program.clone(), &outline));
+    Draft { outline, program, identity }
 }
 
 impl Draft {
@@ -119,10 +116,10 @@ impl Draft {
     }
 
     /// Hooks in programs and libraries, but for alternatives, each with its place in the YAML file.
-    pub fn file_hooks(&self) -> Vec<(&HookKind, &model::Location)> {
+    pub fn file_hooks(&self) -> Vec<(&HookKind, &Location)> {
         let in_file = |hook: &&Hook| matches!(hook.kind, HookKind::User { .. } | HookKind::Usdt { .. });
-        let hooks = self.written_hooks().into_iter().filter(in_file);
-        hooks.filter_map(|hook| Some((&hook.kind, &self.places.get(&hook.text.id)?.0))).collect()
+        let hooks = self.program.written_hooks().into_iter().filter(in_file);
+        hooks.map(|hook| (&hook.kind, &hook.text.at)).collect()
     }
 
     /// Hardware events that are counted.
@@ -146,28 +143,18 @@ impl Draft {
 
     /// Every hook, alternatives among them.
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
-        self.written_hooks().into_iter().flat_map(with_alternatives).map(|hook| &hook.kind)
-    }
-
-    /// Hooks in the order of [`Outline::hooks`].
-    fn written_hooks(&self) -> Vec<&Hook> {
-        match &self.program.shape {
-            Shape::At(hooks) => hooks.iter().collect(),
-            Shape::Span(s) => s.start.iter().chain(&s.end).collect(),
-            Shape::Steps(s) => s.steps.iter().flat_map(|step| &step.hooks).collect(),
-            Shape::Poll { .. } => vec![],
-        }
+        self.program.hooks().into_iter().map(|hook| &hook.kind)
     }
 
     /// The kind of hook that each of [`Outline::hooks`] became.
     pub fn kinds(&self, artifact: &Artifact) -> Vec<&'static str> {
         let kind = |hook: &Hook| {
-            let texts: Vec<_> = with_alternatives(hook).iter().map(|h| h.text.id).collect();
+            let texts: Vec<_> = hook.alternatives().iter().map(|h| h.text.id).collect();
             let place = artifact.places.iter().find(|(text, _)| texts.contains(text));
             // One that has no place of its own is a system call, and shares that of another.
             place.or(artifact.places.last()).map_or("", |(_, attach)| attach.kind())
         };
-        self.written_hooks().into_iter().map(kind).collect()
+        self.program.written_hooks().into_iter().map(kind).collect()
     }
 
     /// The same probe over the records of an ftrace session.
@@ -227,7 +214,7 @@ impl Draft {
     }
 
     fn placed(&self, said: &[kstrobe_ebpf::Diagnostic]) -> Vec<Diagnostic> {
-        let place = |d| (d, report::place(d, &self.places));
+        let place = |d| (d, report::place(d, &self.program));
         let mut placed: Vec<(&kstrobe_ebpf::Diagnostic, Diagnostic)> = said.iter().map(place).collect();
         // The compiler's order is that of its input; readers start at the top of the file.
         placed.sort_by_key(|(_, d)| d.at.as_ref().map_or(usize::MAX, |at| at.start));
@@ -237,5 +224,18 @@ impl Draft {
             placed.hint = d.hint.clone().filter(|hint| hints.insert(hint.clone()));
         }
         placed.into_iter().map(|(_, diagnostic)| diagnostic).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PerfEvent;
+    use crate::kernel::sampling::known;
+
+    #[test]
+    fn the_kernel_room_knows_every_perf_event_of_the_language() {
+        let (software, hardware) = kstrobe_config::perf_events();
+        assert!(software.into_iter().all(|name| known(&PerfEvent::Software(name.into()))));
+        assert!(hardware.into_iter().all(|name| known(&PerfEvent::Hardware(name.into()))));
     }
 }

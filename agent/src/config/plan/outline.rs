@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kstrobe_config::model::{self, MetricKind};
-
+use kstrobe_config::model::{Agent, MetricKind, MetricMeta, Probe, Shape};
+use kstrobe_ebpf::program;
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
-use super::linked::{self, Linked};
+use super::linked::{Linked, Links};
 pub use kstrobe_config::PREFIX;
+pub use kstrobe_config::model::Engine;
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]
@@ -37,17 +38,6 @@ pub struct Outline {
     pub engine: Engine,
     /// Most time its programs may take, in millionths of one CPU's; 0 for no limit.
     pub budget_ppm: u64,
-}
-
-/// What the user wants to run a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// Programs in the kernel; where it refuses them, an ftrace session.
-    Auto,
-    /// Programs in the kernel.
-    Bpf,
-    /// An ftrace session.
-    Ftrace,
 }
 
 /// A metric as the agent exports it.
@@ -79,49 +69,50 @@ pub struct Poll {
     pub every: Duration,
 }
 
-pub(super) fn outline(probe: &model::Probe, hooks: Vec<String>) -> Outline {
-    let poll = match &probe.shape {
-        model::Shape::Poll { source, every_ns } => {
+pub(super) fn outline(probe: &Probe, links: &Links) -> Outline {
+    let program = &probe.program;
+    let poll = match &program.shape {
+        Shape::Poll { source, every_ns } => {
             Some(Poll { source: source.value.clone(), every: Duration::from_nanos(*every_ns) })
         }
         _ => None,
     };
+    let hooks = match &poll {
+        Some(poll) => vec![format!("poll:{}", poll.source)],
+        None => program.written_hooks().into_iter().map(|hook| hook.text.value.clone()).collect(),
+    };
     Outline {
-        name: probe.name.value.clone(),
+        name: probe.name().to_owned(),
         pack: probe.pack.clone(),
         summary: probe.summary.clone(),
         enabled: probe.enabled,
         hooks,
-        metrics: probe.metrics.iter().map(|m| metric(probe, m)).collect(),
-        slow: probe.slow.is_some(),
-        shown_fields: probe.slow.as_ref().map_or(0, |slow| slow.fields.len()),
-        linked: linked::fields(probe).map(|fields| fields.linked.into()).unwrap_or_default(),
+        metrics: probe.metrics().map(|(m, meta)| metric(m, meta)).collect(),
+        slow: program.slow.is_some(),
+        shown_fields: program.slow.as_ref().map_or(0, |slow| slow.fields.len()),
+        linked: links.linked.as_slice().into(),
         poll,
-        engine: match probe.engine {
-            model::Engine::Auto => Engine::Auto,
-            model::Engine::Bpf => Engine::Bpf,
-            model::Engine::Ftrace => Engine::Ftrace,
-        },
-        budget_ppm: super::program::budget_ppm(probe),
+        engine: probe.engine,
+        budget_ppm: probe.budget_ppm.unwrap_or_else(|| Agent::default().budget_ppm),
     }
 }
 
-fn metric(probe: &model::Probe, m: &model::Metric) -> Metric {
+fn metric(metric: &program::Metric, meta: &MetricMeta) -> Metric {
     let about = Descriptor {
-        name: format!("{PREFIX}{}", m.name.value),
-        help: m.help.clone().unwrap_or_else(|| probe.summary.clone()),
-        kind: match m.kind {
-            MetricKind::Counter => Kind::Counter,
+        name: format!("{PREFIX}{}", metric.name.value),
+        help: meta.help.clone(),
+        kind: match metric.kind {
+            MetricKind::Counter | MetricKind::Stacks(_) => Kind::Counter,
             MetricKind::Gauge => Kind::Gauge,
-            MetricKind::Stacks { .. } => Kind::Counter,
             MetricKind::Histogram(_) => Kind::Histogram,
         },
-        unit: m.unit.clone(),
-        raw_per_unit: m.raw_per_unit,
-        label_names: m.labels.iter().map(|(name, _)| name.value.clone()).collect(),
+        unit: meta.unit.clone(),
+        raw_per_unit: meta.raw_per_unit,
+        label_names: metric.labels.iter().map(|label| label.name.value.clone()).collect(),
     };
-    let stacks = matches!(m.kind, MetricKind::Stacks { .. }).then_some(Stacks { events: m.value.is_none() });
-    Metric { about: Arc::new(about), ttl: Duration::from_nanos(m.ttl_ns), max_series: m.max_series as usize, stacks }
+    let stacks = matches!(metric.kind, MetricKind::Stacks(_)).then_some(Stacks { events: metric.value.is_none() });
+    let (ttl, max_series) = (Duration::from_nanos(meta.ttl_ns), metric.max_series as usize);
+    Metric { about: Arc::new(about), ttl, max_series, stacks }
 }
 
 #[cfg(test)]

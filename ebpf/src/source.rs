@@ -1,7 +1,72 @@
-//! Places in a YAML file: line and column of a byte, and the byte of a decoded character.
+//! What a user wrote, with its place: texts in a YAML file, the line and column of a byte, and the byte of a decoded character.
 
-use crate::model::{Location, SourceFile};
-use std::{ops::Range, sync::Arc};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A YAML file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Path or a name such as `<embedded>/softirq.yaml`.
+    pub name: String,
+    /// All of it.
+    pub text: String,
+}
+
+/// A byte range in a source file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The file.
+    pub file: Arc<SourceFile>,
+    /// First byte of the scalar or key.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// 1-based.
+    pub line: u32,
+    /// 1-based, in characters.
+    pub column: u32,
+}
+
+/// Names a text of a program, so that a diagnostic or an expression can refer to it by a small number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TextId(pub u32);
+
+/// A value and where it was written. Values are equal wherever they stand.
+#[derive(Clone, Debug)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Where it was written.
+    pub at: Location,
+    /// Unique within a program after [`Program::number_texts`](crate::Program::number_texts).
+    pub id: TextId,
+}
+
+/// A name or an expression as the user wrote it.
+pub type SpannedStr = Spanned<String>;
+
+impl<T> Spanned<T> {
+    /// A value that no program has numbered yet.
+    pub fn new(value: T, at: Location) -> Self {
+        Self { value, at, id: TextId::default() }
+    }
+}
+
+impl<T: PartialEq> PartialEq for Spanned<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: Eq> Eq for Spanned<T> {}
+
+/// Without the text of the file.
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file.name, self.line, self.column)
+    }
+}
 
 impl Location {
     /// The bytes `range` of `file`, with their line and column. A range outside the text is cut to it.
@@ -40,7 +105,7 @@ pub fn line_column(text: &str, offset: usize) -> (u32, u32) {
 }
 
 /// The last place at or before `offset` where a character of `text` begins.
-pub(crate) fn char_boundary(text: &str, offset: usize) -> usize {
+pub fn char_boundary(text: &str, offset: usize) -> usize {
     (0..=offset.min(text.len())).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0)
 }
 
