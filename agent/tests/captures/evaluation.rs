@@ -1,16 +1,16 @@
 //! Conditions over snapshots made by hand.
 
 use super::world::{Folder, MS, agent, counter, gauge, histogram, scheme};
-use kstrobe::capture::rules::Condition;
 use kstrobe::capture::rules::configured;
 use kstrobe::capture::rules::evaluator::{Evaluator, Verdict};
 use kstrobe::capture::rules::measure::{above, measure, quantile, select};
 use kstrobe::capture::rules::window::Window;
+use kstrobe_config::model::When;
 use kstrobe_export::snapshot::{Family, Number};
 use proptest::prelude::*;
 use std::time::Duration;
 
-fn condition(when: &str) -> Condition {
+fn condition(when: &str) -> When {
     let folder = Folder::new();
     let text = format!("rules:\n  - name: r\n    when: {when}\n    capture: {{ events: quick }}\n");
     let agent = agent(&folder, "", &text);

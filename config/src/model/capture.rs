@@ -159,6 +159,23 @@ pub enum Compare {
     AtMost,
 }
 
+impl Compare {
+    /// Whether `value` compares so with `bound`.
+    pub fn holds(self, value: f64, bound: f64) -> bool {
+        match self {
+            Compare::Above => value > bound,
+            Compare::AtLeast => value >= bound,
+            Compare::Below => value < bound,
+            Compare::AtMost => value <= bound,
+        }
+    }
+
+    /// Whether large values are what it looks for.
+    pub fn looks_up(self) -> bool {
+        matches!(self, Compare::Above | Compare::AtLeast)
+    }
+}
+
 /// A number as it was written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quantity {
@@ -181,7 +198,7 @@ impl Quantity {
     }
 }
 
-/// A condition on a label.
+/// A condition on a label; one that a series does not have is empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matcher {
     /// Its name.
@@ -203,4 +220,16 @@ pub enum Match {
     Like,
     /// `!~` a glob.
     Unlike,
+}
+
+impl Match {
+    /// Whether it compares with a glob.
+    pub fn is_glob(self) -> bool {
+        matches!(self, Match::Like | Match::Unlike)
+    }
+
+    /// Whether it must not fit.
+    pub fn is_negated(self) -> bool {
+        matches!(self, Match::NotEqual | Match::Unlike)
+    }
 }

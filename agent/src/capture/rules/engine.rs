@@ -4,10 +4,11 @@ use super::alerts::{Alert, Notification, Seen};
 use super::cooldown::{Closed, Cooldown};
 use super::evaluator::{Evaluator, Verdict};
 use super::measure::Found;
-use super::{Condition, Rule};
+use super::{Rule, metric_of};
 use crate::capture::request::Request;
 use crate::capture::service::{Refusal, Service};
 use crate::capture::store::{Id, Trigger};
+use kstrobe_config::model::When;
 use kstrobe_export::snapshot::{Exemplar, Family, Link, Moment};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -171,7 +172,7 @@ impl RuleEngine {
     /// Metrics that rules are about; empty when none has a condition.
     pub fn metrics(&self) -> Vec<String> {
         let mut names: Vec<String> =
-            self.state().rules.iter().filter_map(|r| r.rule.condition.as_ref()).map(|c| c.metric.clone()).collect();
+            self.state().rules.iter().filter_map(|r| r.rule.condition.as_ref()).map(metric_of).collect();
         names.sort();
         names.dedup();
         names
@@ -181,7 +182,7 @@ impl RuleEngine {
     pub fn due(&self, now: Instant) -> (Option<Instant>, Vec<String>) {
         let state = self.state();
         let conditions = || state.rules.iter().filter_map(|r| r.rule.condition.as_ref().map(|c| (r, c)));
-        let due = conditions().filter(|(r, _)| r.next <= now).map(|(_, c)| c.metric.clone()).collect();
+        let due = conditions().filter(|(r, _)| r.next <= now).map(|(_, c)| metric_of(c)).collect();
         (conditions().map(|(r, _)| r.next).min(), due)
     }
 
@@ -198,7 +199,8 @@ impl RuleEngine {
             }
             // From now: missed evaluations are not made up for.
             current.next = now.mono + current.rule.every;
-            let family = families.iter().find(|family| family.about.name == condition.metric);
+            let name = metric_of(&condition);
+            let family = families.iter().find(|family| family.about.name == name);
             let since = now.mono.saturating_duration_since(self.begun);
             match evaluator.look(&condition, since, family) {
                 Verdict::Fires(found) => self.fire(&mut state, at, &condition, &found, family, now),
@@ -212,7 +214,7 @@ impl RuleEngine {
         &self,
         state: &mut State,
         at: usize,
-        condition: &Condition,
+        condition: &When,
         found: &Found,
         family: Option<&Family>,
         now: Moment,
@@ -227,7 +229,7 @@ impl RuleEngine {
             Outcome::Started(id) => {
                 current.refused = None;
                 if let Some(value) = found.typical {
-                    let family = condition.metric.clone();
+                    let family = metric_of(condition);
                     let labels = found.labels.clone();
                     let link = Link::Capture(id.to_string());
                     let exemplar = Exemplar { family, labels, link, value, at: now.wall };

@@ -1,8 +1,8 @@
 //! Whether a condition has held long enough.
 
-use super::Condition;
 use super::measure::{self, Found};
 use super::window::Window;
+use kstrobe_config::model::{Measure, When};
 use kstrobe_export::snapshot::{Family, LabelTexts};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,13 +28,13 @@ pub struct Evaluator {
 
 impl Evaluator {
     /// Without samples so far.
-    pub fn new(condition: &Condition) -> Evaluator {
-        Evaluator { window: Window::new(condition.over), since: HashMap::new() }
+    pub fn new(condition: &When) -> Evaluator {
+        Evaluator { window: Window::new(Duration::from_nanos(condition.over_ns)), since: HashMap::new() }
     }
 
     /// Looks at the metric as it is at `at`; `None` when it has no series at all. A series in which nothing was observed
     /// for the length of the window does not fulfil any condition on what was.
-    pub fn look(&mut self, condition: &Condition, at: Duration, family: Option<&Family>) -> Verdict {
+    pub fn look(&mut self, condition: &When, at: Duration, family: Option<&Family>) -> Verdict {
         let Some(family) = family else {
             self.since.clear();
             return Verdict::Quiet;
@@ -43,17 +43,19 @@ impl Evaluator {
         let found = match self.window.before(at) {
             Some((before, span)) => measure::measure(condition, before, &now, span.as_secs_f64()),
             // A gauge has no past.
-            None if condition.measure == super::Measure::Value => measure::measure(condition, &now, &now, 1.0),
+            None if condition.measure == Measure::Value => measure::measure(condition, &now, &now, 1.0),
             None => Vec::new(),
         };
         self.window.push(at, now);
-        let holds = |f: &&Found| condition.compare.holds(f.value, condition.threshold);
+        let holds = |f: &&Found| condition.compare.holds(f.value, condition.threshold.value.value());
         let holding: Vec<&Found> = found.iter().filter(holds).collect();
         let since: HashMap<LabelTexts, Duration> =
             holding.iter().map(|f| (f.labels.clone(), self.since.get(&f.labels).copied().unwrap_or(at))).collect();
         self.since = since;
         let long = |f: &&&Found| {
-            self.since.get(&f.labels).is_some_and(|since| at.saturating_sub(*since) >= condition.held_for)
+            self.since
+                .get(&f.labels)
+                .is_some_and(|since| at.saturating_sub(*since) >= Duration::from_nanos(condition.for_ns))
         };
         match measure::worst(holding.iter().filter(long).copied(), condition.compare) {
             Some(worst) => Verdict::Fires(worst.clone()),

@@ -1,7 +1,7 @@
 //! Numbers from two moments of a metric.
 
-use super::{Compare, Condition, Matcher, Measure};
 use crate::kernel::binaries::pattern;
+use kstrobe_config::model::{Compare, Matcher, Measure, When};
 use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Values};
 use std::collections::HashMap;
 
@@ -19,13 +19,16 @@ pub struct Found {
 /// The series of a family that all matchers accept, with their values.
 pub fn select(family: &Family, matchers: &[Matcher]) -> Family {
     let positions: Vec<Option<usize>> =
-        matchers.iter().map(|m| family.about.label_names.iter().position(|name| *name == m.label)).collect();
+        matchers.iter().map(|m| family.about.label_names.iter().position(|name| *name == m.label.value)).collect();
     let kept: Vec<usize> = (0..family.series.len())
         .filter(|&at| {
             matchers.iter().zip(&positions).all(|(matcher, position)| {
                 let label = position.map_or("", |position| family.label(&family.series[at], position));
-                let fits = if matcher.glob { pattern::matches(&matcher.text, label) } else { matcher.text == label };
-                fits == matcher.fits
+                let fits = match matcher.kind.is_glob() {
+                    true => pattern::matches(&matcher.text, label),
+                    false => matcher.text == label,
+                };
+                fits != matcher.kind.is_negated()
             })
         })
         .collect();
@@ -43,7 +46,7 @@ pub fn select(family: &Family, matchers: &[Matcher]) -> Family {
 }
 
 /// What the condition measures, for each series that had something to measure between the two moments.
-pub fn measure(condition: &Condition, before: &Family, now: &Family, seconds: f64) -> Vec<Found> {
+pub fn measure(condition: &When, before: &Family, now: &Family, seconds: f64) -> Vec<Found> {
     let past: HashMap<&LabelTexts, usize> = before.series.iter().enumerate().map(|(at, s)| (&s.labels, at)).collect();
     let unit = now.about.raw_per_unit.max(1) as f64;
     let mut found = Vec::new();
@@ -58,7 +61,7 @@ pub fn measure(condition: &Condition, before: &Family, now: &Family, seconds: f6
             }
             (Values::Histograms(new), Values::Histograms(old)) if new.scheme.upper == old.scheme.upper => {
                 let counts = growth(new.counts_of(at), earlier.map_or(&[], |at| old.counts_of(at)));
-                of_counts(condition.measure, &counts, &new.scheme.upper, unit, seconds)
+                of_counts(&condition.measure, &counts, &new.scheme.upper, unit, seconds)
             }
             _ => None,
         };
@@ -70,14 +73,14 @@ pub fn measure(condition: &Condition, before: &Family, now: &Family, seconds: f6
 }
 
 /// `None` when nothing was observed and the measure is about what was.
-fn of_counts(measure: Measure, counts: &[u64], upper: &[u64], unit: f64, seconds: f64) -> Option<(f64, Option<f64>)> {
+fn of_counts(measure: &Measure, counts: &[u64], upper: &[u64], unit: f64, seconds: f64) -> Option<(f64, Option<f64>)> {
     let total: u64 = counts.iter().sum();
     let at = |share: f64| quantile(counts, upper, share).map(|raw| raw / unit);
     match measure {
-        Measure::Quantile(share) => at(share).map(|value| (value, Some(value))),
+        Measure::Quantile(share) => at(*share).map(|value| (value, Some(value))),
         Measure::Rate => Some((total as f64 / seconds, at(0.5))),
-        Measure::Share(compare, bound) => {
-            let above = above(counts, upper, bound * unit)?;
+        Measure::Share { compare, bound } => {
+            let above = above(counts, upper, bound.value.value() * unit)?;
             // The middle one of those that count.
             Some(match compare.looks_up() {
                 true => (above, at(1.0 - above / 2.0)),
