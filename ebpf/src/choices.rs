@@ -3,7 +3,7 @@
 use crate::ir::Module;
 use crate::layout::MapKind;
 use crate::target::{Ability, Target};
-use crate::typed::{Attach, Choice, Expr, Kind, Shape, SpanKey};
+use crate::typed::{Choice, Expr, Kind, Shape, SpanKey};
 
 /// How the state of a shape is found.
 pub(crate) fn of_shape(shape: &Shape, target: &Target) -> Vec<Choice> {
@@ -27,8 +27,8 @@ pub(crate) fn of_module(module: &Module, missed_casts: bool, target: &Target) ->
     let abilities = &target.abilities;
     let mut choices = Vec::new();
     for attach in module.funcs.iter().filter_map(|f| f.attach.as_ref()) {
-        if let Attach::RawTp { event } = attach {
-            let wanted = Attach::TpBtf { event: event.clone() }.to_string();
+        if let (Some(better), Some(event)) = (attach.better(), attach.event()) {
+            let wanted = better.to_string();
             let described = target.btf.as_ref().is_some_and(|btf| btf.tracepoint_args(event).is_some());
             let unknown = Ability::No(match described {
                 true => "the verifier lets no program read the type of one of its arguments".into(),

@@ -18,6 +18,7 @@ mod choices;
 pub mod diag;
 pub mod elf;
 mod filters;
+pub mod hook;
 pub mod ir;
 pub mod isa;
 pub mod lang;
@@ -50,7 +51,7 @@ pub struct Artifact {
     /// What was chosen among several ways.
     pub choices: Vec<typed::Choice>,
     /// Where hooks attach, by their texts. System calls of one edge share the place of the first hook.
-    pub places: Vec<(source::TextId, Attach)>,
+    pub attach_points: Vec<(source::TextId, Attach)>,
     /// Expressions that compile but are probably mistakes, in the order of the places.
     pub warnings: Vec<Diagnostic>,
     /// Of an ftrace session: events of these places that do not match can be left out by the kernel's own filter.
@@ -86,31 +87,31 @@ pub fn compile(program: &Program, target: &Target) -> Result<Artifact, Vec<Diagn
     let mut choices = std::mem::take(&mut probe.choices);
     choices.extend(choices::of_shape(&probe.shape, target));
     let warnings = std::mem::take(&mut probe.warnings);
-    let places = places(&probe.shape);
+    let attach_points = attach_points(&probe.shape);
     let filters = if target.session { filters::filters(&probe.shape) } else { Vec::new() };
     let (module, missed_casts) = build::build(probe, target, &lines(program))?;
     choices.extend(choices::of_module(&module, missed_casts, target));
     let file = &program.name.at.file;
     let mut artifact = assemble(module, target, Source { file: &file.name, text: &file.text })?;
-    (artifact.choices, artifact.places, artifact.filters) = (choices, places, filters);
+    (artifact.choices, artifact.attach_points, artifact.filters) = (choices, attach_points, filters);
     artifact.warnings = warnings;
-    match too_much(&artifact, program) {
+    match check_limits(&artifact, program) {
         None => Ok(artifact),
         Some(error) => Err(vec![error]),
     }
 }
 
 /// What of the programs goes beyond the probe's limits.
-fn too_much(artifact: &Artifact, program: &Program) -> Option<Diagnostic> {
+fn check_limits(artifact: &Artifact, program: &Program) -> Option<Diagnostic> {
     let (limits, at) = (&program.limits, Place { text: program.name.id, ..Place::default() });
     if let Some(p) = artifact.programs.iter().find(|p| p.instructions > limits.instructions) {
         let message =
             format!("program `{}` has {} instructions, more than {}", p.name, p.instructions, limits.instructions);
         return Some(Diagnostic::limit(at, message).hint("split the probe, or measure less in it"));
     }
-    let places: usize = artifact.programs.iter().map(|p| p.attach.places()).sum();
-    (places > limits.places as usize).then(|| {
-        let message = format!("this probe attaches to {places} places, more than {}", limits.places);
+    let attach_points: usize = artifact.programs.iter().map(|p| p.attach.attach_points()).sum();
+    (attach_points > limits.attach_points as usize).then(|| {
+        let message = format!("this probe attaches to {attach_points} places, more than {}", limits.attach_points);
         Diagnostic::limit(at, message).hint("use a narrower pattern, or split the probe")
     })
 }
@@ -161,19 +162,19 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
         true => Vec::new(),
         false => elf::object(&module, &codes, &source).map_err(|e| vec![e])?,
     };
-    let (choices, places, warnings, filters) = Default::default();
-    Ok(Artifact { module, object, programs, choices, places, warnings, filters })
+    let (choices, attach_points, warnings, filters) = Default::default();
+    Ok(Artifact { module, object, programs, choices, attach_points, warnings, filters })
 }
 
-fn places(shape: &typed::Shape) -> Vec<(source::TextId, Attach)> {
-    let place = |at: &Place, attach: &Attach| (at.text, attach.clone());
+fn attach_points(shape: &typed::Shape) -> Vec<(source::TextId, Attach)> {
+    let point = |at: &Place, attach: &Attach| (at.text, attach.clone());
     match shape {
-        typed::Shape::At(sites) => sites.iter().map(|s| place(&s.place, &s.attach)).collect(),
+        typed::Shape::At(sites) => sites.iter().map(|s| point(&s.place, &s.attach)).collect(),
         typed::Shape::Span { start, end, .. } => {
-            let starts = start.iter().map(|s| place(&s.place, &s.attach));
-            starts.chain(end.iter().map(|s| place(&s.place, &s.attach))).collect()
+            let starts = start.iter().map(|s| point(&s.place, &s.attach));
+            starts.chain(end.iter().map(|s| point(&s.place, &s.attach))).collect()
         }
-        typed::Shape::Steps { sites, .. } => sites.iter().map(|s| place(&s.place, &s.attach)).collect(),
+        typed::Shape::Steps { sites, .. } => sites.iter().map(|s| point(&s.place, &s.attach)).collect(),
         typed::Shape::Poll { .. } => Vec::new(),
     }
 }

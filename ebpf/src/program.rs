@@ -4,6 +4,7 @@
 
 use crate::buckets::BucketSpec;
 use crate::diag::Place;
+pub use crate::hook::{Binary, Edge, Every, Hook, HookKind, PerfEvent, Sampling, Via};
 use crate::source::{Location, SpannedStr, TextId};
 
 /// One probe.
@@ -297,182 +298,6 @@ pub enum Keep {
     First,
 }
 
-/// A place in the kernel to run at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
-    /// What it is.
-    pub kind: HookKind,
-    /// As the user wrote it.
-    pub text: SpannedStr,
-}
-
-impl Hook {
-    /// What it may become: itself, or those of `first_of`.
-    pub fn alternatives(&self) -> Vec<&Hook> {
-        match &self.kind {
-            HookKind::FirstOf(hooks) => hooks.iter().collect(),
-            _ => vec![self],
-        }
-    }
-
-    fn texts(&self) -> impl Iterator<Item = &SpannedStr> {
-        let inner = match &self.kind {
-            HookKind::FirstOf(hooks) => hooks.as_slice(),
-            _ => &[],
-        };
-        [&self.text].into_iter().chain(inner.iter().map(|hook| &hook.text))
-    }
-
-    fn for_each_text(&mut self, visit: &mut dyn FnMut(&mut SpannedStr)) {
-        visit(&mut self.text);
-        if let HookKind::FirstOf(hooks) = &mut self.kind {
-            hooks.iter_mut().for_each(|hook| visit(&mut hook.text));
-        }
-    }
-}
-
-/// The kinds of hook.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HookKind {
-    /// `tracepoint:SYSTEM:EVENT`: fields of the event's `format` as `args.NAME`.
-    Tracepoint {
-        /// Subsystem, e.g. `sock`.
-        system: String,
-        /// Event, e.g. `inet_sock_set_state`.
-        event: String,
-    },
-    /// `rawtracepoint:EVENT`: the tracepoint's own C arguments as `args.NAME`, typed by BTF.
-    RawTracepoint {
-        /// Event, e.g. `softirq_entry`.
-        event: String,
-    },
-    /// `syscall:NAME|[A, B]|*:enter|exit`.
-    Syscall {
-        /// Architecture-neutral names; empty means every system call.
-        names: Vec<String>,
-        /// Which end.
-        edge: Edge,
-    },
-    /// `interval:s:1`, on one CPU.
-    Interval {
-        /// Nanoseconds between two runs.
-        period_ns: u64,
-    },
-    /// `function:`, `fentry:`, `fexit:`, `kprobe:`, `kretprobe:`.
-    Function {
-        /// Name, or a pattern with `*` and `?`.
-        name: String,
-        /// Module, where the user names one.
-        module: Option<String>,
-        /// Bytes into the function (`kprobe:` only).
-        offset: u64,
-        /// Which end.
-        edge: Edge,
-        /// Which mechanism.
-        via: Via,
-    },
-    /// `uprobe:PATH:SYMBOL[+OFFSET]`, `uretprobe:PATH:SYMBOL`.
-    User {
-        /// Program or library.
-        binary: Binary,
-        /// Symbol, plain or demangled, or a pattern with `*` and `?`.
-        symbol: String,
-        /// Bytes into the function.
-        offset: u64,
-        /// Which end.
-        edge: Edge,
-    },
-    /// `usdt:PATH:PROVIDER:NAME`.
-    Usdt {
-        /// Program or library.
-        binary: Binary,
-        /// Provider.
-        provider: String,
-        /// Name.
-        name: String,
-    },
-    /// `profile:hz:99`, `hardware:EVENT:PERIOD`, `software:EVENT:PERIOD`, on every CPU.
-    Sample(Sampling),
-    /// `iter:task`, `iter:tcp`, ...: one run per object, at each read of the metrics.
-    Iter {
-        /// Kind of object.
-        object: String,
-    },
-    /// `first_of:` the first of these that this kernel has.
-    FirstOf(Vec<Hook>),
-}
-
-impl HookKind {
-    /// The kernel functions it names, as [`Target::functions`](crate::Target::functions) knows them: `name` or `module:name`.
-    pub fn functions(&self) -> Option<String> {
-        match self {
-            HookKind::Function { name, module: None, .. } => Some(name.clone()),
-            HookKind::Function { name, module: Some(module), .. } => Some(format!("{module}:{name}")),
-            _ => None,
-        }
-    }
-}
-
-/// How a kernel function is hooked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Via {
-    /// `function:` the best there is: fentry, kprobe_multi, kprobe.
-    Best,
-    /// `fentry:`, `fexit:`.
-    Fentry,
-    /// `kprobe:`, `kretprobe:`.
-    Kprobe,
-}
-
-/// A program or library, as the user names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Binary {
-    /// A path, a pattern of paths, or a library's name (`libc`).
-    pub path: String,
-    /// Only this process.
-    pub pid: Option<u32>,
-}
-
-/// What a perf event counts, and after how much of it the program runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Sampling {
-    /// What is counted.
-    pub event: PerfEvent,
-    /// How often.
-    pub every: Every,
-}
-
-/// What a perf event counts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PerfEvent {
-    /// `profile:`: time on each CPU.
-    CpuClock,
-    /// `hardware:`, by perf's name.
-    Hardware(String),
-    /// `software:`, by perf's name.
-    Software(String),
-}
-
-/// How often a perf event runs its program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Every {
-    /// So many times a second.
-    Hertz(u64),
-    /// After so many nanoseconds.
-    Nanoseconds(u64),
-    /// After so many events.
-    Events(u64),
-}
-
-/// The two ends of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Edge {
-    /// Before it runs.
-    Enter,
-    /// After it ran.
-    Exit,
-}
-
 /// One exported metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
@@ -543,13 +368,13 @@ pub struct Limits {
     /// Instructions of one program.
     pub instructions: u32,
     /// Places that all programs of the probe attach to, together.
-    pub places: u32,
+    pub attach_points: u32,
     /// Whether the agent may thin events out while the probe runs; costs each program a look at one word.
     pub steered: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { map_bytes: 16 << 20, instructions: 4096, places: 512, steered: false }
+        Self { map_bytes: 16 << 20, instructions: 4096, attach_points: 512, steered: false }
     }
 }

@@ -7,9 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use kstrobe_ebpf::program::{Every, PerfEvent, Sampling};
-use kstrobe_ebpf::typed::Attach;
-
 use super::captures::CaptureDeps;
 use super::{App, lock, workloads};
 use super::{Captures, ProfileError, ProfileRequest, StacksStatus};
@@ -255,15 +252,7 @@ pub(super) fn learn(probe: &Mutex<Probe>, unseen: HashSet<u32>) {
 /// What one event stands for, when all of them come from one timer.
 fn period_ns(a: &KernelEngine) -> Option<u64> {
     let programs = a.programs().ok()?;
-    let mut periods = programs.iter().map(|p| match &p.attach {
-        Attach::Interval { period_ns } => Some(*period_ns),
-        Attach::Sample(Sampling { event: PerfEvent::CpuClock, every }) => match every {
-            Every::Hertz(n) => 1_000_000_000u64.checked_div(*n),
-            Every::Nanoseconds(ns) => Some(*ns),
-            Every::Events(_) => None,
-        },
-        _ => None,
-    });
+    let mut periods = programs.iter().map(|p| p.attach.period_ns());
     let first = periods.next()??;
     periods.all(|period| period == Some(first)).then_some(first)
 }

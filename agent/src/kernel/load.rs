@@ -237,7 +237,7 @@ impl Loaded {
     /// Whether a program has the events of CPUs that it should have, and these have been enabled since the last look.
     fn still_attached(&mut self, at: usize, online: usize, passed: Duration) -> Result<bool, LoadError> {
         let program = &mut self.programs[at];
-        let Some(wanted) = events_of_cpus(&program.attach, online) else { return Ok(true) };
+        let Some(wanted) = program.attach.events_of_cpus(online) else { return Ok(true) };
         let links = self.links.iter().filter(|(of, _)| *of == at).filter_map(|(_, link)| link.enabled_for());
         let enabled = links.collect::<io::Result<Vec<Duration>>>().map_err(|error| {
             let reason = format!("whether its CPUs were online cannot be read: {error}");
@@ -254,7 +254,7 @@ impl Loaded {
 
     /// Whether some program has to follow the CPUs that are online.
     pub fn is_of_cpus(&self) -> bool {
-        self.programs.iter().any(|program| events_of_cpus(&program.attach, 1).is_some())
+        self.programs.iter().any(|program| program.attach.events_of_cpus(1).is_some())
     }
 
     fn attach_one(&mut self, at: usize, attacher: &mut Attacher) -> Result<(), LoadError> {
@@ -294,16 +294,6 @@ impl Loaded {
             })
         };
         self.programs.iter().map(info).collect()
-    }
-}
-
-/// How many events it takes where so many CPUs are online; `None` when it is not attached to CPUs. Other perf events (of tracepoints
-/// and kprobes) run wherever they are hit.
-fn events_of_cpus(attach: &Attach, online: usize) -> Option<usize> {
-    match attach {
-        Attach::Sample(_) => Some(online),
-        Attach::Interval { .. } => Some(1),
-        _ => None,
     }
 }
 

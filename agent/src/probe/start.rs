@@ -21,7 +21,7 @@ use super::stopped::{Idle, Off, Waiting};
 use super::user_hooks::{UserHooks, log_changes};
 use crate::config::compile;
 use crate::config::diagnostics::log_diagnostics;
-use crate::config::plan::explain::{self, attach_point};
+use crate::config::plan::explain;
 use crate::config::plan::{self, Draft, Refusal};
 use crate::kernel::attach::is_user_hook;
 use crate::kernel::binaries::find::ProcessSnapshot;
@@ -227,7 +227,7 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
         log_changes(&draft.outline().name, &user.look(&loaded, &ProcessSnapshot::look()));
     }
     for p in artifact.programs.iter().filter(|p| !is_user_hook(&p.attach)) {
-        let (hook, _) = attach_point(&p.attach);
+        let hook = p.attach.to_string();
         tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
     let outline = draft.outline();
@@ -238,7 +238,7 @@ fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<
             "exemplars disabled: event records with the labels of its histograms would be too large"
         );
     }
-    let engine: Box<dyn Engine> = match programs.iter().any(|(_, attach)| matches!(attach, Attach::Iter { .. })) {
+    let engine: Box<dyn Engine> = match programs.iter().any(|(_, attach)| attach.is_iterator()) {
         true => Box::new(Arc::new(IteratorEngine::new(outline, layout, loaded))),
         false => Box::new(KernelEngine::new(outline, layout, loaded, user, born)),
     };

@@ -24,7 +24,7 @@ fn limits() -> String {
         ("depth of an expression", lang::MAX_DEPTH.into()),
         ("label sets that are found by arithmetic (the product of the labels' domains)", layout::MAX_DENSE_SLOTS),
         ("instructions of a program", program::Limits::default().instructions.into()),
-        ("places that a probe's programs attach to", program::Limits::default().places.into()),
+        ("places that a probe's programs attach to", program::Limits::default().attach_points.into()),
         ("bytes of a program's stack", lower::STACK_LIMIT_BYTES.into()),
     ];
     rows.extend(check::limits().into_iter().chain(more).map(|(what, most)| (what, most.to_string())));

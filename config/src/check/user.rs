@@ -67,9 +67,9 @@ pub(super) fn of_process(item: &Node, report: &mut Report) -> Option<Hook> {
     let pid = fields.need("pid", "a hook", report).and_then(|node| fields::integer(node, 1..=MAX_PID, report));
     let hook = super::hook::text(hook?, "a hook such as `uprobe:libc:malloc`", report)?;
     let (pid, mut hook) = (pid?, hook);
-    match &mut hook.kind {
-        HookKind::User { binary, .. } | HookKind::Usdt { binary, .. } => binary.pid = Some(pid as u32),
-        _ => {
+    match hook.kind.binary_mut() {
+        Some(binary) => binary.pid = Some(pid as u32),
+        None => {
             let message = "only `uprobe:`, `uretprobe:` and `usdt:` hooks have a process of their own";
             let diagnostic = crate::diag::Diagnostic::error(&hook.text.at, message);
             report.push(diagnostic.hint(format!("use a condition: `where: pid == {pid}`")));

@@ -1,6 +1,6 @@
 //! What the agent tells a running program: which events to pass over, and which spans are too old to be true.
 
-use super::Room;
+use super::Context;
 use super::func::Writer;
 use crate::ir::{CmpOp, Helper, Op, Operand, Size, Space, Stmt, Var};
 use crate::layout::Loss;
@@ -12,8 +12,8 @@ const SINCE: i32 = 8;
 const PASSED_OVER: i64 = 1;
 
 /// The first word of the control map, if the probe has one.
-fn words(room: &Room<'_>, w: &mut Writer) -> Option<Var> {
-    let control = room.memory.layout.control.as_ref()?;
+fn words(context: &Context<'_>, w: &mut Writer) -> Option<Var> {
+    let control = context.memory.layout.control.as_ref()?;
     Some(w.array_element(control.map, Operand::Imm(0)))
 }
 
@@ -29,15 +29,15 @@ fn dice(w: &mut Writer, words: Var, skip: impl FnOnce(&mut Writer)) {
 }
 
 /// Leaves the program at events that are to be passed over.
-pub(super) fn thin(room: &Room<'_>, w: &mut Writer) {
-    if let Some(words) = words(room, w) {
+pub(super) fn thin(context: &Context<'_>, w: &mut Writer) {
+    if let Some(words) = words(context, w) {
         dice(w, words, |w| w.push(Stmt::Return));
     }
 }
 
 /// The same where a span would begin: its end must find that it was passed over.
-pub(super) fn thin_start(room: &Room<'_>, w: &mut Writer, state: Var, start: i32) {
-    if let Some(words) = words(room, w) {
+pub(super) fn thin_start(context: &Context<'_>, w: &mut Writer, state: Var, start: i32) {
+    if let Some(words) = words(context, w) {
         dice(w, words, |w| {
             w.push(Stmt::Store { ptr: state, offset: start, size: Size::B8, value: Operand::Imm(PASSED_OVER) });
             w.push(Stmt::Return);
@@ -46,15 +46,15 @@ pub(super) fn thin_start(room: &Room<'_>, w: &mut Writer, state: Var, start: i32
 }
 
 /// Leaves the program at the end of a span that has no start, was passed over, or began before the probe came back.
-pub(super) fn unmatched(room: &Room<'_>, w: &mut Writer, state: Var, start: i32, started: Var) {
+pub(super) fn unmatched(context: &Context<'_>, w: &mut Writer, state: Var, start: i32, started: Var) {
     let since = w.imm(0);
-    if let Some(words) = words(room, w) {
+    if let Some(words) = words(context, w) {
         w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
             w.assign(since, Op::Load { ptr: words, offset: SINCE, size: Size::B8, space: Space::Value });
         });
     }
     w.when(CmpOp::Le, started, Operand::Var(since), |w| {
-        w.when(CmpOp::Eq, started, Operand::Imm(0), |w| super::measure::lost(room, w, Loss::NoStart));
+        w.when(CmpOp::Eq, started, Operand::Imm(0), |w| super::measure::lost(context, w, Loss::NoStart));
         w.push(Stmt::Store { ptr: state, offset: start, size: Size::B8, value: Operand::Imm(0) });
         w.push(Stmt::Return);
     });

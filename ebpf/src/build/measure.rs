@@ -1,6 +1,6 @@
 //! One measurement: find the record of a label set, then add to each metric's cell in it.
 
-use super::Room;
+use super::Context;
 use super::expr::Exprs;
 use super::func::Writer;
 use super::memory::Memory;
@@ -14,44 +14,44 @@ use crate::typed::{Expr, Measure};
 const NO_EXIST: i64 = 1;
 
 /// Writes all measurements of a site.
-pub(super) fn measures(room: &Room<'_>, s: &mut Exprs<'_>, measures: &[Option<&Measure>]) {
-    for (n, group) in room.memory.groups.iter().enumerate() {
+pub(super) fn measures(context: &Context<'_>, s: &mut Exprs<'_>, measures: &[Option<&Measure>]) {
+    for (n, group) in context.memory.groups.iter().enumerate() {
         let Some(first) = measures[group[0]] else { continue };
         let measures: Vec<&Measure> = group.iter().filter_map(|m| measures[*m]).collect();
         match &first.filter {
-            Some(cond) => s.when(cond, |s| table(room, s, n, &measures)),
-            None => table(room, s, n, &measures),
+            Some(cond) => s.when(cond, |s| table(context, s, n, &measures)),
+            None => table(context, s, n, &measures),
         }
     }
 }
 
 /// `measures` are those of the table's metrics, in its order.
-fn table(room: &Room<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measure]) {
+fn table(context: &Context<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measure]) {
     let written = |(measure, metric): (&&Measure, &usize)| match measure.value.place {
-        place if place == Place::default() => room.probe.metrics[*metric].place,
+        place if place == Place::default() => context.probe.metrics[*metric].place,
         place => place,
     };
-    let places: Vec<Place> = measures.iter().zip(&room.memory.groups[n]).map(written).collect();
-    mark(room, &mut s.w, places[0]);
-    let table = &room.memory.layout.tables[n];
-    let atomic = room.memory.atomic[n];
+    let spans: Vec<Place> = measures.iter().zip(&context.memory.groups[n]).map(written).collect();
+    mark(context, &mut s.w, spans[0]);
+    let table = &context.memory.layout.tables[n];
+    let atomic = context.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
     let values: Vec<Operand> = measures.iter().map(|m| s.value(&m.value)).collect();
     let labels = &measures[0].labels;
-    let slot = slot(room, s, table, labels);
+    let slot = slot(context, s, table, labels);
     let element = element(s, table, slot);
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
-        for ((cell, value), place) in table.cells.iter().zip(&values).zip(&places) {
-            mark(room, &mut s.w, *place);
-            add(room, &mut s.w, cell, record, *value, atomic);
+        for ((cell, value), place) in table.cells.iter().zip(&values).zip(&spans) {
+            mark(context, &mut s.w, *place);
+            add(context, &mut s.w, cell, record, *value, atomic);
         }
     });
     let cond = crate::ir::Cond { op: CmpOp::Ne, a: record, b: Operand::Imm(0) };
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
 }
 
-fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand, atomic: bool) {
+fn add(context: &Context<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand, atomic: bool) {
     let at = cell.offset as i32;
     match &cell.kind {
         CellKind::Counter | CellKind::Stacks(_) => w.push(Stmt::Add { ptr: record, offset: at, value, atomic }),
@@ -69,7 +69,7 @@ fn add(room: &Room<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand
                 Operand::Imm(i) => w.imm(i),
             };
             let bucket = w.fresh();
-            let tables = room.tables[&cell.metric];
+            let tables = context.tables[&cell.metric];
             let code = scheme.emit(v, bucket, tables, &mut || w.fresh());
             w.extend(code);
             w.push(Stmt::Add { ptr: record, offset: at, value, atomic });
@@ -105,15 +105,15 @@ fn element(s: &mut Exprs<'_>, table: &Table, slot: Operand) -> Operand {
     }
 }
 
-fn slot(room: &Room<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> Operand {
+fn slot(context: &Context<'_>, s: &mut Exprs<'_>, table: &Table, labels: &[Expr]) -> Operand {
     match &table.index {
         Index::Single => Operand::Imm(0),
-        Index::Dense(domains) => Operand::Var(dense(room, s, domains, labels)),
+        Index::Dense(domains) => Operand::Var(dense(context, s, domains, labels)),
         Index::Hash { key_bytes, .. } => {
             let key = s.w.slot(*key_bytes);
             let offsets: Vec<u32> = table.key.iter().map(|k| k.offset).collect();
             write_key(s, key, *key_bytes, &offsets, labels);
-            let slot = hashed(room, &mut s.w, table, key);
+            let slot = hashed(context, &mut s.w, table, key);
             s.w.release(key);
             Operand::Var(slot)
         }
@@ -154,14 +154,14 @@ fn has_padding(bytes: u32, offsets: &[u32], fields: &[Expr]) -> bool {
 }
 
 /// `((k0 * d1) + k1) * d2 ...`, or the overflow slot when some label is outside its domain.
-fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr]) -> Var {
+fn dense(context: &Context<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr]) -> Var {
     let out = s.w.fresh();
     let values: Vec<Var> = labels.iter().map(|l| s.var(l)).collect();
     let w = &mut s.w;
     let overflow = w.block(|w| {
         let product: u32 = domains.iter().product();
         w.assign(out, Op::Copy(Operand::Imm(i64::from(product))));
-        lost(room, w, Loss::SeriesOverflow);
+        lost(context, w, Loss::SeriesOverflow);
     });
     let inside = w.block(|w| {
         let mut index = values[0];
@@ -181,7 +181,7 @@ fn dense(room: &Room<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Expr]) -
 }
 
 /// Looks the key up; a new key takes a slot from the free stack, or the overflow slot when none is left.
-fn hashed(room: &Room<'_>, w: &mut Writer, table: &Table, key: Slot) -> Var {
+fn hashed(context: &Context<'_>, w: &mut Writer, table: &Table, key: Slot) -> Var {
     let Index::Hash { map, free, .. } = table.index else { return w.imm(0) };
     let out = w.imm(0);
     let found = w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]);
@@ -209,7 +209,7 @@ fn hashed(room: &Room<'_>, w: &mut Writer, table: &Table, key: Slot) -> Var {
                 },
             );
         });
-        w.when(CmpOp::Eq, out, Operand::Imm(0), |w| lost(room, w, Loss::SeriesOverflow));
+        w.when(CmpOp::Eq, out, Operand::Imm(0), |w| lost(context, w, Loss::SeriesOverflow));
     });
     w.push(Stmt::If {
         cond: crate::ir::Cond { op: CmpOp::Ne, a: found, b: Operand::Imm(0) },
@@ -220,8 +220,8 @@ fn hashed(room: &Room<'_>, w: &mut Writer, table: &Table, key: Slot) -> Var {
 }
 
 /// Counts a loss. Rare, so that its cost does not matter; several programs may count at once, so it is atomic.
-pub(super) fn lost(room: &Room<'_>, w: &mut Writer, loss: Loss) {
-    lost_in(room.memory, w, loss);
+pub(super) fn lost(context: &Context<'_>, w: &mut Writer, loss: Loss) {
+    lost_in(context.memory, w, loss);
 }
 
 /// The same where there is only the memory.

@@ -12,7 +12,7 @@ use crate::layout::{
 };
 use crate::program::StackSpec;
 use crate::target::Target;
-use crate::typed::{Attach, Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
+use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
 
 /// The memory of a probe.
 pub(super) struct Memory {
@@ -140,7 +140,7 @@ fn group(probe: &Probe, sites: &[Vec<Option<&Measure>>]) -> Vec<Vec<usize>> {
 
 /// Whether the programs run once per object, when the agent reads an iterator.
 fn of_objects(shape: &Shape) -> bool {
-    matches!(shape, Shape::At(sites) if sites.iter().any(|s| matches!(s.attach, Attach::Iter { .. })))
+    matches!(shape, Shape::At(sites) if sites.iter().any(|s| s.attach.is_iterator()))
 }
 
 fn is_gauge(m: &Metric) -> bool {

@@ -47,24 +47,24 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bo
     }
     let memory = memory::plan(&probe, target)?;
     let (rodata, tables) = bucket_tables(&memory);
-    let room = Room { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
+    let context = Context { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
     let funcs = match &probe.shape {
-        Shape::At(sites) => site::at(&room, sites),
-        Shape::Poll { filter, measures, .. } => site::poll(&room, filter.as_ref(), measures),
-        Shape::Span { .. } => span::span(&room),
-        Shape::Steps { .. } => steps::steps(&room),
+        Shape::At(sites) => site::at(&context, sites),
+        Shape::Poll { filter, measures, .. } => site::poll(&context, filter.as_ref(), measures),
+        Shape::Span { .. } => span::span(&context),
+        Shape::Steps { .. } => steps::steps(&context),
     };
     let funcs: Vec<Func> = funcs.map_err(|e| vec![e])?;
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
-    if let Some(error) = funcs.iter().find_map(|func| too_much_stack(func, place)) {
+    if let Some(error) = funcs.iter().find_map(|func| check_stack(func, place)) {
         return Err(vec![error]);
     }
-    let missed_casts = room.kernel.missed_casts.get();
+    let missed_casts = context.kernel.missed_casts.get();
     let layout = memory.layout;
     Ok((Module { funcs, rodata, layout }, missed_casts))
 }
 
-fn too_much_stack(func: &Func, place: Place) -> Option<Diagnostic> {
+fn check_stack(func: &Func, place: Place) -> Option<Diagnostic> {
     let bytes: u32 = func.slots.iter().sum();
     (bytes > STACK_BYTES).then(|| {
         let message = format!("program `{}` needs {bytes} bytes of stack, the kernel allows {STACK_BYTES}", func.name);
@@ -74,7 +74,7 @@ fn too_much_stack(func: &Func, place: Place) -> Option<Diagnostic> {
 }
 
 /// What every function of a probe is written from.
-struct Room<'a> {
+struct Context<'a> {
     probe: &'a Probe,
     memory: &'a memory::Memory,
     lines: &'a Lines,

@@ -1,6 +1,6 @@
 //! Functions of probes without spans: one per attach point, or one for the rows of a poll source.
 
-use super::Room;
+use super::Context;
 use super::condition::search;
 use super::control;
 use super::expr::{Exprs, Inputs};
@@ -10,45 +10,45 @@ use crate::diag::{Diagnostic, Place};
 use crate::ir::{CmpOp, Func, Operand, Stmt};
 use crate::typed::{Expr, Measure, Select, Site};
 
-pub(super) fn at(room: &Room<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnostic> {
+pub(super) fn at(context: &Context<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnostic> {
     let mut funcs = Vec::new();
     for (i, site) in sites.iter().enumerate() {
-        let mut s = begin(room, site.place);
+        let mut s = begin(context, site.place);
         select(&mut s, &site.select);
-        control::thin(room, &mut s.w);
-        body(room, &mut s, site.filter.as_ref(), &site.measures);
-        slow::send(room, &mut s, site.slow.as_ref());
-        funcs.push(s.w.finish(name(room, "at", i, sites.len()), Some(site.attach.clone())));
+        control::thin(context, &mut s.w);
+        body(context, &mut s, site.filter.as_ref(), &site.measures);
+        slow::send(context, &mut s, site.slow.as_ref());
+        funcs.push(s.w.finish(name(context, "at", i, sites.len()), Some(site.attach.clone())));
     }
     Ok(funcs)
 }
 
 pub(super) fn poll(
-    room: &Room<'_>,
+    context: &Context<'_>,
     filter: Option<&Expr>,
     measures: &[Option<Measure>],
 ) -> Result<Vec<Func>, Diagnostic> {
-    let mut s = begin(room, Place::default());
-    body(room, &mut s, filter, measures);
-    Ok(vec![s.w.finish(name(room, "row", 0, 1), None)])
+    let mut s = begin(context, Place::default());
+    body(context, &mut s, filter, measures);
+    Ok(vec![s.w.finish(name(context, "row", 0, 1), None)])
 }
 
-fn body(room: &Room<'_>, s: &mut Exprs<'_>, filter: Option<&Expr>, measures: &[Option<Measure>]) {
+fn body(context: &Context<'_>, s: &mut Exprs<'_>, filter: Option<&Expr>, measures: &[Option<Measure>]) {
     if let Some(cond) = filter {
-        mark(room, &mut s.w, cond.place);
+        mark(context, &mut s.w, cond.place);
         s.guard(cond);
     }
-    measure::measures(room, s, &measures.iter().map(Option::as_ref).collect::<Vec<_>>());
+    measure::measures(context, s, &measures.iter().map(Option::as_ref).collect::<Vec<_>>());
 }
 
-pub(super) fn begin<'a>(room: &'a Room<'a>, place: Place) -> Exprs<'a> {
+pub(super) fn begin<'a>(context: &'a Context<'a>, place: Place) -> Exprs<'a> {
     let mut w = Writer::new();
-    mark(room, &mut w, place);
-    Exprs { w, kernel: &room.kernel, memory: room.memory, lines: room.lines, inputs: Inputs::default() }
+    mark(context, &mut w, place);
+    Exprs { w, kernel: &context.kernel, memory: context.memory, lines: context.lines, inputs: Inputs::default() }
 }
 
-pub(super) fn mark(room: &Room<'_>, w: &mut Writer, place: Place) {
-    w.mark(room.lines.get(&place.text).copied().unwrap_or((1, 1)));
+pub(super) fn mark(context: &Context<'_>, w: &mut Writer, place: Place) {
+    w.mark(context.lines.get(&place.text).copied().unwrap_or((1, 1)));
 }
 
 /// Symbols of BTF have at most this many bytes.
@@ -56,9 +56,9 @@ const MAX_NAME: usize = 63;
 
 /// Program names begin with `ks_`, so that `bpftool prog` shows whose they are. A long probe's name is cut: the role, which
 /// tells a probe's programs apart, stays whole.
-pub(super) fn name(room: &Room<'_>, role: &str, i: usize, n: usize) -> String {
+pub(super) fn name(context: &Context<'_>, role: &str, i: usize, n: usize) -> String {
     let role = if n == 1 { role.to_string() } else { format!("{role}{i}") };
-    let probe: String = room.probe.name.chars().take(MAX_NAME - "ks__".len() - role.len()).collect();
+    let probe: String = context.probe.name.chars().take(MAX_NAME - "ks__".len() - role.len()).collect();
     format!("ks_{probe}_{role}")
 }
 

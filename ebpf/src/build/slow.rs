@@ -1,6 +1,6 @@
 //! Records of single events: the condition, the limit of so many a second, then the record on the stack and off it goes.
 
-use super::Room;
+use super::Context;
 use super::expr::Exprs;
 use super::measure::{lost, write_key};
 use super::memory::{add_map, key_layout};
@@ -64,19 +64,21 @@ fn buffer_bytes(slow: &Slow, record: u32, cpus: u32, least: u64) -> u32 {
 
 /// Sends a record of the event at hand if it is worth one. To be called where the site's values can be read; never leaves
 /// the program.
-pub(super) fn send(room: &Room<'_>, s: &mut Exprs<'_>, slow: Option<&SlowMeasure>) {
-    let (Some(events), Some(probe), Some(slow)) = (&room.memory.layout.events, &room.probe.slow, slow) else { return };
-    mark(room, &mut s.w, probe.place);
+pub(super) fn send(context: &Context<'_>, s: &mut Exprs<'_>, slow: Option<&SlowMeasure>) {
+    let (Some(events), Some(probe), Some(slow)) = (&context.memory.layout.events, &context.probe.slow, slow) else {
+        return;
+    };
+    mark(context, &mut s.w, probe.place);
     s.when(&slow.when, |s| {
         let now = s.var(&header()[0]);
         let cpu = s.w.call(Helper::GetSmpProcessorId, vec![]);
         let limit = s.w.array_element(events.limit, Operand::Var(cpu));
         let body = s.block(|s| {
             let count = count(s, limit, now);
-            let limited = s.w.block(|w| lost(room, w, Loss::EventsLimited));
+            let limited = s.w.block(|w| lost(context, w, Loss::EventsLimited));
             let sent = s.block(|s| {
                 s.w.push(Stmt::Add { ptr: limit, offset: COUNT, value: Operand::Imm(1), atomic: true });
-                record(room, s, events, slow);
+                record(context, s, events, slow);
             });
             let cond = Cond { op: CmpOp::Ge, a: count, b: Operand::Imm(i64::from(probe.max_per_second)) };
             s.w.push(Stmt::If { cond, then: limited, otherwise: sent });
@@ -101,13 +103,13 @@ fn count(s: &mut Exprs<'_>, limit: Var, now: Var) -> Var {
     s.w.load(limit, COUNT, Size::B8, Space::Value)
 }
 
-fn record(room: &Room<'_>, s: &mut Exprs<'_>, events: &EventMap, slow: &SlowMeasure) {
+fn record(context: &Context<'_>, s: &mut Exprs<'_>, events: &EventMap, slow: &SlowMeasure) {
     let area = s.w.slot(events.bytes);
     let fields: Vec<Expr> = header().into_iter().chain(slow.fields.iter().cloned()).collect();
     let types: Vec<Ty> = fields.iter().map(|e| e.ty).collect();
     write_key(s, area, events.bytes, &key_layout(&types).0, &fields);
     let (bytes, slot) = (Arg::Imm(i64::from(events.bytes)), Arg::Slot(area, 0));
-    let failed = match room.memory.layout.map(events.map).kind {
+    let failed = match context.memory.layout.map(events.map).kind {
         // Without flags the reader is woken when it has read all before.
         MapKind::RingBuf => s.w.call(Helper::RingbufOutput, vec![Arg::Map(events.map), slot, bytes, Arg::Imm(0)]),
         _ => {
@@ -116,5 +118,5 @@ fn record(room: &Room<'_>, s: &mut Exprs<'_>, events: &EventMap, slow: &SlowMeas
         }
     };
     s.w.release(area);
-    s.w.when(CmpOp::Ne, failed, Operand::Imm(0), |w| lost(room, w, Loss::EventsFull));
+    s.w.when(CmpOp::Ne, failed, Operand::Imm(0), |w| lost(context, w, Loss::EventsFull));
 }

@@ -1,6 +1,6 @@
 //! Functions of spans: what opens one, what closes and measures it, and what watches the task being switched out between.
 
-use super::Room;
+use super::Context;
 use super::control;
 use super::expr::{Exprs, Inputs};
 use super::measure::{self, lost, write_key};
@@ -18,37 +18,37 @@ use crate::typed::{Attach, EndSite, Expr, Measure, Shape, SpanKey, StartSite, Ty
 const CREATE: i64 = 1;
 
 /// The functions of a span, in the order they attach: what closes spans first, so that none opens unwatched.
-pub(super) fn span(room: &Room<'_>) -> Result<Vec<Func>, Diagnostic> {
-    let Shape::Span { start, end, off_cpu, .. } = &room.probe.shape else { return Ok(vec![]) };
+pub(super) fn span(context: &Context<'_>) -> Result<Vec<Func>, Diagnostic> {
+    let Shape::Span { start, end, off_cpu, .. } = &context.probe.shape else { return Ok(vec![]) };
     let mut funcs = Vec::new();
     if *off_cpu {
-        funcs.push(switch(room)?);
+        funcs.push(switch(context)?);
     }
     for (i, site) in end.iter().enumerate() {
-        funcs.push(close(room, site, name(room, "end", i, end.len())));
+        funcs.push(close(context, site, name(context, "end", i, end.len())));
     }
     for (i, site) in start.iter().enumerate() {
-        funcs.push(open(room, site, name(room, "start", i, start.len())));
+        funcs.push(open(context, site, name(context, "start", i, start.len())));
     }
     Ok(funcs)
 }
 
-fn key<'a>(room: &'a Room<'_>) -> &'a SpanKey {
-    match &room.probe.shape {
+fn key<'a>(context: &'a Context<'_>) -> &'a SpanKey {
+    match &context.probe.shape {
         Shape::Span { key, .. } => key,
         _ => &SpanKey::Task,
     }
 }
 
-fn keep(room: &Room<'_>) -> Keep {
-    match &room.probe.shape {
+fn keep(context: &Context<'_>) -> Keep {
+    match &context.probe.shape {
         Shape::Span { keep, .. } => *keep,
         _ => Keep::Last,
     }
 }
 
-fn watches_switches(room: &Room<'_>) -> bool {
-    matches!(&room.probe.shape, Shape::Span { off_cpu: true, .. })
+fn watches_switches(context: &Context<'_>) -> bool {
+    matches!(&context.probe.shape, Shape::Span { off_cpu: true, .. })
 }
 
 /// Where a span's state is found.
@@ -58,17 +58,17 @@ enum Found {
     Keyed(Slot),
 }
 
-fn open(room: &Room<'_>, site: &StartSite, name: String) -> Func {
-    let mut s = begin(room, site.place);
+fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
+    let mut s = begin(context, site.place);
     select(&mut s, &site.select);
     if let Some(cond) = &site.filter {
         s.guard(cond);
     }
-    match locate(room, &mut s, &site.by, CREATE) {
+    match locate(context, &mut s, &site.by, CREATE) {
         Found::State(state) => {
-            if let SpanKey::Task = key(room) {
+            if let SpanKey::Task = key(context) {
                 let miss = s.w.block(|w| {
-                    lost(room, w, Loss::NoStorage);
+                    lost(context, w, Loss::NoStorage);
                     w.push(Stmt::Return);
                 });
                 let cond = Cond { op: CmpOp::Eq, a: state, b: Operand::Imm(0) };
@@ -76,25 +76,25 @@ fn open(room: &Room<'_>, site: &StartSite, name: String) -> Func {
             } else {
                 s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
             }
-            keep_first(room, &mut s, state);
-            control::thin_start(room, &mut s.w, state, START);
-            fill_state(room, &mut s, site, state);
+            keep_first(context, &mut s, state);
+            control::thin_start(context, &mut s.w, state, START);
+            fill_state(context, &mut s, site, state);
         }
-        Found::Keyed(key) => open_hashed(room, &mut s, site, key),
+        Found::Keyed(key) => open_hashed(context, &mut s, site, key),
     }
     s.w.finish(name, Some(site.attach.clone()))
 }
 
-fn keep_first(room: &Room<'_>, s: &mut Exprs<'_>, state: Var) {
-    if keep(room) == Keep::First {
+fn keep_first(context: &Context<'_>, s: &mut Exprs<'_>, state: Var) {
+    if keep(context) == Keep::First {
         let started = s.w.load(state, START, Size::B8, Space::Value);
         s.w.leave_if(CmpOp::Ne, started, Operand::Imm(0));
     }
 }
 
 /// Writes a span's state where it lies; the clock is read last, so that our own work is not part of the span.
-fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) {
-    let Some(memory) = &room.memory.open else { return };
+fn fill_state(context: &Context<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) {
+    let Some(memory) = &context.memory.open else { return };
     for (e, at) in site.save.iter().zip(&memory.saved) {
         if e.ty.is_scalar() {
             let value = s.kept(e);
@@ -112,7 +112,7 @@ fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) 
             s.w.release(area);
         }
     }
-    if watches_switches(room) {
+    if watches_switches(context) {
         for offset in [OFF_TOTAL, OFF_SINCE] {
             s.w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value: Operand::Imm(0) });
         }
@@ -122,12 +122,12 @@ fn fill_state(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var) 
 }
 
 /// Reuses the state of a key that has one; puts a new one in otherwise.
-fn open_hashed(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, key: Slot) {
-    let Some(memory) = &room.memory.open else { return };
+fn open_hashed(context: &Context<'_>, s: &mut Exprs<'_>, site: &StartSite, key: Slot) {
+    let Some(memory) = &context.memory.open else { return };
     let state = s.w.call(Helper::MapLookup, vec![Arg::Map(memory.map), Arg::Slot(key, 0)]);
     let reuse = s.block(|s| {
-        keep_first(room, s, state);
-        fill_state(room, s, site, state);
+        keep_first(context, s, state);
+        fill_state(context, s, site, state);
     });
     let insert = s.block(|s| {
         let value = s.w.slot(memory.bytes);
@@ -146,16 +146,16 @@ fn open_hashed(room: &Room<'_>, s: &mut Exprs<'_>, site: &StartSite, key: Slot) 
         s.w.store_slot(value, START as u32, Size::B8, Operand::Var(now));
         let args = vec![Arg::Map(memory.map), Arg::Slot(key, 0), Arg::Slot(value, 0), Arg::Imm(0)];
         let failed = s.w.call(Helper::MapUpdate, args);
-        s.w.when(CmpOp::Ne, failed, Operand::Imm(0), |w| lost(room, w, Loss::SpansFull));
+        s.w.when(CmpOp::Ne, failed, Operand::Imm(0), |w| lost(context, w, Loss::SpansFull));
     });
     let cond = Cond { op: CmpOp::Ne, a: state, b: Operand::Imm(0) };
     s.w.push(Stmt::If { cond, then: reuse, otherwise: insert });
 }
 
 /// Finds the state of the current key. Task states may be created here; others exist (arrays) or are looked up (hashes).
-fn locate(room: &Room<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> Found {
-    let map = room.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
-    match key(room) {
+fn locate(context: &Context<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> Found {
+    let map = context.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
+    match key(context) {
         SpanKey::Task => {
             let task = s.w.call(Helper::GetCurrentTaskBtf, vec![]);
             Found::State(task_state(s, map, task, flags))
@@ -167,7 +167,7 @@ fn locate(room: &Room<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> Found 
                 let outside = s.w.block(|w| {
                     // An end outside has no start, which was counted when it came.
                     if flags == CREATE {
-                        lost(room, w, Loss::OutOfRange);
+                        lost(context, w, Loss::OutOfRange);
                     }
                     w.push(Stmt::Return);
                 });
@@ -193,47 +193,47 @@ fn task_state(s: &mut Exprs<'_>, map: crate::layout::MapId, task: Var, flags: i6
     s.w.call(Helper::TaskStorageGet, vec![Arg::Map(map), Arg::Var(task), Arg::Imm(0), Arg::Imm(flags)])
 }
 
-fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
-    let mut s = begin(room, site.place);
+fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
+    let mut s = begin(context, site.place);
     select(&mut s, &site.select);
     if let Some(cond) = &site.before {
-        mark(room, &mut s.w, cond.place);
+        mark(context, &mut s.w, cond.place);
         s.guard(cond);
     }
-    let place = locate(room, &mut s, &site.by, 0);
+    let place = locate(context, &mut s, &site.by, 0);
     let (state, area) = match place {
         Found::State(state) => (state, None),
         Found::Keyed(key) => {
-            let map = room.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
+            let map = context.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
             (s.w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]), Some((map, key)))
         }
     };
-    unmatched_if(room, &mut s, state);
+    unmatched_if(context, &mut s, state);
     let started = s.w.load(state, START, Size::B8, Space::Value);
-    match room.memory.layout.control {
-        Some(_) => control::unmatched(room, &mut s.w, state, START, started),
-        None => unmatched_if(room, &mut s, started),
+    match context.memory.layout.control {
+        Some(_) => control::unmatched(context, &mut s.w, state, START, started),
+        None => unmatched_if(context, &mut s, started),
     }
     // The span is closed before anything can leave the program.
     s.w.push(Stmt::Store { ptr: state, offset: START, size: Size::B8, value: Operand::Imm(0) });
     let now = s.w.call(Helper::KtimeGetNs, vec![]);
     let elapsed = s.w.alu(AluOp::Sub, now, Operand::Var(started));
-    let off_cpu = watches_switches(room).then(|| s.w.load(state, OFF_TOTAL, Size::B8, Space::Value));
-    let offsets: &[u32] = room.memory.open.as_ref().map_or(&[], |o| &o.saved);
+    let off_cpu = watches_switches(context).then(|| s.w.load(state, OFF_TOTAL, Size::B8, Space::Value));
+    let offsets: &[u32] = context.memory.open.as_ref().map_or(&[], |o| &o.saved);
     s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)), state: None };
     let measured: Vec<_> = site.measures.iter().map(Option::as_ref).collect();
     if let Some(cond) = &site.filter {
-        mark(room, &mut s.w, cond.place);
+        mark(context, &mut s.w, cond.place);
         match area {
             // A hash entry is deleted on every way out.
-            Some(_) => s.when(cond, |s| measure(room, s, &measured, site)),
+            Some(_) => s.when(cond, |s| measure(context, s, &measured, site)),
             None => {
                 s.guard(cond);
-                measure(room, &mut s, &measured, site);
+                measure(context, &mut s, &measured, site);
             }
         }
     } else {
-        measure(room, &mut s, &measured, site);
+        measure(context, &mut s, &measured, site);
     }
     if let Some((map, key)) = area {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];
@@ -242,14 +242,14 @@ fn close(room: &Room<'_>, site: &EndSite, name: String) -> Func {
     s.w.finish(name, Some(site.attach.clone()))
 }
 
-fn measure(room: &Room<'_>, s: &mut Exprs<'_>, measured: &[Option<&Measure>], site: &EndSite) {
-    measure::measures(room, s, measured);
-    slow::send(room, s, site.slow.as_ref());
+fn measure(context: &Context<'_>, s: &mut Exprs<'_>, measured: &[Option<&Measure>], site: &EndSite) {
+    measure::measures(context, s, measured);
+    slow::send(context, s, site.slow.as_ref());
 }
 
-fn unmatched_if(room: &Room<'_>, s: &mut Exprs<'_>, v: Var) {
+fn unmatched_if(context: &Context<'_>, s: &mut Exprs<'_>, v: Var) {
     let leave = s.w.block(|w| {
-        lost(room, w, Loss::NoStart);
+        lost(context, w, Loss::NoStart);
         w.push(Stmt::Return);
     });
     s.w.push(Stmt::If { cond: Cond { op: CmpOp::Eq, a: v, b: Operand::Imm(0) }, then: leave, otherwise: vec![] });
@@ -257,12 +257,12 @@ fn unmatched_if(room: &Room<'_>, s: &mut Exprs<'_>, v: Var) {
 
 /// At `sched_switch(preempt, prev, next, ..)`: stamps the span of the task going off the CPU, and adds the time it was off
 /// to the span of the task coming on.
-fn switch(room: &Room<'_>) -> Result<Func, Diagnostic> {
+fn switch(context: &Context<'_>) -> Result<Func, Diagnostic> {
     let attach = Attach::TpBtf { event: "sched_switch".into() };
-    let mut s = begin(room, Place::default());
+    let mut s = begin(context, Place::default());
     for (argument, comes_on) in [(8, false), (16, true)] {
         let task = s.w.load(CTX, argument, Size::B8, Space::Ctx);
-        let state = other_task_state(room, &mut s, task)?;
+        let state = other_task_state(context, &mut s, task)?;
         let body = s.block(|s| {
             let started = s.w.load(state, START, Size::B8, Space::Value);
             s.w.when(CmpOp::Ne, started, Operand::Imm(0), |w| if comes_on { on(w, state) } else { off(w, state) });
@@ -273,7 +273,7 @@ fn switch(room: &Room<'_>) -> Result<Func, Diagnostic> {
             otherwise: vec![],
         });
     }
-    Ok(s.w.finish(name(room, "switch", 0, 1), Some(attach)))
+    Ok(s.w.finish(name(context, "switch", 0, 1), Some(attach)))
 }
 
 fn off(w: &mut super::func::Writer, state: Var) {
@@ -292,12 +292,12 @@ fn on(w: &mut super::func::Writer, state: Var) {
 }
 
 /// The state of a task that is not (yet, or any more) the current one.
-fn other_task_state(room: &Room<'_>, s: &mut Exprs<'_>, task: Var) -> Result<Var, Diagnostic> {
-    let map = room.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
-    match key(room) {
+fn other_task_state(context: &Context<'_>, s: &mut Exprs<'_>, task: Var) -> Result<Var, Diagnostic> {
+    let map = context.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
+    match key(context) {
         SpanKey::Task => Ok(task_state(s, map, task, 0)),
         _ => {
-            let pid = room.kernel.btf.and_then(|b| {
+            let pid = context.kernel.btf.and_then(|b| {
                 let id = b.find("task_struct", btf::Kind::Struct)?;
                 Some(b.member(id, "pid")?.bit_offset / 8)
             });

@@ -6,7 +6,7 @@ use crate::typed::{Expr, Kind, Metric, MetricKind, Probe, Shape};
 
 /// What the kernel keeps at most unless `kernel.perf_event_max_stack` was raised.
 const MAX_DEPTH: u32 = 127;
-/// Room for stacks that no key refers to for long: of open spans, and of records of single events.
+/// Context for stacks that no key refers to for long: of open spans, and of records of single events.
 const OF_RECORDS: u32 = 256;
 
 /// The stacks a metric takes.

@@ -4,7 +4,7 @@
 //! the map itself. Nothing leaves the program before the last step: what one passes over is the next one's affair, and a
 //! state that is to go goes whatever a metric's condition says.
 
-use super::Room;
+use super::Context;
 use super::expr::Exprs;
 use super::func::Writer;
 use super::measure::{self, lost, write_key};
@@ -19,8 +19,10 @@ use crate::typed::{Attach, Expr, Kind, Measure, Select, Shape, StepSite, Ty};
 /// `BPF_NOEXIST`
 const NO_EXIST: i64 = 1;
 
-pub(super) fn steps<'a>(room: &'a Room<'a>) -> Result<Vec<Func>, Diagnostic> {
-    let (Shape::Steps { sites, .. }, Some(memory)) = (&room.probe.shape, &room.memory.state) else { return Ok(vec![]) };
+pub(super) fn steps<'a>(context: &'a Context<'a>) -> Result<Vec<Func>, Diagnostic> {
+    let (Shape::Steps { sites, .. }, Some(memory)) = (&context.probe.shape, &context.memory.state) else {
+        return Ok(vec![]);
+    };
     let mut attaches: Vec<&Attach> = Vec::new();
     for site in sites {
         if !attaches.contains(&&site.attach) {
@@ -29,19 +31,19 @@ pub(super) fn steps<'a>(room: &'a Room<'a>) -> Result<Vec<Func>, Diagnostic> {
     }
     let function = |(i, attach): (usize, &&Attach)| {
         let here: Vec<&StepSite> = sites.iter().filter(|s| s.attach == **attach).collect();
-        let mut s = begin(room, here.first().map_or(Place::default(), |site| site.place));
+        let mut s = begin(context, here.first().map_or(Place::default(), |site| site.place));
         for site in here {
             // A block of its own: what one step has read, another may have changed.
-            let code = s.block(|s| step(room, s, memory, site));
+            let code = s.block(|s| step(context, s, memory, site));
             s.w.extend(code);
         }
-        s.w.finish(name(room, "step", i, attaches.len()), Some((*attach).clone()))
+        s.w.finish(name(context, "step", i, attaches.len()), Some((*attach).clone()))
     };
     Ok(attaches.iter().enumerate().map(function).collect())
 }
 
-fn step<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite) {
-    let body = |s: &mut Exprs<'a>| on_state(room, s, memory, site);
+fn step<'a>(context: &'a Context<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite) {
+    let body = |s: &mut Exprs<'a>| on_state(context, s, memory, site);
     match selection(site) {
         Some(cond) => s.when(&cond, body),
         None => body(s),
@@ -68,7 +70,7 @@ struct Found {
     copy: Slot,
 }
 
-fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite) {
+fn on_state<'a>(context: &'a Context<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite) {
     let (offsets, bytes) = key_layout(&types(&site.by));
     let key = s.w.slot(bytes);
     write_key(s, key, bytes, &offsets, &site.by);
@@ -83,8 +85,8 @@ fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, sit
         }
     });
     let found = Found { key, state, copy };
-    s.inputs.state = Some((copy, &room.memory.state_offsets));
-    let body = |s: &mut Exprs<'a>| act(room, s, memory, site, &found);
+    s.inputs.state = Some((copy, &context.memory.state_offsets));
+    let body = |s: &mut Exprs<'a>| act(context, s, memory, site, &found);
     match &site.state_filter {
         Some(cond) => s.when(cond, body),
         None => body(s),
@@ -93,22 +95,22 @@ fn on_state<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, sit
 }
 
 /// Measures what the step observes, and sends what is slow of it.
-fn observe<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, site: &StepSite) {
+fn observe<'a>(context: &'a Context<'a>, s: &mut Exprs<'a>, site: &StepSite) {
     if !site.observe.is_empty() {
-        let all: Vec<Option<&Measure>> = (0..room.probe.metrics.len())
+        let all: Vec<Option<&Measure>> = (0..context.probe.metrics.len())
             .map(|metric| site.observe.iter().find(|(n, _)| *n as usize == metric).map(|(_, measure)| measure))
             .collect();
-        measure::measures(room, s, &all);
+        measure::measures(context, s, &all);
     }
-    slow::send(room, s, site.slow.as_ref());
+    slow::send(context, s, site.slow.as_ref());
 }
 
-fn act<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite, found: &Found) {
+fn act<'a>(context: &'a Context<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &StepSite, found: &Found) {
     match &site.measured {
-        Some(cond) => s.when(cond, |s| observe(room, s, site)),
-        None => observe(room, s, site),
+        Some(cond) => s.when(cond, |s| observe(context, s, site)),
+        None => observe(context, s, site),
     }
-    mark(room, &mut s.w, site.place);
+    mark(context, &mut s.w, site.place);
     if site.delete {
         // Before it goes: what is neither there nor counted looks evicted.
         count(&mut s.w, memory, DELETED, 1);
@@ -116,7 +118,7 @@ fn act<'a>(room: &'a Room<'a>, s: &mut Exprs<'a>, memory: &StateMemory, site: &S
         let failed = s.w.call(Helper::MapDelete, args);
         s.w.when(CmpOp::Ne, failed, Operand::Imm(0), |w| count(w, memory, DELETED, -1));
     } else if !site.set.is_empty() {
-        set(room, s, memory, site, found);
+        set(context, s, memory, site, found);
     }
 }
 
@@ -127,11 +129,11 @@ enum New {
     Text(Slot, u32),
 }
 
-fn set(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, site: &StepSite, found: &Found) {
-    let Shape::Steps { fields, .. } = &room.probe.shape else { return };
+fn set(context: &Context<'_>, s: &mut Exprs<'_>, memory: &StateMemory, site: &StepSite, found: &Found) {
+    let Shape::Steps { fields, .. } = &context.probe.shape else { return };
     let mut values: Vec<(u32, New)> = Vec::new();
     for (field, e) in &site.set {
-        let at = room.memory.state_offsets[*field as usize];
+        let at = context.memory.state_offsets[*field as usize];
         let ty = fields[*field as usize].1;
         let new = if ty.is_scalar() {
             New::Number(s.kept(e), Size::of(ty.bytes()).unwrap_or(Size::B8))
@@ -174,7 +176,7 @@ fn set(room: &Room<'_>, s: &mut Exprs<'_>, memory: &StateMemory, site: &StepSite
                     again,
                     Operand::Imm(0),
                     |w| store(w, again, &values),
-                    |w| lost(room, w, Loss::StateEvicted),
+                    |w| lost(context, w, Loss::StateEvicted),
                 );
             },
         );

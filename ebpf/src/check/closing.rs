@@ -75,9 +75,8 @@ impl Reads<'_> {
 
 fn tells_of_close(hook: &Hook) -> bool {
     match &hook.kind {
-        HookKind::Tracepoint { event, .. } | HookKind::RawTracepoint { event } => event == "inet_sock_set_state",
         HookKind::FirstOf(hooks) => hooks.iter().any(tells_of_close),
-        _ => false,
+        kind => kind.event() == Some("inet_sock_set_state"),
     }
 }
 

@@ -79,12 +79,9 @@ const FUNCTIONS: [&str; 30] = [
 /// The event or function of a hook that runs in interrupts.
 fn in_interrupts(hook: &Hook) -> Option<&str> {
     match &hook.kind {
-        HookKind::Tracepoint { event, .. } | HookKind::RawTracepoint { event } => {
-            EVENTS.contains(&event.as_str()).then_some(event)
-        }
         HookKind::Function { name, .. } => FUNCTIONS.contains(&name.as_str()).then_some(name),
         HookKind::FirstOf(hooks) => hooks.iter().find_map(in_interrupts),
-        _ => None,
+        kind => kind.event().filter(|event| EVENTS.contains(event)),
     }
 }
 

@@ -85,10 +85,7 @@ fn same_parts(steps: &Steps, report: &mut Report) -> Checked<()> {
 fn outside_of_locks(points: &[Point], report: &mut Report) -> Checked<()> {
     let within = |point: &&Point| match &point.attach {
         Attach::Sample(sampling) => matches!(sampling.event, PerfEvent::Hardware(_)),
-        Attach::TpBtf { event } | Attach::RawTp { event } | Attach::Tracepoint { event, .. } => {
-            event.starts_with("contention_")
-        }
-        _ => false,
+        attach => attach.event().is_some_and(|event| event.starts_with("contention_")),
     };
     let Some(point) = points.iter().find(within) else { return Ok(()) };
     let message = "a step here could run while the kernel changes the states, and would wait for that for ever";

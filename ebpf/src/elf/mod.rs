@@ -7,7 +7,6 @@ use crate::diag::Diagnostic;
 use crate::ir::{Func, Module};
 use crate::isa::encode::SLOT_BYTES;
 use crate::layout::{MapDef, MapKind};
-use crate::typed::Attach;
 use btf::{Btf, SectionInfo, Text, TypeId, extended};
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
 use object::{
@@ -66,27 +65,6 @@ fn check_names(module: &Module) -> Result<(), Diagnostic> {
         }
     }
     Ok(())
-}
-
-/// The section of a program. libbpf attaches by it; aya reads the program type before the `/`; the loader passes the rest.
-fn section_name(func: &Func) -> Result<String, Diagnostic> {
-    Ok(match &func.attach {
-        Some(Attach::TpBtf { event }) => format!("tp_btf/{event}"),
-        Some(Attach::RawTp { event }) => format!("raw_tp/{event}"),
-        Some(Attach::Tracepoint { system, event }) => format!("tracepoint/{system}/{event}"),
-        Some(Attach::Interval { .. } | Attach::Sample(_)) => "perf_event".into(),
-        Some(Attach::Fentry { function, .. }) => format!("fentry/{function}"),
-        Some(Attach::Fexit { function, .. }) => format!("fexit/{function}"),
-        Some(Attach::Kprobe { functions, offset: 0, ret, multi: false }) if functions.len() == 1 => {
-            format!("{}/{}", if *ret { "kretprobe" } else { "kprobe" }, functions[0])
-        }
-        Some(Attach::Kprobe { ret: false, .. } | Attach::Usdt { .. }) => "kprobe".into(),
-        Some(Attach::Kprobe { ret: true, .. }) => "kretprobe".into(),
-        Some(Attach::Uprobe { ret: false, .. }) => "uprobe".into(),
-        Some(Attach::Uprobe { ret: true, .. }) => "uretprobe".into(),
-        Some(Attach::Iter { object }) => format!("iter/{object}"),
-        None => return Err(Diagnostic::bug(format!("{} attaches nowhere", func.name))),
-    })
 }
 
 struct Writer {
@@ -168,7 +146,8 @@ impl Writer {
         // In the order of the first program of each, for the same bytes every time.
         let mut sections: Vec<(String, SectionId, SectionInfo)> = Vec::new();
         for (func, code) in module.funcs.iter().zip(codes) {
-            let name = section_name(func)?;
+            let bug = || Diagnostic::bug(format!("{} attaches nowhere", func.name));
+            let name = func.attach.as_ref().ok_or_else(bug)?.section();
             let at = match sections.iter().position(|(other, ..)| *other == name) {
                 Some(at) => at,
                 None => {

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: what keeps the house in shape and no compiler checks.
 
+mod hook_kinds;
 mod overrides;
 mod rules;
 mod source;
@@ -33,6 +34,7 @@ pub fn run(root: &Path) -> Result<()> {
     let mut found: Vec<Finding> = files.iter().flat_map(|(path, text)| rules::check(path, text)).collect();
     found.extend(rules::check_rooms(files.iter().map(|(path, text)| (path.as_str(), text.as_str()))));
     found.extend(overrides::check(&files));
+    found.extend(hook_kinds::check(&files));
     for finding in &found {
         let level = if finding.level == Level::Error { "error" } else { "warning" };
         println!("{}:{}: {level}: {}", finding.path, finding.line, finding.message);

@@ -332,7 +332,7 @@ fn room_arrows(path: &str, named: &[Named]) -> Vec<Finding> {
 }
 
 /// Files that only tests have.
-fn is_test(path: &str) -> bool {
+pub fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/") || path.contains("/root_tests/")
 }
 

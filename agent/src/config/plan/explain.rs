@@ -1,7 +1,6 @@
 //! What a probe becomes on a kernel, as plain data for people and programs.
 
 use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
-use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Target, ir};
 use serde::Serialize;
 
@@ -107,16 +106,13 @@ pub fn explain(draft: &Draft, artifact: &Artifact, target: &Target) -> Explanati
     let big = Target { cpus: BIG_MACHINE_CPUS, ..target.clone() };
     let map_bytes_big = draft.compile(&big).map(|a| a.module.layout.bytes()).map_err(|refusal| refusal.reason());
     let layout = &artifact.module.layout;
-    let program = |p: &kstrobe_ebpf::ProgramInfo| {
-        let (hook, why) = attach_point(&p.attach);
-        Program {
-            name: p.name.clone(),
-            hook,
-            why,
-            instructions: p.instructions,
-            stack_bytes: p.stack_bytes,
-            listing: p.listing.clone(),
-        }
+    let program = |p: &kstrobe_ebpf::ProgramInfo| Program {
+        name: p.name.clone(),
+        hook: p.attach.to_string(),
+        why: p.attach.why(),
+        instructions: p.instructions,
+        stack_bytes: p.stack_bytes,
+        listing: p.listing.clone(),
     };
     Explanation {
         probe: outline.name.clone(),
@@ -148,7 +144,7 @@ fn budget(outline: &Outline, artifact: &Artifact) -> String {
     let percent = outline.budget_ppm as f64 / 1e4;
     match (artifact.programs.is_empty(), outline.budget_ppm, &artifact.module.layout.control) {
         (true, ..) => String::new(),
-        _ if artifact.programs.iter().any(|p| matches!(p.attach, Attach::Iter { .. })) => {
+        _ if artifact.programs.iter().any(|p| p.attach.is_iterator()) => {
             "none: it runs when the metrics are read, at most once a second".into()
         }
         (_, 0, _) => "none".into(),
@@ -179,24 +175,6 @@ pub fn here(draft: &Draft, target: &kstrobe_ebpf::Target) -> String {
     let lesser = choices.iter().filter(|c| !c.because.is_empty());
     let lesser: Vec<String> = lesser.map(|c| format!("{} for {}: {}", c.got, c.wanted, c.because.join("; "))).collect();
     if lesser.is_empty() { kinds } else { format!("{kinds} ({})", lesser.join(", ")) }
-}
-
-/// A hook in bpftrace's words, with why it was chosen.
-pub fn attach_point(a: &Attach) -> (String, &'static str) {
-    let why = match a {
-        Attach::TpBtf { .. } => "BTF-typed tracepoint: arguments are read with plain loads",
-        Attach::RawTp { .. } => "raw tracepoint: this kernel has no BTF-typed ones",
-        Attach::Tracepoint { .. } => "perf tracepoint, as written",
-        Attach::Interval { .. } => "cpu-clock on one CPU",
-        Attach::Fentry { .. } | Attach::Fexit { .. } => "by BTF: arguments are read with plain loads",
-        Attach::Kprobe { multi: true, .. } | Attach::Uprobe { multi: true, .. } | Attach::Usdt { multi: true, .. } => {
-            "one link for all places"
-        }
-        Attach::Kprobe { .. } | Attach::Uprobe { .. } | Attach::Usdt { .. } => "one perf event for each place",
-        Attach::Sample(_) => "a perf event on every CPU",
-        Attach::Iter { .. } => "runs when the metrics are read",
-    };
-    (a.to_string(), why)
 }
 
 fn maps(layout: &Layout) -> Vec<Map> {

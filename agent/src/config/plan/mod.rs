@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 use kstrobe_config::diag::Diagnostic;
 use kstrobe_config::model::{Location, Probe};
-use kstrobe_ebpf::program::{Binary, Hook, HookKind, PerfEvent, Sampling};
-use kstrobe_ebpf::target::btf::ITERATOR;
+use kstrobe_ebpf::program::{Binary, Hook, HookKind};
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
@@ -54,13 +53,7 @@ impl Refusal {
 
 /// A kernel as text, with the types that these probes need: what a bug report or a test needs to compile them elsewhere.
 pub fn dump(drafts: &[Draft], target: &Target) -> String {
-    let events = drafts.iter().flat_map(Draft::hooks).flat_map(|hook| match hook {
-        HookKind::RawTracepoint { event } => vec![event.clone()],
-        HookKind::Syscall { .. } => vec!["sys_enter".into(), "sys_exit".into()],
-        HookKind::Iter { object } => vec![format!("{ITERATOR}{object}")],
-        _ => vec![],
-    });
-    let events: Vec<String> = events.collect();
+    let events: Vec<String> = drafts.iter().flat_map(Draft::hooks).flat_map(HookKind::btf_events).collect();
     let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
     let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
     let [events, calls, functions] = [&events, &calls, &functions].map(|names| names.iter().map(String::as_str));
@@ -86,49 +79,28 @@ pub fn draft(probe: Probe) -> Draft {
 impl Draft {
     /// Tracepoints (`system:event`) whose formats the compiler needs.
     pub fn tracepoints(&self) -> Vec<String> {
-        self.hooks()
-            .filter_map(|h| match h {
-                HookKind::Tracepoint { system, event } => Some(format!("{system}:{event}")),
-                _ => None,
-            })
-            .collect()
+        self.hooks().filter_map(HookKind::tracepoint).collect()
     }
 
     /// System calls whose argument names the compiler needs.
     pub fn syscalls(&self) -> Vec<String> {
-        self.hooks()
-            .filter_map(|h| match h {
-                HookKind::Syscall { names, .. } => Some(names.clone()),
-                _ => None,
-            })
-            .flatten()
-            .collect()
+        self.hooks().flat_map(HookKind::syscalls).cloned().collect()
     }
 
     /// Static probe points whose notes the compiler needs: file, provider, name.
     pub fn usdts(&self) -> Vec<(&Binary, &str, &str)> {
-        self.hooks()
-            .filter_map(|h| match h {
-                HookKind::Usdt { binary, provider, name } => Some((binary, provider.as_str(), name.as_str())),
-                _ => None,
-            })
-            .collect()
+        self.hooks().filter_map(HookKind::usdt).collect()
     }
 
     /// Hooks in programs and libraries, but for alternatives, each with its place in the YAML file.
     pub fn file_hooks(&self) -> Vec<(&HookKind, &Location)> {
-        let in_file = |hook: &&Hook| matches!(hook.kind, HookKind::User { .. } | HookKind::Usdt { .. });
-        let hooks = self.program.written_hooks().into_iter().filter(in_file);
+        let hooks = self.program.written_hooks().into_iter().filter(|hook| hook.kind.binary().is_some());
         hooks.map(|hook| (&hook.kind, &hook.text.at)).collect()
     }
 
     /// Hardware events that are counted.
     pub fn counters(&self) -> Vec<String> {
-        let counter = |hook: &HookKind| match hook {
-            HookKind::Sample(Sampling { event: PerfEvent::Hardware(name), .. }) => Some(name.clone()),
-            _ => None,
-        };
-        self.hooks().filter_map(counter).collect()
+        self.hooks().filter_map(HookKind::counter).map(str::to_owned).collect()
     }
 
     /// Kernel functions and patterns of them (`name` or `module:name`) that the compiler needs to know about.
@@ -150,9 +122,9 @@ impl Draft {
     pub fn kinds(&self, artifact: &Artifact) -> Vec<&'static str> {
         let kind = |hook: &Hook| {
             let texts: Vec<_> = hook.alternatives().iter().map(|h| h.text.id).collect();
-            let place = artifact.places.iter().find(|(text, _)| texts.contains(text));
+            let place = artifact.attach_points.iter().find(|(text, _)| texts.contains(text));
             // One that has no place of its own is a system call, and shares that of another.
-            place.or(artifact.places.last()).map_or("", |(_, attach)| attach.kind())
+            place.or(artifact.attach_points.last()).map_or("", |(_, attach)| attach.kind())
         };
         self.program.written_hooks().into_iter().map(kind).collect()
     }
@@ -229,8 +201,8 @@ impl Draft {
 
 #[cfg(test)]
 mod tests {
-    use super::PerfEvent;
-    use crate::kernel::sampling::known;
+    use crate::kernel::attach::perf_event::known;
+    use kstrobe_ebpf::program::PerfEvent;
 
     #[test]
     fn the_kernel_room_knows_every_perf_event_of_the_language() {

@@ -54,14 +54,14 @@ impl FtraceEngine {
         let probe = Interpreted::new(outline, artifact.module, born)?;
         let mut wanted: Vec<(Wanted, Vec<usize>)> = Vec::new();
         for (number, func) in probe.funcs().iter().enumerate() {
-            let Some(Attach::Tracepoint { system, event }) = &func.attach else {
+            let Some((system, event)) = func.attach.as_ref().and_then(Attach::perf_tracepoint) else {
                 return Err(SessionError::NoEvent(func.name.clone()));
             };
-            match wanted.iter_mut().find(|(w, _)| w.system == *system && w.event == *event) {
+            match wanted.iter_mut().find(|(w, _)| w.system == system && w.event == event) {
                 Some((_, programs)) => programs.push(number),
                 None => {
                     let filter = func.attach.as_ref().and_then(|attach| filters.get(attach)).cloned();
-                    let event = Wanted { system: system.clone(), event: event.clone(), filter };
+                    let event = Wanted { system: system.to_owned(), event: event.to_owned(), filter };
                     wanted.push((event, vec![number]));
                 }
             }
