@@ -6,7 +6,7 @@ mod support;
 use kstrobe::config::plan::{Draft, draft};
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load};
 use kstrobe_config::model::SourceFile;
-use kstrobe_ebpf::target::{Abilities, Ability};
+use kstrobe_ebpf::kernel_target::{Abilities, Ability};
 use kstrobe_ebpf::{Artifact, Target};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -9,7 +9,7 @@ use generated::{Kernel, Numbers};
 use kstrobe::config::plan::draft;
 use kstrobe::kernel::{Loader, load_unattached};
 use kstrobe_config::model::SourceFile;
-use kstrobe_ebpf::target::{Ability, Target};
+use kstrobe_ebpf::kernel_target::{Ability, Target};
 use kstrobe_ebpf::{Fault, compile};
 use proptest::collection::vec;
 use proptest::prelude::*;

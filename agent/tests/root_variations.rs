@@ -6,7 +6,7 @@ mod shapes;
 use kstrobe::config::plan::{Draft, Refusal, draft};
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load_unattached};
 use kstrobe_config::model::{Probe, SourceFile};
-use kstrobe_ebpf::target::Ability;
+use kstrobe_ebpf::kernel_target::Ability;
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Target};
 use std::os::fd::AsRawFd;

@@ -1,8 +1,8 @@
 //! What a kernel made of a probe otherwise than it would be on one that can do more, with the reason for each.
 
 use crate::ir::Module;
+use crate::kernel_target::{Ability, Target};
 use crate::layout::MapKind;
-use crate::target::{Ability, Target};
 use crate::typed::{Choice, Expr, Kind, Shape, SpanKey};
 
 /// How the state of a shape is found.

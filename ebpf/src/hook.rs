@@ -1,8 +1,8 @@
 //! Hooks: as users write them ([`HookKind`]), and as what they attach on a kernel ([`Attach`]). What differs from kind to kind and is
 //! plain data stands here, so that other rooms ask for it and need no list of the kinds.
 
+use crate::kernel_target::btf::ITERATOR;
 use crate::source::SpannedStr;
-use crate::target::btf::ITERATOR;
 
 /// A place in the kernel to run at.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,19 +21,19 @@ mod filters;
 pub mod hook;
 pub mod ir;
 pub mod isa;
+pub mod kernel_target;
 pub mod lang;
 pub mod layout;
 pub mod lower;
 pub mod program;
 pub mod source;
-pub mod target;
 pub mod typed;
 
 pub use diag::{Diagnostic, Fault};
 pub use elf::Source;
+pub use kernel_target::Target;
 pub use layout::Layout;
 pub use program::Program;
-pub use target::Target;
 
 use diag::Place;
 use std::borrow::Cow;
@@ -142,7 +142,7 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
     if let Err(broken) = ir::verify::verify(&module) {
         return Err(broken.into_iter().map(|b| Diagnostic::bug(format!("invalid IR: {b}"))).collect());
     }
-    let rdonly_cast = target.btf.as_ref().and_then(|b| b.find("bpf_rdonly_cast", target::btf::Kind::Func));
+    let rdonly_cast = target.btf.as_ref().and_then(|b| b.find("bpf_rdonly_cast", kernel_target::btf::Kind::Func));
     let options = lower::Options { rdonly_cast_btf_id: rdonly_cast };
     let mut codes = Vec::new();
     let mut programs = Vec::new();

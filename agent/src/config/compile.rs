@@ -6,9 +6,9 @@ use std::path::Path;
 
 use kstrobe_ebpf::Artifact;
 pub use kstrobe_ebpf::Target;
+pub use kstrobe_ebpf::kernel_target::{Abilities, Ability, Function};
+use kstrobe_ebpf::kernel_target::{dump, usdt_name};
 use kstrobe_ebpf::program::{Binary, HookKind};
-pub use kstrobe_ebpf::target::{Abilities, Ability, Function};
-use kstrobe_ebpf::target::{dump, usdt_name};
 use kstrobe_ebpf::typed::Choice;
 
 use crate::config::files::diag::{Diagnostic, Severity};

@@ -15,9 +15,9 @@ use crate::kernel::sys::prog::{
 };
 use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, link, perf, prog};
 use crate::kernel::tracefs::Tracefs;
-use kstrobe_ebpf::target::btf::{ITERATOR, Kind};
-use kstrobe_ebpf::target::btf_write::{Builder, IntKind};
-use kstrobe_ebpf::target::{Abilities, Ability, Btf};
+use kstrobe_ebpf::kernel_target::btf::{ITERATOR, Kind};
+use kstrobe_ebpf::kernel_target::btf_write::{Builder, IntKind};
+use kstrobe_ebpf::kernel_target::{Abilities, Ability, Btf};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use thiserror::Error;

@@ -6,8 +6,8 @@ use crate::kernel::error::BtfError;
 use crate::kernel::formats;
 use crate::kernel::functions;
 use crate::kernel::tracefs::Tracefs;
-use kstrobe_ebpf::target::btf::Kind;
-use kstrobe_ebpf::target::{Ability, Arch, Btf, Syscall, Target};
+use kstrobe_ebpf::kernel_target::btf::Kind;
+use kstrobe_ebpf::kernel_target::{Ability, Arch, Btf, Syscall, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use syscalls::SysnoSet;
@@ -146,7 +146,7 @@ fn cpu_list(text: &str) -> Vec<u32> {
 fn tracepoints(
     tracefs: Option<&Tracefs>,
     wanted: &BTreeSet<String>,
-) -> BTreeMap<String, kstrobe_ebpf::target::TracepointFormat> {
+) -> BTreeMap<String, kstrobe_ebpf::kernel_target::TracepointFormat> {
     let Some(tracefs) = tracefs else { return BTreeMap::new() };
     let read = |name: &String| {
         let (system, event) = name.split_once(':')?;
@@ -210,6 +210,6 @@ mod tests {
         assert!(target.cpus >= 1);
         assert!(!target.release.is_empty());
         assert!(target.tracepoints.is_empty());
-        assert_ne!(target.abilities.raw_tp, kstrobe_ebpf::target::Ability::Unknown);
+        assert_ne!(target.abilities.raw_tp, kstrobe_ebpf::kernel_target::Ability::Unknown);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::kernel::abilities::{explain, perf_refusal};
 use crate::kernel::detect::KERNEL_BTF;
-use kstrobe_ebpf::target::btf::BtfError as ParseError;
+use kstrobe_ebpf::kernel_target::btf::BtfError as ParseError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;

@@ -1,6 +1,6 @@
 //! What tracefs `format` files mean to programs.
 
-use kstrobe_ebpf::target::{Field, FieldType, SyscallArg, TracepointFormat};
+use kstrobe_ebpf::kernel_target::{Field, FieldType, SyscallArg, TracepointFormat};
 use kstrobe_ftrace::format::{self, fields};
 
 /// The fields of a tracepoint, in order. The common fields at its start are left out, but offsets count from the record's

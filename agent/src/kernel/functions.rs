@@ -5,7 +5,7 @@
 
 use crate::kernel::error::BtfError;
 use crate::kernel::tracefs::Tracefs;
-use kstrobe_ebpf::target::{Btf, Function, plain_name};
+use kstrobe_ebpf::kernel_target::{Btf, Function, plain_name};
 use std::collections::{BTreeMap, BTreeSet};
 
 const KALLSYMS: &str = "/proc/kallsyms";

@@ -1,6 +1,6 @@
 //! Addresses in the kernel's code to the functions they lie in.
 
-use kstrobe_ebpf::target::plain_name;
+use kstrobe_ebpf::kernel_target::plain_name;
 use std::time::{Duration, Instant};
 
 /// How long the symbols of modules are believed: another one may come to lie where one was.

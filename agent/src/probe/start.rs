@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kstrobe_ebpf::target::Ability;
+use kstrobe_ebpf::kernel_target::Ability;
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Target};
 

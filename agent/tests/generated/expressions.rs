@@ -1,7 +1,7 @@
 //! Expressions over what an event knows.
 
 use super::{Kernel, Numbers, Root};
-use kstrobe_ebpf::target::btf::{Btf, Kind, Type};
+use kstrobe_ebpf::kernel_target::btf::{Btf, Kind, Type};
 
 /// What a path ends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

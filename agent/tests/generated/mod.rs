@@ -9,7 +9,7 @@ mod probes;
 use kstrobe::kernel::tracefs::Tracefs;
 use kstrobe::kernel::{Wanted, detect};
 use kstrobe_ebpf::Target;
-use kstrobe_ebpf::target::btf::{Btf, ITERATOR, Kind};
+use kstrobe_ebpf::kernel_target::btf::{Btf, ITERATOR, Kind};
 use std::collections::BTreeSet;
 
 /// Numbers that decide what is generated; zeros once they have run out.
@@ -86,7 +86,7 @@ impl Kernel {
         }
         let objects = objects(&btf);
         let mut names = BTreeSet::new();
-        let own = |t: &kstrobe_ebpf::target::btf::Type| t.kind == Kind::Struct && t.count > 0;
+        let own = |t: &kstrobe_ebpf::kernel_target::btf::Type| t.kind == Kind::Struct && t.count > 0;
         let types = (1..btf.len()).map(|id| btf.ty(id)).filter(own);
         let structs = types.filter(|t| !btf.name(*t).is_empty() && names.insert(btf.name(*t).to_owned()));
         let structs = structs.map(|t| t.id).collect();
@@ -127,7 +127,7 @@ fn events() -> Vec<String> {
 
 fn records(target: &Target) -> Vec<Hook> {
     let field = |name: &str| Root { text: format!("args.{name}"), ty: None };
-    let hook = |(name, format): (&String, &kstrobe_ebpf::target::TracepointFormat)| Hook {
+    let hook = |(name, format): (&String, &kstrobe_ebpf::kernel_target::TracepointFormat)| Hook {
         text: format!("tracepoint:{name}"),
         roots: format.fields.iter().map(|f| field(&f.name)).collect(),
     };

@@ -2,7 +2,7 @@
 
 use super::fixture::{file, target};
 use kstrobe::config::plan::{self, Draft, explain};
-use kstrobe_ebpf::target::{Abilities, Ability};
+use kstrobe_ebpf::kernel_target::{Abilities, Ability};
 
 fn draft(text: &str) -> Draft {
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file("x.yaml", text)]);

@@ -6,7 +6,7 @@ use kstrobe::kernel::pollers;
 use kstrobe::kernel::{Loader, load};
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::Target;
-use kstrobe_ebpf::target::{Abilities, Ability, dump};
+use kstrobe_ebpf::kernel_target::{Abilities, Ability, dump};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 

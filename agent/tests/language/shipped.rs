@@ -2,8 +2,8 @@
 
 use super::fixture::{edited, file, shipped, target};
 use kstrobe::config::plan::Draft;
+use kstrobe_ebpf::kernel_target::{Abilities, Ability};
 use kstrobe_ebpf::layout::MapKind;
-use kstrobe_ebpf::target::{Abilities, Ability};
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Target};
 

@@ -2,7 +2,7 @@
 
 use super::fences::Page;
 use kstrobe::kernel::pollers;
-use kstrobe_ebpf::target::FieldType;
+use kstrobe_ebpf::kernel_target::FieldType;
 use kstrobe_ebpf::{buckets, check, lang, layout, lower, program};
 use std::fmt::Write;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use super::Folder;
 use kstrobe::kernel::detect::without_init;
-use kstrobe_ebpf::target::Btf;
+use kstrobe_ebpf::kernel_target::Btf;
 use nix::mount::{MsFlags, mount, umount};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

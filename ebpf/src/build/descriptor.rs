@@ -2,7 +2,7 @@
 
 use super::Kernel;
 use crate::diag::Place;
-use crate::target::{Btf, btf};
+use crate::kernel_target::{Btf, btf};
 use crate::typed::{Arith, Cmp, Expr, Kind, Trust, Ty};
 
 /// No process has more open files: `sysctl fs.nr_open` defaults to 2^20 and a table is bounded by it.

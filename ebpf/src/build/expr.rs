@@ -7,8 +7,8 @@ use super::memory::Memory;
 use super::{Kernel, Lines, descriptor};
 use crate::diag::Place;
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Var};
+use crate::kernel_target::btf::{self, Access};
 use crate::layout::{Loss, SECOND_STACK_MAP};
-use crate::target::btf::{self, Access};
 use crate::typed::{Bitfield, Expr, Kind, Trust, Ty};
 
 /// `BPF_F_USER_STACK`

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::{cgroups, slow, stacks};
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
+use crate::kernel_target::Target;
 use crate::layout::{
     Cell, CellKind, ControlMap, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind,
     SpanMap, StackMap, StateMap, Table,
 };
 use crate::program::StackSpec;
-use crate::target::Target;
 use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
 
 /// The memory of a probe.

@@ -27,9 +27,9 @@ use std::collections::HashMap;
 use crate::buckets::{Scheme, Tables};
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{Func, Module};
+use crate::kernel_target::{Btf, Target, btf};
 use crate::layout::{CellKind, Layout};
 use crate::source::TextId;
-use crate::target::{Btf, Target, btf};
 use crate::typed::{Probe, Shape};
 
 /// The kernel's limit on one program's stack.

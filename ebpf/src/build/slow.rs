@@ -7,8 +7,8 @@ use super::memory::{add_map, key_layout};
 use super::site::mark;
 use crate::diag::Place;
 use crate::ir::{AluOp, Arg, CTX, CmpOp, Cond, Helper, Operand, Size, Space, Stmt, Var};
+use crate::kernel_target::Target;
 use crate::layout::{EventMap, KeyField, Layout, Loss, MapKind};
-use crate::target::Target;
 use crate::typed::{Expr, Kind, Probe, Slow, SlowMeasure, Ty};
 
 const SECOND_NS: i64 = 1_000_000_000;

@@ -9,9 +9,9 @@ use super::site::{begin, mark, name, select};
 use super::slow;
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
+use crate::kernel_target::btf;
 use crate::layout::Loss;
 use crate::program::Keep;
-use crate::target::btf;
 use crate::typed::{Attach, EndSite, Expr, Measure, Shape, SpanKey, StartSite, Ty};
 
 /// `BPF_LOCAL_STORAGE_GET_F_CREATE`

@@ -5,9 +5,9 @@ use crate::buckets::BucketSpec;
 use crate::diag::Place;
 use crate::ir::interp::Machine;
 use crate::ir::{Module, verify};
+use crate::kernel_target::{Ability, Target};
 use crate::layout::{CellKind, Index, Loss};
 use crate::program::{Keep, Limits};
-use crate::target::{Ability, Target};
 use crate::typed::*;
 
 mod cgroups;

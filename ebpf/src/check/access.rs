@@ -8,8 +8,8 @@ use super::members::{Found, bitfield_read, field_macro, find, member_candidates}
 use super::report::{Checked, unknown};
 use crate::ast::Ident;
 use crate::diag::{Span, did_you_mean};
-use crate::target::Btf;
-use crate::target::btf::{Access, Kind as BtfKind, Type};
+use crate::kernel_target::Btf;
+use crate::kernel_target::btf::{Access, Kind as BtfKind, Type};
 use crate::typed::{Bitfield, Expr, Kind, Trust, Ty};
 
 /// A place in memory: what C calls an lvalue.

@@ -7,8 +7,8 @@ use super::report::{Checked, Report, Reported, unknown};
 use super::scope::Role;
 use crate::ast::{self, ExprKind, Ident, TypeKind};
 use crate::diag::{Span, did_you_mean};
-use crate::target::Btf;
-use crate::target::btf::Kind as BtfKind;
+use crate::kernel_target::Btf;
+use crate::kernel_target::btf::Kind as BtfKind;
 use crate::typed::{Arith, CgroupName, Expr, Kind, Trust, Ty};
 
 /// Conversions: name and the type they give.

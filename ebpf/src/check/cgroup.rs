@@ -9,9 +9,9 @@ use super::report::{Checked, Report, Reported};
 use super::scope::{Role, Scope};
 use crate::ast::{self, BinaryOp, ExprKind, Ident, UnaryOp};
 use crate::diag::{Diagnostic, Span};
+use crate::kernel_target::btf::Kind as BtfKind;
 use crate::program::{self};
 use crate::source::SpannedStr;
-use crate::target::btf::Kind as BtfKind;
 use crate::typed::{CgroupName, Expr, Kind, Selector, SelectorTerm, Ty};
 
 /// The way from a task to the id of its cgroup of version 2.

@@ -5,7 +5,7 @@ use super::report::Checked;
 use super::scope::Role;
 use crate::ast;
 use crate::diag::{Diagnostic, Span};
-use crate::target::btf::Kind as BtfKind;
+use crate::kernel_target::btf::Kind as BtfKind;
 use crate::typed::{Expr, Kind, Trust, Ty};
 
 /// Members on the way from the current task to the socket of a descriptor. `build` walks them, and would find nothing

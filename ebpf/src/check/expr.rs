@@ -7,8 +7,8 @@ use super::scope::Scope;
 use super::traps::binds_looser_than_comparisons;
 use crate::ast::{self, ExprKind};
 use crate::diag::{Diagnostic, Place, Span};
+use crate::kernel_target::{Btf, Target};
 use crate::source::SpannedStr;
-use crate::target::{Btf, Target};
 use crate::typed::{Expr, Kind, Trust, Ty};
 
 /// Where one expression is being checked.

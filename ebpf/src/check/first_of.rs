@@ -3,8 +3,8 @@
 use super::hooks::resolve;
 use super::report::{Checked, Report, whole};
 use crate::diag::Diagnostic;
+use crate::kernel_target::Target;
 use crate::program::{Hook, HookKind};
-use crate::target::Target;
 use crate::typed::Choice;
 
 /// The hooks of a list with each `first_of` replaced by what it comes to here. The second result tells whether all did.

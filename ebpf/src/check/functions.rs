@@ -8,8 +8,8 @@ use super::prototype::{FunctionArgs, Prototype, Seen};
 use super::report::{Checked, Report, whole};
 use super::scope::Args;
 use crate::diag::{Diagnostic, Place, slip};
+use crate::kernel_target::{Ability, Function, Target, plain_name};
 use crate::program::{Edge, Hook, Via};
-use crate::target::{Ability, Function, Target, plain_name};
 use crate::typed::{Attach, Choice, Select};
 use std::collections::BTreeSet;
 

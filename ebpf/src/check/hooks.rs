@@ -9,9 +9,9 @@ use super::scope::Args;
 use super::syscalls::{self, CallSource, SyscallArgs};
 use super::user;
 use crate::diag::{Diagnostic, Place, did_you_mean};
+use crate::kernel_target::syscalls::is_system_call;
+use crate::kernel_target::{Ability, Target};
 use crate::program::{Edge, Hook, HookKind};
-use crate::target::syscalls::is_system_call;
-use crate::target::{Ability, Target};
 use crate::typed::{Attach, Select, Trust};
 
 /// A place in the kernel with the events of it that are meant.

@@ -5,7 +5,7 @@ use super::report::{Checked, Report};
 use super::{access, walk};
 use crate::ast::{self, ExprKind};
 use crate::diag::Span;
-use crate::target::btf::Kind as BtfKind;
+use crate::kernel_target::btf::Kind as BtfKind;
 use crate::typed::{CgroupName, Decoder, Expr, Kind, Ty};
 
 /// Calls that stand only outermost in a label.

@@ -1,7 +1,7 @@
 //! Members of structs by name: through anonymous parts, as bitfields, and by the kernel's own macros.
 
-use crate::target::Btf;
-use crate::target::btf::Type;
+use crate::kernel_target::Btf;
+use crate::kernel_target::btf::Type;
 use crate::typed::Bitfield;
 
 /// A member found by name.

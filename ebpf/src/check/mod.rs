@@ -58,9 +58,9 @@ pub use print::{print_expr, print_probe};
 
 use crate::ast::Exprs;
 use crate::diag::{Diagnostic, Place, did_you_mean};
+use crate::kernel_target::Target;
 use crate::program::{Program, Shape};
 use crate::source::SpannedStr;
-use crate::target::Target;
 use crate::typed;
 use hooks::Point;
 use metric::Columns;

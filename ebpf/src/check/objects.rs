@@ -6,9 +6,9 @@ use super::report::{Checked, Report, Reported, whole};
 use super::scope::Args;
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span};
+use crate::kernel_target::btf::ITERATOR;
+use crate::kernel_target::{Btf, Target};
 use crate::program::{Hook, MetricKind, Program};
-use crate::target::btf::ITERATOR;
-use crate::target::{Btf, Target};
 use crate::typed::{Attach, Expr, Kind, Select, Trust};
 
 /// The socket by a name that is the same in all iterators, and where it lies.

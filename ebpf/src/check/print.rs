@@ -1,6 +1,6 @@
 //! Typed probes as text: for people (`explain`) and for tests.
 
-use crate::target::Btf;
+use crate::kernel_target::Btf;
 use crate::typed::*;
 
 /// A probe, one line per thing it does.

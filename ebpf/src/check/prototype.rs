@@ -6,8 +6,8 @@ use super::report::{Checked, Reported, unknown};
 use super::scope::Args;
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span, did_you_mean};
-use crate::target::btf::Kind as BtfKind;
-use crate::target::{Arch, Btf, Function, Target, plain_name};
+use crate::kernel_target::btf::Kind as BtfKind;
+use crate::kernel_target::{Arch, Btf, Function, Target, plain_name};
 use crate::typed::{Expr, Kind, Trust, Ty};
 
 /// `arg0` to `arg5`, as bpftrace names the registers that arguments are passed in.

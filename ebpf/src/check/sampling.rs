@@ -6,8 +6,8 @@ use super::report::{Checked, Report, whole};
 use super::scope::Args;
 use crate::ast::Ident;
 use crate::diag::{Place, Span};
+use crate::kernel_target::{Ability, Arch, Target};
 use crate::program::{Hook, PerfEvent, Sampling};
-use crate::target::{Ability, Arch, Target};
 use crate::typed::{Arith, Attach, Cmp, Expr, Kind, Select, Trust, Ty};
 
 /// What `args` has at a perf event.

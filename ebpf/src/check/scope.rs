@@ -11,10 +11,10 @@ use super::user::UserArgs;
 use super::{access, defines, sampling, syscalls, user};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Span, did_you_mean, slip};
-use crate::target::btf::Kind as BtfKind;
-use crate::target::plain_name;
-use crate::target::syscalls::{NO_SYSTEM_CALL, is_system_call};
-use crate::target::{Arch, Field, FieldType};
+use crate::kernel_target::btf::Kind as BtfKind;
+use crate::kernel_target::plain_name;
+use crate::kernel_target::syscalls::{NO_SYSTEM_CALL, is_system_call};
+use crate::kernel_target::{Arch, Field, FieldType};
 use crate::typed::{CgroupName, Expr, Kind, Trust, Ty};
 
 /// Which part of a probe an expression belongs to.

@@ -12,9 +12,9 @@ use super::scope::{Args, Role, Saved, Scope};
 use super::{Input, MAX_SAVED, filter, interrupts, measures, objects, slow, stacks, syscalls, walk};
 use crate::ast::ExprKind;
 use crate::diag::{Diagnostic, Place};
+use crate::kernel_target::Ability;
 use crate::program::{Edge, HookKind, Span};
 use crate::source::SpannedStr;
-use crate::target::Ability;
 use crate::typed::{EndSite, Expr, Kind, Select, Shape, SpanKey, StartSite, Trust, Ty};
 
 /// Most elements of a dense key: a map of this many open spans is still small.

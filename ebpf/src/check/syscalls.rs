@@ -8,9 +8,9 @@ use super::scope::Args;
 use super::user::{self, UserArgs};
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Place, Span, did_you_mean};
+use crate::kernel_target::btf::Kind as BtfKind;
+use crate::kernel_target::{Btf, Target};
 use crate::program::Edge;
-use crate::target::btf::Kind as BtfKind;
-use crate::target::{Btf, Target};
 use crate::typed::{Expr, Kind, Trust, Ty};
 
 /// The arguments of a set of system calls.

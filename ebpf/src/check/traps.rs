@@ -6,8 +6,8 @@ use super::report::{Checked, Report};
 use super::scope::Args;
 use crate::ast::{self, ExprKind};
 use crate::diag::{Diagnostic, Span};
-use crate::target::Btf;
-use crate::target::btf::Kind as BtfKind;
+use crate::kernel_target::Btf;
+use crate::kernel_target::btf::Kind as BtfKind;
 use crate::typed::{Arith, Expr, Kind, Ty};
 
 /// Members of tracepoints' records that hold an address in code, as numbers of 64 bits.

@@ -7,9 +7,9 @@ use super::scope::Args;
 use super::walk;
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Place, Span};
+use crate::kernel_target::usdt::{Argument, Operand, arguments};
+use crate::kernel_target::{Arch, Target, usdt_name};
 use crate::program::{Binary, Edge, Hook};
-use crate::target::usdt::{Argument, Operand, arguments};
-use crate::target::{Arch, Target, usdt_name};
 use crate::typed::{Arith, Attach, Choice, Expr, Kind, Measure, Select, Shape, SlowMeasure, Trust, Ty};
 
 /// What a place in a program or library shows.

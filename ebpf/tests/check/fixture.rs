@@ -1,7 +1,7 @@
 //! A small kernel for the cases: a socket, a buffer, a task, and what the hooks need.
 
 use crate::btf_bytes::BtfBytes;
-use kstrobe_ebpf::target::{
+use kstrobe_ebpf::kernel_target::{
     Abilities, Ability, Arch, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat,
 };
 

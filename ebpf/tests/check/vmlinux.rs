@@ -2,7 +2,7 @@
 
 use crate::program_text;
 use kstrobe_ebpf::check;
-use kstrobe_ebpf::target::{Ability, Btf, Field, FieldType, Syscall, SyscallArg, Target};
+use kstrobe_ebpf::kernel_target::{Ability, Btf, Field, FieldType, Syscall, SyscallArg, Target};
 use kstrobe_ebpf::typed::{Attach, Shape, SpanKey};
 
 /// This machine's kernel types with the abilities of a recent kernel; `None` where the kernel does not publish them.

@@ -14,11 +14,11 @@
 //!   7 &m = 8                  a run: arguments, and the value (`none`: there is none; with labels: the key's fields)
 //! ```
 
+use kstrobe_ebpf::kernel_target::btf_write::{Builder, IntKind, MemberDef};
+use kstrobe_ebpf::kernel_target::{Ability, Btf, Target};
 use kstrobe_ebpf::layout::{CellKind, Index, Layout};
 use kstrobe_ebpf::program::{Hook, HookKind, Keep, Label, Limits, Metric, MetricKind, Program, Shape, Span};
 use kstrobe_ebpf::source::{Location, SourceFile, Spanned, SpannedStr, TextId};
-use kstrobe_ebpf::target::btf_write::{Builder, IntKind, MemberDef};
-use kstrobe_ebpf::target::{Ability, Btf, Target};
 use kstrobe_ebpf::typed::Ty;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -29,7 +29,7 @@ fn compiled(program: &Program, target: &Target) -> Result<Compiled, String> {
     let artifact = compile(program, target).map_err(|errors| errors[0].message.clone())?;
     // `compile` gives an object; the code in it, once more as instructions.
     let rdonly_cast =
-        target.btf.as_ref().and_then(|b| b.find("bpf_rdonly_cast", kstrobe_ebpf::target::btf::Kind::Func));
+        target.btf.as_ref().and_then(|b| b.find("bpf_rdonly_cast", kstrobe_ebpf::kernel_target::btf::Kind::Func));
     let options = Options { rdonly_cast_btf_id: rdonly_cast };
     let mut module = artifact.module;
     module.funcs.iter_mut().for_each(|func| plain_adds(&mut func.body));

@@ -3,8 +3,8 @@
 use crate::corpus::{Left, one_metric, target, written};
 use crate::{agreed, compiled};
 use kstrobe_ebpf::ir::interp::Memory;
+use kstrobe_ebpf::kernel_target::{Ability, Field, FieldType, TracepointFormat};
 use kstrobe_ebpf::program::{Hook, HookKind, Label, MetricKind, Shape};
-use kstrobe_ebpf::target::{Ability, Field, FieldType, TracepointFormat};
 
 const RECORD_BYTES: usize = 96;
 

@@ -16,7 +16,7 @@ const LONG_FILES: &[(&str, &str)] = &[];
 const STAGES: &[&str] = &["lang", "check", "build", "lower", "elf"];
 /// What the rooms that read maps and print numbers may know of the compiler: the data it leaves behind.
 const DATA_ONLY_ROOMS: &[&str] = &["kernel", "metrics", "export"];
-const DATA: &[&str] = &["layout", "buckets", "typed", "target", "ir", "Layout", "Target", "Artifact"];
+const DATA: &[&str] = &["layout", "buckets", "typed", "kernel_target", "ir", "Layout", "Target", "Artifact"];
 
 /// Where unsafe code, the loader and raw system calls may stand.
 const UNSAFE_ROOMS: &[(&str, &str)] = &[

@@ -58,8 +58,8 @@ pub fn dump(drafts: &[Draft], target: &Target) -> String {
     let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
     let [events, calls, functions] = [&events, &calls, &functions].map(|names| names.iter().map(String::as_str));
     let texts = drafts.iter().flat_map(|d| d.program.expressions()).map(|text| text.value.as_str());
-    let roots = kstrobe_ebpf::target::dump::roots(target, events, calls, functions, texts);
-    kstrobe_ebpf::target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
+    let roots = kstrobe_ebpf::kernel_target::dump::roots(target, events, calls, functions, texts);
+    kstrobe_ebpf::kernel_target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Adds to a probe what the agent wants of its programs: the fields of exemplars, and that events can be thinned out.

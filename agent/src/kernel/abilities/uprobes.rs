@@ -3,7 +3,7 @@
 use super::{EMPTY, Lack, ability};
 use crate::kernel::attach::{Link, Places, ProgramType, uprobe, uprobe_multi};
 use crate::kernel::sys::prog::{self, ProgSpec};
-use kstrobe_ebpf::target::Ability;
+use kstrobe_ebpf::kernel_target::Ability;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};

@@ -5,7 +5,7 @@ use crate::kernel::error::{BtfError, KernelError};
 use crate::kernel::kernel_types::KernelTypes;
 use crate::kernel::sys::link;
 use crate::kernel::sys::prog::ATTACH_TRACE_ITER;
-use kstrobe_ebpf::target::btf::ITERATOR;
+use kstrobe_ebpf::kernel_target::btf::ITERATOR;
 use std::os::fd::BorrowedFd;
 
 /// How its program is loaded: the kernel names an iterator by a function, `bpf_iter_OBJECT`.

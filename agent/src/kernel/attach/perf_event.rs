@@ -6,7 +6,7 @@ use crate::kernel::abilities::perf_refusal;
 use crate::kernel::error::KernelError;
 use crate::kernel::sys::perf;
 use crate::kernel::sys::prog::kind;
-use kstrobe_ebpf::target::Ability;
+use kstrobe_ebpf::kernel_target::Ability;
 use kstrobe_ebpf::typed::{Every, PerfEvent, Sampling};
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -7,7 +7,7 @@ mod netstat;
 mod softnet;
 mod tcp_listen;
 
-use kstrobe_ebpf::target::{Field, FieldType};
+use kstrobe_ebpf::kernel_target::{Field, FieldType};
 use std::collections::BTreeMap;
 use std::io;
 

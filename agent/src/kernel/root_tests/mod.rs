@@ -8,8 +8,8 @@ pub(super) mod objects;
 use super::sys::perf;
 use super::*;
 use crate::kernel::tracefs::{How, Tracefs};
-use kstrobe_ebpf::target::btf::Kind;
-use kstrobe_ebpf::target::{Ability, FieldType};
+use kstrobe_ebpf::kernel_target::btf::Kind;
+use kstrobe_ebpf::kernel_target::{Ability, FieldType};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 #[test]
@@ -117,7 +117,7 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
 #[test]
 #[ignore = "needs root"]
 fn root_a_dump_of_this_kernel_is_read_back() {
-    use kstrobe_ebpf::target::dump::{dump, parse};
+    use kstrobe_ebpf::kernel_target::dump::{dump, parse};
     let wanted = Wanted { tracepoints: ["sched:sched_switch".to_string()].into(), ..Wanted::default() };
     let target = detect(&wanted);
     let roots =
@@ -134,7 +134,7 @@ fn root_a_dump_of_this_kernel_is_read_back() {
     for (aggregate, member) in
         [("task_struct", "tgid"), ("sock", "sk_ack_backlog"), ("tcp_sock", "srtt_us"), ("sk_buff", "pkt_type")]
     {
-        let find = |btf: &kstrobe_ebpf::target::Btf| {
+        let find = |btf: &kstrobe_ebpf::kernel_target::Btf| {
             let found = btf.member(btf.find(aggregate, Kind::Struct).unwrap(), member).unwrap();
             (found.bit_offset, found.bit_size, btf.size(found.ty))
         };

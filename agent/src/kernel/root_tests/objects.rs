@@ -1,7 +1,7 @@
 //! Tiny objects for tests, assembled by hand.
 
+use kstrobe_ebpf::kernel_target::btf_write::{Builder, IntKind, MemberDef};
 use kstrobe_ebpf::layout::{MapDef, MapKind};
-use kstrobe_ebpf::target::btf_write::{Builder, IntKind, MemberDef};
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolSection};
 use object::{
     Architecture, BinaryFormat, Endianness, RelocationFlags, SectionFlags, SectionKind, SymbolKind, SymbolScope, elf,

@@ -1,8 +1,8 @@
 //! Target -> text.
 
 use super::{ABILITIES, MAGIC, MAX_DEPTH, VERSION, abilities};
-use crate::target::btf::{Btf, Kind, Type};
-use crate::target::{Ability, Arch, Field, FieldType, Function, Target};
+use crate::kernel_target::btf::{Btf, Kind, Type};
+use crate::kernel_target::{Ability, Arch, Field, FieldType, Function, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 

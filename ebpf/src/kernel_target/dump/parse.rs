@@ -3,9 +3,9 @@
 use super::build::{Ast, AstMember, Body, Definition, build};
 use super::tokens::{Token, tokens};
 use super::{ABILITIES, MAGIC, MAX_DEPTH, VERSION, abilities};
-use crate::target::btf::{Btf, Kind};
-use crate::target::btf_write::IntKind;
-use crate::target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
+use crate::kernel_target::btf::{Btf, Kind};
+use crate::kernel_target::btf_write::IntKind;
+use crate::kernel_target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
 
 /// Reads what [`super::dump`] wrote, perhaps edited by hand. Errors name the line.
 pub fn parse(text: &str) -> Result<Target, String> {

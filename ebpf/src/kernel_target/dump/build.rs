@@ -1,7 +1,7 @@
 //! Types as written -> BTF.
 
-use crate::target::btf::{Btf, Kind};
-use crate::target::btf_write::{Builder, IntKind, MemberDef};
+use crate::kernel_target::btf::{Btf, Kind};
+use crate::kernel_target::btf_write::{Builder, IntKind, MemberDef};
 use std::collections::HashMap;
 
 /// A type as written; ids come later, so that definitions may stand in any order.

@@ -1,7 +1,7 @@
 //! Which types a dump needs, so that what compiled for a kernel also compiles for its dump.
 
-use crate::target::Target;
-use crate::target::btf::{Btf, ITERATOR, Kind, Type};
+use crate::kernel_target::Target;
+use crate::kernel_target::btf::{Btf, ITERATOR, Kind, Type};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Members that `netns` walks through.
@@ -138,7 +138,7 @@ impl Finder<'_> {
     }
 
     fn function(&mut self, symbol: &str) {
-        let name = crate::target::plain_name(symbol);
+        let name = crate::kernel_target::plain_name(symbol);
         let Some((params, result)) = self.btf.function(name) else { return };
         self.root(name);
         for (name, ty) in params.into_iter().chain([("retval", result)]) {

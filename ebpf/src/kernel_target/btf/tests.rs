@@ -1,7 +1,7 @@
 //! BTF that no compiler made: nothing in it may panic, hang or recurse without end.
 
 use super::*;
-use crate::target::btf_write::{Builder, IntKind, MemberDef};
+use crate::kernel_target::btf_write::{Builder, IntKind, MemberDef};
 use proptest::prelude::*;
 
 /// Every query, on every type.

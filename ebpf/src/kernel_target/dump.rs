@@ -45,7 +45,7 @@ pub use parse::parse;
 pub use roots::roots;
 pub use write::dump;
 
-use crate::target::{Abilities, Ability};
+use crate::kernel_target::{Abilities, Ability};
 
 /// First token and version of the form.
 const MAGIC: &str = "kstrobe_target";

@@ -1,7 +1,7 @@
 use super::{dump, parse};
-use crate::target::btf::{Btf, Kind};
-use crate::target::btf_write::{Builder, IntKind, MemberDef};
-use crate::target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
+use crate::kernel_target::btf::{Btf, Kind};
+use crate::kernel_target::btf_write::{Builder, IntKind, MemberDef};
+use crate::kernel_target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
 use proptest::prelude::*;
 
 fn sample_types() -> Builder {
