@@ -3,7 +3,7 @@
 
 mod support;
 
-use kstrobe::config::plan::{Draft, draft};
+use kstrobe::config::plan::{ProbePlan, plan};
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load};
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::kernel_target::{Abilities, Ability};
@@ -34,17 +34,17 @@ fn no() -> Ability {
 }
 
 /// One probe of YAML text.
-fn parsed(text: &str) -> Draft {
+fn parsed(text: &str) -> ProbePlan {
     let file = SourceFile { name: "functions.yaml".into(), text: text.into() };
     let (mut probes, diagnostics) = kstrobe_config::probes(&[Arc::new(file)]);
     let messages: Vec<String> = diagnostics.iter().map(|d| d.one_line()).collect();
     assert!(messages.is_empty(), "{messages:#?}\n{text}");
-    draft(probes.remove(0))
+    plan(probes.remove(0))
 }
 
 /// The kernel, as far as the probe asks; `None` when it can hook no functions at all, which is noted.
-fn kernel(test: &str, draft: &Draft) -> Option<Target> {
-    let target = detect(&Wanted { functions: draft.functions().into_iter().collect(), ..Wanted::default() });
+fn kernel(test: &str, plan: &ProbePlan) -> Option<Target> {
+    let target = detect(&Wanted { functions: plan.functions().into_iter().collect(), ..Wanted::default() });
     match &target.abilities.kprobe {
         Ability::Yes => Some(target),
         ability => {
@@ -62,12 +62,12 @@ struct Running {
 
 impl Running {
     #[track_caller]
-    fn start(draft: &Draft, target: &Target) -> Running {
-        Running::try_start(draft, target).unwrap_or_else(|error| panic!("{error}"))
+    fn start(plan: &ProbePlan, target: &Target) -> Running {
+        Running::try_start(plan, target).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn try_start(draft: &Draft, target: &Target) -> Result<Running, String> {
-        let artifact = draft.compile(target).map_err(|refusal| refusal.reason())?;
+    fn try_start(plan: &ProbePlan, target: &Target) -> Result<Running, String> {
+        let artifact = plan.compile(target).map_err(|refusal| refusal.reason())?;
         let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
         let loaded = load(&mut Loader::new(), &artifact.object, &artifact.module.layout, &programs);
         Ok(Running { loaded: loaded.map_err(|error| error.to_string())?, artifact })
@@ -99,8 +99,8 @@ impl Running {
 /// Does a piece of work with the probe attached in each of these ways that the kernel has, and asks for the results. Says how many
 /// there were; none where the kernel hooks no functions.
 fn each_way(test: &str, ways: &[Way], yaml: &str, work: impl Fn(), results: impl Fn(&Running, &str)) -> usize {
-    let draft = parsed(yaml);
-    let Some(kernel) = kernel(test, &draft) else { return 0 };
+    let plan = parsed(yaml);
+    let Some(kernel) = kernel(test, &plan) else { return 0 };
     let mut tried = 0;
     for (way, ability, change) in ways {
         if !ability(&kernel.abilities).yes() {
@@ -108,7 +108,7 @@ fn each_way(test: &str, ways: &[Way], yaml: &str, work: impl Fn(), results: impl
         }
         let mut target = kernel.clone();
         change(&mut target.abilities);
-        let running = Running::start(&draft, &target);
+        let running = Running::start(&plan, &target);
         work();
         results(&running, way);
         tried += 1;
@@ -206,12 +206,12 @@ fn root_each_kind_of_hook_at_a_function_is_taken_by_its_name() {
     let work = || named("fn-calls", || getpgid_calls(7, 500));
     for (hook, way) in [("fentry", 0), ("fexit", 0), ("kprobe", 2), ("kretprobe", 2)] {
         let yaml = counted(&format!("{hook}:{GETPGID}"), "3");
-        let draft = parsed(&yaml);
-        let Some(kernel) = kernel(test, &draft) else { return };
+        let plan = parsed(&yaml);
+        let Some(kernel) = kernel(test, &plan) else { return };
         if !WAYS[way].1(&kernel.abilities).yes() {
             continue;
         }
-        let running = Running::start(&draft, &kernel);
+        let running = Running::start(&plan, &kernel);
         work();
         assert_eq!((running.value(0), running.value(1)), (500, 1500), "{hook}");
         assert!(running.kinds().contains(&hook), "{hook}: {:?}", running.kinds());
@@ -243,9 +243,9 @@ fn root_an_instruction_within_a_function_is_hooked() {
     let mut refused = Vec::new();
     let mut found = None;
     for offset in WITHIN {
-        let draft = parsed(&counted(&format!("kprobe:{GETPGID}+{offset}"), "1"));
-        let Some(kernel) = kernel(test, &draft) else { return };
-        match Running::try_start(&draft, &kernel) {
+        let plan = parsed(&counted(&format!("kprobe:{GETPGID}+{offset}"), "1"));
+        let Some(kernel) = kernel(test, &plan) else { return };
+        match Running::try_start(&plan, &kernel) {
             Ok(running) => found = Some(running),
             Err(error) => refused.push(error),
         }

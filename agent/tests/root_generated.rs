@@ -6,7 +6,7 @@
 mod generated;
 
 use generated::{Kernel, Numbers};
-use kstrobe::config::plan::draft;
+use kstrobe::config::plan::plan;
 use kstrobe::kernel::{Loader, load_unattached};
 use kstrobe_config::model::SourceFile;
 use kstrobe_ebpf::kernel_target::{Ability, Target};
@@ -77,8 +77,8 @@ impl Lab {
         if !diagnostics.is_empty() {
             return Err(format!("no probe: {}", kstrobe_config::render(&diagnostics)));
         }
-        let draft = draft(probes.remove(0));
-        let artifact = match compile(draft.program(), &self.targets[which]) {
+        let plan = plan(probes.remove(0));
+        let artifact = match compile(plan.program(), &self.targets[which]) {
             Ok(artifact) => artifact,
             Err(errors) => match errors.iter().find(|error| error.fault == Fault::Bug) {
                 Some(bug) => return Err(bug.message.clone()),

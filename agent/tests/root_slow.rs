@@ -2,7 +2,7 @@
 
 mod support;
 
-use kstrobe::config::plan::draft;
+use kstrobe::config::plan::plan;
 use kstrobe::kernel::events::wait;
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load};
 use kstrobe::metrics::events::record::{self, Field};
@@ -281,12 +281,12 @@ fn with_perf_buffers(text: &str) -> Loaded {
     let file = SourceFile { name: "flood".into(), text: text.into() };
     let (probes, diagnostics) = kstrobe_config::probes(&[Arc::new(file)]);
     assert!(diagnostics.is_empty(), "{diagnostics:#?}");
-    let draft = draft(probes.into_iter().next().unwrap());
-    let wanted = Wanted { syscalls: draft.syscalls().into_iter().collect(), ..Wanted::default() };
+    let plan = plan(probes.into_iter().next().unwrap());
+    let wanted = Wanted { syscalls: plan.syscalls().into_iter().collect(), ..Wanted::default() };
     let mut target = detect(&wanted);
     assert!(target.abilities.ringbuf.yes(), "5.8 and later have it: {:?}", target.abilities.ringbuf);
     target.abilities.ringbuf = Ability::No("not in this test".into());
-    let artifact = draft.compile(&target).unwrap_or_else(|refusal| panic!("{}", refusal.reason()));
+    let artifact = plan.compile(&target).unwrap_or_else(|refusal| panic!("{}", refusal.reason()));
     let choice = artifact.choices.iter().find(|c| c.wanted == "ring buffer").expect("a choice");
     assert_eq!((choice.got.as_str(), choice.because.as_slice()), ("perf buffers", &["not in this test".into()][..]));
     let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();

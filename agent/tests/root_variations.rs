@@ -3,7 +3,7 @@
 
 mod shapes;
 
-use kstrobe::config::plan::{Draft, Refusal, draft};
+use kstrobe::config::plan::{CompileError, ProbePlan, plan};
 use kstrobe::kernel::{Loaded, Loader, Wanted, detect, load_unattached};
 use kstrobe_config::model::{Probe, SourceFile};
 use kstrobe_ebpf::kernel_target::Ability;
@@ -63,12 +63,12 @@ fn shipped() -> Vec<Probe> {
     probes
 }
 
-fn look(drafts: &[Draft]) -> Target {
+fn look(plans: &[ProbePlan]) -> Target {
     let wanted = Wanted {
-        tracepoints: drafts.iter().flat_map(Draft::tracepoints).collect(),
-        syscalls: drafts.iter().flat_map(Draft::syscalls).collect(),
-        functions: drafts.iter().flat_map(Draft::functions).collect(),
-        counters: drafts.iter().flat_map(Draft::counters).collect(),
+        tracepoints: plans.iter().flat_map(ProbePlan::tracepoints).collect(),
+        syscalls: plans.iter().flat_map(ProbePlan::syscalls).collect(),
+        functions: plans.iter().flat_map(ProbePlan::functions).collect(),
+        counters: plans.iter().flat_map(ProbePlan::counters).collect(),
         btf: None,
     };
     let mut target = detect(&wanted);
@@ -81,29 +81,29 @@ fn loaded(loader: &mut Loader, artifact: &Artifact) -> Result<Loaded, String> {
     load_unattached(loader, &artifact.object, &artifact.module.layout, &programs).map_err(|error| error.to_string())
 }
 
-fn messages(refusal: &Refusal) -> String {
+fn messages(refusal: &CompileError) -> String {
     refusal.diagnostics.iter().map(|d| d.message.as_str()).collect::<Vec<_>>().join("; ")
 }
 
 /// Whether a probe needs hooks at functions that this kernel was built without.
-fn lacks_functions(kernel: &Target, draft: &Draft) -> bool {
-    !kernel.abilities.kprobe.yes() && !draft.functions().is_empty()
+fn lacks_functions(kernel: &Target, plan: &ProbePlan) -> bool {
+    !kernel.abilities.kprobe.yes() && !plan.functions().is_empty()
 }
 
 /// Compiles and loads everything in every variation. A refusal for what the variation lacks is right; at least `least` of
 /// the probes must load in each.
 fn all_load(probes: Vec<Probe>, least: usize) {
-    let drafts: Vec<Draft> = probes.into_iter().map(draft).collect();
-    let kernel = look(&drafts);
+    let plans: Vec<ProbePlan> = probes.into_iter().map(plan).collect();
+    let kernel = look(&plans);
     let mut loader = Loader::new();
     let (mut wrong, mut shared) = (Vec::new(), 0);
     for (name, change) in VARIATIONS {
         let mut target = kernel.clone();
         change(&mut target);
         let mut count = 0;
-        for draft in &drafts {
-            let probe = &draft.outline().name;
-            match draft.compile(&target) {
+        for plan in &plans {
+            let probe = &plan.meta().name;
+            match plan.compile(&target) {
                 Ok(artifact) if artifact.object.is_empty() => {}
                 Ok(artifact) => match loaded(&mut loader, &artifact) {
                     Ok(_) => {
@@ -112,7 +112,7 @@ fn all_load(probes: Vec<Probe>, least: usize) {
                     }
                     Err(error) => wrong.push(format!("{name}: {probe}: {error}")),
                 },
-                Err(refusal) if refusal.target && (name != "this kernel" || lacks_functions(&kernel, draft)) => {}
+                Err(refusal) if refusal.target && (name != "this kernel" || lacks_functions(&kernel, plan)) => {}
                 Err(refusal) => wrong.push(format!("{name}: {probe}: {}", messages(&refusal))),
             }
         }
@@ -144,8 +144,8 @@ fn root_descriptors_lead_to_files_and_sockets() {
                 family: { type: gauge, value: u64(fd_sock(args.vec_nr).sk_family) }\n  \
                 position: { type: gauge, value: fd_file(args.vec_nr).f_pos }\n  \
                 socket: { type: gauge, value: fd_sock(args.vec_nr) != 0 }\n";
-    let drafts: Vec<Draft> = parsed("descriptors.yaml", text).into_iter().map(draft).collect();
-    let kernel = look(&drafts);
+    let plans: Vec<ProbePlan> = parsed("descriptors.yaml", text).into_iter().map(plan).collect();
+    let kernel = look(&plans);
     let mut loader = Loader::new();
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let file = std::fs::File::open("/proc/self/exe").expect("a file");
@@ -156,7 +156,7 @@ fn root_descriptors_lead_to_files_and_sockets() {
         if !rdonly_cast {
             target.abilities.rdonly_cast = no();
         }
-        let artifact = drafts[0].compile(&target).unwrap_or_else(|refusal| panic!("{}", messages(&refusal)));
+        let artifact = plans[0].compile(&target).unwrap_or_else(|refusal| panic!("{}", messages(&refusal)));
         assert!(matches!(artifact.programs[0].attach, Attach::RawTp { .. }));
         let loaded = loaded(&mut loader, &artifact).expect("it loads");
         let ask = |fd: i32| -> [u64; 3] {

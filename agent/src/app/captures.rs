@@ -14,7 +14,7 @@ use crate::capture::engine::kernel;
 use crate::capture::rules::configured;
 use crate::capture::service::Engine;
 use crate::config::files::AgentConfig;
-use crate::config::plan::Draft;
+use crate::config::plan::ProbePlan;
 use crate::kubernetes;
 
 /// Time for running captures to write their files when captures are closed.
@@ -71,8 +71,8 @@ impl CaptureDeps {
 }
 
 /// A folder that cannot be opened is logged, and turns captures off: probes run without them.
-pub(super) fn start(agent: &AgentConfig, drafts: &[Draft], deps: &CaptureDeps) -> Captures {
-    let rules = match configured::open(agent, deps.engine(agent), |name| known(drafts, name)) {
+pub(super) fn start(agent: &AgentConfig, plans: &[ProbePlan], deps: &CaptureDeps) -> Captures {
+    let rules = match configured::open(agent, deps.engine(agent), |name| known(plans, name)) {
         Ok(rules) => rules.ok_or_else(Denied::off),
         Err(reason) => {
             tracing::error!(%reason, "captures cannot be stored: there will be none");
@@ -94,7 +94,7 @@ pub(super) enum Change {
 pub(super) fn prepare(
     now: &Captures,
     agent: &AgentConfig,
-    drafts: &[Draft],
+    plans: &[ProbePlan],
     deps: &CaptureDeps,
 ) -> Result<Change, String> {
     let access = deps.access(agent);
@@ -103,19 +103,19 @@ pub(super) fn prepare(
     {
         return Ok(Change::Configure(access));
     }
-    let rules = configured::open(agent, deps.engine(agent), |name| known(drafts, name));
+    let rules = configured::open(agent, deps.engine(agent), |name| known(plans, name));
     let rules = rules.map_err(|reason| format!("captures cannot be stored: {reason}"))?;
     Ok(Change::Replace(Captures { rules: rules.ok_or_else(Denied::off), access }))
 }
 
 impl Change {
     /// Applies the change and returns the captures that are in force then.
-    pub fn make(self, now: &Captures, agent: &AgentConfig, drafts: &[Draft], deps: &CaptureDeps) -> Captures {
+    pub fn make(self, now: &Captures, agent: &AgentConfig, plans: &[ProbePlan], deps: &CaptureDeps) -> Captures {
         match self {
             Change::Replace(captures) => deps.offered(captures),
             Change::Configure(access) => {
                 if let (Ok(rules), Some(captures)) = (&now.rules, &agent.captures) {
-                    configured::configure(rules, agent, captures, |name| known(drafts, name));
+                    configured::configure(rules, agent, captures, |name| known(plans, name));
                 }
                 deps.offered(Captures { rules: now.rules.clone(), access })
             }
@@ -132,6 +132,6 @@ pub(super) fn close(captures: &Captures, next: Option<&Captures>) {
     }
 }
 
-fn known(drafts: &[Draft], name: &str) -> bool {
-    drafts.iter().flat_map(|draft| draft.outline().metrics.iter()).any(|metric| metric.about.name == name)
+fn known(plans: &[ProbePlan], name: &str) -> bool {
+    plans.iter().flat_map(|plan| plan.meta().metrics.iter()).any(|metric| metric.about.name == name)
 }

@@ -182,7 +182,7 @@ impl Out {
             let (probe, files, unread) = {
                 let mut running = lock(probe);
                 let (files, unread) = running.events(names);
-                (Arc::from(running.outline.name.as_str()), files, unread)
+                (Arc::from(running.meta.name.as_str()), files, unread)
             };
             ready.extend(files);
             self.publish(&probe, unread);

@@ -9,7 +9,7 @@ use super::Options;
 use super::watch::{self, Seen};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{self, AgentConfig, SourceFile};
-use crate::config::plan::{self, Draft};
+use crate::config::plan::{self, ProbePlan};
 
 /// Hexadecimal digits of a hash that are shown: enough to tell configurations apart, and short enough to compare by eye.
 const HASH_DIGITS: usize = 16;
@@ -17,7 +17,7 @@ const HASH_DIGITS: usize = 16;
 /// A configuration that can run.
 pub(super) struct LoadedConfig {
     pub agent: AgentConfig,
-    pub drafts: Vec<Draft>,
+    pub plans: Vec<ProbePlan>,
     /// Of the files' names (without folders) and texts.
     pub hash: String,
 }
@@ -49,8 +49,8 @@ pub(super) fn read(options: &Options, directory: Option<&Path>) -> LoadOutcome {
     let hash = hash(file.iter().chain(&files.0));
     let (probes, mut more) = files::chosen_of(files, &agent, &options.choice);
     diagnostics.append(&mut more);
-    let drafts = probes.map(|probes| probes.into_iter().map(plan::draft).collect());
-    LoadOutcome { loaded: drafts.map(|drafts| LoadedConfig { agent, drafts, hash }), diagnostics, seen, directory }
+    let plans = probes.map(|probes| probes.into_iter().map(plan::plan).collect());
+    LoadOutcome { loaded: plans.map(|plans| LoadedConfig { agent, plans, hash }), diagnostics, seen, directory }
 }
 
 fn agent(config: Option<&Path>) -> (Option<AgentConfig>, Option<Arc<SourceFile>>, Vec<Diagnostic>) {
@@ -83,7 +83,7 @@ impl LoadedConfig {
 
     /// Names of the probes that have single events.
     pub fn slow(&self) -> Vec<String> {
-        self.drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone()).collect()
+        self.plans.iter().map(ProbePlan::meta).filter(|o| o.slow).map(|o| o.name.clone()).collect()
     }
 }
 

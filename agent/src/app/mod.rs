@@ -39,7 +39,7 @@ use crate::config::compile;
 use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
-use crate::config::plan::Draft;
+use crate::config::plan::ProbePlan;
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
@@ -269,10 +269,10 @@ fn build(
     outcome: &LoadOutcome,
     deps: &CaptureDeps,
 ) -> Result<(Arc<App>, Receiver<workloads::Event>), ServeError> {
-    let captures = captures::start(&loaded.agent, &loaded.drafts, deps);
+    let captures = captures::start(&loaded.agent, &loaded.plans, deps);
     let (sender, events) = workloads::event_channel();
     let btf = options.source.btf.as_deref();
-    let app = Arc::new(App::start(&loaded.drafts, &loaded.agent, btf, captures, deps, sender));
+    let app = Arc::new(App::start(&loaded.plans, &loaded.agent, btf, captures, deps, sender));
     match rights::lacking(&app) {
         Some(lacking) if lacking.all => return Err(ServeError::Rights(lacking.text)),
         Some(lacking) => tracing::error!(reason = lacking.text, "not all probes run"),
@@ -368,7 +368,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: rel
 
 impl App {
     fn start(
-        drafts: &[Draft],
+        plans: &[ProbePlan],
         agent: &AgentConfig,
         btf: Option<&Path>,
         captures: Captures,
@@ -378,10 +378,10 @@ impl App {
         let owners = Arc::<Owners>::default();
         sys::raise_open_files();
         sweep();
-        if drafts.is_empty() {
+        if plans.is_empty() {
             tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
         }
-        let target = compile::look(drafts, btf);
+        let target = compile::look(plans, btf);
         tracing::info!(kernel = target.release, cpus = target.cpus, btf = target.btf.is_some(), "kernel");
         if let Some(reason) = detect::without_btf(&target) {
             tracing::error!(reason, "no kernel types: most probes cannot run");
@@ -391,15 +391,15 @@ impl App {
         }
         // Dropped after the loads: it holds the kernel's BTF, some 13 MB.
         let mut loader = Loader::new();
-        let compiled: Vec<_> = drafts.iter().map(|draft| draft.compile(&target)).collect();
+        let compiled: Vec<_> = plans.iter().map(|plan| plan.compile(&target)).collect();
         // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
         let need = Need::of(compiled.iter().flatten(), agent);
         if let Some(reason) = memory::limit().and_then(|limit| need.exceeds(&limit)) {
             tracing::error!(reason, "too little memory");
         }
         let start =
-            |(draft, compiled)| Arc::new(Mutex::new(Probe::start_compiled(draft, compiled, &target, &mut loader, btf)));
-        let probes = drafts.iter().zip(compiled).map(start).collect();
+            |(plan, compiled)| Arc::new(Mutex::new(Probe::start_compiled(plan, compiled, &target, &mut loader, btf)));
+        let probes = plans.iter().zip(compiled).map(start).collect();
         let app = App {
             probes: RwLock::default(),
             names: Mutex::new(Names::new().with_owners(owners.clone())),

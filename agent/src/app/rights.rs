@@ -15,7 +15,7 @@ pub(super) struct Lacking {
 pub(super) fn lacking(app: &App) -> Option<Lacking> {
     let (probes, missing) = (app.probes(), Capabilities::missing_here());
     let idle = probes.iter().map(|probe| lock(probe)).filter(|probe| !probe.runs());
-    let idle: Vec<String> = idle.map(|probe| probe.outline.name.clone()).collect();
+    let idle: Vec<String> = idle.map(|probe| probe.meta.name.clone()).collect();
     if idle.is_empty() || missing.is_empty() {
         return None;
     }

@@ -12,7 +12,7 @@ use super::{App, lock, workloads};
 use super::{Captures, ProfileError, ProfileRequest, StacksStatus};
 use crate::capture::access::{Access, Denied};
 use crate::config::files::AgentConfig;
-use crate::config::plan::{Draft, Metric};
+use crate::config::plan::{Metric, ProbePlan};
 use crate::metrics::labels::Names;
 use crate::metrics::profiles::collector::Collector;
 use crate::metrics::profiles::processes::{Look, Processes};
@@ -52,7 +52,7 @@ impl App {
         let of = |probe: &Arc<Mutex<Probe>>| {
             let running = lock(probe);
             let status = running.status();
-            let metrics = running.outline.metrics.iter().filter(|m| m.stacks.is_some());
+            let metrics = running.meta.metrics.iter().filter(|m| m.stacks.is_some());
             let metrics = metrics.map(|m| StacksStatus {
                 name: plain_name(&m.about).to_owned(),
                 probe: status.name.clone(),
@@ -72,8 +72,8 @@ impl App {
         let found = self.probes().iter().find_map(|probe| {
             let fits = |m: &Metric| m.stacks.is_some() && (m.about.name == name || plain_name(&m.about) == name);
             let running = lock(probe);
-            let index = running.outline.metrics.iter().position(fits)?;
-            Some(Wanted { probe: probe.clone(), index, metric: running.outline.metrics[index].clone() })
+            let index = running.meta.metrics.iter().position(fits)?;
+            Some(Wanted { probe: probe.clone(), index, metric: running.meta.metrics[index].clone() })
         });
         found.ok_or_else(|| {
             let names: Vec<String> = self.stacks().into_iter().map(|m| m.name).collect();
@@ -318,7 +318,7 @@ pub enum RecordError {
 
 /// Runs probes for `time`, or until SIGINT or SIGTERM, and gives the profile of one of their metrics.
 pub fn record(
-    drafts: &[Draft],
+    plans: &[ProbePlan],
     btf: Option<&Path>,
     metric: &str,
     time: Option<Duration>,
@@ -334,7 +334,7 @@ pub fn record(
     let captures = Captures { rules: Err(Denied::off()), access: Access::Local };
     let (sender, events) = workloads::event_channel();
     let agent = AgentConfig::default();
-    let app = Arc::new(App::start(drafts, &agent, btf, captures, &CaptureDeps::offline(), sender));
+    let app = Arc::new(App::start(plans, &agent, btf, captures, &CaptureDeps::offline(), sender));
     workloads::start(&app, events, &agent, runtime.handle())?;
     Ok(app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop))?)
 }

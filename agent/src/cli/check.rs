@@ -10,7 +10,7 @@ use super::{KernelArgs, Output};
 use crate::config::compile::{self, Prepared};
 use crate::config::diagnostics::print_diagnostics;
 use crate::config::files::{self, AgentConfig, Choice, Selection, SourceFile};
-use crate::config::plan::{self, Draft};
+use crate::config::plan::{self, ProbePlan};
 use crate::kernel::binaries::find::ProcessSnapshot;
 
 #[derive(Debug, clap::Args)]
@@ -65,11 +65,11 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// Probes to compile.
 struct Checked {
-    probes: Vec<Draft>,
+    probes: Vec<ProbePlan>,
     /// Names of those among them that have a metric of an earlier one.
     beaten: HashSet<String>,
     /// Probes of the files whose keys or names are wrong.
-    unsound: Vec<Draft>,
+    unsound: Vec<ProbePlan>,
 }
 
 /// The probes of the files, and those that an agent runs by the configuration.
@@ -84,7 +84,7 @@ fn probes(args: &Args, diagnostics: &mut Vec<Diagnostic>) -> Checked {
     }
     let own: HashSet<String> = files.iter().map(|file| file.name.clone()).collect();
     let unsound = kstrobe_config::all_probes(&files).0.into_iter().filter(|(_, sound)| !sound);
-    let unsound = unsound.map(|(probe, _)| plan::draft(probe)).collect();
+    let unsound = unsound.map(|(probe, _)| plan::plan(probe)).collect();
     let agent = agent.flatten();
     let (with_config, agent) = (agent.is_some(), agent.unwrap_or_default());
     let (mut all, mut wrong) = match with_config {
@@ -103,8 +103,8 @@ fn probes(args: &Args, diagnostics: &mut Vec<Diagnostic>) -> Checked {
     let wanted = known
         .into_iter()
         .filter(|probe| own.contains(&probe.program.name.at.file.name) || (with_config && runs.contains(probe.name())));
-    let probes: Vec<Draft> = wanted.map(plan::draft).collect();
-    let beaten = names.into_iter().filter(|name| probes.iter().any(|draft| draft.outline().name == *name)).collect();
+    let probes: Vec<ProbePlan> = wanted.map(plan::plan).collect();
+    let beaten = names.into_iter().filter(|name| probes.iter().any(|plan| plan.meta().name == *name)).collect();
     Checked { probes, beaten, unsound }
 }
 
@@ -136,31 +136,31 @@ fn compiled(args: &Args, checked: Checked, diagnostics: &mut Vec<Diagnostic>) ->
         }
     };
     let Prepared { target, planned, waiting, refused } = compile::compile(probes, target);
-    for draft in &unsound {
+    for plan in &unsound {
         // A place with a mistake gets no second one.
-        let mut more = draft.mistakes(&target);
+        let mut more = plan.mistakes(&target);
         more.retain(|new| diagnostics.iter().all(|known| known.at != new.at));
         diagnostics.append(&mut more);
     }
-    let planned = planned.into_iter().map(|(draft, artifact)| {
-        let warnings = draft.warnings(&artifact);
-        (draft, warnings)
+    let planned = planned.into_iter().map(|(plan, artifact)| {
+        let warnings = plan.warnings(&artifact);
+        (plan, warnings)
     });
-    let waiting = waiting.into_iter().map(|(draft, refusal)| {
+    let waiting = waiting.into_iter().map(|(plan, refusal)| {
         let later = refusal.diagnostics.into_iter().map(|d| Diagnostic { severity: Severity::Note, ..d });
-        (draft, later.collect())
+        (plan, later.collect())
     });
     let is_refused = !refused.is_empty();
-    let refused = refused.into_iter().map(|(draft, refusal)| (draft, refusal.diagnostics));
-    let all: Vec<(Draft, Vec<Diagnostic>)> = planned.chain(waiting).chain(refused).collect();
+    let refused = refused.into_iter().map(|(plan, refusal)| (plan, refusal.diagnostics));
+    let all: Vec<(ProbePlan, Vec<Diagnostic>)> = planned.chain(waiting).chain(refused).collect();
     let mut processes = None;
     let mut fine = 0;
-    for (draft, mut found) in all {
+    for (plan, mut found) in all {
         // Another machine has other files.
-        if args.kernel.target.is_none() && !draft.file_hooks().is_empty() {
-            found.extend(compile::missing_in_files(&draft, processes.get_or_insert_with(ProcessSnapshot::look)));
+        if args.kernel.target.is_none() && !plan.file_hooks().is_empty() {
+            found.extend(compile::missing_in_files(&plan, processes.get_or_insert_with(ProcessSnapshot::look)));
         }
-        fine += usize::from(!found.iter().any(Diagnostic::is_error) && !beaten.contains(&draft.outline().name));
+        fine += usize::from(!found.iter().any(Diagnostic::is_error) && !beaten.contains(&plan.meta().name));
         diagnostics.append(&mut found);
     }
     if is_refused && let Some(file) = &args.kernel.target {

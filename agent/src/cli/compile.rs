@@ -43,23 +43,23 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("error: say which probe with --probe; the file has: {}", names.join(", "));
         return ExitCode::from(2);
     }
-    let drafts: Vec<_> = probes.into_iter().map(plan::draft).collect();
-    let target = match args.kernel.target(&drafts) {
+    let plans: Vec<_> = probes.into_iter().map(plan::plan).collect();
+    let target = match args.kernel.target(&plans) {
         Ok(target) => target,
         Err(unread) => return fail(&[unread]),
     };
-    let Some(draft) = drafts.first() else { return ExitCode::from(1) };
-    let artifact = match draft.compile(&target) {
+    let Some(plan) = plans.first() else { return ExitCode::from(1) };
+    let artifact = match plan.compile(&target) {
         Ok(artifact) => artifact,
         Err(refusal) => return fail(&refusal.diagnostics),
     };
-    print_diagnostics(&draft.warnings(&artifact));
+    print_diagnostics(&plan.warnings(&artifact));
     if artifact.is_idle() {
-        eprintln!("error: `{}` does nothing on this kernel: there is no object", draft.outline().name);
+        eprintln!("error: `{}` does nothing on this kernel: there is no object", plan.meta().name);
         return ExitCode::from(1);
     }
     if artifact.object.is_empty() {
-        eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", draft.outline().name);
+        eprintln!("error: `{}` runs in the agent, not in the kernel: there is no object", plan.meta().name);
         return ExitCode::from(1);
     }
     if let Err(e) = std::fs::write(&args.output, &artifact.object) {

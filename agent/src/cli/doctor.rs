@@ -127,8 +127,8 @@ fn need(args: &Args) -> Result<Need, String> {
     print_diagnostics(&diagnostics);
     let agent = agent.ok_or("not known: the configuration has mistakes")?;
     let (probes, _) = files::chosen(&agent, args.source.probes.as_deref(), &Choice::default());
-    let drafts = probes.unwrap_or_default().into_iter().map(plan::draft);
-    let prepared = compile::prepare(drafts, args.source.btf.as_deref());
+    let plans = probes.unwrap_or_default().into_iter().map(plan::plan);
+    let prepared = compile::prepare(plans, args.source.btf.as_deref());
     Ok(Need::of(prepared.planned.iter().map(|(_, artifact)| artifact), &agent))
 }
 

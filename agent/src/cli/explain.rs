@@ -47,29 +47,29 @@ pub fn run(args: &Args) -> ExitCode {
         print_diagnostics(&unknown);
         return ExitCode::from(1);
     }
-    let drafts: Vec<_> = chosen.into_iter().map(plan::draft).collect();
-    let target = match args.kernel.target(&drafts) {
+    let plans: Vec<_> = chosen.into_iter().map(plan::plan).collect();
+    let target = match args.kernel.target(&plans) {
         Ok(target) => target,
         Err(unread) => {
             print_diagnostics(&[unread]);
             return ExitCode::from(1);
         }
     };
-    let prepared = compile::compile(drafts, target);
+    let prepared = compile::compile(plans, target);
     let release = &prepared.target.release;
     let which = if args.kernel.target.is_some() { "that" } else { "this" };
     let mut code = ExitCode::SUCCESS;
-    for (draft, refusal) in &prepared.refused {
-        eprintln!("{}: cannot run on {which} kernel ({release})", draft.outline().name);
+    for (plan, refusal) in &prepared.refused {
+        eprintln!("{}: cannot run on {which} kernel ({release})", plan.meta().name);
         print_diagnostics(&refusal.diagnostics);
         code = ExitCode::from(1);
     }
     print_diagnostics(&prepared.warnings());
-    for (draft, refusal) in &prepared.waiting {
-        eprintln!("{}: waits for the program that it hooks", draft.outline().name);
+    for (plan, refusal) in &prepared.waiting {
+        eprintln!("{}: waits for the program that it hooks", plan.meta().name);
         print_diagnostics(&refusal.diagnostics);
     }
-    let explanations: Vec<_> = prepared.planned.iter().map(|(draft, a)| explain(draft, a, &prepared.target)).collect();
+    let explanations: Vec<_> = prepared.planned.iter().map(|(plan, a)| explain(plan, a, &prepared.target)).collect();
     match args.output {
         Output::Text => explanations.iter().for_each(|e| text(e, args.stage)),
         Output::Json => println!("{}", serde_json::json!(explanations)),

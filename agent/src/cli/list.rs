@@ -11,7 +11,7 @@ use crate::config::compile::{Abilities, Function};
 use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::plan;
-use crate::config::plan::{Draft, Outline, explain};
+use crate::config::plan::{ProbeMeta, ProbePlan, explain};
 use crate::kernel::binaries;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, functions};
@@ -163,23 +163,23 @@ fn probe_points(words: &str) -> Result<Vec<Vec<String>>, String> {
     Ok(rows)
 }
 
-fn outlines(args: &Args) -> Vec<Outline> {
+fn metas(args: &Args) -> Vec<ProbeMeta> {
     let (probes, diagnostics) = files::probes(args.source.probes.as_deref());
     print_diagnostics(&diagnostics);
-    probes.into_iter().map(|p| plan::draft(p).outline().clone()).collect()
+    probes.into_iter().map(|p| plan::plan(p).meta().clone()).collect()
 }
 
 fn probes(args: &Args) -> Vec<Vec<String>> {
     let (probes, diagnostics) = files::probes(args.source.probes.as_deref());
     print_diagnostics(&diagnostics);
-    let drafts: Vec<Draft> = probes.into_iter().map(plan::draft).collect();
-    let target = compile::look(&drafts, args.source.btf.as_deref());
-    let row = |draft: &Draft| {
-        let o = draft.outline().clone();
+    let plans: Vec<ProbePlan> = probes.into_iter().map(plan::plan).collect();
+    let target = compile::look(&plans, args.source.btf.as_deref());
+    let row = |plan: &ProbePlan| {
+        let o = plan.meta().clone();
         let on = if o.enabled { "on" } else { "off" };
-        vec![o.name, o.pack, on.into(), o.hooks.join(" "), explain::here(draft, &target), o.summary]
+        vec![o.name, o.pack, on.into(), o.hooks.join(" "), explain::here(plan, &target), o.summary]
     };
-    drafts.iter().map(row).collect()
+    plans.iter().map(row).collect()
 }
 
 fn metrics(args: &Args) -> Vec<Vec<String>> {
@@ -188,8 +188,8 @@ fn metrics(args: &Args) -> Vec<Vec<String>> {
         Kind::Gauge => "gauge",
         Kind::Histogram => "histogram",
     };
-    let outlines = outlines(args);
-    let all = outlines.iter().flat_map(|o| o.metrics.iter().map(move |m| (o, &m.about)));
+    let metas = metas(args);
+    let all = metas.iter().flat_map(|o| o.metrics.iter().map(move |m| (o, &m.about)));
     all.map(|(o, m)| vec![m.name.clone(), kind(m.kind).into(), m.label_names.join(","), o.name.clone()]).collect()
 }
 

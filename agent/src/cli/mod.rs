@@ -24,7 +24,7 @@ use crate::config::SourceArgs;
 use crate::config::compile::Target;
 use crate::config::files::Choice;
 use crate::config::files::diag::Diagnostic;
-use crate::config::plan::Draft;
+use crate::config::plan::ProbePlan;
 use crate::http;
 use crate::kernel::sys;
 use kstrobe_web::hosts::Name;
@@ -95,10 +95,10 @@ pub struct KernelArgs {
 
 impl KernelArgs {
     /// The kernel, as far as these probes need it.
-    fn target(&self, drafts: &[Draft]) -> Result<Target, Diagnostic> {
+    fn target(&self, plans: &[ProbePlan]) -> Result<Target, Diagnostic> {
         match &self.target {
             Some(file) => crate::config::compile::described(file, self.btf.as_deref()),
-            None => Ok(crate::config::compile::look(drafts, self.btf.as_deref())),
+            None => Ok(crate::config::compile::look(plans, self.btf.as_deref())),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::files::Choice;
 use crate::config::plan;
-use crate::config::plan::Draft;
+use crate::config::plan::ProbePlan;
 use crate::metrics::profiles::Format;
 
 #[derive(Debug, clap::Args)]
@@ -47,16 +47,16 @@ pub fn run(args: &Args) -> ExitCode {
         print_diagnostics(&unknown);
         return ExitCode::from(1);
     }
-    let prepared = compile::prepare(chosen.into_iter().map(plan::draft), args.source.btf.as_deref());
-    for (draft, refusal) in prepared.refused.iter().chain(&prepared.waiting) {
-        eprintln!("{}: cannot run on this kernel ({})", draft.outline().name, prepared.target.release);
+    let prepared = compile::prepare(chosen.into_iter().map(plan::plan), args.source.btf.as_deref());
+    for (plan, refusal) in prepared.refused.iter().chain(&prepared.waiting) {
+        eprintln!("{}: cannot run on this kernel ({})", plan.meta().name, prepared.target.release);
         print_diagnostics(&refusal.diagnostics);
     }
     let with_stacks =
-        |d: &Draft| -> Vec<String> { d.outline().metrics.iter().filter(|m| m.stacks.is_some()).map(name).collect() };
-    let drafts: Vec<Draft> =
+        |d: &ProbePlan| -> Vec<String> { d.meta().metrics.iter().filter(|m| m.stacks.is_some()).map(name).collect() };
+    let plans: Vec<ProbePlan> =
         prepared.planned.into_iter().map(|(d, _)| d).filter(|d| !with_stacks(d).is_empty()).collect();
-    let names: Vec<String> = drafts.iter().flat_map(with_stacks).collect();
+    let names: Vec<String> = plans.iter().flat_map(with_stacks).collect();
     let metric = match (&args.metric, names.as_slice()) {
         (_, []) if prepared.refused.is_empty() && prepared.waiting.is_empty() => {
             return fail(1, &format!("probe `{}` has no metric of `type: stacks`", args.probe));
@@ -66,10 +66,10 @@ pub fn run(args: &Args) -> ExitCode {
         (None, [only]) => only.clone(),
         (_, names) => return fail(2, &format!("say which with --metric: {}", names.join(", "))),
     };
-    record(args, &drafts, metric)
+    record(args, &plans, metric)
 }
 
-fn record(args: &Args, drafts: &[Draft], metric: String) -> ExitCode {
+fn record(args: &Args, plans: &[ProbePlan], metric: String) -> ExitCode {
     let format = format(args);
     if args.output.is_none() && format != Format::Folded && std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         return fail(2, &format!("{} is not for a terminal: say where to write it with -o", format.name()));
@@ -78,7 +78,7 @@ fn record(args: &Args, drafts: &[Draft], metric: String) -> ExitCode {
         Some(time) => eprintln!("taking `{metric}` for {time:?}; Ctrl-C ends it early"),
         None => eprintln!("taking `{metric}` until Ctrl-C"),
     }
-    let recording = match app::record(drafts, args.source.btf.as_deref(), &metric, args.duration) {
+    let recording = match app::record(plans, args.source.btf.as_deref(), &metric, args.duration) {
         Ok(recording) => recording,
         Err(e) => return fail(1, &e.to_string()),
     };

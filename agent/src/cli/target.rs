@@ -56,8 +56,8 @@ pub fn run(args: &Args) -> ExitCode {
     probes.extend(more);
     diagnostics.extend(mistakes);
     print_diagnostics(&diagnostics);
-    let drafts: Vec<_> = probes.into_iter().map(plan::draft).collect();
-    let target = compile::look(&drafts, args.source.btf.as_deref());
-    print!("{}", plan::dump(&drafts, &target));
+    let plans: Vec<_> = probes.into_iter().map(plan::plan).collect();
+    let target = compile::look(&plans, args.source.btf.as_deref());
+    print!("{}", plan::dump(&plans, &target));
     if diagnostics.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

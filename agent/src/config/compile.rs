@@ -12,7 +12,7 @@ use kstrobe_ebpf::program::{Binary, HookKind};
 use kstrobe_ebpf::typed::Choice;
 
 use crate::config::files::diag::{Diagnostic, Severity};
-use crate::config::plan::{Draft, Engine, Refusal};
+use crate::config::plan::{CompileError, Engine, ProbePlan};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::binaries::pattern::is_pattern;
 use crate::kernel::binaries::{self, File, FileError};
@@ -24,63 +24,59 @@ pub struct Prepared {
     /// The kernel.
     pub target: Target,
     /// Ready to run.
-    pub planned: Vec<(Draft, Artifact)>,
+    pub planned: Vec<(ProbePlan, Artifact)>,
     /// To be compiled once the program that they hook is there.
-    pub waiting: Vec<(Draft, Refusal)>,
+    pub waiting: Vec<(ProbePlan, CompileError)>,
     /// Not to be run here, with the reason.
-    pub refused: Vec<(Draft, Refusal)>,
+    pub refused: Vec<(ProbePlan, CompileError)>,
 }
 
 impl Prepared {
     /// What is doubtful in the probes that can run.
     pub fn warnings(&self) -> Vec<Diagnostic> {
-        self.planned.iter().flat_map(|(draft, artifact)| draft.warnings(artifact)).collect()
+        self.planned.iter().flat_map(|(plan, artifact)| plan.warnings(artifact)).collect()
     }
 }
 
 /// Detects what these probes need to know of this kernel, and compiles them.
-pub fn prepare(drafts: impl IntoIterator<Item = Draft>, btf: Option<&Path>) -> Prepared {
-    let drafts: Vec<Draft> = drafts.into_iter().collect();
-    let target = look(&drafts, btf);
-    compile(drafts, target)
+pub fn prepare(plans: impl IntoIterator<Item = ProbePlan>, btf: Option<&Path>) -> Prepared {
+    let plans: Vec<ProbePlan> = plans.into_iter().collect();
+    let target = look(&plans, btf);
+    compile(plans, target)
 }
 
 /// Compiles probes as the agent does when it starts them.
-pub fn compile(drafts: Vec<Draft>, target: Target) -> Prepared {
+pub fn compile(plans: Vec<ProbePlan>, target: Target) -> Prepared {
     let mut prepared = Prepared { target, planned: Vec::new(), waiting: Vec::new(), refused: Vec::new() };
-    for draft in drafts {
-        match draft.compile(&prepared.target) {
-            Ok(artifact) => prepared.planned.push((draft, artifact)),
-            Err(refusal) if refusal.target && waits(&draft, &prepared.target) => {
-                prepared.waiting.push((draft, refusal))
-            }
-            Err(refusal) => {
-                match over_session(&draft, &prepared.target, &refusal.reason()).filter(|_| refusal.target) {
-                    Some(artifact) => prepared.planned.push((draft.for_session(), artifact)),
-                    None => prepared.refused.push((draft, refusal)),
-                }
-            }
+    for plan in plans {
+        match plan.compile(&prepared.target) {
+            Ok(artifact) => prepared.planned.push((plan, artifact)),
+            Err(refusal) if refusal.target && waits(&plan, &prepared.target) => prepared.waiting.push((plan, refusal)),
+            Err(refusal) => match over_session(&plan, &prepared.target, &refusal.reason()).filter(|_| refusal.target) {
+                Some(artifact) => prepared.planned.push((plan.for_session(), artifact)),
+                None => prepared.refused.push((plan, refusal)),
+            },
         }
     }
     prepared
 }
 
 /// Whether a probe that does not compile may do so once a program is there: its notes say where arguments lie.
-pub fn waits(draft: &Draft, target: &Target) -> bool {
+pub fn waits(plan: &ProbePlan, target: &Target) -> bool {
     let known =
         |(binary, provider, name): (&Binary, &str, &str)| target.usdts.contains_key(&usdt_name(binary, provider, name));
     let can_hook = target.abilities.uprobe.yes() || target.abilities.uprobe_multi.yes();
-    can_hook && !draft.usdts().into_iter().all(known)
+    can_hook && !plan.usdts().into_iter().all(known)
 }
 
 /// The probe over an ftrace session, for the reason that programs are refused, if `engine: auto` leaves the choice to the
 /// agent; `None` when a session is no way either.
-pub fn over_session(draft: &Draft, target: &Target, refused: &str) -> Option<Artifact> {
-    let outline = draft.outline();
-    if outline.engine != Engine::Auto || outline.poll.is_some() {
+pub fn over_session(plan: &ProbePlan, target: &Target, refused: &str) -> Option<Artifact> {
+    let meta = plan.meta();
+    if meta.engine != Engine::Auto || meta.poll.is_some() {
         return None;
     }
-    let mut artifact = draft.for_session().compile(target).ok()?;
+    let mut artifact = plan.for_session().compile(target).ok()?;
     let because = vec![refused.to_owned()];
     artifact.choices.insert(0, Choice { wanted: "engine bpf".into(), got: "engine ftrace".into(), because });
     Some(artifact)
@@ -108,8 +104,8 @@ type HasPlace<'a> = &'a dyn Fn(&File) -> Result<(), FileError>;
 
 /// What this machine lacks of the files that a probe hooks. A program may come later, and the agent looks for it: that is a
 /// note, unless a `uprobe:` names one file.
-pub fn missing_in_files(draft: &Draft, processes: &ProcessSnapshot) -> Vec<Diagnostic> {
-    let hooks = draft.file_hooks();
+pub fn missing_in_files(plan: &ProbePlan, processes: &ProcessSnapshot) -> Vec<Diagnostic> {
+    let hooks = plan.file_hooks();
     let missing = hooks.into_iter().filter_map(|(hook, at)| {
         let (binary, at_any_place): (&Binary, HasPlace) = match hook {
             HookKind::User { binary, symbol, offset, .. } => {
@@ -142,26 +138,26 @@ pub fn missing_in_files(draft: &Draft, processes: &ProcessSnapshot) -> Vec<Diagn
 }
 
 /// This kernel as plain data, as far as these probes need it.
-pub fn look(drafts: &[Draft], btf: Option<&Path>) -> Target {
+pub fn look(plans: &[ProbePlan], btf: Option<&Path>) -> Target {
     let wanted = Wanted {
-        tracepoints: drafts.iter().flat_map(Draft::tracepoints).collect(),
-        syscalls: drafts.iter().flat_map(Draft::syscalls).collect(),
-        functions: drafts.iter().flat_map(Draft::functions).collect(),
-        counters: drafts.iter().flat_map(Draft::counters).collect(),
+        tracepoints: plans.iter().flat_map(ProbePlan::tracepoints).collect(),
+        syscalls: plans.iter().flat_map(ProbePlan::syscalls).collect(),
+        functions: plans.iter().flat_map(ProbePlan::functions).collect(),
+        counters: plans.iter().flat_map(ProbePlan::counters).collect(),
         btf: btf.map(Path::to_path_buf),
     };
     let mut target = detect::detect(&wanted);
     target.polls = pollers::row_types();
-    target.usdts = usdts(drafts, ProcessSnapshot::look);
+    target.usdts = usdts(plans, ProcessSnapshot::look);
     target
 }
 
 /// What the notes of static probe points say of their arguments. Points that are not found, yet, are absent.
 pub fn usdts<W: Borrow<ProcessSnapshot>>(
-    drafts: &[Draft],
+    plans: &[ProbePlan],
     processes: impl FnOnce() -> W,
 ) -> BTreeMap<String, Vec<String>> {
-    let wanted: Vec<_> = drafts.iter().flat_map(Draft::usdts).collect();
+    let wanted: Vec<_> = plans.iter().flat_map(ProbePlan::usdts).collect();
     if wanted.is_empty() {
         return BTreeMap::new();
     }

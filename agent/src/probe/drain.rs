@@ -10,7 +10,7 @@ use kstrobe_export::snapshot::{Descriptor, Moment};
 
 use super::error::{DrainError, ReadError};
 use super::lock;
-use crate::config::plan::Outline;
+use crate::config::plan::ProbeMeta;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::fold::FoldError;
 use crate::metrics::labels::Names;
@@ -57,11 +57,11 @@ struct Metric {
 
 impl Drain {
     /// Of a probe that has stacks metrics.
-    pub fn of(outline: &Outline, layout: &Layout) -> Option<Drain> {
+    pub fn of(meta: &ProbeMeta, layout: &Layout) -> Option<Drain> {
         let tables = layout.tables.iter().enumerate().filter(|(_, table)| table.stack_key().is_some());
         let cells = tables.flat_map(|(i, table)| table.cells.iter().enumerate().map(move |(n, cell)| (i, n, cell)));
         let metrics = cells.map(|(table, cell, at)| {
-            let metric = &outline.metrics[at.metric as usize];
+            let metric = &meta.metrics[at.metric as usize];
             let ttl = (!metric.ttl.is_zero()).then_some(metric.ttl);
             Metric {
                 index: at.metric as usize,

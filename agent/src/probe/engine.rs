@@ -10,7 +10,7 @@ use super::error::{NotAttached, ReadError};
 use super::iterator::IteratorEngine;
 use super::kernel::KernelEngine;
 use super::running::Probe;
-use crate::config::plan::Draft;
+use crate::config::plan::ProbePlan;
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::labels::Names;
@@ -52,7 +52,7 @@ pub trait Engine: Send {
     }
 
     /// Takes a new definition of the same identity.
-    fn renew(&mut self, _: &Draft) {}
+    fn renew(&mut self, _: &ProbePlan) {}
 
     /// What its maps hold, in the kernel or in the agent; `None` without maps that last.
     fn layout(&self) -> Option<&Layout> {

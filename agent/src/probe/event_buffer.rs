@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::config::plan::{Linked, Outline};
+use crate::config::plan::{ExemplarLink, ProbeMeta};
 use crate::kernel::events::Buffers;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::events::record::{self, Field, Record};
@@ -25,14 +25,14 @@ pub struct EventBuffer {
     /// How many fields are shown; those behind them are for links.
     shown: usize,
     /// Histograms that the events are counted in, where the records say so.
-    pub linked: Arc<[Linked]>,
+    pub linked: Arc<[ExemplarLink]>,
     total: u64,
 }
 
 impl EventBuffer {
     /// Of a probe's events.
-    pub fn of(outline: &Outline) -> EventBuffer {
-        EventBuffer { shown: outline.shown_fields, linked: outline.linked.clone(), ..EventBuffer::default() }
+    pub fn of(meta: &ProbeMeta) -> EventBuffer {
+        EventBuffer { shown: meta.shown_fields, linked: meta.exemplar_links.clone(), ..EventBuffer::default() }
     }
 
     /// Drains the buffer and looks up the stacks: the next sweep may reuse their ids.

@@ -13,7 +13,7 @@ use super::engine::{Engine, Scrape};
 use super::error::{NotAttached, ReadError};
 use super::kernel::observe_fill;
 use super::lock;
-use crate::config::plan::Outline;
+use crate::config::plan::ProbeMeta;
 use crate::kernel::load::Loaded;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::labels::Names;
@@ -48,8 +48,8 @@ struct Held {
 
 impl IteratorEngine {
     /// Of programs that are loaded and attached.
-    pub fn new(outline: &Outline, layout: &Layout, loaded: Loaded) -> IteratorEngine {
-        let about = |t: &Table| t.cells.iter().map(|c| outline.metrics[c.metric as usize].about.clone()).collect();
+    pub fn new(meta: &ProbeMeta, layout: &Layout, loaded: Loaded) -> IteratorEngine {
+        let about = |t: &Table| t.cells.iter().map(|c| meta.metrics[c.metric as usize].about.clone()).collect();
         let tables = layout.tables.iter().map(|t| (t.clone(), about(t))).collect();
         IteratorEngine { loaded, tables, held: Mutex::default(), late: AtomicU64::new(0) }
     }

@@ -17,7 +17,7 @@ use super::event_buffer::EventBuffer;
 use super::meter::{self, Meter, Reading};
 use super::running::Probe;
 use super::user_hooks::{LOOK_EVERY, UserHooks, log_changes};
-use crate::config::plan::Outline;
+use crate::config::plan::ProbeMeta;
 use crate::kernel::attach::Attacher;
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::load::{Loaded, ProgInfo};
@@ -75,13 +75,13 @@ pub struct KernelEngine {
 impl KernelEngine {
     /// `born` is a moment before the programs were attached.
     pub fn new(
-        outline: &Outline,
+        meta: &ProbeMeta,
         layout: &Layout,
         loaded: Loaded,
         user: Option<UserHooks>,
         born: Moment,
     ) -> KernelEngine {
-        let tables: Vec<TableSeries> = layout.tables.iter().map(|t| series_of(outline, t, born)).collect();
+        let tables: Vec<TableSeries> = layout.tables.iter().map(|t| series_of(meta, t, born)).collect();
         let others = layout.spans.is_some() || layout.stacks.is_some();
         let mut every = sweep_period(tables.iter().filter_map(TableSeries::ttl).min(), others);
         if tables.iter().any(TableSeries::is_of_cgroups) {
@@ -89,7 +89,7 @@ impl KernelEngine {
         }
         let meter = Meter::new(born.mono);
         let (processes, unseen) = Default::default();
-        let (unread, swept) = (EventBuffer::of(outline), born.mono);
+        let (unread, swept) = (EventBuffer::of(meta), born.mono);
         KernelEngine {
             user,
             cpus_due: loaded.is_of_cpus().then(|| born.mono + LOOK_EVERY),
@@ -97,7 +97,7 @@ impl KernelEngine {
             loaded,
             tables,
             abandoned: 0,
-            drain: Drain::of(outline, layout),
+            drain: Drain::of(meta, layout),
             processes,
             looked: born.mono,
             unseen,
@@ -441,8 +441,8 @@ fn read(
 }
 
 /// The series of a table of a probe's. `born` is a moment before the first event.
-pub(super) fn series_of(outline: &Outline, table: &Table, born: Moment) -> TableSeries {
-    let metrics = || table.cells.iter().map(|c| &outline.metrics[c.metric as usize]);
+pub(super) fn series_of(meta: &ProbeMeta, table: &Table, born: Moment) -> TableSeries {
+    let metrics = || table.cells.iter().map(|c| &meta.metrics[c.metric as usize]);
     // Metrics that share a table share their keys' fate: the longest wish wins, zero being for ever.
     let for_ever = metrics().any(|m| m.ttl.is_zero());
     let ttl = metrics().map(|m| m.ttl).max().filter(|_| !for_ever).unwrap_or_default();

@@ -12,7 +12,7 @@ use super::engine::{Engine, Scrape, Tick};
 use super::error::{NotAttached, PollError};
 use super::kernel::KernelEngine;
 use super::running::Probe;
-use crate::config::plan::Outline;
+use crate::config::plan::ProbeMeta;
 use crate::kernel::pollers::{self, Reader};
 use crate::metrics::labels::Names;
 use crate::metrics::polled::{PolledKind, PolledMetric, PolledSeries};
@@ -39,8 +39,8 @@ pub(super) struct PollEngine {
 
 impl PollEngine {
     /// `None` when the agent has no such source, which the compiler has checked.
-    pub fn new(outline: &Outline, module: Module) -> Option<PollEngine> {
-        let poll = outline.poll.as_ref()?;
+    pub fn new(meta: &ProbeMeta, module: Module) -> Option<PollEngine> {
+        let poll = meta.poll.as_ref()?;
         let source = pollers::source(&poll.source)?;
         let mut kinds = BTreeMap::new();
         for cell in module.layout.tables.iter().flat_map(|t| &t.cells) {
@@ -51,7 +51,7 @@ impl PollEngine {
             };
             kinds.insert(cell.metric as usize, kind);
         }
-        let metrics = outline.metrics.iter().zip(kinds.into_values()).map(|(m, kind)| PolledMetric {
+        let metrics = meta.metrics.iter().zip(kinds.into_values()).map(|(m, kind)| PolledMetric {
             about: m.about.clone(),
             kind,
             // One more for what the table already merged into `other`.
@@ -62,7 +62,7 @@ impl PollEngine {
             module,
             source: source.name,
             reader: source.open(),
-            about: outline.metrics.iter().map(|m| m.about.clone()).collect(),
+            about: meta.metrics.iter().map(|m| m.about.clone()).collect(),
             series,
             merged: 0,
             every: poll.every,

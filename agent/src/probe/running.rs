@@ -20,7 +20,7 @@ use super::stopped::Off;
 use super::user_hooks::UserHooks;
 use crate::config::files;
 use crate::config::plan::explain;
-use crate::config::plan::{Draft, Identity, Outline, PREFIX};
+use crate::config::plan::{Identity, PREFIX, ProbeMeta, ProbePlan};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, Telemetry};
@@ -29,7 +29,7 @@ use kstrobe_export::snapshot::{Family, Moment};
 /// An enabled probe, whether it runs or not.
 pub struct Probe {
     /// What its definition says beside its programs.
-    pub outline: Outline,
+    pub meta: ProbeMeta,
     /// A reload keeps a probe of the same identity.
     pub identity: Arc<Identity>,
     /// Hooks as written in the probe, each with the chosen mechanism; empty without one.
@@ -53,7 +53,7 @@ impl Probe {
         observed: &mut Observed,
         telemetry: &Telemetry,
     ) -> Vec<Family> {
-        let name = self.outline.name.clone();
+        let name = self.meta.name.clone();
         // A label's text with numbers in it would be another series after each measurement.
         let reason = if self.suspended().is_some() { OVER_BUDGET.to_owned() } else { self.reason() };
         observed.budgets.extend(self.budget.iter().map(|b| BudgetUse {
@@ -82,18 +82,18 @@ impl Probe {
     }
 
     /// Applies a new definition of the same identity: texts and budget may differ.
-    pub fn renew(&mut self, draft: &Draft) {
+    pub fn renew(&mut self, plan: &ProbePlan) {
         let steered = self.engine.as_kernel().map(KernelEngine::can_thin);
-        let outline = draft.outline().clone();
-        if outline.budget_ppm != self.outline.budget_ppm {
+        let meta = plan.meta().clone();
+        if meta.budget_ppm != self.meta.budget_ppm {
             match (&mut self.budget, steered) {
-                (Some(budget), _) if outline.budget_ppm > 0 => budget.set_limit(outline.budget_ppm),
-                (budget, Some(can_thin)) => *budget = Budget::new(outline.budget_ppm, can_thin),
+                (Some(budget), _) if meta.budget_ppm > 0 => budget.set_limit(meta.budget_ppm),
+                (budget, Some(can_thin)) => *budget = Budget::new(meta.budget_ppm, can_thin),
                 (budget, None) => *budget = None,
             }
         }
-        self.engine.renew(draft);
-        self.outline = outline;
+        self.engine.renew(plan);
+        self.meta = meta;
     }
 
     /// Detaches and unloads the probe, and returns its last events. `reason` becomes the reason of its status.
@@ -127,7 +127,7 @@ impl Probe {
         let admitted = conditions.groups.is_some_and(|groups| {
             maps.admit(groups).unwrap_or_else(|reason| {
                 tracing::warn!(
-                    probe = self.outline.name,
+                    probe = self.meta.name,
                     %reason,
                     "what new cgroups do before their names are known is not counted by its conditions"
                 );
@@ -143,7 +143,7 @@ impl Probe {
         match maps.layout().selected.iter().map(one).sum::<std::io::Result<usize>>() {
             Ok(refused) => refused,
             Err(error) => {
-                tracing::error!(probe = self.outline.name, %error, "its conditions on workloads cannot be kept current");
+                tracing::error!(probe = self.meta.name, %error, "its conditions on workloads cannot be kept current");
                 0
             }
         }
@@ -163,7 +163,7 @@ impl Probe {
 
     /// Full names of its metrics.
     pub fn metrics(&self) -> impl Iterator<Item = &str> {
-        self.outline.metrics.iter().map(|metric| metric.about.name.as_str())
+        self.meta.metrics.iter().map(|metric| metric.about.name.as_str())
     }
 
     /// When [`Probe::tick`] is due, if ever.
@@ -180,7 +180,7 @@ impl Probe {
     ///
     /// `processes` is the snapshot that [`Probe::needs_processes`] requires.
     pub fn tick(&mut self, names: &mut Names, processes: Option<&ProcessSnapshot>, telemetry: &Telemetry) {
-        let mut tick = Tick { probe: &self.outline.name, names, processes, telemetry, errors: None };
+        let mut tick = Tick { probe: &self.meta.name, names, processes, telemetry, errors: None };
         let successor = self.engine.tick(&mut tick);
         if let Some(errors) = tick.errors {
             self.report(1, errors, telemetry);
@@ -203,7 +203,7 @@ impl Probe {
                 Loss::EventsLimited => "let its `slow.when` hold for fewer events, or raise `slow.max_per_second`",
                 _ => "let its `slow.when` hold for fewer events, lower `slow.max_per_second`, or raise `slow.buffer`",
             };
-            let (probe, reason) = (self.outline.name.as_str(), reason.name());
+            let (probe, reason) = (self.meta.name.as_str(), reason.name());
             tracing::warn!(
                 probe,
                 reason,
@@ -252,7 +252,7 @@ impl Probe {
 
     fn apply(&mut self, action: BudgetAction) {
         let (Ok(attached), Some(budget)) = (self.engine.kernel(), &mut self.budget) else { return };
-        let probe = self.outline.name.as_str();
+        let probe = self.meta.name.as_str();
         let done = match action {
             BudgetAction::Thin(halvings) => attached.thin(halvings),
             BudgetAction::Detach => {
@@ -275,7 +275,7 @@ impl Probe {
 
     /// Counts read errors, and logs new ones. A probe has those of scrapes (0) and of sweeps (1).
     fn report(&mut self, when: usize, errors: Vec<ReadError>, telemetry: &Telemetry) {
-        let name = self.outline.name.as_str();
+        let name = self.meta.name.as_str();
         let errors: Vec<String> = errors.iter().map(ReadError::to_string).collect();
         errors.iter().for_each(|_| telemetry.read_failed(name));
         let before = std::mem::replace(&mut self.errors[when], errors);
@@ -292,7 +292,7 @@ impl Probe {
     pub fn status(&self) -> ProbeStatus {
         let reason = self.reason();
         let names = |stacks: bool| {
-            let metrics = self.outline.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
+            let metrics = self.meta.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
             metrics.map(|m| m.about.name.clone()).collect::<Vec<_>>()
         };
         let hook = |(hook, kind): &(String, &str)| HookStatus {
@@ -307,11 +307,11 @@ impl Probe {
             because: choice.because.clone(),
         };
         ProbeStatus {
-            name: self.outline.name.clone(),
-            summary: self.outline.summary.clone(),
+            name: self.meta.name.clone(),
+            summary: self.meta.summary.clone(),
             attached: reason.is_empty(),
             idle: self.engine.is_idle(),
-            of_cluster: files::is_of_cluster(&self.outline.pack),
+            of_cluster: files::is_of_cluster(&self.meta.pack),
             hooks: self.hooks.iter().map(hook).collect(),
             files: self.files(),
             choices: self.choices.iter().map(choice).collect(),

@@ -22,7 +22,7 @@ use super::user_hooks::{UserHooks, log_changes};
 use crate::config::compile;
 use crate::config::diagnostics::log_diagnostics;
 use crate::config::plan::explain;
-use crate::config::plan::{self, Draft, Refusal};
+use crate::config::plan::{self, CompileError, ProbePlan};
 use crate::kernel::attach::is_user_hook;
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::load::{LoadError, Loader, load};
@@ -31,41 +31,41 @@ use kstrobe_export::snapshot::Moment;
 
 impl Probe {
     /// Starts a probe. An error is logged here once with all its detail, and kept as the reason.
-    pub fn start(draft: &Draft, target: &Target, loader: &mut Loader, btf: Option<&Path>) -> Probe {
-        Probe::start_compiled(draft, draft.compile(target), target, loader, btf)
+    pub fn start(plan: &ProbePlan, target: &Target, loader: &mut Loader, btf: Option<&Path>) -> Probe {
+        Probe::start_compiled(plan, plan.compile(target), target, loader, btf)
     }
 
     /// As [`Probe::start`], of a probe that was compiled for this target.
     pub fn start_compiled(
-        draft: &Draft,
-        compiled: Result<Artifact, Refusal>,
+        plan: &ProbePlan,
+        compiled: Result<Artifact, CompileError>,
         target: &Target,
         loader: &mut Loader,
         btf: Option<&Path>,
     ) -> Probe {
         if let Ok(artifact) = &compiled {
-            log_diagnostics(&draft.warnings(artifact));
+            log_diagnostics(&plan.warnings(artifact));
         }
         match compiled {
-            Err(refusal) if refusal.target && compile::waits(draft, target) => wait(draft, &refusal, btf),
+            Err(refusal) if refusal.target && compile::waits(plan, target) => wait(plan, &refusal, btf),
             Err(refusal) => {
-                if let Some(running) = refusal.target.then(|| fall_back(draft, target, &refusal.reason())).flatten() {
+                if let Some(running) = refusal.target.then(|| fall_back(plan, target, &refusal.reason())).flatten() {
                     return running;
                 }
-                not_started(draft, &refusal);
-                off(draft, refusal.reason())
+                not_started(plan, &refusal);
+                off(plan, refusal.reason())
             }
-            Ok(artifact) if artifact.is_idle() => idle(draft, &artifact),
-            Ok(artifact) if draft.outline().poll.is_some() => poll(draft, artifact),
-            Ok(artifact) if draft.outline().engine == plan::Engine::Ftrace => trace(draft, artifact),
-            Ok(artifact) => attach(draft, artifact, target, loader),
+            Ok(artifact) if artifact.is_idle() => idle(plan, &artifact),
+            Ok(artifact) if plan.meta().poll.is_some() => poll(plan, artifact),
+            Ok(artifact) if plan.meta().engine == plan::Engine::Ftrace => trace(plan, artifact),
+            Ok(artifact) => attach(plan, artifact, target, loader),
         }
     }
 }
 
 /// Logs each reason. Missing capabilities are logged once for all probes, by the agent.
-fn not_started(draft: &Draft, refusal: &Refusal) {
-    let probe = draft.outline().name.as_str();
+fn not_started(plan: &ProbePlan, refusal: &CompileError) {
+    let probe = plan.meta().name.as_str();
     if !refusal.target {
         log_diagnostics(&refusal.diagnostics);
         tracing::error!(probe, reason = refusal.reason(), "not started");
@@ -76,110 +76,101 @@ fn not_started(draft: &Draft, refusal: &Refusal) {
     }
 }
 
-fn wait(draft: &Draft, refusal: &Refusal, btf: Option<&Path>) -> Probe {
+fn wait(plan: &ProbePlan, refusal: &CompileError, btf: Option<&Path>) -> Probe {
     let reason = format!("waiting: {}", refusal.reason());
-    tracing::info!(probe = draft.outline().name, reason, "not started yet");
+    tracing::info!(probe = plan.meta().name, reason, "not started yet");
     let btf = btf.map(Path::to_path_buf);
-    build(
-        draft,
-        Vec::new(),
-        Vec::new(),
-        Box::new(Waiting { draft: draft.clone(), btf, reason, looked: Instant::now() }),
-    )
+    build(plan, Vec::new(), Vec::new(), Box::new(Waiting { plan: plan.clone(), btf, reason, looked: Instant::now() }))
 }
 
-fn build(draft: &Draft, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Box<dyn Engine>) -> Probe {
-    let outline = draft.outline().clone();
-    let budget = engine.as_kernel().and_then(|kernel| Budget::new(outline.budget_ppm, kernel.can_thin()));
+fn build(plan: &ProbePlan, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Box<dyn Engine>) -> Probe {
+    let meta = plan.meta().clone();
+    let budget = engine.as_kernel().and_then(|kernel| Budget::new(meta.budget_ppm, kernel.can_thin()));
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
-    let mut hooks: Vec<(String, &'static str)> = outline.hooks.iter().cloned().zip(kinds).collect();
+    let mut hooks: Vec<(String, &'static str)> = meta.hooks.iter().cloned().zip(kinds).collect();
     // A span may begin and end at one hook.
     let mut seen = BTreeSet::new();
     hooks.retain(|hook| seen.insert(hook.clone()));
     let started = Instant::now();
-    let identity = draft.identity().clone();
-    Probe { hooks, outline, identity, choices, engine, budget, started, errors: Default::default() }
+    let identity = plan.identity().clone();
+    Probe { hooks, meta, identity, choices, engine, budget, started, errors: Default::default() }
 }
 
 /// A probe that compiled to nothing. It has no hooks, so that none is shown as not attached.
-fn idle(draft: &Draft, artifact: &Artifact) -> Probe {
-    let warnings = draft.warnings(artifact);
+fn idle(plan: &ProbePlan, artifact: &Artifact) -> Probe {
+    let warnings = plan.warnings(artifact);
     let reasons: Vec<String> = warnings.iter().map(|warning| warning.one_line()).collect();
-    let idle = build(draft, Vec::new(), explain::choices(artifact), Box::new(Idle(reasons.join("; "))));
+    let idle = build(plan, Vec::new(), explain::choices(artifact), Box::new(Idle(reasons.join("; "))));
     Probe { hooks: Vec::new(), ..idle }
 }
 
-fn off(draft: &Draft, reason: String) -> Probe {
-    build(draft, Vec::new(), Vec::new(), Box::new(Off(reason)))
+fn off(plan: &ProbePlan, reason: String) -> Probe {
+    build(plan, Vec::new(), Vec::new(), Box::new(Off(reason)))
 }
 
-fn poll(draft: &Draft, artifact: Artifact) -> Probe {
-    match PollEngine::new(draft.outline(), artifact.module) {
+fn poll(plan: &ProbePlan, artifact: Artifact) -> Probe {
+    match PollEngine::new(plan.meta(), artifact.module) {
         Some(poll) => {
-            tracing::info!(probe = draft.outline().name, source = poll.source(), "polling");
-            build(draft, vec!["poll"], Vec::new(), Box::new(poll))
+            tracing::info!(probe = plan.meta().name, source = poll.source(), "polling");
+            build(plan, vec!["poll"], Vec::new(), Box::new(poll))
         }
-        None => off(draft, "this agent has no such poll source".into()),
+        None => off(plan, "this agent has no such poll source".into()),
     }
 }
 
 /// Runs the probe in the agent over the records of an ftrace session.
-fn trace(draft: &Draft, artifact: Artifact) -> Probe {
+fn trace(plan: &ProbePlan, artifact: Artifact) -> Probe {
     let choices = explain::choices(&artifact);
-    match traced(draft, artifact, choices) {
+    match traced(plan, artifact, choices) {
         Ok(running) => running,
         Err(reason) => {
-            tracing::error!(probe = draft.outline().name, %reason, "not started");
-            off(draft, reason.to_string())
+            tracing::error!(probe = plan.meta().name, %reason, "not started");
+            off(plan, reason.to_string())
         }
     }
 }
 
-fn traced(draft: &Draft, artifact: Artifact, choices: Vec<explain::Choice>) -> Result<Probe, SessionError> {
-    let outline = draft.outline();
-    let engine = FtraceEngine::start(outline, artifact)?;
-    tracing::info!(probe = outline.name, "recording its events in an ftrace session");
-    let kinds = vec!["ftrace"; outline.hooks.len()];
-    Ok(build(draft, kinds, choices, Box::new(engine)))
+fn traced(plan: &ProbePlan, artifact: Artifact, choices: Vec<explain::Choice>) -> Result<Probe, SessionError> {
+    let meta = plan.meta();
+    let engine = FtraceEngine::start(meta, artifact)?;
+    tracing::info!(probe = meta.name, "recording its events in an ftrace session");
+    let kinds = vec!["ftrace"; meta.hooks.len()];
+    Ok(build(plan, kinds, choices, Box::new(engine)))
 }
 
 /// The probe over an ftrace session, where the kernel refuses programs and the probe sets no engine; `None` when the session
 /// fails too.
-fn fall_back(draft: &Draft, target: &Target, refused: &str) -> Option<Probe> {
-    let artifact = compile::over_session(draft, target, refused)?;
+fn fall_back(plan: &ProbePlan, target: &Target, refused: &str) -> Option<Probe> {
+    let artifact = compile::over_session(plan, target, refused)?;
     if artifact.is_idle() {
-        return Some(idle(draft, &artifact));
+        return Some(idle(plan, &artifact));
     }
     let choices = explain::choices(&artifact);
-    let running = traced(draft, artifact, choices).ok()?;
-    tracing::warn!(
-        probe = draft.outline().name,
-        reason = refused,
-        "an ftrace session measures it: programs are refused"
-    );
+    let running = traced(plan, artifact, choices).ok()?;
+    tracing::warn!(probe = plan.meta().name, reason = refused, "an ftrace session measures it: programs are refused");
     Some(running)
 }
 
 /// Loads and attaches. When the kernel refuses a kind of hook, tries the next best kind: an ability of the kernel may fail
 /// at this function.
-fn attach(draft: &Draft, artifact: Artifact, target: &Target, loader: &mut Loader) -> Probe {
+fn attach(plan: &ProbePlan, artifact: Artifact, target: &Target, loader: &mut Loader) -> Probe {
     let (mut artifact, mut lesser, mut first) = (artifact, None, None);
     loop {
-        let error = match load_once(draft, &artifact, loader) {
+        let error = match load_once(plan, &artifact, loader) {
             Ok(running) => {
                 if let Some(reason) = first {
-                    tracing::warn!(probe = draft.outline().name, %reason, "attached in the next best way");
+                    tracing::warn!(probe = plan.meta().name, %reason, "attached in the next best way");
                 }
                 return running;
             }
             Err(error) => error,
         };
         let lesser = lesser.get_or_insert_with(|| target.clone());
-        let next = without(lesser, &artifact, &error).then(|| draft.compile(lesser));
+        let next = without(lesser, &artifact, &error).then(|| plan.compile(lesser));
         let first = first.get_or_insert(error);
         match next {
             Some(Ok(next)) => artifact = next,
-            _ => return refused(draft, target, first),
+            _ => return refused(plan, target, first),
         }
     }
 }
@@ -206,41 +197,41 @@ fn without(target: &mut Target, artifact: &Artifact, error: &LoadError) -> bool 
     was.yes()
 }
 
-fn refused(draft: &Draft, target: &Target, error: &LoadError) -> Probe {
-    if let Some(running) = fall_back(draft, target, &error.to_string()) {
+fn refused(plan: &ProbePlan, target: &Target, error: &LoadError) -> Probe {
+    if let Some(running) = fall_back(plan, target, &error.to_string()) {
         return running;
     }
-    tracing::error!(probe = draft.outline().name, reason = %error, "not attached");
+    tracing::error!(probe = plan.meta().name, reason = %error, "not attached");
     if let LoadError::Verifier { program, log, .. } = error {
         tracing::debug!(program, log, "all the verifier says");
     }
-    off(draft, error.to_string())
+    off(plan, error.to_string())
 }
 
-fn load_once(draft: &Draft, artifact: &Artifact, loader: &mut Loader) -> Result<Probe, LoadError> {
+fn load_once(plan: &ProbePlan, artifact: &Artifact, loader: &mut Loader) -> Result<Probe, LoadError> {
     let born = Moment::now();
     let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
     let layout = &artifact.module.layout;
     let loaded = load(loader, &artifact.object, layout, &programs)?;
     let mut user = UserHooks::new(&programs);
     if let Some(user) = &mut user {
-        log_changes(&draft.outline().name, &user.look(&loaded, &ProcessSnapshot::look()));
+        log_changes(&plan.meta().name, &user.look(&loaded, &ProcessSnapshot::look()));
     }
     for p in artifact.programs.iter().filter(|p| !is_user_hook(&p.attach)) {
         let hook = p.attach.to_string();
-        tracing::info!(probe = draft.outline().name, program = p.name, hook, instructions = p.instructions, "attached");
+        tracing::info!(probe = plan.meta().name, program = p.name, hook, instructions = p.instructions, "attached");
     }
-    let outline = draft.outline();
+    let meta = plan.meta();
     let fields = layout.events.as_ref().map_or(0, |events| events.fields.len());
-    if layout.events.is_some() && outline.linked.iter().any(|linked| linked.needs(fields)) {
+    if layout.events.is_some() && meta.exemplar_links.iter().any(|link| link.needs(fields)) {
         tracing::warn!(
-            probe = outline.name,
+            probe = meta.name,
             "exemplars disabled: event records with the labels of its histograms would be too large"
         );
     }
     let engine: Box<dyn Engine> = match programs.iter().any(|(_, attach)| attach.is_iterator()) {
-        true => Box::new(Arc::new(IteratorEngine::new(outline, layout, loaded))),
-        false => Box::new(KernelEngine::new(outline, layout, loaded, user, born)),
+        true => Box::new(Arc::new(IteratorEngine::new(meta, layout, loaded))),
+        false => Box::new(KernelEngine::new(meta, layout, loaded, user, born)),
     };
-    Ok(build(draft, draft.kinds(artifact), explain::choices(artifact), engine))
+    Ok(build(plan, plan.kinds(artifact), explain::choices(artifact), engine))
 }

@@ -9,12 +9,12 @@ use super::engine::{Engine, Scrape, Tick};
 use super::running::Probe;
 use super::user_hooks::LOOK_EVERY;
 use crate::config::compile;
-use crate::config::plan::Draft;
+use crate::config::plan::ProbePlan;
 use crate::kernel::load::Loader;
 
 /// Compiled once the program with its static probe points runs.
 pub struct Waiting {
-    pub draft: Draft,
+    pub plan: ProbePlan,
     /// `--btf`
     pub btf: Option<PathBuf>,
     pub reason: String,
@@ -41,16 +41,16 @@ impl Engine for Waiting {
     fn tick(&mut self, tick: &mut Tick<'_>) -> Option<Probe> {
         let processes = tick.processes?;
         self.looked = Instant::now();
-        let drafts = std::slice::from_ref(&self.draft);
-        if compile::usdts(drafts, || processes).is_empty() {
+        let plans = std::slice::from_ref(&self.plan);
+        if compile::usdts(plans, || processes).is_empty() {
             return None;
         }
-        let target = compile::look(drafts, self.btf.as_deref());
-        Some(Probe::start(&self.draft, &target, &mut Loader::new(), self.btf.as_deref()))
+        let target = compile::look(plans, self.btf.as_deref());
+        Some(Probe::start(&self.plan, &target, &mut Loader::new(), self.btf.as_deref()))
     }
 
-    fn renew(&mut self, draft: &Draft) {
-        self.draft = draft.clone();
+    fn renew(&mut self, plan: &ProbePlan) {
+        self.plan = plan.clone();
     }
 }
 

@@ -2,27 +2,27 @@
 
 use super::fences::{Fence, Page};
 use super::fixture;
-use kstrobe::config::plan::{self, Draft};
+use kstrobe::config::plan::{self, ProbePlan};
 use kstrobe_config::diag::Diagnostic;
 
 const PAGES: [&str; 2] = ["docs/language.md", "README.md"];
 
 /// What a probe file gives: probes that compile, and everything that is wrong.
-fn compile(name: &str, text: &str) -> (Vec<Draft>, Vec<Diagnostic>) {
+fn compile(name: &str, text: &str) -> (Vec<ProbePlan>, Vec<Diagnostic>) {
     let (probes, mut diagnostics) = kstrobe_config::all_probes(&[fixture::file(name, text)]);
     let target = fixture::target();
     let mut good = Vec::new();
     for (probe, sound) in probes {
-        let draft = plan::draft(probe);
-        match draft.compile(&target) {
+        let plan = plan::plan(probe);
+        match plan.compile(&target) {
             _ if !sound => {
-                let mut more = draft.mistakes(&target);
+                let mut more = plan.mistakes(&target);
                 more.retain(|new| diagnostics.iter().all(|known| known.at != new.at));
                 diagnostics.append(&mut more);
             }
             Ok(artifact) => {
-                diagnostics.extend(draft.warnings(&artifact));
-                good.push(draft);
+                diagnostics.extend(plan.warnings(&artifact));
+                good.push(plan);
             }
             Err(refusal) => diagnostics.extend(refusal.diagnostics),
         }
@@ -32,19 +32,19 @@ fn compile(name: &str, text: &str) -> (Vec<Draft>, Vec<Diagnostic>) {
 }
 
 /// The probes of all good examples, and of the expressions on the page.
-pub fn drafts() -> Vec<Draft> {
-    let mut drafts = Vec::new();
+pub fn plans() -> Vec<ProbePlan> {
+    let mut plans = Vec::new();
     for name in PAGES {
         let page = Page::read(name);
         for (fence, _) in page.of("yaml").iter().filter(|(f, _)| f.info == "yaml") {
             let (probes, _) = kstrobe_config::probes(&[fixture::file("example", page.body(fence))]);
-            drafts.extend(probes.into_iter().map(plan::draft));
+            plans.extend(probes.into_iter().map(plan::plan));
         }
         for (fence, _) in page.of("expr") {
-            drafts.extend(super::expressions::drafts(&page, &fence));
+            plans.extend(super::expressions::plans(&page, &fence));
         }
     }
-    drafts
+    plans
 }
 
 #[test]

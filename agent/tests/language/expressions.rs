@@ -5,13 +5,13 @@
 
 use super::fences::{Fence, Page};
 use super::fixture;
-use kstrobe::config::plan::{self, Draft};
+use kstrobe::config::plan::{self, ProbePlan};
 use kstrobe_ebpf::ast::ExprKind;
 use kstrobe_ebpf::typed::{Expr, Kind, Shape, Trust, Ty};
 use kstrobe_ebpf::{Target, lang};
 
 /// A probe that has the expression as a label.
-fn draft(context: &str, expression: &str) -> Draft {
+fn plan(context: &str, expression: &str) -> ProbePlan {
     let (kind, rest) = context.split_once(' ').unwrap_or((context, ""));
     let shape = match (kind, rest.split_once(' ')) {
         ("at", _) => format!("at: '{rest}'"),
@@ -28,7 +28,7 @@ fn draft(context: &str, expression: &str) -> Draft {
     );
     let (mut probes, diagnostics) = kstrobe_config::probes(&[fixture::file("expression", &text)]);
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
-    plan::draft(probes.remove(0))
+    plan::plan(probes.remove(0))
 }
 
 fn describe(target: &Target, ty: Ty) -> String {
@@ -47,14 +47,14 @@ fn describe(target: &Target, ty: Ty) -> String {
 /// Type and, when it is known, value of an expression; or what is wrong.
 fn outcome(context: &str, text: &str) -> String {
     let target = fixture::target();
-    let draft = draft(context, text);
-    let probe = match kstrobe_ebpf::check(draft.program(), &target) {
+    let plan = plan(context, text);
+    let probe = match kstrobe_ebpf::check(plan.program(), &target) {
         Ok(probe) => probe,
         Err(wrong) => {
             return wrong.iter().map(|d| format!("error: {}", d.message)).collect::<Vec<_>>().join("; ");
         }
     };
-    if let Err(refusal) = draft.compile(&target) {
+    if let Err(refusal) = plan.compile(&target) {
         return format!("error: {}", refusal.diagnostics[0].message);
     }
     let measure = match &probe.shape {
@@ -97,8 +97,8 @@ fn context(fence: &Fence) -> &str {
 }
 
 /// The probes that have the expressions of a block.
-pub fn drafts(page: &Page, fence: &Fence) -> Vec<Draft> {
-    lines(page, fence).into_iter().filter(|e| !e.is_empty()).map(|e| draft(context(fence), e)).collect()
+pub fn plans(page: &Page, fence: &Fence) -> Vec<ProbePlan> {
+    lines(page, fence).into_iter().filter(|e| !e.is_empty()).map(|e| plan(context(fence), e)).collect()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The recorded kernel.
 
 use kstrobe::config::compile;
-use kstrobe::config::plan::{self, Draft};
+use kstrobe::config::plan::{self, ProbePlan};
 use kstrobe::kernel::pollers;
 use kstrobe::kernel::{Loader, load};
 use kstrobe_config::model::SourceFile;
@@ -33,15 +33,15 @@ pub fn file(name: &str, text: &str) -> Arc<SourceFile> {
 }
 
 /// The shipped probes that run without being named: the recorded kernel has the types that these need.
-pub fn shipped() -> Vec<Draft> {
-    every_shipped().into_iter().filter(|draft| draft.outline().enabled).collect()
+pub fn shipped() -> Vec<ProbePlan> {
+    every_shipped().into_iter().filter(|plan| plan.meta().enabled).collect()
 }
 
 /// All shipped probes.
-fn every_shipped() -> Vec<Draft> {
+fn every_shipped() -> Vec<ProbePlan> {
     let (probes, diagnostics) = kstrobe_config::probes(&kstrobe_config::embedded());
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
-    probes.into_iter().map(plan::draft).collect()
+    probes.into_iter().map(plan::plan).collect()
 }
 
 /// Every example and every expression of the page, loaded and attached one after the other: as compiled for this kernel, and
@@ -49,8 +49,8 @@ fn every_shipped() -> Vec<Draft> {
 #[test]
 #[ignore = "needs root"]
 fn root_the_verifier_accepts_every_example() {
-    let drafts: Vec<Draft> = every_shipped().into_iter().chain(super::examples::drafts()).collect();
-    let live = compile::look(&drafts, None);
+    let plans: Vec<ProbePlan> = every_shipped().into_iter().chain(super::examples::plans()).collect();
+    let live = compile::look(&plans, None);
     let no = || Ability::No("this test says so".into());
     let mut lesser = vec![live.clone(); 4];
     lesser[1].abilities.tp_btf = no();
@@ -58,22 +58,22 @@ fn root_the_verifier_accepts_every_example() {
     lesser[3].abilities.rdonly_cast = no();
     let mut loader = Loader::new();
     for (i, target) in lesser.iter().enumerate() {
-        let loaded = drafts.iter().filter(|draft| attaches(draft, target, &mut loader)).count();
-        assert!(loaded * 2 > drafts.len(), "only {loaded} of {} as for kernel {i}", drafts.len());
+        let loaded = plans.iter().filter(|plan| attaches(plan, target, &mut loader)).count();
+        assert!(loaded * 2 > plans.len(), "only {loaded} of {} as for kernel {i}", plans.len());
     }
 }
 
 /// Whether the kernel takes a probe; `false` when there is nothing to take.
-fn attaches(draft: &Draft, target: &Target, loader: &mut Loader) -> bool {
-    let Ok(artifact) = draft.compile(target) else { return false };
+fn attaches(plan: &ProbePlan, target: &Target, loader: &mut Loader) -> bool {
+    let Ok(artifact) = plan.compile(target) else { return false };
     let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
     if programs.is_empty() {
         return false;
     }
     if let Err(error) = load(loader, &artifact.object, &artifact.module.layout, &programs) {
-        let labels = draft.program().metrics.iter().flat_map(|m| &m.labels);
+        let labels = plan.program().metrics.iter().flat_map(|m| &m.labels);
         let labels: Vec<&str> = labels.map(|label| label.value.value.as_str()).collect();
-        panic!("{} {labels:?} for {:?}: {error}", draft.outline().name, target.abilities);
+        panic!("{} {labels:?} for {:?}: {error}", plan.meta().name, target.abilities);
     }
     true
 }
@@ -83,13 +83,13 @@ fn attaches(draft: &Draft, target: &Target, loader: &mut Loader) -> bool {
 #[test]
 #[ignore = "needs root"]
 fn root_a_recorded_kernel_compiles_as_the_kernel_itself() {
-    let drafts: Vec<Draft> = shipped().into_iter().chain(super::examples::drafts()).collect();
-    let live = compile::look(&drafts, None);
-    let text = plan::dump(&drafts, &live);
+    let plans: Vec<ProbePlan> = shipped().into_iter().chain(super::examples::plans()).collect();
+    let live = compile::look(&plans, None);
+    let text = plan::dump(&plans, &live);
     let recorded = dump::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    for draft in &drafts {
-        let name = &draft.outline().name;
-        match (draft.compile(&live), draft.compile(&Target { polls: pollers::row_types(), ..recorded.clone() })) {
+    for plan in &plans {
+        let name = &plan.meta().name;
+        match (plan.compile(&live), plan.compile(&Target { polls: pollers::row_types(), ..recorded.clone() })) {
             (Ok(live), Ok(recorded)) => {
                 let size = |a: &kstrobe_ebpf::Artifact| -> Vec<_> {
                     a.programs.iter().map(|p| (p.attach.clone(), p.instructions)).collect()
@@ -99,7 +99,7 @@ fn root_a_recorded_kernel_compiles_as_the_kernel_itself() {
             }
             (Err(live), Err(recorded)) => {
                 // What is meant is guessed among all names, of which the recording has few.
-                let message = |r: kstrobe::config::plan::Refusal| r.diagnostics[0].message.clone();
+                let message = |r: kstrobe::config::plan::CompileError| r.diagnostics[0].message.clone();
                 assert_eq!(message(live), message(recorded), "{name}");
             }
             (live, recorded) => panic!("{name}: {:?} but {:?}", live.err(), recorded.err()),
@@ -112,6 +112,6 @@ fn root_a_recorded_kernel_compiles_as_the_kernel_itself() {
         let name = format!("tests/fixtures/linux-{series}-{}.target", std::env::consts::ARCH);
         let target = Target { release: version.clone(), cpus: 8, ..live };
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-        std::fs::write(path, plan::dump(&drafts, &target)).unwrap();
+        std::fs::write(path, plan::dump(&plans, &target)).unwrap();
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 fn scheme(text: &str) -> Arc<Scheme> {
     let (mut probes, _) = kstrobe_config::probes(&[fixture::file("example", text)]);
-    let artifact = plan::draft(probes.remove(0)).compile(&fixture::target()).expect("the example compiles");
+    let artifact = plan::plan(probes.remove(0)).compile(&fixture::target()).expect("the example compiles");
     let cells = artifact.module.layout.tables.iter().flat_map(|t| &t.cells);
     let mut found = cells.filter_map(|cell| match &cell.kind {
         CellKind::Histogram(scheme) => Some(scheme.clone()),

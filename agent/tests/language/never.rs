@@ -1,12 +1,12 @@
 //! Conditions that the recorded kernel never meets, wherever one may stand: the probe compiles to nothing, with a warning.
 
 use super::fixture::{file, target};
-use kstrobe::config::plan::{self, Draft};
+use kstrobe::config::plan::{self, ProbePlan};
 
-fn draft(text: &str) -> Draft {
+fn plan(text: &str) -> ProbePlan {
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file("x.yaml", text)]);
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
-    plan::draft(probes.remove(0))
+    plan::plan(probes.remove(0))
 }
 
 /// A probe that measures nothing, by the place of its condition.
@@ -43,17 +43,17 @@ fn a_probe_that_is_never_true_compiles_to_nothing() {
         let text = format!(
             "probe: x\nsummary: x\n{shape}metrics:\n  x: {{ type: gauge, value: 1, labels: {{ l: has(args.gone) }} }}\n"
         );
-        let mut draft = draft(&text);
+        let mut plan = plan(&text);
         if place.starts_with("engine") {
-            draft = draft.for_session();
+            plan = plan.for_session();
         }
         let artifact =
-            draft.compile(&target()).unwrap_or_else(|r| panic!("{place}: {}", kstrobe_config::render(&r.diagnostics)));
+            plan.compile(&target()).unwrap_or_else(|r| panic!("{place}: {}", kstrobe_config::render(&r.diagnostics)));
         assert!(artifact.is_idle() && artifact.object.is_empty() && artifact.programs.is_empty(), "{place}");
-        let shown = kstrobe_config::render(&draft.warnings(&artifact));
+        let shown = kstrobe_config::render(&plan.warnings(&artifact));
         assert!(shown.contains("warning: this is never true on this kernel"), "{place}: {shown}");
         assert!(shown.contains("the probe does nothing here"), "{place}: {shown}");
-        assert_eq!(plan::explain::here(&draft, &target()), "nothing: never true on this kernel", "{place}");
+        assert_eq!(plan::explain::here(&plan, &target()), "nothing: never true on this kernel", "{place}");
     }
 }
 
@@ -62,11 +62,11 @@ fn what_else_a_probe_measures_goes_on() {
     let text = "probe: x\nsummary: x\nat: rawtracepoint:sched_switch\nmetrics:\n  x_total: { type: counter }\n\
                 \x20 y_total: { type: counter, where: has(args.gone) && args.gone == 1, labels: { gone: args.gone } }\n\
                 slow: { when: has(args.gone), fields: { gone: args.gone } }\n";
-    let draft = draft(text);
-    let artifact = draft.compile(&target()).unwrap_or_else(|r| panic!("{}", kstrobe_config::render(&r.diagnostics)));
+    let plan = plan(text);
+    let artifact = plan.compile(&target()).unwrap_or_else(|r| panic!("{}", kstrobe_config::render(&r.diagnostics)));
     let layout = &artifact.module.layout;
     assert_eq!((layout.tables.len(), layout.tables[0].cells.len()), (1, 1));
     assert!(layout.events.is_none());
-    let shown = kstrobe_config::render(&draft.warnings(&artifact));
+    let shown = kstrobe_config::render(&plan.warnings(&artifact));
     assert!(shown.contains("`y_total` measures nothing") && shown.contains("no single event is sent"), "{shown}");
 }

@@ -1,7 +1,7 @@
 //! The shipped probes on the recorded kernel, and on kernels that can do less.
 
 use super::fixture::{edited, file, shipped, target};
-use kstrobe::config::plan::Draft;
+use kstrobe::config::plan::ProbePlan;
 use kstrobe_ebpf::kernel_target::{Abilities, Ability};
 use kstrobe_ebpf::layout::MapKind;
 use kstrobe_ebpf::typed::Attach;
@@ -18,13 +18,13 @@ fn no() -> Ability {
     Ability::No("this test says so".into())
 }
 
-fn compile(draft: &Draft, target: &Target) -> Artifact {
-    let name = &draft.outline().name;
-    draft.compile(target).unwrap_or_else(|r| panic!("{name}:\n{}", kstrobe_config::render(&r.diagnostics)))
+fn compile(plan: &ProbePlan, target: &Target) -> Artifact {
+    let name = &plan.meta().name;
+    plan.compile(target).unwrap_or_else(|r| panic!("{name}:\n{}", kstrobe_config::render(&r.diagnostics)))
 }
 
-fn name(draft: &Draft) -> &str {
-    &draft.outline().name
+fn name(plan: &ProbePlan) -> &str {
+    &plan.meta().name
 }
 
 fn has_map(artifact: &Artifact, wanted: impl Fn(MapKind) -> bool) -> bool {
@@ -33,42 +33,42 @@ fn has_map(artifact: &Artifact, wanted: impl Fn(MapKind) -> bool) -> bool {
 
 /// What is refused on a kernel, and with which words.
 fn refusals(target: &Target) -> Vec<(String, String, bool)> {
-    let drafts = shipped();
-    let refused = drafts.iter().filter_map(|d| Some((name(d).to_owned(), d.compile(target).err()?)));
+    let plans = shipped();
+    let refused = plans.iter().filter_map(|d| Some((name(d).to_owned(), d.compile(target).err()?)));
     refused.map(|(name, refusal)| (name, refusal.diagnostics[0].message.clone(), refusal.target)).collect()
 }
 
 #[test]
 fn all_compile_to_the_same_bytes_each_time() {
     let target = target();
-    for draft in shipped() {
-        let (first, second) = (compile(&draft, &target), compile(&draft, &target));
-        assert!(first == second, "{}", name(&draft));
+    for plan in shipped() {
+        let (first, second) = (compile(&plan, &target), compile(&plan, &target));
+        assert!(first == second, "{}", name(&plan));
         let polls = first.programs.is_empty();
-        assert_eq!(first.object.is_empty(), polls, "{}: only what the agent polls has no object", name(&draft));
-        let limit = draft.program().limits;
-        assert!(first.module.layout.bytes() <= limit.map_bytes, "{}", name(&draft));
-        assert!(first.programs.iter().all(|p| p.instructions <= limit.instructions), "{}", name(&draft));
+        assert_eq!(first.object.is_empty(), polls, "{}: only what the agent polls has no object", name(&plan));
+        let limit = plan.program().limits;
+        assert!(first.module.layout.bytes() <= limit.map_bytes, "{}", name(&plan));
+        assert!(first.programs.iter().all(|p| p.instructions <= limit.instructions), "{}", name(&plan));
     }
 }
 
 #[test]
 fn nothing_about_them_is_doubtful() {
     let target = target();
-    for draft in shipped() {
-        let warnings = draft.warnings(&compile(&draft, &target));
-        assert!(warnings.is_empty(), "{}:\n{}", name(&draft), kstrobe_config::render(&warnings));
+    for plan in shipped() {
+        let warnings = plan.warnings(&compile(&plan, &target));
+        assert!(warnings.is_empty(), "{}:\n{}", name(&plan), kstrobe_config::render(&warnings));
     }
 }
 
 #[test]
 fn a_recent_kernel_gets_typed_tracepoints_and_task_storage() {
-    for draft in shipped() {
-        let artifact = compile(&draft, &target());
+    for plan in shipped() {
+        let artifact = compile(&plan, &target());
         let typed = artifact.programs.iter().all(|p| matches!(p.attach, Attach::TpBtf { .. }));
-        assert!(typed, "{}: {:?}", name(&draft), artifact.programs);
-        let by_task = matches!(name(&draft), "recvfrom" | "syscalls" | "tcp_backlog");
-        assert_eq!(has_map(&artifact, |kind| kind == MapKind::TaskStorage), by_task, "{}", name(&draft));
+        assert!(typed, "{}: {:?}", name(&plan), artifact.programs);
+        let by_task = matches!(name(&plan), "recvfrom" | "syscalls" | "tcp_backlog");
+        assert_eq!(has_map(&artifact, |kind| kind == MapKind::TaskStorage), by_task, "{}", name(&plan));
         assert!(!has_map(&artifact, |kind| kind == MapKind::Array { mmap: false }) || has_losses_only(&artifact));
     }
 }
@@ -84,10 +84,10 @@ fn without_typed_tracepoints_raw_ones_serve_all_but_the_time_off_the_cpu() {
     let target = without(|a| a.tp_btf = no());
     let reason = "this kernel cannot tell when a task is switched out: tp_btf: this test says so";
     assert_eq!(refusals(&target), [("recvfrom".to_owned(), reason.to_owned(), true)]);
-    for draft in shipped().iter().filter(|d| name(d) != "recvfrom") {
-        let artifact = compile(draft, &target);
+    for plan in shipped().iter().filter(|d| name(d) != "recvfrom") {
+        let artifact = compile(plan, &target);
         let raw = artifact.programs.iter().all(|p| matches!(p.attach, Attach::RawTp { .. }));
-        assert!(raw, "{}: {:?}", name(draft), artifact.programs);
+        assert!(raw, "{}: {:?}", name(plan), artifact.programs);
     }
 }
 
@@ -107,11 +107,11 @@ fn without_any_raw_tracepoint_the_reasons_of_both_are_told() {
 #[test]
 fn without_task_storage_a_hash_by_thread_serves() {
     for lose in [|a: &mut Abilities| a.task_storage = no(), |a: &mut Abilities| a.current_task_btf = no()] {
-        for draft in shipped() {
-            let artifact = compile(&draft, &without(lose));
-            assert!(!has_map(&artifact, |kind| kind == MapKind::TaskStorage), "{}", name(&draft));
-            let by_task = matches!(name(&draft), "recvfrom" | "syscalls" | "tcp_backlog");
-            assert_eq!(artifact.module.layout.spans.is_some(), by_task, "{}", name(&draft));
+        for plan in shipped() {
+            let artifact = compile(&plan, &without(lose));
+            assert!(!has_map(&artifact, |kind| kind == MapKind::TaskStorage), "{}", name(&plan));
+            let by_task = matches!(name(&plan), "recvfrom" | "syscalls" | "tcp_backlog");
+            assert_eq!(artifact.module.layout.spans.is_some(), by_task, "{}", name(&plan));
         }
     }
 }
@@ -122,9 +122,9 @@ fn without_the_current_task_as_btf_nobody_asks_for_it() {
     let (with, without) = (target(), without(|a| (a.task_storage, a.current_task_btf) = (no(), no())));
     let calls = |artifact: &Artifact| artifact.programs.iter().any(|p| p.listing.contains("get_current_task_btf"));
     let mut asked = 0;
-    for draft in shipped() {
-        asked += usize::from(calls(&compile(&draft, &with)));
-        assert!(!calls(&compile(&draft, &without)), "{}", name(&draft));
+    for plan in shipped() {
+        asked += usize::from(calls(&compile(&plan, &with)));
+        assert!(!calls(&compile(&plan, &without)), "{}", name(&plan));
     }
     assert!(asked >= 3, "listings name the helper");
 }
@@ -132,8 +132,8 @@ fn without_the_current_task_as_btf_nobody_asks_for_it() {
 #[test]
 fn without_mapped_arrays_all_are_read_by_system_call() {
     let target = without(|a| a.mmapable = no());
-    for draft in shipped() {
-        assert!(!has_map(&compile(&draft, &target), |kind| kind == MapKind::Array { mmap: true }), "{}", name(&draft));
+    for plan in shipped() {
+        assert!(!has_map(&compile(&plan, &target), |kind| kind == MapKind::Array { mmap: true }), "{}", name(&plan));
     }
 }
 
@@ -142,10 +142,10 @@ fn without_the_cast_of_addresses_memory_is_read_by_helper() {
     let (with, without) = (target(), without(|a| a.rdonly_cast = no()));
     let casts = |artifact: &Artifact| artifact.programs.iter().any(|p| p.listing.contains("kfunc#"));
     let mut cast = Vec::new();
-    for draft in shipped() {
-        assert!(!casts(&compile(&draft, &without)), "{}", name(&draft));
-        if casts(&compile(&draft, &with)) {
-            cast.push(name(&draft).to_owned());
+    for plan in shipped() {
+        assert!(!casts(&compile(&plan, &without)), "{}", name(&plan));
+        if casts(&compile(&plan, &with)) {
+            cast.push(name(&plan).to_owned());
         }
     }
     assert_eq!(cast, ["recvfrom", "tcp_backlog"], "those that look behind descriptors");
@@ -176,13 +176,13 @@ fn without_types_of_the_kernel_the_reason_is_told() {
 }
 
 /// A probe that counts events of a hook.
-fn counter(hook: &str, label: &str) -> Draft {
+fn counter(hook: &str, label: &str) -> ProbePlan {
     let text = format!(
         "probe: x\nsummary: x\nat: '{hook}'\nmetrics: {{ x_total: {{ type: counter, labels: {{ x: '{label}' }} }} }}\n"
     );
     let (mut probes, diagnostics) = kstrobe_config::probes(&[file("x.yaml", &text)]);
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
-    kstrobe::config::plan::draft(probes.remove(0))
+    kstrobe::config::plan::plan(probes.remove(0))
 }
 
 #[test]
@@ -196,9 +196,9 @@ fn a_kernel_without_a_member_on_the_way_says_which() {
 #[test]
 fn many_cpus_share_shards_and_keep_the_budget() {
     let target = Target { cpus: 256, ..target() };
-    for draft in shipped() {
-        let layout = compile(&draft, &target).module.layout;
-        let (bytes, limit) = (layout.bytes(), draft.program().limits.map_bytes);
-        assert!(bytes <= limit, "{}: {bytes} bytes, {limit} allowed", name(&draft));
+    for plan in shipped() {
+        let layout = compile(&plan, &target).module.layout;
+        let (bytes, limit) = (layout.bytes(), plan.program().limits.map_bytes);
+        assert!(bytes <= limit, "{}: {bytes} bytes, {limit} allowed", name(&plan));
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn diff(old: &[Old], new: &[New]) -> Plan {
 mod tests {
     use super::*;
     use crate::config::files::SourceFile;
-    use crate::config::plan::draft;
+    use crate::config::plan::plan;
     use std::sync::Arc;
 
     /// `a b2 !c`: probes by name, each with a version (1 when none is said); `!` marks one that does not run.
@@ -84,7 +84,7 @@ mod tests {
             let file = Arc::new(SourceFile { name: "probes.yaml".into(), text });
             let (mut probes, wrong) = crate::config::files::check_probes(&[file]);
             assert_eq!(wrong, []);
-            (name.to_owned(), draft(probes.remove(0)).identity().clone(), runs)
+            (name.to_owned(), plan(probes.remove(0)).identity().clone(), runs)
         };
         text.split_whitespace().map(one).collect()
     }

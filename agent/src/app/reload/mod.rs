@@ -27,7 +27,7 @@ use crate::config::compile;
 use crate::config::diagnostics::log_diagnostics;
 use crate::config::exporters::receivers;
 use crate::config::files::{AgentConfig, Kubernetes, Workloads};
-use crate::config::plan::{Draft, Identity};
+use crate::config::plan::{Identity, ProbePlan};
 use crate::kernel::load::Loader;
 use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
@@ -246,11 +246,11 @@ impl Reload {
         }
         let sink = Sink::open(loaded.events(options)).map_err(|error| Refused::from(error.to_string()))?;
         let captures = app.captures();
-        let change = captures::prepare(&captures, &loaded.agent, &loaded.drafts, deps)?;
-        let prepared = self.prepare(&loaded.drafts)?;
+        let change = captures::prepare(&captures, &loaded.agent, &loaded.plans, deps)?;
+        let prepared = self.prepare(&loaded.plans)?;
         // From here on nothing can fail.
-        let counts = self.exchange(&loaded.drafts, prepared, sink);
-        let next = change.make(&captures, &loaded.agent, &loaded.drafts, deps);
+        let counts = self.exchange(&loaded.plans, prepared, sink);
+        let next = change.make(&captures, &loaded.agent, &loaded.plans, deps);
         *app.captures.write().unwrap_or_else(PoisonError::into_inner) = next.clone();
         captures::close(&captures, Some(&next));
         *lock(&app.config_status) = ConfigStatus::default();
@@ -282,20 +282,20 @@ impl Reload {
     }
 
     /// Loads and attaches new probes beside the running ones.
-    fn prepare(&self, drafts: &[Draft]) -> Result<Prepared, Refused> {
+    fn prepare(&self, plans: &[ProbePlan]) -> Result<Prepared, Refused> {
         let ReloadContext { app, options, .. } = &self.context;
         let old = app.probes();
         let known = |probe: &SharedProbe| {
             let running = lock(probe);
-            (running.outline.name.clone(), running.identity.clone(), running.runs())
+            (running.meta.name.clone(), running.identity.clone(), running.runs())
         };
         let known: Vec<(String, Arc<Identity>, bool)> = old.iter().map(known).collect();
         let olds: Vec<Old> = known.iter().map(|(name, identity, runs)| Old { name, identity, runs: *runs }).collect();
-        let news = drafts.iter().map(|draft| New { name: &draft.outline().name, identity: draft.identity() });
+        let news = plans.iter().map(|plan| New { name: &plan.meta().name, identity: plan.identity() });
         let plan = diff(&olds, &news.collect::<Vec<_>>());
-        let steps = || drafts.iter().zip(&plan.steps);
-        let changed: Vec<Draft> =
-            steps().filter(|(_, step)| !matches!(step, Step::Keep(_))).map(|(draft, _)| draft.clone()).collect();
+        let steps = || plans.iter().zip(&plan.steps);
+        let changed: Vec<ProbePlan> =
+            steps().filter(|(_, step)| !matches!(step, Step::Keep(_))).map(|(plan, _)| plan.clone()).collect();
         if changed.is_empty() {
             let kept = plan.steps.iter().flat_map(|step| step.old()).map(|at| old[at].clone()).collect();
             return Ok(Prepared { probes: kept, old, plan });
@@ -303,7 +303,7 @@ impl Reload {
         let btf = options.source.btf.as_deref();
         let target = compile::look(&changed, btf);
         // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
-        let refusals = changed.iter().filter_map(|draft| draft.compile(&target).err());
+        let refusals = changed.iter().filter_map(|plan| plan.compile(&target).err());
         let faults: Vec<Diagnostic> =
             refusals.filter(|r| !r.target).flat_map(|r| r.diagnostics).filter(Diagnostic::is_error).collect();
         if !faults.is_empty() {
@@ -311,15 +311,15 @@ impl Reload {
             return Err(Refused::files(&faults));
         }
         let mut loader = Loader::new();
-        let mut probes = Vec::with_capacity(drafts.len());
-        for (draft, step) in steps() {
+        let mut probes = Vec::with_capacity(plans.len());
+        for (plan, step) in steps() {
             if let Step::Keep(at) = step {
                 probes.push(old[*at].clone());
                 continue;
             }
-            let mut running = Probe::start(draft, &target, &mut loader, btf);
+            let mut running = Probe::start(plan, &target, &mut loader, btf);
             if !running.runs() && step.old().is_some_and(|at| known[at].2) {
-                let (name, reason) = (&running.outline.name, running.reason());
+                let (name, reason) = (&running.meta.name, running.reason());
                 return Err(Refused::from(format!(
                     "probe `{name}` runs, and would not as it is written now: {reason}"
                 )));
@@ -334,17 +334,17 @@ impl Reload {
     }
 
     /// Replaces the list of probes and ends the old ones.
-    fn exchange(&self, drafts: &[Draft], prepared: Prepared, sink: Sink) -> String {
+    fn exchange(&self, plans: &[ProbePlan], prepared: Prepared, sink: Sink) -> String {
         let ReloadContext { app, tail, .. } = &self.context;
         let Prepared { probes, old, plan } = prepared;
-        let slow = drafts.iter().map(Draft::outline).filter(|o| o.slow).map(|o| o.name.clone());
+        let slow = plans.iter().map(ProbePlan::meta).filter(|o| o.slow).map(|o| o.name.clone());
         tail.extend(slow.collect());
         let (mut kept, mut replaced, mut started) = (0, Vec::new(), 0);
-        for ((draft, step), probe) in drafts.iter().zip(&plan.steps).zip(&probes) {
+        for ((plan, step), probe) in plans.iter().zip(&plan.steps).zip(&probes) {
             match step {
                 Step::Keep(_) => {
                     kept += 1;
-                    lock(probe).renew(draft);
+                    lock(probe).renew(plan);
                 }
                 Step::Replace(at) => replaced.push(*at),
                 Step::Start => started += 1,
@@ -354,7 +354,7 @@ impl Reload {
         let mut names = Names::new().with_owners(app.owners.clone());
         for at in replaced.iter().chain(&plan.ends) {
             let mut running = lock(&old[*at]);
-            let name: Arc<str> = Arc::from(running.outline.name.as_str());
+            let name: Arc<str> = Arc::from(running.meta.name.as_str());
             let unread = running.end(&mut names, "the configuration has changed, and this probe with it");
             drop(running);
             if plan.ends.contains(at) {

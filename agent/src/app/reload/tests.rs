@@ -65,9 +65,9 @@ impl TestAgent {
         let LoadOutcome { loaded, diagnostics, seen, directory } = load_config::read(&options, None);
         let loaded = loaded.unwrap_or_else(|| panic!("{diagnostics:?}"));
         let deps = CaptureDeps::offline();
-        let captures = captures::start(&loaded.agent, &loaded.drafts, &deps);
+        let captures = captures::start(&loaded.agent, &loaded.plans, &deps);
         let app =
-            Arc::new(App::start(&loaded.drafts, &loaded.agent, None, captures, &deps, workloads::event_channel().0));
+            Arc::new(App::start(&loaded.plans, &loaded.agent, None, captures, &deps, workloads::event_channel().0));
         app.telemetry.configured(0, &loaded.hash);
         let started = Started::new(&loaded.agent, loaded.listen(&options), loaded.log(&options).1);
         let tail = Arc::new(Tail::new(loaded.slow(), loaded.agent.kept_events));
@@ -100,7 +100,7 @@ impl TestAgent {
 
     /// Names with what they run, which is another when it was begun anew.
     fn running(&self) -> Vec<(String, *const Mutex<Probe>)> {
-        self.app().probes().iter().map(|probe| (lock(probe).outline.name.clone(), Arc::as_ptr(probe))).collect()
+        self.app().probes().iter().map(|probe| (lock(probe).meta.name.clone(), Arc::as_ptr(probe))).collect()
     }
 
     fn names(&self) -> String {

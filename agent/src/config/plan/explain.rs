@@ -4,7 +4,7 @@ use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
 use kstrobe_ebpf::{Artifact, Target, ir};
 use serde::Serialize;
 
-use super::{Draft, Outline};
+use super::{ProbeMeta, ProbePlan};
 
 /// A compiled probe, explained.
 #[derive(Clone, Debug, Serialize)]
@@ -101,10 +101,10 @@ pub struct Metric {
 pub const BIG_MACHINE_CPUS: u32 = 256;
 
 /// Explains a probe that was compiled for a kernel.
-pub fn explain(draft: &Draft, artifact: &Artifact, target: &Target) -> Explanation {
-    let outline = draft.outline();
+pub fn explain(plan: &ProbePlan, artifact: &Artifact, target: &Target) -> Explanation {
+    let meta = plan.meta();
     let big = Target { cpus: BIG_MACHINE_CPUS, ..target.clone() };
-    let map_bytes_big = draft.compile(&big).map(|a| a.module.layout.bytes()).map_err(|refusal| refusal.reason());
+    let map_bytes_big = plan.compile(&big).map(|a| a.module.layout.bytes()).map_err(|refusal| refusal.reason());
     let layout = &artifact.module.layout;
     let program = |p: &kstrobe_ebpf::ProgramInfo| Program {
         name: p.name.clone(),
@@ -115,8 +115,8 @@ pub fn explain(draft: &Draft, artifact: &Artifact, target: &Target) -> Explanati
         listing: p.listing.clone(),
     };
     Explanation {
-        probe: outline.name.clone(),
-        summary: outline.summary.clone(),
+        probe: meta.name.clone(),
+        summary: meta.summary.clone(),
         choices: choices(artifact),
         idle: artifact.is_idle(),
         programs: artifact.programs.iter().map(program).collect(),
@@ -124,8 +124,8 @@ pub fn explain(draft: &Draft, artifact: &Artifact, target: &Target) -> Explanati
         map_bytes: layout.bytes(),
         cpus: layout.cpus,
         map_bytes_big,
-        budget: budget(outline, artifact),
-        metrics: metrics(outline, layout),
+        budget: budget(meta, artifact),
+        metrics: metrics(meta, layout),
         ir: ir::print::module(&artifact.module),
     }
 }
@@ -140,9 +140,9 @@ pub fn choices(artifact: &Artifact) -> Vec<Choice> {
     artifact.choices.iter().map(choice).collect()
 }
 
-fn budget(outline: &Outline, artifact: &Artifact) -> String {
-    let percent = outline.budget_ppm as f64 / 1e4;
-    match (artifact.programs.is_empty(), outline.budget_ppm, &artifact.module.layout.control) {
+fn budget(meta: &ProbeMeta, artifact: &Artifact) -> String {
+    let percent = meta.budget_ppm as f64 / 1e4;
+    match (artifact.programs.is_empty(), meta.budget_ppm, &artifact.module.layout.control) {
         (true, ..) => String::new(),
         _ if artifact.programs.iter().any(|p| p.attach.is_iterator()) => {
             "none: it runs when the metrics are read, at most once a second".into()
@@ -156,8 +156,8 @@ fn budget(outline: &Outline, artifact: &Artifact) -> String {
 }
 
 /// How this kernel runs a probe: the kinds of hook, and each choice that was not the best; or why it cannot.
-pub fn here(draft: &Draft, target: &kstrobe_ebpf::Target) -> String {
-    let artifact = match draft.compile(target) {
+pub fn here(plan: &ProbePlan, target: &kstrobe_ebpf::Target) -> String {
+    let artifact = match plan.compile(target) {
         Ok(artifact) => artifact,
         Err(refusal) => {
             let first = refusal.errors().next();
@@ -199,10 +199,10 @@ fn maps(layout: &Layout) -> Vec<Map> {
     layout.maps.iter().map(map).collect()
 }
 
-fn metrics(outline: &Outline, layout: &Layout) -> Vec<Metric> {
+fn metrics(meta: &ProbeMeta, layout: &Layout) -> Vec<Metric> {
     let cells = layout.tables.iter().flat_map(|t| t.cells.iter().map(move |c| (t, c)));
     let metric = |(table, cell): (&Table, &kstrobe_ebpf::layout::Cell)| {
-        let about = &outline.metrics[cell.metric as usize].about;
+        let about = &meta.metrics[cell.metric as usize].about;
         Metric {
             name: match cell.kind {
                 // No metric of Prometheus, so that it has no prefix there.

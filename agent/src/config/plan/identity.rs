@@ -2,7 +2,7 @@
 
 use kstrobe_ebpf::Program;
 
-use super::outline::{Engine, Metric, Outline};
+use super::probe_meta::{Engine, Metric, ProbeMeta};
 
 /// All of a definition that reaches its programs, its maps or its series. Where it stands, what comments say beside it, whether
 /// it runs by default and how large its budget is do not.
@@ -16,14 +16,14 @@ pub struct Identity {
 }
 
 impl Identity {
-    pub(super) fn new(program: Program, outline: &Outline) -> Identity {
-        Identity { program, engine: outline.engine, metrics: outline.metrics.clone() }
+    pub(super) fn new(program: Program, meta: &ProbeMeta) -> Identity {
+        Identity { program, engine: meta.engine, metrics: meta.metrics.clone() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::plan::draft;
+    use crate::config::plan::plan;
     use kstrobe_config::model::SourceFile;
     use std::sync::Arc;
 
@@ -42,7 +42,7 @@ metrics:
             let file = Arc::new(SourceFile { name: name.into(), text: text.into() });
             let (mut probes, wrong) = kstrobe_config::probes(&[file]);
             assert_eq!(wrong, []);
-            draft(probes.remove(0)).identity().clone()
+            plan(probes.remove(0)).identity().clone()
         };
         identity("a.yaml", PROBE) == identity("b.yaml", other)
     }

@@ -1,14 +1,14 @@
 //! From checked configuration to compiled probes: the only room that knows the configuration and the compiler together.
 
+mod exemplar_links;
 pub mod explain;
 mod identity;
-mod linked;
-mod outline;
+mod probe_meta;
 mod report;
 
+pub use exemplar_links::ExemplarLink;
 pub use identity::Identity;
-pub use linked::Linked;
-pub use outline::{Engine, Metric, Outline, PREFIX, Poll, Stacks};
+pub use probe_meta::{Engine, Metric, PREFIX, Poll, ProbeMeta, Stacks};
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
 /// A probe with the compiler's input made from it.
 #[derive(Clone)]
-pub struct Draft {
-    outline: Outline,
+pub struct ProbePlan {
+    meta: ProbeMeta,
     program: Program,
     identity: Arc<Identity>,
 }
 
 /// Why a probe cannot run here.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct CompileError {
     /// Whether the kernel, rather than the text, is what is lacking.
     pub target: bool,
     /// What is wrong, at its place in the YAML file.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-impl Refusal {
+impl CompileError {
     /// The first mistake with its place and hint on one line, and how many more there are.
     pub fn reason(&self) -> String {
         let first = self.errors().next().map(Diagnostic::one_line).unwrap_or_default();
@@ -52,31 +52,31 @@ impl Refusal {
 }
 
 /// A kernel as text, with the types that these probes need: what a bug report or a test needs to compile them elsewhere.
-pub fn dump(drafts: &[Draft], target: &Target) -> String {
-    let events: Vec<String> = drafts.iter().flat_map(Draft::hooks).flat_map(HookKind::btf_events).collect();
-    let calls: Vec<String> = drafts.iter().flat_map(Draft::syscalls).collect();
-    let functions: Vec<String> = drafts.iter().flat_map(Draft::functions).collect();
+pub fn dump(plans: &[ProbePlan], target: &Target) -> String {
+    let events: Vec<String> = plans.iter().flat_map(ProbePlan::hooks).flat_map(HookKind::btf_events).collect();
+    let calls: Vec<String> = plans.iter().flat_map(ProbePlan::syscalls).collect();
+    let functions: Vec<String> = plans.iter().flat_map(ProbePlan::functions).collect();
     let [events, calls, functions] = [&events, &calls, &functions].map(|names| names.iter().map(String::as_str));
-    let texts = drafts.iter().flat_map(|d| d.program.expressions()).map(|text| text.value.as_str());
+    let texts = plans.iter().flat_map(|d| d.program.expressions()).map(|text| text.value.as_str());
     let roots = kstrobe_ebpf::kernel_target::dump::roots(target, events, calls, functions, texts);
     kstrobe_ebpf::kernel_target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Adds to a probe what the agent wants of its programs: the fields of exemplars, and that events can be thinned out.
-pub fn draft(probe: Probe) -> Draft {
-    let links = linked::links(&probe.program);
-    let outline = outline::outline(&probe, &links);
+pub fn plan(probe: Probe) -> ProbePlan {
+    let links = exemplar_links::links(&probe.program);
+    let meta = probe_meta::probe_meta(&probe, &links);
     let mut program = probe.program;
     if let Some(slow) = &mut program.slow {
         slow.fields.extend(links.fields);
     }
-    program.limits.steered = outline.budget_ppm > 0 && outline.engine != Engine::Ftrace;
+    program.limits.steered = meta.budget_ppm > 0 && meta.engine != Engine::Ftrace;
     program.number_texts();
-    let identity = Arc::new(Identity::new(program.clone(), &outline));
-    Draft { outline, program, identity }
+    let identity = Arc::new(Identity::new(program.clone(), &meta));
+    ProbePlan { meta, program, identity }
 }
 
-impl Draft {
+impl ProbePlan {
     /// Tracepoints (`system:event`) whose formats the compiler needs.
     pub fn tracepoints(&self) -> Vec<String> {
         self.hooks().filter_map(HookKind::tracepoint).collect()
@@ -118,7 +118,7 @@ impl Draft {
         self.program.hooks().into_iter().map(|hook| &hook.kind)
     }
 
-    /// The kind of hook that each of [`Outline::hooks`] became.
+    /// The kind of hook that each of [`ProbeMeta::hooks`] became.
     pub fn kinds(&self, artifact: &Artifact) -> Vec<&'static str> {
         let kind = |hook: &Hook| {
             let texts: Vec<_> = hook.alternatives().iter().map(|h| h.text.id).collect();
@@ -130,17 +130,17 @@ impl Draft {
     }
 
     /// The same probe over the records of an ftrace session.
-    pub fn for_session(&self) -> Draft {
-        let mut draft = self.clone();
-        draft.program.engine = kstrobe_ebpf::program::Engine::Ftrace;
+    pub fn for_session(&self) -> ProbePlan {
+        let mut plan = self.clone();
+        plan.program.engine = kstrobe_ebpf::program::Engine::Ftrace;
         // Nothing runs in the kernel that could be thinned out.
-        draft.program.limits.steered = false;
-        draft
+        plan.program.limits.steered = false;
+        plan
     }
 
     /// What the agent needs to know of it besides its programs.
-    pub fn outline(&self) -> &Outline {
-        &self.outline
+    pub fn meta(&self) -> &ProbeMeta {
+        &self.meta
     }
 
     /// What must be the same for a running probe to go on as this one.
@@ -150,7 +150,7 @@ impl Draft {
 
     fn without_links(&self) -> Option<Program> {
         let slow = self.program.slow.as_ref()?;
-        let shown = self.outline.shown_fields;
+        let shown = self.meta.shown_fields;
         (slow.fields.len() > shown).then(|| {
             let mut program = self.program.clone();
             program.slow.iter_mut().for_each(|slow| slow.fields.truncate(shown));
@@ -159,7 +159,7 @@ impl Draft {
     }
 
     /// Compiles the probe for a kernel.
-    pub fn compile(&self, target: &Target) -> Result<Artifact, Refusal> {
+    pub fn compile(&self, target: &Target) -> Result<Artifact, CompileError> {
         let made = kstrobe_ebpf::compile(&self.program, target);
         // Fields for links are optional: a probe whose records have no room for them has none.
         let made = match self.without_links().filter(|_| made.is_err()) {
@@ -168,7 +168,7 @@ impl Draft {
         };
         made.map_err(|said| {
             let target = said.iter().filter(|d| d.is_error()).all(|d| d.fault == Fault::Target);
-            Refusal { target, diagnostics: self.placed(&said) }
+            CompileError { target, diagnostics: self.placed(&said) }
         })
     }
 

@@ -1,7 +1,7 @@
 //! Single events as exemplars of histograms: of each series the newest event in each small range of values.
 
 use super::record::Field;
-use crate::config::plan::Linked;
+use crate::config::plan::ExemplarLink;
 use kstrobe_export::snapshot::{Exemplar, Family, LabelTexts, Link};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -25,12 +25,12 @@ pub struct Observed {
 }
 
 /// The histograms that an event was counted in, from the fields of its record.
-pub fn observed(linked: &[Linked], fields: &[Field]) -> Vec<Observed> {
+pub fn observed(linked: &[ExemplarLink], fields: &[Field]) -> Vec<Observed> {
     let value = |at: usize| match fields.get(at) {
         Some(Field::Value(value)) => Some(value),
         _ => None,
     };
-    let one = |linked: &Linked| {
+    let one = |linked: &ExemplarLink| {
         if linked.filter.is_some_and(|at| value(at) != Some(&Value::Bool(true))) {
             return None;
         }
@@ -128,8 +128,8 @@ mod tests {
     use kstrobe_export::snapshot::{Descriptor, Kind, Values};
     use std::time::{Duration, UNIX_EPOCH};
 
-    fn linked(filter: Option<usize>) -> Linked {
-        Linked { family: "kstrobe_x_seconds".into(), value: 2, labels: vec![1, 0], filter }
+    fn linked(filter: Option<usize>) -> ExemplarLink {
+        ExemplarLink { family: "kstrobe_x_seconds".into(), value: 2, labels: vec![1, 0], filter }
     }
 
     fn family(columns: &[u32]) -> Family {

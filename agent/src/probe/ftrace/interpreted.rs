@@ -6,7 +6,7 @@ use kstrobe_ebpf::ir::interp::{Environment, Machine, Trap};
 use kstrobe_ebpf::ir::{Call, Func, Helper, Module, Op, Stmt};
 use kstrobe_ebpf::layout::{Index, Layout, Loss, MapKind, SpanMap, Table};
 
-use crate::config::plan::Outline;
+use crate::config::plan::ProbeMeta;
 use crate::metrics::fold::FoldError;
 use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
@@ -27,7 +27,7 @@ pub(super) struct Interpreted {
 
 impl Interpreted {
     /// Empty maps. `born` is a moment before the first record.
-    pub fn new(outline: &Outline, module: Module, born: Moment) -> Result<Interpreted, Trap> {
+    pub fn new(meta: &ProbeMeta, module: Module, born: Moment) -> Result<Interpreted, Trap> {
         let mut machine = Machine::new(&module.layout)?;
         for table in &module.layout.tables {
             if let Index::Hash { free, .. } = table.index {
@@ -36,7 +36,7 @@ impl Interpreted {
                 }
             }
         }
-        let tables = module.layout.tables.iter().map(|t| series_of(outline, t, born)).collect();
+        let tables = module.layout.tables.iter().map(|t| series_of(meta, t, born)).collect();
         let asks = |helper| module.funcs.iter().any(|func| calls(func, helper));
         let (asks_comm, asks_pid) = (asks(Helper::GetCurrentComm), asks(Helper::GetCurrentPidTgid));
         Ok(Interpreted { module, machine, tables, asks_comm, asks_pid, abandoned: 0 })

@@ -17,7 +17,7 @@ use super::engine::{Engine, Scrape, Tick};
 use super::error::{NotAttached, ReadError, SessionError};
 use super::kernel::KernelEngine;
 use super::running::Probe;
-use crate::config::plan::Outline;
+use crate::config::plan::ProbeMeta;
 use crate::kernel::event_stream::{EventStream, Wanted};
 use crate::kernel::sys::monotonic_ns;
 use crate::metrics::telemetry::{Lost, SeriesUse};
@@ -48,10 +48,10 @@ pub struct FtraceEngine {
 
 impl FtraceEngine {
     /// Begins to record.
-    pub fn start(outline: &Outline, artifact: Artifact) -> Result<FtraceEngine, SessionError> {
+    pub fn start(meta: &ProbeMeta, artifact: Artifact) -> Result<FtraceEngine, SessionError> {
         let born = Moment::now();
         let filters: HashMap<Attach, String> = artifact.filters.into_iter().collect();
-        let probe = Interpreted::new(outline, artifact.module, born)?;
+        let probe = Interpreted::new(meta, artifact.module, born)?;
         let mut wanted: Vec<(Wanted, Vec<usize>)> = Vec::new();
         for (number, func) in probe.funcs().iter().enumerate() {
             let Some((system, event)) = func.attach.as_ref().and_then(Attach::perf_tracepoint) else {

@@ -3,11 +3,11 @@
 use kstrobe_config::model::{MetricKind, Program, Shape, Slow, Spanned, SpannedStr};
 use std::sync::Arc;
 
-use super::outline::PREFIX;
+use super::probe_meta::PREFIX;
 
 /// A histogram, and which fields of a record say what the event was counted as.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Linked {
+pub struct ExemplarLink {
     /// Full name of the metric.
     pub family: Arc<str>,
     /// The observation.
@@ -18,7 +18,7 @@ pub struct Linked {
     pub filter: Option<usize>,
 }
 
-impl Linked {
+impl ExemplarLink {
     /// Whether it is without effect in records of so many fields.
     pub fn needs(&self, fields: usize) -> bool {
         self.labels.iter().chain(&self.filter).chain([&self.value]).any(|field| *field >= fields)
@@ -29,7 +29,7 @@ impl Linked {
 #[derive(Default)]
 pub(super) struct Links {
     pub fields: Vec<(SpannedStr, SpannedStr)>,
-    pub linked: Vec<Linked>,
+    pub exemplars: Vec<ExemplarLink>,
 }
 
 /// None without `slow:`. Neither do steps have any, as what one step observes may have been said by another.
@@ -38,13 +38,13 @@ pub(super) fn links(program: &Program) -> Links {
     let Some(slow) = program.slow.as_ref().filter(|_| !matches!(program.shape, Shape::Steps(_))) else { return links };
     for metric in program.metrics.iter().filter(|metric| matches!(metric.kind, MetricKind::Histogram(_))) {
         let Some(value) = &metric.value else { continue };
-        let linked = Linked {
+        let link = ExemplarLink {
             family: format!("{PREFIX}{}", metric.name.value).into(),
             value: links.field(slow, value),
             labels: metric.labels.iter().map(|label| links.field(slow, &label.value)).collect(),
             filter: metric.filter.as_ref().map(|text| links.field(slow, text)),
         };
-        links.linked.push(linked);
+        links.exemplars.push(link);
     }
     links
 }
@@ -103,14 +103,14 @@ slow: { when: elapsed > 1ms, fields: { who: comm, took: elapsed } }
                 ("field 4", "retval < 0")
             ]
         );
-        let link = |family: &str, value, labels: &[usize], filter| Linked {
+        let link = |family: &str, value, labels: &[usize], filter| ExemplarLink {
             family: family.into(),
             value,
             labels: labels.into(),
             filter,
         };
         assert_eq!(
-            links.linked,
+            links.exemplars,
             [link("kstrobe_receive_seconds", 1, &[0, 2], None), link("kstrobe_failed_seconds", 3, &[0], Some(4)),]
         );
     }
@@ -118,6 +118,6 @@ slow: { when: elapsed > 1ms, fields: { who: comm, took: elapsed } }
     #[test]
     fn without_slow_there_is_nothing() {
         let links = links(&probe(PROBE.split("slow:").next().unwrap()).program);
-        assert!(links.fields.is_empty() && links.linked.is_empty());
+        assert!(links.fields.is_empty() && links.exemplars.is_empty());
     }
 }

@@ -7,13 +7,13 @@ use kstrobe_config::model::{Agent, MetricKind, MetricMeta, Probe, Shape};
 use kstrobe_ebpf::program;
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
-use super::linked::{Linked, Links};
+use super::exemplar_links::{ExemplarLink, Links};
 pub use kstrobe_config::PREFIX;
 pub use kstrobe_config::model::Engine;
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]
-pub struct Outline {
+pub struct ProbeMeta {
     /// Its name.
     pub name: String,
     /// Stem of the file it stands in.
@@ -31,7 +31,7 @@ pub struct Outline {
     /// Fields of these that are shown; those behind them are for links.
     pub shown_fields: usize,
     /// Histograms that they are counted in.
-    pub linked: Arc<[Linked]>,
+    pub exemplar_links: Arc<[ExemplarLink]>,
     /// Set when its events are rows that the agent reads.
     pub poll: Option<Poll>,
     /// What runs it.
@@ -69,7 +69,7 @@ pub struct Poll {
     pub every: Duration,
 }
 
-pub(super) fn outline(probe: &Probe, links: &Links) -> Outline {
+pub(super) fn probe_meta(probe: &Probe, links: &Links) -> ProbeMeta {
     let program = &probe.program;
     let poll = match &program.shape {
         Shape::Poll { source, every_ns } => {
@@ -81,7 +81,7 @@ pub(super) fn outline(probe: &Probe, links: &Links) -> Outline {
         Some(poll) => vec![format!("poll:{}", poll.source)],
         None => program.written_hooks().into_iter().map(|hook| hook.text.value.clone()).collect(),
     };
-    Outline {
+    ProbeMeta {
         name: probe.name().to_owned(),
         pack: probe.pack.clone(),
         summary: probe.summary.clone(),
@@ -90,7 +90,7 @@ pub(super) fn outline(probe: &Probe, links: &Links) -> Outline {
         metrics: probe.metrics().map(|(m, meta)| metric(m, meta)).collect(),
         slow: program.slow.is_some(),
         shown_fields: program.slow.as_ref().map_or(0, |slow| slow.fields.len()),
-        linked: links.linked.as_slice().into(),
+        exemplar_links: links.exemplars.as_slice().into(),
         poll,
         engine: probe.engine,
         budget_ppm: probe.budget_ppm.unwrap_or_else(|| Agent::default().budget_ppm),
@@ -126,9 +126,9 @@ mod tests {
         let catalogue = Catalogue::new(&probes, Vec::new());
         assert!(probes.len() > 20 && probes.len() == catalogue.probes.len());
         for (probe, listed) in probes.into_iter().zip(&catalogue.probes) {
-            let outline = crate::config::plan::draft(probe).outline().clone();
-            assert_eq!((&listed.name, &listed.pack, listed.enabled), (&outline.name, &outline.pack, outline.enabled));
-            let exported: Vec<_> = outline.metrics.iter().map(|metric| metric.about.clone()).collect();
+            let meta = crate::config::plan::plan(probe).meta().clone();
+            assert_eq!((&listed.name, &listed.pack, listed.enabled), (&meta.name, &meta.pack, meta.enabled));
+            let exported: Vec<_> = meta.metrics.iter().map(|metric| metric.about.clone()).collect();
             let exported = exported.iter().map(|about| {
                 (about.name.as_str(), about.help.as_str(), about.unit.as_str(), about.label_names.as_slice())
             });
