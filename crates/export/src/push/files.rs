@@ -1,5 +1,6 @@
 //! Files of an exporter, read again for each report, so that tokens and certificates can be replaced.
 
+use crate::push::error::{Error, HeaderError, LineError};
 use crate::push::exporter::{Exporter, OUR_HEADERS, Tls};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::io::Read;
@@ -18,15 +19,14 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// An error names the file and the reason.
-    pub(crate) fn read(exporter: &Exporter) -> Result<Files, String> {
+    pub(crate) fn read(exporter: &Exporter) -> Result<Files, Error> {
         let mut headers = HeaderMap::new();
         for (name, value) in &exporter.headers {
-            insert(&mut headers, name, value).map_err(|problem| format!("the header `{name}`: {problem}"))?;
+            insert(&mut headers, name, value).map_err(|error| Error::Header { name: name.clone(), error })?;
         }
         if let Some(file) = &exporter.headers_file {
-            let text = String::from_utf8(self::read(file)?).map_err(|_| format!("{}: not text", file.display()))?;
-            parse(&text, &mut headers).map_err(|problem| format!("{}: {problem}", file.display()))?;
+            let text = String::from_utf8(self::read(file)?).map_err(|_| Error::NotText(file.clone()))?;
+            parse(&text, &mut headers).map_err(|error| Error::HeadersFile { file: file.clone(), error })?;
         }
         let Tls { ca_file, cert_file, key_file, .. } = &exporter.tls;
         let some = |file: &Option<_>| file.as_deref().map(self::read).transpose();
@@ -39,35 +39,36 @@ impl Files {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, String> {
+fn read(file: &Path) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read = std::fs::File::open(file).and_then(|open| open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("{}: {error}", file.display()))?;
+    read.map_err(|error| Error::Read { file: file.to_owned(), error })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("{}: larger than 1 MiB", file.display()));
+        return Err(Error::FileSize(file.to_owned()));
     }
     Ok(bytes)
 }
 
 /// Reads lines `Name: value`, empty lines and comments (`#`). Errors do not quote values, which may be secrets.
-fn parse(text: &str, headers: &mut HeaderMap) -> Result<(), String> {
+fn parse(text: &str, headers: &mut HeaderMap) -> Result<(), LineError> {
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (name, value) = line.split_once(':').ok_or_else(|| format!("line {}: not `Name: value`", number + 1))?;
-        insert(headers, name.trim(), value.trim()).map_err(|problem| format!("line {}: {problem}", number + 1))?;
+        let header = line.split_once(':').ok_or(HeaderError::NoColon);
+        let inserted = header.and_then(|(name, value)| insert(headers, name.trim(), value.trim()));
+        inserted.map_err(|error| LineError { line: number + 1, error })?;
     }
     Ok(())
 }
 
-fn insert(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
-    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "not a header's name".to_owned())?;
+fn insert(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), HeaderError> {
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderError::Name)?;
     if OUR_HEADERS.contains(&name.as_str()) {
-        return Err(format!("`{name}` is set by the exporter itself"));
+        return Err(HeaderError::Reserved(name));
     }
-    let mut value = HeaderValue::from_str(value).map_err(|_| "characters that a header cannot have".to_owned())?;
+    let mut value = HeaderValue::from_str(value).map_err(|_| HeaderError::Value)?;
     value.set_sensitive(true);
     headers.insert(name, value);
     Ok(())
@@ -95,7 +96,7 @@ mod tests {
             let result = parse(text, &mut headers).map(|()| {
                 headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect::<Vec<_>>()
             });
-            assert_eq!(result, expected.map_err(str::to_owned), "{text:?}");
+            assert_eq!(result.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{text:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! OTLP over HTTP, and remote write.
 
 use crate::push::connection_error::describe_error;
+use crate::push::error::Error;
 use crate::push::exporter::{Exporter, Kind};
 use crate::push::files::Files;
 use crate::push::outcome::{self, Outcome};
@@ -15,7 +16,7 @@ use http::{HeaderName, Method, Request, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 /// Bytes of a response body that are read.
@@ -52,7 +53,9 @@ impl HttpTransport {
     pub(crate) async fn send(&self, service: Service, part: &Part, files: &Files) -> Outcome {
         let request = match self.request(service, part, files) {
             Ok(request) => request,
-            Err(message) => return Outcome::Permanent { taken: 0, reason: "bad_request", message },
+            Err(error) => {
+                return Outcome::Permanent { taken: 0, reason: "bad_request", message: error.to_string() };
+            }
         };
         let late = Outcome::Retryable {
             reason: "timeout",
@@ -62,7 +65,7 @@ impl HttpTransport {
         tokio::time::timeout(self.timeout, self.exchange(request, part.points)).await.unwrap_or(late)
     }
 
-    fn request(&self, service: Service, part: &Part, files: &Files) -> Result<Request<Full<Bytes>>, String> {
+    fn request(&self, service: Service, part: &Part, files: &Files) -> Result<Request<Full<Bytes>>, Error> {
         let mut headers = HeaderMap::new();
         if let Ok(agent) = HeaderValue::from_str(&self.user_agent) {
             headers.insert(USER_AGENT, agent);
@@ -75,7 +78,7 @@ impl HttpTransport {
                     HeaderName::from_static("x-prometheus-remote-write-version"),
                     HeaderValue::from_static(remote_write::VERSION),
                 );
-                (self.url.clone(), remote_write::compress(&part.body).ok_or("too large for snappy")?)
+                (self.url.clone(), remote_write::compress(&part.body).ok_or(Error::Snappy)?)
             }
             Kind::OtlpHttp | Kind::OtlpGrpc => {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
@@ -93,7 +96,7 @@ impl HttpTransport {
         if let Some(there) = request.headers_mut() {
             *there = headers;
         }
-        request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())
+        Ok(request.body(Full::new(Bytes::from(body)))?)
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>, points: u64) -> Outcome {
@@ -142,18 +145,19 @@ fn path(service: Service) -> &'static str {
 }
 
 /// The URL with a path appended to its own.
-fn below(url: &Uri, path: &str) -> Result<Uri, String> {
+fn below(url: &Uri, path: &str) -> Result<Uri, Error> {
     let mut parts = url.clone().into_parts();
     let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
     let path = format!("{}{path}{query}", url.path().trim_end_matches('/'));
-    parts.path_and_query = Some(path.parse().map_err(|_| format!("`{path}` is not a path"))?);
-    Uri::from_parts(parts).map_err(|error| error.to_string())
+    parts.path_and_query = Some(path.parse().map_err(|_| Error::Path(path))?);
+    Ok(Uri::from_parts(parts)?)
 }
 
-fn gzip(body: &[u8]) -> Result<Vec<u8>, String> {
+fn gzip(body: &[u8]) -> io::Result<Vec<u8>> {
     // Points repeat names and attributes: the fastest level takes nine tenths of them already.
     let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
-    encoder.write_all(body).and_then(|()| encoder.finish()).map_err(|error| error.to_string())
+    encoder.write_all(body)?;
+    encoder.finish()
 }
 
 #[cfg(test)]

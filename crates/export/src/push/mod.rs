@@ -5,6 +5,7 @@
 
 pub mod batch_queue;
 mod connection_error;
+mod error;
 pub mod exporter;
 mod files;
 mod grpc_transport;

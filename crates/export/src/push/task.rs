@@ -2,6 +2,7 @@
 
 use crate::otlp::{logs, spans};
 use crate::push::batch_queue::{BatchQueue, Record};
+use crate::push::error::Error;
 use crate::push::exporter::Exporter;
 use crate::push::files::Files;
 use crate::push::outcome::Outcome;
@@ -239,7 +240,7 @@ impl Task {
                 (Some((transport, files)), Some(part)) => transport.send(payload.service(), part, files).await,
                 _ => Outcome::Accepted { refused: 0, message: String::new() },
             },
-            Err(message) => Outcome::Retryable { reason: "settings", after: None, message },
+            Err(error) => Outcome::Retryable { reason: "settings", after: None, message: error.to_string() },
         };
         let points = payload.first().map_or(0, |part| part.points);
         let delivery = self.account(&outcome, points);
@@ -251,7 +252,7 @@ impl Task {
     }
 
     /// Reads the files again, and reconnects when certificates have changed.
-    fn open(&mut self) -> Result<(), String> {
+    fn open(&mut self) -> Result<(), Error> {
         let files = Files::read(&self.receiver)?;
         match &mut self.open {
             Some((_, old)) if old.same_tls(&files) => *old = files,

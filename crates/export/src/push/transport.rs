@@ -1,6 +1,7 @@
 //! The transport of one exporter: OTLP over gRPC or HTTP, remote write.
 
 use crate::Part;
+use crate::push::error::Error;
 use crate::push::exporter::{Exporter, Kind};
 use crate::push::files::Files;
 use crate::push::grpc_transport::GrpcTransport;
@@ -27,8 +28,8 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Connects on the first request. An error names the setting or file that is wrong.
-    pub(crate) fn new(exporter: &Exporter, files: &Files) -> Result<Transport, String> {
+    /// Connects on the first request.
+    pub(crate) fn new(exporter: &Exporter, files: &Files) -> Result<Transport, Error> {
         let connector = connector(exporter, files)?;
         Ok(match exporter.kind {
             Kind::OtlpGrpc => Transport::Grpc(GrpcTransport::new(exporter, connector)),
@@ -45,15 +46,16 @@ impl Transport {
     }
 }
 
-fn connector(exporter: &Exporter, files: &Files) -> Result<Connector, String> {
+fn connector(exporter: &Exporter, files: &Files) -> Result<Connector, Error> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
     let encrypted = exporter.url.scheme_str() == Some("https");
-    let config = if encrypted { tls::config(files)? } else { kstrobe_tls::without_authorities()? };
+    let config =
+        if encrypted { tls::config(files)? } else { kstrobe_tls::without_authorities().map_err(Error::Tls)? };
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
     if let Some(name) = &exporter.tls.server_name {
-        let name = ServerName::try_from(name.clone()).map_err(|_| format!("`{name}` is not a server's name"))?;
+        let name = ServerName::try_from(name.clone()).map_err(|_| Error::ServerName(name.clone()))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     Ok(Connector::from(match exporter.kind {
