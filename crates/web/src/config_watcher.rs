@@ -11,6 +11,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Minimum interval between checks of the files, which connections and requests trigger.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Why changed files are not used.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("TLS is not switched {} while the agent runs: restart it", if *on { "on" } else { "off" })]
+    TlsSwitched { on: bool },
+    #[error("the file is empty, and there were users: write `basic_auth_users: {{}}` to remove them")]
+    NoUsers,
+}
+
 /// Current settings and the state of their files.
 pub struct ConfigWatcher {
     file: Option<PathBuf>,
@@ -110,25 +121,24 @@ impl ConfigWatcher {
                 tracing::info!(file = %file.display(), "the web configuration was read again");
                 loaded.warnings.iter().for_each(|w| tracing::warn!(reason = w.one_line(), "the web configuration"));
             }
-            Err(reason) => {
+            Err(error) => {
                 add(&self.counters.reload_failures);
                 self.counters.reload_failing.store(true, Relaxed);
-                tracing::error!(reason, "the changed web configuration cannot be used: the one before it stays");
+                tracing::error!(reason = %error, "the changed web configuration cannot be used: the one before it stays");
             }
         }
         now
     }
 
     /// Rejects reloads that would silently drop access control: a half-written or accidentally emptied file.
-    fn acceptable(&self, settings: Result<Settings, LoadError>, blank: bool) -> Result<Settings, String> {
-        let settings = settings.map_err(|error| error.to_string())?;
+    fn acceptable(&self, settings: Result<Settings, LoadError>, blank: bool) -> Result<Settings, ReloadError> {
+        let settings = settings?;
         let old = self.settings();
         if old.tls.is_some() != settings.tls.is_some() {
-            let what = if old.tls.is_some() { "off" } else { "on" };
-            return Err(format!("TLS is not switched {what} while the agent runs: restart it"));
+            return Err(ReloadError::TlsSwitched { on: settings.tls.is_some() });
         }
         if blank && !old.users.is_empty() {
-            return Err("the file is empty, and there were users: write `basic_auth_users: {}` to remove them".into());
+            return Err(ReloadError::NoUsers);
         }
         Ok(settings)
     }

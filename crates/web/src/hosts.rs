@@ -25,10 +25,14 @@ pub enum Name {
     Below(String),
 }
 
+/// A text that is not a [`Name`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no name of a host: write NAME without a port, *.DOMAIN, or * for any name")]
+pub struct NotAName(String);
+
 impl Name {
     /// Parses `NAME`, `*.DOMAIN` or `*`.
-    pub fn parse(text: &str) -> Result<Name, String> {
-        let wrong = || format!("`{text}` is no name of a host: write NAME without a port, *.DOMAIN, or * for any name");
+    pub fn parse(text: &str) -> Result<Name, NotAName> {
         if text == "*" {
             return Ok(Name::Any);
         }
@@ -38,7 +42,7 @@ impl Name {
             !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         };
         if !name.split('.').all(is_label) {
-            return Err(wrong());
+            return Err(NotAName(text.to_owned()));
         }
         Ok(if below { Name::Below(name) } else { Name::Exactly(name) })
     }

@@ -1,7 +1,7 @@
 //! Loads a web configuration and its files.
 
 use crate::stamp::{Stamp, Stamps};
-use crate::tls::{self, Pems};
+use crate::tls::{self, Pems, TlsError};
 use kstrobe_config::Diagnostic;
 use kstrobe_config::model::{ClientAuth, Pem, RateLimit, SourceFile, User, Web};
 use sha2::{Digest as _, Sha256};
@@ -57,7 +57,7 @@ pub enum LoadError {
     Mistakes(Vec<Diagnostic>),
     /// An invalid certificate or key.
     #[error("{file}: {reason}", file = .0.display(), reason = .1)]
-    Tls(PathBuf, String),
+    Tls(PathBuf, #[source] TlsError),
 }
 
 fn one_line(mistakes: &[Diagnostic]) -> String {

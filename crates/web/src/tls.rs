@@ -5,8 +5,8 @@ use kstrobe_config::model::{ClientAuth, Curve, Tls, TlsVersion};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, NamedGroup, ServerConfig, SignatureScheme,
@@ -24,8 +24,27 @@ pub struct Pems {
     pub client_ca: Option<Vec<u8>>,
 }
 
-/// Builds the server configuration; errors are messages about certificates and key.
-pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, String> {
+/// Why a `tls_server_config` cannot be used.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A PEM text is invalid.
+    #[error("{0}")]
+    Material(String),
+    #[error("versions, suites and curves do not fit together: {0}")]
+    Combination(#[source] Error),
+    #[error("the key does not belong to the certificate")]
+    KeyMismatch,
+    #[error("the certificate or the key cannot be used: {0}")]
+    Certificate(#[source] Error),
+    #[error("there is no cipher suite {0}")]
+    CipherSuite(String),
+    #[error("the authority for clients cannot be used: {0}")]
+    ClientAuthority(#[from] VerifierBuilderError),
+}
+
+/// Builds the server configuration.
+pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(provider(tls)?);
     let versions: &[_] = match (tls.min_version, tls.max_version) {
         (TlsVersion::Tls13, _) => &[&TLS13],
@@ -34,26 +53,26 @@ pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, Strin
         _ if tls.cipher_suites.as_ref().is_some_and(Vec::is_empty) => &[&TLS13],
         _ => &[&TLS13, &TLS12],
     };
-    let chain = kstrobe_tls::certificates(&pems.cert, "certificate")?;
-    let key = kstrobe_tls::key(&pems.key)?;
+    let chain = kstrobe_tls::certificates(&pems.cert, "certificate").map_err(TlsError::Material)?;
+    let key = kstrobe_tls::key(&pems.key).map_err(TlsError::Material)?;
     let verifier = verifier(tls, &provider, pems.client_ca.as_deref())?;
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
-        .map_err(|error| format!("versions, suites and curves do not fit together: {error}"))?;
+        .map_err(TlsError::Combination)?;
     let builder = match verifier {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-        Error::InconsistentKeys(_) => "the key does not belong to the certificate".to_owned(),
-        error => format!("the certificate or the key cannot be used: {error}"),
+        Error::InconsistentKeys(_) => TlsError::KeyMismatch,
+        error => TlsError::Certificate(error),
     })?;
     config.ignore_client_order = tls.prefer_server_cipher_suites;
     config.alpn_protocols = if http2 { vec![b"h2".to_vec(), b"http/1.1".to_vec()] } else { vec![b"http/1.1".to_vec()] };
     Ok(config)
 }
 
-fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
+fn provider(tls: &Tls) -> Result<CryptoProvider, TlsError> {
     let mut provider = kstrobe_tls::provider();
     if let Some(names) = &tls.cipher_suites {
         // The list applies to TLS 1.2 only. rustls names these suites as Go does, unlike those of TLS 1.3.
@@ -64,7 +83,7 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, String> {
         let mut suites: Vec<_> =
             provider.cipher_suites.iter().filter(|suite| suite.tls13().is_some()).copied().collect();
         for name in names {
-            suites.push(of(name).ok_or_else(|| format!("there is no cipher suite {name}"))?);
+            suites.push(of(name).ok_or_else(|| TlsError::CipherSuite((*name).to_owned()))?);
         }
         provider.cipher_suites = suites;
     }
@@ -85,7 +104,7 @@ fn verifier(
     tls: &Tls,
     provider: &Arc<CryptoProvider>,
     client_ca: Option<&[u8]>,
-) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
     let any = |mandatory| {
         let algorithms = provider.signature_verification_algorithms;
         Arc::new(AnyCertificate { mandatory, algorithms }) as Arc<dyn ClientCertVerifier>
@@ -95,11 +114,12 @@ fn verifier(
         ClientAuth::Request => any(false),
         ClientAuth::RequireAny => any(true),
         ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => {
-            let roots = kstrobe_tls::roots(client_ca.unwrap_or_default(), "an authority for clients")?;
+            let roots = kstrobe_tls::roots(client_ca.unwrap_or_default(), "an authority for clients");
+            let roots = roots.map_err(TlsError::Material)?;
             let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
             let optional = tls.client_auth == ClientAuth::VerifyIfGiven;
             let builder = if optional { builder.allow_unauthenticated() } else { builder };
-            builder.build().map_err(|error| format!("the authority for clients cannot be used: {error}"))?
+            builder.build()?
         }
     };
     Ok(Some(match &tls.client_allowed_sans {
