@@ -2,13 +2,16 @@
 
 mod capture;
 mod door;
+mod error;
 mod get;
 mod progress;
 mod tables;
 
+use super::fail;
 use crate::capture::access::token;
 use clap::{Parser, Subcommand};
 use door::Door;
+use error::Error;
 use kstrobe_fleet::target::{AGENTS, Missing, Pod, Target, Wanted, choose};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -93,7 +96,7 @@ pub fn run(args: Args) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&error.to_string()),
+        Err(error) => return fail(&error),
     };
     let done = runtime.block_on(async {
         match args.command {
@@ -105,18 +108,13 @@ pub fn run(args: Args) -> ExitCode {
         }
     });
     runtime.shutdown_background();
-    done.unwrap_or_else(|error| failed(&error))
-}
-
-fn failed(error: &str) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::from(1)
+    done.unwrap_or_else(|error| fail(&error))
 }
 
 impl Reach {
-    fn door(&self) -> Result<Door, String> {
-        let token =
-            self.token_file.as_ref().map(|file| token(file).map_err(|reason| format!("{}: {reason}", file.display())));
+    fn door(&self) -> Result<Door, Error> {
+        let read = |file: &PathBuf| token(file).map_err(|error| Error::Token { file: file.clone(), error });
+        let token = self.token_file.as_ref().map(read);
         let kubeconfig = kstrobe_kube::Wanted {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
@@ -126,21 +124,17 @@ impl Reach {
     }
 
     /// The pods of all agents; there is one at least.
-    async fn agents(&self, door: &Door) -> Result<Vec<Pod>, String> {
+    async fn agents(&self, door: &Door) -> Result<Vec<Pod>, Error> {
         let agents = door.pods(self.agent_namespace.as_deref(), "--agent-namespace", &self.agent_selector).await?;
         if agents.is_empty() {
-            let place =
-                self.agent_namespace.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace `{name}`"));
-            return Err(format!(
-                "no agents: no pods with the labels {} in {place}; name others with --agent-selector and --agent-namespace",
-                self.agent_selector
-            ));
+            let (selector, namespace) = (self.agent_selector.clone(), self.agent_namespace.clone());
+            return Err(Error::NoAgents { selector, namespace });
         }
         Ok(agents)
     }
 
     /// The agents that take part, and the nodes that have none. Without a choice, all of them when `all` says so.
-    async fn targets(&self, door: &Door, all: bool) -> Result<(Vec<Target>, Vec<Missing>), String> {
+    async fn targets(&self, door: &Door, all: bool) -> Result<(Vec<Target>, Vec<Missing>), Error> {
         let agents = self.agents(door).await?;
         let wanted = match &self.selector {
             Some(selector) => {
@@ -149,23 +143,22 @@ impl Reach {
             }
             None if !self.nodes.is_empty() => Wanted::Nodes(self.nodes.iter().cloned().collect::<BTreeSet<_>>()),
             None if self.all_nodes || all => Wanted::All,
-            None => return Err("say which nodes: -l SELECTOR, --node NAME or --all-nodes".to_owned()),
+            None => return Err(Error::NoNodes),
         };
         let (targets, missing) = choose(&agents, &wanted);
         if targets.is_empty() {
-            let why: Vec<String> = missing.iter().map(|m| format!("{}: {}", m.node, m.reason)).collect();
-            return Err(format!("no agent to ask: {}", why.join("; ")));
+            return Err(Error::NoTargets(missing));
         }
         Ok((targets, missing))
     }
 }
 
-fn running(pods: Vec<Pod>, selector: &str) -> Result<Wanted, String> {
+fn running(pods: Vec<Pod>, selector: &str) -> Result<Wanted, Error> {
     if pods.iter().any(|pod| pod.runs) {
         return Ok(Wanted::Of(pods));
     }
     Err(match pods.len() {
-        0 => format!("no pods have the labels {selector}"),
-        n => format!("none of the {n} pods with the labels {selector} runs"),
+        0 => Error::NoPods(selector.to_owned()),
+        pods => Error::NotRunning { pods, selector: selector.to_owned() },
     })
 }

@@ -216,6 +216,12 @@ fn run(args: RunArgs) -> ExitCode {
     app::run(options, http::router)
 }
 
+/// Prints an error; the exit code of a command that failed.
+fn fail(error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(1)
+}
+
 /// Prints a table with aligned columns.
 pub fn table(header: &[&str], rows: &[Vec<String>]) {
     let mut widths: Vec<usize> = header.iter().map(|h| h.len()).collect();

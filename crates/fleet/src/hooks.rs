@@ -1,5 +1,6 @@
 //! Converts the hooks of a probe to ftrace events and functions.
 
+use crate::Error;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use std::collections::BTreeSet;
 ///
 /// Hooks have the syntax of probes. Context switches and wakeups are added: without them a trace shows a delay but not its
 /// cause.
-pub fn request(probe: &str, hooks: &[String]) -> Result<(Value, Vec<String>), String> {
+pub fn request(probe: &str, hooks: &[String]) -> Result<(Value, Vec<String>), Error> {
     let mut events: BTreeSet<String> = ["sched:sched_switch", "sched:sched_waking"].map(String::from).into();
     let mut functions: BTreeSet<String> = BTreeSet::new();
     let mut cannot = Vec::new();
@@ -28,11 +29,7 @@ pub fn request(probe: &str, hooks: &[String]) -> Result<(Value, Vec<String>), St
         any = true;
     }
     if !any {
-        let why =
-            if hooks.is_empty() { "it has no hooks".to_owned() } else { format!("its hooks are {}", hooks.join(", ")) };
-        return Err(format!(
-            "probe `{probe}` cannot be recorded: {why}; say what to record by --event or --graph-root"
-        ));
+        return Err(Error::Unrecordable { probe: probe.to_owned(), hooks: hooks.to_vec() });
     }
     let mut request = json!({"events": events});
     if !functions.is_empty() {
@@ -71,7 +68,7 @@ fn function(kind: &str, rest: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn of(hooks: &[&str]) -> Result<(Value, Vec<String>), String> {
+    fn of(hooks: &[&str]) -> Result<(Value, Vec<String>), Error> {
         request("p", &hooks.iter().map(|hook| (*hook).to_owned()).collect::<Vec<_>>())
     }
 
@@ -100,7 +97,7 @@ mod tests {
 
     #[test]
     fn unrecordable_hooks_are_listed() {
-        let error = of(&["profile:hz:99"]).unwrap_err();
+        let error = of(&["profile:hz:99"]).unwrap_err().to_string();
         assert!(error.contains("`p`") && error.contains("profile:hz:99"), "{error}");
         assert!(of(&[]).is_err());
         let some = of(&["uprobe:/bin/x:main", "rawtracepoint:sched_switch"]).unwrap();

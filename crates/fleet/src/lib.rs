@@ -13,6 +13,7 @@
 
 pub mod archive;
 pub mod clock;
+mod error;
 pub mod hooks;
 pub mod manifest;
 pub mod merge;
@@ -23,3 +24,5 @@ pub mod run;
 pub mod target;
 pub mod top;
 pub mod views;
+
+pub use error::{Error, TransportError};

@@ -1,13 +1,25 @@
 //! Merges the recordings of several machines on one timeline.
 
 use crate::node_session::CaptureStatus;
-use kstrobe_ftrace::dat;
+use kstrobe_ftrace::dat::{self, DatError};
 use kstrobe_ftrace::perfetto::{self, Machine};
 use kstrobe_ftrace::trace::Trace;
 use std::io::{self, Seek, Write};
 
 /// Step of the wall clock against the trace clock, in nanoseconds, that is tolerated during a recording without a note.
 const STEP_NS: i64 = 5_000_000;
+
+/// Why a recording is not part of the merged trace.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("its download cannot be read: {0}")]
+    Download(#[source] io::Error),
+    #[error("its recording cannot be read: {0}")]
+    Recording(#[from] DatError),
+    #[error("it cannot be written: {0}")]
+    Write(#[source] io::Error),
+}
 
 /// Recording of a machine, with its clock offset.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +63,8 @@ impl<W: Write> Merge<W> {
     }
 
     /// Adds a recording, and writes its `trace.dat` with wall clock times, so that trace-cmd sorts several by time.
-    pub fn add(&mut self, recording: Recording<'_>, dat: &mut (impl Write + Seek)) -> Result<Placed, String> {
-        let read = dat::read(recording.dat).map_err(|error| format!("its recording cannot be read: {error}"))?;
+    pub fn add(&mut self, recording: Recording<'_>, dat: &mut (impl Write + Seek)) -> Result<Placed, Error> {
+        let read = dat::read(recording.dat)?;
         let mut trace = read.trace;
         let mut notes: Vec<String> = read.skipped.iter().map(|skipped| skipped.what.clone()).collect();
         let first = trace.events().next().map(|event| event.time);
@@ -64,10 +76,9 @@ impl<W: Write> Merge<W> {
         let machine = Machine::beside(self.machines, recording.name, offset, self.first_offset_ns);
         // Also after an error the next recording gets another id.
         self.machines += 1;
-        let failed = |error: io::Error| format!("it cannot be written: {error}");
         let options = dat::Options { wall_clock: true, ..dat::Options::default() };
-        dat::write(&trace, &options, dat).map_err(failed)?;
-        let summary = perfetto::write_machine(&trace, machine, &mut self.out).map_err(failed)?;
+        dat::write(&trace, &options, dat).map_err(Error::Write)?;
+        let summary = perfetto::write_machine(&trace, machine, &mut self.out).map_err(Error::Write)?;
         let last = trace.events().last().map(|event| event.time);
         let unix = |time: u64| i64::try_from(time).unwrap_or(i64::MAX).saturating_add(offset);
         Ok(Placed {
@@ -157,7 +168,8 @@ mod tests {
         let mut merge = Merge::new(Vec::new());
         let status = CaptureStatus::default();
         let recording = Recording { name: "n", dat: b"not a recording", status: &status, ahead_ns: 0 };
-        assert!(merge.add(recording, &mut Cursor::new(Vec::new())).unwrap_err().contains("cannot be read"));
+        let error = merge.add(recording, &mut Cursor::new(Vec::new())).unwrap_err();
+        assert!(matches!(error, Error::Recording(_)), "{error}");
         assert!(merge.finish().unwrap().is_empty());
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! Times are since the start of the run. A failed node reports its last stage; the others do not wait for it.
 
+use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -152,7 +153,7 @@ pub enum Action {
 }
 
 /// Result of an [`Action`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Response {
     /// [`Action::Hello`]
     Hello,
@@ -168,15 +169,6 @@ pub enum Response {
     Removed,
     /// The request failed.
     Failed(Error),
-}
-
-/// Why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
-    /// Human-readable message.
-    pub text: String,
-    /// Whether a retry would fail in the same way.
-    pub permanent: bool,
 }
 
 /// State of one node.
@@ -324,7 +316,7 @@ impl NodeSession {
     /// Handles the result of an action.
     pub fn on_response(&mut self, now: Duration, response: Response) {
         match response {
-            Response::Failed(error) => self.on_error(now, error),
+            Response::Failed(error) => self.on_error(now, &error),
             Response::Hello if self.stage == Stage::Asked => self.stage = Stage::Ready,
             Response::Created(id) if self.stage == Stage::Ready => {
                 self.id = Some(id);
@@ -368,25 +360,24 @@ impl NodeSession {
         }
     }
 
-    fn on_error(&mut self, now: Duration, error: Error) {
-        let Error { text, permanent } = error;
+    fn on_error(&mut self, now: Duration, error: &Error) {
         self.next = now + PAUSE;
         self.tries += 1;
         match self.stage {
             Stage::Downloaded => {
-                self.warnings.push(format!("the capture could not be removed from the node: {text}"));
+                self.warnings.push(format!("the capture could not be removed from the node: {error}"));
                 self.removed = true;
             }
             Stage::Created | Stage::Recording if self.stop && !self.cancelled => {
                 // The capture ends by itself at its end time.
-                self.warnings.push(format!("it could not be stopped: {text}"));
+                self.warnings.push(format!("it could not be stopped: {error}"));
                 self.cancelled = true;
             }
             // The capture may have been created: a retry could create another one.
-            Stage::Ready => self.fail(&text),
-            Stage::Recorded if self.tries >= MAX_FETCHES => self.fail(&text),
-            _ if permanent => self.fail(&text),
-            _ => self.reason = text,
+            Stage::Ready => self.fail(&error.to_string()),
+            Stage::Recorded if self.tries >= MAX_FETCHES => self.fail(&error.to_string()),
+            _ if error.is_permanent() => self.fail(&error.to_string()),
+            _ => self.reason = error.to_string(),
         }
     }
 

@@ -6,6 +6,7 @@ mod together;
 #[cfg(test)]
 mod tests;
 
+use crate::TransportError;
 use crate::clock::{self, Agreement, Offset};
 use crate::node_session::{Limits, Next, NodeSession, Response, Stage};
 use crate::target::{Missing, Pod, Target};
@@ -32,19 +33,19 @@ const LEAD: Duration = Duration::from_secs(2);
 /// Added to [`LEAD`] per node.
 const LEAD_PER_NODE: Duration = Duration::from_millis(20);
 
-/// Streaming response body; errors are messages.
-pub type Body = UnsyncBoxBody<Bytes, String>;
+/// Streaming response body.
+pub type Body = UnsyncBoxBody<Bytes, TransportError>;
 
 /// Transport to the agents.
 pub trait Agents: Send + Sync + 'static {
-    /// Sends a request to an agent. Errors are messages, and transient.
+    /// Sends a request to an agent. Errors are transient.
     fn ask(
         &self,
         agent: &Pod,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> impl Future<Output = Result<http::Response<Body>, String>> + Send;
+    ) -> impl Future<Output = Result<http::Response<Body>, TransportError>> + Send;
 }
 
 /// Parameters of a capture on many nodes.
@@ -186,7 +187,7 @@ impl<A: Agents> Run<A> {
             stage: Stage::Failed,
             bytes: 0,
             records: 0,
-            reason: missing.reason.clone(),
+            reason: missing.reason.to_string(),
         };
         self.members.iter().map(member).chain(self.missing.iter().map(missing)).collect()
     }

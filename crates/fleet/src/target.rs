@@ -94,7 +94,22 @@ pub struct Missing {
     /// Node name; empty for an unscheduled pod.
     pub node: String,
     /// Reason.
-    pub reason: String,
+    pub reason: NoAgent,
+}
+
+/// Why a node has no usable agent.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAgent {
+    #[error("no agent runs there")]
+    None,
+    #[error("its agent {agent} does not run: {reason}")]
+    NotRunning {
+        /// `NAMESPACE/NAME`
+        agent: String,
+        /// Kubernetes reason.
+        reason: String,
+    },
 }
 
 /// Returns one agent per selected node, sorted by node name, and the selected nodes without one.
@@ -124,11 +139,11 @@ pub fn choose(agents: &[Pod], wanted: &Wanted) -> (Vec<Target>, Vec<Missing>) {
         match (best, here.first()) {
             (Some(agent), _) => targets.push(Target { node: node.to_owned(), agent: (*agent).clone(), pods }),
             (None, Some(agent)) => {
-                let reason = format!("its agent {} does not run: {}", agent.full_name(), agent.reason);
+                let reason = NoAgent::NotRunning { agent: agent.full_name(), reason: agent.reason.clone() };
                 missing.push(Missing { node: node.to_owned(), reason });
             }
             (None, None) => {
-                missing.push(Missing { node: node.to_owned(), reason: "no agent runs there".to_owned() });
+                missing.push(Missing { node: node.to_owned(), reason: NoAgent::None });
             }
         }
     }
@@ -187,12 +202,12 @@ mod tests {
         let names: Vec<_> = targets.iter().map(|target| target.agent.name.as_str()).collect();
         assert_eq!(names, ["a2", "b1"], "the newer one, but not one that is not ready yet");
         assert_eq!(missing.len(), 1);
-        assert!(missing[0].node == "n3" && missing[0].reason.contains("Pending"), "{missing:?}");
+        assert!(missing[0].node == "n3" && missing[0].reason.to_string().contains("Pending"), "{missing:?}");
 
         let nodes = Wanted::Nodes(["n1", "n9"].map(String::from).into());
         let (targets, missing) = choose(&agents, &nodes);
         assert_eq!((targets.len(), missing.len()), (1, 1));
-        assert_eq!(missing[0], Missing { node: "n9".into(), reason: "no agent runs there".into() });
+        assert_eq!(missing[0], Missing { node: "n9".into(), reason: NoAgent::None });
 
         let mysql = ["mysql-1", "mysql-0"].map(|name| read(&pod(name, "n2", "Running")));
         let ended = read(&pod("mysql-2", "n1", "Succeeded"));

@@ -1,5 +1,6 @@
 //! Tables of probes and events over all nodes, built from API responses of the agents.
 
+use crate::Error;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ pub struct Table {
 }
 
 /// Node name, and its response or error.
-pub type Answers = [(String, Result<Value, String>)];
+pub type Answers = [(String, Result<Value, Error>)];
 
 /// Maximum node names in a cell; more are counted.
 const NAMED: usize = 5;
@@ -92,9 +93,9 @@ pub fn event_table(events: &[Value]) -> Table {
 
 /// JSON of all nodes, each with its response or error.
 pub fn all(answers: &Answers) -> Value {
-    let one = |(node, answer): &(String, Result<Value, String>)| match answer {
+    let one = |(node, answer): &(String, Result<Value, Error>)| match answer {
         Ok(answer) => json!({"node": node, "answer": answer}),
-        Err(error) => json!({"node": node, "error": error}),
+        Err(error) => json!({"node": node, "error": error.to_string()}),
     };
     json!({"nodes": answers.iter().map(one).collect::<Vec<_>>()})
 }
@@ -130,10 +131,11 @@ pub fn names(all: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TransportError;
 
-    fn answers(all: &[(&str, Value)]) -> Vec<(String, Result<Value, String>)> {
+    fn answers(all: &[(&str, Value)]) -> Vec<(String, Result<Value, Error>)> {
         let one = |(node, answer): &(&str, Value)| match answer {
-            Value::Null => ((*node).to_owned(), Err("no answer".to_owned())),
+            Value::Null => ((*node).to_owned(), Err(TransportError::new("no answer").into())),
             answer => ((*node).to_owned(), Ok(answer.clone())),
         };
         all.iter().map(one).collect()

@@ -1,8 +1,10 @@
 //! `kstrobe fleet capture`
 
+use super::super::fail;
 use super::super::stacks::duration;
+use super::Reach;
+use super::error::Error;
 use super::progress::Progress;
-use super::{Reach, failed};
 use kstrobe_fleet::node_session::{Limits, Stage};
 use kstrobe_fleet::run::{Outcome, Run, Spec};
 use kstrobe_fleet::target::Target;
@@ -65,10 +67,10 @@ pub struct Args {
     output: PathBuf,
 }
 
-pub async fn run(args: Args) -> Result<ExitCode, String> {
+pub async fn run(args: Args) -> Result<ExitCode, Error> {
     let request = request(&args);
     if args.probe.is_none() && request.is_empty() {
-        return Err("say what to record: --probe NAME, --event EVENT or --graph-root FUNCTION".to_owned());
+        return Err(Error::NothingToRecord);
     }
     let folder = Folder::beside(&args.output)?;
     let door = args.reach.door()?;
@@ -86,7 +88,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
         whole_nodes: args.whole_nodes,
     };
     let (stop, stopped) = watch::channel(false);
-    let mut interrupts = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+    let mut interrupts = signal(SignalKind::interrupt())?;
     let run = Run::new(door, targets, spec, Limits::default(), &folder.0, stopped);
     let mut progress = Progress::new();
     let mut going = std::pin::pin!(run.go());
@@ -98,7 +100,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
             _ = interrupts.recv() => {
                 if stop.send_replace(true) {
                     progress.end(&run.look());
-                    return Ok(failed("given up: captures that run end by themselves"));
+                    return Ok(fail("given up: captures that run end by themselves"));
                 }
                 progress.say("ending: what was recorded so far is fetched; once more gives up");
             }
@@ -112,10 +114,10 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
         tokio::task::spawn_blocking(move || run.put_together(&recorder, selector, &out))
     };
     let together = tokio::select! {
-        together = together => together.map_err(|error| error.to_string())?,
-        _ = interrupts.recv() => return Ok(failed("given up: nothing is written")),
+        together = together => together?,
+        _ = interrupts.recv() => return Ok(fail("given up: nothing is written")),
     };
-    let outcome = together.map_err(|error| format!("{}: {error}", args.output.display()))?;
+    let outcome = together.map_err(|error| Error::File { file: args.output.clone(), error })?;
     tell(&outcome, &args.output);
     Ok(ExitCode::from(outcome.exit_code))
 }
@@ -203,17 +205,19 @@ fn tell(outcome: &Outcome, out: &Path) {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn beside(out: &Path) -> Result<Folder, String> {
+    fn beside(out: &Path) -> Result<Folder, Error> {
         use std::os::unix::fs::DirBuilderExt;
-        let name = out.file_name().ok_or_else(|| format!("{} is no name of a file", out.display()))?;
+        let name = out.file_name().ok_or_else(|| Error::FileName(out.to_owned()))?;
         let mut own = std::ffi::OsString::from(".");
         own.push(name);
         own.push(format!(".{}", std::process::id()));
         let folder = out.with_file_name(own);
         // Traces tell what others do.
         let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
-        made.map_err(|error| format!("{}: {error}", folder.display()))?;
-        Ok(Folder(folder))
+        match made {
+            Ok(()) => Ok(Folder(folder)),
+            Err(error) => Err(Error::File { file: folder, error }),
+        }
     }
 }
 

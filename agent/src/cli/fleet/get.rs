@@ -2,11 +2,12 @@
 
 use super::Reach;
 use super::door::Door;
+use super::error::Error;
 use crate::capture::format::Format;
 use bytes::Bytes;
 use http::Method;
 use kstrobe_fleet::run::{Agents, store};
-use kstrobe_fleet::target::{Target, Wanted, choose};
+use kstrobe_fleet::target::{NoAgent, Target, Wanted, choose};
 use kstrobe_kube::crd::NodeCapture;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,12 +30,16 @@ pub struct Args {
     output: PathBuf,
 }
 
-fn format(text: &str) -> Result<Format, String> {
-    Format::named(text).ok_or_else(|| format!("it is {}", Format::ALL.map(Format::name).join(", ")))
+#[derive(Debug, thiserror::Error)]
+#[error("it is {}", Format::ALL.map(Format::name).join(", "))]
+struct NotAFormat;
+
+fn format(text: &str) -> Result<Format, NotAFormat> {
+    Format::named(text).ok_or(NotAFormat)
 }
 
 /// 1 when a node that should have a file delivers none.
-pub async fn run(args: Args) -> Result<ExitCode, String> {
+pub async fn run(args: Args) -> Result<ExitCode, Error> {
     let door = args.reach.door()?;
     let agents = args.reach.agents(&door).await?;
     let namespaces = agents.iter().map(|agent| agent.namespace.as_str()).collect();
@@ -42,7 +47,7 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
     let is_meant = |node: &str| args.reach.nodes.is_empty() || args.reach.nodes.iter().any(|named| named == node);
     let nodes: Vec<(&String, &NodeCapture)> = capture.nodes.iter().filter(|(node, _)| is_meant(node)).collect();
     if nodes.is_empty() {
-        return Err(format!("no node says anything about `{}` yet", args.capture));
+        return Err(Error::NoStatus(args.capture));
     }
     let (targets, missing) = choose(&agents, &Wanted::Nodes(nodes.iter().map(|(node, _)| (*node).clone()).collect()));
     let mut failed = false;
@@ -52,9 +57,12 @@ pub async fn run(args: Args) -> Result<ExitCode, String> {
         let target = targets.iter().find(|target| target.node == *node);
         let no_agent = || missing.iter().find(|missing| missing.node == *node).map(|missing| missing.reason.clone());
         let fetched = match (&entry.id, target) {
-            (None, _) => Err(format!("{:?}: {}", entry.state, entry.message.as_deref().unwrap_or("it has no files"))),
-            (Some(_), None) => Err(no_agent().unwrap_or_default()),
-            (Some(_), Some(_)) if !entry.state.is_end() => Err("it still runs".to_owned()),
+            (None, _) => {
+                let message = entry.message.as_deref().unwrap_or("it has no files").to_owned();
+                Err(Error::NoFile { state: format!("{:?}", entry.state), message })
+            }
+            (Some(_), None) => Err(kstrobe_fleet::Error::from(no_agent().unwrap_or(NoAgent::None)).into()),
+            (Some(_), Some(_)) if !entry.state.is_end() => Err(Error::StillRuns),
             (Some(id), Some(target)) => fetch(&door, target, id, args.format, &to).await,
         };
         match fetched {
@@ -73,20 +81,22 @@ fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' }).collect()
 }
 
-async fn fetch(door: &Door, target: &Target, id: &str, format: Format, to: &Path) -> Result<(), String> {
+async fn fetch(door: &Door, target: &Target, id: &str, format: Format, to: &Path) -> Result<(), Error> {
     let path = format!("/api/v1/captures/{}/download?format={}", kstrobe_kube::encode(id), format.name());
     let mut part = to.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
     let fetching = async {
         let answer = door.ask(&target.agent, Method::GET, &path, Bytes::new()).await?;
-        store(answer, &part).await.map_err(|error| error.text)
+        store(answer, &part).await
     };
-    let late = |_| format!("no whole file within {} s", LIMIT.as_secs());
-    let fetched = tokio::time::timeout(LIMIT, fetching).await.map_err(late).and_then(|fetched| fetched);
+    let fetched = tokio::time::timeout(LIMIT, fetching).await;
+    let renamed = |()| std::fs::rename(&part, to).map_err(|error| Error::File { file: to.to_owned(), error });
     // An incomplete file is removed.
-    let stored =
-        fetched.and_then(|()| std::fs::rename(&part, to).map_err(|error| format!("{}: {error}", to.display())));
+    let stored = match fetched {
+        Ok(fetched) => fetched.map_err(Error::Agent).and_then(renamed),
+        Err(_) => Err(Error::FileTimeout(LIMIT)),
+    };
     if stored.is_err() {
         let _ = std::fs::remove_file(&part);
     }

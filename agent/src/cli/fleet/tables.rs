@@ -3,6 +3,7 @@
 use super::super::{Output, stacks, table};
 use super::Reach;
 use super::door::{Door, METRICS};
+use super::error::Error;
 use bytes::Bytes;
 use http::Method;
 use kstrobe_fleet::run::{Agents, explain, whole};
@@ -64,7 +65,7 @@ pub struct EventsArgs {
     output: Output,
 }
 
-pub async fn top(args: TopArgs) -> Result<ExitCode, String> {
+pub async fn top(args: TopArgs) -> Result<ExitCode, Error> {
     let door = args.reach.door()?;
     let (targets, missing) = args.reach.targets(&door, true).await?;
     let begun = Instant::now();
@@ -79,7 +80,7 @@ pub async fn top(args: TopArgs) -> Result<ExitCode, String> {
             (Ok(before), Ok(after)) => {
                 rows.extend(top::between(&node, &before, &after, now - then));
             }
-            (Err(error), _) | (_, Err(error)) => failures.push((node, error)),
+            (Err(error), _) | (_, Err(error)) => failures.push((node, error.to_string())),
         }
     }
     let rows = top::most(rows, args.metric.as_deref(), args.limit);
@@ -87,13 +88,13 @@ pub async fn top(args: TopArgs) -> Result<ExitCode, String> {
     Ok(end(&failures))
 }
 
-pub async fn probes(args: ProbesArgs) -> Result<ExitCode, String> {
+pub async fn probes(args: ProbesArgs) -> Result<ExitCode, Error> {
     let answers = answers(&args.reach, "/api/v1/probes").await?;
     show(args.output, &views::all(&answers), &views::probes(&answers));
     Ok(end(&failed(&answers)))
 }
 
-pub async fn events(args: EventsArgs) -> Result<ExitCode, String> {
+pub async fn events(args: EventsArgs) -> Result<ExitCode, Error> {
     let mut path = format!("/api/v1/events?limit={}", args.limit);
     if let Some(probe) = &args.probe {
         path += &format!("&probe={}", kstrobe_kube::encode(probe));
@@ -104,15 +105,15 @@ pub async fn events(args: EventsArgs) -> Result<ExitCode, String> {
     Ok(end(&failures))
 }
 
-type Answers = Vec<(String, Result<Value, String>)>;
+type Answers = Vec<(String, Result<Value, kstrobe_fleet::Error>)>;
 
-async fn answers(reach: &Reach, path: &str) -> Result<Answers, String> {
+async fn answers(reach: &Reach, path: &str) -> Result<Answers, Error> {
     let door = reach.door()?;
     let (targets, missing) = reach.targets(&door, true).await?;
-    let read = |text: &str| serde_json::from_str(text).map_err(|error| format!("no answer of an agent: {error}"));
+    let read = |text: &str| Ok(serde_json::from_str(text)?);
     let answered = ask(&door, &targets, path, read).await.into_iter();
     let mut answers: Answers = answered.map(|(node, answer, _)| (node, answer)).collect();
-    answers.extend(failures(&missing).into_iter().map(|(node, reason)| (node, Err(reason))));
+    answers.extend(missing.into_iter().map(|missing| (missing.node, Err(missing.reason.into()))));
     Ok(answers)
 }
 
@@ -121,8 +122,8 @@ async fn ask<T: Send + 'static>(
     door: &Door,
     targets: &[Target],
     path: &str,
-    read: impl Fn(&str) -> Result<T, String> + Copy + Send + 'static,
-) -> Vec<(String, Result<T, String>, Instant)> {
+    read: impl Fn(&str) -> Result<T, kstrobe_fleet::Error> + Copy + Send + 'static,
+) -> Vec<(String, Result<T, kstrobe_fleet::Error>, Instant)> {
     let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
     let mut tasks = JoinSet::new();
     for (at, target) in targets.iter().cloned().enumerate() {
@@ -133,9 +134,9 @@ async fn ask<T: Send + 'static>(
                 let answer = door.ask(&target.agent, Method::GET, &path, Bytes::new()).await?;
                 let status = answer.status();
                 let body = whole(answer).await?;
-                if status.is_success() { Ok((body, Instant::now())) } else { Err(explain(status, &body).text) }
+                if status.is_success() { Ok((body, Instant::now())) } else { Err(explain(status, &body)) }
             };
-            let late = |_| format!("no answer within {} s", LIMIT.as_secs());
+            let late = |_| kstrobe_fleet::Error::Timeout(LIMIT);
             let answer = tokio::time::timeout(LIMIT, asking).await.map_err(late).and_then(|answer| answer);
             let came = answer.as_ref().map_or_else(|_| Instant::now(), |(_, came)| *came);
             let found = answer.and_then(|(body, _)| read(&String::from_utf8_lossy(&body)));
@@ -148,11 +149,11 @@ async fn ask<T: Send + 'static>(
 }
 
 fn failures(missing: &[Missing]) -> Vec<(String, String)> {
-    missing.iter().map(|missing| (missing.node.clone(), missing.reason.clone())).collect()
+    missing.iter().map(|missing| (missing.node.clone(), missing.reason.to_string())).collect()
 }
 
 fn failed(answers: &Answers) -> Vec<(String, String)> {
-    answers.iter().filter_map(|(node, answer)| Some((node.clone(), answer.as_ref().err()?.clone()))).collect()
+    answers.iter().filter_map(|(node, answer)| Some((node.clone(), answer.as_ref().err()?.to_string()))).collect()
 }
 
 fn as_json(failures: &[(String, String)]) -> Vec<Value> {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::TransportError;
+use http::StatusCode;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -10,8 +12,12 @@ fn status(state: &str) -> Response {
     Response::Status(CaptureStatus { state: state.into(), ..CaptureStatus::default() })
 }
 
-fn error(text: &str, permanent: bool) -> Response {
-    Response::Failed(Error { text: text.into(), permanent })
+fn transient(text: &str) -> Response {
+    Response::Failed(TransportError::new(text).into())
+}
+
+fn refused(message: &str) -> Response {
+    Response::Failed(Error::Refused { status: StatusCode::FORBIDDEN, message: message.into() })
 }
 
 /// A session recording since second 3.
@@ -52,22 +58,22 @@ fn kept_captures_are_not_removed() {
     let mut session = NodeSession { keep: true, stage: Stage::Downloaded, ..session() };
     assert_eq!(session.next(S), Next::End);
     let mut session = NodeSession { stage: Stage::Downloaded, ..self::session() };
-    session.on_response(S, error("403", true));
+    session.on_response(S, refused("403"));
     assert_eq!((session.next(S), session.stage(), session.warnings().len()), (Next::End, Stage::Downloaded, 1));
 }
 
 #[test]
 fn hello_is_retried_until_its_time_limit() {
     let mut session = session();
-    session.on_response(S, error("connection refused", false));
+    session.on_response(S, transient("connection refused"));
     assert_eq!(session.next(S), Next::Sleep(2 * S));
     assert_eq!(session.next(2 * S), Next::Do(Action::Hello));
     assert_eq!(session.next(10 * S), Next::End);
     assert_eq!(session.reason(), "no answer within 10 s; last: connection refused");
     assert_eq!(session.failed_at(), Some(Stage::Asked));
-    let mut refused = self::session();
-    refused.on_response(S, error("the token is wrong", true));
-    assert_eq!((refused.next(S), refused.reason()), (Next::End, "the token is wrong"));
+    let mut wrong = self::session();
+    wrong.on_response(S, refused("the token is wrong"));
+    assert_eq!((wrong.next(S), wrong.reason()), (Next::End, "the token is wrong (HTTP status 403)"));
 }
 
 #[test]
@@ -76,7 +82,7 @@ fn a_node_that_dies_in_the_middle() {
     session.on_response(5 * S, status("running"));
     for second in 6..25 {
         assert_eq!(session.next(second * S), Next::Do(Action::Look));
-        session.on_response(second * S, error("502", false));
+        session.on_response(second * S, transient("502"));
         assert_ne!(session.stage(), Stage::Failed, "{second}");
     }
     assert_eq!(session.next(25 * S), Next::End);
@@ -84,7 +90,7 @@ fn a_node_that_dies_in_the_middle() {
     assert_eq!(session.failed_at(), Some(Stage::Recording));
     // A node that returns reports the failure itself.
     let mut back = recording();
-    back.on_response(5 * S, error("502", false));
+    back.on_response(5 * S, transient("502"));
     let failed = CaptureStatus { state: "failed".into(), error: "interrupted".into(), ..CaptureStatus::default() };
     back.on_response(7 * S, Response::Status(failed));
     assert_eq!((back.stage(), back.reason()), (Stage::Failed, "interrupted"));
@@ -107,7 +113,7 @@ fn creating_a_capture_is_not_retried() {
     let mut session = session();
     session.on_response(S, Response::Hello);
     session.begin(3 * S);
-    session.on_response(S, error("no answer", false));
+    session.on_response(S, transient("no answer"));
     assert_eq!((session.next(S), session.failed_at()), (Next::End, Some(Stage::Ready)));
 }
 
@@ -116,10 +122,10 @@ fn downloads_are_tried_again() {
     let mut session = recording();
     session.on_response(14 * S, status("done"));
     for _ in 0..2 {
-        session.on_response(14 * S, error("cut off", false));
+        session.on_response(14 * S, transient("cut off"));
         assert_eq!(session.next(15 * S), Next::Do(Action::Fetch));
     }
-    session.on_response(16 * S, error("cut off", false));
+    session.on_response(16 * S, transient("cut off"));
     assert_eq!((session.next(16 * S), session.reason()), (Next::End, "cut off"));
 }
 
@@ -145,7 +151,7 @@ fn a_stopped_capture_is_downloaded() {
     waiting.on_response(S, Response::Created("id".into()));
     waiting.stop();
     assert_eq!(waiting.next(2 * S), Next::Do(Action::Cancel));
-    waiting.on_response(2 * S, error("502", false));
+    waiting.on_response(2 * S, transient("502"));
     assert_eq!(waiting.next(2 * S), Next::Sleep(9 * S), "it ends by itself");
     assert_eq!(waiting.warnings().len(), 1);
 }

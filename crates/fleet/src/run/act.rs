@@ -2,9 +2,10 @@
 
 use super::{Agents, Body, Member, Run, SCOPES, lock, unix_ns};
 use crate::clock::{self, Sample};
+use crate::error::{Error, MAX_BYTES, TransportError};
 use crate::hooks;
 use crate::manifest::rfc3339;
-use crate::node_session::{Action, CaptureStatus, Error, Response};
+use crate::node_session::{Action, CaptureStatus, Response};
 use crate::target::Target;
 use crate::views::one_line;
 use bytes::Bytes;
@@ -18,8 +19,6 @@ use std::time::Duration;
 
 /// Clock samples per node: the shortest round trip has the smallest error.
 const CLOCK_SAMPLES: usize = 4;
-/// Maximum bytes of a response other than a download: probes take tens of kilobytes, metrics megabytes.
-const MAX_BYTES: usize = 64 << 20;
 /// Maximum characters of an error message.
 const MAX_REFUSAL_CHARACTERS: usize = 300;
 
@@ -39,14 +38,12 @@ impl<A: Agents> Run<A> {
                 let created = self.ask(&target, Method::POST, CAPTURES, body.to_string().into()).await?;
                 match created["id"].as_str() {
                     Some(id) if is_id(id) => Ok(Response::Created(id.to_owned())),
-                    _ => Err(permanent("the agent's answer has no id of a capture")),
+                    _ => Err(Error::NoId),
                 }
             }
             Action::Look => {
                 let answer = self.ask(&target, Method::GET, &of(""), Bytes::new()).await?;
-                let status: CaptureStatus =
-                    serde_json::from_value(answer).map_err(|e| transient(format!("no answer of an agent: {e}")))?;
-                Ok(Response::Status(status))
+                Ok(Response::Status(serde_json::from_value::<CaptureStatus>(answer)?))
             }
             Action::Cancel => match self.send(&target, Method::POST, &of("/cancel")).await? {
                 // The capture has already ended.
@@ -55,11 +52,11 @@ impl<A: Agents> Run<A> {
                 (status, body) => Err(explain(status, &body)),
             },
             Action::Fetch => {
-                let _turn = self.downloads.acquire().await.map_err(|e| permanent(&e.to_string()))?;
+                let _turn = self.downloads.acquire().await?;
                 let file = lock(member).file.clone();
                 let path = of("/download?format=dat");
                 let fetch = self.fetch(&target, &path, &file);
-                let late = |_| transient(format!("no whole download within {} s", self.limits.fetch.as_secs()));
+                let late = |_| Error::DownloadTimeout(self.limits.fetch);
                 tokio::time::timeout(self.limits.fetch, fetch).await.map_err(late)??;
                 Ok(Response::Fetched)
             }
@@ -76,23 +73,21 @@ impl<A: Agents> Run<A> {
         let mut samples = Vec::new();
         for _ in 0..CLOCK_SAMPLES {
             // Waiting for the semaphore is not part of the round trip.
-            let _turn = self.asks.acquire().await.map_err(|e| permanent(&e.to_string()))?;
+            let _turn = self.asks.acquire().await?;
             let sent = unix_ns();
             let asking = self.agents.ask(&target.agent, Method::GET, "/api/v1/captures/clock", Bytes::new());
             let answer = self.within(asking).await?;
             let received = unix_ns();
             let answer = read(answer).await?;
-            let reported = answer["unix_ns"]
-                .as_i64()
-                .ok_or_else(|| permanent("the agent is too old: its clock response has no `unix_ns`"))?;
+            let reported = answer["unix_ns"].as_i64().ok_or(Error::NoClock)?;
             samples.push(Sample { sent, reported, received });
         }
-        let offset = clock::offset(&samples).ok_or_else(|| transient("our own clock was set meanwhile".to_owned()))?;
+        let offset = clock::offset(&samples).ok_or(Error::ClockSet)?;
         let (of_probe, cannot) = match &self.spec.probe {
             None => (Value::Null, Vec::new()),
             Some(name) => {
                 let answer = self.ask(target, Method::GET, "/api/v1/probes", Bytes::new()).await?;
-                of_probe(name, &answer).map_err(|reason| permanent(&reason))?
+                of_probe(name, &answer)?
             }
         };
         let mut member = lock(member);
@@ -127,26 +122,29 @@ impl<A: Agents> Run<A> {
 
     /// Sends a request and parses the JSON of a successful response.
     async fn ask(&self, target: &Target, method: Method, path: &str, body: Bytes) -> Result<Value, Error> {
-        let _turn = self.asks.acquire().await.map_err(|e| permanent(&e.to_string()))?;
-        let asking = async { read(self.agents.ask(&target.agent, method, path, body).await.map_err(transient)?).await };
-        let late = |_| transient(format!("no answer within {} s", self.limits.call.as_secs()));
+        let _turn = self.asks.acquire().await?;
+        let asking = async {
+            let answer = self.agents.ask(&target.agent, method, path, body).await?;
+            read(answer).await
+        };
+        let late = |_| Error::Timeout(self.limits.call);
         tokio::time::timeout(self.limits.call, asking).await.map_err(late)?
     }
 
     /// Sends a request and returns status and body.
     async fn send(&self, target: &Target, method: Method, path: &str) -> Result<(StatusCode, Bytes), Error> {
-        let _turn = self.asks.acquire().await.map_err(|e| permanent(&e.to_string()))?;
+        let _turn = self.asks.acquire().await?;
         let answer = self.within(self.agents.ask(&target.agent, method, path, Bytes::new())).await?;
         let status = answer.status();
-        Ok((status, whole(answer).await.map_err(transient)?))
+        Ok((status, whole(answer).await?))
     }
 
     async fn within(
         &self,
-        asking: impl Future<Output = Result<http::Response<Body>, String>> + Send,
+        asking: impl Future<Output = Result<http::Response<Body>, TransportError>> + Send,
     ) -> Result<http::Response<Body>, Error> {
-        let late = |_| transient(format!("no answer within {} s", self.limits.call.as_secs()));
-        tokio::time::timeout(self.limits.call, asking).await.map_err(late)?.map_err(transient)
+        let late = |_| Error::Timeout(self.limits.call);
+        tokio::time::timeout(self.limits.call, asking).await.map_err(late)?.map_err(Error::Transport)
     }
 
     /// Streams a download into the file of the node.
@@ -160,26 +158,25 @@ impl<A: Agents> Run<A> {
 pub async fn store(answer: http::Response<Body>, to: &Path) -> Result<(), Error> {
     let status = answer.status();
     if !status.is_success() {
-        return Err(explain(status, &whole(answer).await.map_err(transient)?));
+        return Err(explain(status, &whole(answer).await?));
     }
-    let stored = |error: std::io::Error| permanent(&format!("it cannot be stored here: {error}"));
-    let mut file = crate::private::create(to).map_err(stored)?;
+    let mut file = crate::private::create(to).map_err(Error::Store)?;
     let mut body = answer.into_body();
     while let Some(frame) = body.frame().await {
         // Blocking writes are acceptable here: chunks are small and the disk is local.
-        if let Ok(data) = frame.map_err(|error| transient(format!("the download was cut off: {error}")))?.into_data() {
-            file.write_all(&data).map_err(stored)?;
+        if let Ok(data) = frame.map_err(Error::Download)?.into_data() {
+            file.write_all(&data).map_err(Error::Store)?;
         }
     }
-    file.flush().map_err(stored)
+    file.flush().map_err(Error::Store)
 }
 
 /// Request members for a probe in `/api/v1/probes`, and its hooks that cannot be recorded.
-fn of_probe(name: &str, answer: &Value) -> Result<(Value, Vec<String>), String> {
+fn of_probe(name: &str, answer: &Value) -> Result<(Value, Vec<String>), Error> {
     let probes = || answer["probes"].as_array().into_iter().flatten();
     let Some(probe) = probes().find(|probe| probe["name"] == name) else {
-        let there: Vec<&str> = probes().filter_map(|probe| probe["name"].as_str()).collect();
-        return Err(format!("it runs no probe `{name}`; there are {}", there.join(", ")));
+        let there = probes().filter_map(|probe| probe["name"].as_str().map(str::to_owned)).collect();
+        return Err(Error::NoProbe { name: name.to_owned(), there });
     };
     let hooks = probe["hooks"].as_array().into_iter().flatten();
     let hooks: Vec<String> = hooks.filter_map(|hook| hook["hook"].as_str().map(str::to_owned)).collect();
@@ -194,32 +191,32 @@ fn is_id(text: &str) -> bool {
 /// Parses the JSON body of a successful response.
 async fn read(answer: http::Response<Body>) -> Result<Value, Error> {
     let status = answer.status();
-    let body = whole(answer).await.map_err(transient)?;
+    let body = whole(answer).await?;
     if !status.is_success() {
         return Err(explain(status, &body));
     }
-    serde_json::from_slice(&body).map_err(|error| transient(format!("no answer of an agent: {error}")))
+    Ok(serde_json::from_slice(&body)?)
 }
 
 /// Reads a body of at most `MAX_BYTES` within 60 s.
-pub async fn whole(answer: http::Response<Body>) -> Result<Bytes, String> {
+pub async fn whole(answer: http::Response<Body>) -> Result<Bytes, Error> {
     let compressed = answer.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "gzip");
     let body = Limited::new(answer.into_body(), MAX_BYTES).collect();
     let body = tokio::time::timeout(Duration::from_secs(60), body).await;
     match body {
         Ok(Ok(body)) if compressed => unpacked(&body.to_bytes()),
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) => Err(format!("the answer was cut off: {error}")),
-        Err(_) => Err("the answer does not end".to_owned()),
+        Ok(Err(error)) => Err(Error::Body(error)),
+        Err(_) => Err(Error::Endless),
     }
 }
 
-fn unpacked(packed: &[u8]) -> Result<Bytes, String> {
+fn unpacked(packed: &[u8]) -> Result<Bytes, Error> {
     let mut body = Vec::new();
     let most = MAX_BYTES as u64 + 1;
     match flate2::read::MultiGzDecoder::new(packed).take(most).read_to_end(&mut body) {
-        Err(error) => Err(format!("the answer cannot be unpacked: {error}")),
-        Ok(_) if body.len() > MAX_BYTES => Err(format!("the answer is longer than {MAX_BYTES} bytes")),
+        Err(error) => Err(Error::Unpack(error)),
+        Ok(_) if body.len() > MAX_BYTES => Err(Error::TooLong),
         Ok(_) => Ok(body.into()),
     }
 }
@@ -229,21 +226,6 @@ pub fn explain(status: StatusCode, body: &[u8]) -> Error {
     let object: Option<Value> = serde_json::from_slice(body).ok();
     let said = object.as_ref().and_then(|object| object["message"].as_str()).map(str::to_owned);
     let said = said.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
-    let said: String = one_line(said.trim()).chars().take(MAX_REFUSAL_CHARACTERS).collect();
-    let text = match said.as_str() {
-        "" => format!("HTTP status {}", status.as_u16()),
-        said => format!("{said} (HTTP status {})", status.as_u16()),
-    };
-    // 408, 429 and 5xx may succeed on a retry.
-    let transient =
-        [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status) || status.is_server_error();
-    Error { text, permanent: !transient }
-}
-
-fn permanent(text: &str) -> Error {
-    Error { text: text.to_owned(), permanent: true }
-}
-
-fn transient(text: String) -> Error {
-    Error { text, permanent: false }
+    let message = one_line(said.trim()).chars().take(MAX_REFUSAL_CHARACTERS).collect();
+    Error::Refused { status, message }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::manifest::Node;
+use crate::target::NoAgent;
 use flate2::read::GzDecoder;
 use http::StatusCode;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -41,19 +42,25 @@ struct Fakes {
     dat: Vec<u8>,
 }
 
-fn answer(status: u16, body: Value) -> Result<http::Response<Body>, String> {
+fn answer(status: u16, body: Value) -> Result<http::Response<Body>, TransportError> {
     let text = if let Value::String(text) = body { text } else { body.to_string() };
     let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
     Ok(http::Response::builder().status(status).body(body).unwrap())
 }
 
 impl Agents for Arc<Fakes> {
-    async fn ask(&self, agent: &Pod, method: Method, path: &str, body: Bytes) -> Result<http::Response<Body>, String> {
+    async fn ask(
+        &self,
+        agent: &Pod,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<http::Response<Body>, TransportError> {
         let how = self.how[&agent.node];
         let mut all = lock(&self.state);
         let state = all.entry(agent.node.clone()).or_default();
         if how == Behaves::NeverThere || how == Behaves::Dies && state.looks > 0 {
-            return Err("connection refused".into());
+            return Err(TransportError::new("connection refused"));
         }
         let ahead = if let Behaves::Ahead(ns) = how { ns } else { 0 };
         let capture = json!({"id": "20261121T000000000Z-0a1b2c", "state": "running", "later": 1});
@@ -79,14 +86,14 @@ impl Agents for Arc<Fakes> {
             (_, "download?format=dat") => {
                 state.downloads += 1;
                 let cut = matches!(how, Behaves::CutOff(times) if state.downloads <= times);
-                let mut pieces: Vec<Result<http_body::Frame<Bytes>, String>> = self
+                let mut pieces: Vec<Result<http_body::Frame<Bytes>, TransportError>> = self
                     .dat
                     .chunks(10_000)
                     .map(|piece| Ok(http_body::Frame::data(Bytes::copy_from_slice(piece))))
                     .collect();
                 if cut {
                     pieces.truncate(1);
-                    pieces.push(Err("connection reset".into()));
+                    pieces.push(Err(TransportError::new("connection reset")));
                 }
                 Ok(http::Response::new(StreamBody::new(Pieces(pieces.into_iter())).boxed_unsync()))
             }
@@ -100,10 +107,10 @@ impl Agents for Arc<Fakes> {
     }
 }
 
-struct Pieces(std::vec::IntoIter<Result<http_body::Frame<Bytes>, String>>);
+struct Pieces(std::vec::IntoIter<Result<http_body::Frame<Bytes>, TransportError>>);
 
 impl futures_core::Stream for Pieces {
-    type Item = Result<http_body::Frame<Bytes>, String>;
+    type Item = Result<http_body::Frame<Bytes>, TransportError>;
 
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
@@ -148,7 +155,7 @@ async fn made(name: &str, nodes: &[(&str, Behaves)], probe: Option<&str>, stop_a
     let how = nodes.iter().map(|(node, how)| ((*node).to_owned(), *how)).collect();
     let fakes = Arc::new(Fakes { how, state: Mutex::default(), dat });
     let targets = nodes.iter().map(|(node, _)| target(node)).collect();
-    let missing = vec![Missing { node: "n9".into(), reason: "no agent runs there".into() }];
+    let missing = vec![Missing { node: "n9".into(), reason: NoAgent::None }];
     let missing = if name == "well" { Vec::new() } else { missing };
     let request = json!({"events": ["sched:sched_switch"], "max_bytes": "1MiB"});
     let whole_nodes = name == "whole";
@@ -273,13 +280,13 @@ fn error_responses_keep_their_message() {
     let status = |code| StatusCode::from_u16(code).unwrap();
     let object = json!({"kind": "Status", "message": "pods \"x\" not found", "code": 404}).to_string();
     let error = explain(status(404), object.as_bytes());
-    assert_eq!((error.text.as_str(), error.permanent), ("pods \"x\" not found (HTTP status 404)", true));
+    assert_eq!((error.to_string().as_str(), error.is_permanent()), ("pods \"x\" not found (HTTP status 404)", true));
     assert!(
-        !explain(status(503), b"").permanent
-            && !explain(status(429), b"").permanent
-            && explain(status(401), b"no\n").permanent
+        !explain(status(503), b"").is_permanent()
+            && !explain(status(429), b"").is_permanent()
+            && explain(status(401), b"no\n").is_permanent()
     );
-    assert_eq!(explain(status(401), b"no\x1b[2J\n").text, "no [2J (HTTP status 401)");
+    assert_eq!(explain(status(401), b"no\x1b[2J\n").to_string(), "no [2J (HTTP status 401)");
 }
 
 #[tokio::test]
@@ -302,8 +309,8 @@ async fn an_answer_that_is_compressed_is_unpacked_up_to_a_bound() {
     assert_eq!(whole(answer(packed(&text), Some("gzip"))).await.unwrap(), text);
     assert_eq!(whole(answer(packed(&text), None)).await.unwrap(), packed(&text), "without a content encoding");
     let cut = packed(&text)[..20].to_vec();
-    assert!(whole(answer(cut, Some("gzip"))).await.unwrap_err().contains("cannot be unpacked"));
+    assert!(whole(answer(cut, Some("gzip"))).await.unwrap_err().to_string().contains("cannot be unpacked"));
     // 65 MiB of zeros compress to a small body.
     let bomb = packed(&vec![0; 65 << 20]);
-    assert!(whole(answer(bomb, Some("gzip"))).await.unwrap_err().contains("longer than"));
+    assert!(whole(answer(bomb, Some("gzip"))).await.unwrap_err().to_string().contains("longer than"));
 }

@@ -3,7 +3,7 @@
 use super::{Agents, Member, Run, lock, ns};
 use crate::archive::{Archive, MERGED, OTHERS, dat_of};
 use crate::manifest::{Asked, Manifest, Node, VERSION, rfc3339};
-use crate::merge::{Merge, Recording};
+use crate::merge::{self, Merge, Placed, Recording};
 use crate::node_session::{NodeSession, Stage, exit_code};
 use crate::private;
 use std::fs::File;
@@ -32,7 +32,7 @@ impl<A: Agents> Run<A> {
             let mut member = lock(member);
             let placed = (member.session.stage() == Stage::Downloaded).then(|| Self::place(&member, &mut merge));
             if let Some(Err(reason)) = &placed {
-                member.session.fail(reason);
+                member.session.fail(&reason.to_string());
             }
             let mut node = Node::new(&member.target, &member.session);
             node.warnings.extend(member.notes.iter().cloned());
@@ -44,7 +44,9 @@ impl<A: Agents> Run<A> {
             }
             nodes.push(node);
         }
-        nodes.extend(self.missing.iter().map(|m| Node::without_agent(&m.node, &NodeSession::failed(&m.reason))));
+        nodes.extend(
+            self.missing.iter().map(|m| Node::without_agent(&m.node, &NodeSession::failed(&m.reason.to_string()))),
+        );
         drop(merge.finish()?);
         let mut manifest = self.manifest(recorder, selector, nodes);
         let exit_code = self.exit_code();
@@ -69,12 +71,11 @@ impl<A: Agents> Run<A> {
         Ok(Outcome { manifest, exit_code, written: true })
     }
 
-    fn place(member: &Member, merge: &mut Merge<BufWriter<File>>) -> Result<(crate::merge::Placed, PathBuf), String> {
+    fn place(member: &Member, merge: &mut Merge<BufWriter<File>>) -> Result<(Placed, PathBuf), merge::Error> {
         let from = &member.file;
-        let unread = |error: io::Error| format!("its download cannot be read: {error}");
-        let dat = std::fs::read(from).map_err(unread)?;
+        let dat = std::fs::read(from).map_err(merge::Error::Download)?;
         let to = from.with_extension("wall");
-        let mut anew = BufWriter::new(private::create(&to).map_err(unread)?);
+        let mut anew = BufWriter::new(private::create(&to).map_err(merge::Error::Download)?);
         let recording = Recording {
             name: &member.target.node,
             dat: &dat,
@@ -82,7 +83,7 @@ impl<A: Agents> Run<A> {
             ahead_ns: member.ahead_ns,
         };
         let placed = merge.add(recording, &mut anew)?;
-        anew.into_inner().map_err(|error| unread(error.into_error()))?;
+        anew.into_inner().map_err(|error| merge::Error::Download(error.into_error()))?;
         // The converted file replaces the download.
         let _ = std::fs::remove_file(from);
         Ok((placed, to))
