@@ -9,6 +9,7 @@ use kstrobe_web::ConfigWatcher;
 
 use super::Captures;
 use super::exports::Exports;
+use crate::capture::Error;
 use crate::capture::access::{self, Access, Denied};
 use crate::capture::engine::kernel;
 use crate::capture::rules::configured;
@@ -41,7 +42,9 @@ impl CaptureDeps {
 
     fn engine(&self, agent: &AgentConfig) -> Engine {
         let (exports, cluster) = (self.exports.clone(), agent.kubernetes.clone());
-        let locate_pods = Box::new(move |request: &_| kubernetes::pods::located(request, &cluster));
+        let locate_pods = Box::new(move |request: &_| {
+            kubernetes::pods::located(request, &cluster).map_err(|error| Error::Pods(error.into()))
+        });
         Engine {
             on_finished: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)),
             ..kernel(locate_pods, kubernetes::node(&agent.kubernetes))
@@ -60,8 +63,8 @@ impl CaptureDeps {
             Access::Off(_) if self.source.settings().requires_identity() => {}
             Access::Off(reason) if captures.rules.is_ok() => tracing::warn!(reason, "the API of captures"),
             Access::Token(file) => {
-                if let Err(reason) = access::token(file) {
-                    tracing::error!(reason, "the token of captures cannot be read");
+                if let Err(error) = access::token(file) {
+                    tracing::error!(reason = %error, "the token of captures cannot be read");
                 }
             }
             Access::Off(_) | Access::Local => {}

@@ -81,8 +81,8 @@ impl Access {
             Access::Off(message) => Err(Denied { status: StatusCode::FORBIDDEN, message: message.clone() }),
             Access::Local => no_page(headers),
             Access::Token(file) => {
-                let wanted = token(file).map_err(|reason| {
-                    tracing::error!(file = %file.display(), reason, "captures are off: the token cannot be read");
+                let wanted = token(file).map_err(|error| {
+                    tracing::error!(file = %file.display(), reason = %error, "captures are off: the token cannot be read");
                     let message = "captures are off: the agent cannot read its token, see its log".to_owned();
                     Denied { status: StatusCode::SERVICE_UNAVAILABLE, message }
                 })?;
@@ -118,14 +118,23 @@ pub fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
     Err(Denied { status: StatusCode::FORBIDDEN, message })
 }
 
+/// Why a file has no token.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error("the token has {0} bytes, and at least {MIN_TOKEN_BYTES} are needed")]
+    TooShort(usize),
+}
+
 /// The token in a file, without blanks around it.
-pub fn token(file: &std::path::Path) -> Result<String, String> {
+pub fn token(file: &std::path::Path) -> Result<String, TokenError> {
     let mut text = String::new();
-    let read = std::fs::File::open(file).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut text));
-    read.map_err(|error| error.to_string())?;
+    std::fs::File::open(file)?.take(MAX_TOKEN_BYTES).read_to_string(&mut text)?;
     let token = text.trim();
     if token.len() < MIN_TOKEN_BYTES {
-        return Err(format!("the token has {} bytes, and at least {MIN_TOKEN_BYTES} are needed", token.len()));
+        return Err(TokenError::TooShort(token.len()));
     }
     Ok(token.to_owned())
 }

@@ -3,8 +3,10 @@
 mod start_at;
 
 use super::request::{EventRequest, Flight, Request, Scope};
+use kstrobe_config::Diagnostic;
 use kstrobe_config::model::{self, Captures, SourceFile};
 use serde_json::{Map, Value, json};
+use start_at::StartError;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -53,21 +55,35 @@ pub fn request(capture: &model::Capture, captures: &Captures) -> Request {
     }
 }
 
-/// The request in a JSON body. The error is rendered with source lines. Only this form has `start_at`.
-pub fn from_json(body: &[u8], captures: &Captures) -> Result<Request, String> {
-    let text = std::str::from_utf8(body).map_err(|_| "error: the body is not UTF-8 text\n".to_owned())?;
-    let mut value: Value =
-        serde_json::from_str(text).map_err(|error| format!("error: the body is not JSON: {error}\n"))?;
+/// What is wrong with the body of a request. The messages end with a line break, as those of diagnostics do.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error("error: the body is not UTF-8 text\n")]
+    NotText(#[from] std::str::Utf8Error),
+    #[error("error: the body is not JSON: {0}\n")]
+    NotJson(#[from] serde_json::Error),
+    #[error("error: `start_at`: {0}\n")]
+    StartAt(#[from] StartError),
+    /// Shown with the lines of the body.
+    #[error("{}", kstrobe_config::render(.0))]
+    Mistakes(Vec<Diagnostic>),
+}
+
+/// The request in a JSON body. Only this form has `start_at`.
+pub fn from_json(body: &[u8], captures: &Captures) -> Result<Request, BodyError> {
+    let text = std::str::from_utf8(body)?;
+    let mut value: Value = serde_json::from_str(text)?;
     let start = value.as_object_mut().and_then(|map| map.remove("start_at"));
     let start_at = start.as_ref().map(|start| start_at::parse(start, SystemTime::now())).transpose();
-    let start_at = start_at.map_err(|wrong| format!("error: `start_at`: {wrong}\n"))?;
+    let start_at = start_at?;
     // JSON is YAML but for tabs and for characters written as two `\u`: those are written anew, at the cost of places.
     let anew = start.is_some() || text.contains('\t') || text.contains("\\u");
     let text = if anew { format!("{value:#}") } else { text.to_owned() };
     let file = Arc::new(SourceFile { name: "body".into(), text });
     match kstrobe_config::capture(&file, captures) {
         (Some(capture), _) => Ok(Request { start_at, ..request(&capture, captures) }),
-        (None, wrong) => Err(kstrobe_config::render(&wrong)),
+        (None, wrong) => Err(BodyError::Mistakes(wrong)),
     }
 }
 
@@ -181,7 +197,8 @@ mod tests {
         let request = from_json(body.as_bytes(), &captures).unwrap();
         assert!(request.start_at.unwrap().duration_since(soon).is_ok_and(|late| late.is_zero()), "{request:?}");
         assert_eq!(from_json(to_json(&request).to_string().as_bytes(), &captures).unwrap(), request);
-        let late = from_json(br#"{"events":"sched","start_at":"2026-01-01T00:00:00Z"}"#, &captures).unwrap_err();
+        let late =
+            from_json(br#"{"events":"sched","start_at":"2026-01-01T00:00:00Z"}"#, &captures).unwrap_err().to_string();
         assert!(late.starts_with("error: `start_at`: 2026-01-01T00:00:00Z was"), "{late}");
     }
 
@@ -202,10 +219,10 @@ mod tests {
             (br#"{"events":"sched","events":"net"}"#, "written twice"),
             (br#"{"functions":["a b"],"tracer":"function"}"#, "cannot be in the name of a function"),
         ] {
-            let message = from_json(body, &captures).unwrap_err();
+            let message = from_json(body, &captures).unwrap_err().to_string();
             assert!(message.contains(part), "{message}");
         }
         let deep = "[".repeat(100) + &"]".repeat(100);
-        assert!(from_json(deep.as_bytes(), &captures).unwrap_err().contains("nested"));
+        assert!(from_json(deep.as_bytes(), &captures).unwrap_err().to_string().contains("nested"));
     }
 }

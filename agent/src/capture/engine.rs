@@ -1,5 +1,6 @@
 //! What the service runs on a real kernel.
 
+use super::error::Error;
 use super::format::Format;
 use super::request::Request;
 use super::run::{Ended, Paths, Stop, run};
@@ -12,7 +13,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 /// The request with the control groups of its pods in place of their names, or why they are not known.
-pub type LocatePods = Box<dyn Fn(&Request) -> Result<Request, String> + Send + Sync>;
+pub type LocatePods = Box<dyn Fn(&Request) -> Result<Request, Error> + Send + Sync>;
 
 /// Records from this kernel, in recordings that name this node.
 pub fn kernel(locate_pods: LocatePods, node: Option<String>) -> Engine {
@@ -22,15 +23,15 @@ pub fn kernel(locate_pods: LocatePods, node: Option<String>) -> Engine {
     Engine { record: Box::new(located), convert: Box::new(convert), on_finished: Box::new(|_, _, _| {}) }
 }
 
-fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> Result<Recorded, String> {
+fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> Result<Recorded, Error> {
     let paths = Paths { spool: folder.to_owned() };
-    let mut recorded = run(request, &paths, stop, &mut |_| {}).map_err(|error| error.to_string())?;
+    let mut recorded = run(request, &paths, stop, &mut |_| {})?;
     if let Some(node) = node {
         recorded.trace.about.name_machine(node);
     }
     let file = folder.join(Format::Dat.file());
-    let out = private::create(&file).map_err(|e| format!("a capture cannot be stored: {e}"))?;
-    write(&recorded.trace, Format::Dat, BufWriter::new(out)).map_err(|e| format!("a capture cannot be stored: {e}"))?;
+    let out = private::create(&file).map_err(Error::Store)?;
+    write(&recorded.trace, Format::Dat, BufWriter::new(out)).map_err(Error::Store)?;
     let mut notes = recorded.notes;
     match recorded.ended {
         Ended::Full => notes.push("it has all the bytes it may have, and ended before its time".to_owned()),
@@ -44,10 +45,10 @@ fn record(request: &Request, node: Option<&str>, folder: &Path, stop: &Stop) -> 
     Ok(Recorded { formats: vec![Format::Dat], records: recorded.records, lost: recorded.lost, clock, notes })
 }
 
-fn convert(from: &Path, format: Format, to: &Path) -> Result<(), String> {
-    let bytes = std::fs::read(from).map_err(|e| format!("the recording cannot be read: {e}"))?;
-    let recorded = dat::read(&bytes).map_err(|e| format!("the recording cannot be read: {e}"))?;
+fn convert(from: &Path, format: Format, to: &Path) -> Result<(), Error> {
+    let bytes = std::fs::read(from).map_err(Error::Read)?;
+    let recorded = dat::read(&bytes)?;
     drop(bytes);
-    let out = private::create(to).map_err(|e| format!("it cannot be written: {e}"))?;
-    write(&recorded.trace, format, BufWriter::new(out)).map_err(|e| format!("it cannot be written: {e}"))
+    let out = private::create(to).map_err(Error::Convert)?;
+    write(&recorded.trace, format, BufWriter::new(out)).map_err(Error::Convert)
 }

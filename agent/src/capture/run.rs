@@ -1,5 +1,6 @@
 //! Runs a request to its end.
 
+use super::error::RequestError;
 use super::request::Request;
 use super::settings::{self, Ready};
 use super::spool::{Spool, Taken};
@@ -119,7 +120,8 @@ pub fn run(
         [program, arguments @ ..] => {
             let mut command = Command::new(program);
             command.args(arguments);
-            Some(Held::start(command).map_err(|e| Error::while_doing(&format!("starting `{program}`"), &e))?)
+            let started = Held::start(command);
+            Some(started.map_err(|error| Error::Start { program: program.clone(), error })?)
         }
     };
     let most_bytes = request.max_bytes.unwrap_or(u64::MAX);
@@ -130,7 +132,7 @@ pub fn run(
     let mut running = Running { request, ready: &ready, threads: BTreeSet::new(), own: BTreeSet::new(), child: None };
     running.set_threads(command.as_ref().map(Held::pid))?;
     if request.start_at.is_some_and(|start| !wait_until(start, stop)) {
-        return Err(Error::Failed("it was stopped before it began".into()));
+        return Err(Error::Stopped);
     }
     ready.instance.set_on(true)?;
     let epoch_offset_start_ns = sys::epoch_offset_ns(&ready.clock);
@@ -139,8 +141,8 @@ pub fn run(
     }
     let begin = Instant::now();
     if let Some(held) = command {
-        let program = &request.scope.command[0];
-        running.child = Some(held.release().map_err(|e| Error::Wrong(format!("cannot run `{program}`: {e}")))?);
+        let program = request.scope.command[0].clone();
+        running.child = Some(held.release().map_err(|error| RequestError::Command { program, error })?);
     }
     let ended = running.watch(begin, spooling.as_ref(), stop, progress)?;
     let elapsed = begin.elapsed();

@@ -1,6 +1,7 @@
 //! Threads that a request means: by number, by name, in control groups.
 
-use super::{Error, request::Scope};
+use super::error::RequestError;
+use super::request::Scope;
 use crate::kernel::binaries::pattern::matches;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,24 +21,23 @@ impl Scope {
     }
 
     /// The error of a scope that can contain no thread.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), RequestError> {
         // Names of pods are replaced by control groups before: see `kubernetes::pods`.
         if let Some(pod) = self.pods.first() {
-            return Err(Error::Wrong(format!("pod `{pod}`: its control groups are not known")));
+            return Err(RequestError::PodNotLocated(pod.clone()));
         }
         for group in &self.cgroups {
             if procs(group).is_none() {
-                let group = group.display();
-                return Err(Error::Wrong(format!("`{group}` is no control group: it has no cgroup.procs")));
+                return Err(RequestError::NotACgroup(group.clone()));
             }
         }
         for pid in &self.pids {
             if !Path::new(&format!("/proc/{pid}")).exists() {
-                return Err(Error::Wrong(format!("there is no process or thread {pid}")));
+                return Err(RequestError::NoProcess(*pid));
             }
         }
         if self.only_command && self.command.is_empty() {
-            return Err(Error::Wrong("no command was given to restrict the recording to".into()));
+            return Err(RequestError::NoCommand);
         }
         Ok(())
     }

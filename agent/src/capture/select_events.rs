@@ -1,6 +1,7 @@
 //! Selects the events of this kernel that a request names.
 
-use super::{Error, request::EventRequest};
+use super::error::RequestError;
+use super::request::EventRequest;
 use crate::kernel::binaries::pattern::{is_pattern, matches};
 use std::collections::BTreeMap;
 
@@ -26,7 +27,10 @@ impl SelectedEvent {
 
 /// The events that requests mean, of those that there are, by subsystem and name. A pattern that means none is an error, as a
 /// recording without it would look as if nothing had happened.
-pub fn select_events(requests: &[EventRequest], there: &[(String, String)]) -> Result<Vec<SelectedEvent>, Error> {
+pub fn select_events(
+    requests: &[EventRequest],
+    there: &[(String, String)],
+) -> Result<Vec<SelectedEvent>, RequestError> {
     let mut chosen: BTreeMap<&(String, String), SelectedEvent> = BTreeMap::new();
     for request in requests {
         let pattern = Pattern::parse(&request.pattern);
@@ -44,15 +48,12 @@ pub fn select_events(requests: &[EventRequest], there: &[(String, String)]) -> R
             entry.triggers.extend_from_slice(&request.triggers);
         }
         if !any {
-            return Err(Error::Wrong(format!(
-                "no event of this kernel is `{}`{}",
-                request.pattern,
-                like(request, there)
-            )));
+            let pattern = request.pattern.clone();
+            return Err(RequestError::NoEvent { pattern, similar: like(request, there) });
         }
     }
     if chosen.is_empty() && !requests.is_empty() {
-        return Err(Error::Wrong("the request excludes all events that it names".into()));
+        return Err(RequestError::AllExcluded);
     }
     Ok(chosen.into_values().collect())
 }
@@ -84,15 +85,14 @@ impl<'a> Pattern<'a> {
 }
 
 /// Events with similar names.
-fn like(request: &EventRequest, there: &[(String, String)]) -> String {
+fn like(request: &EventRequest, there: &[(String, String)]) -> Vec<String> {
     const SHOWN: usize = 5;
     let word = request.pattern.rsplit([':', '/']).next().unwrap_or_default();
     if word.len() < 3 || is_pattern(word) {
-        return String::new();
+        return Vec::new();
     }
     let names = there.iter().filter(|(_, event)| event.contains(word) || word.contains(event.as_str()));
-    let names: Vec<String> = names.take(SHOWN).map(|(system, event)| format!("{system}:{event}")).collect();
-    if names.is_empty() { String::new() } else { format!("; there are {}", names.join(", ")) }
+    names.take(SHOWN).map(|(system, event)| format!("{system}:{event}")).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Starts, stops and stores captures, for the API, rules and alerts.
 
 use super::api;
+use super::error::{Error, NoFile};
 use super::format::Format;
 use super::request::Request;
 use super::run::Stop;
@@ -17,10 +18,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Records a request into a folder, in files named by [`Format::file`], until its end or until it is stopped; a stopped
 /// recording is kept. Enforces the duration and the bytes of the request.
-pub type Record = dyn Fn(&Request, &Path, &Stop) -> Result<Recorded, String> + Send + Sync;
+pub type Record = dyn Fn(&Request, &Path, &Stop) -> Result<Recorded, Error> + Send + Sync;
 
 /// Converts a `trace.dat`: from, format, to.
-pub type Convert = dyn Fn(&Path, Format, &Path) -> Result<(), String> + Send + Sync;
+pub type Convert = dyn Fn(&Path, Format, &Path) -> Result<(), Error> + Send + Sync;
 
 /// Called after a capture has ended: the capture, the folder of its files, its begin and end. May block: the next capture
 /// does not wait for it.
@@ -40,22 +41,48 @@ impl Engine {
     /// One that records nothing and says why.
     pub fn absent(reason: &'static str) -> Engine {
         Engine {
-            record: Box::new(move |_, _, _| Err(reason.to_owned())),
-            convert: Box::new(move |_, _, _| Err(reason.to_owned())),
+            record: Box::new(move |_, _, _| Err(Error::Absent(reason))),
+            convert: Box::new(move |_, _, _| Err(Error::Absent(reason))),
             on_finished: Box::new(|_, _, _| {}),
         }
     }
 }
 
 /// Why a capture was not begun.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Too many run, or there is no room: the client may retry.
+    #[error("{0}: ask again when it has ended")]
+    Busy(Busy),
     #[error("{0}")]
-    Busy(String),
-    /// Something is broken.
+    Full(#[source] StoreError),
+    #[error("captures cannot be stored: {0}")]
+    Store(#[source] StoreError),
     #[error("{0}")]
-    Broken(String),
+    Thread(#[source] Error),
+    #[error("no capture begins any more: the agent stops, or has other captures now")]
+    Closed,
+}
+
+impl Refusal {
+    /// Whether the same request may succeed when other captures have ended.
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Refusal::Busy(_) | Refusal::Full(_))
+    }
+}
+
+/// As many captures run as may: `captures.max_concurrent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy(u32);
+
+impl std::fmt::Display for Busy {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            1 => write!(out, "a capture runs")?,
+            max => write!(out, "{max} captures run")?,
+        }
+        write!(out, " already (`captures.max_concurrent`)")
+    }
 }
 
 /// The captures of an agent.
@@ -82,13 +109,8 @@ fn limits(settings: &Captures) -> Limits {
     Limits { max_total_bytes: settings.max_total_bytes, ttl: Duration::from_nanos(settings.ttl_ns) }
 }
 
-fn busy(running: usize, settings: &Captures) -> Option<String> {
-    let run = match settings.max_concurrent as usize {
-        max if running < max => return None,
-        1 => "a capture runs".to_owned(),
-        max => format!("{max} captures run"),
-    };
-    Some(format!("{run} already (`captures.max_concurrent`)"))
+fn busy(running: usize, settings: &Captures) -> Option<Busy> {
+    (running >= settings.max_concurrent as usize).then_some(Busy(settings.max_concurrent))
 }
 
 impl Service {
@@ -122,26 +144,24 @@ impl Service {
     }
 
     /// Why no capture can begin now, while as many run as may.
-    pub fn busy(&self) -> Option<String> {
+    pub fn busy(&self) -> Option<Busy> {
         busy(lock(&self.running).len(), &self.settings())
     }
 
     fn begin(self: &Arc<Self>, request: Request, trigger: Trigger) -> Result<Id, Refusal> {
         let mut running = lock(&self.running);
         if self.closed.load(Relaxed) {
-            return Err(Refusal::Broken(
-                "no capture begins any more: the agent stops, or has other captures now".to_owned(),
-            ));
+            return Err(Refusal::Closed);
         }
         let settings = self.settings();
-        if let Some(run) = busy(running.len(), &settings) {
-            return Err(Refusal::Busy(format!("{run}: ask again when it has ended")));
+        if let Some(busy) = busy(running.len(), &settings) {
+            return Err(Refusal::Busy(busy));
         }
         let bytes = request.max_bytes.unwrap_or(settings.max_bytes);
         let begun = lock(&self.store).begin(api::to_json(&request), trigger.clone(), bytes, SystemTime::now());
         let (id, folder) = begun.map_err(|error| match error {
-            StoreError::Full(_) => Refusal::Busy(error.to_string()),
-            _ => Refusal::Broken(format!("captures cannot be stored: {error}")),
+            StoreError::Full(_) => Refusal::Full(error),
+            _ => Refusal::Store(error),
         })?;
         let stop = Stop::default();
         running.insert(id.clone(), stop.clone());
@@ -150,11 +170,11 @@ impl Service {
         let (service, of) = (self.clone(), id.clone());
         let run = move || service.run(&of, &request, trigger, &folder, &stop);
         if let Err(error) = std::thread::Builder::new().name("capture".into()).spawn(run) {
-            let reason = format!("no thread for a capture: {error}");
+            let error = Error::Thread(error);
             lock(&self.running).remove(&id);
             // The error is returned below.
-            let _ = lock(&self.store).end(&id, Err(reason.clone()), false, SystemTime::now());
-            return Err(Refusal::Broken(reason));
+            let _ = lock(&self.store).end(&id, Err(&error), false, SystemTime::now());
+            return Err(Refusal::Thread(error));
         }
         Ok(id)
     }
@@ -163,12 +183,10 @@ impl Service {
         let began = SystemTime::now();
         let recorded = catch_unwind(AssertUnwindSafe(|| (self.engine.record)(request, folder, stop)));
         let times = (began, SystemTime::now());
-        let recorded = recorded.unwrap_or_else(|_| {
-            Err("the recorder failed: this is an error in kstrobe, please report it with the agent's log".to_owned())
-        });
+        let recorded = recorded.unwrap_or(Err(Error::RecorderPanic));
         // Held until the state is stored: a client that sees the end can start the next capture.
         let mut running = lock(&self.running);
-        let ended = lock(&self.store).end(id, recorded, stop.is_stopped(), SystemTime::now());
+        let ended = lock(&self.store).end(id, recorded.as_ref().cloned(), stop.is_stopped(), SystemTime::now());
         let result = match &ended {
             Ok(Capture { state: State::Done, .. }) => "done",
             Ok(Capture { state: State::Cancelled, .. }) => "cancelled",
@@ -244,17 +262,17 @@ impl Service {
                 return Ok(found);
             }
             if store.open_file(id, Format::Dat)?.is_none() {
-                return Err(StoreError::NoFormat("nothing was recorded".to_owned()));
+                return Err(NoFile::Empty.into());
             }
             let folder = store.path(id);
             (folder.join(Format::Dat.file()), folder.join(format.file()), folder.join("converted.part"))
         };
         let made = catch_unwind(AssertUnwindSafe(|| (self.engine.convert)(&source, format, &aside)));
-        let made = made.unwrap_or_else(|_| Err("the conversion failed, see the agent's log".to_owned()));
-        if let Err(reason) = made {
+        let made = made.unwrap_or(Err(Error::ConversionPanic));
+        if let Err(error) = made {
             // It may not have come so far as to write anything.
             let _ = std::fs::remove_file(&aside);
-            return Err(StoreError::NoFormat(format!("there is no {} of it: {reason}", format.name())));
+            return Err(NoFile::Conversion { format, error }.into());
         }
         let mut store = lock(&self.store);
         if store.get(id).is_none() {

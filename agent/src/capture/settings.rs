@@ -1,7 +1,8 @@
 //! Makes a ring buffer ready for a request: everything is set, and nothing is recorded yet.
 
+use super::error::{Error, RequestError, Setting};
+use super::request::Request;
 use super::select_events::{SelectedEvent, select_events};
-use super::{Error, request::Request};
 use crate::kernel::instance::Instance;
 use crate::kernel::instance::global::{Global, Part};
 use crate::kernel::tracefs::Tracefs;
@@ -76,32 +77,28 @@ pub fn prepare(tracefs: &Arc<Tracefs>, request: &Request) -> Result<Ready, Error
 
 /// What is wrong whatever the kernel.
 fn check(request: &Request) -> Result<(), Error> {
-    let wrong = |what: &str| Err(Error::Wrong(what.into()));
     let tracer = request.tracer.as_deref().unwrap_or("nop");
     if tracer == "nop" && request.events.is_empty() {
-        return wrong("nothing to record: say which events (-e) or which tracer (-p)");
+        return Err(RequestError::Nothing.into());
     }
     if tracer != "function_graph" && (!request.graph_roots.is_empty() || request.max_graph_depth.is_some()) {
-        return wrong("roots and depth of call graphs need `-p function_graph`");
+        return Err(RequestError::NoGraph.into());
     }
     let functions = !request.functions.is_empty() || !request.not_functions.is_empty();
     if functions && !FUNCTION_TRACERS.contains(&tracer) {
-        return wrong("functions can be chosen with `-p function` or `-p function_graph` only");
+        return Err(RequestError::NoFunctions.into());
     }
     if request.function_stacks && (tracer != "function" || request.functions.is_empty()) {
-        return wrong(
-            "a stack with each function needs `-p function`, and functions that are chosen with -l: \
-             with all functions it would bring the machine to a halt",
-        );
+        return Err(RequestError::UnboundedStacks.into());
     }
     let commands = request.functions.iter().chain(&request.not_functions).chain(&request.graph_roots);
     for function in commands {
         let plain = function.replacen(":mod:", "", 1);
         if plain.is_empty() || plain.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
-            return Err(Error::Wrong(format!("`{function}` is no name of a function, nor a pattern of names")));
+            return Err(RequestError::FunctionName(function.clone()).into());
         }
     }
-    request.scope.check()
+    Ok(request.scope.check()?)
 }
 
 /// An instance, or the global buffer where the tracer runs nowhere else.
@@ -113,7 +110,7 @@ fn place(tracefs: &Arc<Tracefs>, tracer: &str, notes: &mut Vec<String>) -> Resul
     drop(instance);
     let there = tracefs.read("available_tracers")?;
     if !there.split_whitespace().any(|name| name == tracer) {
-        return Err(Error::Wrong(format!("this kernel has no tracer `{tracer}`; it has {}", there.trim())));
+        return Err(RequestError::NoTracer { tracer: tracer.to_owned(), there: there.trim().to_owned() }.into());
     }
     notes.push(format!("`{tracer}` runs in the global buffer only on this kernel: it is put back afterwards"));
     Ok(Instance::global(tracefs)?)
@@ -124,7 +121,7 @@ fn set_clock(instance: &Instance, request: &Request, notes: &mut Vec<String>) ->
     let has = |clock: &str| there.split_whitespace().any(|name| name == clock);
     match &request.clock {
         Some(clock) if !has(clock) => {
-            return Err(Error::Wrong(format!("this kernel has no clock `{clock}`; it has {}", there.trim())));
+            return Err(RequestError::NoClock { clock: clock.clone(), there: there.trim().to_owned() }.into());
         }
         None if !has(DEFAULT_CLOCK) => {
             let clock = instance.clock()?;
@@ -146,12 +143,8 @@ fn set_buffers(instance: &Instance, request: &Request) -> Result<(), Error> {
     // The kernel accepts any size, and its OOM killer then ends processes.
     let most = free.map_or(u64::MAX, |free: u64| free / 2 / cpus);
     match request.buffer_kib {
-        Some(0) => return Err(Error::Wrong("a buffer of no size".into())),
-        Some(kib) if kib > most => {
-            let what =
-                format!("{kib} KiB for each of {cpus} CPUs is more than half of the free memory: at most {most}");
-            return Err(Error::Wrong(what));
-        }
+        Some(0) => return Err(RequestError::EmptyBuffer.into()),
+        Some(kib) if kib > most => return Err(RequestError::BufferTooLarge { kib, cpus, most }.into()),
         _ => instance.set_buffer_kib(kib.min(most))?,
     }
     if instance.has("buffer_percent") {
@@ -214,9 +207,7 @@ fn set_tracer(instance: &Instance, tracer: &str, request: &Request) -> Result<Op
 fn add_functions(functions: &[String], write: impl Fn(&str) -> std::io::Result<()>) -> Result<(), Error> {
     for function in functions {
         write(&format!("{function}\n")).map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidInput => {
-                Error::Wrong(format!("no function that can be traced is `{function}` (see available_filter_functions)"))
-            }
+            std::io::ErrorKind::InvalidInput => Error::from(RequestError::NoFunction(function.clone())),
             _ => error.into(),
         })?;
     }
@@ -226,7 +217,7 @@ fn add_functions(functions: &[String], write: impl Fn(&str) -> std::io::Result<(
 /// Numbers as the kernel's mask: hexadecimal, 32 bits between commas.
 fn cpu_mask(cpus: &[u32], there: &[u32]) -> Result<String, Error> {
     if let Some(cpu) = cpus.iter().find(|cpu| !there.contains(cpu)) {
-        return Err(Error::Wrong(format!("there is no CPU {cpu}")));
+        return Err(RequestError::NoCpu(*cpu).into());
     }
     let mut words = vec![0u32; cpus.iter().max().map_or(0, |most| *most as usize / 32) + 1];
     cpus.iter().for_each(|cpu| words[*cpu as usize / 32] |= 1 << (cpu % 32));
@@ -340,32 +331,30 @@ fn set_event(instance: &Instance, event: &SelectedEvent) -> Result<(), Error> {
     let _ = instance.write("error_log", "");
     if let Some(filter) = filter {
         let set = instance.write(&format!("{folder}/filter"), filter);
-        set.map_err(|error| refused(instance, event, &format!("filter `{filter}`"), &error))?;
+        set.map_err(|error| refused(instance, event, Setting::Filter(filter.clone()), error))?;
     }
     for trigger in triggers {
         let set = instance.append(&format!("{folder}/trigger"), &format!("{trigger}\n"));
-        set.map_err(|error| refused(instance, event, &format!("trigger `{trigger}`"), &error))?;
+        set.map_err(|error| refused(instance, event, Setting::Trigger(trigger.clone()), error))?;
     }
     Ok(())
 }
 
 /// The kernel's own words for what is wrong with a filter or trigger, with its caret.
-fn refused(instance: &Instance, event: &SelectedEvent, what: &str, error: &std::io::Error) -> Error {
+fn refused(instance: &Instance, event: &SelectedEvent, setting: Setting, error: std::io::Error) -> Error {
     if error.kind() != std::io::ErrorKind::InvalidInput {
-        return Error::Failed(format!("{}: {what} is refused: {error}", event.name()));
+        return Error::Event { event: event.name(), setting, error };
     }
-    let mut text = format!("{} does not take the {what}", event.name());
     let log = instance.read("error_log").unwrap_or_default();
-    for line in log.lines() {
+    let log = log.lines().map(|line| {
         // `[ 12.34] event filter parse error: error: Field not found`
         let line = line.split_once("error: ").map_or(line, |(_, line)| line);
-        text += &format!("\n  {}", line.strip_prefix("error: ").unwrap_or(line));
-    }
+        line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    });
     let fields = instance.read(&format!("events/{}/{}/format", event.system, event.event)).unwrap_or_default();
     let fields = kstrobe_ftrace::format::fields(&fields);
-    let names: Vec<&str> =
-        fields.iter().map(|field| field.name.as_str()).filter(|name| *name != "common_type").collect();
-    Error::Wrong(format!("{text}\n  its fields are {}", names.join(", ")))
+    let fields = fields.into_iter().map(|field| field.name).filter(|name| name != "common_type").collect();
+    RequestError::Setting { event: event.name(), setting, log: log.collect(), fields }.into()
 }
 
 #[cfg(test)]

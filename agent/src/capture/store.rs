@@ -3,6 +3,7 @@
 //! What is on disk is the truth: an agent that was killed finds its captures again, and what was being written then is
 //! known by its state.
 
+use super::error::{Error, NoFile};
 use super::format::Format;
 use crate::metrics::events::line::rfc3339;
 use crate::metrics::telemetry::Evicted;
@@ -171,8 +172,8 @@ pub enum StoreError {
     #[error("it is still running: cancel it, or wait until it has ended")]
     Running,
     /// It has no file of that format.
-    #[error("{0}")]
-    NoFormat(String),
+    #[error(transparent)]
+    NoFile(#[from] NoFile),
     /// Captures that run need all the room there is.
     #[error("captures that run may need all of the {0} bytes there are for captures: ask again when they have ended")]
     Full(u64),
@@ -297,7 +298,7 @@ impl Store {
     pub fn end(
         &mut self,
         id: &Id,
-        outcome: Result<Recorded, String>,
+        outcome: Result<Recorded, &Error>,
         cancelled: bool,
         now: SystemTime,
     ) -> Result<Capture, StoreError> {
@@ -318,7 +319,7 @@ impl Store {
             }
             Err(error) => {
                 capture.state = if cancelled { State::Cancelled } else { State::Failed };
-                capture.error = error;
+                capture.error = error.to_string();
                 capture.files.clear();
             }
         }

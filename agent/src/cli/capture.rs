@@ -102,13 +102,13 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::from(if matches!(error, Error::Wrong(_)) { 2 } else { 1 })
+            ExitCode::from(if matches!(error, Error::Request(_)) { 2 } else { 1 })
         }
     }
 }
 
 fn record(args: &Args, stop: &Stop) -> Result<ExitCode, Error> {
-    let request = pods::located(&request(args), &Kubernetes::default()).map_err(Error::Failed)?;
+    let request = pods::located(&request(args), &Kubernetes::default()).map_err(|error| Error::Pods(error.into()))?;
     let target = Target::open(&args.output, args.format)?;
     for swept in instance::sweep(&Arc::new(Tracefs::open()?))? {
         match swept.result {
@@ -134,7 +134,7 @@ fn record(args: &Args, stop: &Stop) -> Result<ExitCode, Error> {
         eprint!("\r\u{1b}[K");
     }
     let recorded = recorded?;
-    target.write(&recorded.trace).map_err(|e| Error::while_doing(&format!("writing {}", args.output.display()), &e))?;
+    target.write(&recorded.trace).map_err(|error| Error::Write { file: args.output.clone(), error })?;
     say(&recorded, &args.output);
     Ok(if matches!(recorded.ended, Ended::Fault(_)) { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -224,19 +224,30 @@ fn stop_by_signals() -> Stop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cpus(Vec<u32>);
 
-fn cpus_of(mask: &str) -> Result<Cpus, String> {
+/// What is wrong with the value of an option.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum ValueError {
+    #[error("write a hexadecimal mask such as 3, for CPUs 0 and 1")]
+    NotAMask,
+    #[error("a mask of no CPU")]
+    NoCpu,
+    #[error("write a size such as 64M, 1G or 500k")]
+    NotASize,
+}
+
+fn cpus_of(mask: &str) -> Result<Cpus, ValueError> {
     let digits: String = mask.trim_start_matches("0x").replace(',', "");
     let digit = |(place, digit): (usize, char)| digit.to_digit(16).map(|digit| (place as u32 * 4, digit));
     let digits: Option<Vec<(u32, u32)>> = digits.chars().rev().enumerate().map(digit).collect();
-    let digits = digits.ok_or("write a hexadecimal mask such as 3, for CPUs 0 and 1")?;
+    let digits = digits.ok_or(ValueError::NotAMask)?;
     let cpus: Vec<u32> = digits
         .into_iter()
         .flat_map(|(first, digit)| (0..4).filter(move |bit| digit >> bit & 1 == 1).map(move |bit| first + bit))
         .collect();
-    if cpus.is_empty() { Err("a mask of no CPU".into()) } else { Ok(Cpus(cpus)) }
+    if cpus.is_empty() { Err(ValueError::NoCpu) } else { Ok(Cpus(cpus)) }
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
+fn bytes(text: &str) -> Result<u64, ValueError> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.trim_end_matches("iB").trim_end_matches('B') {
@@ -247,7 +258,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         _ => None,
     };
     let bytes = number.parse::<u64>().ok().zip(shift).and_then(|(number, shift)| number.checked_mul(1 << shift));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "write a size such as 64M, 1G or 500k".into())
+    bytes.filter(|bytes| *bytes > 0).ok_or(ValueError::NotASize)
 }
 
 #[cfg(test)]

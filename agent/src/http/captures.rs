@@ -8,7 +8,6 @@ use crate::capture::api;
 use crate::capture::audit;
 use crate::capture::format::Format;
 use crate::capture::rules::engine::RuleEngine;
-use crate::capture::service::Refusal;
 use crate::capture::store::{Id, StoreError, Trigger};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -80,7 +79,7 @@ fn denial(error: StoreError, id: &Id) -> Denial {
     match error {
         StoreError::NoSuch => no_such(&id.to_string()),
         StoreError::Running => (StatusCode::CONFLICT, error.to_string()),
-        StoreError::NoFormat(_) => (StatusCode::NOT_FOUND, error.to_string()),
+        StoreError::NoFile(_) => (StatusCode::NOT_FOUND, error.to_string()),
         StoreError::Full(_) => (StatusCode::TOO_MANY_REQUESTS, error.to_string()),
         StoreError::Io(_) => {
             tracing::error!(capture = %id, %error, "a capture cannot be read or written");
@@ -94,16 +93,17 @@ async fn start(State(shared): State<Arc<Shared>>, Extension(Asker(asker)): Exten
     with_rules(shared, move |rules| {
         let service = rules.service();
         let request =
-            api::from_json(&body, &service.settings()).map_err(|message| (StatusCode::BAD_REQUEST, message))?;
+            api::from_json(&body, &service.settings()).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
         let what = format!("start {}", api::to_json(&request));
         let trigger = Trigger { kind: "api".into(), client: asker.clone(), ..Trigger::default() };
         let started = service.start(request, trigger);
         let id = started.map_err(|refusal| {
             audit(&asker, &what, "", "refused");
-            match refusal {
-                Refusal::Busy(message) => (StatusCode::TOO_MANY_REQUESTS, message),
-                Refusal::Broken(message) => (StatusCode::SERVICE_UNAVAILABLE, message),
-            }
+            let status = match refusal.is_temporary() {
+                true => StatusCode::TOO_MANY_REQUESTS,
+                false => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            (status, refusal.to_string())
         })?;
         audit(&asker, &what, &id.to_string(), "started");
         let location = format!("/api/v1/captures/{id}");
@@ -182,7 +182,7 @@ async fn download(
 ) -> Response {
     let format = match format(query.as_deref().unwrap_or("")) {
         Ok(format) => format,
-        Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
     let Ok(turn) = shared.downloads.clone().try_acquire_owned() else {
         let message = format!("{MAX_DOWNLOADS} captures are being downloaded already: ask again later\n");
@@ -210,15 +210,23 @@ async fn download(
     .await
 }
 
-fn format(query: &str) -> Result<Format, String> {
+/// What is wrong with the query of a download.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum QueryError {
+    #[error("there is no format `{0}`: it is {names}", names = Format::ALL.map(Format::name).join(", "))]
+    Format(String),
+    #[error("there is no option `{0}`: it is format")]
+    Option(String),
+}
+
+fn format(query: &str) -> Result<Format, QueryError> {
     let mut format = Format::Dat;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         if key != "format" {
-            return Err(format!("there is no option `{key}`: it is format"));
+            return Err(QueryError::Option(key.to_owned()));
         }
-        let names = Format::ALL.map(Format::name).join(", ");
-        format = Format::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
+        format = Format::named(value).ok_or_else(|| QueryError::Format(value.to_owned()))?;
     }
     Ok(format)
 }

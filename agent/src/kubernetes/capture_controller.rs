@@ -7,7 +7,7 @@ use crate::capture::api;
 use crate::capture::audit;
 use crate::capture::rules::alerts::{Alert, Notification, RULE};
 use crate::capture::rules::engine::{Outcome, RuleEngine};
-use crate::capture::service::{Refusal, Service};
+use crate::capture::service::Service;
 use crate::capture::store::{Id, State, Trigger};
 use kstrobe_kube::crd::capture::{self, Capture, CaptureState, Needs, NodeCapture, Step, Work};
 use kstrobe_kube::crd::{self, CAPTURES, Kind, Me, Reporter, Reports};
@@ -282,8 +282,8 @@ impl Own {
 /// Begins a capture for an object, unless the node is busy.
 fn start(rules: &Arc<RuleEngine>, object: &str, work: Work, now: Instant) -> Own {
     let service = rules.service();
-    if let Some(why) = service.busy() {
-        return Own::queued(&why, now);
+    if let Some(busy) = service.busy() {
+        return Own::queued(&busy.to_string(), now);
     }
     let (request, own) = match work {
         Work::Alert(alert) => ("an alert's rule".to_owned(), by_alert(rules, object, &alert, now)),
@@ -301,13 +301,13 @@ fn start(rules: &Arc<RuleEngine>, object: &str, work: Work, now: Instant) -> Own
 fn by_request(service: &Arc<Service>, object: &str, request: &str, now: Instant) -> Own {
     let request = match api::from_json(request.as_bytes(), &service.settings()) {
         Ok(request) => request,
-        Err(why) => return Own::refused(&why),
+        Err(error) => return Own::refused(&error.to_string()),
     };
     let trigger = Trigger { kind: "kubernetes".into(), client: object.to_owned(), ..Trigger::default() };
     match service.start(request, trigger) {
         Ok(id) => Own::has(id, service),
-        Err(Refusal::Busy(why)) => Own::queued(&why, now + PAUSE),
-        Err(Refusal::Broken(why)) => Own::refused(&why),
+        Err(refusal) if refusal.is_temporary() => Own::queued(&refusal.to_string(), now + PAUSE),
+        Err(refusal) => Own::refused(&refusal.to_string()),
     }
 }
 

@@ -213,7 +213,7 @@ fn while_it_runs_it_can_be_cancelled_and_nothing_else() {
     assert_eq!(server.may("GET", &format!("{path}/download"), "").2.len(), 600_000, "what it had is kept");
     let id = server.begin(r#"{"events": "wrong"}"#);
     let failed = server.ended(&id);
-    assert_eq!((&failed["state"], &failed["error"]), (&json!("failed"), &json!("no event `wrong`")));
+    assert_eq!((&failed["state"], &failed["error"]), (&json!("failed"), &json!("no event of this kernel is `wrong`")));
     assert_eq!(server.may("GET", &format!("/api/v1/captures/{id}/download"), "").0, 404);
 }
 

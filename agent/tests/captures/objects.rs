@@ -106,7 +106,7 @@ fn an_object_becomes_a_capture_and_tells_what_came_of_it() {
     );
     let wrong = world.says("wrong", "Refused");
     assert!(wrong["message"].as_str().unwrap().contains("did you mean `events`?"), "{wrong}");
-    assert_eq!(world.says("fails", "Failed")["message"], "no event `nothing`");
+    assert_eq!(world.says("fails", "Failed")["message"], "no event of this kernel is `nothing`");
     // Nothing is done twice, and nothing that is for others.
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(world.captures(), 2);

@@ -27,7 +27,7 @@ fn every_block_is_what_it_says() {
         let body = page.body(&fence).to_owned();
         let problem = match fence.info.as_str() {
             "yaml" => Some(render(&wrong(&body))).filter(|text| !text.is_empty()),
-            "json request" => api::from_json(body.as_bytes(), &Captures::default()).err(),
+            "json request" => api::from_json(body.as_bytes(), &Captures::default()).err().map(|e| e.to_string()),
             "json alerts" => serde_json::from_str::<Notification>(&body).err().map(|e| e.to_string()),
             // The configuration of Alertmanager is its own.
             "yaml error" | "text" | "console" | "yaml alertmanager" => None,

@@ -225,7 +225,7 @@ fn alerts_without_a_rule_get_the_default_with_its_own_cooldown() {
     assert_eq!(names(&rules.alert(&notification(json!([annotated])), "x")), ["started"]);
     idle(rules.service());
     let failed = rules.service().list().into_iter().find(|capture| capture.trigger.rule == "broken").unwrap();
-    assert_eq!((failed.state, failed.error.as_str()), (State::Failed, "no event `wrong`"));
+    assert_eq!((failed.state, failed.error.as_str()), (State::Failed, "no event of this kernel is `wrong`"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Snapshots, rules and captures made by hand.
 
 use kstrobe::capture::Stop;
+use kstrobe::capture::error::{Error, RequestError};
 use kstrobe::capture::format::Format;
 use kstrobe::capture::request::Request;
 use kstrobe::capture::service::Engine;
@@ -47,7 +48,7 @@ pub fn agent(folder: &Folder, captures: &str, text: &str) -> Agent {
 pub fn engine() -> Engine {
     let record = |request: &Request, folder: &Path, stop: &Stop| {
         let text = "trace ".repeat(100_000);
-        std::fs::write(folder.join(Format::Dat.file()), &text).map_err(|e| e.to_string())?;
+        std::fs::write(folder.join(Format::Dat.file()), &text)?;
         let how = request.events.first().map_or("", |event| event.pattern.as_str());
         let begun = Instant::now();
         while how == "slow" && !stop.is_stopped() && begun.elapsed() < Duration::from_secs(60) {
@@ -55,15 +56,15 @@ pub fn engine() -> Engine {
         }
         match how {
             "quick" | "slow" => Ok(Recorded { formats: vec![Format::Dat], records: 7, lost: 2, ..Recorded::default() }),
-            other => Err(format!("no event `{other}`")),
+            other => Err(RequestError::NoEvent { pattern: other.to_owned(), similar: Vec::new() }.into()),
         }
     };
     let convert = |from: &Path, format: Format, to: &Path| match format {
         Format::Text => {
-            let text = std::fs::read_to_string(from).map_err(|e| e.to_string())?;
-            std::fs::write(to, text.to_uppercase()).map_err(|e| e.to_string())
+            let text = std::fs::read_to_string(from)?;
+            Ok(std::fs::write(to, text.to_uppercase())?)
         }
-        _ => Err("nothing in it has stacks".to_owned()),
+        _ => Err(Error::Absent("nothing in it has stacks")),
     };
     Engine { record: Box::new(record), convert: Box::new(convert), on_finished: Box::new(|_, _, _| {}) }
 }

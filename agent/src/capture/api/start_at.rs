@@ -8,28 +8,38 @@ use time::format_description::well_known::Rfc3339;
 /// Bound of the wait: a waiting capture counts for `captures.max_concurrent`.
 const MAX_AHEAD: Duration = Duration::from_secs(300);
 
-/// A time in RFC 3339, or in nanoseconds since the Unix epoch, that is soon; the error is for people.
-pub(super) fn parse(value: &Value, now: SystemTime) -> Result<SystemTime, String> {
-    let hint = || "write a time as 2026-11-21T12:36:26.5Z, or nanoseconds since 1970".to_owned();
+/// What is wrong with a `start_at`.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    #[error("write a time as 2026-11-21T12:36:26.5Z, or nanoseconds since 1970")]
+    NotATime,
+    #[error("{} was {:.3} s ago by this node's clock, where it is {}", show(*at), ago.as_secs_f64(), show(*now))]
+    Past { at: SystemTime, now: SystemTime, ago: Duration },
+    #[error(
+        "{} is {} s from now by this node's clock, and at most {} s are allowed",
+        show(*at), left.as_secs(), MAX_AHEAD.as_secs()
+    )]
+    TooFar { at: SystemTime, left: Duration },
+}
+
+/// A time in RFC 3339, or in nanoseconds since the Unix epoch, that is soon.
+pub(super) fn parse(value: &Value, now: SystemTime) -> Result<SystemTime, StartError> {
     let at = match value {
         Value::String(text) => {
-            let at = OffsetDateTime::parse(text.trim(), &Rfc3339).map_err(|_| hint())?;
+            let at = OffsetDateTime::parse(text.trim(), &Rfc3339).map_err(|_| StartError::NotATime)?;
             SystemTime::from(at)
         }
-        Value::Number(number) => UNIX_EPOCH + Duration::from_nanos(number.as_u64().ok_or_else(hint)?),
-        _ => return Err(hint()),
+        Value::Number(number) => UNIX_EPOCH + Duration::from_nanos(number.as_u64().ok_or(StartError::NotATime)?),
+        _ => return Err(StartError::NotATime),
     };
     if let Ok(ago) = now.duration_since(at)
         && !ago.is_zero()
     {
-        let (at, now) = (show(at), show(now));
-        return Err(format!("{at} was {:.3} s ago by this node's clock, where it is {now}", ago.as_secs_f64()));
+        return Err(StartError::Past { at, now, ago });
     }
     match at.duration_since(now) {
-        Ok(left) if left > MAX_AHEAD => {
-            let (left, most) = (left.as_secs(), MAX_AHEAD.as_secs());
-            Err(format!("{} is {left} s from now by this node's clock, and at most {most} s are allowed", show(at)))
-        }
+        Ok(left) if left > MAX_AHEAD => Err(StartError::TooFar { at, left }),
         _ => Ok(at),
     }
 }
@@ -69,7 +79,7 @@ mod tests {
             (json!("9999-12-31T23:59:59Z"), "s from now"),
             (json!("0000-01-01T00:00:00Z"), "s ago"),
         ] {
-            let message = said(wrong.clone()).unwrap_err();
+            let message = said(wrong.clone()).unwrap_err().to_string();
             assert!(message.contains(part), "{wrong}: {message}");
         }
     }

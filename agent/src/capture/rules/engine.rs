@@ -6,7 +6,7 @@ use super::evaluator::{Evaluator, Verdict};
 use super::measure::Found;
 use super::{Rule, metric_of};
 use crate::capture::request::Request;
-use crate::capture::service::{Refusal, Service};
+use crate::capture::service::Service;
 use crate::capture::store::{Id, Trigger};
 use kstrobe_config::model::When;
 use kstrobe_export::snapshot::{Exemplar, Family, Link, Moment};
@@ -333,8 +333,10 @@ fn ask(
             cooldown.started(since);
             (Outcome::Started(id), String::new())
         }
-        Err(refusal @ Refusal::Busy(_)) => (Outcome::Busy, refusal.to_string()),
-        Err(refusal @ Refusal::Broken(_)) => (Outcome::Failed, refusal.to_string()),
+        Err(refusal) => {
+            let outcome = if refusal.is_temporary() { Outcome::Busy } else { Outcome::Failed };
+            (outcome, refusal.to_string())
+        }
     }
 }
 

@@ -120,7 +120,7 @@ fn a_capture_that_failed_keeps_no_files() {
     let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
     let (id, path) = begin(&mut store, 10, 0).unwrap();
     fs::write(path.join("trace.dat"), "half").unwrap();
-    let ended = store.end(&id, Err("no tracefs".into()), false, at(1)).unwrap();
+    let ended = store.end(&id, Err(&Error::Absent("no tracefs")), false, at(1)).unwrap();
     assert_eq!((ended.state, ended.error.as_str(), ended.bytes), (State::Failed, "no tracefs", 0));
     assert_eq!(files(&path), ["capture.json"]);
     // Files that are not a format of a recorded capture are removed.
@@ -153,7 +153,7 @@ fn the_oldest_make_room_and_one_that_runs_never() {
     let path = store.path(&running);
     fs::write(path.join("trace.dat"), vec![0; 90]).unwrap();
     let (other, _) = begin(&mut store, 20, 4).unwrap();
-    store.end(&other, Err("x".into()), false, at(5)).unwrap();
+    store.end(&other, Err(&Error::Absent("x")), false, at(5)).unwrap();
     store.end(&running, Ok(Recorded { formats: vec![Format::Dat], ..Recorded::default() }), false, at(5)).unwrap();
     assert_eq!(store.bytes(), 90);
     fs::write(path.join("trace.txt"), vec![0; 20]).unwrap();
@@ -167,7 +167,7 @@ fn the_number_of_captures_is_bounded_too() {
     let mut store = Store::open(&folder.0, NO_LIMITS).unwrap();
     for n in 0..MAX_CAPTURES as u64 + 5 {
         let (id, _) = begin(&mut store, 0, n).unwrap();
-        store.end(&id, Err("x".into()), false, at(n)).unwrap();
+        store.end(&id, Err(&Error::Absent("x")), false, at(n)).unwrap();
     }
     assert!(store.list().count() <= MAX_CAPTURES);
     assert!(store.evicted().quota >= 5);

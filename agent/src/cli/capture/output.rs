@@ -73,7 +73,7 @@ impl Target {
             Format::Pages => DirBuilder::new().mode(0o700).create(&part).map(|()| None),
             _ => private::create(&part).map(Some),
         };
-        let file = file.map_err(|e| Error::Failed(format!("nothing can be written to {}: {e}", path.display())))?;
+        let file = file.map_err(|error| Error::Open { file: path.to_owned(), error })?;
         Ok(Target { format, path: path.to_owned(), part, file })
     }
 
