@@ -9,14 +9,24 @@ const TAKEN: [&str; 6] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api"];
 const LEAVE_OUT: &str =
     "leave out a probe that this node cannot run: `--disable NAME`, or `probes: { disable: [NAME] }` in kstrobe.yaml\n";
 
-/// A path for the metrics (`--web.telemetry-path`), or why it cannot be one.
-pub fn telemetry_path(text: &str) -> Result<String, String> {
+/// Why a path cannot be that of the metrics.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    #[error("a path begins with `/` and has letters, digits and `-_.~` in it, e.g. /metrics")]
+    NotAPath,
+    #[error("{0} is something else already")]
+    Taken(String),
+}
+
+/// A path for the metrics (`--web.telemetry-path`).
+pub fn telemetry_path(text: &str) -> Result<String, PathError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'-' | b'_' | b'.' | b'~');
     if !text.starts_with('/') || text.contains("//") || !text.bytes().all(plain) {
-        return Err("a path begins with `/` and has letters, digits and `-_.~` in it, e.g. /metrics".to_owned());
+        return Err(PathError::NotAPath);
     }
     if TAKEN.iter().any(|taken| text == *taken || taken.ends_with('/') && text.starts_with(taken)) {
-        return Err(format!("{text} is something else already"));
+        return Err(PathError::Taken(text.to_owned()));
     }
     Ok(text.to_owned())
 }

@@ -33,16 +33,35 @@ impl Default for Places {
     }
 }
 
+/// As many profiles are being taken as may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Busy {
+    #[error("{MAX_AT_ONCE} profiles are being taken already")]
+    Any,
+    #[error("{MAX_LONG} profiles of more than {LONG_SECONDS} seconds are being taken already")]
+    Long,
+}
+
+/// What is wrong with the query of a profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum QueryError {
+    #[error("there is no format `{0}`: it is {names}", names = Format::ALL.map(Format::name).join(", "))]
+    Format(String),
+    #[error("seconds={0}: it is a whole number up to {MAX_SECONDS}, or 0 for all since the start")]
+    Seconds(String),
+    #[error("there is no option `{0}`: they are format and seconds")]
+    Option(String),
+}
+
 impl Places {
-    /// What a profile holds while it is being taken, or why it has to wait.
-    fn take(&self, seconds: u64) -> Result<Vec<OwnedSemaphorePermit>, String> {
+    /// What a profile holds while it is being taken.
+    fn take(&self, seconds: u64) -> Result<Vec<OwnedSemaphorePermit>, Busy> {
         let take = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
-        let any = take(&self.all).ok_or_else(|| format!("{MAX_AT_ONCE} profiles are being taken already"))?;
+        let any = take(&self.all).ok_or(Busy::Any)?;
         if seconds <= LONG_SECONDS {
             return Ok(vec![any]);
         }
-        let why = || format!("{MAX_LONG} profiles of more than {LONG_SECONDS} seconds are being taken already");
-        Ok(vec![any, take(&self.long).ok_or_else(why)?])
+        Ok(vec![any, take(&self.long).ok_or(Busy::Long)?])
     }
 }
 
@@ -62,13 +81,13 @@ pub(super) async fn profile(
 ) -> Response {
     let (format, seconds) = match options(query.as_deref().unwrap_or("")) {
         Ok(options) => options,
-        Err(message) => return (StatusCode::BAD_REQUEST, message + "\n").into_response(),
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
     let places = match shared.profiles.take(seconds) {
         Ok(places) => places,
-        Err(reason) => {
+        Err(busy) => {
             let again = [(header::RETRY_AFTER, HeaderValue::from(RETRY_SECONDS))];
-            return (StatusCode::TOO_MANY_REQUESTS, again, format!("{reason}: ask again later\n")).into_response();
+            return (StatusCode::TOO_MANY_REQUESTS, again, format!("{busy}: ask again later\n")).into_response();
         }
     };
     // Dropped with this future when the client hangs up.
@@ -100,22 +119,17 @@ impl Drop for Waiting {
     }
 }
 
-fn options(query: &str) -> Result<(Format, u64), String> {
+fn options(query: &str) -> Result<(Format, u64), QueryError> {
     let (mut format, mut seconds) = (Format::default(), 0);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         match key {
-            "format" => {
-                let names = Format::ALL.map(Format::name).join(", ");
-                format = Format::named(value).ok_or_else(|| format!("there is no format `{value}`: it is {names}"))?;
-            }
+            "format" => format = Format::named(value).ok_or_else(|| QueryError::Format(value.to_owned()))?,
             "seconds" => {
                 let number = value.parse().ok().filter(|seconds| *seconds <= MAX_SECONDS);
-                seconds = number.ok_or_else(|| {
-                    format!("seconds={value}: it is a whole number up to {MAX_SECONDS}, or 0 for all since the start")
-                })?;
+                seconds = number.ok_or_else(|| QueryError::Seconds(value.to_owned()))?;
             }
-            _ => return Err(format!("there is no option `{key}`: they are format and seconds")),
+            _ => return Err(QueryError::Option(key.to_owned())),
         }
     }
     Ok((format, seconds))
