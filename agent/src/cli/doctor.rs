@@ -34,11 +34,18 @@ pub struct Args {
 /// One line of the report.
 struct Finding {
     what: &'static str,
-    /// `Ok`: what was found. `Err`: what is missing and what that costs.
-    state: Result<String, String>,
+    state: State,
     /// Without it no probe runs.
     vital: bool,
 }
+
+enum State {
+    /// With details.
+    Found(String),
+    /// With the reason, and what cannot be done without it.
+    Missing(String),
+}
+use State::{Found, Missing};
 
 pub fn run(args: &Args) -> ExitCode {
     // Before anything is tried, which lifts limits.
@@ -48,18 +55,18 @@ pub fn run(args: &Args) -> ExitCode {
     let mut findings = of_privileges(&privileges, detect::without_btf(&target));
     for f in abilities::report(a) {
         let state = match f.reason {
-            None => Ok("works".into()),
-            Some(reason) => Err(format!("{reason}: {}", f.cost)),
+            None => Found("works".into()),
+            Some(reason) => Missing(format!("{reason}: {}", f.cost)),
         };
         findings.push(Finding { what: f.what, state, vital: false });
     }
     if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
-        findings.push(Finding { what: "events of process 1", state: Err(reason.into()), vital: false });
+        findings.push(Finding { what: "events of process 1", state: Missing(reason.into()), vital: false });
     }
     findings.push(of_descriptors());
     findings.push(of_memory(args));
     let usable = a.tp_btf.yes() || a.raw_tp.yes() || a.tracepoint.yes();
-    let broken = !usable || findings.iter().any(|f| f.vital && f.state.is_err());
+    let broken = !usable || findings.iter().any(|f| f.vital && matches!(f.state, Missing(_)));
     match args.output {
         Output::Text => text(&findings, &target.release, usable),
         Output::Json => {
@@ -67,8 +74,8 @@ pub fn run(args: &Args) -> ExitCode {
                 .iter()
                 .map(|f| {
                     let (ok, text) = match &f.state {
-                        Ok(t) => (true, t),
-                        Err(t) => (false, t),
+                        Found(text) => (true, text),
+                        Missing(text) => (false, text),
                     };
                     serde_json::json!({ "what": f.what, "ok": ok, "detail": text })
                 })
@@ -84,8 +91,8 @@ fn text(findings: &[Finding], release: &str, usable: bool) {
     let rows: Vec<_> = findings
         .iter()
         .map(|f| match &f.state {
-            Ok(t) => vec!["ok".into(), f.what.into(), t.clone()],
-            Err(t) => vec!["MISSING".into(), f.what.into(), t.clone()],
+            Found(text) => vec!["ok".into(), f.what.into(), text.clone()],
+            Missing(text) => vec!["MISSING".into(), f.what.into(), text.clone()],
         })
         .collect();
     table(&["", "what", "detail"], &rows);
@@ -95,29 +102,31 @@ fn text(findings: &[Finding], release: &str, usable: bool) {
 /// Whether there are descriptors for programs and maps.
 fn of_descriptors() -> Finding {
     let state = match getrlimit(Resource::RLIMIT_NOFILE) {
-        Err(e) => Err(format!("cannot be read: {e}")),
-        Ok((_, hard)) if hard < FEW_DESCRIPTORS => Err(format!(
+        Err(e) => Missing(format!("cannot be read: {e}")),
+        Ok((_, hard)) if hard < FEW_DESCRIPTORS => Missing(format!(
             "RLIMIT_NOFILE is {hard}: each probe takes a dozen, and connections a quarter of what is left; set it to {FEW_DESCRIPTORS} \
              or more (`LimitNOFILE=`)"
         )),
-        Ok((_, hard)) => Ok(format!("RLIMIT_NOFILE is {hard}")),
+        Ok((_, hard)) => Found(format!("RLIMIT_NOFILE is {hard}")),
     };
     Finding { what: "open files", state, vital: false }
 }
 
 /// Whether there is memory for what the configuration enables.
 fn of_memory(args: &Args) -> Finding {
-    let state = need(args).and_then(|need| match memory::limit() {
-        None => Ok(format!("no limit; {}", need.text())),
-        Some(limit) => match need.exceeds(&limit) {
-            Some(reason) => Err(reason),
-            None => Ok(format!("limit of {} ({}); {}", memory::mib(limit.bytes), limit.from, need.text())),
+    let state = match (need(args), memory::limit()) {
+        (None, _) => Missing("not known: the configuration has mistakes".into()),
+        (Some(need), None) => Found(format!("no limit; {}", need.text())),
+        (Some(need), Some(limit)) => match need.exceeds(&limit) {
+            Some(reason) => Missing(reason),
+            None => Found(format!("limit of {} ({}); {}", memory::mib(limit.bytes), limit.from, need.text())),
         },
-    });
+    };
     Finding { what: "memory", state, vital: false }
 }
 
-fn need(args: &Args) -> Result<Need, String> {
+/// `None` when the configuration has mistakes, which are printed.
+fn need(args: &Args) -> Option<Need> {
     let file = args.config.as_deref().map(files::file).transpose();
     let (agent, diagnostics) = match file {
         Ok(None) => (Some(AgentConfig::default()), Vec::new()),
@@ -125,20 +134,20 @@ fn need(args: &Args) -> Result<Need, String> {
         Err(unread) => (None, vec![unread]),
     };
     print_diagnostics(&diagnostics);
-    let agent = agent.ok_or("not known: the configuration has mistakes")?;
+    let agent = agent?;
     let (probes, _) = files::chosen(&agent, args.source.probes.as_deref(), &Choice::default());
     let plans = probes.unwrap_or_default().into_iter().map(plan::plan);
     let prepared = compile::prepare(plans, args.source.btf.as_deref());
-    Ok(Need::of(prepared.planned.iter().map(|(_, artifact)| artifact), &agent))
+    Some(Need::of(prepared.planned.iter().map(|(_, artifact)| artifact), &agent))
 }
 
 fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |what, state, vital| findings.push(Finding { what, state, vital });
     match &p.capabilities {
-        Err(e) => add("capabilities", Err(format!("cannot be read: {e}")), false),
+        Err(e) => add("capabilities", Missing(format!("cannot be read: {e}")), false),
         Ok(c) => {
-            let has = |yes: bool, cost: &str| if yes { Ok("held".to_string()) } else { Err(cost.to_string()) };
+            let has = |yes: bool, cost: &str| if yes { Found("held".into()) } else { Missing(cost.into()) };
             add("CAP_BPF", has(c.bpf || c.sys_admin, "not held: no program can be loaded"), true);
             add("CAP_PERFMON", has(c.perfmon || c.sys_admin, "not held: no program can look at the kernel"), true);
             add(
@@ -151,21 +160,25 @@ fn of_privileges(p: &Privileges, without_btf: Option<String>) -> Vec<Finding> {
             add("CAP_SYSLOG", has(c.syslog, "not held: no kernel symbol names"), false);
             if let Some(most) = p.most_locked {
                 let limit = format!("not held: all maps share the {} KiB of RLIMIT_MEMLOCK", most >> 10);
-                let state =
-                    if most == RLIM_INFINITY { Ok("not needed: no limit".into()) } else { has(c.sys_resource, &limit) };
+                let state = if most == RLIM_INFINITY {
+                    Found("not needed: no limit".into())
+                } else {
+                    has(c.sys_resource, &limit)
+                };
                 add("CAP_SYS_RESOURCE", state, false);
             }
         }
     }
-    let btf = without_btf.map_or_else(|| Ok("published".to_string()), Err);
-    add("kernel BTF", btf.map_err(|why| format!("{why}: most probes have no types to go by")), false);
-    let tracefs = p.tracefs.as_ref();
-    let state = tracefs
-        .map(|how| match how {
-            How::Mounted(path) => format!("mounted at {}", path.display()),
-            How::Detached | How::Namespace => "mounted in a private namespace".to_string(),
-        })
-        .map_err(|e| format!("{e}: no argument names of system calls"));
+    let btf = match without_btf {
+        None => Found("published".into()),
+        Some(why) => Missing(format!("{why}: most probes have no types to go by")),
+    };
+    add("kernel BTF", btf, false);
+    let state = match &p.tracefs {
+        Ok(How::Mounted(path)) => Found(format!("mounted at {}", path.display())),
+        Ok(How::Detached | How::Namespace) => Found("mounted in a private namespace".into()),
+        Err(e) => Missing(format!("{e}: no argument names of system calls")),
+    };
     add("tracefs", state, false);
     findings
 }

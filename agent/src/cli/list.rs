@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::{Output, table};
+use super::{Output, fail, table};
 use crate::config::SourceArgs;
 use crate::config::compile;
 use crate::config::compile::{Abilities, Function};
@@ -12,7 +12,7 @@ use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
 use crate::config::plan;
 use crate::config::plan::{ProbeMeta, ProbePlan, explain};
-use crate::kernel::binaries;
+use crate::kernel::binaries::{self, File, FileError, FindError};
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, functions};
 use kstrobe_export::snapshot::Kind;
@@ -51,17 +51,34 @@ enum What {
     Usdt,
 }
 
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("`{0}` says nothing here: only `functions` and `usdt` are of something")]
+    OfNothing(String),
+    #[error("name the program or library: `kstrobe list usdt FILE`")]
+    NoFile,
+    /// With the reason why the kernel has no BTF.
+    #[error("tracepoints are listed from the kernel's BTF, and there is none: {0}")]
+    NoBtf(String),
+    /// No program or library has this name, or it cannot be read.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    #[error("{file}: {error}")]
+    Read {
+        file: String,
+        #[source]
+        error: Box<FileError>,
+    },
+}
+
 pub fn run(args: &Args) -> ExitCode {
     let rows = match (args.what, args.of.as_deref()) {
         (What::Functions | What::Usdt, _) | (_, None) => rows(args),
-        (_, Some(of)) => Err(format!("`{of}` says nothing here: only `functions` and `usdt` are of something")),
+        (_, Some(of)) => Err(Error::OfNothing(of.to_owned())),
     };
     let (header, rows) = match rows {
         Ok(table) => table,
-        Err(reason) => {
-            eprintln!("error: {reason}");
-            return ExitCode::from(1);
-        }
+        Err(error) => return fail(error),
     };
     match args.output {
         Output::Text => table(&header, &rows),
@@ -79,7 +96,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 type Table = (Vec<&'static str>, Vec<Vec<String>>);
 
-fn rows(args: &Args) -> Result<Table, String> {
+fn rows(args: &Args) -> Result<Table, Error> {
     Ok(match args.what {
         What::Probes => (vec!["probe", "pack", "default", "hooks", "here", "summary"], probes(args)),
         What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
@@ -100,17 +117,17 @@ fn rows(args: &Args) -> Result<Table, String> {
             }
         },
         What::Usdt => {
-            let words = args.of.as_deref().ok_or("name the program or library: `kstrobe list usdt FILE`")?;
+            let words = args.of.as_deref().ok_or(Error::NoFile)?;
             (vec!["probe point", "arguments", "file"], probe_points(words)?)
         }
     })
 }
 
-fn tracepoints(args: &Args) -> Result<Vec<Vec<String>>, String> {
+fn tracepoints(args: &Args) -> Result<Vec<Vec<String>>, Error> {
     let target = compile::look(&[], args.source.btf.as_deref());
     let Some(btf) = &target.btf else {
         let why = detect::without_btf(&target).unwrap_or_default();
-        return Err(format!("tracepoints are listed from the kernel's BTF, and there is none: {why}"));
+        return Err(Error::NoBtf(why));
     };
     let arguments = |event: &str| {
         let args = btf.tracepoint_args(event).unwrap_or_default();
@@ -142,20 +159,24 @@ fn kernel_functions(pattern: &str, abilities: &Abilities) -> Vec<Vec<String>> {
     rows
 }
 
-fn functions_of(words: &str) -> Result<Vec<Vec<String>>, String> {
+fn unread(file: &File, error: FileError) -> Error {
+    Error::Read { file: file.shown.clone(), error: Box::new(error) }
+}
+
+fn functions_of(words: &str) -> Result<Vec<Vec<String>>, Error> {
     let mut rows = Vec::new();
-    for file in binaries::named(words).map_err(|e| e.to_string())? {
-        let all = binaries::all_functions(&file).map_err(|e| format!("{}: {e}", file.shown))?;
+    for file in binaries::named(words)? {
+        let all = binaries::all_functions(&file).map_err(|error| unread(&file, error))?;
         rows.extend(all.into_iter().map(|f| vec![f.readable(), f.size.to_string(), file.shown.clone()]));
     }
     rows.sort();
     Ok(rows)
 }
 
-fn probe_points(words: &str) -> Result<Vec<Vec<String>>, String> {
+fn probe_points(words: &str) -> Result<Vec<Vec<String>>, Error> {
     let mut rows = Vec::new();
-    for file in binaries::named(words).map_err(|e| e.to_string())? {
-        let all = binaries::all_probes(&file).map_err(|e| format!("{}: {e}", file.shown))?;
+    for file in binaries::named(words)? {
+        let all = binaries::all_probes(&file).map_err(|error| unread(&file, error))?;
         rows.extend(all.into_iter().map(|p| vec![format!("{}:{}", p.provider, p.name), p.args, file.shown.clone()]));
     }
     rows.sort();

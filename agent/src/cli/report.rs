@@ -10,9 +10,55 @@ use kstrobe_ftrace::report::{self, Activity, Asked, Happening};
 use kstrobe_ftrace::trace::Trace;
 use kstrobe_ftrace::{dat, report::Syscalls, timeline};
 
+use super::fail;
 use crate::metrics::profiles::{Format, calls};
 
-const NO_CALLS: &str = "it has no calls of functions";
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("cannot read {}: {error}", file.display())]
+    Read {
+        file: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("{}: {error}", file.display())]
+    Capture {
+        file: PathBuf,
+        #[source]
+        error: CaptureError,
+    },
+    #[error("--before is for text and json")]
+    Before,
+    #[error("{} is not for a terminal: send it to a file", .0.name())]
+    Terminal(Format),
+    #[error("it has no calls of functions: stacks are of calls that the function_graph tracer recorded")]
+    NoStacks,
+    #[error("it has no calls of functions: a timeline shows those that the function_graph tracer recorded")]
+    NoTimeline,
+    #[error("no call in it fits --root, --pid, --comm and --cpu")]
+    NoneSelected,
+    #[error("{} cannot be written: {error}", format.name())]
+    Format {
+        format: Format,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("no timeline: {0}")]
+    Timeline(#[source] std::io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("cannot write to standard output: {0}")]
+    Write(#[source] std::io::Error),
+}
+
+/// Why bytes are no capture.
+#[derive(Debug, thiserror::Error)]
+enum CaptureError {
+    #[error(transparent)]
+    Dat(#[from] dat::DatError),
+    #[error("neither a trace.dat file nor text of the function_graph tracer")]
+    Neither,
+}
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -107,7 +153,7 @@ impl Capture {
 pub fn run(args: &Args) -> ExitCode {
     let (capture, before) = match (read(&args.file), args.before.as_deref().map(read).transpose()) {
         (Ok(capture), Ok(before)) => (capture, before),
-        (Err(e), _) | (_, Err(e)) => return fail(&e),
+        (Err(error), _) | (_, Err(error)) => return fail(error),
     };
     for skipped in &capture.skipped {
         eprintln!("{}: {skipped}", args.file.display());
@@ -128,9 +174,7 @@ pub fn run(args: &Args) -> ExitCode {
     let bytes = match (args.output, before) {
         (Form::Text, Some(before)) => Ok(changes(&before, &capture, &asked).0.into_bytes()),
         (Form::Json, Some(before)) => json(&changes(&before, &capture, &asked).1),
-        (Form::Folded | Form::Svg | Form::Pprof | Form::Html, Some(_)) => {
-            Err("--before is for text and json".to_owned())
-        }
+        (Form::Folded | Form::Svg | Form::Pprof | Form::Html, Some(_)) => Err(Error::Before),
         (Form::Text, None) => Ok(all(&capture, &asked, args).0.into_bytes()),
         (Form::Json, None) => json(&all(&capture, &asked, args).1),
         (Form::Folded, None) => stacks(&capture, &asked, Format::Folded),
@@ -138,14 +182,12 @@ pub fn run(args: &Args) -> ExitCode {
         (Form::Html, None) => timeline(&capture, &args.file),
         (Form::Pprof, None) => stacks(&capture, &asked, Format::Pprof),
     };
-    let written = bytes.and_then(|bytes| {
-        std::io::stdout().write_all(&bytes).map_err(|e| format!("cannot write to standard output: {e}"))
-    });
-    written.map_or_else(|e| fail(&e), |()| ExitCode::SUCCESS)
+    let written = bytes.and_then(|bytes| std::io::stdout().write_all(&bytes).map_err(Error::Write));
+    written.map_or_else(fail, |()| ExitCode::SUCCESS)
 }
 
 /// Reads a file of either kind.
-fn read(file: &Path) -> Result<Capture, String> {
+fn read(file: &Path) -> Result<Capture, Error> {
     let bytes = match file.as_os_str() == "-" {
         true => {
             let mut bytes = Vec::new();
@@ -153,15 +195,15 @@ fn read(file: &Path) -> Result<Capture, String> {
         }
         false => std::fs::read(file),
     };
-    let bytes = bytes.map_err(|e| format!("cannot read {}: {e}", file.display()))?;
-    capture(&bytes).map_err(|e| format!("{}: {e}", file.display()))
+    let bytes = bytes.map_err(|error| Error::Read { file: file.to_owned(), error })?;
+    capture(&bytes).map_err(|error| Error::Capture { file: file.to_owned(), error })
 }
 
 /// What a file of these bytes holds.
-fn capture(bytes: &[u8]) -> Result<Capture, String> {
+fn capture(bytes: &[u8]) -> Result<Capture, CaptureError> {
     // The first three bytes of trace.dat are no text of any tracer.
     if bytes.starts_with(b"\x17\x08\x44") {
-        let dat = dat::read(bytes).map_err(|e| e.to_string())?;
+        let dat = dat::read(bytes)?;
         let skipped =
             dat.skipped.iter().map(|skipped| format!("byte {}: not used: {}", skipped.at, skipped.what)).collect();
         // Other events are read from the records themselves.
@@ -171,7 +213,7 @@ fn capture(bytes: &[u8]) -> Result<Capture, String> {
     }
     let calls = text::parse(&String::from_utf8_lossy(bytes));
     if calls.calls.is_empty() && calls.marks.is_empty() {
-        return Err("neither a trace.dat file nor text of the function_graph tracer".to_owned());
+        return Err(CaptureError::Neither);
     }
     let activity = report::activity(report::of_marks(&calls));
     Ok(Capture { trace: None, calls, activity, skipped: Vec::new() })
@@ -318,44 +360,39 @@ fn keep(data: &mut Data, name: &str, report: &impl serde::Serialize) {
     data.insert(name.to_owned(), serde_json::to_value(report).unwrap_or_default());
 }
 
-fn json(data: &Data) -> Result<Vec<u8>, String> {
-    let mut text = serde_json::to_vec_pretty(data).map_err(|e| e.to_string())?;
+fn json(data: &Data) -> Result<Vec<u8>, Error> {
+    let mut text = serde_json::to_vec_pretty(data)?;
     text.push(b'\n');
     Ok(text)
 }
 
 /// Calls as stacks with the time in them.
-fn stacks(capture: &Capture, asked: &Asked, format: Format) -> Result<Vec<u8>, String> {
+fn stacks(capture: &Capture, asked: &Asked, format: Format) -> Result<Vec<u8>, Error> {
     if format != Format::Folded && std::io::IsTerminal::is_terminal(&std::io::stdout()) {
-        return Err(format!("{} is not for a terminal: send it to a file", format.name()));
+        return Err(Error::Terminal(format));
     }
     if capture.calls.calls.is_empty() {
-        return Err(format!("{NO_CALLS}: stacks are of calls that the function_graph tracer recorded"));
+        return Err(Error::NoStacks);
     }
     let stacks = report::folded(&capture.calls, &capture.activity, asked);
     if stacks.is_empty() {
-        return Err("no call in it fits --root, --pid, --comm and --cpu".to_owned());
+        return Err(Error::NoneSelected);
     }
     let node = capture.trace.as_ref().map_or("", |trace| &trace.about.hostname);
     let duration_ns = report::summary(capture.trace.as_ref(), Some(&capture.calls)).duration_ns;
     let profile = calls::profile(&stacks, node, duration_ns);
-    format.write(&profile).map_err(|e| format!("{} cannot be written: {e}", format.name()))
+    format.write(&profile).map_err(|error| Error::Format { format, error })
 }
 
-fn timeline(capture: &Capture, file: &Path) -> Result<Vec<u8>, String> {
+fn timeline(capture: &Capture, file: &Path) -> Result<Vec<u8>, Error> {
     let title = file.display().to_string();
     let options = timeline::Options { title: &title, ..timeline::Options::default() };
     let mut page = Vec::new();
-    let summary = timeline::write(&capture.calls, &options, &mut page).map_err(|e| format!("no timeline: {e}"))?;
+    let summary = timeline::write(&capture.calls, &options, &mut page).map_err(Error::Timeline)?;
     if summary.shown == 0 {
-        return Err(format!("{NO_CALLS}: a timeline shows those that the function_graph tracer recorded"));
+        return Err(Error::NoTimeline);
     }
     Ok(page)
-}
-
-fn fail(message: &str) -> ExitCode {
-    eprintln!("error: {message}");
-    ExitCode::from(1)
 }
 
 #[cfg(test)]
@@ -425,9 +462,9 @@ mod tests {
     fn stacks_of_no_call_are_refused() {
         let mut recorded = capture(TEXT.as_bytes()).unwrap();
         let none = Asked { root: Some("read".into()), ..Asked::default() };
-        assert!(stacks(&recorded, &none, Format::Folded).unwrap_err().contains("no call in it fits --root"));
+        assert!(matches!(stacks(&recorded, &none, Format::Folded), Err(Error::NoneSelected)));
         recorded.calls.calls.clear();
-        let error = stacks(&recorded, &Asked::default(), Format::Folded).unwrap_err();
+        let error = stacks(&recorded, &Asked::default(), Format::Folded).unwrap_err().to_string();
         assert!(error.contains("no calls of functions") && error.contains("function_graph"), "{error}");
     }
 

@@ -122,8 +122,19 @@ fn format(args: &Args) -> Format {
     }
 }
 
+/// What is wrong with a time of the command line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TimeError {
+    #[error("it is longer than nothing")]
+    Zero,
+    #[error("a day is the longest")]
+    TooLong,
+    #[error("write a time such as 10s, 500ms or 2m")]
+    NotATime,
+}
+
 /// A number with a unit; a bare number is seconds, as in bcc's `profile 10`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, TimeError> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let milliseconds = match unit {
@@ -136,9 +147,9 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let time = number.parse::<u64>().ok().zip(milliseconds).and_then(|(n, unit)| n.checked_mul(unit));
     match time {
         Some(time @ 1..=86_400_000) => Ok(Duration::from_millis(time)),
-        Some(0) => Err("it is longer than nothing".into()),
-        Some(_) => Err("a day is the longest".into()),
-        None => Err("write a time such as 10s, 500ms or 2m".into()),
+        Some(0) => Err(TimeError::Zero),
+        Some(_) => Err(TimeError::TooLong),
+        None => Err(TimeError::NotATime),
     }
 }
 
