@@ -33,11 +33,14 @@ mod calls;
 mod state;
 #[cfg(test)]
 mod tests;
+mod violation;
 
 use super::{AluOp, Block, CTX, CmpOp, Cond, Func, Module, Op, Operand, Size, Slot, Space, Stmt, Var, print};
 use crate::layout::{MapDef, MapKind};
 use state::{Kind, State};
 use std::collections::HashSet;
+use std::fmt::Display;
+use violation::Violation;
 
 /// Deepest nesting of blocks.
 const MAX_DEPTH: u32 = 200;
@@ -104,20 +107,20 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn run(&mut self) {
         if self.func.vars == 0 {
-            return self.error("no variable for the context");
+            return self.error(&Violation::NoContext);
         }
         let stack: u64 = self.func.slots.iter().map(|&bytes| u64::from(bytes).next_multiple_of(8)).sum();
         if stack > MAX_STACK {
-            return self.error(&format!("{stack} bytes of stack; the kernel allows {MAX_STACK}"));
+            return self.error(&Violation::StackSize(stack));
         }
         if self.func.slots.contains(&0) {
-            self.error("a slot of 0 bytes");
+            self.error(&Violation::EmptySlot);
         }
         let state = State::new(self.func);
         self.block(&self.func.body, state, 0);
     }
 
-    fn error(&mut self, message: &str) {
+    fn error(&mut self, message: &impl Display) {
         let place = self.place.map(|(line, column)| format!(" at {line}:{column}")).unwrap_or_default();
         self.errors.push(format!("function `{}`{place}: {message}", self.func.name));
     }
@@ -125,7 +128,7 @@ impl Walk<'_> {
     /// The state after a block; `None` when all its paths return.
     fn block(&mut self, block: &Block, state: State, depth: u32) -> Option<State> {
         if depth > MAX_DEPTH && !block.is_empty() {
-            self.error(&format!("blocks nest more than {MAX_DEPTH} deep"));
+            self.error(&Violation::Depth);
             return Some(state);
         }
         let mut state = Some(state);
@@ -134,10 +137,7 @@ impl Walk<'_> {
                 Some(before) => state = self.stmt(stmt, before, depth),
                 None if matches!(stmt, Stmt::Mark { .. }) => {}
                 None => {
-                    self.error(&format!(
-                        "`{}`: every path has returned before",
-                        print::stmt(stmt, &self.module.layout)
-                    ));
+                    self.report(stmt, Err(Violation::Unreachable));
                     return None;
                 }
             }
@@ -149,7 +149,7 @@ impl Walk<'_> {
         let result = match stmt {
             Stmt::Mark { line, column } => {
                 self.place = Some((*line, *column));
-                check(*line > 0 && *column > 0, || "lines and columns count from 1".into())
+                check(*line > 0 && *column > 0, || Violation::Mark)
             }
             Stmt::Set(var, op) => {
                 let kind = self.op(op, &mut state);
@@ -178,9 +178,9 @@ impl Walk<'_> {
         Some(state)
     }
 
-    fn report(&mut self, stmt: &Stmt, result: Result<(), String>) {
-        if let Err(message) = result {
-            self.error(&format!("`{}`: {message}", print::stmt(stmt, &self.module.layout)));
+    fn report(&mut self, stmt: &Stmt, result: Result<(), Violation>) {
+        if let Err(violation) = result {
+            self.error(&format_args!("`{}`: {violation}", print::stmt(stmt, &self.module.layout)));
         }
     }
 
@@ -208,7 +208,7 @@ impl Walk<'_> {
         }
     }
 
-    fn op(&mut self, op: &Op, state: &mut State) -> Result<Kind, String> {
+    fn op(&mut self, op: &Op, state: &mut State) -> Result<Kind, Violation> {
         match op {
             Op::Copy(Operand::Var(var)) => state.kind(*var),
             Op::Copy(Operand::Imm(0)) => Ok(Kind::Zero),
@@ -216,11 +216,11 @@ impl Walk<'_> {
             Op::Alu(op, a, b) => arithmetic(state, *op, *a, *b),
             Op::Alu32(_, a, b) => state.number(Operand::Var(*a)).and(state.number(*b)).map(|()| Kind::Number),
             Op::Extend { a, bits, .. } => {
-                check([8, 16, 32].contains(bits), || format!("cannot extend {bits} bits"))?;
+                check([8, 16, 32].contains(bits), || Violation::Extend(*bits))?;
                 state.number(Operand::Var(*a)).map(|()| Kind::Number)
             }
             Op::Swap { a, bits } => {
-                check([16, 32, 64].contains(bits), || format!("cannot swap {bits} bits"))?;
+                check([16, 32, 64].contains(bits), || Violation::Swap(*bits))?;
                 state.number(Operand::Var(*a)).map(|()| Kind::Number)
             }
             Op::Load { ptr, offset, size, space } => {
@@ -232,45 +232,45 @@ impl Walk<'_> {
             }
             Op::Rodata(offset) => {
                 let length = self.module.rodata.len();
-                check((*offset as usize) < length, || format!("past the {length} read-only bytes"))?;
+                check((*offset as usize) < length, || Violation::Rodata(length))?;
                 Ok(Kind::Rodata { offset: Some(i64::from(*offset)) })
             }
             Op::Call(call) => self.call(call, state),
         }
     }
 
-    fn load(&self, state: &State, ptr: Var, offset: i32, size: Size, space: Space) -> Result<(), String> {
+    fn load(&self, state: &State, ptr: Var, offset: i32, size: Size, space: Space) -> Result<(), Violation> {
         match (space, state.kind(ptr)?) {
             (Space::Value, _) => self.value_access(state, ptr, offset, size),
             (Space::Kernel, Kind::Number | Kind::Zero) => Ok(()),
             (Space::Ctx, Kind::Ctx) => {
-                check(offset >= 0, || "before the context".into())?;
+                check(offset >= 0, || Violation::BeforeContext)?;
                 aligned(i64::from(offset), size)
             }
             (Space::Rodata, Kind::Rodata { offset: None }) => Ok(()),
             (Space::Rodata, Kind::Rodata { offset: Some(base) }) => {
                 in_range(base.saturating_add(i64::from(offset)), size, self.module.rodata.len() as u64)
             }
-            (_, kind) => Err(format!("{ptr} is {kind}")),
+            (_, kind) => Err(Violation::Space(ptr, kind)),
         }
     }
 
     /// An access through a map value pointer.
-    fn value_access(&self, state: &State, ptr: Var, offset: i32, size: Size) -> Result<(), String> {
+    fn value_access(&self, state: &State, ptr: Var, offset: i32, size: Size) -> Result<(), Violation> {
         match state.kind(ptr)? {
-            Kind::Value { null: true, .. } => Err(format!("{ptr} may be null: compare it with 0 first")),
+            Kind::Value { null: true, .. } => Err(Violation::MaybeNull(ptr)),
             Kind::Value { offset: None, .. } => Ok(()),
             Kind::Value { map, offset: Some(base), .. } => {
                 let length = self.module.layout.maps.get(map as usize).map_or(0, |map| map.value_bytes);
                 in_range(base.saturating_add(i64::from(offset)), size, u64::from(length))
             }
-            kind => Err(format!("{ptr} is {kind}, not the address of a map value")),
+            kind => Err(Violation::NotAValue(ptr, kind)),
         }
     }
 }
 
 /// Arithmetic: on numbers anything, on addresses only adding and subtracting a number.
-fn arithmetic(state: &State, op: AluOp, a: Var, b: Operand) -> Result<Kind, String> {
+fn arithmetic(state: &State, op: AluOp, a: Var, b: Operand) -> Result<Kind, Violation> {
     let right = match b {
         Operand::Var(var) => state.kind(var)?,
         Operand::Imm(_) => Kind::Number,
@@ -286,30 +286,29 @@ fn arithmetic(state: &State, op: AluOp, a: Var, b: Operand) -> Result<Kind, Stri
         (Kind::Ctx, Kind::Number | Kind::Zero, AluOp::Add) => Ok(Kind::Number),
         (pointer, Kind::Number | Kind::Zero, AluOp::Add | AluOp::Sub) => pointer.moved(distance),
         (Kind::Number | Kind::Zero, pointer, AluOp::Add) => pointer.moved(None),
-        (Kind::Number | Kind::Zero, pointer, _) => Err(format!("arithmetic with {pointer}")),
-        (pointer, ..) => Err(format!("arithmetic with {pointer}")),
+        (Kind::Number | Kind::Zero, pointer, _) | (pointer, ..) => Err(Violation::Arithmetic(pointer)),
     }
 }
 
-fn check_cond(state: &State, cond: Cond) -> Result<(), String> {
+fn check_cond(state: &State, cond: Cond) -> Result<(), Violation> {
     let is_null_test = matches!((cond.op, cond.b), (CmpOp::Eq | CmpOp::Ne, Operand::Imm(0)));
     match state.kind(cond.a)? {
         Kind::Number | Kind::Zero => state.number(cond.b),
         Kind::Value { .. } if is_null_test => Ok(()),
-        kind => Err(format!("{} is {kind}: it can only be compared with 0", cond.a)),
+        kind => Err(Violation::Comparison(cond.a, kind)),
     }
 }
 
-fn in_range(at: i64, size: Size, length: u64) -> Result<(), String> {
+fn in_range(at: i64, size: Size, length: u64) -> Result<(), Violation> {
     aligned(at, size)?;
     let end = at.saturating_add(i64::from(size.bytes()));
-    check(at >= 0 && end.unsigned_abs() <= length, || format!("{} bytes at {at} of {length}", size.bytes()))
+    check(at >= 0 && end.unsigned_abs() <= length, || Violation::Range { at, bytes: size.bytes(), length })
 }
 
-fn aligned(at: i64, size: Size) -> Result<(), String> {
-    check(at % i64::from(size.bytes()) == 0, || format!("{} bytes at {at} are not aligned", size.bytes()))
+fn aligned(at: i64, size: Size) -> Result<(), Violation> {
+    check(at % i64::from(size.bytes()) == 0, || Violation::Unaligned { at, bytes: size.bytes() })
 }
 
-fn check(holds: bool, message: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(message()) }
+fn check(holds: bool, violation: impl FnOnce() -> Violation) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(violation()) }
 }

@@ -1,5 +1,6 @@
 //! What is known about variables and stack at one point of a function.
 
+use super::violation::Violation;
 use super::{CTX, Func, Operand, Slot, Var};
 use std::fmt;
 
@@ -29,15 +30,15 @@ pub(super) enum Kind {
 
 impl Kind {
     /// An address after adding `distance`, if that is known.
-    pub fn moved(self, distance: Option<i64>) -> Result<Kind, String> {
+    pub fn moved(self, distance: Option<i64>) -> Result<Kind, Violation> {
         let moved = |offset: Option<i64>| offset.zip(distance).and_then(|(offset, by)| offset.checked_add(by));
         match self {
             Kind::Value { map, id, null: false, offset } => {
                 Ok(Kind::Value { map, id, null: false, offset: moved(offset) })
             }
-            Kind::Value { .. } => Err("arithmetic with a map value that may be null: compare it with 0 first".into()),
+            Kind::Value { .. } => Err(Violation::ArithmeticWithNull),
             Kind::Rodata { offset } => Ok(Kind::Rodata { offset: moved(offset) }),
-            _ => Err(format!("arithmetic with {self}")),
+            _ => Err(Violation::Arithmetic(self)),
         }
     }
 
@@ -97,25 +98,25 @@ impl State {
         State { vars, written: func.slots.iter().map(|&bytes| vec![false; bytes as usize]).collect() }
     }
 
-    pub fn kind(&self, var: Var) -> Result<Kind, String> {
-        let kind = self.vars.get(var.0 as usize).ok_or_else(|| format!("{var} does not exist"))?;
-        kind.ok_or_else(|| format!("{var} is not assigned on every path before"))
+    pub fn kind(&self, var: Var) -> Result<Kind, Violation> {
+        let kind = self.vars.get(var.0 as usize).ok_or(Violation::NoVar(var))?;
+        kind.ok_or(Violation::NotAssigned(var))
     }
 
     /// The operand is there and is no address.
-    pub fn number(&self, operand: Operand) -> Result<(), String> {
+    pub fn number(&self, operand: Operand) -> Result<(), Violation> {
         let Operand::Var(var) = operand else { return Ok(()) };
         match self.kind(var)? {
             Kind::Number | Kind::Zero => Ok(()),
-            kind => Err(format!("{var} is {kind}, not a number")),
+            kind => Err(Violation::NotANumber(var, kind)),
         }
     }
 
-    pub fn set(&mut self, var: Var, kind: Kind) -> Result<(), String> {
+    pub fn set(&mut self, var: Var, kind: Kind) -> Result<(), Violation> {
         if var == CTX {
-            return Err("the context is never assigned".into());
+            return Err(Violation::ContextAssigned);
         }
-        *self.vars.get_mut(var.0 as usize).ok_or_else(|| format!("{var} does not exist"))? = Some(kind);
+        *self.vars.get_mut(var.0 as usize).ok_or(Violation::NoVar(var))? = Some(kind);
         Ok(())
     }
 
@@ -138,26 +139,26 @@ impl State {
     }
 
     /// All these stack bytes were written.
-    pub fn read(&self, slot: Slot, offset: u32, bytes: u32) -> Result<(), String> {
+    pub fn read(&self, slot: Slot, offset: u32, bytes: u32) -> Result<(), Violation> {
         let range = self.place(slot, offset, bytes)?;
         match self.written[slot.0 as usize][range].iter().position(|written| !written) {
             None => Ok(()),
-            Some(i) => Err(format!("byte {} of s{} is not written on every path before", offset as usize + i, slot.0)),
+            Some(i) => Err(Violation::NotWritten { slot, byte: offset as usize + i }),
         }
     }
 
-    pub fn write(&mut self, slot: Slot, offset: u32, bytes: u32) -> Result<(), String> {
+    pub fn write(&mut self, slot: Slot, offset: u32, bytes: u32) -> Result<(), Violation> {
         let range = self.place(slot, offset, bytes)?;
         self.written[slot.0 as usize][range].fill(true);
         Ok(())
     }
 
     /// The bytes lie in the slot.
-    pub fn place(&self, slot: Slot, offset: u32, bytes: u32) -> Result<std::ops::Range<usize>, String> {
-        let length = self.written.get(slot.0 as usize).ok_or_else(|| format!("s{} does not exist", slot.0))?.len();
+    pub fn place(&self, slot: Slot, offset: u32, bytes: u32) -> Result<std::ops::Range<usize>, Violation> {
+        let length = self.written.get(slot.0 as usize).ok_or(Violation::NoSlot(slot))?.len();
         let (from, end) = (offset as usize, offset as usize + bytes as usize);
         if end > length {
-            return Err(format!("{bytes} bytes at {offset} of s{}, which has {length}", slot.0));
+            return Err(Violation::SlotRange { slot, offset, bytes, length });
         }
         Ok(from..end)
     }
