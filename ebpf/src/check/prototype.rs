@@ -43,14 +43,26 @@ pub(super) enum Seen {
 pub(super) struct Prototype {
     /// Its symbol.
     pub(super) name: String,
-    /// Its parameters, or why they are unknown.
-    pub(super) params: Result<Vec<Param>, String>,
+    pub(super) params: Result<Vec<Param>, Unknown>,
     /// Why programs by BTF cannot be attached to it, if so.
     pub(super) untraceable: Option<String>,
     /// BTF type of its result.
     result: u32,
     /// Words that all parameters take.
     words: u32,
+}
+
+/// Why the parameters of a function are unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unknown {
+    #[error("the types of module {0} are not known")]
+    Module(String),
+    #[error("this kernel publishes no BTF")]
+    NoBtf,
+    #[error("{0} is a part of the function, with arguments of its own")]
+    Part(String),
+    #[error("BTF does not describe {0}")]
+    NotInBtf(String),
 }
 
 /// One argument.
@@ -74,7 +86,7 @@ fn argument_register(arch: Arch, n: u32) -> u32 {
 
 impl Prototype {
     pub(super) fn of(function: &Function, target: &Target) -> Prototype {
-        let unknown = |why: String| Prototype {
+        let unknown = |why: Unknown| Prototype {
             name: function.symbol.clone(),
             params: Err(why),
             untraceable: None,
@@ -83,17 +95,17 @@ impl Prototype {
         };
         let Some(btf) = target.types_of(function.module.as_deref()) else {
             return unknown(match &function.module {
-                Some(module) => format!("the types of module {module} are not known"),
-                None => "this kernel publishes no BTF".into(),
+                Some(module) => Unknown::Module(module.clone()),
+                None => Unknown::NoBtf,
             });
         };
         // What gcc calls `.part.` takes other arguments than the function it was cut out of. `.isra.` and `.constprop.`
         // would too, but BTF has only those in which every argument lies where the source says.
         if function.symbol.contains(".part.") {
-            return unknown(format!("{} is a part of the function, with arguments of its own", function.symbol));
+            return unknown(Unknown::Part(function.symbol.clone()));
         }
         let Some((params, result)) = btf.function(plain_name(&function.symbol)) else {
-            return unknown(format!("BTF does not describe {}", function.symbol));
+            return unknown(Unknown::NotInBtf(function.symbol.clone()));
         };
         let (mut word, mut next) = (0, 0);
         let place = |(name, ty): (&str, u32)| {

@@ -7,7 +7,7 @@ use super::scope::Args;
 use super::walk;
 use crate::ast::Ident;
 use crate::diag::{Diagnostic, Place, Span};
-use crate::kernel_target::usdt::{Argument, Operand, arguments};
+use crate::kernel_target::usdt::{Argument, ArgumentError, Operand, arguments};
 use crate::kernel_target::{Arch, Target, usdt_name};
 use crate::program::{Binary, Edge, Hook};
 use crate::typed::{Arith, Attach, Choice, Expr, Kind, Measure, Select, Shape, SlowMeasure, Trust, Ty};
@@ -20,7 +20,7 @@ pub(super) enum UserArgs {
     /// Return of a function: the result.
     Return(Arch),
     /// A static probe point: each argument, or why it cannot be read.
-    Static(Vec<Result<Argument, String>>),
+    Static(Vec<Result<Argument, ArgumentError>>),
     /// A static probe point that was not found.
     Absent(String),
 }
@@ -229,7 +229,8 @@ fn of_slow(slow: &Option<SlowMeasure>) -> impl Iterator<Item = &Expr> {
 fn forget<'e>(attach: &mut Attach, arch: Arch, mut read: impl Iterator<Item = &'e Expr>) {
     let Attach::Usdt { args: Some(text), .. } = attach else { return };
     // A constant leaves no trace in what is read.
-    let constant = |a: &Result<Argument, String>| matches!(a, Ok(Argument { operand: Operand::Constant(_), .. }));
+    let constant =
+        |a: &Result<Argument, ArgumentError>| matches!(a, Ok(Argument { operand: Operand::Constant(_), .. }));
     let reads = |e: &Expr| walk::any(e, &|kind| matches!(kind, Kind::Arg { .. }));
     if !arguments(text, arch).iter().any(constant)
         && !read.any(reads)

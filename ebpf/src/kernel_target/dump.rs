@@ -33,6 +33,7 @@
 //! place (`union size 8 { ... }`). A name that has several definitions is followed by `~N` from the second on.
 
 mod build;
+mod error;
 mod parse;
 mod roots;
 mod tokens;
@@ -41,6 +42,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use error::ParseError;
 pub use parse::parse;
 pub use roots::roots;
 pub use write::dump;

@@ -31,11 +31,31 @@ pub enum Operand {
     },
 }
 
+/// Why an argument cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArgumentError {
+    /// The word of the note.
+    #[error("`{0}` is no place that this version understands")]
+    NotUnderstood(String),
+    /// A number of such a size.
+    #[error("it is a floating-point number")]
+    Float,
+    /// xmm on x86.
+    #[error("it lies in a floating-point register")]
+    FloatRegister,
+    /// `pt_regs` has none of this name.
+    #[error("no register `%{0}` is kept")]
+    NoRegister(String),
+    /// Addressed relative to the instruction pointer.
+    #[error("it lies in a variable of the program, whose place differs in each process")]
+    Variable,
+}
+
 /// Most arguments a probe point can have.
 pub const MAX_ARGUMENTS: usize = 12;
 
-/// Each argument, or why it cannot be read.
-pub fn arguments(text: &str, arch: Arch) -> Vec<Result<Argument, String>> {
+/// All arguments of a note.
+pub fn arguments(text: &str, arch: Arch) -> Vec<Result<Argument, ArgumentError>> {
     words(text).into_iter().take(MAX_ARGUMENTS).map(|word| argument(word, arch)).collect()
 }
 
@@ -53,12 +73,12 @@ fn words(text: &str) -> Vec<&str> {
     text.split(separates).filter(|word| !word.is_empty()).collect()
 }
 
-fn argument(word: &str, arch: Arch) -> Result<Argument, String> {
-    let unclear = || format!("`{word}` is no place that this version understands");
+fn argument(word: &str, arch: Arch) -> Result<Argument, ArgumentError> {
+    let unclear = || ArgumentError::NotUnderstood(word.to_owned());
     let (size, place) = word.split_once('@').ok_or_else(unclear)?;
     let (signed, digits) = size.strip_prefix('-').map_or((false, size), |digits| (true, digits));
     if digits.ends_with('f') {
-        return Err("it is a floating-point number".into());
+        return Err(ArgumentError::Float);
     }
     let bytes = match digits {
         "1" => 1,
@@ -75,7 +95,7 @@ fn argument(word: &str, arch: Arch) -> Result<Argument, String> {
 }
 
 /// The error is a reason when there is a better one than that it is not understood.
-type Place = Result<Operand, Option<String>>;
+type Place = Result<Operand, Option<ArgumentError>>;
 
 /// `$5`, `%eax`, `-16(%rbp)`, `8(%rax,%rdx,4)`.
 fn x86(place: &str, arch: Arch) -> Place {
@@ -85,15 +105,15 @@ fn x86(place: &str, arch: Arch) -> Place {
     let register = |name: &str| {
         let name = name.trim().strip_prefix('%').ok_or(None)?;
         if name.starts_with("xmm") {
-            return Err(Some("it lies in a floating-point register".to_string()));
+            return Err(Some(ArgumentError::FloatRegister));
         }
-        arch.register(name).ok_or_else(|| Some(format!("no register `%{name}` is kept")))
+        arch.register(name).ok_or_else(|| Some(ArgumentError::NoRegister(name.to_owned())))
     };
     let Some((displacement, rest)) = place.split_once('(') else { return register(place).map(Operand::Register) };
     let inside = rest.strip_suffix(')').ok_or(None)?;
     // Whatever stands before it: `table+8(%rip)`.
     if inside == "%rip" {
-        return Err(Some("it lies in a variable of the program, whose place differs in each process".into()));
+        return Err(Some(ArgumentError::Variable));
     }
     let displacement = match displacement {
         "" => 0,
@@ -139,7 +159,7 @@ fn number(text: &str) -> Option<i64> {
 mod tests {
     use super::*;
 
-    fn one(text: &str, arch: Arch) -> Result<Argument, String> {
+    fn one(text: &str, arch: Arch) -> Result<Argument, ArgumentError> {
         let mut all = arguments(text, arch);
         assert_eq!(all.len(), 1, "{text}");
         all.remove(0)
@@ -179,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_says_why() {
-        let why = |text| one(text, Arch::X86_64).unwrap_err();
+        let why = |text| one(text, Arch::X86_64).unwrap_err().to_string();
         assert!(why("8@table+8(%rip)").contains("variable of the program"));
         assert_eq!(why("8f@%xmm0"), "it is a floating-point number");
         assert_eq!(why("8@%xmm0"), "it lies in a floating-point register");

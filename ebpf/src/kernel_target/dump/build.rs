@@ -1,5 +1,6 @@
 //! Types as written -> BTF.
 
+use super::ParseError;
 use crate::kernel_target::btf::{Btf, Kind};
 use crate::kernel_target::btf_write::{Builder, IntKind, MemberDef};
 use std::collections::HashMap;
@@ -51,7 +52,7 @@ struct Types {
 
 /// Builds every type that others refer to by name after the ids of all of them are known: unnamed parts come before, so a first
 /// round counts them.
-pub(super) fn build(definitions: Vec<(Kind, String, Definition)>) -> Result<Btf, String> {
+pub(super) fn build(definitions: Vec<(Kind, String, Definition)>) -> Result<Btf, ParseError> {
     let mut types = Types { builder: Builder::new(), ids: HashMap::new(), forwards: HashMap::new() };
     for _ in 0..2 {
         types.builder = Builder::new();
@@ -67,7 +68,7 @@ pub(super) fn build(definitions: Vec<(Kind, String, Definition)>) -> Result<Btf,
         types.check(&definitions, &ids)?;
         types.ids = ids;
     }
-    Btf::parse(types.builder.finish()).map_err(|error| error.to_string())
+    Ok(Btf::parse(types.builder.finish())?)
 }
 
 impl Types {
@@ -76,7 +77,7 @@ impl Types {
         &self,
         definitions: &[(Kind, String, Definition)],
         ids: &HashMap<(Kind, String, u32), u32>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ParseError> {
         let visit = |ast: &Ast| unknown_name(ast, ids);
         let found = definitions.iter().find_map(|(_, _, definition)| match definition {
             Definition::Alias(ast) | Definition::Function(ast) => visit(ast),
@@ -86,7 +87,7 @@ impl Types {
         found.map_or(Ok(()), Err)
     }
 
-    fn define(&mut self, kind: Kind, name: &str, definition: &Definition) -> Result<u32, String> {
+    fn define(&mut self, kind: Kind, name: &str, definition: &Definition) -> Result<u32, ParseError> {
         Ok(match definition {
             Definition::Int(bytes, int) => self.builder.int(name, *bytes, *int),
             Definition::Float(bytes) => self.builder.float(name, *bytes),
@@ -157,10 +158,10 @@ impl Types {
     }
 }
 
-fn unknown_name(ast: &Ast, ids: &HashMap<(Kind, String, u32), u32>) -> Option<String> {
+fn unknown_name(ast: &Ast, ids: &HashMap<(Kind, String, u32), u32>) -> Option<ParseError> {
     match ast {
         Ast::Named(kind, name, ordinal, line) if !ids.contains_key(&(*kind, name.clone(), *ordinal)) => {
-            Some(format!("line {line}: {} {name} is not defined", super::write::keyword(*kind)))
+            Some(ParseError::Undefined { line: *line, kind: super::write::keyword(*kind), name: name.clone() })
         }
         Ast::Wrap(_, inner) | Ast::Tag(_, inner) | Ast::Array(_, inner) => unknown_name(inner, ids),
         Ast::Proto(params, returns) => {

@@ -1,5 +1,6 @@
 //! Text -> Target.
 
+use super::ParseError;
 use super::build::{Ast, AstMember, Body, Definition, build};
 use super::tokens::{Token, tokens};
 use super::{ABILITIES, MAGIC, MAX_DEPTH, VERSION, abilities};
@@ -7,8 +8,8 @@ use crate::kernel_target::btf::{Btf, Kind};
 use crate::kernel_target::btf_write::IntKind;
 use crate::kernel_target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
 
-/// Reads what [`super::dump`] wrote, perhaps edited by hand. Errors name the line.
-pub fn parse(text: &str) -> Result<Target, String> {
+/// Reads what [`super::dump`] wrote, perhaps edited by hand.
+pub fn parse(text: &str) -> Result<Target, ParseError> {
     let mut p = Parser { tokens: tokens(text)?, at: 0 };
     let mut target = Target::default();
     p.expect(MAGIC)?;
@@ -69,10 +70,12 @@ impl Parser {
         self.tokens.get(self.at).filter(|t| !t.is_string).map(|t| t.text.as_str())
     }
 
-    fn fail<T>(&self, wanted: &str) -> Result<T, String> {
+    fn fail<T>(&self, wanted: &str) -> Result<T, ParseError> {
         match self.tokens.get(self.at) {
-            Some(token) => Err(format!("line {}: expected {wanted}, found {:?}", token.line, token.text)),
-            None => Err(format!("the end: expected {wanted}")),
+            Some(token) => {
+                Err(ParseError::Unexpected { line: token.line, wanted: wanted.to_owned(), found: token.text.clone() })
+            }
+            None => Err(ParseError::End(wanted.to_owned())),
         }
     }
 
@@ -82,16 +85,16 @@ impl Parser {
         found
     }
 
-    fn expect(&mut self, mark: &str) -> Result<(), String> {
+    fn expect(&mut self, mark: &str) -> Result<(), ParseError> {
         if self.take(mark) { Ok(()) } else { self.fail(&format!("{mark:?}")) }
     }
 
-    fn after_keyword<T>(&mut self, read: impl FnOnce(&mut Parser) -> Result<T, String>) -> Result<T, String> {
+    fn after_keyword<T>(&mut self, read: impl FnOnce(&mut Parser) -> Result<T, ParseError>) -> Result<T, ParseError> {
         self.at += 1;
         read(self)
     }
 
-    fn string(&mut self) -> Result<String, String> {
+    fn string(&mut self) -> Result<String, ParseError> {
         match self.tokens.get(self.at) {
             Some(token) if token.is_string => {
                 self.at += 1;
@@ -102,7 +105,7 @@ impl Parser {
     }
 
     /// A word or a string.
-    fn name(&mut self) -> Result<String, String> {
+    fn name(&mut self) -> Result<String, ParseError> {
         let is_name = |t: &&Token| t.is_string || t.text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         match self.tokens.get(self.at).filter(is_name) {
             Some(token) => {
@@ -113,7 +116,7 @@ impl Parser {
         }
     }
 
-    fn number<T: std::str::FromStr>(&mut self) -> Result<T, String> {
+    fn number<T: std::str::FromStr>(&mut self) -> Result<T, ParseError> {
         let negative = self.take("-");
         let text = self.peek().unwrap_or("");
         let parsed = if negative { format!("-{text}").parse() } else { text.parse() };
@@ -126,7 +129,7 @@ impl Parser {
         }
     }
 
-    fn arch(&mut self) -> Result<Arch, String> {
+    fn arch(&mut self) -> Result<Arch, ParseError> {
         if self.take("x86_64") {
             Ok(Arch::X86_64)
         } else if self.take("aarch64") {
@@ -136,7 +139,7 @@ impl Parser {
         }
     }
 
-    fn ability(&mut self, target: &mut Target) -> Result<(), String> {
+    fn ability(&mut self, target: &mut Target) -> Result<(), ParseError> {
         let name = self.peek().unwrap_or("");
         let Some(index) = ABILITIES.iter().position(|a| *a == name) else { return self.fail("the name of an ability") };
         self.at += 1;
@@ -144,7 +147,7 @@ impl Parser {
         Ok(())
     }
 
-    fn answer(&mut self) -> Result<Ability, String> {
+    fn answer(&mut self) -> Result<Ability, ParseError> {
         match self.name()?.as_str() {
             "yes" => Ok(Ability::Yes),
             "no" => Ok(Ability::No(self.string()?)),
@@ -156,7 +159,7 @@ impl Parser {
         }
     }
 
-    fn record(&mut self) -> Result<(String, Vec<Field>), String> {
+    fn record(&mut self) -> Result<(String, Vec<Field>), ParseError> {
         let name = self.string()?;
         let mut fields = Vec::new();
         self.expect("{")?;
@@ -172,7 +175,7 @@ impl Parser {
         Ok((name, fields))
     }
 
-    fn field_type(&mut self) -> Result<FieldType, String> {
+    fn field_type(&mut self) -> Result<FieldType, ParseError> {
         const INTS: [(&str, u8, bool); 8] = [
             ("i8", 1, true),
             ("u8", 1, false),
@@ -199,7 +202,7 @@ impl Parser {
         }
     }
 
-    fn functions(&mut self) -> Result<(String, Vec<Function>), String> {
+    fn functions(&mut self) -> Result<(String, Vec<Function>), ParseError> {
         let pattern = self.string()?;
         let mut functions = Vec::new();
         self.expect("{")?;
@@ -217,7 +220,7 @@ impl Parser {
         Ok((pattern, functions))
     }
 
-    fn syscall(&mut self) -> Result<(String, Syscall), String> {
+    fn syscall(&mut self) -> Result<(String, Syscall), ParseError> {
         let name = self.name()?;
         let number = self.number()?;
         let mut args = None;
@@ -232,7 +235,7 @@ impl Parser {
         Ok((name, Syscall { number, args }))
     }
 
-    fn usdt(&mut self) -> Result<(String, Vec<String>), String> {
+    fn usdt(&mut self) -> Result<(String, Vec<String>), ParseError> {
         let name = self.string()?;
         self.expect("(")?;
         let places = self.list(Parser::string)?;
@@ -241,7 +244,7 @@ impl Parser {
     }
 
     /// `a, b)`
-    fn list<T>(&mut self, mut item: impl FnMut(&mut Parser) -> Result<T, String>) -> Result<Vec<T>, String> {
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Parser) -> Result<T, ParseError>) -> Result<Vec<T>, ParseError> {
         let mut items = Vec::new();
         if self.take(")") {
             return Ok(items);
@@ -255,7 +258,7 @@ impl Parser {
         }
     }
 
-    fn btf(&mut self) -> Result<Btf, String> {
+    fn btf(&mut self) -> Result<Btf, ParseError> {
         self.expect("{")?;
         let mut definitions = Vec::new();
         while !self.take("}") {
@@ -299,7 +302,7 @@ impl Parser {
         Some(kind)
     }
 
-    fn int(&mut self) -> Result<Definition, String> {
+    fn int(&mut self) -> Result<Definition, ParseError> {
         self.expect("size")?;
         let bytes = self.number()?;
         let kind = if self.take("bool") {
@@ -313,7 +316,7 @@ impl Parser {
         Ok(Definition::Int(bytes, kind))
     }
 
-    fn body(&mut self, kind: Kind, depth: u32) -> Result<Body, String> {
+    fn body(&mut self, kind: Kind, depth: u32) -> Result<Body, ParseError> {
         self.expect("size")?;
         let mut body = Body { bytes: self.number()?, members: Vec::new(), signed: false, values: Vec::new() };
         if matches!(kind, Kind::Enum | Kind::Enum64) {
@@ -338,7 +341,7 @@ impl Parser {
         Ok(body)
     }
 
-    fn member(&mut self, depth: u32) -> Result<AstMember, String> {
+    fn member(&mut self, depth: u32) -> Result<AstMember, ParseError> {
         self.expect("@")?;
         let bytes: u32 = self.number()?;
         let bits: u32 = if self.take(".") { self.number()? } else { 0 };
@@ -350,7 +353,7 @@ impl Parser {
         Ok(AstMember { name, bit_offset, bit_size, ty: self.ty(depth + 1)? })
     }
 
-    fn ty(&mut self, depth: u32) -> Result<Ast, String> {
+    fn ty(&mut self, depth: u32) -> Result<Ast, ParseError> {
         if depth > MAX_DEPTH {
             return self.fail("types that nest less deep");
         }

@@ -1,5 +1,7 @@
 //! Words, numbers, strings and marks.
 
+use super::ParseError;
+
 /// One of them, with its line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Token {
@@ -10,7 +12,7 @@ pub(super) struct Token {
 }
 
 /// Splits a text; `#` starts a comment.
-pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
+pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ParseError> {
     let mut tokens = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let line_number = i as u32 + 1;
@@ -20,8 +22,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
             let (text, is_string, len) = match first {
                 '#' => break,
                 '"' => {
-                    let (text, len) =
-                        unescape(rest).ok_or(format!("line {line_number}: a string that does not end"))?;
+                    let (text, len) = unescape(rest).ok_or(ParseError::OpenString(line_number))?;
                     (text, true, len)
                 }
                 '-' if rest.starts_with("->") => ("->".into(), false, 2),
