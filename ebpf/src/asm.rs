@@ -134,6 +134,7 @@ impl From<AsmError> for Diagnostic {
                 at: None,
                 message: format!("the program is too long: a jump over {slots} instructions, eBPF allows 32767"),
                 hint: Some("split the probe, or measure fewer metrics in it".into()),
+                absent: false,
             },
         }
     }

@@ -57,24 +57,26 @@ pub struct Diagnostic {
     pub message: String,
     /// What to do, one line ("did you mean `sk_family`?").
     pub hint: Option<String>,
+    /// The kernel has nothing of the name at `at`.
+    pub absent: bool,
 }
 
 impl Diagnostic {
     /// A user's mistake at `at`.
     pub fn user(at: Place, message: impl Into<String>) -> Self {
-        Self { fault: Fault::User, at: Some(at), message: message.into(), hint: None }
+        Self { fault: Fault::User, at: Some(at), message: message.into(), hint: None, absent: false }
     }
     /// Something this kernel lacks.
     pub fn target(at: Place, message: impl Into<String>) -> Self {
-        Self { fault: Fault::Target, at: Some(at), message: message.into(), hint: None }
+        Self { fault: Fault::Target, at: Some(at), message: message.into(), hint: None, absent: false }
     }
     /// A limit that would be broken.
     pub fn limit(at: Place, message: impl Into<String>) -> Self {
-        Self { fault: Fault::Limit, at: Some(at), message: message.into(), hint: None }
+        Self { fault: Fault::Limit, at: Some(at), message: message.into(), hint: None, absent: false }
     }
     /// A warning: what is compiled all the same.
     pub fn warning(at: Place, message: impl Into<String>) -> Self {
-        Self { fault: Fault::Warning, at: Some(at), message: message.into(), hint: None }
+        Self { fault: Fault::Warning, at: Some(at), message: message.into(), hint: None, absent: false }
     }
     /// An error in the compiler itself.
     pub fn bug(message: impl Into<String>) -> Self {
@@ -83,11 +85,17 @@ impl Diagnostic {
             at: None,
             message: message.into(),
             hint: Some("this is an error in kstrobe: please report it".into()),
+            absent: false,
         }
     }
     /// Whether it stops the probe: all but a warning do.
     pub fn is_error(&self) -> bool {
         self.fault != Fault::Warning
+    }
+    /// Notes that the kernel has nothing of the name at its place.
+    pub fn absent(mut self) -> Self {
+        self.absent = true;
+        self
     }
     /// Adds what to do about it.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -288,7 +288,7 @@ impl Env<'_> {
         let message = format!("this kernel has no `{}`", self.quote(span));
         let diagnostic =
             unknown(self.place(span), message, near, "test with `has_type(..)` what only some kernels have");
-        Err(self.report.add(diagnostic))
+        Err(self.report.add(diagnostic.absent()))
     }
 
     /// `cast(struct T, x)`: a pointer as a pointer to T, an embedded struct or array as its address.

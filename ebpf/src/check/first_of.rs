@@ -40,8 +40,8 @@ fn first<'a>(hook: &Hook, alternatives: &'a [Hook], target: &Target, report: &mu
 }
 
 /// Why not this one, on one line. What a kernel simply does not have needs no advice where another hook takes its place.
-fn reason(Diagnostic { message, hint, .. }: Diagnostic) -> String {
-    match hint.filter(|_| !message.starts_with("this kernel has no ")) {
+fn reason(Diagnostic { message, hint, absent, .. }: Diagnostic) -> String {
+    match hint.filter(|_| !absent) {
         Some(hint) => format!("{message} ({hint})"),
         None => message,
     }

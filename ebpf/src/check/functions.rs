@@ -151,7 +151,7 @@ fn not_found(wanted: &Wanted<'_>, target: &Target, place: Place) -> Diagnostic {
     // Of 60,000 functions some name is always near; a function of a module that is not loaded is none of them.
     let near = types.and_then(|btf| slip(wanted.name, btf.functions()));
     // Probes at functions ask for what only some kernels have: never a mere slip of the user's.
-    Diagnostic::target(place, message).hint(match near.filter(|near| *near != wanted.name) {
+    Diagnostic::target(place, message).absent().hint(match near.filter(|near| *near != wanted.name) {
         _ if described => "its BTF describes one, but the compiler has inlined it everywhere".into(),
         Some(near) => format!("did you mean `{near}`?"),
         None => match wanted.module {
@@ -246,7 +246,7 @@ fn not_traced(
     }
     let params = match &prototype.params {
         Ok(params) => params,
-        Err(why) => return Some(why.clone()),
+        Err(unknown) => return Some(unknown.to_string()),
     };
     if let Some(why) = &prototype.untraceable {
         return Some(why.clone());

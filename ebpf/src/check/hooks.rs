@@ -171,7 +171,7 @@ fn raw<'a>(hook: &'a Hook, event: &'a str, target: &'a Target, report: &mut Repo
         let near = did_you_mean(event, btf.tracepoints());
         let message = format!("this kernel has no tracepoint `{event}`");
         let otherwise = "`kstrobe list tracepoints` shows those it has";
-        return Err(report.add(unknown(place, message, near, otherwise)));
+        return Err(report.add(unknown(place, message, near, otherwise).absent()));
     };
     let (attach, trust) = attach_raw(hook, event, target, report)?;
     Ok(Point { attach, place, select: Select::All, numbers: None, args: Args::Raw { event, args, trust } })
@@ -200,7 +200,7 @@ fn tracepoint<'a>(
             .or_else(|| did_you_mean(event, known).filter(|near| *near != event));
         let message = format!("this kernel has no tracepoint `{name}`, or tracefs does not show it");
         let otherwise = "`kstrobe list tracepoints` shows those it has";
-        return Err(report.add(unknown(place, message, near, otherwise)));
+        return Err(report.add(unknown(place, message, near, otherwise).absent()));
     };
     Ok(Point {
         attach: Attach::Tracepoint { system: system.into(), event: event.into() },
@@ -298,5 +298,5 @@ fn no_system_call(hook: &Hook, name: &str, target: &Target) -> Diagnostic {
     }
     let near = did_you_mean(name, target.syscalls.keys().map(String::as_str));
     let message = format!("this kernel has no system call `{name}`");
-    unknown(place, message, near, "names are those of syscalls(2), without `sys_`")
+    unknown(place, message, near, "names are those of syscalls(2), without `sys_`").absent()
 }

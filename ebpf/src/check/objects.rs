@@ -62,7 +62,7 @@ pub(super) fn iterator<'a>(
     if !target.abilities.iter.yes() {
         let why = format!("iterators: {}", reason(&target.abilities.iter));
         // Where the object is known, mistakes in expressions are found all the same.
-        let reported = report.add(Diagnostic::target(place, message()).hint(why));
+        let reported = report.add(Diagnostic::target(place, message()).absent().hint(why));
         if found.is_none() || target.session {
             return Err(reported);
         }
@@ -72,7 +72,7 @@ pub(super) fn iterator<'a>(
             Some((_, since)) => format!("its BTF describes no function {ITERATOR}{object} (Linux {since} has it)"),
             None => format!("its BTF describes no function {ITERATOR}{object}"),
         };
-        return Err(report.add(Diagnostic::target(place, message()).hint(hint)));
+        return Err(report.add(Diagnostic::target(place, message()).absent().hint(hint)));
     };
     let args = Args::Object(ObjectArgs { object, args });
     let attach = Attach::Iter { object: object.to_owned() };

@@ -60,6 +60,7 @@ fn check_stack(func: &Func, bytes: u32) -> Result<(), Diagnostic> {
         at: None,
         message: format!("program {} needs {bytes} bytes of stack, the kernel allows {STACK_LIMIT_BYTES}", func.name),
         hint: Some("use fewer or shorter strings in labels, keys and saved values".into()),
+        absent: false,
     })
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// A mistake as a person sees it: the text, carets below, and what to do.
 pub fn show(diagnostic: &Diagnostic, texts: &[SpannedStr]) -> String {
-    let Diagnostic { fault, at, message, hint } = diagnostic;
+    let Diagnostic { fault, at, message, hint, .. } = diagnostic;
     let mut out = format!("{}: {message}\n", format!("{fault:?}").to_lowercase());
     if let Some(at) = at {
         let text = &texts[at.text.0 as usize].value;
