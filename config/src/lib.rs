@@ -24,7 +24,7 @@ pub use check::EXPORTER_HEADERS;
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use load::{agent, all_probes, capture, embedded, probes, web};
 pub use names::{OWN_METRICS, PREFIX, did_you_mean};
-pub use quantity::read as quantity;
+pub use quantity::{QuantityError, read as quantity};
 pub use reference::{limits, perf_events, words};
 pub use report::in_order;
 pub use resolve::{check_rules, unique_metrics};

@@ -4,6 +4,7 @@ use crate::model::Quantity;
 use crate::names::one_of;
 use crate::report::Problem;
 use std::cmp::Ordering;
+use std::fmt;
 
 const DURATIONS: [(&str, u64); 6] = [
     ("ns", 1),
@@ -115,12 +116,25 @@ fn unknown_unit(text: &str, number: &str, unit: &str, table: &[(&str, u64)], wha
         .hint(hint)
 }
 
-/// `50ms`, `4KiB`, `5%` or `0.5`, from anywhere but a file; or what is wrong with it, and what to write.
-pub fn read(text: &str) -> Result<Quantity, String> {
-    measured(text).map_err(|problem| match problem.hint {
-        Some(hint) => format!("{}: {hint}", problem.message),
-        None => problem.message,
-    })
+/// What is wrong with a quantity, and what to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuantityError {
+    message: String,
+    hint: Option<String>,
+}
+
+impl fmt::Display for QuantityError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.message)?;
+        self.hint.iter().try_for_each(|hint| write!(out, ": {hint}"))
+    }
+}
+
+impl std::error::Error for QuantityError {}
+
+/// `50ms`, `4KiB`, `5%` or `0.5`, from anywhere but a file.
+pub fn read(text: &str) -> Result<Quantity, QuantityError> {
+    measured(text).map_err(|Problem { message, hint, .. }| QuantityError { message, hint })
 }
 
 /// `50ms`, `4KiB`, `5%` or `0.5`.

@@ -6,6 +6,7 @@ use kstrobe_mixin::catalogue::Catalogue;
 use kstrobe_mixin::request::{Request, objective};
 use kstrobe_mixin::{Form, own, slo_rules};
 
+use super::fail;
 use crate::config::SourceArgs;
 use crate::config::diagnostics::print_diagnostics;
 use crate::config::files;
@@ -61,9 +62,6 @@ pub fn run(args: &Args) -> ExitCode {
             print!("{}", slo_rules(&head, &[objective], form));
             ExitCode::SUCCESS
         }
-        Err(reason) => {
-            eprintln!("error: {reason}");
-            ExitCode::from(1)
-        }
+        Err(error) => fail(error),
     }
 }

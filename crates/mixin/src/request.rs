@@ -5,6 +5,7 @@ use crate::objectives::BY;
 use crate::rules::quoted;
 use crate::slo::{Objective, rounded};
 use kstrobe_config::PREFIX;
+use kstrobe_config::QuantityError;
 use kstrobe_config::did_you_mean;
 use kstrobe_config::model::Quantity;
 
@@ -27,8 +28,48 @@ pub struct Request {
     pub by: Vec<String>,
 }
 
-/// The objective, or what is wrong with the request and what to do.
-pub fn objective(catalogue: &Catalogue, request: &Request) -> Result<Objective, String> {
+/// What is wrong with a request, and what to do.
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RequestError {
+    #[error("no probe has a metric `{name}`: {}", hint(similar.as_deref()))]
+    NoMetric { name: String, similar: Option<String> },
+    #[error("`{metric}` is a {}: an objective on latency takes a histogram", kind.name())]
+    NotAHistogram { metric: String, kind: Kind },
+    #[error("`{0}` is no objective: write a number of per cent above 0 and below 100, such as `99.9`")]
+    Percent(String),
+    #[error("the threshold is wrong: {0}")]
+    Threshold(#[from] QuantityError),
+    #[error("`{threshold}` cannot be compared with {metric}, which has {}", if unit.is_empty() { "no unit" } else { unit })]
+    Unit { threshold: String, metric: String, unit: String },
+    /// With the buckets below and above.
+    #[error(
+        "{threshold} is no bucket of {metric}, so that nothing counts what is below it: take {}, or add it to `buckets.classic` \
+         of the metric in its probe file", near.join(" or ")
+    )]
+    NoBucket { threshold: String, metric: String, near: Vec<String> },
+    /// The rest of the selector.
+    #[error("the selector is wrong at `{0}`: write it as `a=\"b\", c=~\"d|e\"`")]
+    Selector(String),
+    #[error("{metric} has no label `{label}`: did you mean `{similar}`?")]
+    NoLabel { metric: String, label: String, similar: String },
+    #[error("`{0}` is no name of a label")]
+    NotALabel(String),
+    #[error("a budget cannot be split by `{0}`: the rules use it themselves")]
+    ReservedLabel(String),
+    #[error("`{0}` is no name of a service or objective: it has letters, digits, `-`, `_` and `.`")]
+    Name(String),
+}
+
+fn hint(similar: Option<&str>) -> String {
+    match similar {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`kstrobe list metrics` has all of them".to_owned(),
+    }
+}
+
+/// Checks a request.
+pub fn objective(catalogue: &Catalogue, request: &Request) -> Result<Objective, RequestError> {
     let metric = histogram(catalogue, &request.metric)?;
     let percent = percent(&request.percent)?;
     let threshold = threshold(metric, &request.threshold)?;
@@ -38,16 +79,14 @@ pub fn objective(catalogue: &Catalogue, request: &Request) -> Result<Objective, 
         false => request.by.clone(),
     };
     if let Some(wrong) = by.iter().find(|label| !is_label(label)) {
-        return Err(format!("`{wrong}` is no name of a label"));
+        return Err(RequestError::NotALabel(wrong.clone()));
     }
     if let Some(wrong) = by.iter().find(|label| matches!(label.as_str(), "le" | "sloth_window")) {
-        return Err(format!("a budget cannot be split by `{wrong}`: the rules use it themselves"));
+        return Err(RequestError::ReservedLabel(wrong.clone()));
     }
     for text in [&request.service, &request.name] {
         if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.')) {
-            return Err(format!(
-                "`{text}` is no name of a service or objective: it has letters, digits, `-`, `_` and `.`"
-            ));
+            return Err(RequestError::Name(text.clone()));
         }
     }
     let base = metric.name.trim_start_matches(PREFIX).trim_end_matches("_seconds").replace('_', "-");
@@ -65,33 +104,29 @@ pub fn objective(catalogue: &Catalogue, request: &Request) -> Result<Objective, 
     })
 }
 
-fn histogram<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a Metric, String> {
+fn histogram<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a Metric, RequestError> {
     let Some((_, metric)) = catalogue.find(name) else {
         let histograms = catalogue.metrics().filter(|metric| metric.kind == Kind::Histogram);
         let names = histograms.flat_map(|metric| [Some(metric.name.as_str()), metric.name.strip_prefix(PREFIX)]);
-        let hint = match did_you_mean(name, names.flatten()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "`kstrobe list metrics` has all of them".to_owned(),
-        };
-        return Err(format!("no probe has a metric `{name}`: {hint}"));
+        let similar = did_you_mean(name, names.flatten()).map(str::to_owned);
+        return Err(RequestError::NoMetric { name: name.to_owned(), similar });
     };
     match metric.kind {
         Kind::Histogram => Ok(metric),
-        kind => Err(format!("`{}` is a {}: an objective on latency takes a histogram", metric.name, kind.name())),
+        kind => Err(RequestError::NotAHistogram { metric: metric.name.clone(), kind }),
     }
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> Result<f64, RequestError> {
     let number = text.trim().trim_end_matches('%').trim_end();
-    let wrong =
-        || format!("`{text}` is no objective: write a number of per cent above 0 and below 100, such as `99.9`");
+    let wrong = || RequestError::Percent(text.to_owned());
     let percent: f64 = number.parse().map_err(|_| wrong())?;
     // Finer than this would be lost in the rounding of the budget.
     if percent > 0.0 && percent <= 99.99999 { Ok(percent) } else { Err(wrong()) }
 }
 
-fn threshold(metric: &Metric, text: &str) -> Result<f64, String> {
-    let quantity = kstrobe_config::quantity(text).map_err(|why| format!("the threshold is wrong: {why}"))?;
+fn threshold(metric: &Metric, text: &str) -> Result<f64, RequestError> {
+    let quantity = kstrobe_config::quantity(text)?;
     let fits = match quantity {
         Quantity::Number(_) => true,
         Quantity::Seconds(_) => metric.unit == "seconds",
@@ -99,8 +134,8 @@ fn threshold(metric: &Metric, text: &str) -> Result<f64, String> {
         Quantity::Percent(_) => false,
     };
     if !fits {
-        let unit = if metric.unit.is_empty() { "no unit" } else { &metric.unit };
-        return Err(format!("`{text}` cannot be compared with {}, which has {unit}", metric.name));
+        let (threshold, unit) = (text.to_owned(), metric.unit.clone());
+        return Err(RequestError::Unit { threshold, metric: metric.name.clone(), unit });
     }
     let value = quantity.value();
     let same = |bound: &&f64| (**bound - value).abs() <= bound.abs() * 1e-9;
@@ -109,13 +144,8 @@ fn threshold(metric: &Metric, text: &str) -> Result<f64, String> {
     }
     let above = metric.bounds.partition_point(|bound| *bound < value);
     let near = [above.checked_sub(1), Some(above)].into_iter().flatten().filter_map(|at| metric.bounds.get(at));
-    let near: Vec<String> = near.map(|bound| shown(metric, *bound)).collect();
-    Err(format!(
-        "{text} is no bucket of {}, so that nothing counts what is below it: take {}, or add it to `buckets.classic` of the \
-         metric in its probe file",
-        metric.name,
-        near.join(" or ")
-    ))
+    let near = near.map(|bound| shown(metric, *bound)).collect();
+    Err(RequestError::NoBucket { threshold: text.to_owned(), metric: metric.name.clone(), near })
 }
 
 /// A value with the unit that makes it short.
@@ -129,16 +159,13 @@ fn shown(metric: &Metric, value: f64) -> String {
 }
 
 /// Matchers with one spelling. What is not a matcher is refused: it goes into queries as it is.
-fn matchers(metric: &Metric, text: &str) -> Result<String, String> {
+fn matchers(metric: &Metric, text: &str) -> Result<String, RequestError> {
     let text = text.trim();
     let inside = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(text).trim();
     let mut rest = inside.trim_end_matches(',').trim_end();
     let mut found: Vec<String> = Vec::new();
     while !rest.is_empty() {
-        let wrong = |rest: &str| {
-            let at: String = rest.chars().take(40).collect();
-            format!("the selector is wrong at `{at}`: write it as `a=\"b\", c=~\"d|e\"`")
-        };
+        let wrong = |rest: &str| RequestError::Selector(rest.chars().take(40).collect());
         let end = rest.find(['=', '!']).ok_or_else(|| wrong(rest))?;
         let (label, after) = (rest[..end].trim_end(), &rest[end..]);
         let operator =
@@ -155,7 +182,8 @@ fn matchers(metric: &Metric, text: &str) -> Result<String, String> {
             .then(|| did_you_mean(label, metric.labels.iter().map(String::as_str)))
             .flatten()
         {
-            return Err(format!("{} has no label `{label}`: did you mean `{near}`?", metric.name));
+            let (metric, label) = (metric.name.clone(), label.to_owned());
+            return Err(RequestError::NoLabel { metric, label, similar: near.to_owned() });
         }
         found.push(format!("{label}{operator}{}", quoted(&string)));
         match rest.strip_prefix(',') {
@@ -178,7 +206,7 @@ mod tests {
     use super::*;
     use crate::promql::FORMS;
 
-    fn ask(metric: &str, percent: &str, threshold: &str, selector: &str) -> Result<Objective, String> {
+    fn ask(metric: &str, percent: &str, threshold: &str, selector: &str) -> Result<Objective, RequestError> {
         let request = Request {
             metric: metric.into(),
             percent: percent.into(),
@@ -225,7 +253,7 @@ mod tests {
             ("recv_wait_seconds", "99", "10ms", r#"comm="x" syscall="y""#, "the selector is wrong at"),
             ("recv_wait_seconds", "99", "10ms", "co\u{f6}m=\"x\"", "the selector is wrong at"),
         ] {
-            let error = ask(metric, percent, threshold, selector).unwrap_err();
+            let error = ask(metric, percent, threshold, selector).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
         let by = |by: &str| {
@@ -238,8 +266,8 @@ mod tests {
             };
             objective(&crate::catalogue(), &request)
         };
-        assert!(by("a b").unwrap_err().contains("no name of a label"));
-        assert!(by("le").unwrap_err().contains("cannot be split"));
+        assert!(by("a b").unwrap_err().to_string().contains("no name of a label"));
+        assert!(by("le").unwrap_err().to_string().contains("cannot be split"));
         assert_eq!(by("cluster").unwrap().by, ["cluster"]);
     }
 }
