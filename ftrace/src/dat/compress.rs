@@ -2,6 +2,7 @@
 
 use flate2::{Compression as Level, read::ZlibDecoder, write::ZlibEncoder};
 use ruzstd::decoding::FrameDecoder;
+use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::io::{self, Read, Write};
 
@@ -52,6 +53,17 @@ impl Compression {
     }
 }
 
+/// Why a piece cannot be unpacked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnpackError {
+    #[error("{found} bytes were packed here, not {size}")]
+    Size { found: usize, size: usize },
+    #[error("no zlib data: {0}")]
+    Zlib(#[from] io::Error),
+    #[error("no zstd data: {0}")]
+    Zstd(#[from] FrameDecoderError),
+}
+
 /// Unpacks one piece after another, with the same memory.
 pub(super) struct Unpacker {
     compression: Compression,
@@ -65,29 +77,25 @@ impl Unpacker {
         Unpacker { compression, zstd }
     }
 
-    /// Appends what was packed; it has exactly `size` bytes, or says what is wrong.
-    pub(super) fn unpack(&mut self, packed: &[u8], size: usize, into: &mut Vec<u8>) -> Result<(), String> {
+    /// Appends what was packed, which must have exactly `size` bytes.
+    pub(super) fn unpack(&mut self, packed: &[u8], size: usize, into: &mut Vec<u8>) -> Result<(), UnpackError> {
         let start = into.len();
-        let wrong_size = |found: usize| format!("{found} bytes were packed here, not {size}");
         match self.compression {
             Compression::None => into.extend_from_slice(packed),
             Compression::Zlib => {
                 // One more than expected: longer contents are found out without being unpacked.
                 let mut all = ZlibDecoder::new(packed).take(size as u64 + 1);
-                all.read_to_end(into).map_err(|error| format!("no zlib data: {error}"))?;
+                all.read_to_end(into)?;
             }
             Compression::Zstd => {
                 into.resize(start + size, 0);
-                let found = self
-                    .zstd
-                    .decode_all(packed, &mut into[start..])
-                    .map_err(|error| format!("no zstd data: {error}"))?;
+                let found = self.zstd.decode_all(packed, &mut into[start..])?;
                 into.truncate(start + found);
             }
         }
         match into.len() - start {
             found if found == size => Ok(()),
-            found => Err(wrong_size(found)),
+            found => Err(UnpackError::Size { found, size }),
         }
     }
 }

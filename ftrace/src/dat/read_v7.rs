@@ -120,7 +120,7 @@ impl<'a> Sections<'a> {
         let mut contents = Vec::new();
         self.unpacker
             .unpack(packed, bytes as usize, &mut contents)
-            .map_err(|what| DatError { at: start, what: format!("{name}: {what}") })?;
+            .map_err(|error| DatError { at: start, what: format!("{name}: {error}") })?;
         Ok((Cow::Owned(contents), start))
     }
 
@@ -217,7 +217,9 @@ impl<'a> Sections<'a> {
             let bytes = input.u32("size of a piece")?;
             let packed = input.take(packed_bytes.into(), "compressed piece")?;
             self.file.count_pages(at, u64::from(bytes.max(packed_bytes)))?;
-            self.unpacker.unpack(packed, bytes as usize, &mut pages).map_err(|what| DatError { at, what })?;
+            self.unpacker
+                .unpack(packed, bytes as usize, &mut pages)
+                .map_err(|error| DatError { at, what: error.to_string() })?;
         }
         Ok(pages)
     }
