@@ -1,5 +1,6 @@
 //! `exporters:` of the configuration as what `kstrobe_export::push` needs, and who sends.
 
+use http::uri::InvalidUri;
 use kstrobe_config::model::{Exporter, Protocol};
 use kstrobe_export::otlp::{Resource, Temporality};
 use kstrobe_export::push;
@@ -15,7 +16,7 @@ pub fn receivers(exporters: &[Exporter]) -> (Vec<push::Exporter>, Vec<String>) {
     for exporter in exporters {
         match receiver(exporter, &found) {
             Ok(receiver) => receivers.push(receiver),
-            Err(reason) => reasons.push(format!("nothing can be sent to the exporter `{}`: {reason}", exporter.name)),
+            Err(error) => reasons.push(format!("nothing can be sent to the exporter `{}`: {error}", exporter.name)),
         }
     }
     (receivers, reasons)
@@ -30,9 +31,13 @@ fn line(file: &str) -> String {
     std::fs::read_to_string(file).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-fn receiver(exporter: &Exporter, found: &[(&str, String)]) -> Result<push::Exporter, String> {
-    // The URL is not shown: its query may hold a secret.
-    let url = exporter.url.value.parse().map_err(|error| format!("its URL: {error}"))?;
+/// The URL is not shown: its query may hold a secret.
+#[derive(Debug, thiserror::Error)]
+#[error("its URL: {0}")]
+struct UrlError(#[from] InvalidUri);
+
+fn receiver(exporter: &Exporter, found: &[(&str, String)]) -> Result<push::Exporter, UrlError> {
+    let url = exporter.url.value.parse()?;
     let path = |file: &Option<String>| file.as_ref().map(PathBuf::from);
     Ok(push::Exporter {
         name: exporter.name.clone(),
