@@ -8,7 +8,7 @@ use rustls::ClientConfig;
 /// Builds the rustls configuration; the connector sets ALPN. Without `encrypted` no authorities are loaded.
 pub(crate) fn config(material: &Material, encrypted: bool) -> Result<ClientConfig, Error> {
     if !encrypted {
-        return kstrobe_tls::without_authorities().map_err(Error::Config);
+        return kstrobe_tls::without_authorities().map_err(|error| Error::Config(error.to_string()));
     }
     let (cert, key) = match &material.identity {
         Some((cert, Secret(key))) => (Some(cert.as_slice()), Some(key.as_bytes())),

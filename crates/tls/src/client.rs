@@ -1,7 +1,7 @@
 //! A client's side: our own or the system's authorities, a certificate of ours.
 
 use crate::any_server::AnyServer;
-use crate::{certificates, key, provider, roots};
+use crate::{Error, certificates, key, provider, roots};
 use rustls::client::WantsClientCert;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// What rustls needs, or what is wrong, for a person. The protocols of ALPN are left to the connector.
-    pub fn config(&self) -> Result<ClientConfig, String> {
+    /// The configuration of rustls. The protocols of ALPN are left to the connector.
+    pub fn config(&self) -> Result<ClientConfig, Error> {
         let roots = match self.ca {
             Some(ca) => roots(ca, "an authority")?,
             None => of_the_system()?,
@@ -28,39 +28,39 @@ impl Client<'_> {
     }
 
     /// The same without verification of the server: `ca` is ignored.
-    pub fn config_for_any_server(&self) -> Result<ClientConfig, String> {
+    pub fn config_for_any_server(&self) -> Result<ClientConfig, Error> {
         let algorithms = provider().signature_verification_algorithms;
         let verifier = Arc::new(AnyServer { algorithms });
         self.shown(builder()?.dangerous().with_custom_certificate_verifier(verifier))
     }
 
-    fn shown(&self, builder: ConfigBuilder<ClientConfig, WantsClientCert>) -> Result<ClientConfig, String> {
+    fn shown(&self, builder: ConfigBuilder<ClientConfig, WantsClientCert>) -> Result<ClientConfig, Error> {
         match (self.cert, self.key) {
-            (Some(cert), Some(own)) => builder
-                .with_client_auth_cert(certificates(cert, "certificate")?, key(own)?)
-                .map_err(|error| format!("the certificate and its key: {error}")),
+            (Some(cert), Some(own)) => {
+                builder.with_client_auth_cert(certificates(cert, "certificate")?, key(own)?).map_err(Error::Identity)
+            }
             (None, None) => Ok(builder.with_no_client_auth()),
-            (Some(_), None) => Err("a certificate without its key".into()),
-            (None, Some(_)) => Err("a key without its certificate".into()),
+            (Some(_), None) => Err(Error::NoKey),
+            (None, Some(_)) => Err(Error::KeyAlone),
         }
     }
 }
 
 /// For connections that are not encrypted: no authority is looked for, and no certificate would be taken.
-pub fn without_authorities() -> Result<ClientConfig, String> {
+pub fn without_authorities() -> Result<ClientConfig, Error> {
     Ok(builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
+fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, Error> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider())).with_safe_default_protocol_versions();
-    builder.map_err(|error| format!("TLS: {error}"))
+    builder.map_err(Error::Provider)
 }
 
-fn of_the_system() -> Result<RootCertStore, String> {
+fn of_the_system() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        return Err("the system has no list of authorities: set `ca_file`, or install ca-certificates".into());
+        return Err(Error::NoSystemAuthorities);
     }
     Ok(roots)
 }

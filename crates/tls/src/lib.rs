@@ -5,9 +5,11 @@
 mod any_server;
 mod chain;
 mod client;
+mod error;
 
 pub use chain::chain;
 pub use client::{Client, without_authorities};
+pub use error::Error;
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
@@ -20,25 +22,23 @@ pub fn provider() -> CryptoProvider {
 }
 
 /// All certificates of a text, of which there must be one at least; `what` names them to a person.
-pub fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn certificates(pem: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| format!("the {what} is not in PEM form: {error}"))?;
-    if found.is_empty() { Err(format!("there is no {what} in PEM form in it")) } else { Ok(found) }
+    let found = found.map_err(|error| Error::NotPem { what, error })?;
+    if found.is_empty() { Err(Error::NoCertificate(what)) } else { Ok(found) }
 }
 
 /// The private key of a text.
-pub fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
-        format!("the key has no private key in PEM form ({error}); one with a passphrase cannot be read")
-    })
+pub fn key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(Error::Key)
 }
 
 /// The authorities of a text; `what` is one of them, with its article: `an authority for clients`.
-pub fn roots(pem: &[u8], what: &str) -> Result<RootCertStore, String> {
+pub fn roots(pem: &[u8], what: &'static str) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let one = what.strip_prefix("an ").or_else(|| what.strip_prefix("a ")).unwrap_or(what);
     for root in certificates(pem, one)? {
-        roots.add(root).map_err(|error| format!("{what} cannot be used: {error}"))?;
+        roots.add(root).map_err(|error| Error::Authority { what, error })?;
     }
     Ok(roots)
 }

@@ -28,9 +28,8 @@ pub struct Pems {
 #[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A PEM text is invalid.
-    #[error("{0}")]
-    Material(String),
+    #[error(transparent)]
+    Material(#[from] kstrobe_tls::Error),
     #[error("versions, suites and curves do not fit together: {0}")]
     Combination(#[source] Error),
     #[error("the key does not belong to the certificate")]
@@ -53,8 +52,8 @@ pub fn server(tls: &Tls, http2: bool, pems: &Pems) -> Result<ServerConfig, TlsEr
         _ if tls.cipher_suites.as_ref().is_some_and(Vec::is_empty) => &[&TLS13],
         _ => &[&TLS13, &TLS12],
     };
-    let chain = kstrobe_tls::certificates(&pems.cert, "certificate").map_err(TlsError::Material)?;
-    let key = kstrobe_tls::key(&pems.key).map_err(TlsError::Material)?;
+    let chain = kstrobe_tls::certificates(&pems.cert, "certificate")?;
+    let key = kstrobe_tls::key(&pems.key)?;
     let verifier = verifier(tls, &provider, pems.client_ca.as_deref())?;
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
@@ -115,7 +114,7 @@ fn verifier(
         ClientAuth::RequireAny => any(true),
         ClientAuth::VerifyIfGiven | ClientAuth::RequireAndVerify => {
             let roots = kstrobe_tls::roots(client_ca.unwrap_or_default(), "an authority for clients");
-            let roots = roots.map_err(TlsError::Material)?;
+            let roots = roots?;
             let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
             let optional = tls.client_auth == ClientAuth::VerifyIfGiven;
             let builder = if optional { builder.allow_unauthenticated() } else { builder };

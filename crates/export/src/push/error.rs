@@ -30,8 +30,8 @@ pub(crate) enum Error {
     NotText(PathBuf),
     #[error("`{0}` is not a server's name")]
     ServerName(String),
-    #[error("{0}")]
-    Tls(String),
+    #[error(transparent)]
+    Tls(#[from] kstrobe_tls::Error),
     #[error("too large for snappy")]
     Snappy,
     #[error(transparent)]

@@ -8,5 +8,5 @@ use rustls::ClientConfig;
 /// The configuration of rustls for one exporter.
 pub(crate) fn config(files: &Files) -> Result<ClientConfig, Error> {
     let client = Client { ca: files.ca.as_deref(), cert: files.cert.as_deref(), key: files.key.as_deref() };
-    client.config().map_err(Error::Tls)
+    Ok(client.config()?)
 }

@@ -51,8 +51,7 @@ fn connector(exporter: &Exporter, files: &Files) -> Result<Connector, Error> {
     http.enforce_http(false);
     http.set_nodelay(true);
     let encrypted = exporter.url.scheme_str() == Some("https");
-    let config =
-        if encrypted { tls::config(files)? } else { kstrobe_tls::without_authorities().map_err(Error::Tls)? };
+    let config = if encrypted { tls::config(files)? } else { kstrobe_tls::without_authorities()? };
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
     if let Some(name) = &exporter.tls.server_name {
         let name = ServerName::try_from(name.clone()).map_err(|_| Error::ServerName(name.clone()))?;
