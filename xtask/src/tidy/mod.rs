@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: what keeps the house in shape and no compiler checks.
 
+mod errors;
 mod hook_kinds;
 mod overrides;
 mod rules;
@@ -33,6 +34,8 @@ pub fn run(root: &Path) -> Result<()> {
     files.sort();
     let mut found: Vec<Finding> = files.iter().flat_map(|(path, text)| rules::check(path, text)).collect();
     found.extend(rules::check_rooms(files.iter().map(|(path, text)| (path.as_str(), text.as_str()))));
+    found.extend(files.iter().flat_map(|(path, text)| errors::check(path, text)));
+    found.extend(errors::check_list(&files));
     found.extend(overrides::check(&files));
     found.extend(hook_kinds::check(&files));
     for finding in &found {
