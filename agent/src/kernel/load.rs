@@ -437,7 +437,7 @@ fn load_program(
 ) -> Result<OwnedFd, LoadError> {
     let code = object.code(name)?;
     let program = ProgramType::of(attach, types).map_err(|error| attach_error(name, error.into()))?;
-    if code.kind != Some(program.kind) {
+    if !program.fits(code.kind) {
         let (program, attach) = (name.to_owned(), format!("{attach:?}"));
         return Err(ObjectError::OtherSection { program, section: code.section, attach }.into());
     }

@@ -39,6 +39,11 @@ pub struct ProgramType<'a> {
 }
 
 impl<'a> ProgramType<'a> {
+    /// Whether its code may lie in a section that is read as one for programs of this type.
+    pub fn fits(&self, section: Option<u32>) -> bool {
+        section == Some(self.kind)
+    }
+
     /// How the program of a hook is loaded.
     pub fn of(attach: &Attach, types: &'a mut KernelTypes) -> Result<ProgramType<'a>, BtfError> {
         Ok(match attach {
