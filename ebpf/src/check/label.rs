@@ -4,7 +4,7 @@ use super::expr::{Env, Value};
 use super::report::{Checked, Report};
 use super::{access, walk};
 use crate::ast::{self, ExprKind};
-use crate::diag::Span;
+use crate::diag::{Diagnostic, Span};
 use crate::kernel_target::btf::Kind as BtfKind;
 use crate::typed::{CgroupName, Decoder, Expr, Kind, Ty};
 
@@ -195,7 +195,8 @@ impl Env<'_> {
             "softirq" => Decoder::Softirq,
             "port" => Decoder::PortBe,
             "ifname" => Decoder::IfName,
-            _ => Decoder::Signal,
+            "signal" => Decoder::Signal,
+            _ => return Err(self.report.add(Diagnostic::bug(format!("`{name}` has no decoder")))),
         };
         Ok(LabelValue { expr, decoder, domain: key_domain(name) })
     }
