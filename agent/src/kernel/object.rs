@@ -1,6 +1,6 @@
 //! The compiled object as the loader takes it: parsed once, its programs relocated once. The only file that names aya-obj.
 
-use crate::kernel::sys::map::kind as map_kind;
+use crate::kernel::read::{LayoutError, check_map};
 use crate::kernel::sys::prog::{self, Refused, kind};
 use aya_obj::btf::BtfError;
 use aya_obj::generated::bpf_insn;
@@ -33,16 +33,6 @@ pub enum ObjectError {
     /// It lacks a program.
     #[error("it has no program {0}")]
     NoProgram(String),
-    /// A map of other sizes than the layout's. Kind, bytes of key and value, entries.
-    #[error("map {map}: (kind, key, value, entries) is {have:?}, its layout says {want:?}")]
-    OtherMap {
-        /// The map.
-        map: String,
-        /// In the object.
-        have: [u32; 4],
-        /// In the layout.
-        want: [u32; 4],
-    },
     /// A program lies in a section for another type of program.
     #[error("program {program} lies in a section for {section}, not for {attach}")]
     OtherSection {
@@ -56,9 +46,9 @@ pub enum ObjectError {
     /// The kernel does not take its type information; the last line of what it says.
     #[error("the kernel refuses its type information: {0}")]
     RefusedTypes(String),
-    /// Records of a table and a map do not fit each other.
-    #[error("{0}")]
-    Table(#[from] crate::kernel::read::LayoutError),
+    /// Its maps are not those of the layout.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
 }
 
 fn source_text(error: &EbpfRelocationError) -> String {
@@ -105,15 +95,7 @@ impl Object {
     pub fn check(&self, layout: &Layout) -> Result<(), ObjectError> {
         for def in &layout.maps {
             let map = self.maps.get(&def.name).ok_or_else(|| ObjectError::NoMap(def.name.clone()))?;
-            let have = [map.map_type(), map.key_size(), map.value_size(), map.max_entries()];
-            let mut want = [def.kind.number(), def.key_bytes, def.value_bytes, def.entries];
-            // It grows with the tasks.
-            if want[0] == map_kind::TASK_STORAGE {
-                want[3] = 0;
-            }
-            if have != want {
-                return Err(ObjectError::OtherMap { map: def.name.clone(), have, want });
-            }
+            check_map(def, [map.map_type(), map.key_size(), map.value_size(), map.max_entries()])?;
         }
         Ok(())
     }

@@ -43,12 +43,12 @@ pub enum LayoutError {
     /// A table names a map that is not in the layout.
     #[error("the layout has no map {0}")]
     NoMap(u32),
-    /// A map of another kind, or of other sizes: kind, bytes of key and value, entries.
+    /// A map of another kind, or of other sizes, in the kernel or in the object: kind, bytes of key and value, entries.
     #[error("map {map}: (kind, key, value, entries) is {have:?}, its layout says {want:?}")]
     OtherMap {
         /// The map.
         map: String,
-        /// In the kernel.
+        /// Of the map.
         have: [u32; 4],
         /// In the layout.
         want: [u32; 4],
@@ -102,7 +102,8 @@ impl ProbeMaps {
         if layout.maps.len() != maps.len() {
             return Err(LayoutError::MapCount { layout: layout.maps.len(), given: maps.len() });
         }
-        layout.maps.iter().zip(&maps).try_for_each(|(def, map)| check_map(def, map))?;
+        let sizes = |map: &KernelMap| [map.kind, map.key_bytes as u32, map.value_bytes as u32, map.capacity];
+        layout.maps.iter().zip(&maps).try_for_each(|(def, map)| check_map(def, sizes(map)))?;
         layout.tables.iter().try_for_each(|table| check_table(table, &maps))?;
         let open = |id: MapId| {
             let map = maps.get(id.0 as usize).ok_or(LayoutError::NoMap(id.0))?;
@@ -373,10 +374,11 @@ pub(super) fn read_index(map: &KernelMap) -> io::Result<Vec<(Box<[u8]>, u32)>> {
     Ok(entries.iter().filter_map(|(key, slot)| Some((key.into(), u32::from_ne_bytes(slot.try_into().ok()?)))).collect())
 }
 
-fn check_map(def: &MapDef, map: &KernelMap) -> Result<(), LayoutError> {
+/// Compares a map (`BPF_MAP_TYPE_*`, bytes of key and value, entries) with its definition.
+pub(super) fn check_map(def: &MapDef, [kind, key, value, capacity]: [u32; 4]) -> Result<(), LayoutError> {
     // Task storage grows with the tasks.
     let entries = |entries| if def.kind == MapKind::TaskStorage { 0 } else { entries };
-    let have = [map.kind, map.key_bytes as u32, map.value_bytes as u32, entries(map.capacity)];
+    let have = [kind, key, value, entries(capacity)];
     let want = [def.kind.number(), def.key_bytes, def.value_bytes, entries(def.entries)];
     match have == want {
         true => Ok(()),
