@@ -24,8 +24,9 @@ fn root_a_demo_that_is_interrupted_leaves_nothing_running() {
     assert!(agent.exists(), "{}: build the agent first, as `cargo test --workspace` does", agent.display());
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let places: [SocketAddr; 2] = [free(), free()];
-        let mut demo = Command::new(env!("CARGO_BIN_EXE_xtask"));
-        demo.args(["demo", "--keep", "--agent"]).arg(&agent);
+        // A shell starts what it puts into the background with SIGINT ignored, which a demonstration would inherit.
+        let mut demo = Command::new("env");
+        demo.args(["--default-signal=INT", env!("CARGO_BIN_EXE_xtask"), "demo", "--keep", "--agent"]).arg(&agent);
         demo.args(["--listen", &places[0].to_string(), "--prometheus", &places[1].to_string()]);
         let mut demo = demo.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let ready = [(places[0], "/healthz"), (places[1], "/-/ready")];
