@@ -3,10 +3,9 @@
 use super::reload::{self, CommandSender};
 use super::{App, Options};
 use crate::config::files::AgentConfig;
-use crate::kubernetes;
 use crate::kubernetes::capture_controller::{self, Objects};
 use crate::kubernetes::probe_controller::{self, Handed};
-use kstrobe_kube::Error;
+use crate::kubernetes::{self, Error};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -35,8 +34,7 @@ fn follow(
     runtime: &Handle,
 ) -> Result<(), Error> {
     let client = kubernetes::client(kubernetes::config(&agent.kubernetes)?)?;
-    let unknown = "neither `kubernetes.node` nor the variable NODE_NAME says which node this is";
-    let node = kubernetes::node(&agent.kubernetes).ok_or_else(|| Error::Config(unknown.into()))?;
+    let node = kubernetes::node(&agent.kubernetes).ok_or(Error::NoNode)?;
     let (standing, captured, commands) = (app.clone(), app.clone(), commands.clone());
     let namespace = client.namespace().to_owned();
     let counters = app.kubernetes.clone();
@@ -55,9 +53,7 @@ fn follow(
         counters,
         files: options.handed.clone(),
         reload: Arc::new(move || {
-            reload::request(&commands, "probes of the cluster have changed")
-                .map(drop)
-                .map_err(|refused| refused.to_string())
+            reload::request(&commands, "probes of the cluster have changed").map(drop).map_err(Into::into)
         }),
         statuses: Arc::new(move || standing.status().probes),
     };

@@ -247,7 +247,7 @@ impl Objects {
                 };
                 known.own.insert(uid, own);
             }
-            Step::Refuse { uid, why } => _ = known.own.insert(uid, Own::refused(&why)),
+            Step::Refuse { uid, entry } => _ = known.own.insert(uid, Own::Ended(entry)),
             Step::Cancel { uid } => match (rules, known.own.get(&uid)) {
                 (Some(rules), Some(Own::Has(id, _))) => {
                     // It may have ended meanwhile.

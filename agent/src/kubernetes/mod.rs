@@ -1,27 +1,30 @@
 //! The cluster that this node is part of, as the configuration says, or as a pod finds it around itself.
 
 pub mod capture_controller;
+mod error;
 pub mod other_nodes;
 pub mod pods;
 pub mod probe_controller;
 
+pub use error::{BoxError, Error};
+
 use crate::config::files::{Kubernetes, PodSource};
 use kstrobe_kube::config::Pem;
 use kstrobe_kube::pods::{Kubelet, Source};
-use kstrobe_kube::{Client, Config, Env, Error, Wanted};
+use kstrobe_kube::{Client, Config, Env, Wanted};
 use std::path::PathBuf;
 
 /// Where a kubelet listens.
 const KUBELET_PORT: u16 = 10250;
 
 /// Where the API server is and who we are to it: by `kubernetes.kubeconfig`, else as kubectl finds it.
-pub fn config(asked: &Kubernetes) -> Result<Config, Error> {
+pub fn config(asked: &Kubernetes) -> Result<Config, kstrobe_kube::Error> {
     let kubeconfig = asked.kubeconfig.as_ref().map(PathBuf::from);
     Config::find(&Wanted { kubeconfig, ..Wanted::default() }, &Env::own())
 }
 
 /// A client that says who asks.
-pub fn client(config: Config) -> Result<Client, Error> {
+pub fn client(config: Config) -> Result<Client, kstrobe_kube::Error> {
     Client::new(config, crate::USER_AGENT)
 }
 
@@ -39,7 +42,7 @@ pub fn node_or_host(asked: &Kubernetes) -> String {
 /// Who is asked for the pods of a node.
 pub fn pods(asked: &Kubernetes, node: &str) -> Result<Source, Error> {
     match asked.source {
-        PodSource::None => Err(Error::Config("`kubernetes.source` is `none`".into())),
+        PodSource::None => Err(Error::NoSource),
         PodSource::Kubelet => kubelet(asked),
         PodSource::Auto | PodSource::Api => Ok(Source::Api { client: client(config(asked)?)?, node: node.to_owned() }),
     }
@@ -50,8 +53,7 @@ pub fn pods(asked: &Kubernetes, node: &str) -> Result<Source, Error> {
 fn kubelet(asked: &Kubernetes) -> Result<Source, Error> {
     let own = variable("NODE_IP").unwrap_or_else(|| "127.0.0.1".to_owned());
     let url = asked.kubelet_url.clone().unwrap_or_else(|| own_kubelet(&own));
-    let server: hyper::Uri =
-        url.parse().map_err(|_| Error::Config(format!("`kubernetes.kubelet_url`: `{url}` is no URL")))?;
+    let server: hyper::Uri = url.parse().map_err(|_| Error::KubeletUrl(url))?;
     // A kubelet signs its own certificate unless it was given another; no other server has this machine's port.
     let host = server.host().map(|host| host.trim_matches(['[', ']']));
     let local = host.is_some_and(|host| ["127.0.0.1", "localhost", "::1", &own].contains(&host));

@@ -2,7 +2,7 @@
 
 use crate::capture::rules::alerts::Alert;
 use crate::config::files::AgentConfig;
-use crate::kubernetes::{self, variable};
+use crate::kubernetes::{self, Error, variable};
 use kstrobe_fleet::route::{self, Me, Route};
 use kstrobe_fleet::target::{AGENTS, Pod};
 use kstrobe_kube::Client;
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const MAX_TEXT: usize = 253;
 
 /// All agents, or why they are unknown.
-type Agents = Result<Arc<Vec<Pod>>, String>;
+type Agents = Result<Arc<Vec<Pod>>, Arc<Error>>;
 
 /// All agents, as the API server knows them.
 pub struct Neighbours {
@@ -65,7 +65,7 @@ impl Neighbours {
     }
 
     /// Where an alert with these labels belongs; an error when the agents cannot be listed.
-    pub async fn route(&self, labels: &BTreeMap<String, String>) -> Result<Route, String> {
+    pub async fn route(&self, labels: &BTreeMap<String, String>) -> Result<Route, Arc<Error>> {
         Ok(route::route(labels, &self.me, &self.agents().await?))
     }
 
@@ -79,8 +79,8 @@ impl Neighbours {
         let asking = self.client.pods(Some(&self.namespace), AGENTS, "");
         let agents = match tokio::time::timeout(LIMIT, asking).await {
             Ok(Ok(objects)) => Ok(Arc::new(objects.iter().filter_map(Pod::from_object).collect())),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the API server does not answer".to_owned()),
+            Ok(Err(error)) => Err(Arc::new(error.into())),
+            Err(_) => Err(Arc::new(Error::ApiTimeout(LIMIT))),
         };
         *known = Some((Instant::now(), agents.clone()));
         agents
@@ -88,7 +88,7 @@ impl Neighbours {
 
     /// Passes an alert to the agent of a node by an object that only the API server and that agent see: no credential of
     /// the alert's sender leaves this process.
-    pub async fn hand_on(&self, to: &Pod, alert: &Alert) -> Result<Handed, NotHanded> {
+    pub async fn hand_on(&self, to: &Pod, alert: &Alert) -> Result<Handed, Error> {
         let text = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
         let alert = crd::Alert {
             name: text(alert.name()),
@@ -97,9 +97,7 @@ impl Neighbours {
             starts_at: text(&alert.starts_at),
         };
         if !self.objects {
-            let why =
-                "agents hear of one another's alerts by `Capture` objects, which are off (`customResources.enabled`)";
-            return Err(NotHanded::NoObjects(why.to_owned()));
+            return Err(Error::ObjectsOff);
         }
         let object = of_alert(&alert, &self.namespace, &to.node, (&to.name, &to.uid));
         let path = CAPTURES.all(Some(&self.namespace));
@@ -109,11 +107,9 @@ impl Neighbours {
             Ok(Ok(_)) => Ok(Handed::New(name)),
             // Alertmanager posts an alert repeatedly, to different agents: there is one object of it.
             Ok(Err(error)) if error.is(409) => Ok(Handed::Before(name)),
-            Ok(Err(error)) if error.is(404) => Err(NotHanded::NoObjects(format!(
-                "the cluster has no `Capture` objects, by which agents hear of one another's alerts: {error}"
-            ))),
-            Ok(Err(error)) => Err(NotHanded::Failed(error.to_string())),
-            Err(_) => Err(NotHanded::Failed(format!("the API server does not answer within {LIMIT:?}"))),
+            Ok(Err(error)) if error.is(404) => Err(Error::NoObjects(error)),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(Error::ApiTimeout(LIMIT)),
         }
     }
 }
@@ -125,13 +121,4 @@ pub enum Handed {
     New(String),
     /// It was there.
     Before(String),
-}
-
-/// Why another agent does not get an alert.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotHanded {
-    /// There are no such objects here.
-    NoObjects(String),
-    /// The object could not be made.
-    Failed(String),
 }

@@ -3,7 +3,7 @@
 use crate::capture::request::Request;
 use crate::capture::scope::groups_in;
 use crate::config::files::Kubernetes;
-use kstrobe_kube::pods::NodePod;
+use crate::kubernetes::Error;
 use kstrobe_workloads::cgroups::Hierarchies;
 use kstrobe_workloads::{Pod, place};
 use std::path::{Path, PathBuf};
@@ -14,30 +14,29 @@ const LIMIT: Duration = Duration::from_secs(15);
 
 /// The request with the control groups of its pods in place of their names. The cluster is asked once; containers that come
 /// later are in their pod's group.
-pub fn located(request: &Request, cluster: &Kubernetes) -> Result<Request, String> {
+pub fn located(request: &Request, cluster: &Kubernetes) -> Result<Request, Error> {
     let mut located = request.clone();
     let wanted = std::mem::take(&mut located.scope.pods);
     if !wanted.is_empty() {
-        let pods: Vec<Pod> = ask(cluster)?.into_iter().map(|pod| pod.pod).collect();
-        let found = Hierarchies::here(None).map_err(|error| error.to_string())?;
-        let (hierarchy, _) = found.followed().ok_or("no control groups that pods are in are mounted")?;
+        let pods = ask(cluster).map_err(|error| Error::Pods(Box::new(error)))?;
+        let found = Hierarchies::here(None)?;
+        let (hierarchy, _) = found.followed().ok_or(Error::NoHierarchy)?;
         located.scope.cgroups.extend(groups_of(&wanted, &pods, &hierarchy.mount_point)?);
     }
     Ok(located)
 }
 
 /// The pods of this node. Captures have a thread of their own, which may wait.
-fn ask(cluster: &Kubernetes) -> Result<Vec<NodePod>, String> {
-    let unknown = |reason: &dyn std::fmt::Display| format!("the pods of this node are not known: {reason}");
-    let source = super::pods(cluster, &super::node_or_host(cluster)).map_err(|error| unknown(&error))?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| unknown(&error))?;
+fn ask(cluster: &Kubernetes) -> Result<Vec<Pod>, Error> {
+    let source = super::pods(cluster, &super::node_or_host(cluster))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asking = runtime.block_on(async { tokio::time::timeout(LIMIT, source.list()).await });
-    asking.map_err(|_| unknown(&format!("no answer within {LIMIT:?}")))?.map_err(|error| unknown(&error))
+    let pods = asking.map_err(|_| Error::PodsTimeout(LIMIT))??;
+    Ok(pods.into_iter().map(|pod| pod.pod).collect())
 }
 
 /// The groups below a folder of pods, `NAMESPACE/NAME` or `NAME`. A name alone means the pods of all namespaces.
-fn groups_of<'a>(wanted: &[String], pods: &'a [Pod], folder: &Path) -> Result<Vec<PathBuf>, String> {
+fn groups_of<'a>(wanted: &[String], pods: &'a [Pod], folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut uids = Vec::new();
     for name in wanted {
         let is_meant = |pod: &&Pod| match name.split_once('/') {
@@ -48,7 +47,7 @@ fn groups_of<'a>(wanted: &[String], pods: &'a [Pod], folder: &Path) -> Result<Ve
         let uid = |pod: &'a Pod| &**pod.config_hash.as_ref().unwrap_or(&pod.uid);
         uids.extend(pods.iter().filter(is_meant).map(|pod| (name, uid(pod))));
         if uids.len() == before {
-            return Err(format!("pod `{name}` is not on this node"));
+            return Err(Error::NoPod(name.clone()));
         }
     }
     let mut found: Vec<(String, PathBuf)> = Vec::new();
@@ -60,7 +59,7 @@ fn groups_of<'a>(wanted: &[String], pods: &'a [Pod], folder: &Path) -> Result<Ve
         false
     });
     match uids.iter().find(|(_, uid)| found.iter().all(|(of, _)| of != uid)) {
-        Some((name, _)) => Err(format!("pod `{name}` has no control group: it does not run")),
+        Some((name, _)) => Err(Error::NotRunning((*name).clone())),
         None => Ok(found.into_iter().map(|(_, group)| group).collect()),
     }
 }
@@ -101,7 +100,8 @@ mod tests {
         ];
         let found = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            groups_of(&names, &pods, &folder).map(|mut groups| {
+            let groups = groups_of(&names, &pods, &folder).map_err(|error| error.to_string());
+            groups.map(|mut groups| {
                 groups.sort();
                 groups
             })

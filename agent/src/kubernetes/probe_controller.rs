@@ -3,8 +3,9 @@
 //! Their texts are loaded together with the probe files. [`kstrobe_kube::crd::reconciler`] decides which of them to apply and
 //! which status to write; this module executes it.
 
-use crate::config::files::diag::{self, Diagnostic};
+use crate::config::files::diag::Diagnostic;
 use crate::config::files::{CLUSTER_STEM, SourceFile};
+use crate::kubernetes::{BoxError, Error};
 use crate::probe::status::ProbeStatus;
 use kstrobe_kube::crd::probe::{self, Probe, WantedProbe};
 use kstrobe_kube::crd::reconciler::{AttachStatus, Change, Reconciler};
@@ -48,7 +49,7 @@ fn file(name: &str, text: &str) -> Arc<SourceFile> {
 }
 
 /// Reads all probes anew and says why not, if it cannot. It may block.
-pub type Reload = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+pub type Reload = Arc<dyn Fn() -> Result<(), BoxError> + Send + Sync>;
 /// Returns the status of all running probes.
 pub type StatusReader = Arc<dyn Fn() -> Vec<ProbeStatus> + Send + Sync>;
 
@@ -176,25 +177,17 @@ impl Work {
         let wanted = self.wanted(me);
         let mut any = false;
         while let Some(change) = self.reconciler.next(&wanted, self.began.elapsed()) {
-            let result = match &change {
-                Change::Apply(WantedProbe { name, text: Ok(text), .. }) => match wrong(name, text) {
-                    Some(wrong) => Err(wrong),
-                    None => self.put(&change).await,
-                },
-                // A file that cannot be parsed is not reloaded.
-                Change::Apply(_) => Ok(()),
-                Change::Remove(_) => self.put(&change).await,
-            };
+            let result = self.put(&change).await;
             match (&change, &result) {
-                (Change::Apply(WantedProbe { name, text, .. }), result) => {
-                    match text.as_ref().err().or(result.as_ref().err()) {
-                        None => tracing::info!(object = name, "a probe of the cluster was taken"),
-                        Some(reason) => tracing::warn!(
-                            object = name,
-                            reason = reason.trim_end(),
-                            "a probe of the cluster is refused"
-                        ),
-                    }
+                (Change::Apply(WantedProbe { name, .. }), Ok(())) => {
+                    tracing::info!(object = name, "a probe of the cluster was taken");
+                }
+                (Change::Apply(WantedProbe { name, .. }), Err(error)) => {
+                    tracing::warn!(
+                        object = name,
+                        reason = error.to_string().trim_end(),
+                        "a probe of the cluster is refused"
+                    );
                 }
                 (Change::Remove(uid), _) => tracing::info!(uid, "a probe of the cluster has ended"),
             }
@@ -205,23 +198,29 @@ impl Work {
     }
 
     /// Has the agent read its probes with this change, or without it when it does not take it.
-    async fn put(&self, change: &Change) -> Result<(), String> {
+    async fn put(&self, change: &Change) -> Result<(), Error> {
+        // A text that cannot be parsed is not reloaded.
+        if let Change::Apply(WantedProbe { name, text, .. }) = change {
+            check(name, text.as_ref().map_err(Clone::clone)?)?;
+        }
         self.handed.files.set(self.reconciler.texts(Some(change)));
         let result = self.reload().await;
         if result.is_err() && matches!(change, Change::Apply(_)) {
             self.handed.files.set(self.reconciler.texts(None));
             // Otherwise the configuration would seem wrong.
-            if let Err(reason) = self.reload().await {
-                tracing::warn!(reason = reason.trim_end(), "the configuration is not taken without it either");
+            if let Err(error) = self.reload().await {
+                tracing::warn!(
+                    reason = error.to_string().trim_end(),
+                    "the configuration is not taken without it either"
+                );
             }
         }
         result
     }
 
-    async fn reload(&self) -> Result<(), String> {
+    async fn reload(&self) -> Result<(), Error> {
         let reload = self.handed.reload.clone();
-        let done = tokio::task::spawn_blocking(move || reload()).await;
-        done.unwrap_or_else(|error| Err(format!("the reload failed: {error}")))
+        tokio::task::spawn_blocking(move || reload()).await?.map_err(Error::Reload)
     }
 
     /// Says how they stand.
@@ -236,10 +235,10 @@ impl Work {
     }
 }
 
-/// What is wrong with a text alone, for a person.
-fn wrong(name: &str, text: &str) -> Option<String> {
+/// Whether a text is right by itself.
+fn check(name: &str, text: &str) -> Result<(), Error> {
     let (_, diagnostics) = kstrobe_config::probes(&[file(name, text)]);
-    diagnostics.iter().any(Diagnostic::is_error).then(|| diag::render(&diagnostics))
+    if diagnostics.iter().any(Diagnostic::is_error) { Err(Error::Diagnostics(diagnostics)) } else { Ok(()) }
 }
 
 /// Statuses of the probes of a text, out of all.

@@ -5,6 +5,7 @@
 
 pub mod capture;
 mod condition;
+mod error;
 pub mod probe;
 pub mod reconciler;
 pub mod report;
@@ -12,6 +13,7 @@ mod selector;
 mod when;
 
 pub use capture::{Alert, Capture, CaptureState, NodeCapture, Step, Work};
+pub use error::SpecError;
 pub use probe::{NodeProbe, Probe, ProbeState, WantedProbe};
 pub use reconciler::{AttachStatus, Reconciler};
 pub use report::{Kind, Report, Reporter, Reports};

@@ -6,7 +6,8 @@ use super::Denial;
 use crate::capture::audit;
 use crate::capture::rules::alerts::{Alert, Notification};
 use crate::capture::rules::engine::{Outcome, RuleEngine};
-use crate::kubernetes::other_nodes::{Handed, Neighbours, NotHanded};
+use crate::kubernetes::Error;
+use crate::kubernetes::other_nodes::{Handed, Neighbours};
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
@@ -102,15 +103,19 @@ async fn hand_on(
     });
     for (at, pod, handed) in asking.collect::<JoinSet<_>>().join_all().await {
         let alert = &notification.alerts[at];
-        let of_node = |reason: String| format!("node `{}`: {reason}", pod.node);
         let (outcome, object, reason) = match handed {
             Ok(Handed::New(object)) => {
                 audit(asker, &format!("hand alert to {}", pod.node), "", &object);
                 (Outcome::HandedOn, Some(object), String::new())
             }
             Ok(Handed::Before(object)) => (Outcome::Duplicate, Some(object), String::new()),
-            Err(NotHanded::NoObjects(reason)) => (Outcome::UnknownNode, None, of_node(reason)),
-            Err(NotHanded::Failed(reason)) => (Outcome::Unreachable, None, of_node(reason)),
+            Err(error) => {
+                let outcome = match error {
+                    Error::ObjectsOff | Error::NoObjects(_) => Outcome::UnknownNode,
+                    _ => Outcome::Unreachable,
+                };
+                (outcome, None, format!("node `{}`: {error}", pod.node))
+            }
         };
         results[at] = other(rules, alert, &outcome, &reason);
         results[at]["node"] = json!(pod.node);

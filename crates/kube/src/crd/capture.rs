@@ -2,7 +2,7 @@
 
 use super::condition::Condition;
 use super::report::Report;
-use super::{Head, LabelSelector, Me, brief, from_text, is_for};
+use super::{Head, LabelSelector, Me, SpecError, brief, from_text, is_for};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ const START_WINDOW_SECONDS: i64 = 300;
 const MIN_ALERT_OBJECT_SECONDS: i64 = 600;
 
 /// A `Capture` object.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Capture {
     /// Object metadata.
     pub head: Head,
     /// `spec`, or its parse error.
-    pub spec: Result<CaptureSpec, String>,
+    pub spec: Result<CaptureSpec, SpecError>,
     /// `status.nodes` by node name.
     pub nodes: BTreeMap<String, NodeCapture>,
 }
@@ -157,7 +157,7 @@ impl NodeCapture {
 
 /// Reads an object; `None` without a namespace, name or uid.
 pub fn read(object: &Value) -> Option<Capture> {
-    let spec = CaptureSpec::deserialize(&object["spec"]).map_err(|error| format!("spec: {error}"));
+    let spec = CaptureSpec::deserialize(&object["spec"]).map_err(SpecError::from);
     let nodes = object["status"]["nodes"].as_object().into_iter().flatten();
     let nodes = nodes.filter_map(|(node, value)| Some((node.clone(), NodeCapture::deserialize(value).ok()?)));
     Some(Capture { head: Head::read(object)?, spec, nodes: nodes.collect() })
@@ -196,8 +196,8 @@ pub enum Step {
     Refuse {
         /// Object uid.
         uid: String,
-        /// Reason.
-        why: String,
+        /// Its entry from now on.
+        entry: NodeCapture,
     },
     /// Write this entry into the status of the object.
     Report(Report),
@@ -276,7 +276,7 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
     match own.or(said.filter(|said| said.waits())) {
         Some(own) if own.waits() => {
             let start = start(capture, me, true, now)
-                .unwrap_or_else(|why| Some(Step::Refuse { uid: capture.head.uid.clone(), why }));
+                .unwrap_or_else(|error| Some(Step::Refuse { uid: capture.head.uid.clone(), entry: refused(&error) }));
             return report(own).into_iter().chain(start).collect();
         }
         Some(own) => return report(own).into_iter().collect(),
@@ -291,33 +291,34 @@ fn step(capture: &Capture, me: &Me<'_>, own: Option<&NodeCapture>, now: i64) -> 
         }
         None => match start(capture, me, false, now) {
             Ok(start) => start.into_iter().collect(),
-            Err(why) => report(&NodeCapture::ended(CaptureState::Refused, &why)).into_iter().collect(),
+            Err(error) => report(&refused(&error)).into_iter().collect(),
         },
     }
 }
 
-/// Start step of a new or queued capture. `None` if the object does not select this node; errors are refusal reasons.
-fn start(capture: &Capture, me: &Me<'_>, waits: bool, now: i64) -> Result<Option<Step>, String> {
+fn refused(error: &SpecError) -> NodeCapture {
+    NodeCapture::ended(CaptureState::Refused, &error.to_string())
+}
+
+/// Start step of a new or queued capture. `None` if the object does not select this node.
+fn start(capture: &Capture, me: &Me<'_>, waits: bool, now: i64) -> Result<Option<Step>, SpecError> {
     // An unreadable spec has no selector to evaluate, so every node reports the error.
     let spec = capture.spec.as_ref().map_err(Clone::clone)?;
     if !is_for(me, spec.node_name.as_deref(), spec.node_selector.as_ref()) {
         return Ok(None);
     }
-    let at = match spec.start_at.as_deref().map(|text| from_text(text).ok_or(text)) {
-        None => None,
-        Some(Ok(at)) => Some(at),
-        Some(Err(text)) => return Err(format!("startAt: `{text:.40}` is no time such as 2026-11-20T08:15:32Z")),
-    };
+    let time = |text: &String| from_text(text).ok_or_else(|| SpecError::StartAt(text.clone()));
+    let at = spec.start_at.as_ref().map(time).transpose()?;
     if !waits && !in_time(&capture.head, at, now) {
         return Ok(None);
     }
     let work = match (&spec.capture, &spec.alert) {
         (Some(body), None) => request(spec, body, me).map(Work::Request),
         (None, Some(alert)) => Some(Work::Alert(alert.clone())),
-        _ => return Err("spec: either `capture` or `alert`, and not both".to_owned()),
+        _ => return Err(SpecError::NotOneOf("capture", "alert")),
     };
     let Some(work) = work else {
-        return if waits { Err("the pods that it selects no longer run here".to_owned()) } else { Ok(None) };
+        return if waits { Err(SpecError::NoPods) } else { Ok(None) };
     };
     let (uid, name) = (capture.head.uid.clone(), capture.head.name.clone());
     Ok(Some(Step::Start { uid, name, work, at: at.filter(|at| *at > now) }))

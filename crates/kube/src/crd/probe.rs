@@ -2,18 +2,18 @@
 
 use super::condition::Condition;
 use super::report::Report;
-use super::{Head, LabelSelector, Me, brief, is_for};
+use super::{Head, LabelSelector, Me, SpecError, brief, is_for};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A `Probe` object.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Probe {
     /// Object metadata.
     pub head: Head,
     /// `spec`, or its parse error.
-    pub spec: Result<ProbeSpec, String>,
+    pub spec: Result<ProbeSpec, SpecError>,
     /// `status.nodes` by node name.
     pub nodes: BTreeMap<String, NodeProbe>,
 }
@@ -69,14 +69,14 @@ const ENOUGH: usize = 100;
 
 /// Reads an object; `None` without a namespace, name or uid.
 pub fn read(object: &Value) -> Option<Probe> {
-    let spec = ProbeSpec::deserialize(&object["spec"]).map_err(|error| format!("spec: {error}"));
+    let spec = ProbeSpec::deserialize(&object["spec"]).map_err(SpecError::from);
     let nodes = object["status"]["nodes"].as_object().into_iter().flatten();
     let nodes = nodes.filter_map(|(node, value)| Some((node.clone(), NodeProbe::deserialize(value).ok()?)));
     Some(Probe { head: Head::read(object)?, spec, nodes: nodes.collect() })
 }
 
 /// A probe for this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct WantedProbe {
     /// Object uid.
     pub uid: String,
@@ -85,7 +85,7 @@ pub struct WantedProbe {
     /// `metadata.generation`
     pub generation: i64,
     /// YAML text, or the error in `spec`.
-    pub text: Result<String, String>,
+    pub text: Result<String, SpecError>,
 }
 
 /// Probes that select this node, sorted by creation time, then by name: of two with the same probe name the older one wins.
@@ -107,13 +107,13 @@ fn is_meant(probe: &Probe, me: &Me<'_>) -> bool {
     !probe.head.deleting && probe.spec.as_ref().map_or(true, meant)
 }
 
-fn text(probe: &Probe) -> Result<String, String> {
+fn text(probe: &Probe) -> Result<String, SpecError> {
     match probe.spec.as_ref().map_err(Clone::clone)? {
         ProbeSpec { yaml: Some(text), probe: None, .. } => Ok(text.clone()),
         // JSON is valid YAML.
         ProbeSpec { yaml: None, probe: Some(probe), .. } if probe.is_object() => Ok(format!("{probe:#}\n")),
-        ProbeSpec { yaml: None, probe: Some(_), .. } => Err("spec.probe: not a mapping".into()),
-        _ => Err("spec: either `yaml` or `probe`, and not both".into()),
+        ProbeSpec { yaml: None, probe: Some(_), .. } => Err(SpecError::NotAMapping),
+        _ => Err(SpecError::NotOneOf("yaml", "probe")),
     }
 }
 
@@ -195,10 +195,11 @@ mod tests {
         let found = me(|me| wanted(&probes, me));
         let names: Vec<_> = found.iter().map(|wanted| wanted.name.as_str()).collect();
         assert_eq!(names, ["first", "a", "b", "wrong"]);
-        assert_eq!(found[0].text, Err("spec: either `yaml` or `probe`, and not both".into()));
-        assert_eq!(found[1].text, Ok("{\n  \"name\": \"y\"\n}\n".into()));
-        assert_eq!((&found[2].text, found[2].generation), (&Ok("name: x\n".into()), 3));
-        assert!(found[3].text.as_ref().unwrap_err().contains("unknown field `yml`"));
+        let texts: Vec<_> = found.iter().map(|wanted| wanted.text.as_ref().map_err(SpecError::to_string)).collect();
+        assert_eq!(texts[0], Err("spec: either `yaml` or `probe`, and not both".to_owned()));
+        assert_eq!(texts[1], Ok(&"{\n  \"name\": \"y\"\n}\n".to_owned()));
+        assert_eq!((&texts[2], found[2].generation), (&Ok(&"name: x\n".to_owned()), 3));
+        assert!(texts[3].as_ref().unwrap_err().contains("unknown field `yml`"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::probe::{NodeProbe, ProbeState, WantedProbe};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 /// Retry interval after a refusal; a changed object is tried at once.
@@ -33,7 +34,7 @@ struct Refused {
 }
 
 /// A change to the set of applied objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Change {
     /// Apply this object, replacing its earlier text.
     Apply(WantedProbe),
@@ -85,8 +86,8 @@ impl Reconciler {
         texts
     }
 
-    /// Records the result of a change.
-    pub fn finish(&mut self, change: Change, result: Result<(), String>, now: Duration) {
+    /// Records the result of a change; the status shows its error.
+    pub fn finish(&mut self, change: Change, result: Result<(), impl Display>, now: Duration) {
         match (change, result) {
             (Change::Remove(uid), _) => {
                 // If the reload fails, the probe runs until the next successful one; the object is gone, so there is no status to write.
@@ -98,7 +99,8 @@ impl Reconciler {
                 self.applied.insert(uid, Applied { name, generation, text });
             }
             (Change::Apply(WantedProbe { uid, generation, text, .. }), result) => {
-                let message = text.err().or(result.err()).unwrap_or_default();
+                let error = text.err().map(|error| error.to_string());
+                let message = error.or(result.err().map(|error| error.to_string())).unwrap_or_default();
                 // The consequence comes first, because long messages are cut.
                 let follows = if self.applied.contains_key(&uid) { "it runs on as it was before\n" } else { "" };
                 let message = format!("{follows}{}", message.trim_end());
@@ -163,7 +165,7 @@ mod tests {
             let texts = reconciler.texts(Some(&change));
             tried.push(texts.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join(" "));
             let bad = texts.iter().any(|(_, text)| text.contains("bad"));
-            reconciler.finish(change, if bad { Err("it is bad\n".into()) } else { Ok(()) }, now);
+            reconciler.finish(change, if bad { Err("it is bad\n") } else { Ok(()) }, now);
             assert!(tried.len() < 20, "it has no end: {tried:?}");
         }
         tried
@@ -208,7 +210,8 @@ mod tests {
         let other = [wanted("c", 1, "one")];
         assert_eq!(settle(&mut reconciler, &other, SECOND), ["", "one"]);
         assert_eq!(states(&mut reconciler, &other), ["c Attached 1 -"], "a removed object has no status");
-        let unreadable = [WantedProbe { text: Err("spec: wrong".into()), ..wanted("d", 1, "") }];
+        let wrong = <serde_json::Error as serde::de::Error>::custom("wrong");
+        let unreadable = [WantedProbe { text: Err(wrong.into()), ..wanted("d", 1, "") }];
         assert_eq!(settle(&mut reconciler, &unreadable, SECOND), ["", ""]);
         assert_eq!(states(&mut reconciler, &unreadable), ["d Refused 1 spec: wrong"]);
     }
