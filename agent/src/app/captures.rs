@@ -1,5 +1,6 @@
 //! The part of the agent that takes captures: built from the configuration, replaced by a reload.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -99,15 +100,14 @@ pub(super) fn prepare(
     agent: &AgentConfig,
     plans: &[ProbePlan],
     deps: &CaptureDeps,
-) -> Result<Change, String> {
+) -> io::Result<Change> {
     let access = deps.access(agent);
     if let (Ok(rules), Some(wanted)) = (&now.rules, &agent.captures)
         && rules.service().settings().dir == wanted.dir
     {
         return Ok(Change::Configure(access));
     }
-    let rules = configured::open(agent, deps.engine(agent), |name| known(plans, name));
-    let rules = rules.map_err(|reason| format!("captures cannot be stored: {reason}"))?;
+    let rules = configured::open(agent, deps.engine(agent), |name| known(plans, name))?;
     Ok(Change::Replace(Captures { rules: rules.ok_or_else(Denied::off), access }))
 }
 

@@ -246,7 +246,8 @@ impl Reload {
         }
         let sink = Sink::open(loaded.events(options)).map_err(|error| Refused::from(error.to_string()))?;
         let captures = app.captures();
-        let change = captures::prepare(&captures, &loaded.agent, &loaded.plans, deps)?;
+        let change = captures::prepare(&captures, &loaded.agent, &loaded.plans, deps)
+            .map_err(|error| Refused::from(format!("captures cannot be stored: {error}")))?;
         let prepared = self.prepare(&loaded.plans)?;
         // From here on nothing can fail.
         let counts = self.exchange(&loaded.plans, prepared, sink);
