@@ -7,7 +7,6 @@ use http::response::Parts;
 use http::{HeaderMap, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use kstrobe_tls::chain;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -123,11 +122,11 @@ pub async fn checked(response: Response<Incoming>) -> Result<Response<Incoming>,
 }
 
 /// Reads a body of at most `limit` bytes.
-pub(crate) async fn whole(response: Response<Incoming>, limit: usize, what: &str) -> Result<Bytes, Error> {
+pub(crate) async fn whole(response: Response<Incoming>, limit: usize, to: &str) -> Result<Bytes, Error> {
     match Limited::new(response.into_body(), limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Error::TooLarge { to: what.to_owned(), limit }),
-        Err(error) => Err(Error::Connection(format!("the answer to {what} was cut off: {}", chain(error.as_ref())))),
+        Err(error) if error.is::<LengthLimitError>() => Err(Error::TooLarge { to: to.to_owned(), limit }),
+        Err(error) => Err(Error::Body { to: to.to_owned(), error }),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::answer::{checked, whole};
 use crate::config::{Auth, Config};
 use crate::credentials::{Credentials, Material, Shown};
-use crate::error::Error;
+use crate::error::{ConfigError, Error};
 use crate::tls;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -14,7 +14,6 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilde
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kstrobe_tls::chain;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -46,8 +45,8 @@ struct Inner {
 impl Client {
     /// Creates a client without connecting. `user_agent`, such as `kstrobe/1.0`, appears in the audit log of the server.
     pub fn new(config: Config, user_agent: &str) -> Result<Client, Error> {
-        let user_agent = HeaderValue::from_str(user_agent)
-            .map_err(|_| Error::Config(format!("`{user_agent}` cannot be the name of a client")))?;
+        let user_agent =
+            HeaderValue::from_str(user_agent).map_err(|_| ConfigError::UserAgent(user_agent.to_owned()))?;
         let shows = is_private(&config.server);
         if !shows && (config.auth != Auth::None || config.identity.is_some()) {
             tracing::warn!(server = %config.server, "credentials are withheld from a server without TLS: use https://");
@@ -95,12 +94,12 @@ impl Client {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<T, Error> {
-        let what = format!("{method} {path}");
+        let to = format!("{method} {path}");
         let answer = checked(self.send(method, path, headers, body).await?).await?;
-        let late = || Error::Timeout { from: format!("{} to {what}", self.0.config.server), after: MAX_ANSWER_TIME };
-        let bytes = tokio::time::timeout(MAX_ANSWER_TIME, whole(answer, MAX_ANSWER_BYTES, &what)).await;
+        let late = || Error::Timeout { from: format!("{} to {to}", self.0.config.server), after: MAX_ANSWER_TIME };
+        let bytes = tokio::time::timeout(MAX_ANSWER_TIME, whole(answer, MAX_ANSWER_BYTES, &to)).await;
         let bytes = bytes.map_err(|_| late())??;
-        serde_json::from_slice(&bytes).map_err(|error| Error::BadAnswer(format!("the answer to {what}: {error}")))
+        serde_json::from_slice(&bytes).map_err(|error| Error::Json { to, error })
     }
 
     /// Sends a request and returns the response once its header arrives, whatever its status. The caller reads the body, without
@@ -138,13 +137,11 @@ impl Client {
                 there.extend(ours);
             }
         }
-        let request = request.body(Full::new(body)).map_err(|error| Error::Config(error.to_string()))?;
-        let server = &config.server;
+        let request = request.body(Full::new(body)).map_err(ConfigError::Http)?;
+        let server = || config.server.to_string();
         match tokio::time::timeout(config.timeout, http.request(request)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) if error.is_connect() => Err(Error::Connect(format!("{server}: {}", chain(&error)))),
-            Ok(Err(error)) => Err(Error::Connection(format!("{server}: {}", chain(&error)))),
-            Err(_) => Err(Error::Timeout { from: server.to_string(), after: config.timeout }),
+            Ok(answer) => answer.map_err(|error| Error::Request { server: server(), error }),
+            Err(_) => Err(Error::Timeout { from: server(), after: config.timeout }),
         }
     }
 
@@ -162,7 +159,7 @@ impl Client {
     }
 }
 
-fn connect(config: &Config, material: &Material) -> Result<Http, Error> {
+fn connect(config: &Config, material: &Material) -> Result<Http, ConfigError> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -174,8 +171,7 @@ fn connect(config: &Config, material: &Material) -> Result<Http, Error> {
     let tls = tls::config(material, config.server.scheme_str() == Some("https"))?;
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.server_name {
-        let wrong = |_| Error::Config(format!("`{name}` is not a server's name"));
-        let name = ServerName::try_from(name.clone()).map_err(wrong)?;
+        let name = ServerName::try_from(name.clone()).map_err(|_| ConfigError::ServerName(name.clone()))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     // One connection per watch: over HTTP/2 one lost connection would break all watches.
@@ -197,12 +193,12 @@ fn json() -> HeaderMap {
 }
 
 /// Appends path and query to the URL of the server.
-fn below(server: &Uri, path: &str) -> Result<Uri, Error> {
+fn below(server: &Uri, path: &str) -> Result<Uri, ConfigError> {
     let mut parts = server.clone().into_parts();
     let path = format!("{}{path}", server.path().trim_end_matches('/'));
-    let wrong = |path: &str| Error::Config(format!("`{path:.200}` is not a path"));
-    parts.path_and_query = Some(path.parse().map_err(|_| wrong(&path))?);
-    Uri::from_parts(parts).map_err(|_| wrong(&path))
+    let wrong = || ConfigError::Path(path.clone());
+    parts.path_and_query = Some(path.parse().map_err(|_| wrong())?);
+    Uri::from_parts(parts).map_err(|_| wrong())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 mod in_cluster;
 mod kubeconfig;
 
-use crate::error::Error;
+use crate::error::{ConfigError, Error, FileError};
 use http::Uri;
 use std::ffi::OsString;
 use std::fmt;
@@ -157,10 +157,10 @@ impl Config {
         } else if wanted.context.is_none() && in_cluster::is_there(env) {
             in_cluster::config(env)?
         } else {
-            let home = env.text("HOME").ok_or_else(nowhere)?;
+            let home = env.text("HOME").ok_or(ConfigError::Nowhere)?;
             let file = Path::new(&home).join(".kube/config");
             if !file.exists() {
-                return Err(nowhere());
+                return Err(ConfigError::Nowhere.into());
             }
             kubeconfig::config(&[file], true, wanted)?
         };
@@ -172,7 +172,7 @@ impl Config {
 
     /// Loads the service account of the pod.
     pub fn in_cluster(env: &Env) -> Result<Config, Error> {
-        in_cluster::config(env)
+        Ok(in_cluster::config(env)?)
     }
 
     /// Settings for the kubelet at this URL (`https://NODE:10250`), with the credentials for the API server. Kubelet certificates
@@ -182,40 +182,33 @@ impl Config {
     }
 }
 
-fn nowhere() -> Error {
-    Error::Config(
-        "no Kubernetes here: no service account of a pod, no KUBECONFIG and no ~/.kube/config; name a file with --kubeconfig"
-            .into(),
-    )
-}
-
-/// Parses a server URL; `from` names its origin in errors.
-fn server(text: &str, from: &str) -> Result<Uri, Error> {
-    let wrong = |why: &str| Error::Config(format!("{from}: the server `{text}` {why}"));
-    let uri: Uri = text.parse().map_err(|_| wrong("is not a URL"))?;
+/// Parses a server URL; `origin` says in errors where it is from.
+fn server(url: &str, origin: impl fmt::Display) -> Result<Uri, ConfigError> {
+    let (origin, url) = (origin.to_string(), url.to_owned());
+    let Ok(uri) = url.parse::<Uri>() else { return Err(ConfigError::NotAUrl { origin, url }) };
     match uri.scheme_str() {
         Some("https" | "http") if uri.host().is_some() => Ok(uri),
-        _ => Err(wrong("does not begin with https:// or http://")),
+        _ => Err(ConfigError::Scheme { origin, url }),
     }
 }
 
 /// Maximum size of a certificate, token or kubeconfig file.
-const MAX_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads a file of at most [`MAX_BYTES`]; errors include the path.
-pub(crate) fn read(file: &Path) -> Result<Vec<u8>, String> {
+/// Reads a file of at most [`MAX_BYTES`].
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>, FileError> {
     use std::io::Read;
     let mut bytes = Vec::new();
     let read = std::fs::File::open(file).and_then(|open| open.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    read.map_err(|error| format!("{}: {error}", file.display()))?;
+    read.map_err(|error| FileError::Read { file: file.to_owned(), error })?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(format!("{}: larger than 4 MiB", file.display()));
+        return Err(FileError::TooLarge(file.to_owned()));
     }
     Ok(bytes)
 }
 
 impl Pem {
-    pub(crate) fn read(&self) -> Result<Vec<u8>, String> {
+    pub(crate) fn read(&self) -> Result<Vec<u8>, FileError> {
         match self {
             Pem::Text(text) => Ok(text.clone()),
             Pem::File(path) => read(path),

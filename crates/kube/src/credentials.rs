@@ -1,7 +1,7 @@
 //! Credentials of requests, read for each request since tokens and certificates rotate.
 
 use crate::config::{Auth, Config, Secret};
-use crate::error::Error;
+use crate::error::{ConfigError, CredentialsError, Error};
 use crate::exec::{self, PluginCredentials};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -37,18 +37,19 @@ impl Credentials {
             Auth::Exec(exec) => {
                 let mut plugin = self.plugin.lock().await;
                 if plugin.is_none() {
-                    *plugin = Some(exec::run(exec).await?);
+                    let failed = |error| CredentialsError::Plugin { plugin: exec.command.clone(), error };
+                    *plugin = Some(exec::run(exec).await.map_err(failed)?);
                 }
                 plugin.clone()
             }
             _ => None,
         };
-        let ca = config.ca.as_ref().map(|ca| ca.read()).transpose().map_err(Error::Config)?;
+        let ca = config.ca.as_ref().map(|ca| ca.read()).transpose().map_err(ConfigError::File)?;
         let own = match &config.identity {
             Some((cert, key)) => {
-                let key = String::from_utf8(key.read().map_err(Error::Credentials)?);
-                let key = key.map_err(|_| Error::Credentials("the client's key is not in PEM form".into()))?;
-                Some((cert.read().map_err(Error::Credentials)?, Secret(key)))
+                let key = String::from_utf8(key.read().map_err(CredentialsError::File)?);
+                let key = key.map_err(|_| CredentialsError::NotPem)?;
+                Some((cert.read().map_err(CredentialsError::File)?, Secret(key)))
             }
             None => None,
         };
@@ -70,40 +71,36 @@ impl Credentials {
     }
 }
 
-fn authorization(auth: &Auth, plugin: Option<&PluginCredentials>) -> Result<Option<HeaderValue>, Error> {
-    let bearer = |token: &str, from: &str| {
-        let value = HeaderValue::from_str(&format!("Bearer {token}"));
-        value.map_err(|_| Error::Credentials(format!("{from} has characters that no token has")))
+fn authorization(auth: &Auth, plugin: Option<&PluginCredentials>) -> Result<Option<HeaderValue>, CredentialsError> {
+    let header = |value: String, origin: &str| {
+        HeaderValue::from_str(&value).map_err(|_| CredentialsError::Characters { origin: origin.to_owned() })
     };
-    let value = match auth {
+    let bearer = |token: &str, origin: &str| header(format!("Bearer {token}"), origin);
+    let mut value = match auth {
         Auth::None => return Ok(None),
         Auth::Token(Secret(token)) => bearer(token.trim(), "the token")?,
         Auth::TokenFile(path) => {
-            let bytes = crate::config::read(path).map_err(Error::Credentials)?;
+            let bytes = crate::config::read(path)?;
             let text = String::from_utf8_lossy(&bytes);
             if text.trim().is_empty() {
-                return Err(Error::Credentials(format!("{}: there is no token in it", path.display())));
+                return Err(CredentialsError::NoToken(path.clone()));
             }
             bearer(text.trim(), &path.display().to_string())?
         }
         Auth::Basic(name, Secret(password)) => {
-            let pair = STANDARD.encode(format!("{name}:{password}"));
-            HeaderValue::from_str(&format!("Basic {pair}")).map_err(|error| Error::Credentials(error.to_string()))?
+            header(format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))), "the password")?
         }
         Auth::Exec(_) => match plugin.and_then(|plugin| plugin.token.as_ref()) {
             Some(Secret(token)) => bearer(token, "the token of the credential plugin")?,
             None => return Ok(None),
         },
     };
-    let mut value = value;
     value.set_sensitive(true);
     Ok(Some(value))
 }
 
-fn impersonate(config: &Config, headers: &mut HeaderMap) -> Result<(), Error> {
-    let value = |text: &str| {
-        HeaderValue::from_str(text).map_err(|_| Error::Config("`as` has characters that no name has".into()))
-    };
+fn impersonate(config: &Config, headers: &mut HeaderMap) -> Result<(), ConfigError> {
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|_| ConfigError::Impersonate);
     if let Some(user) = &config.impersonate.user {
         headers.insert(HeaderName::from_static("impersonate-user"), value(user)?);
     }

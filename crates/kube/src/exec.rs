@@ -1,7 +1,7 @@
 //! Credential plugins: programs that print a token or a certificate.
 
 use crate::config::{Exec, Secret};
-use crate::error::Error;
+use crate::error::PluginError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 /// Time limit of a plugin, which may contact remote servers.
-const PLUGIN_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const PLUGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Credentials printed by a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,29 +35,17 @@ struct ExecStatus {
 }
 
 /// Runs the plugin non-interactively.
-pub(crate) async fn run(exec: &Exec) -> Result<PluginCredentials, Error> {
-    let name = exec.command.display();
+pub(crate) async fn run(exec: &Exec) -> Result<PluginCredentials, PluginError> {
     let mut command = Command::new(&exec.command);
     command.args(&exec.args).envs(exec.env.iter().map(|(key, value)| (key, value)));
     command.env("KUBERNETES_EXEC_INFO", info(exec));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
-    let output = match tokio::time::timeout(PLUGIN_TIMEOUT, command.output()).await {
-        Ok(Ok(output)) => output,
-        Ok(Err(error)) => {
-            let hint = if exec.install_hint.is_empty() { "" } else { "\n" };
-            let message = format!("the credential plugin {name} does not run: {error}{hint}{}", exec.install_hint);
-            return Err(Error::Credentials(message));
-        }
-        Err(_) => {
-            return Err(Error::Credentials(format!(
-                "the credential plugin {name} printed nothing within {PLUGIN_TIMEOUT:?}"
-            )));
-        }
-    };
+    let output = tokio::time::timeout(PLUGIN_TIMEOUT, command.output()).await.map_err(|_| PluginError::Timeout)?;
+    let output = output.map_err(|error| PluginError::Start { error, hint: exec.install_hint.clone() })?;
     if !output.status.success() {
-        return Err(Error::Credentials(format!("the credential plugin {name} ended with {}", output.status)));
+        return Err(PluginError::Exit(output.status));
     }
-    parse(exec, &output.stdout).map_err(|why| Error::Credentials(format!("the credential plugin {name} {why}")))
+    parse(exec, &output.stdout)
 }
 
 fn info(exec: &Exec) -> String {
@@ -68,22 +56,21 @@ fn info(exec: &Exec) -> String {
     json!({"apiVersion": exec.api_version, "kind": "ExecCredential", "spec": spec}).to_string()
 }
 
-/// Parses the output of a plugin; errors never quote it, since it holds secrets.
-fn parse(exec: &Exec, printed: &[u8]) -> Result<PluginCredentials, String> {
-    let credential: ExecCredential =
-        serde_json::from_slice(printed).map_err(|_| "printed no ExecCredential".to_owned())?;
+/// Parses the output of a plugin.
+fn parse(exec: &Exec, printed: &[u8]) -> Result<PluginCredentials, PluginError> {
+    let credential: ExecCredential = serde_json::from_slice(printed).map_err(|_| PluginError::NoExecCredential)?;
     if credential.api_version != exec.api_version {
-        return Err(format!("speaks {:.60} instead of {}", credential.api_version, exec.api_version));
+        return Err(PluginError::Version { found: credential.api_version, expected: exec.api_version.clone() });
     }
-    let status = credential.status.ok_or("printed no credentials")?;
+    let status = credential.status.ok_or(PluginError::NoStatus)?;
     let identity = match (status.client_certificate_data, status.client_key_data) {
         (Some(cert), Some(key)) => Some((cert.into_bytes(), Secret(key))),
         (None, None) => None,
-        _ => return Err("printed a certificate or a key without the other".into()),
+        _ => return Err(PluginError::Identity),
     };
     let token = status.token.filter(|token| !token.is_empty()).map(Secret);
     if token.is_none() && identity.is_none() {
-        return Err("printed neither token nor certificate".into());
+        return Err(PluginError::Empty);
     }
     Ok(PluginCredentials { token, identity })
 }
@@ -108,17 +95,17 @@ mod tests {
         let v1 = "client.authentication.k8s.io/v1";
         let of = |status: Value| parse(&exec(), json!({"apiVersion": v1, "status": status}).to_string().as_bytes());
         assert_eq!(
-            of(json!({"token": "t"})),
-            Ok(PluginCredentials { token: Some(Secret("t".into())), identity: None })
+            of(json!({"token": "t"})).unwrap(),
+            PluginCredentials { token: Some(Secret("t".into())), identity: None }
         );
-        assert!(of(json!({"token": ""})).is_err());
-        assert!(of(json!({"clientCertificateData": "c"})).unwrap_err().contains("without the other"));
+        assert!(matches!(of(json!({"token": ""})), Err(PluginError::Empty)));
+        assert!(matches!(of(json!({"clientCertificateData": "c"})), Err(PluginError::Identity)));
         let both = of(json!({"clientCertificateData": "c", "clientKeyData": "k"})).unwrap();
         assert_eq!(both.identity, Some((b"c".to_vec(), Secret("k".into()))));
         let error = parse(&exec(), b"token: secret").unwrap_err();
-        assert_eq!(error, "printed no ExecCredential");
+        assert_eq!(error.to_string(), "printed no ExecCredential");
         let other = json!({"apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"token": "t"}}).to_string();
-        assert!(parse(&exec(), other.as_bytes()).unwrap_err().contains("v1beta1"));
+        assert!(parse(&exec(), other.as_bytes()).unwrap_err().to_string().contains("v1beta1"));
     }
 
     #[test]

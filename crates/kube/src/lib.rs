@@ -10,7 +10,7 @@ pub mod config;
 mod counters;
 pub mod crd;
 mod credentials;
-mod error;
+pub mod error;
 mod exec;
 mod path;
 pub mod pods;

@@ -66,7 +66,7 @@ impl Client {
             ];
             let mut page: Value = self.get(&with_query(&PODS.all(namespace), &query)).await?;
             let Value::Array(items) = page["items"].take() else {
-                return Err(Error::BadAnswer("a list of pods without `items`".into()));
+                return Err(Error::Incomplete { list: "a list of pods".to_owned(), member: "items" });
             };
             found.extend(items);
             match page["metadata"]["continue"].as_str() {

@@ -2,19 +2,18 @@
 
 use crate::config::Secret;
 use crate::credentials::Material;
-use crate::error::Error;
+use kstrobe_tls::Error;
 use rustls::ClientConfig;
 
 /// Builds the rustls configuration; the connector sets ALPN. Without `encrypted` no authorities are loaded.
 pub(crate) fn config(material: &Material, encrypted: bool) -> Result<ClientConfig, Error> {
     if !encrypted {
-        return kstrobe_tls::without_authorities().map_err(|error| Error::Config(error.to_string()));
+        return kstrobe_tls::without_authorities();
     }
     let (cert, key) = match &material.identity {
         Some((cert, Secret(key))) => (Some(cert.as_slice()), Some(key.as_bytes())),
         None => (None, None),
     };
     let client = kstrobe_tls::Client { ca: material.ca.as_deref(), cert, key };
-    let config = if material.insecure { client.config_for_any_server() } else { client.config() };
-    config.map_err(|why| Error::Config(format!("TLS to Kubernetes: {why}")))
+    if material.insecure { client.config_for_any_server() } else { client.config() }
 }

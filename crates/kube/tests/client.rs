@@ -250,5 +250,8 @@ async fn a_credential_plugin_runs_again_when_its_token_has_expired() {
     assert_eq!(log().lines().count(), 3);
     folder.write("answer", "secret");
     let error = client.get::<Value>(PODS).await.unwrap_err();
-    assert!(matches!(&error, Error::Credentials(text) if text.contains("printed no ExecCredential")), "{error}");
+    assert!(
+        matches!(&error, Error::Credentials(why) if why.to_string().contains("printed no ExecCredential")),
+        "{error}"
+    );
 }

@@ -1,7 +1,7 @@
 //! kubeconfig files: clusters, users and contexts, merged as kubectl merges them.
 
 use super::{Auth, Config, Exec, Impersonate, Pem, Secret, TIMEOUT, Wanted, read, server};
-use crate::error::Error;
+use crate::error::{ConfigError, KubeconfigError};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -99,62 +99,52 @@ struct Found<T> {
 
 /// Resolves the wanted or current context. The first of several entries with the same name wins. A missing file is an error
 /// if `must` is set, otherwise it counts as empty.
-pub(super) fn config(files: &[PathBuf], must: bool, wanted: &Wanted) -> Result<Config, Error> {
+pub(super) fn config(files: &[PathBuf], must: bool, wanted: &Wanted) -> Result<Config, ConfigError> {
     let read: Vec<(PathBuf, File)> = files
         .iter()
         .filter(|file| must || file.exists())
         .map(|file| Ok((file.clone(), parse(file)?)))
-        .collect::<Result<_, Error>>()?;
-    let listed = || files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+        .collect::<Result<_, ConfigError>>()?;
     if read.is_empty() {
-        return Err(Error::Config(format!("none of the kubeconfig files is there: {}", listed())));
+        return Err(ConfigError::NoKubeconfig(files.to_vec()));
     }
     let current = || read.iter().find_map(|(_, file)| file.current_context.clone().filter(|name| !name.is_empty()));
-    let name = wanted.context.clone().or_else(current).ok_or_else(|| {
-        Error::Config(format!("no current context in {}: name one, or `kubectl config use-context NAME`", listed()))
-    })?;
+    let none = || ConfigError::NoCurrentContext(files.to_vec());
+    let name = wanted.context.clone().or_else(current).ok_or_else(none)?;
     let mut read = read;
     let context: Found<Context> = take(&mut read, &name, |file| &mut file.contexts, |named| named.context.take())
-        .ok_or_else(|| Error::Config(format!("there is no context `{name}` in {}", listed())))?;
+        .ok_or_else(|| ConfigError::NoContext { name: name.clone(), files: files.to_vec() })?;
+    let context = context.value;
+    let undefined = |kind, named: &str| ConfigError::Undefined {
+        context: name.clone(),
+        kind,
+        name: named.to_owned(),
+        files: files.to_vec(),
+    };
     let cluster: Found<Cluster> =
-        take(&mut read, &context.value.cluster, |file| &mut file.clusters, |named| named.cluster.take()).ok_or_else(
-            || {
-                Error::Config(format!(
-                    "the context `{name}` names the cluster `{}`, which is not in {}",
-                    context.value.cluster,
-                    listed()
-                ))
-            },
-        )?;
-    let user = take(
-        &mut read,
-        &context.value.user,
-        |file| &mut file.users,
-        |named| Some(named.user.take().unwrap_or_default()),
-    );
+        take(&mut read, &context.cluster, |file| &mut file.clusters, |named| named.cluster.take())
+            .ok_or_else(|| undefined("cluster", &context.cluster))?;
+    let user =
+        take(&mut read, &context.user, |file| &mut file.users, |named| Some(named.user.take().unwrap_or_default()));
     // A context without a user is valid: the server needs no credentials.
-    if user.is_none() && !context.value.user.is_empty() {
-        return Err(Error::Config(format!(
-            "the context `{name}` names the user `{}`, which is not in {}",
-            context.value.user,
-            listed()
-        )));
+    if user.is_none() && !context.user.is_empty() {
+        return Err(undefined("user", &context.user));
     }
-    assemble(context.value, cluster, user)
+    assemble(context, cluster, user)
 }
 
-fn parse(file: &Path) -> Result<File, Error> {
-    let wrong = |why: String| Error::Config(format!("{}: {why}", file.display()));
-    let bytes = read(file).map_err(Error::Config)?;
-    let text = String::from_utf8(bytes).map_err(|_| wrong("not text".into()))?;
+/// An error in a kubeconfig file.
+fn wrong(file: &Path, error: KubeconfigError) -> ConfigError {
+    ConfigError::Kubeconfig { file: file.to_owned(), error }
+}
+
+fn parse(file: &Path) -> Result<File, ConfigError> {
+    let text = String::from_utf8(read(file)?).map_err(|_| wrong(file, KubeconfigError::NotText))?;
     if text.trim().is_empty() {
         return Ok(File::default());
     }
-    // Messages of the parser may quote a token.
-    serde_saphyr::from_str(&text).map_err(|error| {
-        let at = error.location().map(|at| format!(", line {}", at.line())).unwrap_or_default();
-        wrong(format!("not a kubeconfig file{at}"))
-    })
+    serde_saphyr::from_str(&text)
+        .map_err(|error| wrong(file, KubeconfigError::Syntax { line: error.location().map(|at| at.line()) }))
 }
 
 fn take<T>(
@@ -173,24 +163,23 @@ fn take<T>(
     None
 }
 
-fn assemble(context: Context, cluster: Found<Cluster>, user: Option<Found<User>>) -> Result<Config, Error> {
-    let file = cluster.file.display().to_string();
-    let refuse = |what: &str| Err(Error::Config(format!("{file}: {what}")));
+fn assemble(context: Context, cluster: Found<Cluster>, user: Option<Found<User>>) -> Result<Config, ConfigError> {
+    let file = &cluster.file;
     let Cluster { server: url, tls_server_name, proxy_url, .. } = &cluster.value;
     if let Some(proxy) = proxy_url.as_ref().filter(|proxy| !proxy.is_empty()) {
-        return refuse(&format!("the cluster is behind the proxy `{proxy}`, and proxies are not supported"));
+        return Err(wrong(file, KubeconfigError::Proxy(proxy.clone())));
     }
-    let Some(url) = url else { return refuse(&format!("the cluster `{}` has no `server`", context.cluster)) };
+    let Some(url) = url else { return Err(wrong(file, KubeconfigError::NoServer(context.cluster))) };
     let insecure = cluster.value.insecure_skip_tls_verify.unwrap_or(false);
     let ca = pem(
         &cluster.value.certificate_authority_data,
         &cluster.value.certificate_authority,
         &cluster.folder,
         "certificate-authority-data",
-        &file,
+        file,
     )?;
     let mut config = Config {
-        server: server(url, &file)?,
+        server: server(url, file.display())?,
         ca,
         insecure,
         server_name: tls_server_name.clone().filter(|name| !name.is_empty()),
@@ -206,20 +195,18 @@ fn assemble(context: Context, cluster: Found<Cluster>, user: Option<Found<User>>
     Ok(config)
 }
 
-fn identify(config: &mut Config, user: Found<User>, cluster: &Cluster) -> Result<(), Error> {
+fn identify(config: &mut Config, user: Found<User>, cluster: &Cluster) -> Result<(), ConfigError> {
     let Found { value: user, folder, file } = user;
-    let file = file.display().to_string();
-    let refuse = |what: String| Err(Error::Config(format!("{file}: {what}")));
-    if let Some(Provider { name }) = &user.auth_provider {
-        return refuse(format!("the auth-provider `{name}` is not supported (kubectl has dropped it too): use `exec`"));
+    if let Some(Provider { name }) = user.auth_provider {
+        return Err(wrong(&file, KubeconfigError::AuthProvider(name)));
     }
     let cert = pem(&user.client_certificate_data, &user.client_certificate, &folder, "client-certificate-data", &file)?;
     let key = pem(&user.client_key_data, &user.client_key, &folder, "client-key-data", &file)?;
     config.identity = match (cert, key) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
-        (Some(_), None) => return refuse("a client certificate without its key".into()),
-        (None, Some(_)) => return refuse("a client key without its certificate".into()),
+        (Some(_), None) => return Err(wrong(&file, KubeconfigError::NoKey)),
+        (None, Some(_)) => return Err(wrong(&file, KubeconfigError::NoCertificate)),
     };
     config.auth = match user {
         User { token_file: Some(path), .. } if !path.as_os_str().is_empty() => Auth::TokenFile(folder.join(path)),
@@ -227,21 +214,22 @@ fn identify(config: &mut Config, user: Found<User>, cluster: &Cluster) -> Result
         User { username: Some(name), password, .. } if !name.is_empty() => {
             Auth::Basic(name, Secret(password.unwrap_or_default()))
         }
-        User { exec: Some(plugin), .. } => Auth::Exec(Box::new(exec(plugin, &folder, cluster, &file)?)),
+        User { exec: Some(plugin), .. } => {
+            Auth::Exec(Box::new(exec(plugin, &folder, cluster).map_err(|error| wrong(&file, error))?))
+        }
         _ => Auth::None,
     };
     config.impersonate = Impersonate { user: user.act_as, groups: user.as_groups.unwrap_or_default() };
     Ok(())
 }
 
-fn exec(plugin: Plugin, folder: &Path, cluster: &Cluster, file: &str) -> Result<Exec, Error> {
+fn exec(plugin: Plugin, folder: &Path, cluster: &Cluster) -> Result<Exec, KubeconfigError> {
     const KNOWN: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
     if !KNOWN.contains(&plugin.api_version.as_str()) {
-        let message = format!("{file}: `exec` speaks `{}`, and we know {}", plugin.api_version, KNOWN.join(" and "));
-        return Err(Error::Config(message));
+        return Err(KubeconfigError::ExecVersion { found: plugin.api_version, known: &KNOWN });
     }
     if plugin.command.is_empty() {
-        return Err(Error::Config(format!("{file}: `exec` has no `command`")));
+        return Err(KubeconfigError::NoCommand);
     }
     // As in kubectl: a path is relative to the file, a bare name is looked up in PATH.
     let command =
@@ -273,12 +261,12 @@ fn pem(
     data: &Option<String>,
     path: &Option<PathBuf>,
     folder: &Path,
-    what: &str,
-    file: &str,
-) -> Result<Option<Pem>, Error> {
+    what: &'static str,
+    file: &Path,
+) -> Result<Option<Pem>, ConfigError> {
     if let Some(data) = data.as_ref().filter(|data| !data.is_empty()) {
         let compact: String = data.split_whitespace().collect();
-        let text = STANDARD.decode(compact).map_err(|_| Error::Config(format!("{file}: `{what}` is not base64")))?;
+        let text = STANDARD.decode(compact).map_err(|_| wrong(file, KubeconfigError::NotBase64(what)))?;
         return Ok(Some(Pem::Text(text)));
     }
     Ok(path.as_ref().filter(|path| !path.as_os_str().is_empty()).map(|path| Pem::File(folder.join(path))))

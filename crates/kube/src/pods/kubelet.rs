@@ -78,7 +78,8 @@ pub(crate) async fn list(client: &Client) -> Result<Vec<NodePod>, Error> {
 }
 
 fn items(list: &Value) -> Result<&Vec<Value>, Error> {
-    list["items"].as_array().ok_or_else(|| Error::BadAnswer("the kubelet's pods without `items`".into()))
+    let missing = || Error::Incomplete { list: "the kubelet's pods".to_owned(), member: "items" };
+    list["items"].as_array().ok_or_else(missing)
 }
 
 fn objects(list: &Value, counters: &Counters) -> Result<Vec<Object<NodePod>>, Error> {

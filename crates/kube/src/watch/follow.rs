@@ -13,7 +13,6 @@ use crate::path::with_query;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
-use kstrobe_tls::chain;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -161,9 +160,9 @@ impl<T: Send> Following<T> {
     }
 
     fn page(&self, list: &Value) -> Result<Page<T>, Error> {
-        let wrong = |what: &str| Error::BadAnswer(format!("a list of {} without {what}", self.watched.name));
-        let items = list["items"].as_array().ok_or_else(|| wrong("`items`"))?;
-        let version = list["metadata"]["resourceVersion"].as_str().ok_or_else(|| wrong("`resourceVersion`"))?;
+        let missing = |member| Error::Incomplete { list: format!("a list of {}", self.watched.name), member };
+        let items = list["items"].as_array().ok_or_else(|| missing("items"))?;
+        let version = list["metadata"]["resourceVersion"].as_str().ok_or_else(|| missing("resourceVersion"))?;
         let objects: Vec<_> = items.iter().filter_map(|item| event::object(item, self.read)).collect();
         self.counters.events("objects_unreadable", (items.len() - objects.len()) as u64);
         let token = list["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
@@ -196,7 +195,7 @@ impl<T: Send> Following<T> {
                     }
                 }
                 Ok(None) if lines.is_within() => {
-                    self.broken("the watch ended in the middle of a line".into());
+                    self.failed("watch", &Error::PartialLine, Failure::Again(None));
                     return Ok(());
                 }
                 Ok(None) => {
@@ -205,7 +204,7 @@ impl<T: Send> Following<T> {
                     return Ok(());
                 }
                 Ok(Some(Err(error))) => {
-                    self.broken(format!("the watch broke: {}", chain(&error)));
+                    self.failed("watch", &Error::Watch(error), Failure::Again(None));
                     return Ok(());
                 }
                 Err(_) => {
@@ -234,10 +233,6 @@ impl<T: Send> Following<T> {
         }
     }
 
-    fn broken(&mut self, message: String) {
-        self.failed("watch", &Error::Connection(message), Failure::Again(None));
-    }
-
     /// Handles one line; returns whether the watch continues.
     async fn line(&mut self, line: &[u8], out: &mpsc::Sender<Change<T>>) -> Result<bool, Closed> {
         match event::parse(line, self.read) {
@@ -261,8 +256,7 @@ impl<T: Send> Following<T> {
                 }
             }
             Err((Unreadable::Line, _)) => {
-                let error = Error::BadAnswer(format!("a watch of {} has a line that is no event", self.watched.name));
-                self.failed("watch", &error, Failure::Lost);
+                self.failed("watch", &Error::NoEvent(self.watched.name), Failure::Lost);
                 return Ok(false);
             }
         }
