@@ -272,13 +272,19 @@ fn change(state: &State, target: &Target, method: &Method, kind: &str, body: &[u
     let Some(before) = store.get(&target.key()).cloned() else { return target.not_found() };
     let asked = change["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     let uid = change["metadata"]["uid"].as_str().unwrap_or_default();
-    if !uid.is_empty() && before["metadata"]["uid"] != uid {
+    let is_other = !uid.is_empty() && before["metadata"]["uid"] != uid;
+    if is_other && *method == Method::PUT {
         let there = before["metadata"]["uid"].as_str().unwrap_or_default();
         let message = format!(
-            "Operation cannot be fulfilled on {} \"{}\": Precondition failed: UID in precondition: {uid}, UID in object meta: {there}",
+            "Operation cannot be fulfilled on {} \"{}\": StorageError: invalid object, Code: 4, AdditionalErrorMsg: Precondition \
+             failed: UID in precondition: {uid}, UID in object meta: {there}",
             target.plural, target.name
         );
         return refuse(409, "Conflict", &message);
+    }
+    // A patch of `status` leaves the metadata as they are, and no uid is compared.
+    if is_other && target.subresource != "status" {
+        return refuse(422, "Invalid", &format!("metadata.uid: Invalid value: \"{uid}\": field is immutable"));
     }
     if !asked.is_empty() && before["metadata"]["resourceVersion"] != asked {
         return conflict(&target.plural, &target.group, &target.name);

@@ -54,11 +54,9 @@ impl Report {
         Report::of(head, node, &Value::Null, false)
     }
 
-    /// The merge patch. Its uid makes the write fail for a recreated object of the same name.
+    /// The merge patch.
     pub fn patch(&self) -> Value {
-        let mut nodes = serde_json::Map::new();
-        nodes.insert(self.node.clone(), self.entry.clone());
-        json!({"metadata": {"uid": self.uid}, "status": {"nodes": nodes}})
+        json!({"status": {"nodes": {&self.node: self.entry}}})
     }
 }
 
@@ -93,12 +91,6 @@ impl Report {
             "count": 1,
         })
     }
-}
-
-/// Whether the object was deleted or recreated: the entry is dropped.
-fn is_another(error: &Error) -> bool {
-    error.is(404)
-        || error.is(409) && error.status().is_some_and(|status| status.message.contains("UID in precondition"))
 }
 
 /// Kind of a custom resource.
@@ -156,24 +148,11 @@ impl Reporter {
     pub async fn write(&self, report: &Report) -> Result<(), Error> {
         let object = self.kind.resource().one(Some(&report.namespace), &report.name);
         let path = format!("{object}/status?fieldManager=kstrobe");
-        let mut attempt = 1;
-        loop {
-            let error = match self.client.merge_patch::<Value>(&path, &report.patch()).await {
-                Ok(_) => break,
-                Err(error) => error,
-            };
-            self.counters.failure("status", &error);
-            if is_another(&error) {
-                return Ok(());
-            }
-            // The API server retries a patch a few times itself and returns a conflict under a thousand concurrent writers.
-            let is_final = matches!(error.status().map(|status| status.code), Some(400 | 403 | 422));
-            if is_final || attempt == ATTEMPTS {
-                return Err(error);
-            }
-            let pause = self.backoff.pause(attempt, random());
-            tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
-            attempt += 1;
+        let Some(uid) = self.patch(&path, report).await? else { return Ok(()) };
+        if uid != report.uid {
+            // The API server compares no uids in a patch of `status`: this is another object of the same name.
+            self.patch(&path, &Report { entry: Value::Null, ..report.clone() }).await?;
+            return Ok(());
         }
         self.counters.event("status_entries");
         if report.turns {
@@ -182,7 +161,7 @@ impl Reporter {
         tokio::time::sleep(self.settle.mul_f64(1.0 + random())).await;
         let object: Value = match self.client.get(&object).await {
             Ok(object) => object,
-            Err(error) if is_another(&error) => return Ok(()),
+            Err(error) if error.is(404) => return Ok(()),
             Err(error) => {
                 self.counters.failure("status", &error);
                 return Err(error);
@@ -204,6 +183,29 @@ impl Reporter {
 }
 
 impl Reporter {
+    /// Writes an entry and returns the uid of the object that has it now; `None` if the object was deleted.
+    async fn patch(&self, path: &str, report: &Report) -> Result<Option<Value>, Error> {
+        let mut attempt = 1;
+        loop {
+            let error = match self.client.merge_patch::<Value>(path, &report.patch()).await {
+                Ok(mut object) => return Ok(Some(object["metadata"]["uid"].take())),
+                Err(error) => error,
+            };
+            self.counters.failure("status", &error);
+            if error.is(404) {
+                return Ok(None);
+            }
+            // The API server retries a patch a few times itself and returns a conflict under a thousand concurrent writers.
+            let is_final = matches!(error.status().map(|status| status.code), Some(400 | 403 | 422));
+            if is_final || attempt == ATTEMPTS {
+                return Err(error);
+            }
+            let pause = self.backoff.pause(attempt, random());
+            tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
+            attempt += 1;
+        }
+    }
+
     /// Creates the event of a state change, without retries: the status has the same information.
     async fn tell(&self, report: &Report) {
         let event = report.event(self.kind, &now(), (random() * u64::MAX as f64) as u64);
