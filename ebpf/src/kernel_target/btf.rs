@@ -36,15 +36,22 @@ struct Inner {
 }
 
 /// Why bytes are not BTF.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BtfError(pub String);
-
-impl std::fmt::Display for BtfError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "not valid BTF: {}", self.0)
-    }
+#[allow(missing_docs, reason = "the messages say it")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BtfError {
+    #[error("not valid BTF: cut short")]
+    CutShort,
+    #[error("not valid BTF: wrong magic number")]
+    Magic,
+    #[error("not valid BTF: section out of range")]
+    Section,
+    #[error("not valid BTF: string section does not end in NUL")]
+    Strings,
+    #[error("not valid BTF: unknown kind {0}")]
+    Kind(u32),
+    #[error("not valid BTF: a type runs past the end")]
+    Type,
 }
-impl std::error::Error for BtfError {}
 
 /// Kinds of type, numbered as in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,24 +148,23 @@ impl Btf {
     }
 
     fn parse_behind(raw: Vec<u8>, base: Option<Btf>) -> Result<Btf, BtfError> {
-        let err = |m: &str| BtfError(m.to_string());
         let word = |at: usize| -> Result<u32, BtfError> {
-            let bytes = raw.get(at..at + 4).ok_or_else(|| err("cut short"))?;
+            let bytes = raw.get(at..at + 4).ok_or(BtfError::CutShort)?;
             Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
         };
         if raw.get(..2) != Some(&[0x9f, 0xeb]) {
-            return Err(err("wrong magic number"));
+            return Err(BtfError::Magic);
         }
         let header = word(4)? as usize;
         let section = |offset: u32, len: u32| -> Result<std::ops::Range<usize>, BtfError> {
-            let start = header.checked_add(offset as usize).ok_or_else(|| err("section out of range"))?;
-            let end = start.checked_add(len as usize).ok_or_else(|| err("section out of range"))?;
-            if end > raw.len() { Err(err("section out of range")) } else { Ok(start..end) }
+            let start = header.checked_add(offset as usize).ok_or(BtfError::Section)?;
+            let end = start.checked_add(len as usize).filter(|end| *end <= raw.len()).ok_or(BtfError::Section)?;
+            Ok(start..end)
         };
         let types = section(word(8)?, word(12)?)?;
         let strings = section(word(16)?, word(20)?)?;
         if strings.is_empty() || raw[strings.end - 1] != 0 {
-            return Err(err("string section does not end in NUL"));
+            return Err(BtfError::Strings);
         }
         let mut positions = Vec::with_capacity(types.len() / 24 + 1);
         if base.is_none() {
@@ -174,10 +180,10 @@ impl Btf {
                 4 | 5 | 15 | 19 => count * 12,
                 6 | 13 => count * 8,
                 2 | 7..=12 | 16 | 18 => 0,
-                kind => return Err(BtfError(format!("unknown kind {kind}"))),
+                kind => return Err(BtfError::Kind(kind)),
             };
             if at + 12 + body > types.end {
-                return Err(err("a type runs past the end"));
+                return Err(BtfError::Type);
             }
             positions.push(at as u32);
             at += 12 + body;
