@@ -54,8 +54,9 @@ impl Compression {
 }
 
 /// Why a piece cannot be unpacked.
+#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
-pub(super) enum UnpackError {
+pub enum UnpackError {
     #[error("{found} bytes were packed here, not {size}")]
     Size { found: usize, size: usize },
     #[error("no zlib data: {0}")]

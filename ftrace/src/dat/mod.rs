@@ -9,6 +9,7 @@
 //! kernels are read, and only such are written. What a file does not carry: [`Trace::tgids`](crate::trace::Trace::tgids).
 
 mod compress;
+mod error;
 mod input;
 mod read;
 mod read_v6;
@@ -18,8 +19,8 @@ mod write;
 mod write_v6;
 mod write_v7;
 
-pub use compress::Compression;
-pub use input::DatError;
+pub use compress::{Compression, UnpackError};
+pub use error::{ContentError, DatError};
 pub use read::{Dat, Skipped, read};
 pub use write::write;
 

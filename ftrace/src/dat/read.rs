@@ -1,6 +1,7 @@
 //! What both versions are read alike.
 
-use super::input::{DatError, Input};
+use super::error::{ContentError, DatError};
+use super::input::Input;
 use super::{Compression, MAGIC, MAX_PAGE_BYTES, Version, id, read_v6, read_v7, texts};
 use crate::format::{EventFormat, Formats, PageFormat};
 use crate::symbols::Symbols;
@@ -49,19 +50,19 @@ pub fn read(bytes: &[u8]) -> Result<Dat, DatError> {
     let version = match input.text("version")? {
         b"6" => Version::V6,
         b"7" => Version::V7,
-        other => return at_version.error(format!("version `{}`; only 6 and 7 are known", other.escape_ascii())),
+        other => return at_version.error(ContentError::Version(other.to_vec())),
     };
     let at_order = input;
     match input.byte("byte order")? {
         0 => {}
-        1 => return at_order.error("from a big-endian machine; only little-endian files are read"),
-        other => return at_order.error(format!("byte order is {other}, neither 0 (little) nor 1 (big)")),
+        1 => return at_order.error(ContentError::BigEndian),
+        other => return at_order.error(ContentError::ByteOrder(other)),
     }
     let at_long = input;
     match input.byte("size of a long")? {
         8 => {}
-        4 => return at_long.error("from a 32-bit system; only files of 64-bit systems are read"),
-        other => return at_long.error(format!("a `long` of {other} bytes; only 8 are read")),
+        4 => return at_long.error(ContentError::System32),
+        other => return at_long.error(ContentError::LongBytes(other)),
     }
     input.u32("page size")?;
     let file = Reading::new(bytes);
@@ -146,12 +147,11 @@ impl<'a> Reading<'a> {
                 let text = long_text(input, "header_page")?;
                 let page = match PageFormat::parse(&text) {
                     Ok(page) if page.page_bytes() > MAX_PAGE_BYTES => {
-                        return before
-                            .error(format!("header_page: no ring buffer has pages of {} bytes", page.page_bytes()));
+                        return before.error(ContentError::PageBytes(page.page_bytes()));
                     }
                     Ok(page) if page.commit_bytes == 8 => page,
-                    Ok(_) => return before.error("from a 32-bit kernel; only files of 64-bit kernels are read"),
-                    Err(error) => return before.error(format!("header_page: {error}")),
+                    Ok(_) => return before.error(ContentError::Kernel32),
+                    Err(error) => return before.error(error.into()),
                 };
                 self.page = Some(page);
                 input.expect(b"header_event\0", "`header_event`")?;
@@ -264,9 +264,7 @@ impl<'a> Reading<'a> {
 
     /// Bytes of a page, once the format of pages is known.
     pub(super) fn page(&self) -> Result<&PageFormat, DatError> {
-        self.page
-            .as_ref()
-            .ok_or_else(|| DatError { at: 0, what: "no `header_page` says how pages are read".to_owned() })
+        self.page.as_ref().ok_or(DatError { at: 0, error: ContentError::NoHeaderPage })
     }
 
     /// Pages are longer or shorter than `header_page` says, which is about another buffer.
@@ -363,27 +361,19 @@ fn left_alone(at: u64, id: u16) -> Skipped {
     Skipped { at, what: format!("option {name}: times are left as they were recorded") }
 }
 
-fn count(left: &mut u64, at: u64, bytes: u64, of: &str) -> Result<(), DatError> {
-    match left.checked_sub(bytes) {
-        Some(rest) => *left = rest,
-        None => {
-            return Err(DatError {
-                at,
-                what: format!("{bytes} bytes of {of}: more than a file of this size can hold"),
-            });
-        }
-    }
+fn count(left: &mut u64, at: u64, bytes: u64, of: &'static str) -> Result<(), DatError> {
+    *left = left.checked_sub(bytes).ok_or(DatError { at, error: ContentError::TooMuch { bytes, of } })?;
     Ok(())
 }
 
 /// A text behind its length in eight bytes.
-pub(super) fn long_text(input: &mut Input<'_>, what: &str) -> Result<String, DatError> {
+pub(super) fn long_text(input: &mut Input<'_>, what: &'static str) -> Result<String, DatError> {
     let length = input.u64(what)?;
     Ok(String::from_utf8_lossy(input.take(length, what)?).into_owned())
 }
 
 /// A text behind its length in four bytes.
-fn short_text(input: &mut Input<'_>, what: &str) -> Result<String, DatError> {
+fn short_text(input: &mut Input<'_>, what: &'static str) -> Result<String, DatError> {
     let length = input.u32(what)?;
     Ok(String::from_utf8_lossy(input.take(length.into(), what)?).into_owned())
 }

@@ -1,6 +1,7 @@
 //! Version 6: everything in one fixed order.
 
-use super::input::{DatError, Input};
+use super::error::{ContentError, DatError};
+use super::input::Input;
 use super::read::{Dat, Reading, clock, long_text};
 use super::{Compression, FLYRECORD_V6, LATENCY_V6, OPTIONS_V6, Version, id};
 use crate::trace::{Buffer, CpuPages};
@@ -19,7 +20,7 @@ pub(super) fn read(mut file: Reading<'_>, mut input: Input<'_>) -> Result<Dat, D
         let offset = option.u64("offset of a buffer")?;
         let name = String::from_utf8_lossy(option.text("name of a buffer")?).into_owned();
         let Some(bytes) = usize::try_from(offset).ok().and_then(|offset| file.bytes.get(offset..)) else {
-            return Err(DatError { at, what: format!("buffer `{name}` at {offset}, behind the end of the file") });
+            return Err(DatError { at, error: ContentError::Outside { what: format!("buffer `{name}`"), offset } });
         };
         let mut input = Input::new(bytes, offset);
         has_clock |= options(&mut file, &mut input, None)?;
@@ -77,7 +78,7 @@ fn buffer(file: &mut Reading<'_>, mut input: Input<'_>, name: String, has_clock:
             continue;
         }
         let Some(bytes) = usize::try_from(offset).ok().and_then(|offset| file.bytes.get(offset..)) else {
-            return Err(DatError { at, what: format!("pages of CPU {cpu} at {offset}, behind the end of the file") });
+            return Err(DatError { at, error: ContentError::Outside { what: format!("pages of CPU {cpu}"), offset } });
         };
         let pages = Input::new(bytes, offset).take(size, "pages of a CPU")?;
         file.count_pages(at, size)?;

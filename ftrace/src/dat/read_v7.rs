@@ -1,7 +1,8 @@
 //! Version 7: sections, and options that say where they are.
 
 use super::compress::Unpacker;
-use super::input::{DatError, Input};
+use super::error::{ContentError, DatError};
+use super::input::Input;
 use super::read::{Dat, Reading};
 use super::{COMPRESSED, Compression, MAX_PAGE_BYTES, SECTION_HEAD_BYTES, Version, id};
 use crate::trace::{Buffer, CpuPages};
@@ -12,7 +13,7 @@ pub(super) fn read(file: Reading<'_>, mut input: Input<'_>) -> Result<Dat, DatEr
     let before = input;
     let name = input.text("name of the compression")?;
     let Some(compression) = Compression::named(name) else {
-        return before.error(format!("compressed with `{}`; only none, zlib and zstd are known", name.escape_ascii()));
+        return before.error(ContentError::Compression(name.to_vec()));
     };
     input.text("version of the compression")?;
     let options_at = input.at();
@@ -67,7 +68,7 @@ impl<'a> Sections<'a> {
     /// The file from an offset on.
     fn input_at(&self, offset: u64, named_at: u64, what: &str) -> Result<Input<'a>, DatError> {
         let bytes = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..));
-        let outside = || DatError { at: named_at, what: format!("{what} at {offset}, behind the end of the file") };
+        let outside = || DatError { at: named_at, error: ContentError::Outside { what: what.to_owned(), offset } };
         bytes.map(|bytes| Input::new(bytes, offset)).ok_or_else(outside)
     }
 
@@ -101,10 +102,8 @@ impl<'a> Sections<'a> {
         let mut input = self.input_at(offset, named_at, name)?;
         let head = Self::head(&mut input)?;
         if head.id != section {
-            return Err(DatError {
-                at: offset,
-                what: format!("section {} where {name} ({section}) should be", head.id),
-            });
+            let error = ContentError::WrongSection { found: head.id, name, expected: section };
+            return Err(DatError { at: offset, error });
         }
         let start = input.at();
         if !head.compressed {
@@ -118,9 +117,8 @@ impl<'a> Sections<'a> {
         // What is not unpacked at all has to be looked at, too.
         self.file.count_text(start, u64::from(bytes.max(packed_bytes)))?;
         let mut contents = Vec::new();
-        self.unpacker
-            .unpack(packed, bytes as usize, &mut contents)
-            .map_err(|error| DatError { at: start, what: format!("{name}: {error}") })?;
+        let unpacked = self.unpacker.unpack(packed, bytes as usize, &mut contents);
+        unpacked.map_err(|error| DatError { at: start, error: error.into() }.within(name))?;
         Ok((Cow::Owned(contents), start))
     }
 
@@ -129,11 +127,10 @@ impl<'a> Sections<'a> {
         let mut seen = HashSet::new();
         loop {
             if !seen.insert(offset) {
-                return Err(DatError { at: named_at, what: format!("options at {offset} a second time") });
+                return Err(DatError { at: named_at, error: ContentError::OptionsAgain(offset) });
             }
-            let (contents, start) = self
-                .contents(id::DONE, offset, named_at)
-                .map_err(|error| DatError { what: format!("options: {}", error.what), ..error })?;
+            let contents = self.contents(id::DONE, offset, named_at);
+            let (contents, start) = contents.map_err(|error| error.within("options"))?;
             let mut input = match contents {
                 Cow::Borrowed(bytes) => Input::new(bytes, start),
                 Cow::Owned(ref bytes) => Input::unpacked(bytes, start),
@@ -173,10 +170,8 @@ impl<'a> Sections<'a> {
         let mut head_at = self.input_at(offset, at, "buffer")?;
         let head = Self::head(&mut head_at)?;
         if head.id != id::BUFFER {
-            return Err(DatError {
-                at: offset,
-                what: format!("section {} where a buffer ({}) should be", head.id, id::BUFFER),
-            });
+            let error = ContentError::WrongSection { found: head.id, name: "a buffer", expected: id::BUFFER };
+            return Err(DatError { at: offset, error });
         }
         let page = self.file.page()?;
         if page_bytes != page.page_bytes() && rows > 0 {
@@ -217,9 +212,8 @@ impl<'a> Sections<'a> {
             let bytes = input.u32("size of a piece")?;
             let packed = input.take(packed_bytes.into(), "compressed piece")?;
             self.file.count_pages(at, u64::from(bytes.max(packed_bytes)))?;
-            self.unpacker
-                .unpack(packed, bytes as usize, &mut pages)
-                .map_err(|error| DatError { at, what: error.to_string() })?;
+            let unpacked = self.unpacker.unpack(packed, bytes as usize, &mut pages);
+            unpacked.map_err(|error| DatError { at, error: error.into() })?;
         }
         Ok(pages)
     }
