@@ -108,7 +108,7 @@ pub(super) struct Change {
 pub(super) fn start(app: Arc<App>, tail: Arc<Tail>, sink: Sink) -> io::Result<Reader> {
     let (stopped, stop) = io::pipe()?;
     let running = task::spawn(move || {
-        let names = Names::new().with_owners(app.owners.clone());
+        let names = Names::new().with_workload_names(app.workload_names.clone());
         let out = Out { app, tail, sink, failed: false, symbols: None, ids: Ids::new() };
         Events { out, names, ready: Vec::new(), stopped, ending: false }
     })?;

@@ -49,8 +49,8 @@ use crate::kubernetes::probe_controller;
 use crate::metrics::events::exemplars::Exemplars;
 use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
-use crate::metrics::owners::Owners;
 use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
+use crate::metrics::workload_names::WorkloadNames;
 use crate::probe::status::Status;
 use crate::probe::{Probe, lock};
 use captures::CaptureDeps;
@@ -134,7 +134,7 @@ struct App {
     exports: Arc<Exports>,
     exemplars: Mutex<Exemplars>,
     /// Workload names by cgroup id.
-    owners: Arc<Owners>,
+    workload_names: Arc<WorkloadNames>,
     /// Events for the workloads thread.
     workloads: workloads::EventSender,
     /// Its last statistics.
@@ -375,7 +375,7 @@ impl App {
         deps: &CaptureDeps,
         workloads: workloads::EventSender,
     ) -> App {
-        let owners = Arc::<Owners>::default();
+        let workload_names = Arc::<WorkloadNames>::default();
         sys::raise_open_files();
         sweep();
         if plans.is_empty() {
@@ -402,7 +402,7 @@ impl App {
         let probes = plans.iter().zip(compiled).map(start).collect();
         let app = App {
             probes: RwLock::default(),
-            names: Mutex::new(Names::new().with_owners(owners.clone())),
+            names: Mutex::new(Names::new().with_workload_names(workload_names.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),
             scrape_lock: Mutex::default(),
             iter_trigger: iterate::IterTrigger::default(),
@@ -413,7 +413,7 @@ impl App {
             web: deps.source.counters().clone(),
             exports: deps.exports.clone(),
             exemplars: Mutex::default(),
-            owners,
+            workload_names,
             workloads,
             workloads_use: Mutex::default(),
             kubernetes: Arc::default(),
@@ -429,7 +429,7 @@ impl App {
         self.telemetry.configured(mistakes, &loaded.hash);
         *lock(&self.node) = kubernetes::node_or_host(&loaded.agent.kubernetes);
         self.native_bucket_limit.store(loaded.agent.native_bucket_limit, Relaxed);
-        self.owners.set_patience(workloads::Pace::of(&loaded.agent).patience());
+        self.workload_names.set_patience(workloads::Pace::of(&loaded.agent).patience());
     }
 
     fn probes(&self) -> Arc<[SharedProbe]> {

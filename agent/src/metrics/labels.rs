@@ -4,7 +4,7 @@
 //! a label is never empty or guessed because a table is older than the kernel.
 
 use super::functions::Functions;
-use super::owners::{self, Owners, Status};
+use super::workload_names::{self, Status, WorkloadNames};
 use kstrobe_ebpf::typed::{Decoder, Ty};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -25,7 +25,7 @@ pub struct Names {
     interfaces: HashMap<u32, (Option<String>, Instant)>,
     resolve_interface: fn(u32) -> Option<String>,
     functions: Functions,
-    owners: Arc<Owners>,
+    workload_names: Arc<WorkloadNames>,
 }
 
 impl Names {
@@ -41,17 +41,17 @@ impl Names {
     /// With another source of interface names.
     pub fn with_interfaces(resolve_interface: fn(u32) -> Option<String>) -> Self {
         let functions = Functions::new(|| std::fs::read_to_string("/proc/kallsyms").unwrap_or_default());
-        Self { interfaces: HashMap::new(), resolve_interface, functions, owners: Arc::default() }
+        Self { interfaces: HashMap::new(), resolve_interface, functions, workload_names: Arc::default() }
     }
 
     /// With what is known of cgroups.
-    pub fn with_owners(self, owners: Arc<Owners>) -> Self {
-        Self { owners, ..self }
+    pub fn with_workload_names(self, workload_names: Arc<WorkloadNames>) -> Self {
+        Self { workload_names, ..self }
     }
 
     /// What is known of cgroups.
-    pub fn owners(&self) -> &Owners {
-        &self.owners
+    pub fn workload_names(&self) -> &WorkloadNames {
+        &self.workload_names
     }
 
     /// The text of one stored value. `bytes` is the value as it lies in the key: little-endian for integers.
@@ -73,8 +73,8 @@ impl Names {
             },
             // Callers that may block have looked it up before, see `series`.
             Decoder::Cgroup(name) => {
-                return match self.owners.status(unsigned) {
-                    Status::Named(workload) => owners::text(&workload, *name).to_owned(),
+                return match self.workload_names.status(unsigned) {
+                    Status::Named(workload) => workload_names::text(&workload, *name).to_owned(),
                     Status::Unnamed | Status::Absent => String::new(),
                 };
             }

@@ -10,7 +10,7 @@
 
 use crate::metrics::fold::{self, Column, FoldError, Row, Words};
 use crate::metrics::labels::{Names, OTHER};
-use crate::metrics::owners::{self, Owners, Status};
+use crate::metrics::workload_names::{self, Status, WorkloadNames};
 use kstrobe_ebpf::layout::{Index, KeyField, Table};
 use kstrobe_ebpf::typed::Decoder;
 use kstrobe_export::snapshot::{Descriptor, Family, LabelTexts, Moment, Series, Values};
@@ -157,24 +157,24 @@ impl TableSeries {
         }
         let known = self.known.iter().enumerate().filter_map(|(slot, known)| Some((slot as u32, known.as_ref()?)));
         let keys = known.filter(|(slot, _)| Some(*slot) != self.table.overflow);
-        let over = keys.filter(|(_, known)| self.is_over(known, names.owners(), now));
+        let over = keys.filter(|(_, known)| self.is_over(known, names.workload_names(), now));
         over.map(|(slot, known)| Expired { slot, key: known.key.clone() }).collect()
     }
 
-    fn is_over(&self, known: &Known, owners: &Owners, now: Instant) -> bool {
+    fn is_over(&self, known: &Known, workloads: &WorkloadNames, now: Instant) -> bool {
         self.table.key.iter().zip(known.labels.iter()).any(|(field, text)| {
             let Decoder::Cgroup(name) = field.decoder else { return false };
             let id = id(field, &known.key);
-            match owners.status(id) {
+            match workloads.status(id) {
                 // What belongs to no cgroup at all never ends.
                 Status::Absent if id == 0 => false,
-                Status::Named(workload) => owners::text(&workload, name) != &**text,
+                Status::Named(workload) => workload_names::text(&workload, name) != &**text,
                 // It had names, and is kept no longer; or is another cgroup's now, as names are given once.
                 Status::Unnamed | Status::Absent if !text.is_empty() => true,
                 Status::Unnamed => false,
                 // No scrape has read it, or it had no such name. A reader must have looked since.
-                Status::Absent => owners.walked().is_some_and(|walked| {
-                    walked.saturating_duration_since(known.since) >= owners.patience().grace && walked <= now
+                Status::Absent => workloads.walked().is_some_and(|walked| {
+                    walked.saturating_duration_since(known.since) >= workloads.patience().grace && walked <= now
                 }),
             }
         })
@@ -256,7 +256,7 @@ impl TableSeries {
                     if key.len() != key_bytes as usize || Some(slot) == self.table.overflow {
                         continue;
                     }
-                    if let Some(since) = self.waits(slot, key, &waited, names.owners(), now.mono) {
+                    if let Some(since) = self.waits(slot, key, &waited, names.workload_names(), now.mono) {
                         self.waiting.insert(key.into(), since);
                         continue;
                     }
@@ -279,7 +279,7 @@ impl TableSeries {
         slot: u32,
         key: &[u8],
         waited: &HashMap<Box<[u8]>, Instant>,
-        owners: &Owners,
+        workloads: &WorkloadNames,
         now: Instant,
     ) -> Option<Instant> {
         if !self.of_cgroups || self.once {
@@ -290,7 +290,7 @@ impl TableSeries {
             return None;
         }
         let since = waited.get(key).copied().unwrap_or(now);
-        awaits_names(&self.table, key, owners, since, now).then_some(since)
+        awaits_names(&self.table, key, workloads, since, now).then_some(since)
     }
 
     fn learn_key(&mut self, slot: u32, key: &[u8], names: &mut Names, now: Moment) {
@@ -366,14 +366,14 @@ impl TableSeries {
 }
 
 /// Whether names of a cgroup in a key may still come, when that key was first seen at `since`.
-pub fn awaits_names(table: &Table, key: &[u8], owners: &Owners, since: Instant, now: Instant) -> bool {
-    let over = now.saturating_duration_since(since) >= owners.patience().wait;
+pub fn awaits_names(table: &Table, key: &[u8], workloads: &WorkloadNames, since: Instant, now: Instant) -> bool {
+    let over = now.saturating_duration_since(since) >= workloads.patience().wait;
     let mut fields = table.key.iter().filter(|field| matches!(field.decoder, Decoder::Cgroup(_)));
-    let missing = |field: &KeyField| match (owners.status(id(field, key)), id(field, key)) {
+    let missing = |field: &KeyField| match (workloads.status(id(field, key)), id(field, key)) {
         (Status::Named(_), _) | (Status::Absent, 0) => false,
         (Status::Unnamed, _) => true,
         // A walk since then has not found it: it has ended, or is not visible from here.
-        (Status::Absent, _) => owners.walked().is_none_or(|walked| walked <= since),
+        (Status::Absent, _) => workloads.walked().is_none_or(|walked| walked <= since),
     };
     !over && fields.any(missing)
 }

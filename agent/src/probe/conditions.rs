@@ -4,7 +4,7 @@ use kstrobe_ebpf::typed::{Selector, SelectorTerm};
 use kstrobe_workloads::{self as workloads, Decided, Table, Term};
 
 use crate::kernel::groups::Groups;
-use crate::metrics::owners::field;
+use crate::metrics::workload_names::field;
 
 /// Decides conditions by the current names of cgroups.
 pub struct Conditions<'a> {

@@ -126,7 +126,7 @@ impl Drain {
             self.drain_overflow(i, table, view.values, now.mono).map_err(|error| failed(error.into()))?;
             view.index.retain(|(key, slot)| {
                 let since = waited.get(key).copied().unwrap_or(now.mono);
-                let waits = !at_once && awaits_names(table, key, names.owners(), since, now.mono);
+                let waits = !at_once && awaits_names(table, key, names.workload_names(), since, now.mono);
                 if waits {
                     self.waiting.insert(key.clone(), since);
                 }

@@ -352,7 +352,7 @@ impl Reload {
             }
         }
         app.replace_probes(probes);
-        let mut names = Names::new().with_owners(app.owners.clone());
+        let mut names = Names::new().with_workload_names(app.workload_names.clone());
         for at in replaced.iter().chain(&plan.ends) {
             let mut running = lock(&old[*at]);
             let name: Arc<str> = Arc::from(running.meta.name.as_str());

@@ -268,7 +268,7 @@ impl Task for Notifications {
 }
 
 /// Labels of all groups.
-pub(super) fn owners(table: &Table, sandboxes: Sandboxes) -> HashMap<u64, Option<Arc<Workload>>> {
+pub(super) fn workloads(table: &Table, sandboxes: Sandboxes) -> HashMap<u64, Option<Arc<Workload>>> {
     table.groups().map(|group| (group.id, shown(&group, sandboxes))).collect()
 }
 

@@ -19,8 +19,8 @@ use super::{App, lock};
 use crate::config::files::{AgentConfig, Sandboxes};
 use crate::kernel::groups::Change;
 use crate::kubernetes;
-use crate::metrics::owners::Patience;
 use crate::metrics::telemetry::WorkloadsUse;
+use crate::metrics::workload_names::Patience;
 use crate::probe::conditions::Conditions;
 use groups::Groups;
 use pods::{PodWatch, PodWatchTask};
@@ -224,8 +224,8 @@ impl Follower {
         let conditions = Conditions { table: &self.table, groups: self.groups.as_ref().and_then(Groups::programs) };
         let unselected: usize = probes.iter().map(|probe| lock(probe).select(&conditions)).sum();
         self.app
-            .owners
-            .publish(groups::owners(&self.table, self.sandboxes), self.groups.as_ref().and_then(Groups::walked));
+            .workload_names
+            .publish(groups::workloads(&self.table, self.sandboxes), self.groups.as_ref().and_then(Groups::walked));
         let reused = self.table.counts().reused;
         if std::mem::replace(&mut self.reused, reused) != reused {
             probes.iter().for_each(|probe| lock(probe).cgroups_were_reused());

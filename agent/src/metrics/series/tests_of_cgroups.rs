@@ -2,7 +2,7 @@
 
 use super::tests::{at, counters, descriptor, field};
 use super::*;
-use crate::metrics::owners::Patience;
+use crate::metrics::workload_names::Patience;
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use kstrobe_ebpf::layout::{Cell, CellKind, MapId};
 use kstrobe_ebpf::typed::{CgroupName, Ty};
@@ -28,7 +28,7 @@ struct Node {
     born: Moment,
     series: TableSeries,
     names: Names,
-    owners: Arc<Owners>,
+    workload_names: Arc<WorkloadNames>,
     known: HashMap<u64, Option<Arc<Workload>>>,
 }
 
@@ -40,14 +40,14 @@ impl Node {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let about = names[..table.cells.len()].iter().map(|name| descriptor(name, &texts)).collect();
         let patience = Patience { wait: Duration::from_secs(30), grace: Duration::from_secs(60) };
-        let owners = Arc::new(Owners::new(patience));
-        let names = Names::new().with_owners(owners.clone());
+        let workload_names = Arc::new(WorkloadNames::new(patience));
+        let names = Names::new().with_workload_names(workload_names.clone());
         let series = TableSeries::new(table, about, Duration::from_secs(900), born);
-        Node { born, series, names, owners, known: HashMap::new() }
+        Node { born, series, names, workload_names, known: HashMap::new() }
     }
 
     fn tell(&mut self, seconds: u64) {
-        self.owners.publish(self.known.clone(), Some(at(self.born, seconds).mono));
+        self.workload_names.publish(self.known.clone(), Some(at(self.born, seconds).mono));
     }
 
     fn named(&mut self, id: u64, pod: &str, seconds: u64) {

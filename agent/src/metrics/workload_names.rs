@@ -35,7 +35,7 @@ pub enum Status {
 
 /// Cgroups by id.
 #[derive(Debug)]
-pub struct Owners {
+pub struct WorkloadNames {
     state: RwLock<State>,
 }
 
@@ -62,16 +62,16 @@ impl Default for Patience {
     }
 }
 
-impl Default for Owners {
+impl Default for WorkloadNames {
     fn default() -> Self {
-        Owners::new(Patience::default())
+        WorkloadNames::new(Patience::default())
     }
 }
 
-impl Owners {
+impl WorkloadNames {
     /// Nothing known yet.
-    pub fn new(patience: Patience) -> Owners {
-        Owners { state: RwLock::new(State { known: HashMap::new(), walked: None, patience }) }
+    pub fn new(patience: Patience) -> WorkloadNames {
+        WorkloadNames { state: RwLock::new(State { known: HashMap::new(), walked: None, patience }) }
     }
 
     /// What is known of a cgroup.
