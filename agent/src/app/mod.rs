@@ -429,7 +429,7 @@ impl App {
         self.telemetry.configured(mistakes, &loaded.hash);
         *lock(&self.node) = kubernetes::node_or_host(&loaded.agent.kubernetes);
         self.native_bucket_limit.store(loaded.agent.native_bucket_limit, Relaxed);
-        self.workload_names.set_patience(workloads::Pace::of(&loaded.agent).patience());
+        self.workload_names.set_timeouts(workloads::Pace::of(&loaded.agent).timeouts());
     }
 
     fn probes(&self) -> Arc<[SharedProbe]> {

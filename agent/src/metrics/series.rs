@@ -174,7 +174,7 @@ impl TableSeries {
                 Status::Unnamed => false,
                 // No scrape has read it, or it had no such name. A reader must have looked since.
                 Status::Absent => workloads.walked().is_some_and(|walked| {
-                    walked.saturating_duration_since(known.since) >= workloads.patience().grace && walked <= now
+                    walked.saturating_duration_since(known.since) >= workloads.timeouts().grace && walked <= now
                 }),
             }
         })
@@ -367,7 +367,7 @@ impl TableSeries {
 
 /// Whether names of a cgroup in a key may still come, when that key was first seen at `since`.
 pub fn awaits_names(table: &Table, key: &[u8], workloads: &WorkloadNames, since: Instant, now: Instant) -> bool {
-    let over = now.saturating_duration_since(since) >= workloads.patience().wait;
+    let over = now.saturating_duration_since(since) >= workloads.timeouts().wait;
     let mut fields = table.key.iter().filter(|field| matches!(field.decoder, Decoder::Cgroup(_)));
     let missing = |field: &KeyField| match (workloads.status(id(field, key)), id(field, key)) {
         (Status::Named(_), _) | (Status::Absent, 0) => false,

@@ -44,34 +44,34 @@ struct State {
     known: HashMap<u64, Option<Arc<Workload>>>,
     /// When somebody last looked which cgroups there are.
     walked: Option<Instant>,
-    patience: Patience,
+    timeouts: Timeouts,
 }
 
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// A series for the names of its cgroup, before it is shown without.
     pub wait: Duration,
     /// A key for its cgroup to be seen, before it is taken for that of one that has ended.
     pub grace: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
-        Patience { wait: Duration::from_secs(30), grace: Duration::from_secs(60) }
+        Timeouts { wait: Duration::from_secs(30), grace: Duration::from_secs(60) }
     }
 }
 
 impl Default for WorkloadNames {
     fn default() -> Self {
-        WorkloadNames::new(Patience::default())
+        WorkloadNames::new(Timeouts::default())
     }
 }
 
 impl WorkloadNames {
     /// Nothing known yet.
-    pub fn new(patience: Patience) -> WorkloadNames {
-        WorkloadNames { state: RwLock::new(State { known: HashMap::new(), walked: None, patience }) }
+    pub fn new(timeouts: Timeouts) -> WorkloadNames {
+        WorkloadNames { state: RwLock::new(State { known: HashMap::new(), walked: None, timeouts }) }
     }
 
     /// What is known of a cgroup.
@@ -90,13 +90,13 @@ impl WorkloadNames {
     }
 
     /// How long to wait.
-    pub fn patience(&self) -> Patience {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).patience
+    pub fn timeouts(&self) -> Timeouts {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).timeouts
     }
 
     /// From now on so long.
-    pub fn set_patience(&self, patience: Patience) {
-        self.state.write().unwrap_or_else(PoisonError::into_inner).patience = patience;
+    pub fn set_timeouts(&self, timeouts: Timeouts) {
+        self.state.write().unwrap_or_else(PoisonError::into_inner).timeouts = timeouts;
     }
 
     /// What is known now, as of a look at `walked`.

@@ -20,7 +20,7 @@ use crate::config::files::{AgentConfig, Sandboxes};
 use crate::kernel::groups::Change;
 use crate::kubernetes;
 use crate::metrics::telemetry::WorkloadsUse;
-use crate::metrics::workload_names::Patience;
+use crate::metrics::workload_names::Timeouts;
 use crate::probe::conditions::Conditions;
 use groups::Groups;
 use pods::{PodWatch, PodWatchTask};
@@ -73,8 +73,8 @@ impl Pace {
         Pace { walk, grace, wait }
     }
 
-    pub fn patience(self) -> Patience {
-        Patience { wait: self.wait, grace: self.grace }
+    pub fn timeouts(self) -> Timeouts {
+        Timeouts { wait: self.wait, grace: self.grace }
     }
 }
 

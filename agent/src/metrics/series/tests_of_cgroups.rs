@@ -2,7 +2,7 @@
 
 use super::tests::{at, counters, descriptor, field};
 use super::*;
-use crate::metrics::workload_names::Patience;
+use crate::metrics::workload_names::Timeouts;
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use kstrobe_ebpf::layout::{Cell, CellKind, MapId};
 use kstrobe_ebpf::typed::{CgroupName, Ty};
@@ -39,8 +39,8 @@ impl Node {
         let texts: Vec<String> = table.key.iter().map(|field| format!("{:?}", field.decoder)).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let about = names[..table.cells.len()].iter().map(|name| descriptor(name, &texts)).collect();
-        let patience = Patience { wait: Duration::from_secs(30), grace: Duration::from_secs(60) };
-        let workload_names = Arc::new(WorkloadNames::new(patience));
+        let timeouts = Timeouts { wait: Duration::from_secs(30), grace: Duration::from_secs(60) };
+        let workload_names = Arc::new(WorkloadNames::new(timeouts));
         let names = Names::new().with_workload_names(workload_names.clone());
         let series = TableSeries::new(table, about, Duration::from_secs(900), born);
         Node { born, series, names, workload_names, known: HashMap::new() }
