@@ -2,7 +2,7 @@
 
 use crate::capture::access::{Access, Denied};
 use crate::capture::rules::engine::RuleEngine;
-use crate::kubernetes::other_nodes::Neighbours;
+use crate::kubernetes::other_nodes::OtherNodes;
 use crate::metrics::events::tail::Tail;
 use crate::metrics::profiles::Format as ProfileFormat;
 use crate::probe::status::Status;
@@ -29,7 +29,7 @@ pub struct Endpoints {
     /// Captures and the access to them; a reload changes both.
     pub captures: Box<dyn Fn() -> Captures + Send + Sync>,
     /// Hands alerts about other nodes on to their agents.
-    pub neighbours: Option<Arc<Neighbours>>,
+    pub other_nodes: Option<Arc<OtherNodes>>,
     /// Reads the configuration again.
     pub reload: Reload,
     /// The agent's version.

@@ -44,7 +44,7 @@ use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
 use crate::kubernetes;
-use crate::kubernetes::other_nodes::Neighbours;
+use crate::kubernetes::other_nodes::OtherNodes;
 use crate::kubernetes::probe_controller;
 use crate::metrics::events::exemplars::Exemplars;
 use crate::metrics::events::tail::Tail;
@@ -228,8 +228,8 @@ fn serve(
 
     let tasks = spawn(&app, &loaded, &tail, sink, events, &runtime)?;
     cluster::start(&app, &options, &loaded.agent, &commands, runtime.handle());
-    let neighbours = Neighbours::find(&loaded.agent, options.custom_resources);
-    let endpoints = Endpoints { neighbours, ..endpoints(&app, tail.clone(), &options, commands) };
+    let other_nodes = OtherNodes::find(&loaded.agent, options.custom_resources);
+    let endpoints = Endpoints { other_nodes, ..endpoints(&app, tail.clone(), &options, commands) };
     let hosts = kstrobe_web::Hosts::of_machine(options.web.hosts.clone());
     let started = reload::Started::new(&loaded.agent, loaded.listen(&options), loaded.log(&options).1);
     let exporters = tasks.exporters.clone();
@@ -358,7 +358,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: rel
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
         captures: Box::new(move || captures.captures()),
-        neighbours: None,
+        other_nodes: None,
         reload: Reload { open: options.lifecycle, ask: Box::new(move || reload::request(&commands, "a client asks")) },
         version: env!("CARGO_PKG_VERSION").into(),
         telemetry_path: options.web.telemetry_path.clone(),

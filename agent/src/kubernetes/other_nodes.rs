@@ -25,7 +25,7 @@ const MAX_TEXT: usize = 253;
 type Agents = Result<Arc<Vec<Pod>>, Arc<Error>>;
 
 /// All agents, as the API server knows them.
-pub struct Neighbours {
+pub struct OtherNodes {
     client: Client,
     namespace: String,
     me: Me,
@@ -34,10 +34,10 @@ pub struct Neighbours {
     known: Mutex<Option<(Instant, Agents)>>,
 }
 
-impl Neighbours {
+impl OtherNodes {
     /// Those in the namespace of the agent's own pod. `objects` says whether this agent follows `Capture` objects, as all of a
     /// DaemonSet do or none. `None` outside of a cluster: where nothing says which node this is.
-    pub fn find(agent: &AgentConfig, objects: bool) -> Option<Arc<Neighbours>> {
+    pub fn find(agent: &AgentConfig, objects: bool) -> Option<Arc<OtherNodes>> {
         let node = kubernetes::node(&agent.kubernetes)?;
         let config = kubernetes::config(&agent.kubernetes);
         let config =
@@ -51,12 +51,12 @@ impl Neighbours {
             names: variable("POD_NAME").into_iter().collect(),
             addresses: [variable("POD_IP"), variable("NODE_IP")].into_iter().flatten().collect(),
         };
-        Some(Arc::new(Neighbours::new(client, &namespace, me, objects)))
+        Some(Arc::new(OtherNodes::new(client, &namespace, me, objects)))
     }
 
     /// Those in a namespace.
-    pub fn new(client: Client, namespace: &str, me: Me, objects: bool) -> Neighbours {
-        Neighbours { client, namespace: namespace.to_owned(), me, objects, known: Mutex::new(None) }
+    pub fn new(client: Client, namespace: &str, me: Me, objects: bool) -> OtherNodes {
+        OtherNodes { client, namespace: namespace.to_owned(), me, objects, known: Mutex::new(None) }
     }
 
     /// Whether an alert with these labels belongs to this agent whatever others there are: it is named, or no agent is.

@@ -3,7 +3,7 @@
 use super::api::{Server, TOKEN};
 use super::world::{Folder, until};
 use kstrobe::kubernetes::capture_controller::{self, Objects};
-use kstrobe::kubernetes::other_nodes::Neighbours;
+use kstrobe::kubernetes::other_nodes::OtherNodes;
 use kstrobe_fake_api::{FakeApi, Fault};
 use kstrobe_fleet::route::Me;
 use kstrobe_kube::{Client, Config, Counters, Env, Wanted};
@@ -47,8 +47,8 @@ fn two(objects: bool) -> Two {
             names: vec![format!("kstrobe-{node}")],
             addresses: vec![format!("127.0.0.{node}")],
         };
-        let neighbours = Arc::new(Neighbours::new(client.clone(), "kstrobe", me, objects));
-        Server::on(SocketAddr::from((Ipv4Addr::new(127, 0, 0, node), port)), Some(neighbours))
+        let other_nodes = Arc::new(OtherNodes::new(client.clone(), "kstrobe", me, objects));
+        Server::on(SocketAddr::from((Ipv4Addr::new(127, 0, 0, node), port)), Some(other_nodes))
     };
     let (first, second) = (server(1), server(2));
     let rules = second.rules.clone();

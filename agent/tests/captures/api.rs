@@ -6,7 +6,7 @@ use kstrobe::capture::access::{Access, Denied};
 use kstrobe::capture::rules::configured;
 use kstrobe::capture::rules::engine::RuleEngine;
 use kstrobe::http::router;
-use kstrobe::kubernetes::other_nodes::Neighbours;
+use kstrobe::kubernetes::other_nodes::OtherNodes;
 use kstrobe::metrics::events::tail::Tail;
 use kstrobe::probe::status::Status;
 use kstrobe_web::{bind, serve};
@@ -57,7 +57,7 @@ impl Server {
     }
 
     /// One on a loopback address of its own, which knows others by their API server.
-    pub fn on(address: SocketAddr, neighbours: Option<Arc<Neighbours>>) -> Server {
+    pub fn on(address: SocketAddr, other_nodes: Option<Arc<OtherNodes>>) -> Server {
         let folder = Folder::new();
         let token = folder.0.join("token");
         std::fs::write(&token, format!("{TOKEN}\n")).unwrap();
@@ -65,7 +65,7 @@ impl Server {
         let rules = configured::open(&agent(&folder, "", rules), engine(), |_| true).unwrap().unwrap();
         let listeners = bind(&[address.to_string()]).unwrap();
         let access = Access::new(&[address], Some(token));
-        let mut server = Server::serve(folder, Ok(rules), access, listeners, neighbours);
+        let mut server = Server::serve(folder, Ok(rules), access, listeners, other_nodes);
         server.address = address;
         server
     }
@@ -75,7 +75,7 @@ impl Server {
         rules: Result<Arc<RuleEngine>, Denied>,
         access: Access,
         listeners: Vec<std::net::TcpListener>,
-        neighbours: Option<Arc<Neighbours>>,
+        other_nodes: Option<Arc<OtherNodes>>,
     ) -> Server {
         let port = listeners[0].local_addr().unwrap().port();
         let endpoints = Endpoints {
@@ -88,7 +88,7 @@ impl Server {
                 let captures = Captures { rules: rules.clone(), access };
                 Box::new(move || captures.clone())
             },
-            neighbours,
+            other_nodes,
             reload: Reload { open: false, ask: Box::new(|| Ok(String::new())) },
             events: Arc::new(Tail::new(vec![], 1024)),
             version: "1".into(),

@@ -7,7 +7,7 @@ use crate::capture::audit;
 use crate::capture::rules::alerts::{Alert, Notification};
 use crate::capture::rules::engine::{Outcome, RuleEngine};
 use crate::kubernetes::Error;
-use crate::kubernetes::other_nodes::{Handed, Neighbours};
+use crate::kubernetes::other_nodes::{Handed, OtherNodes};
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;
@@ -33,10 +33,10 @@ pub(super) async fn alertmanager(
         Err((status, message)) => return (status, message + "\n").into_response(),
     };
     // A resolved alert starts no capture on any node.
-    let neighbours = shared.endpoints.neighbours.as_ref();
+    let other_nodes = shared.endpoints.other_nodes.as_ref();
     let others = |at: &usize| {
         let alert = &notification.alerts[*at];
-        neighbours.is_some_and(|neighbours| alert.is_firing() && !neighbours.is_mine(&alert.labels))
+        other_nodes.is_some_and(|other_nodes| alert.is_firing() && !other_nodes.is_mine(&alert.labels))
     };
     let (others, here): (Vec<usize>, Vec<usize>) = (0..notification.alerts.len()).partition(others);
     let mut results = vec![Value::Null; notification.alerts.len()];
@@ -44,12 +44,12 @@ pub(super) async fn alertmanager(
     if let Err(error) = start(&rules, &asker, &notification, &here, &mut results).await {
         return error;
     }
-    if let Some(neighbours) = neighbours {
-        let (here, there) = sort(neighbours, &rules, &notification, others, &mut results).await;
+    if let Some(other_nodes) = other_nodes {
+        let (here, there) = sort(other_nodes, &rules, &notification, others, &mut results).await;
         if let Err(error) = start(&rules, &asker, &notification, &here, &mut results).await {
             return error;
         }
-        hand_on(neighbours, &rules, &asker, &notification, there, &mut results).await;
+        hand_on(other_nodes, &rules, &asker, &notification, there, &mut results).await;
     }
     (StatusCode::ACCEPTED, Json(json!({"results": results}))).into_response()
 }
@@ -60,7 +60,7 @@ type Others = Vec<(usize, Pod)>;
 /// Sorts alerts by their nodes: those of this one, by an address that only the API server knows, and those of others. Those of no
 /// node have their results.
 async fn sort(
-    neighbours: &Neighbours,
+    other_nodes: &OtherNodes,
     rules: &RuleEngine,
     notification: &Notification,
     alerts: Vec<usize>,
@@ -69,7 +69,7 @@ async fn sort(
     let (mut here, mut there) = (Vec::new(), Others::new());
     for at in alerts {
         let alert = &notification.alerts[at];
-        match neighbours.route(&alert.labels).await {
+        match other_nodes.route(&alert.labels).await {
             Ok(Route::Here) => here.push(at),
             Ok(Route::There(pod)) => there.push((at, pod)),
             Ok(Route::Nowhere(node)) => {
@@ -87,7 +87,7 @@ async fn sort(
 
 /// Creates the objects for alerts about other nodes, all at once.
 async fn hand_on(
-    neighbours: &Arc<Neighbours>,
+    other_nodes: &Arc<OtherNodes>,
     rules: &RuleEngine,
     asker: &str,
     notification: &Notification,
@@ -95,9 +95,9 @@ async fn hand_on(
     results: &mut [Value],
 ) {
     let asking = there.into_iter().map(|(at, pod)| {
-        let (neighbours, alert) = (neighbours.clone(), notification.alerts[at].clone());
+        let (other_nodes, alert) = (other_nodes.clone(), notification.alerts[at].clone());
         async move {
-            let handed = neighbours.hand_on(&pod, &alert).await;
+            let handed = other_nodes.hand_on(&pod, &alert).await;
             (at, pod, handed)
         }
     });

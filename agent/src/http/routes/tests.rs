@@ -28,7 +28,7 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
             rules: Err(crate::capture::access::Denied::off()),
             access: crate::capture::access::Access::Local,
         }),
-        neighbours: None,
+        other_nodes: None,
         reload: Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
         events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()], 1024)),
         version: "1.2.3".into(),
