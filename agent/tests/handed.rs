@@ -1,7 +1,7 @@
 //! `Probe` objects: what an agent makes of them, with an API server that speaks the real protocol.
 #![allow(missing_docs, reason = "a test")]
 
-use kstrobe::kubernetes::probe_controller::{Files, Handed, run};
+use kstrobe::kubernetes::probe_controller::{Context, Files, run};
 use kstrobe::probe::status::ProbeStatus;
 use kstrobe_fake_api::FakeApi;
 use kstrobe_kube::{Client, Config, Counters, Env, Wanted};
@@ -45,7 +45,7 @@ fn world() -> World {
     let client = Client::new(Config::find(&wanted, &Env::own()).unwrap(), "test").unwrap();
     let (files, reloads) = (Files::default(), Arc::new(Mutex::new(Vec::new())));
     let (of_reload, of_standing, list) = (files.clone(), files.clone(), reloads.clone());
-    let handed = Handed {
+    let context = Context {
         client,
         namespace: "kstrobe".into(),
         node: "n1".into(),
@@ -66,7 +66,7 @@ fn world() -> World {
         }),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.spawn(run(handed));
+    runtime.spawn(run(context));
     World { api, files, reloads, _runtime: runtime }
 }
 

@@ -4,7 +4,7 @@ use super::reload::{self, CommandSender};
 use super::{App, Options};
 use crate::config::files::AgentConfig;
 use crate::kubernetes::capture_controller::{self, Objects};
-use crate::kubernetes::probe_controller::{self, Handed};
+use crate::kubernetes::probe_controller::{self, Context};
 use crate::kubernetes::{self, Error};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -46,7 +46,7 @@ fn follow(
         captures: Box::new(move || captured.rules()),
         counters: counters.clone(),
     };
-    let handed = Handed {
+    let context = Context {
         client,
         namespace,
         node,
@@ -58,6 +58,6 @@ fn follow(
         statuses: Arc::new(move || standing.status().probes),
     };
     runtime.spawn(capture_controller::run(objects));
-    runtime.spawn(probe_controller::run(handed));
+    runtime.spawn(probe_controller::run(context));
     Ok(())
 }

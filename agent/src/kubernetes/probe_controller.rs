@@ -53,8 +53,8 @@ pub type Reload = Arc<dyn Fn() -> Result<(), BoxError> + Send + Sync>;
 /// Returns the status of all running probes.
 pub type StatusReader = Arc<dyn Fn() -> Vec<ProbeStatus> + Send + Sync>;
 
-/// Who follows the objects.
-pub struct Handed {
+/// What the reconciler reads and calls.
+pub struct Context {
     /// The API server.
     pub client: Client,
     /// Where the objects are: the agent's own namespace.
@@ -72,20 +72,20 @@ pub struct Handed {
 }
 
 /// Does this node's part of all objects, for ever.
-pub async fn run(handed: Handed) {
+pub async fn run(context: Context) {
     let (tell, mut changes) = mpsc::channel(WAITING);
-    let watched = crd::watched(&PROBES, &handed.namespace);
-    let following = follow(handed.client.clone(), watched, probe::read, handed.counters.clone(), tell);
+    let watched = crd::watched(&PROBES, &context.namespace);
+    let following = follow(context.client.clone(), watched, probe::read, context.counters.clone(), tell);
     let working = async {
         let reporter = Reporter {
-            client: handed.client.clone(),
-            counters: handed.counters.clone(),
+            client: context.client.clone(),
+            counters: context.counters.clone(),
             kind: Kind::Probe,
             backoff: Backoff::default(),
             settle: SPREAD,
         };
         let mut work = Work {
-            handed,
+            context,
             reports: Reports::new(reporter),
             began: Instant::now(),
             reconciler: Reconciler::default(),
@@ -112,8 +112,8 @@ pub async fn run(handed: Handed) {
             if !work.synced {
                 continue;
             }
-            let labels = labels.of(&work.handed, work.began.elapsed()).await;
-            let me = Me { node: &work.handed.node.clone(), labels, pods: &[] };
+            let labels = labels.of(&work.context, work.began.elapsed()).await;
+            let me = Me { node: &work.context.node.clone(), labels, pods: &[] };
             if work.try_all(&me).await {
                 work.quiet_until = work.began.elapsed() + SPREAD.mul_f64(random());
             }
@@ -133,13 +133,13 @@ struct Labels {
 }
 
 impl Labels {
-    async fn of(&mut self, handed: &Handed, now: Duration) -> &BTreeMap<String, String> {
+    async fn of(&mut self, context: &Context, now: Duration) -> &BTreeMap<String, String> {
         if self.until.is_none_or(|until| until <= now) {
-            match crd::node_labels(&handed.client, &handed.node).await {
+            match crd::node_labels(&context.client, &context.node).await {
                 Ok(labels) => self.found = labels,
                 Err(error) => {
-                    handed.counters.failure("node", &error);
-                    tracing::warn!(node = handed.node, %error, "labels of the node are not known: selectors of nodes do not fit it");
+                    context.counters.failure("node", &error);
+                    tracing::warn!(node = context.node, %error, "labels of the node are not known: selectors of nodes do not fit it");
                 }
             }
             self.until = Some(now + LABELS);
@@ -149,7 +149,7 @@ impl Labels {
 }
 
 struct Work {
-    handed: Handed,
+    context: Context,
     reports: Reports,
     began: Instant,
     reconciler: Reconciler,
@@ -203,10 +203,10 @@ impl Work {
         if let Change::Apply(WantedProbe { name, text, .. }) = change {
             check(name, text.as_ref().map_err(Clone::clone)?)?;
         }
-        self.handed.files.set(self.reconciler.texts(Some(change)));
+        self.context.files.set(self.reconciler.texts(Some(change)));
         let result = self.reload().await;
         if result.is_err() && matches!(change, Change::Apply(_)) {
-            self.handed.files.set(self.reconciler.texts(None));
+            self.context.files.set(self.reconciler.texts(None));
             // Otherwise the configuration would seem wrong.
             if let Err(error) = self.reload().await {
                 tracing::warn!(
@@ -219,14 +219,14 @@ impl Work {
     }
 
     async fn reload(&self) -> Result<(), Error> {
-        let reload = self.handed.reload.clone();
+        let reload = self.context.reload.clone();
         tokio::task::spawn_blocking(move || reload()).await?.map_err(Error::Reload)
     }
 
     /// Says how they stand.
     async fn report(&mut self, me: &Me<'_>) {
         self.reports.settle(Instant::now());
-        let statuses = self.handed.statuses.clone();
+        let statuses = self.context.statuses.clone();
         let Ok(statuses) = tokio::task::spawn_blocking(move || statuses()).await else { return };
         let wanted = self.wanted(me);
         let has = self.reconciler.states(&wanted, |text| attach_statuses(text, &statuses));
