@@ -35,7 +35,7 @@ use tokio::runtime::Runtime;
 
 use crate::capture::rules::engine::RuleEngine;
 use crate::config::SourceArgs;
-use crate::config::compile;
+use crate::config::compile::{self, Compiled};
 use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
@@ -391,14 +391,14 @@ impl App {
         }
         // Dropped after the loads: it holds the kernel's BTF, some 13 MB.
         let mut loader = Loader::new();
-        let compiled: Vec<_> = plans.iter().map(|plan| plan.compile(&target)).collect();
+        let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, &target)).collect();
         // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
-        let need = Need::of(compiled.iter().flatten(), agent);
+        let need = Need::of(compiled.iter().filter_map(Compiled::artifact), agent);
         if let Some(reason) = memory::limit().and_then(|limit| need.exceeds(&limit)) {
             tracing::error!(reason, "too little memory");
         }
         let start =
-            |(plan, compiled)| Arc::new(Mutex::new(Probe::start_compiled(plan, compiled, &target, &mut loader, btf)));
+            |(plan, compiled)| Arc::new(ProbeLock::new(Probe::start(plan, compiled, &target, &mut loader, btf)));
         let probes = plans.iter().zip(compiled).map(start).collect();
         let app = App {
             probes: RwLock::default(),

@@ -45,24 +45,67 @@ pub fn prepare(plans: impl IntoIterator<Item = ProbePlan>, btf: Option<&Path>) -
     compile(plans, target)
 }
 
+/// What becomes of a probe on a kernel.
+pub enum Compiled {
+    /// Runs as it is configured.
+    Ready(Artifact),
+    /// Runs over an ftrace session, since the kernel cannot run its programs, for this reason.
+    OverSession(Artifact, CompileError),
+    /// To be compiled again once the program that it hooks is there.
+    Waiting(CompileError),
+    /// Cannot run.
+    Refused(CompileError),
+}
+
+impl Compiled {
+    pub fn artifact(&self) -> Option<&Artifact> {
+        match self {
+            Compiled::Ready(artifact) | Compiled::OverSession(artifact, _) => Some(artifact),
+            Compiled::Waiting(_) | Compiled::Refused(_) => None,
+        }
+    }
+
+    /// What is wrong in the text, whichever the kernel is.
+    pub fn mistakes(&self) -> impl Iterator<Item = &Diagnostic> {
+        let refusal = match self {
+            Compiled::Refused(refusal) if !refusal.target => Some(refusal),
+            _ => None,
+        };
+        refusal.into_iter().flat_map(CompileError::errors)
+    }
+}
+
+/// Compiles a probe for a kernel.
+pub fn probe(plan: &ProbePlan, target: &Target) -> Compiled {
+    let refusal = match plan.compile(target) {
+        Ok(artifact) => return Compiled::Ready(artifact),
+        Err(refusal) => refusal,
+    };
+    if refusal.target && waits(plan, target) {
+        return Compiled::Waiting(refusal);
+    }
+    match refusal.target.then(|| over_session(plan, target, &refusal.reason())).flatten() {
+        Some(artifact) => Compiled::OverSession(artifact, refusal),
+        None => Compiled::Refused(refusal),
+    }
+}
+
 /// Compiles probes as the agent does when it starts them.
 pub fn compile(plans: Vec<ProbePlan>, target: Target) -> Prepared {
     let mut prepared = Prepared { target, planned: Vec::new(), waiting: Vec::new(), refused: Vec::new() };
     for plan in plans {
-        match plan.compile(&prepared.target) {
-            Ok(artifact) => prepared.planned.push((plan, artifact)),
-            Err(refusal) if refusal.target && waits(&plan, &prepared.target) => prepared.waiting.push((plan, refusal)),
-            Err(refusal) => match over_session(&plan, &prepared.target, &refusal.reason()).filter(|_| refusal.target) {
-                Some(artifact) => prepared.planned.push((plan.for_session(), artifact)),
-                None => prepared.refused.push((plan, refusal)),
-            },
+        match probe(&plan, &prepared.target) {
+            Compiled::Ready(artifact) => prepared.planned.push((plan, artifact)),
+            Compiled::OverSession(artifact, _) => prepared.planned.push((plan.for_session(), artifact)),
+            Compiled::Waiting(refusal) => prepared.waiting.push((plan, refusal)),
+            Compiled::Refused(refusal) => prepared.refused.push((plan, refusal)),
         }
     }
     prepared
 }
 
 /// Whether a probe that does not compile may do so once a program is there: its notes say where arguments lie.
-pub fn waits(plan: &ProbePlan, target: &Target) -> bool {
+fn waits(plan: &ProbePlan, target: &Target) -> bool {
     let known =
         |(binary, provider, name): (&Binary, &str, &str)| target.usdts.contains_key(&usdt_name(binary, provider, name));
     let can_hook = target.abilities.uprobe.yes() || target.abilities.uprobe_multi.yes();

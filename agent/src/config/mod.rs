@@ -1,7 +1,8 @@
 //! From files to what runs: [`files`] reads them and decides which probes run, [`plan`] makes each the compiler's input,
-//! [`compile`] compiles them for this kernel, [`exporters`] makes exporters of the configuration,
-//! [`diagnostics`] shows mistakes.
+//! [`compile`] compiles them for this kernel, [`attempts`] without the kinds of hooks that the kernel refuses, [`exporters`] makes
+//! exporters of the configuration, [`diagnostics`] shows mistakes.
 
+pub mod attempts;
 pub mod compile;
 pub mod diagnostics;
 pub mod exporters;

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kstrobe_ebpf::kernel_target::Ability;
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, Target};
 
@@ -19,7 +18,8 @@ use super::poll::PollEngine;
 use super::running::Probe;
 use super::stopped::{Idle, Off, Waiting};
 use super::user_hooks::{UserHooks, log_changes};
-use crate::config::compile;
+use crate::config::attempts::Attempts;
+use crate::config::compile::{self, Compiled};
 use crate::config::diagnostics::log_diagnostics;
 use crate::config::plan::explain;
 use crate::config::plan::{self, CompileError, ProbePlan};
@@ -30,36 +30,44 @@ use crate::kernel::privileges::Capabilities;
 use kstrobe_export::snapshot::Moment;
 
 impl Probe {
-    /// Starts a probe. An error is logged here once with all its detail, and kept as the reason.
-    pub fn start(plan: &ProbePlan, target: &Target, loader: &mut Loader, btf: Option<&Path>) -> Probe {
-        Probe::start_compiled(plan, plan.compile(target), target, loader, btf)
-    }
-
-    /// As [`Probe::start`], of a probe that was compiled for this target.
-    pub fn start_compiled(
+    /// Starts a probe that was compiled for this target. An error is logged here once with all its detail, and kept as the reason.
+    pub fn start(
         plan: &ProbePlan,
-        compiled: Result<Artifact, CompileError>,
+        compiled: Compiled,
         target: &Target,
         loader: &mut Loader,
         btf: Option<&Path>,
     ) -> Probe {
-        if let Ok(artifact) = &compiled {
-            log_diagnostics(&plan.warnings(artifact));
-        }
         match compiled {
-            Err(refusal) if refusal.target && compile::waits(plan, target) => wait(plan, &refusal, btf),
-            Err(refusal) => {
-                if let Some(running) = refusal.target.then(|| fall_back(plan, target, &refusal.reason())).flatten() {
-                    return running;
-                }
+            Compiled::Ready(artifact) => {
+                log_diagnostics(&plan.warnings(&artifact));
+                ready(plan, artifact, target, loader)
+            }
+            Compiled::OverSession(artifact, refusal) => {
+                over_session(plan, artifact, &refusal.reason()).unwrap_or_else(|| {
+                    not_started(plan, &refusal);
+                    off(plan, refusal.reason())
+                })
+            }
+            Compiled::Waiting(refusal) => wait(plan, &refusal, btf),
+            Compiled::Refused(refusal) => {
                 not_started(plan, &refusal);
                 off(plan, refusal.reason())
             }
-            Ok(artifact) if artifact.is_idle() => idle(plan, &artifact),
-            Ok(artifact) if plan.meta().poll.is_some() => poll(plan, artifact),
-            Ok(artifact) if plan.meta().engine == plan::Engine::Ftrace => trace(plan, artifact),
-            Ok(artifact) => attach(plan, artifact, target, loader),
         }
+    }
+}
+
+fn ready(plan: &ProbePlan, artifact: Artifact, target: &Target, loader: &mut Loader) -> Probe {
+    let meta = plan.meta();
+    if artifact.is_idle() {
+        idle(plan, &artifact)
+    } else if meta.poll.is_some() {
+        poll(plan, artifact)
+    } else if meta.engine == plan::Engine::Ftrace {
+        trace(plan, artifact)
+    } else {
+        attach(plan, artifact, target, loader)
     }
 }
 
@@ -140,8 +148,7 @@ fn traced(plan: &ProbePlan, artifact: Artifact, choices: Vec<explain::Choice>) -
 
 /// The probe over an ftrace session, where the kernel refuses programs and the probe sets no engine; `None` when the session
 /// fails too.
-fn fall_back(plan: &ProbePlan, target: &Target, refused: &str) -> Option<Probe> {
-    let artifact = compile::over_session(plan, target, refused)?;
+fn over_session(plan: &ProbePlan, artifact: Artifact, refused: &str) -> Option<Probe> {
     if artifact.is_idle() {
         return Some(idle(plan, &artifact));
     }
@@ -151,11 +158,11 @@ fn fall_back(plan: &ProbePlan, target: &Target, refused: &str) -> Option<Probe> 
     Some(running)
 }
 
-/// Loads and attaches. When the kernel refuses a kind of hook, tries the next best kind: an ability of the kernel may fail
-/// at this function.
+/// Loads and attaches the first of the attempts that the kernel takes.
 fn attach(plan: &ProbePlan, artifact: Artifact, target: &Target, loader: &mut Loader) -> Probe {
-    let (mut artifact, mut lesser, mut first) = (artifact, None, None);
-    loop {
+    let mut attempts = Attempts::new(plan, target, artifact);
+    let mut first: Option<LoadError> = None;
+    while let Some(artifact) = attempts.next() {
         let error = match load_once(plan, &artifact, loader) {
             Ok(running) => {
                 if let Some(reason) = first {
@@ -165,40 +172,36 @@ fn attach(plan: &ProbePlan, artifact: Artifact, target: &Target, loader: &mut Lo
             }
             Err(error) => error,
         };
-        let lesser = lesser.get_or_insert_with(|| target.clone());
-        let next = without(lesser, &artifact, &error).then(|| plan.compile(lesser));
-        let first = first.get_or_insert(error);
-        match next {
-            Some(Ok(next)) => artifact = next,
-            _ => return refused(plan, target, first),
+        if let Some(hook) = refused_hook(&artifact, &error) {
+            attempts.without(hook, error.to_string());
         }
+        first.get_or_insert(error);
+    }
+    match first {
+        Some(error) => refused(plan, target, &error),
+        None => off(plan, "there is nothing to load".into()),
     }
 }
 
-/// Removes the refused kind of hook from the target's abilities. Returns false when no other kind can help.
-fn without(target: &mut Target, artifact: &Artifact, error: &LoadError) -> bool {
+/// The hook of the refused program, if another kind of hook may be taken there.
+fn refused_hook<'a>(artifact: &'a Artifact, error: &LoadError) -> Option<&'a Attach> {
     // Other kinds of hooks have longer programs, so that one that has too many paths is not tried again: it costs the verifier
     // seconds to find out.
     if error.is_too_complex() {
-        return false;
+        return None;
     }
-    let program = match error {
-        LoadError::Verifier { program, .. } | LoadError::Attach { program, .. } => program,
-        LoadError::Permission { .. } | LoadError::Map { .. } | LoadError::Object(_) => return false,
-    };
-    let Some(refused) = artifact.programs.iter().find(|p| p.name == *program) else { return false };
-    let ability = match refused.attach {
-        Attach::TpBtf { .. } => &mut target.abilities.tp_btf,
-        Attach::Fentry { .. } | Attach::Fexit { .. } => &mut target.abilities.fentry,
-        Attach::Kprobe { multi: true, .. } => &mut target.abilities.kprobe_multi,
-        _ => return false,
-    };
-    let was = std::mem::replace(ability, Ability::No(error.to_string()));
-    was.yes()
+    match error {
+        LoadError::Verifier { program, .. } | LoadError::Attach { program, .. } => {
+            artifact.programs.iter().find(|p| p.name == *program).map(|p| &p.attach)
+        }
+        LoadError::Permission { .. } | LoadError::Map { .. } | LoadError::Object(_) => None,
+    }
 }
 
 fn refused(plan: &ProbePlan, target: &Target, error: &LoadError) -> Probe {
-    if let Some(running) = fall_back(plan, target, &error.to_string()) {
+    let reason = error.to_string();
+    let artifact = compile::over_session(plan, target, &reason);
+    if let Some(running) = artifact.and_then(|artifact| over_session(plan, artifact, &reason)) {
         return running;
     }
     tracing::error!(probe = plan.meta().name, reason = %error, "not attached");

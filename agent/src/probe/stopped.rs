@@ -15,7 +15,6 @@ use crate::kernel::load::Loader;
 /// Compiled once the program with its static probe points runs.
 pub struct Waiting {
     pub plan: ProbePlan,
-    /// `--btf`
     pub btf: Option<PathBuf>,
     pub reason: String,
     pub looked: Instant,
@@ -46,7 +45,8 @@ impl Engine for Waiting {
             return None;
         }
         let target = compile::look(plans, self.btf.as_deref());
-        Some(Probe::start(&self.plan, &target, &mut Loader::new(), self.btf.as_deref()))
+        let compiled = compile::probe(&self.plan, &target);
+        Some(Probe::start(&self.plan, compiled, &target, &mut Loader::new(), self.btf.as_deref()))
     }
 
     fn renew(&mut self, plan: &ProbePlan) {

@@ -23,7 +23,7 @@ use super::watch::{self, LOOK_EVERY, Seen, Watch};
 use super::{App, ConfigStatus, Options, SharedProbe, captures, lock, rights};
 use crate::app::ReloadRefused;
 use crate::app::logging::Level;
-use crate::config::compile;
+use crate::config::compile::{self, Compiled};
 use crate::config::diagnostics::log_diagnostics;
 use crate::config::exporters::receivers;
 use crate::config::files::{AgentConfig, Kubernetes, Workloads};
@@ -304,21 +304,23 @@ impl Reload {
         let btf = options.source.btf.as_deref();
         let target = compile::look(&changed, btf);
         // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
-        let refusals = changed.iter().filter_map(|plan| plan.compile(&target).err());
-        let faults: Vec<Diagnostic> =
-            refusals.filter(|r| !r.target).flat_map(|r| r.diagnostics).filter(Diagnostic::is_error).collect();
+        // `None` of a probe that is kept.
+        let of =
+            |(plan, step): (&ProbePlan, &Step)| (!matches!(step, Step::Keep(_))).then(|| compile::probe(plan, &target));
+        let compiled: Vec<Option<Compiled>> = steps().map(of).collect();
+        let faults: Vec<Diagnostic> = compiled.iter().flatten().flat_map(Compiled::mistakes).cloned().collect();
         if !faults.is_empty() {
             log_diagnostics(&faults);
             return Err(Refused::files(&faults));
         }
         let mut loader = Loader::new();
         let mut probes = Vec::with_capacity(plans.len());
-        for (plan, step) in steps() {
-            if let Step::Keep(at) = step {
-                probes.push(old[*at].clone());
+        for ((plan, step), compiled) in steps().zip(compiled) {
+            let Some(compiled) = compiled else {
+                probes.extend(step.old().map(|at| old[at].clone()));
                 continue;
-            }
-            let mut running = Probe::start(plan, &target, &mut loader, btf);
+            };
+            let mut running = Probe::start(plan, compiled, &target, &mut loader, btf);
             if !running.runs() && step.old().is_some_and(|at| known[at].2) {
                 let (name, reason) = (&running.meta.name, running.reason());
                 return Err(Refused::from(format!(
