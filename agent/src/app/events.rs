@@ -98,7 +98,6 @@ impl Reader {
 /// A reload's changes for the thread that writes events.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// The new sink.
     pub sink: Option<Sink>,
     /// The last events of probes that ended.
     pub unread: Vec<(Arc<str>, EventBuffer)>,
@@ -180,7 +179,7 @@ impl Out {
         }
         for probe in self.app.probes().iter() {
             let (probe, files, unread) = {
-                let mut running = lock(probe);
+                let mut running = probe.lock();
                 let (files, unread) = running.events(names);
                 (Arc::from(running.meta.name.as_str()), files, unread)
             };

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::task::{self, Task};
-use super::{App, lock, stacks};
+use super::{App, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::sys::prog as sys;
-use crate::probe::Probe;
+use crate::probe::lock::ProbeLock;
 
 /// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see
 /// [`sys::empty_run_ns`]): it is on for a tenth of the time.
@@ -58,9 +58,9 @@ fn tick_all(app: &App, cache: &mut SnapshotCache) -> Option<Instant> {
     app.probes().iter().filter_map(|probe| tick(app, probe, cache)).min()
 }
 
-fn tick(app: &App, probe: &Mutex<Probe>, cache: &mut SnapshotCache) -> Option<Instant> {
+fn tick(app: &App, probe: &ProbeLock, cache: &mut SnapshotCache) -> Option<Instant> {
     let looks = {
-        let running = lock(probe);
+        let running = probe.lock();
         let due = running.due()?;
         if Instant::now() < due {
             return Some(due);
@@ -69,8 +69,8 @@ fn tick(app: &App, probe: &Mutex<Probe>, cache: &mut SnapshotCache) -> Option<In
     };
     // Before anything is locked that a scrape waits for.
     let processes = looks.map(|by_name| cache.look(by_name));
-    let mut names = lock(&app.names);
-    let mut running = lock(probe);
+    let mut names = app.names.lock();
+    let mut running = probe.lock();
     running.tick(&mut names, processes, &app.telemetry);
     let (due, unseen) = (running.due(), running.take_unseen());
     drop((running, names));
@@ -121,12 +121,12 @@ impl Windows {
         let pause = if std::mem::take(&mut self.open) {
             let clock_ns = self.clock_ns.unwrap_or(0);
             let probes = app.probes();
-            probes.iter().for_each(|probe| lock(probe).close_window(clock_ns));
+            probes.iter().for_each(|probe| probe.lock().close_window(clock_ns));
             self.on = None;
-            let soon = probes.iter().any(|probe| lock(probe).suspects());
+            let soon = probes.iter().any(|probe| probe.lock().suspects());
             if soon { SOON } else { EVERY - WINDOW }
         } else {
-            app.probes().iter().for_each(|probe| lock(probe).resume());
+            app.probes().iter().for_each(|probe| probe.lock().resume());
             self.begin(app)
         };
         self.next = Instant::now() + pause;
@@ -135,7 +135,7 @@ impl Windows {
 
     fn begin(&mut self, app: &App) -> Duration {
         let probes = app.probes();
-        if !probes.iter().any(|probe| lock(probe).is_metered()) {
+        if !probes.iter().any(|probe| probe.lock().is_metered()) {
             return EVERY;
         }
         match sys::enable_stats() {
@@ -154,7 +154,7 @@ impl Windows {
             self.clock_ns = Some(sys::empty_run_ns().unwrap_or(0));
             tracing::debug!(clock_ns = self.clock_ns, "run time of an empty program");
         }
-        probes.iter().for_each(|probe| lock(probe).open_window());
+        probes.iter().for_each(|probe| probe.lock().open_window());
         self.open = true;
         WINDOW
     }

@@ -97,7 +97,7 @@ impl Task for Walker {
     fn run(&mut self) {
         if self.walk.is_some() {
             let probes = self.app.probes();
-            let iterators: Vec<Arc<IteratorEngine>> = probes.iter().filter_map(|p| lock(p).iterator()).collect();
+            let iterators: Vec<Arc<IteratorEngine>> = probes.iter().filter_map(|p| p.lock().iterator()).collect();
             iterators.iter().for_each(|iterator| iterator.walk(&self.app.names));
             self.done();
         }

@@ -51,6 +51,7 @@ use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
 use crate::metrics::workload_names::WorkloadNames;
+use crate::probe::lock::{NamesLock, ProbeLock, ScrapeLock};
 use crate::probe::status::Status;
 use crate::probe::{Probe, lock};
 use captures::CaptureDeps;
@@ -70,7 +71,6 @@ pub use stacks::{RecordError, Recording, record};
 /// Options of `kstrobe run`.
 #[derive(Debug)]
 pub struct Options {
-    /// `--config`
     pub config: Option<PathBuf>,
     /// `--probes`, `--btf`
     pub source: SourceArgs,
@@ -82,9 +82,7 @@ pub struct Options {
     pub lifecycle: bool,
     /// `--web.*` but the addresses
     pub web: WebOptions,
-    /// `--events`
     pub events: Option<String>,
-    /// `--log.level`
     pub log_level: Option<String>,
     /// `--log.format json`
     pub log_json: Option<bool>,
@@ -95,7 +93,7 @@ pub struct Options {
 }
 
 /// A probe that scrapes and housekeeping share.
-type SharedProbe = Arc<Mutex<Probe>>;
+type SharedProbe = Arc<ProbeLock>;
 /// Options of the web server.
 #[derive(Debug)]
 pub struct WebOptions {
@@ -115,11 +113,9 @@ pub struct WebOptions {
 struct App {
     /// A reload replaces the list: clone it for each pass.
     probes: RwLock<Arc<[SharedProbe]>>,
-    /// Label texts. Also serialises reads of probes. Lock order: `names` before a probe.
-    names: Mutex<Names>,
+    names: NamesLock,
     telemetry: Telemetry,
-    /// Serialises full scrapes. Lock order: `scrape_lock`, `names`, probes.
-    scrape_lock: Mutex<()>,
+    scrape_lock: ScrapeLock,
     /// Requests for walks of iterators.
     iter_trigger: iterate::IterTrigger,
     captures: RwLock<Captures>,
@@ -329,7 +325,7 @@ fn own_credentials(app: Arc<App>) -> kstrobe_web::OwnCredentials {
 fn end_sessions(app: Arc<App>) {
     let (end, ended) = channel::<()>();
     std::thread::spawn(move || {
-        app.probes().iter().for_each(|probe| lock(probe).end_session());
+        app.probes().iter().for_each(|probe| probe.lock().end_session());
         drop(end);
     });
     if ended.recv_timeout(SESSIONS_END) == Err(RecvTimeoutError::Timeout) {
@@ -402,9 +398,9 @@ impl App {
         let probes = plans.iter().zip(compiled).map(start).collect();
         let app = App {
             probes: RwLock::default(),
-            names: Mutex::new(Names::new().with_workload_names(workload_names.clone())),
+            names: NamesLock::new(Names::new().with_workload_names(workload_names.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),
-            scrape_lock: Mutex::default(),
+            scrape_lock: ScrapeLock::default(),
             iter_trigger: iterate::IterTrigger::default(),
             captures: RwLock::new(captures),
             events: Mutex::default(),
@@ -439,8 +435,8 @@ impl App {
     /// Replaces the list of probes. A full read clones the list under the lock of `names`, so that no read of the old list
     /// is under way when this returns.
     fn replace_probes(&self, probes: Vec<SharedProbe>) {
-        let iterated = probes.iter().any(|probe| lock(probe).iterator().is_some());
-        let _names = lock(&self.names);
+        let iterated = probes.iter().any(|probe| probe.lock().iterator().is_some());
+        let _names = self.names.lock();
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
         self.iter_trigger.set_active(iterated);
         self.workloads.send(workloads::Event::Probes);
@@ -480,14 +476,14 @@ impl App {
     fn snapshot(&self) -> (Snapshot, Vec<Exemplar>) {
         self.iter_trigger.refresh();
         // Two concurrent reads would publish in any order, and the older counts could come last.
-        let _scrape = lock(&self.scrape_lock);
+        let _scrape = self.scrape_lock.lock();
         let now = Moment::now();
         let mut families = Vec::new();
         let mut observed = Observed::default();
         {
-            let mut names = lock(&self.names);
+            let mut names = self.names.lock();
             for probe in self.probes().iter() {
-                families.append(&mut lock(probe).scrape(&mut names, now, &mut observed, &self.telemetry));
+                families.append(&mut probe.lock().scrape(&mut names, now, &mut observed, &self.telemetry));
             }
         }
         let mut exemplars = Vec::new();
@@ -506,7 +502,7 @@ impl App {
     }
 
     fn status(&self) -> Status {
-        let probes = self.probes().iter().map(|probe| lock(probe).status()).collect();
+        let probes = self.probes().iter().map(|probe| probe.lock().status()).collect();
         let status = lock(&self.config_status);
         Status { probes, mistakes: status.mistakes.clone(), refused: status.refused.clone() }
     }

@@ -1,6 +1,6 @@
 //! Probes that do not run because the agent is not root: one message for all of them.
 
-use super::{App, lock};
+use super::App;
 use crate::kernel::privileges::Capabilities;
 
 /// Probes that do not run while capabilities are missing.
@@ -14,7 +14,7 @@ pub(super) struct Lacking {
 /// The probes of the agent that do not run, where capabilities are missing.
 pub(super) fn lacking(app: &App) -> Option<Lacking> {
     let (probes, missing) = (app.probes(), Capabilities::missing_here());
-    let idle = probes.iter().map(|probe| lock(probe)).filter(|probe| !probe.runs());
+    let idle = probes.iter().map(|probe| probe.lock()).filter(|probe| !probe.runs());
     let idle: Vec<String> = idle.map(|probe| probe.meta.name.clone()).collect();
     if idle.is_empty() || missing.is_empty() {
         return None;

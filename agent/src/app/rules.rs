@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::task::{self, Task};
-use super::{App, lock};
+use super::App;
 use crate::capture::rules::engine::RuleEngine;
 use crate::metrics::telemetry::Observed;
 use kstrobe_export::snapshot::Moment;
@@ -50,17 +50,17 @@ impl App {
     fn show(&self, rules: &RuleEngine, metrics: &[String]) {
         let wanted = |probe: &super::Probe| probe.metrics().any(|name| metrics.iter().any(|wanted| wanted == name));
         let walks = |probe: &super::Probe| wanted(probe) && probe.iterator().is_some();
-        if self.probes().iter().any(|probe| walks(&lock(probe))) {
+        if self.probes().iter().any(|probe| walks(&probe.lock())) {
             self.iter_trigger.refresh();
         }
         let now = Moment::now();
         let mut families = Vec::new();
         {
-            let mut names = lock(&self.names);
+            let mut names = self.names.lock();
             // The agent's own metrics are observed by scrapes only.
             let mut unused = Observed::default();
             for probe in self.probes().iter() {
-                let mut running = lock(probe);
+                let mut running = probe.lock();
                 if wanted(&running) {
                     families.append(&mut running.scrape(&mut names, now, &mut unused, &self.telemetry));
                 }

@@ -1,5 +1,6 @@
 //! Profiles of running probes: what is collected of a stacks metric from one moment to another, with names for its addresses.
 
+use crate::probe::lock::{NamesLock, ProbeLock};
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
@@ -13,11 +14,9 @@ use super::{Captures, ProfileError, ProfileRequest, StacksStatus};
 use crate::capture::access::{Access, Denied};
 use crate::config::files::AgentConfig;
 use crate::config::plan::{Metric, ProbePlan};
-use crate::metrics::labels::Names;
 use crate::metrics::profiles::collector::Collector;
 use crate::metrics::profiles::processes::{Look, Processes};
 use crate::metrics::profiles::{Addresses, Profile, Resolved, Sample, Unit, symbols};
-use crate::probe::Probe;
 use crate::probe::error::ReadError;
 use crate::probe::kernel::KernelEngine;
 use kstrobe_export::snapshot::{Descriptor, Moment};
@@ -40,7 +39,7 @@ const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A stacks metric of a running probe.
 #[derive(Clone)]
 pub(super) struct Wanted {
-    probe: Arc<Mutex<Probe>>,
+    probe: Arc<ProbeLock>,
     /// Its place among the probe's metrics.
     index: usize,
     metric: Metric,
@@ -49,8 +48,8 @@ pub(super) struct Wanted {
 impl App {
     /// All stacks metrics.
     pub(super) fn stacks(&self) -> Vec<StacksStatus> {
-        let of = |probe: &Arc<Mutex<Probe>>| {
-            let running = lock(probe);
+        let of = |probe: &Arc<ProbeLock>| {
+            let running = probe.lock();
             let status = running.status();
             let metrics = running.meta.metrics.iter().filter(|m| m.stacks.is_some());
             let metrics = metrics.map(|m| StacksStatus {
@@ -71,7 +70,7 @@ impl App {
     pub(super) fn find_stacks(&self, name: &str) -> Result<Wanted, ProfileError> {
         let found = self.probes().iter().find_map(|probe| {
             let fits = |m: &Metric| m.stacks.is_some() && (m.about.name == name || plain_name(&m.about) == name);
-            let running = lock(probe);
+            let running = probe.lock();
             let index = running.meta.metrics.iter().position(fits)?;
             Some(Wanted { probe: probe.clone(), index, metric: running.meta.metrics[index].clone() })
         });
@@ -101,7 +100,7 @@ impl App {
         time: Option<Duration>,
         stop: &AtomicBool,
     ) -> Result<Recording, ProfileError> {
-        let (of_before, varied) = lock(&wanted.probe).one_of();
+        let (of_before, varied) = wanted.probe.lock().one_of();
         let begun = time.map(|time| {
             wanted.is_attached()?;
             let begun = wanted.begin(&self.names)?;
@@ -113,7 +112,7 @@ impl App {
         let Reading { began, at, samples, processes, period_ns } = wanted.end(&self.names, begun)?;
         let about = &wanted.metric.about;
         // Of a probe that its budget thins out, an event stands for more time; for how much is not known when that has changed.
-        let (one_of, _) = lock(&wanted.probe).one_of();
+        let (one_of, _) = wanted.probe.lock().one_of();
         let as_ever = one_of == of_before && (time.is_some() || !varied);
         let events = wanted.metric.stacks.is_some_and(|s| s.events);
         let period_ns = period_ns.filter(|_| events && as_ever).map(|ns| ns.saturating_mul(one_of));
@@ -152,7 +151,7 @@ struct Reading {
 impl Wanted {
     /// Does something with the probe, if it is attached.
     fn attached<T>(&self, work: impl FnOnce(&mut KernelEngine) -> Result<T, ProfileError>) -> Result<T, ProfileError> {
-        let mut running = lock(&self.probe);
+        let mut running = self.probe.lock();
         match running.kernel() {
             Ok(kernel) => work(kernel),
             Err(reason) => Err(ProfileError::NotAttached(reason.to_string())),
@@ -161,11 +160,11 @@ impl Wanted {
 
     /// What its budget keeps off its hooks counts nothing, which must not look as if there was nothing.
     fn is_attached(&self) -> Result<(), ProfileError> {
-        lock(&self.probe).held_back().map_or(Ok(()), |reason| Err(ProfileError::NotAttached(reason)))
+        self.probe.lock().held_back().map_or(Ok(()), |reason| Err(ProfileError::NotAttached(reason)))
     }
 
     /// Collects from now on.
-    fn begin(&self, names: &Mutex<Names>) -> Result<Begun, ProfileError> {
+    fn begin(&self, names: &NamesLock) -> Result<Begun, ProfileError> {
         self.drained(names, |a, at| {
             let collector = a.drain().and_then(|drain| drain.begin(self.index)).ok_or_else(no_such)?;
             Ok(Begun { at, collector })
@@ -173,7 +172,7 @@ impl Wanted {
     }
 
     /// What was collected since `begun`, or since the start.
-    fn end(&self, names: &Mutex<Names>, begun: Option<Begun>) -> Result<Reading, ProfileError> {
+    fn end(&self, names: &NamesLock, begun: Option<Begun>) -> Result<Reading, ProfileError> {
         // After the last drain, which finds processes that are to be looked at.
         let (began, at, samples, period_ns) = self.drained(names, |a, at| {
             let (began, samples) = match begun {
@@ -192,10 +191,10 @@ impl Wanted {
     /// Empties the kernel's tables, then calls `work`, then reads the maps of new processes.
     fn drained<T>(
         &self,
-        names: &Mutex<Names>,
+        names: &NamesLock,
         work: impl FnOnce(&mut KernelEngine, Moment) -> Result<T, ProfileError>,
     ) -> Result<T, ProfileError> {
-        let mut names = lock(names);
+        let mut names = names.lock();
         let (done, unseen) = self.attached(|a| {
             let at = Moment::now();
             a.drain_stacks(&mut names, at, true).map_err(failed)?;
@@ -208,7 +207,7 @@ impl Wanted {
 
     /// Waits until the end of a profile, reads the maps of new processes meanwhile, and sweeps where no housekeeping thread
     /// runs.
-    fn watch(&self, names: &Mutex<Names>, until: Instant, stop: &AtomicBool) -> Result<(), ProfileError> {
+    fn watch(&self, names: &NamesLock, until: Instant, stop: &AtomicBool) -> Result<(), ProfileError> {
         while !stop.load(Ordering::Relaxed) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -222,13 +221,12 @@ impl Wanted {
     }
 
     /// Sweeps when that is due.
-    fn sweep(&self, names: &Mutex<Names>) -> Result<(), ProfileError> {
+    fn sweep(&self, names: &NamesLock) -> Result<(), ProfileError> {
         let is_due = |a: &KernelEngine| a.sweep_due().is_some_and(|due| due <= Instant::now());
         if !self.attached(|a| Ok(is_due(a)))? {
             return Ok(());
         }
-        // The lock of names comes before that of a probe.
-        let mut names = lock(names);
+        let mut names = names.lock();
         let mut sweep = |a: &mut KernelEngine| if is_due(a) { a.sweep(&mut names, Moment::now()) } else { Vec::new() };
         let (errors, unseen) = self.attached(|a| Ok((sweep(a), a.take_unseen())))?;
         drop(names);
@@ -239,10 +237,10 @@ impl Wanted {
 
 /// Looks at processes for a probe that has stacks of them. Nothing is locked meanwhile that a scrape waits for: the kernel shows a
 /// memory map when its lock is free; a process that is short of memory may hold it for long.
-pub(super) fn learn(probe: &Mutex<Probe>, unseen: HashSet<u32>) {
+pub(super) fn learn(probe: &ProbeLock, unseen: HashSet<u32>) {
     for look in unseen.into_iter().filter_map(Look::at) {
         // A probe that has ended meanwhile shows no stacks.
-        match lock(probe).kernel() {
+        match probe.lock().kernel() {
             Ok(kernel) => kernel.processes().add(look),
             Err(_) => return,
         }
@@ -276,7 +274,6 @@ fn nanoseconds(time: Duration) -> u64 {
 
 /// A profile, and what is not in it.
 pub struct Recording {
-    /// The profile.
     pub profile: Resolved,
     /// How much of it is without frames, as the kernel's tables had no room for the stacks.
     pub missed: Share,
@@ -285,9 +282,7 @@ pub struct Recording {
 /// A part of a sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// The part.
     pub part: u64,
-    /// The whole.
     pub whole: u64,
 }
 

@@ -3,6 +3,7 @@
 //! A thread walks the objects, so that a scrape can give up waiting: a walk over a million sockets takes longer than a
 //! scraper's timeout. The result is kept for the scrapes of the next second.
 
+use super::lock::NamesLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,7 +17,6 @@ use super::lock;
 use crate::config::plan::ProbeMeta;
 use crate::kernel::load::Loaded;
 use crate::kernel::read::ProbeMaps;
-use crate::metrics::labels::Names;
 use crate::metrics::series::TableSeries;
 use crate::metrics::telemetry::{IterationUse, SeriesUse};
 use kstrobe_export::snapshot::{Descriptor, Family, Moment};
@@ -55,7 +55,7 @@ impl IteratorEngine {
     }
 
     /// Walks over all objects.
-    pub fn walk(&self, names: &Mutex<Names>) {
+    pub fn walk(&self, names: &NamesLock) {
         let begun = Instant::now();
         let read = self.read(names);
         let took = begun.elapsed();
@@ -66,7 +66,7 @@ impl IteratorEngine {
         *lock(&self.held) = Held { families, failure, begun: Some(begun), took };
     }
 
-    fn read(&self, names: &Mutex<Names>) -> Result<Vec<Family>, ReadError> {
+    fn read(&self, names: &NamesLock) -> Result<Vec<Family>, ReadError> {
         let maps = self.loaded.maps();
         for i in 0..self.tables.len() {
             maps.clear(i).map_err(|error| ReadError::Clear { table: i, error })?;
@@ -79,7 +79,7 @@ impl IteratorEngine {
             let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
             // A table of one walk: nothing lasts from one to the next.
             let mut once = TableSeries::once(table.clone(), about.clone(), now);
-            let read = once.read(view.values, index, &mut lock(names), now);
+            let read = once.read(view.values, index, &mut names.lock(), now);
             families.extend(read.map_err(|error| ReadError::Series { table: i, error })?);
         }
         Ok(families)

@@ -17,6 +17,7 @@ pub mod event_buffer;
 mod ftrace;
 pub mod iterator;
 pub mod kernel;
+pub mod lock;
 mod meter;
 mod poll;
 mod running;
@@ -25,11 +26,5 @@ pub mod status;
 mod stopped;
 mod user_hooks;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+pub use lock::lock;
 pub use running::Probe;
-
-/// Ignores poisoning: after a panic, the next read replaces the data.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

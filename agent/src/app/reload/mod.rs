@@ -6,10 +6,11 @@
 
 mod diff;
 
+use crate::probe::lock::ProbeLock;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use crate::config::files::diag::{self, Diagnostic};
@@ -287,7 +288,7 @@ impl Reload {
         let ReloadContext { app, options, .. } = &self.context;
         let old = app.probes();
         let known = |probe: &SharedProbe| {
-            let running = lock(probe);
+            let running = probe.lock();
             (running.meta.name.clone(), running.identity.clone(), running.runs())
         };
         let known: Vec<(String, Arc<Identity>, bool)> = old.iter().map(known).collect();
@@ -303,11 +304,12 @@ impl Reload {
         }
         let btf = options.source.btf.as_deref();
         let target = compile::look(&changed, btf);
-        // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
         // `None` of a probe that is kept.
         let of =
             |(plan, step): (&ProbePlan, &Step)| (!matches!(step, Step::Keep(_))).then(|| compile::probe(plan, &target));
         let compiled: Vec<Option<Compiled>> = steps().map(of).collect();
+        // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
+        // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
         let faults: Vec<Diagnostic> = compiled.iter().flatten().flat_map(Compiled::mistakes).cloned().collect();
         if !faults.is_empty() {
             log_diagnostics(&faults);
@@ -329,9 +331,9 @@ impl Reload {
             }
             if running.due().is_some_and(|due| due <= Instant::now()) {
                 // A poll has rows from the first scrape on.
-                running.tick(&mut lock(&app.names), None, &app.telemetry);
+                running.tick(&mut app.names.lock(), None, &app.telemetry);
             }
-            probes.push(Arc::new(Mutex::new(running)));
+            probes.push(Arc::new(ProbeLock::new(running)));
         }
         Ok(Prepared { probes, old, plan })
     }
@@ -347,7 +349,7 @@ impl Reload {
             match step {
                 Step::Keep(_) => {
                     kept += 1;
-                    lock(probe).renew(plan);
+                    probe.lock().renew(plan);
                 }
                 Step::Replace(at) => replaced.push(*at),
                 Step::Start => started += 1,
@@ -356,7 +358,7 @@ impl Reload {
         app.replace_probes(probes);
         let mut names = Names::new().with_workload_names(app.workload_names.clone());
         for at in replaced.iter().chain(&plan.ends) {
-            let mut running = lock(&old[*at]);
+            let mut running = old[*at].lock();
             let name: Arc<str> = Arc::from(running.meta.name.as_str());
             let unread = running.end(&mut names, "the configuration has changed, and this probe with it");
             drop(running);

@@ -99,8 +99,8 @@ impl TestAgent {
     }
 
     /// Names with what they run, which is another when it was begun anew.
-    fn running(&self) -> Vec<(String, *const Mutex<Probe>)> {
-        self.app().probes().iter().map(|probe| (lock(probe).meta.name.clone(), Arc::as_ptr(probe))).collect()
+    fn running(&self) -> Vec<(String, *const ProbeLock)> {
+        self.app().probes().iter().map(|probe| (probe.lock().meta.name.clone(), Arc::as_ptr(probe))).collect()
     }
 
     fn names(&self) -> String {

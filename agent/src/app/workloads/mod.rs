@@ -202,7 +202,7 @@ impl Follower {
     /// One pass: walks, names, publishes. Returns the time to the next one; `None` while no probe uses names.
     fn turn(&mut self) -> Option<Duration> {
         let probes = self.app.probes();
-        if !probes.iter().any(|probe| lock(probe).asks_for_cgroups()) {
+        if !probes.iter().any(|probe| probe.lock().asks_for_cgroups()) {
             *lock(&self.app.workloads_use) = None;
             // A probe may use names again: drain the kernel's reports meanwhile.
             if std::mem::take(&mut self.changed) {
@@ -222,13 +222,13 @@ impl Follower {
         self.table.tick(now);
         // First the maps of conditions, as programs read them.
         let conditions = Conditions { table: &self.table, groups: self.groups.as_ref().and_then(Groups::programs) };
-        let unselected: usize = probes.iter().map(|probe| lock(probe).select(&conditions)).sum();
+        let unselected: usize = probes.iter().map(|probe| probe.lock().select(&conditions)).sum();
         self.app
             .workload_names
             .publish(groups::workloads(&self.table, self.sandboxes), self.groups.as_ref().and_then(Groups::walked));
         let reused = self.table.counts().reused;
         if std::mem::replace(&mut self.reused, reused) != reused {
-            probes.iter().for_each(|probe| lock(probe).cgroups_were_reused());
+            probes.iter().for_each(|probe| probe.lock().cgroups_were_reused());
         }
         *lock(&self.app.workloads_use) = Some(self.used(unselected));
         Some(self.until_walk())
