@@ -342,7 +342,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A profile of the next seconds.
 #[track_caller]
 fn profile_of_next(agent: &Agent, metric: &str, seconds: u32) -> String {
     let (status, text) = agent.get(&format!("/api/v1/stacks/{metric}?seconds={seconds}")).unwrap();

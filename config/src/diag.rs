@@ -29,17 +29,14 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// An error at `at`.
     pub fn error(at: &Location, message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, at: Some(at.clone()), message: message.into(), hint: None }
     }
 
-    /// A warning at `at`.
     pub fn warning(at: &Location, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(at, message) }
     }
 
-    /// A note at `at`.
     pub fn note(at: &Location, message: impl Into<String>) -> Self {
         Self { severity: Severity::Note, ..Self::error(at, message) }
     }

@@ -144,7 +144,6 @@ fn unknown_key(key: &Spanned<String>, near: Option<&str>, keys: &Keys) -> Diagno
     Diagnostic::error(&key.at, format!("{} has no key `{name}`", keys.of)).hint(hint)
 }
 
-/// The entries of a mapping.
 pub(crate) fn mapping<'a>(node: &'a Node, of: &str, report: &mut Report) -> Option<&'a [Entry]> {
     match &node.kind {
         Kind::Mapping(entries) => Some(entries),

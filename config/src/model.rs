@@ -87,9 +87,7 @@ pub struct Agent {
     pub probes_directory: Option<Spanned<String>>,
     /// `probes.override:` in file order.
     pub overrides: Vec<Override>,
-    /// `kubernetes:`.
     pub kubernetes: Kubernetes,
-    /// `workloads:`.
     pub workloads: Workloads,
     /// `limits.budget_cpu_percent:` of each probe, in millionths of one CPU's time, default 2 %; 0 for none.
     pub budget_ppm: u64,

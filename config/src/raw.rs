@@ -25,7 +25,6 @@ pub(crate) struct Node {
     pub kind: Kind,
 }
 
-/// What a value is.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// `key:` without a value, `~` or `null`.
@@ -65,7 +64,6 @@ impl Node {
     }
 }
 
-/// One document.
 pub(crate) struct Document {
     pub node: Node,
     /// Whether nothing in it was reported. Otherwise a part of it is missing or [`Kind::Broken`], and it must not be used

@@ -30,12 +30,7 @@ pub enum Item {
     /// The label stands for the next instruction.
     Bind(Label),
     /// What follows comes from this place in the YAML file (1-based).
-    Mark {
-        /// Line.
-        line: u32,
-        /// Column.
-        column: u32,
-    },
+    Mark { line: u32, column: u32 },
 }
 
 /// Says what the loader has to fill in where.
@@ -43,7 +38,6 @@ pub enum Item {
 pub struct Reloc {
     /// Slot of the two-slot load.
     pub slot: u32,
-    /// With what.
     pub target: Target,
 }
 

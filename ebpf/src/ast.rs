@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 /// A node with its place in the expression text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expr {
-    /// What it is.
     pub kind: ExprKind,
     /// Where it is.
     pub span: Span,
@@ -51,7 +50,6 @@ pub enum ExprKind {
 /// A name with its own place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ident {
-    /// The name.
     pub name: String,
     /// Where it is.
     pub span: Span,
@@ -60,11 +58,8 @@ pub struct Ident {
 /// The keyword before a type name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeKind {
-    /// `struct`
     Struct,
-    /// `union`
     Union,
-    /// `enum`
     Enum,
 }
 

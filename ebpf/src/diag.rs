@@ -25,7 +25,6 @@ impl Span {
 /// A place in the user's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Place {
-    /// Which text.
     pub text: TextId,
     /// Where in it.
     pub span: Span,

@@ -7,7 +7,6 @@ use crate::source::SpannedStr;
 /// A place in the kernel to run at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// What it is.
     pub kind: HookKind,
     /// As the user wrote it.
     pub text: SpannedStr,
@@ -38,7 +37,6 @@ impl Hook {
     }
 }
 
-/// The kinds of hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookKind {
     /// `tracepoint:SYSTEM:EVENT`: fields of the event's `format` as `args.NAME`.
@@ -93,9 +91,7 @@ pub enum HookKind {
     Usdt {
         /// Program or library.
         binary: Binary,
-        /// Provider.
         provider: String,
-        /// Name.
         name: String,
     },
     /// `profile:hz:99`, `hardware:EVENT:PERIOD`, `software:EVENT:PERIOD`, on every CPU.
@@ -263,7 +259,6 @@ pub enum Attach {
     Tracepoint {
         /// Subsystem.
         system: String,
-        /// Event.
         event: String,
     },
     /// cpu-clock on one CPU.
@@ -273,14 +268,12 @@ pub enum Attach {
     },
     /// Entry of a kernel function: arguments are trusted BTF pointers, read directly.
     Fentry {
-        /// Function.
         function: String,
         /// Module it lies in; `None` for the kernel itself.
         module: Option<String>,
     },
     /// Exit of a kernel function: its arguments, then its result.
     Fexit {
-        /// Function.
         function: String,
         /// Module it lies in; `None` for the kernel itself.
         module: Option<String>,
@@ -313,9 +306,7 @@ pub enum Attach {
     Usdt {
         /// Where.
         binary: Binary,
-        /// Provider.
         provider: String,
-        /// Name.
         name: String,
         /// Only the places whose note says this of the arguments; `None` where the program reads none of them.
         args: Option<String>,

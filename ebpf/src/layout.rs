@@ -83,7 +83,6 @@ pub struct StateMap {
 /// attaching when a probe comes back to its hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlMap {
-    /// The map.
     pub map: MapId,
 }
 
@@ -121,17 +120,14 @@ pub struct StackMap {
 pub struct MapDef {
     /// C identifier, at most 15 bytes.
     pub name: String,
-    /// Kind.
     pub kind: MapKind,
     /// Bytes of a key (0 for a stack).
     pub key_bytes: u32,
-    /// Bytes of a value.
     pub value_bytes: u32,
     /// Elements.
     pub entries: u32,
 }
 
-/// Kinds of map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapKind {
     /// `BPF_MAP_TYPE_ARRAY`, with `BPF_F_MMAPABLE` when `mmap`.
@@ -270,7 +266,6 @@ pub enum Index {
         map: MapId,
         /// Free slots.
         free: MapId,
-        /// Bytes of a key.
         key_bytes: u32,
     },
 }

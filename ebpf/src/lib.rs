@@ -74,7 +74,6 @@ pub struct ProgramInfo {
     pub attach: Attach,
     /// Instructions, 64-bit constants counting twice as the kernel counts them.
     pub instructions: u32,
-    /// Bytes of stack.
     pub stack_bytes: u32,
     /// Disassembly.
     pub listing: String,

@@ -240,7 +240,6 @@ pub enum Shape {
 pub struct Span {
     /// Hooks that start the span.
     pub start: Vec<Hook>,
-    /// Hooks that end it.
     pub end: Vec<Hook>,
     /// The pairing key, evaluated at the start: `[tid]` by default.
     pub by: Vec<SpannedStr>,
@@ -318,7 +317,6 @@ pub struct Metric {
     pub max_series: u32,
 }
 
-/// The kinds of metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetricKind {
     /// A sum that never goes back.

@@ -9,14 +9,12 @@ use std::sync::Arc;
 pub struct SourceFile {
     /// Path or a name such as `<embedded>/softirq.yaml`.
     pub name: String,
-    /// All of it.
     pub text: String,
 }
 
 /// A byte range in a source file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The file.
     pub file: Arc<SourceFile>,
     /// First byte of the scalar or key.
     pub start: usize,
@@ -35,7 +33,6 @@ pub struct TextId(pub u32);
 /// A value and where it was written. Values are equal wherever they stand.
 #[derive(Clone, Debug)]
 pub struct Spanned<T> {
-    /// The value.
     pub value: T,
     /// Where it was written.
     pub at: Location,

@@ -217,7 +217,6 @@ pub struct EndSite {
 /// Which events of an attach point the hook means.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Select {
-    /// All.
     All,
     /// Those whose value is one of these (sorted): system call numbers.
     OneOf(Expr, Vec<u64>),
@@ -232,7 +231,6 @@ pub struct Metric {
     pub name: String,
     /// Place of the name.
     pub place: Place,
-    /// Kind.
     pub kind: MetricKind,
     /// Label names, types and decoders, in the user's order; those of stacks are followed by the fields of
     /// [`crate::layout::CellKind::Stacks`].
@@ -380,7 +378,6 @@ pub struct Selector {
 /// One comparison of a name. What a cgroup has no name for has the empty one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SelectorTerm {
-    /// Which name.
     pub name: CgroupName,
     /// It is one of these.
     pub values: Vec<String>,
@@ -450,9 +447,7 @@ impl Ty {
     pub const U64: Ty = Ty::Int { bits: 64, signed: false };
     /// Unsigned, 32 bits.
     pub const U32: Ty = Ty::Int { bits: 32, signed: false };
-    /// Signed, 64 bits.
     pub const S64: Ty = Ty::Int { bits: 64, signed: true };
-    /// Signed, 32 bits.
     pub const S32: Ty = Ty::Int { bits: 32, signed: true };
 
     /// Bytes it takes in a key or saved state, before alignment.
@@ -473,7 +468,6 @@ impl Ty {
 /// A typed node. Equal ones have equal values, wherever they are written: they are computed once.
 #[derive(Clone, Debug)]
 pub struct Expr {
-    /// What it is.
     pub kind: Kind,
     /// Its type.
     pub ty: Ty,
@@ -496,15 +490,12 @@ pub enum Kind {
     Pid,
     /// `tid`: thread id.
     Tid,
-    /// `uid`.
     Uid,
-    /// `gid`.
     Gid,
     /// `comm`: 16 bytes.
     Comm,
     /// `cgroup`: id of the current cgroup (v2).
     Cgroup,
-    /// `cpu`.
     Cpu,
     /// The current `struct task_struct *`.
     Task,

@@ -45,7 +45,6 @@ impl Digits {
         }
     }
 
-    /// As a text.
     #[inline]
     pub fn text(&self) -> &str {
         // They are ASCII.

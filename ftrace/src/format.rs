@@ -1,6 +1,5 @@
 //! Formats of events and pages, from the text of tracefs' `format` and `header_page` files.
 
-/// The format of one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventFormat {
     /// Subsystem, e.g. `sched`.
@@ -20,7 +19,6 @@ pub struct EventFormat {
 /// One field of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
     pub name: String,
     /// Its C declaration up to the name, e.g. `struct sockaddr *`.
     pub c_type: String,
@@ -96,7 +94,6 @@ impl EventFormat {
         })
     }
 
-    /// The field of a name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)
     }
@@ -241,7 +238,6 @@ impl PageFormat {
         Ok(PageFormat { commit_bytes, data_offset, data_bytes: data.size, text: text.to_owned() })
     }
 
-    /// Bytes of a page.
     pub fn page_bytes(&self) -> usize {
         self.data_offset + self.data_bytes
     }

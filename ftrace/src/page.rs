@@ -20,14 +20,12 @@ const MISSED_EVENTS: u64 = 1 << 31;
 /// Their number stands behind the records.
 const MISSED_STORED: u64 = 1 << 30;
 
-/// A page.
 #[derive(Clone, Debug)]
 pub struct Page<'a> {
     /// When its first record was written, in units of the trace's clock.
     pub time: u64,
     /// What is missing before it.
     pub lost: Lost,
-    /// Its records.
     pub records: Records<'a>,
 }
 
@@ -43,7 +41,6 @@ pub enum Lost {
     Unknown,
 }
 
-/// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// When, in units of the trace's clock: nanoseconds unless the clock is `counter` or `x86-tsc`.

@@ -9,12 +9,10 @@ pub struct Symbols {
     sorted: Vec<Symbol>,
 }
 
-/// One symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
     /// Where it begins.
     pub address: u64,
-    /// Its name.
     pub name: Arc<str>,
     /// The module it lies in; `None` for the kernel itself.
     pub module: Option<Arc<str>>,

@@ -157,12 +157,10 @@ impl<'a> Event<'a> {
         self.data.get(3).copied().unwrap_or_default()
     }
 
-    /// The value of a field.
     pub fn value(&self, field: &str) -> Option<Value<'a>> {
         self.format?.field(field)?.value(self.data)
     }
 
-    /// The number in a field.
     pub fn number(&self, field: &str) -> Option<u64> {
         self.value(field)?.bits()
     }
@@ -178,9 +176,7 @@ impl<'a> Event<'a> {
 pub struct Unreadable {
     /// Which of [`Trace::buffers`].
     pub buffer: usize,
-    /// On which CPU.
     pub cpu: u32,
-    /// Which page of it.
     pub page: usize,
     /// What is wrong there.
     pub error: PageError,

@@ -18,7 +18,6 @@ pub enum Value<'a> {
         element: usize,
         /// Whether they are signed.
         signed: bool,
-        /// Their bytes.
         bytes: &'a [u8],
     },
     /// Anything else.

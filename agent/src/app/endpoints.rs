@@ -68,9 +68,7 @@ pub struct Captures {
 /// A stacks metric, as `/api/v1/stacks` lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StacksStatus {
-    /// Name.
     pub name: String,
-    /// Its probe.
     pub probe: String,
     /// One sentence.
     pub help: String,
@@ -85,7 +83,6 @@ pub struct StacksStatus {
     pub reason: String,
 }
 
-/// A request for a profile.
 #[derive(Clone, Debug)]
 pub struct ProfileRequest {
     /// Its name.

@@ -113,7 +113,6 @@ fn add(totals: &mut BTreeMap<String, Usage>, usage: &Usage) {
 /// Why a capture has no spans.
 #[derive(Debug, thiserror::Error)]
 enum SpansError {
-    /// Its file.
     #[error("it cannot be read: {0}")]
     File(#[from] std::io::Error),
     /// What the file holds.

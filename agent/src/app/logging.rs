@@ -42,7 +42,6 @@ pub fn start(level: &str, json: bool) -> Result<Level, LogError> {
 }
 
 impl Level {
-    /// Logs from this level on.
     pub fn set(&self, level: &str) -> Result<(), LogError> {
         Ok(self.0.reload(filter(level)?)?)
     }

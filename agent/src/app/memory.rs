@@ -15,7 +15,6 @@ const VARIABLE: &str = "CONTAINER_MEMORY_LIMIT";
 /// A limit of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Bytes.
     pub bytes: u64,
     /// File or variable that sets it.
     pub from: String,

@@ -85,9 +85,7 @@ impl From<TakeError> for Error {
 /// A setting of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Its filter.
     Filter(String),
-    /// One of its triggers.
     Trigger(String),
 }
 

@@ -30,7 +30,6 @@ impl Format {
         }
     }
 
-    /// The format of this name.
     pub fn named(name: &str) -> Option<Format> {
         Format::ALL.into_iter().find(|format| format.name() == name)
     }

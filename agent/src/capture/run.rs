@@ -72,7 +72,6 @@ pub struct Progress {
 pub enum Ended {
     /// Its time was over.
     Time,
-    /// It was cancelled.
     Cancelled,
     /// The command ended.
     Command(ExitStatus),
@@ -84,7 +83,6 @@ pub enum Ended {
     Fault(String),
 }
 
-/// A recording.
 #[derive(Debug)]
 pub struct Recorded {
     /// What was recorded.
@@ -93,7 +91,6 @@ pub struct Recorded {
     pub ended: Ended,
     /// How long it took.
     pub elapsed: Duration,
-    /// Records in it.
     pub records: u64,
     /// Records that were overwritten before they were read, or written nowhere: the kernel's own count.
     pub lost: u64,

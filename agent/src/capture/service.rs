@@ -29,9 +29,7 @@ pub type OnFinished = dyn Fn(&Capture, &Path, (SystemTime, SystemTime)) + Send +
 
 /// What the service runs.
 pub struct Engine {
-    /// Records.
     pub record: Box<Record>,
-    /// Converts.
     pub convert: Box<Convert>,
     /// Called after each capture.
     pub on_finished: Box<OnFinished>,
@@ -232,7 +230,6 @@ impl Service {
         lock(&self.store).remove(id)
     }
 
-    /// A capture.
     pub fn get(&self, id: &Id) -> Option<Capture> {
         lock(&self.store).get(id).cloned()
     }

@@ -29,7 +29,6 @@ pub struct Ready {
     _graph: Option<Global>,
     /// The events it records.
     pub events: Vec<SelectedEvent>,
-    /// Its clock.
     pub clock: String,
     /// Whether functions are recorded.
     functions: bool,
@@ -39,7 +38,6 @@ pub struct Ready {
     pub notes: Vec<String>,
 }
 
-/// Makes it ready.
 pub fn prepare(tracefs: &Arc<Tracefs>, request: &Request) -> Result<Ready, Error> {
     check(request)?;
     let tracer = request.tracer.as_deref().unwrap_or("nop");

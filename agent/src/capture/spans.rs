@@ -14,7 +14,6 @@ pub const MAX_CALLS: usize = 2000;
 /// What is known of a recording besides its calls.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
-    /// The capture it is.
     pub capture: &'a Capture,
     /// Name of the machine.
     pub host: &'a str,

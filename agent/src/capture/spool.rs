@@ -44,7 +44,6 @@ struct Shared {
 
 /// The pages of one CPU.
 pub struct Taken {
-    /// The CPU.
     pub cpu: u32,
     /// Whole pages.
     pub pages: Vec<u8>,

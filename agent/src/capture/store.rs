@@ -91,7 +91,6 @@ pub struct Trigger {
 /// A capture, as in `capture.json` and the API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Capture {
-    /// Its id.
     pub id: String,
     /// How it stands.
     pub state: State,
@@ -112,7 +111,6 @@ pub struct Capture {
     /// Of all its files.
     #[serde(default)]
     pub bytes: u64,
-    /// Records in it.
     #[serde(default)]
     pub records: u64,
     /// Records that were lost while it was recorded.
@@ -124,7 +122,6 @@ pub struct Capture {
     /// What a reader of it should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Its files.
     #[serde(default)]
     pub files: Vec<Stored>,
 }
@@ -143,7 +140,6 @@ pub struct Stored {
 pub struct Recorded {
     /// Formats that were written.
     pub formats: Vec<Format>,
-    /// Records in it.
     pub records: u64,
     /// Records that were lost.
     pub lost: u64,
@@ -423,7 +419,6 @@ impl Store {
         }
     }
 
-    /// A capture.
     pub fn get(&self, id: &Id) -> Option<&Capture> {
         self.captures.get(id)
     }

@@ -30,9 +30,7 @@ pub type Files = (Vec<Arc<SourceFile>>, Vec<Diagnostic>);
 /// What the command line asks for on top of the configuration file.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// `--enable`
     pub enable: Vec<String>,
-    /// `--disable`
     pub disable: Vec<String>,
     /// `--only`: these and no others.
     pub only: Vec<String>,
@@ -105,7 +103,6 @@ pub fn directory<'a>(agent: &'a Agent, own: Option<&'a Path>) -> Option<&'a Path
     own.or_else(|| agent.probes_directory.as_ref().map(|d| Path::new(&d.value)))
 }
 
-/// The files in it.
 pub fn probe_files(agent: &Agent, own: Option<&Path>) -> Files {
     let named = agent.probes_directory.as_ref().filter(|_| own.is_none()).map(|d| &d.at);
     directory(agent, own).map_or_else(Default::default, |directory| files_in(directory, named))

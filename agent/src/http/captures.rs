@@ -35,7 +35,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 type Denial = (StatusCode, String);
 
-/// The routes.
 pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new()
         .route("/api/v1/captures", get(list).post(start))

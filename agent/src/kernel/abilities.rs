@@ -34,11 +34,9 @@ pub(super) const fn mov(dst: u8, imm: i32) -> u64 {
 pub(super) const fn copy(dst: u8, src: u8) -> u64 {
     insn(0xbf, dst, src, 0, 0)
 }
-/// `call helper`
 pub(super) const fn call(helper: i32) -> u64 {
     insn(0x85, 0, 0, 0, helper)
 }
-/// `exit`
 pub(super) const EXIT: u64 = insn(0x95, 0, 0, 0, 0);
 const EMPTY: [u64; 2] = [mov(0, 0), EXIT];
 

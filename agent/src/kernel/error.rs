@@ -52,7 +52,6 @@ pub enum BtfError {
     /// The file is there and cannot be read.
     #[error("the BTF of {} cannot be read: {error}", file.display())]
     Read {
-        /// The file.
         file: PathBuf,
         /// Of open(2) or read(2).
         error: io::Error,
@@ -60,7 +59,6 @@ pub enum BtfError {
     /// The file is not BTF.
     #[error("{} holds no BTF that can be used: {error}", file.display())]
     Parse {
-        /// The file.
         file: PathBuf,
         /// What is wrong with it.
         error: ParseError,
@@ -68,7 +66,6 @@ pub enum BtfError {
     /// A module's types cannot be read.
     #[error("the types of module {module} cannot be read: {error}")]
     ReadModule {
-        /// The module.
         module: String,
         /// Of open(2) or read(2).
         error: io::Error,
@@ -76,7 +73,6 @@ pub enum BtfError {
     /// A module's types are not BTF that continues the kernel's.
     #[error("the types of module {module} are broken: {error}")]
     ParseModule {
-        /// The module.
         module: String,
         /// What is wrong with them.
         error: ParseError,

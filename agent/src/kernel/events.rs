@@ -37,7 +37,6 @@ pub enum BufferError {
     /// The perf buffer of a CPU cannot be opened.
     #[error("CPU {cpu}: {error}")]
     Perf {
-        /// The CPU.
         cpu: u32,
         /// Of perf_event_open(2) or mmap(2).
         error: PerfBufferError,

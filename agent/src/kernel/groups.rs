@@ -59,7 +59,6 @@ pub enum GroupsError {
     /// The ring buffer cannot be read.
     #[error(transparent)]
     Buffer(#[from] BufferError),
-    /// A program is refused.
     #[error("{}", refusal(.0))]
     Program(Refused),
     /// A tracepoint is not there.
@@ -288,7 +287,6 @@ fn attach(event: &'static str, insns: &[u64]) -> Result<OwnedFd, GroupsError> {
 pub enum Change {
     /// It was made; its id, and its path from the root of the hierarchy. `None` when that is longer than a record.
     Made(u64, Option<String>),
-    /// It was removed.
     Removed(u64),
 }
 

@@ -36,7 +36,6 @@ pub enum ObjectError {
     /// A program lies in a section for another type of program.
     #[error("program {program} lies in a section for {section}, not for {attach}")]
     OtherSection {
-        /// The program.
         program: String,
         /// As aya names it.
         section: String,

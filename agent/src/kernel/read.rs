@@ -35,7 +35,6 @@ pub enum LayoutError {
     /// As many maps as the layout has.
     #[error("the layout has {layout} maps, not {given}")]
     MapCount {
-        /// In the layout.
         layout: usize,
         /// Of the probe.
         given: usize,
@@ -46,7 +45,6 @@ pub enum LayoutError {
     /// A map of another kind, or of other sizes, in the kernel or in the object: kind, bytes of key and value, entries.
     #[error("map {map}: (kind, key, value, entries) is {have:?}, its layout says {want:?}")]
     OtherMap {
-        /// The map.
         map: String,
         /// Of the map.
         have: [u32; 4],
@@ -56,9 +54,7 @@ pub enum LayoutError {
     /// Records of a table do not fill its map.
     #[error("a table of {shards} x {slots} records in a map of {entries}")]
     Table {
-        /// Shards.
         shards: u32,
-        /// Slots of each.
         slots: u32,
         /// Of the map.
         entries: u32,
@@ -69,7 +65,6 @@ pub enum LayoutError {
     /// Values cannot be read.
     #[error("map {map}: {error}")]
     Open {
-        /// The map.
         map: String,
         /// Of mmap(2) or bpf(2).
         error: io::Error,

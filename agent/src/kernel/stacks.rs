@@ -47,7 +47,6 @@ impl ProbeMaps {
         Ok(fullness(all.len() - deleted))
     }
 
-    /// The ids of all stacks.
     pub fn stack_ids(&self) -> io::Result<HashSet<u32>> {
         let Some(stacks) = &self.layout().stacks else { return Ok(HashSet::new()) };
         let mut all = HashSet::new();

@@ -43,7 +43,6 @@ pub struct Objects {
     pub client: Client,
     /// Where the objects are: the agent's own namespace.
     pub namespace: String,
-    /// This node.
     pub node: String,
     /// What runs here.
     pub captures: Captures,
@@ -69,7 +68,6 @@ impl Own {
     }
 }
 
-/// What is known.
 struct Known {
     objects: BTreeMap<String, Capture>,
     own: BTreeMap<String, Own>,

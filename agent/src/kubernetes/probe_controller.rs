@@ -59,7 +59,6 @@ pub struct Context {
     pub client: Client,
     /// Where the objects are: the agent's own namespace.
     pub namespace: String,
-    /// This node.
     pub node: String,
     /// What fails is counted here.
     pub counters: Arc<Counters>,

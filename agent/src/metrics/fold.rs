@@ -123,7 +123,6 @@ pub struct Folded {
 /// What one series is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// Its slots.
     pub slots: &'a [u32],
     /// What slots had that it was made of once, a record or nothing. Gauges take no part in it.
     pub rest: &'a [u64],

@@ -13,9 +13,7 @@ use std::time::SystemTime;
 /// One metric of a poll probe.
 #[derive(Clone, Debug)]
 pub struct PolledMetric {
-    /// What it is.
     pub about: Arc<Descriptor>,
-    /// What its values are.
     pub kind: PolledKind,
     /// Most label sets; what comes after goes to the series whose labels are all `other`.
     pub max_series: usize,

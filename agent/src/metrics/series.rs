@@ -21,7 +21,6 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long a scrape may have waited before it reads.
 const SCRAPE_WAIT: Duration = Duration::from_secs(2);
 
-/// The series of one table.
 pub struct TableSeries {
     table: Table,
     families: Vec<FamilyShape>,

@@ -98,7 +98,6 @@ pub struct ExportUse {
 pub struct CapturesUse {
     /// Captures that run.
     pub running: u64,
-    /// Bytes of all that are stored.
     pub stored_bytes: u64,
     /// Removed to keep the limits.
     pub evicted: Evicted,
@@ -118,7 +117,6 @@ pub struct Evicted {
 /// Whether a hook is attached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attachment {
-    /// Probe.
     pub probe: String,
     /// As the user wrote it.
     pub hook: String,
@@ -131,7 +129,6 @@ pub struct Attachment {
 /// What was chosen among several ways.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
-    /// Probe.
     pub probe: String,
     /// What was asked for, or is best.
     pub wanted: String,
@@ -146,7 +143,6 @@ pub struct Chosen {
 pub struct ProgramUse {
     /// Probe, or several joined by `+` when they share it.
     pub probe: String,
-    /// Program.
     pub program: String,
     /// Nanoseconds it ran.
     pub run_ns: u64,
@@ -159,9 +155,7 @@ pub struct ProgramUse {
 /// How full a map is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MapUse {
-    /// Probe.
     pub probe: String,
-    /// Map.
     pub map: String,
     /// Elements in use.
     pub entries: u64,
@@ -172,7 +166,6 @@ pub struct MapUse {
 /// Events that were not measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lost {
-    /// Probe.
     pub probe: String,
     /// [`kstrobe_ebpf::layout::Loss::name`].
     pub reason: &'static str,
@@ -183,7 +176,6 @@ pub struct Lost {
 /// Single events that came.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventCount {
-    /// Probe.
     pub probe: String,
     /// How many.
     pub events: u64,
@@ -192,7 +184,6 @@ pub struct EventCount {
 /// Label sets that did not stay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeriesUse {
-    /// Probe.
     pub probe: String,
     /// Events counted in a series whose labels are all `other`.
     pub overflowed: u64,
@@ -208,7 +199,6 @@ const MAX_LABEL_BYTES: usize = 256;
 /// How a probe stands with its overhead budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetUse {
-    /// Probe.
     pub probe: String,
     /// Of so many events one is measured.
     pub one_of: u64,
@@ -221,7 +211,6 @@ pub struct BudgetUse {
 /// What reading a probe's iterators takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IterationUse {
-    /// Probe.
     pub probe: String,
     /// How long the last walk over all objects took.
     pub took: Duration,

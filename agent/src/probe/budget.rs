@@ -33,7 +33,6 @@ pub struct Cost {
     pub window: Duration,
     /// Time spent in the programs.
     pub run: Duration,
-    /// Runs.
     pub runs: u64,
     /// Least cost of reaching the programs, which the hooked process pays. Sampling does not lower it.
     pub reaching: Duration,

@@ -26,7 +26,6 @@ pub fn reaching_ns(attach: &Attach) -> u64 {
 pub struct Reading {
     /// Nanoseconds spent in it.
     pub run_ns: u64,
-    /// Runs.
     pub runs: u64,
     /// [`reaching_ns`] of its hook.
     pub reaching_ns: u64,
@@ -37,7 +36,6 @@ pub struct Reading {
 pub struct Total {
     /// Nanoseconds.
     pub run_ns: f64,
-    /// Runs.
     pub runs: f64,
 }
 

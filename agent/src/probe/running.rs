@@ -337,7 +337,6 @@ impl Probe {
         self.budget.as_ref().map_or((1, false), |budget| (budget.one_of(), budget.throttled() > 0))
     }
 
-    /// Its iterators.
     pub fn iterator(&self) -> Option<Arc<IteratorEngine>> {
         self.engine.iterator()
     }

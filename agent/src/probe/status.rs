@@ -15,10 +15,8 @@ pub struct Status {
     pub refused: Vec<String>,
 }
 
-/// A probe of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProbeStatus {
-    /// Name.
     pub name: String,
     /// One sentence.
     pub summary: String,
@@ -36,7 +34,6 @@ pub struct ProbeStatus {
     /// Whether a `Probe` object of the cluster asks for it: its status has the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_cluster: bool,
-    /// Its hooks.
     pub hooks: Vec<HookStatus>,
     /// What was chosen for it among several ways.
     pub choices: Vec<ChoiceStatus>,

@@ -70,7 +70,6 @@ struct Attached {
 pub(super) struct FileChange {
     /// The hook, with the mechanism chosen for it.
     pub hook: String,
-    /// The file.
     pub file: String,
     pub change: Change,
 }

@@ -34,7 +34,6 @@ pub struct Writer<'k, 'n, 'a> {
 }
 
 impl Writer<'_, '_, '_> {
-    /// A condition.
     pub fn condition(&mut self, depth: usize) -> String {
         let kinds = if depth == 0 { 6 } else { 13 };
         match self.numbers.below(kinds) {

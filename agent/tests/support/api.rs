@@ -18,7 +18,6 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 pub struct Home(Folder);
 
 impl Home {
-    /// Makes it.
     pub fn new() -> Home {
         let folder = Folder::new();
         folder.write("token", &format!("{TOKEN}\n"));
@@ -35,7 +34,6 @@ impl Home {
         self.0.0.join("captures")
     }
 
-    /// The file with the token.
     pub fn token_file(&self) -> PathBuf {
         self.0.0.join("token")
     }
@@ -98,7 +96,6 @@ impl Agent {
         answer.body
     }
 
-    /// What was recorded.
     #[track_caller]
     pub fn recorded(&self, id: &str) -> Trace {
         dat::read(&self.download(id, "dat")).unwrap().trace

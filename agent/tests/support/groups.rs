@@ -57,7 +57,6 @@ impl Group {
         Group::at(unified().join(path))
     }
 
-    /// Makes one of version 1.
     pub fn of_version_1(legacy: &Legacy, path: &str) -> Group {
         Group::at(legacy.folder.join(path))
     }
@@ -69,7 +68,6 @@ impl Group {
         Group { folder }
     }
 
-    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

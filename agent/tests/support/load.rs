@@ -25,7 +25,6 @@ pub struct Ran {
     last: Instant,
     /// Without the gaps.
     pub time: Duration,
-    /// Gaps.
     pub gaps: u32,
 }
 
@@ -125,7 +124,6 @@ impl Asking {
         Asking { tid: told.recv().unwrap(), end, threads: vec![client, server] }
     }
 
-    /// Ends it.
     pub fn end(mut self) {
         self.end.store(true, Ordering::Relaxed);
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());

@@ -14,9 +14,7 @@ pub struct Metrics(BTreeMap<(String, Labels), f64>);
 pub struct Histogram {
     /// Bound and count of what is at or below it.
     pub buckets: Vec<(f64, f64)>,
-    /// `_sum`.
     pub sum: f64,
-    /// `_count`.
     pub count: f64,
 }
 
@@ -88,7 +86,6 @@ impl Histogram {
         found.unwrap_or_else(|| panic!("{le} is no bound of {self:?}")).1
     }
 
-    /// Mean of all values.
     pub fn mean(&self) -> f64 {
         self.sum / self.count
     }

@@ -12,7 +12,6 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes one.
     pub fn new(name: &str) -> Netns {
         let netns = Netns { name: format!("kst{}-{name}", std::process::id()) };
         output(Command::new("ip").args(["netns", "add", &netns.name]));

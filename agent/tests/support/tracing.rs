@@ -7,7 +7,6 @@ use nix::mount::{MsFlags, mount, umount};
 pub struct Mounted(Folder);
 
 impl Mounted {
-    /// Mounts it.
     pub fn new() -> Mounted {
         let folder = Folder::new();
         mount(Some("tracefs"), &folder.0, Some("tracefs"), MsFlags::empty(), None::<&str>).unwrap();

@@ -2,7 +2,6 @@
 
 use super::{Location, Spanned};
 
-/// `captures:`
 #[derive(Clone, Debug)]
 pub struct Captures {
     /// `dir:` where captures lie, default `/var/lib/kstrobe/captures`.
@@ -28,7 +27,6 @@ pub struct Captures {
 pub struct Capture {
     /// Where it is written.
     pub at: Location,
-    /// `tracer:`
     pub tracer: Option<String>,
     /// `events:` in file order.
     pub events: Vec<CaptureEvent>,
@@ -42,9 +40,7 @@ pub struct Capture {
     pub depth: Option<u32>,
     /// `stacks:` of events.
     pub stacks: bool,
-    /// `function_stacks:`
     pub function_stacks: bool,
-    /// `pids:`
     pub pids: Vec<i32>,
     /// `comms:` globs.
     pub comms: Vec<String>,
@@ -52,23 +48,17 @@ pub struct Capture {
     pub cgroups: Vec<String>,
     /// `pods:` `NAME` or `NAMESPACE/NAME`.
     pub pods: Vec<String>,
-    /// `children:`
     pub children: bool,
-    /// `cpus:`
     pub cpus: Vec<u32>,
-    /// `clock:`
     pub clock: Option<String>,
     /// `buffer_kib:` of each CPU.
     pub buffer_kib: Option<u64>,
     /// `duration:` nanoseconds.
     pub duration_ns: Option<Spanned<u64>>,
-    /// `max_bytes:`
     pub max_bytes: Option<Spanned<u64>>,
-    /// `flight:`
     pub flight: Option<Flight>,
 }
 
-/// One of `events:`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureEvent {
     /// `event:` `SYSTEM:EVENT`, globs allowed.
@@ -81,7 +71,6 @@ pub struct CaptureEvent {
     pub exclude: bool,
 }
 
-/// `flight:`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flight {
     /// `stop_on:` events, each with a filter.
@@ -93,11 +82,9 @@ pub struct Flight {
 /// One of `rules:`.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// `name:`
     pub name: Spanned<String>,
     /// `when:`; a rule without it waits for an alert that names it.
     pub when: Option<When>,
-    /// `capture:`
     pub capture: Capture,
     /// `every:` time from one look to the next, nanoseconds, default 1 s.
     pub every_ns: u64,
@@ -122,7 +109,6 @@ pub struct When {
     pub over_ns: u64,
     /// How it is compared.
     pub compare: Compare,
-    /// With what.
     pub threshold: Spanned<Quantity>,
     /// `for`, nanoseconds, default 0.
     pub for_ns: u64,
@@ -139,7 +125,6 @@ pub enum Measure {
     Share {
         /// How observations are compared.
         compare: Compare,
-        /// With what.
         bound: Spanned<Quantity>,
     },
     /// `value(..)` of a gauge.

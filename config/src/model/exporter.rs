@@ -46,19 +46,14 @@ pub enum Protocol {
     OtlpGrpc,
     /// `otlp` with `protocol: http`.
     OtlpHttp,
-    /// `remote_write`
     RemoteWrite,
 }
 
 /// `tls:`, files of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExporterTls {
-    /// `ca_file:`
     pub ca_file: Option<String>,
-    /// `cert_file:`
     pub cert_file: Option<String>,
-    /// `key_file:`
     pub key_file: Option<String>,
-    /// `server_name:`
     pub server_name: Option<String>,
 }

@@ -13,7 +13,6 @@ pub struct Web {
     pub headers: Vec<(&'static str, String)>,
     /// `basic_auth_users:`; without any, no password is required.
     pub users: Vec<User>,
-    /// `rate_limit:`
     pub rate_limit: Option<RateLimit>,
 }
 
@@ -76,12 +75,9 @@ pub enum ClientAuth {
     RequireAndVerify,
 }
 
-/// A version of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
-    /// `TLS12`
     Tls12,
-    /// `TLS13`
     Tls13,
 }
 
@@ -92,14 +88,11 @@ pub enum Curve {
     P256,
     /// `CurveP384`
     P384,
-    /// `X25519`
     X25519,
 }
 
-/// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Name.
     pub name: String,
     /// bcrypt's text of the password.
     pub hash: Secret,

@@ -33,12 +33,10 @@ pub enum OwnKind {
     Histogram,
 }
 
-/// One series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnSeries {
     /// Names and values, in the registry's order.
     pub labels: Vec<(String, String)>,
-    /// Its value.
     pub value: OwnValue,
 }
 
@@ -47,7 +45,6 @@ pub struct OwnSeries {
 pub enum OwnValue {
     /// Of a counter or gauge.
     Number(f64),
-    /// Of a histogram.
     Histogram(OwnHistogram),
 }
 
@@ -56,7 +53,6 @@ pub enum OwnValue {
 pub struct OwnHistogram {
     /// Number of observations.
     pub count: u64,
-    /// Their sum.
     pub sum: f64,
     /// Upper bounds, inclusive and ascending, and how many observations are at or below each; the last may be infinite.
     pub cumulative: Vec<(f64, u64)>,

@@ -20,7 +20,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Content-Type of a request.
 pub const CONTENT_TYPE: &str = "application/x-protobuf;proto=io.prometheus.write.v2.Request";
 /// X-Prometheus-Remote-Write-Version of a request.
 pub const VERSION: &str = "2.0.0";

@@ -128,7 +128,6 @@ pub type LabelTexts = Arc<[Arc<str>]>;
 /// One metric with its series.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// What it is.
     pub about: Arc<Descriptor>,
     /// For each label name, which of [`Series::labels`] is its value. (Metrics that share storage share the texts but
     /// may list them in different orders.)

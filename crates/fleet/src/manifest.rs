@@ -31,7 +31,6 @@ pub struct Manifest {
     pub downloaded: usize,
     /// Number of nodes that failed.
     pub failed: usize,
-    /// All nodes.
     pub nodes: Vec<Node>,
     /// Other files of the archive.
     pub files: Vec<File>,
@@ -43,10 +42,8 @@ pub struct Manifest {
 /// Parameters of the capture.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Asked {
-    /// `--probe`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<String>,
-    /// `--selector`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     /// Request sent to the agents, without the members added by the probe.

@@ -56,7 +56,6 @@ pub enum Stage {
     Ready,
     /// The capture is created and starts at the common time.
     Created,
-    /// Recording.
     Recording,
     /// The recording is complete on the node.
     Recorded,

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Label selector for agent pods of any release of the chart; excludes its test pods.
 pub const AGENTS: &str = "app.kubernetes.io/part-of=kstrobe,app.kubernetes.io/component=agent";
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// `metadata.namespace`
@@ -82,7 +81,6 @@ pub enum Wanted {
 pub struct Target {
     /// Node name.
     pub node: String,
-    /// Agent pod.
     pub agent: Pod,
     /// Selected pods on the node, `NAMESPACE/NAME`.
     pub pods: Vec<String>,
@@ -93,7 +91,6 @@ pub struct Target {
 pub struct Missing {
     /// Node name; empty for an unscheduled pod.
     pub node: String,
-    /// Reason.
     pub reason: NoAgent,
 }
 

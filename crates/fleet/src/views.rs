@@ -75,7 +75,6 @@ pub fn events(answers: &Answers, limit: usize) -> Vec<Value> {
     all.split_off(all.len().saturating_sub(limit))
 }
 
-/// Table of events.
 pub fn event_table(events: &[Value]) -> Table {
     let row = |event: &Value| {
         let fields = event["fields"].as_object().into_iter().flatten();

@@ -28,7 +28,6 @@ pub struct Status {
     pub message: String,
     /// `metadata.continue`: replacement token for a list whose own token expired.
     pub continue_token: Option<String>,
-    /// `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 

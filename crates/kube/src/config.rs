@@ -136,11 +136,8 @@ impl Env {
 /// Overrides of the kubeconfig, as the flags of kubectl.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// `--kubeconfig`
     pub kubeconfig: Option<PathBuf>,
-    /// `--context`
     pub context: Option<String>,
-    /// `--namespace`
     pub namespace: Option<String>,
 }
 

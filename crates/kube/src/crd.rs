@@ -28,9 +28,7 @@ use crate::watch::Watched;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The `captures` resource.
 pub const CAPTURES: Resource = Resource { group: "kstrobe.dev", version: "v1alpha1", plural: "captures" };
-/// The `probes` resource.
 pub const PROBES: Resource = Resource { group: "kstrobe.dev", version: "v1alpha1", plural: "probes" };
 
 /// Core events, shown by `kubectl describe`.
@@ -44,7 +42,6 @@ pub struct Me<'a> {
     pub node: &'a str,
     /// Node labels.
     pub labels: &'a BTreeMap<String, String>,
-    /// Pods on the node.
     pub pods: &'a [NodePod],
 }
 
@@ -54,7 +51,6 @@ pub fn watched(resource: &Resource, namespace: &str) -> Watched {
     Watched { limit: 1000, ..Watched::new(resource.plural, resource.all(Some(namespace))) }
 }
 
-/// Gets the labels of a node.
 pub async fn node_labels(client: &Client, node: &str) -> Result<BTreeMap<String, String>, Error> {
     let object: Value = client.get(&NODES.one(None, node)).await?;
     let labels = object["metadata"]["labels"].as_object().into_iter().flatten();

@@ -8,7 +8,6 @@ use http::{HeaderMap, Method, Response};
 use hyper::body::Incoming;
 use serde_json::Value;
 
-/// Port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodPort {
     /// Namespace of the pod.

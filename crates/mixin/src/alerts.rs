@@ -381,7 +381,6 @@ impl Health {
         ]
     }
 
-    /// The rule.
     pub fn rule(&self) -> Rule {
         let alert = Alert {
             held_for: self.held_for.to_owned(),

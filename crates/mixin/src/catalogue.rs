@@ -16,7 +16,6 @@ pub struct Catalogue {
 /// A probe and what it exports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeMetrics {
-    /// Its name.
     pub name: String,
     /// Stem of the file it stands in.
     pub pack: String,
@@ -32,12 +31,10 @@ pub struct ProbeMetrics {
     pub metrics: Vec<Metric>,
 }
 
-/// A metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     /// Full name, `kstrobe_` and a counter's `_total` included.
     pub name: String,
-    /// What it is.
     pub kind: Kind,
     /// Unit of the exported values (`seconds`), empty when there is none.
     pub unit: String,

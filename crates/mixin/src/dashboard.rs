@@ -22,7 +22,6 @@ pub struct Row {
     pub panels: Vec<Panel>,
 }
 
-/// A dashboard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dashboard {
     /// Stable: links and bookmarks go by it. It is the file's name, too.

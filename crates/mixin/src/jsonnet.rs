@@ -6,7 +6,6 @@ use crate::rules::{Group, Rule};
 use crate::{FOLDER_OF_JSONNET, File, MADE, alerts, boards, objectives, runbook_url};
 use serde_json::{Value, json};
 
-/// The files.
 pub fn files(catalogue: &Catalogue) -> Vec<File> {
     let file = |name: &str, text: String| File { path: format!("{FOLDER_OF_JSONNET}/{name}"), text };
     let data = |name: &str, value: Value| {

@@ -32,7 +32,6 @@ pub const JOB: &str = r#"job="kstrobe""#;
 pub struct File {
     /// From the project's root.
     pub path: String,
-    /// All of it.
     pub text: String,
 }
 

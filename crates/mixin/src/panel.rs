@@ -61,7 +61,6 @@ pub enum Look {
     Stacked,
     /// The largest now, as bars.
     Bars,
-    /// One number.
     Number,
     /// Counts by bucket over time.
     Heatmap,

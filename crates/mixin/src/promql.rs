@@ -27,13 +27,11 @@ impl Form {
 /// A histogram under some matchers, over a window: `[5m]` is `5m`.
 #[derive(Clone, Copy, Debug)]
 pub struct Histogram<'a> {
-    /// Its name.
     pub name: &'a str,
     /// Matchers without braces, may be empty.
     pub matchers: &'a str,
     /// Window of the rates.
     pub window: &'a str,
-    /// Which form.
     pub form: Form,
 }
 

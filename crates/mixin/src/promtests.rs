@@ -12,7 +12,6 @@ use std::fmt::Write;
 /// Where the agent of the examples is.
 const NODE: &str = r#"job="kstrobe", instance="n1:9779""#;
 
-/// The files.
 pub fn files() -> Vec<File> {
     let mut files = vec![File { path: "dashboards/rules/tests/kstrobe-alerts.yaml".into(), text: health() }];
     for form in FORMS {

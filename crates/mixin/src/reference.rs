@@ -6,7 +6,6 @@ use crate::topics::TOPICS;
 use kstrobe_export::bound_text;
 use std::fmt::Write;
 
-/// The page.
 pub fn page(catalogue: &Catalogue) -> String {
     let mut out = String::from(HEAD);
     for topic in TOPICS {

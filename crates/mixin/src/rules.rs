@@ -11,7 +11,6 @@ pub struct Group {
     pub rules: Vec<Rule>,
 }
 
-/// One rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// What it is named.

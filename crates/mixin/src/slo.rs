@@ -6,7 +6,6 @@ use crate::promql::{Form, Histogram};
 use crate::rules::{Alert, Group, Rule};
 use crate::{JOB, runbook_url};
 
-/// An objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Objective {
     /// `sloth_service`.
@@ -73,7 +72,6 @@ impl Objective {
         rounded(1.0 - self.percent / 100.0)
     }
 
-    /// All matchers.
     fn matchers(&self) -> String {
         let named = self.matchers.split(',').any(|matcher| matcher.trim_start().starts_with("job"));
         match (named, self.matchers.is_empty()) {

@@ -35,7 +35,6 @@ enum Phase {
 }
 
 impl ConnectionState {
-    /// A new connection.
     pub fn new(now: Instant) -> ConnectionState {
         ConnectionState {
             phase: Phase::Header,

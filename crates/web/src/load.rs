@@ -47,7 +47,6 @@ pub enum LoadError {
     /// The file cannot be read.
     #[error("{}: {reason}", file.display())]
     Read {
-        /// Path of the file.
         file: PathBuf,
         /// Error of the operating system.
         reason: io::Error,
@@ -75,9 +74,7 @@ pub struct Loaded {
     pub stamps: Stamps,
     /// Whether the file is blank.
     pub blank: bool,
-    /// Warnings.
     pub warnings: Vec<Diagnostic>,
-    /// The settings, or an error.
     pub settings: Result<Settings, LoadError>,
 }
 

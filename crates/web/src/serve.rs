@@ -73,7 +73,6 @@ pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: impl Futur
     Server { listeners, router, config, limits, hosts, own_credentials: None }.run(stop).await
 }
 
-/// Open connections.
 #[derive(Default)]
 struct Open(Mutex<(u64, HashMap<u64, Arc<ConnectionMonitor>>)>);
 

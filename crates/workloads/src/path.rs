@@ -29,11 +29,8 @@ pub struct Place {
 pub enum Runtime {
     /// containerd, by its CRI or by nerdctl.
     Containerd,
-    /// CRI-O.
     CriO,
-    /// Docker.
     Docker,
-    /// Podman.
     Podman,
     /// LXC, LXD and Incus.
     Lxc,

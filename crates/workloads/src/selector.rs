@@ -8,7 +8,6 @@ use std::sync::Arc;
 /// All terms must match; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selector {
-    /// The terms.
     pub terms: Vec<Term>,
 }
 

@@ -26,24 +26,16 @@ pub struct Workload {
 /// One of a [`Workload`]'s names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Field {
-    /// `namespace`
     Namespace,
-    /// `pod`
     Pod,
-    /// `container`
     Container,
-    /// `workload`
     Workload,
-    /// `workload_kind`
     WorkloadKind,
-    /// `unit`
     Unit,
-    /// `node`
     Node,
 }
 
 impl Field {
-    /// All fields.
     pub const ALL: [Field; 7] = [
         Field::Namespace,
         Field::Pod,

@@ -20,7 +20,6 @@ impl Group {
         group
     }
 
-    /// One in it.
     fn add(&self, name: &str) -> PathBuf {
         let folder = self.0.join(name);
         fs::create_dir_all(&folder).unwrap();

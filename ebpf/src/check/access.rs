@@ -159,7 +159,6 @@ impl Env<'_> {
         }
     }
 
-    /// `base.field`.
     pub(super) fn member(&mut self, base: Value, field: &Ident, span: Span) -> Checked<Value> {
         let base_span = base.span();
         let memory = self.target_of(base)?;

@@ -68,7 +68,6 @@ pub(super) fn describe(target: &Target, ty: Ty) -> String {
     }
 }
 
-/// A constant bool.
 pub(super) fn constant_bool(value: bool, place: Place) -> Expr {
     Expr { kind: Kind::Const(value.into()), ty: Ty::Bool, duration: false, place }
 }

@@ -14,7 +14,6 @@ use crate::typed::{Expr, Kind, Ty};
 /// A key's values at one site, with the number of possible values of each when small and known.
 pub(super) type SiteKey = Vec<(Expr, Option<u32>)>;
 
-/// What the parts of a key are at one site.
 pub(super) fn key_parts(input: Input, by: &[SpannedStr], scope: &Scope, report: &mut Report) -> Checked<SiteKey> {
     let part = |text: &SpannedStr| {
         let ast = input.exprs.0.get(&text.id).ok_or(Reported)?;

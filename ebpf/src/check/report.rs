@@ -53,7 +53,6 @@ impl Report {
     }
 }
 
-/// All of a text.
 pub(super) fn whole(text: &SpannedStr) -> Place {
     Place { text: text.id, span: Span::new(0, text.value.len()) }
 }

@@ -32,9 +32,7 @@ pub(super) enum Role {
     Ending,
     /// A span's `by`, at both ends: what finds the span cannot read from it.
     Key,
-    /// One of `steps`.
     Step,
-    /// `poll:`.
     Poll,
 }
 
@@ -58,7 +56,6 @@ pub(super) enum Args<'a> {
     Record {
         /// Whose, for messages.
         what: String,
-        /// The fields.
         fields: &'a [Field],
     },
     /// A system call's entry or exit.

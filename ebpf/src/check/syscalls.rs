@@ -177,7 +177,6 @@ impl Env<'_> {
         self.fail_hint(field.span, format!("`{call}` has no argument `{}`", field.name), &hint)
     }
 
-    /// `retval`.
     pub(super) fn retval(&mut self, span: Span) -> Checked<Value> {
         let (place, scope) = (self.place(span), self.scope);
         match &scope.args {

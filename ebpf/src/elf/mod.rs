@@ -24,7 +24,6 @@ const MAP_NAME_BYTES: usize = 15;
 pub struct Source<'a> {
     /// Name of the file.
     pub file: &'a str,
-    /// All of it.
     pub text: &'a str,
 }
 
@@ -70,7 +69,6 @@ fn check_names(module: &Module) -> Result<(), Diagnostic> {
 struct Writer {
     object: Object<'static>,
     btf: Btf,
-    /// Symbols of the maps, by id.
     maps: Vec<SymbolId>,
     tables: Option<SymbolId>,
 }

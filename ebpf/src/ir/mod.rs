@@ -57,12 +57,7 @@ pub type Block = Vec<Stmt>;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stmt {
     /// What follows comes from this place in the YAML file (1-based; for line info).
-    Mark {
-        /// Line.
-        line: u32,
-        /// Column.
-        column: u32,
-    },
+    Mark { line: u32, column: u32 },
     /// `var = op`.
     Set(Var, Op),
     /// Runs a call for its effect.
@@ -186,7 +181,6 @@ impl Size {
 /// Something that gives a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// Copy.
     Copy(Operand),
     /// 64-bit arithmetic; wraps.
     Alu(AluOp, Var, Operand),
@@ -268,7 +262,6 @@ pub enum AluOp {
 /// A call of a kernel helper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Which.
     pub helper: Helper,
     /// Its arguments; [`Helper::params`] tells their kinds.
     pub args: Vec<Arg>,
@@ -283,7 +276,6 @@ pub enum Arg {
     Imm(i64),
     /// The address of a stack area plus an offset.
     Slot(Slot, u32),
-    /// A map.
     Map(MapId),
 }
 
@@ -351,7 +343,6 @@ pub enum Param {
     SlotIn,
     /// A stack area the helper writes.
     SlotOut,
-    /// A map.
     Map,
     /// The program's context, [`CTX`].
     Context,

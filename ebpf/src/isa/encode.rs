@@ -3,7 +3,6 @@
 use super::insn::{Insn, Op, Reg};
 use super::table::Row;
 
-/// Bytes of one slot.
 pub const SLOT_BYTES: u32 = 8;
 
 /// The bytes of a program.

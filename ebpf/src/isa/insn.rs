@@ -32,7 +32,6 @@ impl Reg {
     pub fn of(number: u8) -> Option<Reg> {
         Reg::ALL.get(usize::from(number)).copied()
     }
-    /// Its number.
     pub fn number(self) -> u8 {
         self as u8
     }

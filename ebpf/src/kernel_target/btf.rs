@@ -110,9 +110,7 @@ const MAX_MEMBERS: u32 = 100_000;
 /// A type's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type {
-    /// Its id.
     pub id: u32,
-    /// Its kind.
     pub kind: Kind,
     /// Members, values or parameters it has.
     pub count: u32,

@@ -20,13 +20,11 @@ pub struct Builder {
 /// Kinds of integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntKind {
-    /// Unsigned.
     Unsigned,
     /// Two's complement.
     Signed,
     /// A character: kernels mark `char` as plain signed or unsigned integers, so this is seldom met.
     Char,
-    /// `_Bool`.
     Bool,
 }
 
@@ -136,7 +134,6 @@ impl Builder {
         self.header(Kind::TypeTag, tag, 0, false, of)
     }
 
-    /// A typedef.
     pub fn typedef(&mut self, name: &str, of: u32) -> u32 {
         self.header(Kind::Typedef, name, 0, false, of)
     }
@@ -153,7 +150,6 @@ impl Builder {
         self.aggregate(Kind::Struct, name, bytes, members)
     }
 
-    /// A union.
     pub fn union(&mut self, name: &str, bytes: u32, members: &[MemberDef<'_>]) -> u32 {
         self.aggregate(Kind::Union, name, bytes, members)
     }

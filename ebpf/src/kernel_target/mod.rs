@@ -191,11 +191,9 @@ pub struct TracepointFormat {
 /// One field of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Name.
     pub name: String,
     /// Bytes from the record's start.
     pub offset: u32,
-    /// Type.
     pub ty: FieldType,
 }
 
@@ -260,7 +258,6 @@ pub struct Abilities {
     pub module_btf: Ability,
 }
 
-/// One ability.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Ability {
     /// It works.

@@ -2,7 +2,6 @@
 
 use super::Arch;
 
-/// An argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// 1, 2, 4 or 8.
@@ -16,7 +15,6 @@ pub struct Argument {
 /// Where a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// It is this constant.
     Constant(i64),
     /// The low bytes of the register at this byte of the context.
     Register(u32),

@@ -3,7 +3,6 @@
 use super::parse::SyntaxError;
 use crate::diag::Span;
 
-/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     Int(u64),

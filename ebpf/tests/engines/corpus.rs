@@ -70,7 +70,6 @@ pub struct Placed {
     addresses: BTreeMap<String, u64>,
 }
 
-/// All cases.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for (name, text) in FILES {
@@ -245,7 +244,6 @@ impl Case {
 }
 
 impl Placed {
-    /// Gives a region its address.
     pub fn put(&mut self, region: &str, address: u64) {
         self.addresses.insert(region.into(), address);
     }

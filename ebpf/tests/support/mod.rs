@@ -17,7 +17,6 @@ pub fn func(vars: u32, slots: &[u32], body: Block) -> Func {
     Func { name: "test".into(), attach, vars, slots: slots.to_vec(), body }
 }
 
-/// An array map.
 pub fn array(name: &str, value_bytes: u32, entries: u32) -> MapDef {
     MapDef { name: name.into(), kind: MapKind::Array { mmap: false }, key_bytes: 4, value_bytes, entries }
 }

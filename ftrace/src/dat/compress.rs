@@ -30,7 +30,6 @@ impl Compression {
         }
     }
 
-    /// The one of a name.
     pub(super) fn named(name: &[u8]) -> Option<Compression> {
         match name {
             b"none" => Some(Compression::None),

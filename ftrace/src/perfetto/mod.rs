@@ -40,7 +40,6 @@ const WHOLE: u32 = 1;
 /// What was written, and what could not be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Bytes.
     pub bytes: u64,
     /// Bundles of events.
     pub bundles: u64,

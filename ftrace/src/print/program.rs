@@ -77,7 +77,6 @@ const TOO_BIG: &str = "an expression that is too big";
 /// One expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
-    /// A number.
     Number(Number),
     /// A literal.
     Text(Box<[u8]>),
@@ -89,7 +88,6 @@ pub(super) enum Node {
     Length(usize),
     /// The address of a field.
     Address(Id),
-    /// A cast.
     Cast(Type, Id),
     /// `-`, `~` or `!`.
     Unary(char, Id),
@@ -105,7 +103,6 @@ pub(super) enum Node {
     Symbolic(Id, Box<[Named]>),
     /// `__print_hex` (with spaces) and `__print_hex_str`.
     Hex {
-        /// The bytes.
         bytes: Id,
         /// How many.
         length: Id,
@@ -125,7 +122,6 @@ pub(super) enum Node {
 pub(super) struct Named {
     /// Value or mask.
     pub value: u64,
-    /// Its name.
     pub name: Box<[u8]>,
 }
 
@@ -220,7 +216,6 @@ impl Integer {
 /// What a cast makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
-    /// An integer.
     Integer(Integer),
     /// `bool`: 0 or 1.
     Bool,
@@ -254,7 +249,6 @@ pub(super) enum Operator {
 /// A piece of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// As it is.
     Text(Box<str>),
     /// The next argument.
     Conversion(Conversion),
@@ -267,7 +261,6 @@ pub(super) struct Conversion {
     pub left: bool,
     /// `+`
     pub plus: bool,
-    /// A space.
     pub space: bool,
     /// `#`
     pub special: bool,
@@ -279,7 +272,6 @@ pub(super) struct Conversion {
     pub precision: Width,
     /// Bytes of the argument, of numbers.
     pub bytes: u8,
-    /// The letter.
     pub letter: u8,
     /// What follows a `p`.
     pub extension: Box<str>,

@@ -39,7 +39,6 @@ pub struct BlockGroup {
     pub served: Spread,
 }
 
-/// One request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BlockRequest {
     /// Major and minor number, `:` between them.

@@ -92,7 +92,6 @@ impl Bounds {
         self.0.is_empty()
     }
 
-    /// The bound of a field.
     pub fn of(&self, field: &str) -> Bound {
         self.0.get(field).copied().unwrap_or_default()
     }

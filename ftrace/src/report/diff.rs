@@ -31,12 +31,9 @@ pub struct Change {
     pub after_bound: Bound,
 }
 
-/// Change of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FunctionChange {
-    /// The function.
     pub function: String,
-    /// Its module.
     pub module: String,
     /// Calls.
     pub count: Change,
@@ -57,7 +54,6 @@ pub struct CallChange {
     pub total_ns: Change,
     /// Off the CPU.
     pub waited_ns: Change,
-    /// In interrupts.
     pub interrupted_ns: Change,
     /// The rest.
     pub worked_ns: Change,
@@ -66,7 +62,6 @@ pub struct CallChange {
 /// Change of one system call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SyscallChange {
-    /// Its name.
     pub name: String,
     /// Calls.
     pub count: Change,
@@ -74,7 +69,6 @@ pub struct SyscallChange {
     pub total_ns: Change,
     /// The longest.
     pub max_ns: Change,
-    /// Errors.
     pub errors: Change,
 }
 

@@ -27,7 +27,6 @@ pub struct Functions {
 /// Calls of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FunctionRow {
-    /// The function.
     pub function: String,
     /// Its module; `kernel` for the kernel itself.
     pub module: String,

@@ -101,7 +101,6 @@ impl<'a> Happening<'a> {
         self.number(field).map(|pid| pid as i32)
     }
 
-    /// A text of it.
     pub fn text(&self, field: &str) -> Option<Cow<'a, str>> {
         match self.source {
             Source::Record(_, event) => event.value(field)?.text(),

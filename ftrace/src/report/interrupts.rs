@@ -16,7 +16,6 @@ pub struct Interrupts {
     pub unpaired: u64,
 }
 
-/// What kind of interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InterruptKind {
@@ -31,7 +30,6 @@ pub enum InterruptKind {
 /// One interrupt on one CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InterruptRow {
-    /// Its kind.
     pub kind: InterruptKind,
     /// Interrupt number, or that of the softirq.
     pub number: Option<u64>,

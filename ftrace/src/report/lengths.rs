@@ -19,7 +19,6 @@ pub(super) struct Length {
 }
 
 impl Length {
-    /// As a figure.
     pub fn figure(self) -> Figure {
         Figure { ns: self.ns, bound: self.bound }
     }

@@ -19,7 +19,6 @@ pub struct Missing {
     pub guessed: u64,
 }
 
-/// What is missing of calls.
 pub fn missing(calls: &Calls) -> Missing {
     let Damage { not_understood, no_entry, no_exit, guessed, .. } = calls.damage;
     Missing { not_understood, lines: calls.not_understood.clone(), no_entry, no_exit, guessed }

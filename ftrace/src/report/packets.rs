@@ -29,7 +29,6 @@ pub struct Hop {
     pub from: &'static str,
     /// The stage after.
     pub to: &'static str,
-    /// Delays.
     pub delays: Spread,
 }
 

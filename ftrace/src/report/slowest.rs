@@ -20,7 +20,6 @@ pub struct Slowest {
     pub calls: Vec<SlowCall>,
 }
 
-/// One slow call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlowCall {
     /// The thread.

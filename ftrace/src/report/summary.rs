@@ -53,9 +53,7 @@ pub struct EventCount {
 pub struct CpuSummary {
     /// The buffer; empty for the top one.
     pub buffer: String,
-    /// The CPU.
     pub cpu: u32,
-    /// Its events.
     pub events: u64,
     /// The first, nanoseconds of the trace's clock.
     pub start_ns: Option<u64>,
@@ -70,7 +68,6 @@ pub struct CpuSummary {
 /// What is known of calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallSummary {
-    /// Calls.
     pub calls: u64,
     /// Calls without a caller in the capture.
     pub roots: u64,

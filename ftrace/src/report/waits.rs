@@ -33,11 +33,9 @@ pub struct Waits {
     pub worked_ns: u64,
     /// What was waited for, the longest first.
     pub causes: Vec<CauseRow>,
-    /// Work by layer.
     pub layers: Vec<WorkRow>,
     /// Work by module.
     pub modules: Vec<WorkRow>,
-    /// Work by function.
     pub functions: Vec<WorkRow>,
     /// The slowest calls.
     pub calls: Vec<CallWait>,
@@ -61,7 +59,6 @@ pub enum Source {
 /// Wait against work of one call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CallWait {
-    /// The function.
     pub function: String,
     /// The thread.
     pub pid: Option<i32>,
@@ -87,11 +84,9 @@ pub struct CallWait {
     pub source: Source,
     /// What it waited for, in order.
     pub waits: Vec<WaitRow>,
-    /// Work by layer.
     pub layers: Vec<WorkRow>,
     /// Work by module.
     pub modules: Vec<WorkRow>,
-    /// Work by function.
     pub functions: Vec<WorkRow>,
     /// Which of these figures are bounds.
     #[serde(skip_serializing_if = "Bounds::is_exact")]
@@ -242,7 +237,6 @@ pub(super) struct Roots {
     pub nameless: u64,
 }
 
-/// The calls asked for.
 pub(super) fn roots(calls: &Calls, activity: &Activity, asked: &Asked) -> Roots {
     let kept = |id: &CallId| {
         let call = &calls[*id];

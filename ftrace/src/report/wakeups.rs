@@ -29,11 +29,9 @@ pub struct TaskDelays {
     pub pid: i32,
     /// Its name.
     pub comm: Option<String>,
-    /// Its delays.
     pub delays: Spread,
 }
 
-/// One delay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WakeDelay {
     /// The thread.

@@ -11,7 +11,6 @@ use std::hash::Hash;
 /// Work of one layer, module or function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkRow {
-    /// Of what.
     pub name: String,
     /// Calls that had a part in it.
     pub calls: u64,

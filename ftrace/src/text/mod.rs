@@ -26,7 +26,6 @@ pub struct Options {
 /// What was written, and what could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Events.
     pub events: u64,
     /// Events whose print format was not understood, with the reason: they are there as `name=value`.
     pub not_understood: Vec<String>,

@@ -33,7 +33,6 @@ const WAITS: [&str; 8] = [
 pub struct Options<'a> {
     /// What stands above it.
     pub title: &'a str,
-    /// Calls it has, at most.
     pub most_calls: usize,
     /// What a call is coloured by.
     pub group: &'a dyn Fn(&Calls, &Call) -> String,
@@ -63,7 +62,6 @@ pub struct Summary {
     pub left_out: usize,
     /// How long the longest of those took, nanoseconds.
     pub longest_left_out_ns: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 

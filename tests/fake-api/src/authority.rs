@@ -11,11 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Identity {
     /// The certificate.
     pub cert: String,
-    /// Its key.
     pub key: String,
 }
 
-/// An authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     cert: String,
@@ -28,7 +26,6 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// A new one of this name.
     pub fn new(name: &str) -> Authority {
         let key = KeyPair::generate().expect("random numbers");
         let mut params = params(name);

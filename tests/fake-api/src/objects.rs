@@ -32,11 +32,9 @@ objects! {
     node_exporter,
     /// `shop/backup-29384756-r8s2k`, which has ended: of a job of the CronJob `backup`.
     backup,
-    /// The job of `backup`.
     backup_job,
     /// `shop/import-20261120-k2m9x`, of a job that has a date in its name and no CronJob.
     import,
-    /// The job of `import`.
     import_job,
     /// `kube-system/etcd-node-a`: a static pod's mirror, as the API server has it.
     etcd,

@@ -84,7 +84,6 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The values of a query.
 pub(crate) struct Query(BTreeMap<String, String>);
 
 impl Query {

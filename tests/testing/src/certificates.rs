@@ -20,7 +20,6 @@ pub fn make(folder: &Folder, name: &str, by: Option<&str>, extensions: &str) {
     output(&mut command);
 }
 
-/// An authority.
 #[track_caller]
 pub fn authority(folder: &Folder, name: &str) {
     make(folder, name, None, "basicConstraints = critical,CA:TRUE\nkeyUsage = critical,keyCertSign,cRLSign");

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Folder(pub PathBuf);
 
 impl Folder {
-    /// Makes it.
     #[allow(clippy::new_without_default, reason = "it makes something")]
     pub fn new() -> Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -5,14 +5,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// An answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
     pub status: u16,
     /// Its status line and headers.
     pub head: String,
-    /// Its body.
     pub body: Vec<u8>,
 }
 

@@ -13,9 +13,7 @@ pub struct Came {
     pub path: String,
     /// By names in small letters.
     pub headers: HashMap<String, String>,
-    /// Its body.
     pub body: Vec<u8>,
-    /// What it was answered.
     pub answer: String,
 }
 

@@ -67,7 +67,6 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts it.
     #[track_caller]
     pub fn start(program: &Path, tls: Option<&Tls>) -> Collector {
         let (grpc, http) = (free(), free());

@@ -21,7 +21,6 @@ const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlo
 /// How to start it.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The binary.
     pub binary: PathBuf,
     /// Its configuration file; none runs the default set of probes.
     pub config: Option<PathBuf>,

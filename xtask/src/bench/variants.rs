@@ -11,14 +11,12 @@ use std::path::{Path, PathBuf};
 pub struct Variant {
     /// Letter by which people refer to it.
     pub letter: char,
-    /// What it is.
     pub name: &'static str,
     setup: Setup,
 }
 
 /// A variant that cannot run here, and why.
 pub struct Skipped {
-    /// What it is.
     pub name: &'static str,
     /// Why it is not run.
     pub reason: String,
@@ -35,7 +33,6 @@ enum Setup {
 pub enum Attached {
     /// The baseline.
     Nothing,
-    /// Links of a [`Pair`].
     Pair(Links),
     /// A process.
     Bpftrace(Script),
@@ -44,7 +41,6 @@ pub enum Attached {
 }
 
 impl Variant {
-    /// Attaches it.
     pub fn attach(&mut self) -> Result<Attached> {
         Ok(match &mut self.setup {
             Setup::Nothing => Attached::Nothing,

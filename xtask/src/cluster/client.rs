@@ -17,7 +17,6 @@ const PORT: u16 = 9779;
 pub struct Client {
     /// The program.
     pub kubectl: PathBuf,
-    /// The kubeconfig.
     pub kubeconfig: String,
     /// Whether the server knows all fields of today's objects; an older one drops those that it does not know.
     pub knows_all_fields: bool,

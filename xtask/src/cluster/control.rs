@@ -14,7 +14,6 @@ pub const ETCD: &str = "http://127.0.0.1:2379";
 pub struct ControlPlane {
     /// What the API server stores in.
     pub etcd: Daemon,
-    /// The API server.
     pub api_server: Daemon,
     managers: Vec<Daemon>,
 }

@@ -9,7 +9,6 @@ use std::process::Command;
 
 /// Busybox, which is all that pods of tests and the sandboxes of all pods run.
 pub const BUSYBOX: &str = "localhost/busybox:test";
-/// The agent.
 pub const AGENT: &str = "localhost/kstrobe:test";
 
 /// Both images as files.

@@ -7,7 +7,6 @@ use anyhow::{Result, ensure};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// The namespace.
 pub const NAMESPACE: &str = "kstrobe-cluster";
 /// Address of the node and of all that listens on it.
 pub const NODE: &str = "10.250.0.1";
@@ -27,7 +26,6 @@ pub fn inside() -> [String; 2] {
     ["nsenter".to_owned(), format!("--net=/run/netns/{NAMESPACE}")]
 }
 
-/// Makes it.
 pub fn up() -> Result<()> {
     finish(Command::new("ip").args(["netns", "add", NAMESPACE]))?;
     for line in [

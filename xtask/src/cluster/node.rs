@@ -37,7 +37,6 @@ const REFUSES_V1: (u32, u32) = (1, 31);
 
 /// A running node.
 pub struct Node {
-    /// The kubelet.
     pub kubelet: Daemon,
     containerd: Daemon,
     /// Keeps the mount namespace.

@@ -32,7 +32,6 @@ pub struct Programs {
     pub kubernetes: PathBuf,
     /// kubectl, not older than they are.
     pub kubectl: PathBuf,
-    /// etcd
     pub etcd: PathBuf,
     /// A folder with containerd, its shim and ctr.
     pub containerd: PathBuf,

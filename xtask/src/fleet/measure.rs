@@ -41,7 +41,6 @@ pub struct Measured {
     pub resident: f64,
     /// CPUs that it used.
     pub cpus: f64,
-    /// Bytes of its log for each sample.
     pub log_bytes_a_sample: f64,
 }
 
@@ -53,7 +52,6 @@ struct Moment {
     log_bytes: u64,
 }
 
-/// Measures.
 pub fn run(folder: &Path, packed: &[u8], nodes: usize, form: Option<Form>, pace: Pace) -> Result<Measured> {
     let served = Nodes::start(Recording::read(packed)?, nodes)?;
     let targets = folder.join("targets.json");

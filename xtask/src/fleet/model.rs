@@ -9,7 +9,6 @@ const OF_TARGET: u64 = 5;
 /// One node, as it is taken in a form.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
-    /// Its series.
     pub series: Series,
     /// Bytes of an answer, packed.
     pub bytes: u64,
@@ -30,7 +29,6 @@ pub struct Costs {
     pub log_of_histogram: f64,
 }
 
-/// What is expected.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     /// In the head.
@@ -41,7 +39,6 @@ pub struct Expected {
     pub bytes_a_scrape: f64,
     /// Bytes of the heap that live.
     pub live_heap: f64,
-    /// Bytes of the log, a sample.
     pub log_bytes_a_sample: f64,
 }
 

@@ -16,7 +16,6 @@ const INTERVALS: [u64; 2] = [15, 60];
 /// A bucket limit far below the default.
 const FEW_BUCKETS: usize = 40;
 
-/// All of it.
 pub struct Results<'a> {
     /// The node.
     pub recording: &'a Recording,

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: what keeps the house in shape and no compiler checks.
 
+mod docs;
 mod errors;
 mod hook_kinds;
 mod overrides;
@@ -36,6 +37,8 @@ pub fn run(root: &Path) -> Result<()> {
     found.extend(rules::check_rooms(files.iter().map(|(path, text)| (path.as_str(), text.as_str()))));
     found.extend(files.iter().flat_map(|(path, text)| errors::check(path, text)));
     found.extend(errors::check_list(&files));
+    found.extend(docs::check_names(&files));
+    found.extend(files.iter().flat_map(|(path, text)| docs::check_comments(path, text)));
     found.extend(overrides::check(&files));
     found.extend(hook_kinds::check(&files));
     for finding in &found {

@@ -74,7 +74,6 @@ impl Notes {
     }
 }
 
-/// The page.
 pub fn page(all: &[Answers], shipped: &[Shipped]) -> Result<String> {
     let mut notes = Notes::default();
     let mut page = String::from(

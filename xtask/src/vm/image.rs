@@ -137,7 +137,6 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// The archive.
     pub fn archive(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for (number, (path, content)) in self.entries.iter().enumerate() {

@@ -13,21 +13,17 @@ const MAX_SEEN: usize = 4096;
 /// A notification. What it has more is of no use here, and newer versions add to it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Notification {
-    /// Its alerts.
     pub alerts: Vec<Alert>,
 }
 
-/// An alert of it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alert {
     /// `firing` or `resolved`.
     #[serde(default)]
     pub status: String,
-    /// Labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
     /// When it began to fire.

@@ -71,7 +71,6 @@ impl Outcome {
     }
 }
 
-/// A rule and its state.
 struct RuleState {
     rule: Rule,
     cooldown: Cooldown,

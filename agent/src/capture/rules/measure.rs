@@ -8,7 +8,6 @@ use std::collections::HashMap;
 /// What was found of one series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Its labels.
     pub labels: LabelTexts,
     /// What the condition compares.
     pub value: f64,

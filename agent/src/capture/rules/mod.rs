@@ -20,7 +20,6 @@ use std::time::Duration;
 /// A rule, its names resolved.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Name.
     pub name: String,
     /// When it fires by itself; `None` waits for an alert.
     pub condition: Option<When>,

@@ -19,9 +19,7 @@ pub struct Explanation {
     pub idle: bool,
     /// Programs in the kernel; none for a poll.
     pub programs: Vec<Program>,
-    /// Its maps.
     pub maps: Vec<Map>,
-    /// Bytes of all maps.
     pub map_bytes: u64,
     /// CPUs they were sized for.
     pub cpus: u32,
@@ -29,7 +27,6 @@ pub struct Explanation {
     pub map_bytes_big: Result<u64, String>,
     /// Most time its programs may take, in percent of one CPU, and what happens beyond; empty without programs.
     pub budget: String,
-    /// Its metrics.
     pub metrics: Vec<Metric>,
     /// The compiler's intermediate form.
     #[serde(skip)]
@@ -47,7 +44,6 @@ pub struct Choice {
     pub because: Vec<String>,
 }
 
-/// A program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Program {
     /// Name as `bpftool prog` shows it.
@@ -58,31 +54,24 @@ pub struct Program {
     pub why: &'static str,
     /// Instructions: also the bound on what an event costs, as there are no loops.
     pub instructions: u32,
-    /// Bytes of stack.
     pub stack_bytes: u32,
     /// Disassembly.
     #[serde(skip)]
     pub listing: String,
 }
 
-/// A map.
 #[derive(Clone, Debug, Serialize)]
 pub struct Map {
     /// Name as `bpftool map` shows it.
     pub name: String,
-    /// Kind.
     pub kind: &'static str,
-    /// Bytes of a key.
     pub key_bytes: u32,
-    /// Bytes of a value.
     pub value_bytes: u32,
     /// Elements.
     pub entries: u32,
-    /// Bytes in all.
     pub bytes: u64,
 }
 
-/// A metric.
 #[derive(Clone, Debug, Serialize)]
 pub struct Metric {
     /// Exported name.

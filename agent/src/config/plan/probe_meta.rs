@@ -14,7 +14,6 @@ pub use kstrobe_config::model::Engine;
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]
 pub struct ProbeMeta {
-    /// Its name.
     pub name: String,
     /// Stem of the file it stands in.
     pub pack: String,

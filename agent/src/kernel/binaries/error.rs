@@ -48,7 +48,6 @@ pub enum FileError {
     /// An offset behind the function's end.
     #[error("`{function}` has only {bytes} bytes of code")]
     BehindEnd {
-        /// The function.
         function: String,
         /// Of its code.
         bytes: u64,

@@ -9,7 +9,6 @@ use std::os::unix::fs::MetadataExt;
 pub struct File {
     /// To read it.
     pub handle: fs::File,
-    /// Which file it is.
     pub id: FileId,
     /// As people should see it: with the process in whose mount namespace it lies, when that is not ours.
     pub shown: String,

@@ -9,7 +9,6 @@ use super::elf::Image;
 use super::error::FileError;
 use super::pattern::{is_pattern, matches};
 
-/// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     /// As the symbol table has it, without a version (`@@GLIBC_2.2.5`).

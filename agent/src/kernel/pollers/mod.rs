@@ -11,7 +11,6 @@ use kstrobe_ebpf::kernel_target::{Field, FieldType};
 use std::collections::BTreeMap;
 use std::io;
 
-/// One source.
 #[derive(Debug)]
 pub struct Source {
     /// As in `poll: { source: NAME }`.
@@ -42,7 +41,6 @@ pub fn sources() -> &'static [Source] {
     &SOURCES
 }
 
-/// The source of this name.
 pub fn source(name: &str) -> Option<&'static Source> {
     SOURCES.iter().find(|source| source.name == name)
 }
@@ -89,7 +87,6 @@ impl Source {
         self.columns.iter().map(field).collect()
     }
 
-    /// Bytes of a row.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }

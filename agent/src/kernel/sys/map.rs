@@ -7,9 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// `BPF_MAP_TYPE_*` numbers.
 pub mod kind {
-    /// Hash.
     pub const HASH: u32 = 1;
-    /// Array.
     pub const ARRAY: u32 = 2;
     /// Stack (last in, first out).
     pub const STACK: u32 = 23;
@@ -21,7 +19,6 @@ pub mod kind {
     pub const LRU_HASH: u32 = 9;
     /// Ring buffer.
     pub const RINGBUF: u32 = 27;
-    /// Task storage.
     pub const TASK_STORAGE: u32 = 29;
     /// Maps whose values exist once per CPU, so that a value is longer than `value_size` says.
     pub const PER_CPU: [u32; 4] = [5, 6, 10, 21];
@@ -39,11 +36,8 @@ pub const NOEXIST: u64 = 1;
 /// What to create.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MapSpec<'a> {
-    /// One of [`kind`].
     pub kind: u32,
-    /// Bytes of a key.
     pub key_bytes: u32,
-    /// Bytes of a value.
     pub value_bytes: u32,
     /// Elements.
     pub entries: u32,
@@ -59,13 +53,10 @@ pub struct MapSpec<'a> {
 #[derive(Debug)]
 pub struct KernelMap {
     fd: OwnedFd,
-    /// One of [`kind`].
     pub kind: u32,
     /// Kernel's id, as `bpftool map` shows it.
     pub id: u32,
-    /// Bytes of a key.
     pub key_bytes: usize,
-    /// Bytes of a value.
     pub value_bytes: usize,
     /// Elements it can hold.
     pub capacity: u32,
@@ -154,7 +145,6 @@ struct MapInfo {
 pub const ENOTSUPP: i32 = 524;
 
 impl KernelMap {
-    /// Creates a map.
     pub fn create(spec: &MapSpec<'_>) -> io::Result<KernelMap> {
         let (btf_fd, btf_key_type, btf_value_type) =
             spec.btf.map_or((0, 0, 0), |(fd, key, value)| (fd.as_raw_fd() as u32, key, value));
@@ -228,7 +218,6 @@ impl KernelMap {
         present(unsafe { bpf(Command::MapLookup, &mut attr) })
     }
 
-    /// Sets the value of `key`.
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
         self.check(Some(key), Some(value.len()))?;
         let mut attr = self.elem(key.as_ptr(), value.as_ptr() as u64, flags);

@@ -44,7 +44,6 @@ pub enum Place<'a> {
         /// Bytes.
         offset: u64,
     },
-    /// An address.
     Address(u64),
 }
 

@@ -6,15 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// `BPF_PROG_TYPE_*` numbers.
 pub mod kind {
-    /// Socket filter.
     pub const SOCKET_FILTER: u32 = 1;
     /// kprobe, uprobe, USDT.
     pub const KPROBE: u32 = 2;
     /// Perf tracepoint.
     pub const TRACEPOINT: u32 = 5;
-    /// Perf event.
     pub const PERF_EVENT: u32 = 7;
-    /// Raw tracepoint.
     pub const RAW_TRACEPOINT: u32 = 17;
     /// Tracing by BTF.
     pub const TRACING: u32 = 26;
@@ -36,7 +33,6 @@ pub const ATTACH_UPROBE_MULTI: u32 = 48;
 /// What to load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProgSpec<'a> {
-    /// One of [`kind`].
     pub kind: u32,
     /// `enum bpf_attach_type`, where the kind needs it.
     pub attach_type: u32,

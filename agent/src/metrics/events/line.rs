@@ -12,7 +12,6 @@ pub struct Event {
     pub id: String,
     /// When it was.
     pub at: SystemTime,
-    /// Its probe.
     pub probe: Arc<str>,
     /// Process.
     pub pid: u32,

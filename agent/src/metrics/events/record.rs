@@ -19,7 +19,6 @@ pub struct Record {
     pub fields: Vec<Field>,
 }
 
-/// The value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Field {
     /// As it is shown.

@@ -14,9 +14,7 @@ pub struct Stack {
     pub labels: Vec<(String, String)>,
     /// Thread group id, 0 when user stacks are not recorded.
     pub pid: u32,
-    /// Kernel addresses.
     pub kernel: Addresses,
-    /// User addresses.
     pub user: Addresses,
 }
 

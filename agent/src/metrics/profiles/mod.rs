@@ -63,9 +63,7 @@ pub struct Sample {
     pub labels: Vec<(String, String)>,
     /// Thread group id, whose memory map user addresses belong to; 0 when user stacks are not asked for.
     pub pid: u32,
-    /// Kernel addresses.
     pub kernel: Addresses,
-    /// User addresses.
     pub user: Addresses,
     /// The sum.
     pub value: u64,
@@ -103,7 +101,6 @@ pub struct Resolved {
     pub start_unix_ns: u64,
     /// See [`Profile::duration_ns`].
     pub duration_ns: u64,
-    /// All frames.
     pub frames: Vec<Frame>,
     /// Sums by stack; two with the same labels and frames may both occur (several processes of one program).
     pub samples: Vec<Named>,
@@ -160,7 +157,6 @@ impl Format {
         }
     }
 
-    /// The format of that name.
     pub fn named(name: &str) -> Option<Format> {
         Format::ALL.into_iter().find(|format| format.name() == name)
     }

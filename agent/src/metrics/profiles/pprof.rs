@@ -24,7 +24,6 @@ pub mod proto {
         /// Places.
         #[prost(message, repeated, tag = "4")]
         pub location: Vec<Location>,
-        /// Functions.
         #[prost(message, repeated, tag = "5")]
         pub function: Vec<Function>,
         /// All texts; the first is empty.
@@ -67,7 +66,6 @@ pub mod proto {
         /// One per value type.
         #[prost(int64, repeated, tag = "2")]
         pub value: Vec<i64>,
-        /// Labels.
         #[prost(message, repeated, tag = "3")]
         pub label: Vec<Label>,
     }
@@ -109,7 +107,6 @@ pub mod proto {
         /// Which file.
         #[prost(uint64, tag = "2")]
         pub mapping_id: u64,
-        /// Address.
         #[prost(uint64, tag = "3")]
         pub address: u64,
         /// Its function.
@@ -120,12 +117,10 @@ pub mod proto {
     /// A function at a location.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Line {
-        /// Which.
         #[prost(uint64, tag = "1")]
         pub function_id: u64,
     }
 
-    /// A function.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub struct Function {
         /// Not 0.

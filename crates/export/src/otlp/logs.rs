@@ -21,7 +21,6 @@ pub struct Record {
     pub read: SystemTime,
     /// What is said of it, in this order.
     pub attributes: Attributes,
-    /// All of it as one line.
     pub line: String,
 }
 

@@ -15,12 +15,10 @@ pub type TraceId = [u8; 16];
 /// Which span of it; never all zero.
 pub type SpanId = [u8; 8];
 
-/// A span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     /// The trace it belongs to.
     pub trace: TraceId,
-    /// Its id.
     pub id: SpanId,
     /// What it is a part of.
     pub parent: Option<SpanId>,

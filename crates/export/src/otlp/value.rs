@@ -6,7 +6,6 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue, any
 /// An attribute's value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Text.
     Text(String),
     /// Several texts, as the frames of a stack.
     Texts(Vec<String>),
@@ -14,7 +13,6 @@ pub enum Value {
     Whole(i64),
     /// Another number.
     Float(f64),
-    /// Truth.
     Truth(bool),
 }
 

@@ -81,7 +81,6 @@ pub struct Tls {
     pub ca_file: Option<PathBuf>,
     /// Our certificate and the chain to its authority.
     pub cert_file: Option<PathBuf>,
-    /// Its key.
     pub key_file: Option<PathBuf>,
     /// The name that the receiver's certificate must have, when it is not the URL's.
     pub server_name: Option<String>,

@@ -19,9 +19,7 @@ pub struct Usage {
     pub dropped: BTreeMap<&'static str, u64>,
     /// Cumulative points that a later report replaced.
     pub superseded: u64,
-    /// Points in the queue.
     pub queue_points: u64,
-    /// Bytes in the queue.
     pub queue_bytes: u64,
     /// Time of the last accepted request.
     pub last_success: Option<SystemTime>,

@@ -5,7 +5,6 @@
 
 use prost::Message;
 
-/// `Request`
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
     /// Texts, each once; the first is empty.
@@ -16,7 +15,6 @@ pub struct Request {
     pub timeseries: Vec<TimeSeries>,
 }
 
-/// `TimeSeries`
 #[derive(Clone, PartialEq, Message)]
 pub struct TimeSeries {
     /// Symbols of names and values in turn, sorted by name.
@@ -25,7 +23,6 @@ pub struct TimeSeries {
     /// Of counters and gauges.
     #[prost(message, repeated, tag = "2")]
     pub samples: Vec<Sample>,
-    /// Of histograms.
     #[prost(message, repeated, tag = "3")]
     pub histograms: Vec<Histogram>,
     /// Of histograms.
@@ -39,7 +36,6 @@ pub struct TimeSeries {
     pub created_timestamp: i64,
 }
 
-/// `Exemplar`
 #[derive(Clone, PartialEq, Message)]
 pub struct Exemplar {
     /// Symbols of names and values in turn.
@@ -53,7 +49,6 @@ pub struct Exemplar {
     pub timestamp: i64,
 }
 
-/// `Sample`
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Sample {
     /// In the exported unit.
@@ -67,7 +62,6 @@ pub struct Sample {
     pub start_timestamp: i64,
 }
 
-/// `Metadata`
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct Metadata {
     /// 1 counter, 2 gauge, 3 histogram, 6 info.
@@ -87,7 +81,6 @@ pub struct Histogram {
     /// Observations.
     #[prost(uint64, tag = "1")]
     pub count_int: u64,
-    /// Their sum.
     #[prost(double, tag = "3")]
     pub sum: f64,
     /// 2^schema buckets per power of two.
@@ -113,7 +106,6 @@ pub struct Histogram {
     pub start_timestamp: i64,
 }
 
-/// `BucketSpan`
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct BucketSpan {
     /// From the end of the run before.

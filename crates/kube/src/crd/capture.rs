@@ -26,7 +26,6 @@ pub struct Capture {
     pub nodes: BTreeMap<String, NodeCapture>,
 }
 
-/// `spec`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CaptureSpec {

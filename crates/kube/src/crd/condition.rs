@@ -3,7 +3,6 @@
 use super::brief;
 use serde_json::{Value, json};
 
-/// One condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
     kind: &'static str,

@@ -18,7 +18,6 @@ pub struct Probe {
     pub nodes: BTreeMap<String, NodeProbe>,
 }
 
-/// `spec`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProbeSpec {

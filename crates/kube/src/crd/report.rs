@@ -96,9 +96,7 @@ impl Report {
 /// Kind of a custom resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `Capture`
     Capture,
-    /// `Probe`
     Probe,
 }
 

@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LabelSelector {
-    /// `matchLabels`
     pub match_labels: BTreeMap<String, String>,
-    /// `matchExpressions`
     pub match_expressions: Vec<Expression>,
 }
 

@@ -34,7 +34,6 @@ pub enum Source {
     },
     /// Polls the kubelet.
     Kubelet {
-        /// The kubelet.
         kubelet: Kubelet,
         /// Client of the API server for owner lookups.
         api: Option<Client>,

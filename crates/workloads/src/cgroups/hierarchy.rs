@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 /// A cgroup hierarchy as visible to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Mount point.
     pub mount_point: PathBuf,
     /// Root of the mount in the hierarchy: `/` for all of it, `/kubepods` for a part; each `/..` leads to a parent of the root
     /// of the cgroup namespace of this process.

@@ -6,7 +6,6 @@ use std::path::{Component, Path, PathBuf};
 /// cgroup v1 writes "no limit" as the largest multiple of the page size in an i64.
 const NO_LIMIT_V1: u64 = 1 << 62;
 
-/// A memory limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
     /// Limit in bytes.

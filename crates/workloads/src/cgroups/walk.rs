@@ -9,7 +9,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cgroup {
     /// Inode number of its directory; since Linux 5.5 equal to `bpf_get_current_cgroup_id` and the id in cgroup tracepoints.

@@ -28,7 +28,6 @@ pub enum ParseError {
         line: u32,
         /// `struct`, `enum`, ...
         kind: &'static str,
-        /// Its name.
         name: String,
     },
     /// The types contradict each other.

@@ -15,12 +15,18 @@ pub enum Line {
     /// Not understood.
     Unknown,
     /// Records were lost here, at least so many.
-    Lost { cpu: Option<u32>, count: u64 },
+    Lost {
+        cpu: Option<u32>,
+        count: u64,
+    },
     /// From here on another task's records follow.
-    Switch { cpu: u32, from: Task, to: Task },
+    Switch {
+        cpu: u32,
+        from: Task,
+        to: Task,
+    },
     /// The same, but between whom is missing.
     NoSwitch,
-    /// A record.
     Record(Record),
 }
 

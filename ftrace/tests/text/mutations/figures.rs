@@ -15,7 +15,6 @@ use super::rule::Line;
 enum Kind {
     /// Of all calls.
     Sum,
-    /// Of a row.
     Row,
     /// The shortest, the longest and the mean call: no line but that of the call itself.
     Call,
@@ -49,7 +48,6 @@ enum Table {
 }
 
 const TABLES: usize = 7;
-/// With all roots, and with one.
 const ROOTS: usize = 2;
 
 /// A table's row.

@@ -111,7 +111,6 @@ pub fn calls(calls: &Calls, case_bytes: usize) {
     bounded(out.0, case_bytes);
 }
 
-/// All reports.
 pub fn reports(trace: Option<&Trace>, calls: &Calls, case_bytes: usize) {
     let activity = match trace {
         Some(trace) => report::activity(report::of_trace(trace)),

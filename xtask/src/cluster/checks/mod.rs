@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 /// Returns what was seen.
 type Run = fn(&mut Cluster) -> Result<String>;
 
-/// A test.
 struct Test {
     name: &'static str,
     /// The oldest Kubernetes that can judge it, and why.
