@@ -2,10 +2,11 @@
 
 use crate::diag::Diagnostic;
 use crate::model::{Location, Spanned};
-use crate::names::{did_you_mean, one_of, suggestion};
+use crate::names::{one_of, suggestion};
 use crate::quantity;
 use crate::raw::{Entry, Kind, Node};
 use crate::report::{Problem, Report};
+use kstrobe_ebpf::diag::did_you_mean;
 use std::ops::RangeInclusive;
 
 /// Keys that people bring along from other tools, and ours.

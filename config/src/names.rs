@@ -1,6 +1,7 @@
 //! Rules for names, and the name somebody probably meant.
 
 use crate::report::Problem;
+use kstrobe_ebpf::diag::did_you_mean;
 
 /// Kernel type information holds names of up to 127 bytes; ours get prefixes there.
 pub(crate) const MAX_IDENTIFIER: usize = 64;
@@ -211,15 +212,6 @@ pub(crate) fn label(text: &str) -> Result<(), Problem> {
     short(text, "label name", MAX_METRIC)
 }
 
-/// The candidate closest to `name` by edit distance, if close enough to be a likely slip.
-pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (name.len() / 3).max(1);
-    // Distances grow with the product of both lengths; no slip is that long.
-    let candidates = candidates.into_iter().filter(|c| c.len().abs_diff(name.len()) <= limit && name.len() < 128);
-    let near = candidates.map(|c| (edit_distance(name, c), c)).filter(|(distance, _)| *distance <= limit);
-    near.min().map(|(_, c)| c)
-}
-
 /// [`did_you_mean`] as a hint, or the list of what there is.
 pub(crate) fn suggestion(name: &str, candidates: &[&str]) -> String {
     match did_you_mean(name, candidates.iter().copied()) {
@@ -235,25 +227,6 @@ pub(crate) fn one_of(names: &[&str]) -> String {
         [only] => format!("`{only}`"),
         [rest @ .., last] => format!("one of `{}` or `{last}`", rest.join("`, `")),
     }
-}
-
-/// Insertions, deletions, substitutions and swaps of neighbours that make `b` of `a`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut above = vec![0; b.len() + 1];
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for i in 0..a.len() {
-        let mut next = vec![i + 1; b.len() + 1];
-        for j in 0..b.len() {
-            let substitute = row[j] + usize::from(a[i] != b[j]);
-            next[j + 1] = substitute.min(row[j + 1] + 1).min(next[j] + 1);
-            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
-                next[j + 1] = next[j + 1].min(above[j - 1] + 1);
-            }
-        }
-        above = std::mem::replace(&mut row, next);
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -294,7 +267,6 @@ mod tests {
     fn near_names_are_suggested_and_far_ones_are_not() {
         assert_eq!(suggestion("sumary", &["summary", "span"]), "did you mean `summary`?");
         assert_eq!(suggestion("guage", &["gauge", "counter"]), "did you mean `gauge`?");
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
         assert_eq!(suggestion("zzz", &["at", "span", "poll"]), "it is one of `at`, `span` or `poll`");
     }
 }

@@ -3,7 +3,8 @@
 use crate::check::Families;
 use crate::diag::Diagnostic;
 use crate::model::{Measure, Metric, MetricKind, MetricMeta, Probe, Quantity, Rule, Spanned, When};
-use crate::names::{did_you_mean, one_of};
+use crate::names::one_of;
+use kstrobe_ebpf::diag::did_you_mean;
 
 /// Of probes that are to run together those whose metrics have names of their own, and what is wrong with the others: of two
 /// metrics with one name, the first stands.

@@ -9,9 +9,10 @@
 
 use crate::model::{Compare, Location, Match, Matcher, Measure, Quantity, Spanned, When};
 use crate::names::PREFIX;
-use crate::names::{did_you_mean, is_identifier};
+use crate::names::is_identifier;
 use crate::quantity;
 use crate::report::Problem;
+use kstrobe_ebpf::diag::did_you_mean;
 use std::ops::Range;
 
 /// Bytes of a condition: places in it are found in time that grows with its length.

@@ -1,6 +1,7 @@
 //! What the compiler says when it cannot go on: a message, its place in the user's text, and what to do about it.
 
 use crate::source::TextId;
+use strsim::osa_distance;
 
 /// A byte range inside one text of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -103,44 +104,19 @@ impl Diagnostic {
     }
 }
 
-/// The candidate closest to `name` by edit distance, if close enough to be a likely slip.
+/// The candidate closest to `name`, if close enough to be a likely slip.
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.len() / 3).max(1);
-    candidates
-        .into_iter()
-        .map(|c| (edit_distance(name, c), c))
-        .filter(|(d, _)| *d <= limit)
-        .min_by_key(|(d, c)| (*d, *c))
-        .map(|(_, c)| c)
+    // Distances grow with the product of both lengths; no slip is that long.
+    let candidates = candidates.into_iter().filter(|c| c.len().abs_diff(name.len()) <= limit && name.len() < 128);
+    let near = candidates.map(|c| (osa_distance(name, c), c)).filter(|(distance, _)| *distance <= limit);
+    near.min().map(|(_, c)| c)
 }
 
 /// The candidate that differs by one letter, or by two neighbours that changed places: for names that are much alike, and for
 /// candidates so many that a farther one is only another name.
 pub fn slip<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    candidates.into_iter().find(|c| {
-        let near = name.len().abs_diff(c.len()) <= 1;
-        near && (edit_distance(name, c) <= 1 || swapped(name, c))
-    })
-}
-
-fn swapped(a: &str, b: &str) -> bool {
-    let differ: Vec<(u8, u8)> = a.bytes().zip(b.bytes()).filter(|(a, b)| a != b).collect();
-    a.len() == b.len() && matches!(differ[..], [(a, b), (c, d)] if a == d && b == c)
-}
-
-fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
+    candidates.into_iter().find(|c| name.len().abs_diff(c.len()) <= 1 && osa_distance(name, c) <= 1)
 }
 
 #[cfg(test)]

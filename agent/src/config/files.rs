@@ -215,7 +215,7 @@ pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>
             return;
         }
         let known = probes.iter().flat_map(|p| [p.name(), p.pack.as_str()]);
-        let hint = kstrobe_config::did_you_mean(name, known).map(|n| format!("did you mean `{n}`?"));
+        let hint = kstrobe_ebpf::diag::did_you_mean(name, known).map(|n| format!("did you mean `{n}`?"));
         let hint = hint.or_else(|| Some("`kstrobe list` shows all probes".into()));
         diagnostics.push(Diagnostic {
             hint,

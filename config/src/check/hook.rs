@@ -4,10 +4,11 @@ use super::{function, sampling, user};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{Edge, Hook, HookKind, Spanned};
-use crate::names::{did_you_mean, identifier, one_of, suggestion};
+use crate::names::{identifier, one_of, suggestion};
 use crate::quantity;
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
+use kstrobe_ebpf::diag::did_you_mean;
 
 /// Hook kinds of this version with their shape.
 pub(crate) const KINDS: [(&str, &str); 16] = [

@@ -2,9 +2,10 @@
 //! `iter:task`.
 
 use crate::model::{Every, HookKind, PerfEvent, Sampling};
-use crate::names::{did_you_mean, one_of, suggestion};
+use crate::names::{one_of, suggestion};
 use crate::quantity;
 use crate::report::Problem;
+use kstrobe_ebpf::diag::did_you_mean;
 
 /// A perf event: bpftrace's name, its short name (or none), and the events between two runs when none are said.
 type Event = (&'static str, &'static str, u64);

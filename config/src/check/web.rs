@@ -3,10 +3,11 @@
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
 use crate::model::{ClientAuth, Curve, Location, Pem, RateLimit, Secret, Tls, TlsVersion, User, Web};
-use crate::names::{did_you_mean, suggestion};
+use crate::names::suggestion;
 use crate::quantity;
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
+use kstrobe_ebpf::diag::did_you_mean;
 
 const WEB: Keys = Keys {
     of: "the web configuration",
