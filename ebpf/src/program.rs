@@ -367,12 +367,12 @@ pub struct Limits {
     pub instructions: u32,
     /// Places that all programs of the probe attach to, together.
     pub attach_points: u32,
-    /// Whether the agent may thin events out while the probe runs; costs each program a look at one word.
-    pub steered: bool,
+    /// Whether the agent may sample events while the probe runs; costs each program a look at one word.
+    pub sampled: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { map_bytes: 16 << 20, instructions: 4096, attach_points: 512, steered: false }
+        Self { map_bytes: 16 << 20, instructions: 4096, attach_points: 512, sampled: false }
     }
 }

@@ -100,7 +100,6 @@ impl App {
         time: Option<Duration>,
         stop: &AtomicBool,
     ) -> Result<Recording, ProfileError> {
-        let (of_before, varied) = wanted.probe.lock().one_of();
         let begun = time.map(|time| {
             wanted.is_attached()?;
             let begun = wanted.begin(&self.names)?;
@@ -111,11 +110,8 @@ impl App {
         let begun = begun.transpose()?;
         let Reading { began, at, samples, processes, period_ns } = wanted.end(&self.names, begun)?;
         let about = &wanted.metric.about;
-        // Of a probe that its budget thins out, an event stands for more time; for how much is not known when that has changed.
-        let (one_of, _) = wanted.probe.lock().one_of();
-        let as_ever = one_of == of_before && (time.is_some() || !varied);
         let events = wanted.metric.stacks.is_some_and(|s| s.events);
-        let period_ns = period_ns.filter(|_| events && as_ever).map(|ns| ns.saturating_mul(one_of));
+        let period_ns = period_ns.filter(|_| events);
         let missed = Share::of(&samples);
         let profile = Profile {
             metric: plain_name(about).to_owned(),

@@ -277,7 +277,7 @@ impl ProbeMaps {
     }
 
     /// Tells running programs to measure one of 2^`halvings` events, and no span that began at or before `since`
-    /// (`CLOCK_MONOTONIC` nanoseconds, at least 1). Does nothing for a probe that is not steered.
+    /// (`CLOCK_MONOTONIC` nanoseconds, at least 1). Does nothing for a probe that is not sampled.
     pub fn steer(&self, halvings: u32, since: u64) -> io::Result<()> {
         let Some(control) = &self.layout.control else { return Ok(()) };
         let mask = (1u64 << halvings.min(32)) - 1;

@@ -411,13 +411,13 @@ fn encode_iterations(out: &mut DescriptorEncoder, iterations: &[IterationUse]) -
 fn encode_budgets(out: &mut DescriptorEncoder, budgets: &[BudgetUse]) -> fmt::Result {
     let labels = |budget: &BudgetUse| [("probe", budget.probe.clone())];
     let ratio = budgets.iter().map(|budget| (labels(budget), ConstGauge::new(1.0 / budget.one_of.max(1) as f64)));
-    let help = "Share of events that the probe measures: below 1 its counts are of that share.";
+    let help = "Share of events that the probe samples. Below 1, each sampled event counts for all that it stands for.";
     family(out, "probe_sampling_ratio", help, None, ratio)?;
     let over = budgets.iter().map(|budget| (labels(budget), ConstGauge::new(i64::from(budget.over))));
     let help = "1 while a probe passes events over or is off its hooks because of its budget.";
     family(out, "probe_over_budget", help, None, over)?;
     let throttled = budgets.iter().map(|budget| (labels(budget), ConstCounter::new(budget.throttled)));
-    family(out, "probe_throttled", "Times a probe was thinned out or taken off its hooks.", None, throttled)
+    family(out, "probe_throttled", "Times a probe was sampled at a lower rate or taken off its hooks.", None, throttled)
 }
 
 fn encode_attachments(out: &mut DescriptorEncoder, attachments: &[Attachment]) -> fmt::Result {

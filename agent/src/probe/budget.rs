@@ -10,12 +10,8 @@ use std::time::Duration;
 const STRIKES: u32 = 2;
 /// The lowest sampling rate is 1 of 1024 events: below, too few are left for a histogram.
 const MAX_HALVINGS: u32 = 10;
-/// Thinning that has not reached the budget after so many actions in a row is followed by a detach.
-const MAX_STEPS: u32 = 4;
-/// An action that leaves more than this many of 100 parts of the cost does not help.
-const LEFT_PERCENT: u128 = 75;
-/// Least cost of an event that is not sampled: a map look-up and a random number.
-const PASSED_OVER: Duration = Duration::from_nanos(10);
+/// Least cost of an event that is not sampled, in nanoseconds: a map look-up and a random number.
+const PASSED_OVER_NS: f64 = 10.0;
 /// Windows well below the budget, after which twice as many events are measured again.
 const CALM_WINDOWS: u32 = 30;
 /// First pause of a probe that was taken off its hooks, and the longest.
@@ -43,6 +39,11 @@ impl Cost {
     pub fn ppm(&self) -> u64 {
         ppm(self.run.saturating_add(self.reaching).as_nanos(), self.window)
     }
+
+    /// Mean time of a run in nanoseconds.
+    fn run_ns(&self) -> f64 {
+        self.run.as_nanos() as f64 / self.runs.max(1) as f64
+    }
 }
 
 fn ppm(run_ns: u128, window: Duration) -> u64 {
@@ -53,27 +54,28 @@ fn ppm(run_ns: u128, window: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 /// What is done about a cost.
 pub enum BudgetAction {
-    /// Measure one of 2^n events.
-    Thin(u32),
+    /// Sample one of 2^n events.
+    Sample(u32),
     /// Detach the programs.
     Detach,
-    /// Attach them, to measure one of 2^n events.
+    /// Attach them, to sample one of 2^n events.
     Attach(u32),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
     /// Millionths of one CPU's time.
     limit_ppm: u64,
     /// Whether its programs can pass events over.
-    can_thin: bool,
+    can_sample: bool,
     halvings: u32,
     /// Windows above the budget in a row since the last action: their number, and the cheapest of them.
     suspicion: Option<(u32, Cost)>,
     /// Cost that led to the last action, in millionths of a CPU.
     judged: u64,
-    /// Actions to thin out since the last window within the budget.
-    steps: u32,
+    /// Actions to sample fewer events since the last window within the budget: of the first of them, the cost of a run in nanoseconds
+    /// and the halvings then.
+    first: Option<(f64, u32)>,
     calm: u32,
     /// End of the pause, while the programs are detached.
     suspended_until: Option<Duration>,
@@ -85,14 +87,14 @@ pub struct Budget {
 
 impl Budget {
     /// `None` without a limit (0).
-    pub fn new(limit_ppm: u64, can_thin: bool) -> Option<Budget> {
+    pub fn new(limit_ppm: u64, can_sample: bool) -> Option<Budget> {
         (limit_ppm > 0).then_some(Budget {
             limit_ppm,
-            can_thin,
+            can_sample,
             halvings: 0,
             suspicion: None,
             judged: 0,
-            steps: 0,
+            first: None,
             calm: 0,
             suspended_until: None,
             pause: PAUSE.0,
@@ -125,23 +127,34 @@ impl Budget {
             return None;
         }
         let (cost, used) = (cheapest, cheapest.ppm());
-        let before = std::mem::replace(&mut self.judged, used);
+        self.judged = used;
         self.throttled += 1;
-        let helped = self.steps == 0 || u128::from(used) * 100 <= u128::from(before) * LEFT_PERCENT;
-        let passed_over = PASSED_OVER.as_nanos() * u128::from(cost.runs);
-        let least = ppm(passed_over + cost.reaching.as_nanos(), cost.window);
-        let hope = helped && least <= self.limit_ppm && self.steps < MAX_STEPS && self.halvings < MAX_HALVINGS;
-        if !(self.can_thin && hope) {
+        let hope = self.least_ppm(&cost) <= self.limit_ppm && self.halvings < MAX_HALVINGS;
+        if !(self.can_sample && hope) {
             self.suspended_until = Some(now + self.pause);
             return Some(BudgetAction::Detach);
         }
-        self.steps += 1;
+        self.first.get_or_insert((cost.run_ns(), self.halvings));
         self.halvings = (self.halvings + halvings(used, self.limit_ppm)).min(MAX_HALVINGS);
-        Some(BudgetAction::Thin(self.halvings))
+        Some(BudgetAction::Sample(self.halvings))
+    }
+
+    /// What would be left of a cost without any sampled event. A run costs `over + own / 2^halvings`, of which two costs with other
+    /// halvings show `over`.
+    fn least_ppm(&self, cost: &Cost) -> u64 {
+        let run_ns = cost.run_ns();
+        let over_ns = match self.first {
+            Some((first_ns, halvings)) if self.halvings > halvings => {
+                let factor = f64::from(1 << (self.halvings - halvings));
+                ((run_ns * factor - first_ns) / (factor - 1.0)).clamp(PASSED_OVER_NS, run_ns.max(PASSED_OVER_NS))
+            }
+            _ => PASSED_OVER_NS,
+        };
+        ppm((over_ns * cost.runs as f64) as u128 + cost.reaching.as_nanos(), cost.window)
     }
 
     fn within(&mut self, now: Duration, used: u64) -> Option<BudgetAction> {
-        (self.suspicion, self.steps) = (None, 0);
+        (self.suspicion, self.first) = (None, None);
         if self.last_over.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
@@ -152,14 +165,14 @@ impl Budget {
         }
         self.calm = 0;
         self.halvings -= 1;
-        Some(BudgetAction::Thin(self.halvings))
+        Some(BudgetAction::Sample(self.halvings))
     }
 
     /// Ends a pause that is over. The next pause is twice as long.
     pub fn resume(&mut self, now: Duration) -> Option<BudgetAction> {
         self.suspended_until.take_if(|until| now >= *until)?;
         self.pause = (self.pause * 2).min(PAUSE.1);
-        (self.suspicion, self.steps, self.calm) = (None, 0, 0);
+        (self.suspicion, self.first, self.calm) = (None, None, 0);
         Some(BudgetAction::Attach(self.halvings))
     }
 
@@ -175,20 +188,20 @@ impl Budget {
 
     /// Whether the next window should come soon: it may mean an action.
     pub fn suspects(&self) -> bool {
-        (self.suspicion.is_some() || self.steps > 0) && self.suspended_until.is_none()
+        (self.suspicion.is_some() || self.first.is_some()) && self.suspended_until.is_none()
     }
 
-    /// One of so many events is measured.
+    /// One of so many events is sampled, and counts for all of them.
     pub fn one_of(&self) -> u64 {
         1 << self.halvings
     }
 
-    /// Actions to thin out or detach so far.
+    /// Actions to sample fewer events or to detach so far.
     pub fn throttled(&self) -> u64 {
         self.throttled
     }
 
-    /// Whether the budget thins out or suspends the probe.
+    /// Whether the budget samples or suspends the probe.
     pub fn over(&self) -> bool {
         self.halvings > 0 || self.suspended_until.is_some()
     }
@@ -202,7 +215,7 @@ impl Budget {
         let over = format!("over its budget of {limit} of a CPU ({used} measured)");
         match self.suspended_until {
             Some(_) => format!("{over}: taken off its hooks for {} s", self.pause.as_secs()),
-            None => format!("{over}: one of {} events is measured", self.one_of()),
+            None => format!("{over}: one of {} events is sampled", self.one_of()),
         }
     }
 }

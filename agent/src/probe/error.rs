@@ -125,7 +125,7 @@ pub enum PollError {
     Fold(#[from] FoldError),
 }
 
-/// Why a probe cannot be thinned out, or attached again.
+/// Why a probe cannot be sampled, or attached again.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// The programs do not learn of it.

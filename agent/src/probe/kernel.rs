@@ -113,12 +113,12 @@ impl KernelEngine {
     }
 
     /// Whether its programs can sample events.
-    pub fn can_thin(&self) -> bool {
+    pub fn can_sample(&self) -> bool {
         self.loaded.maps().layout().control.is_some()
     }
 
-    /// Measures one of 2^`halvings` events from now on.
-    pub fn thin(&self, halvings: u32) -> Result<(), ControlError> {
+    /// Samples one of 2^`halvings` events from now on.
+    pub fn sample(&self, halvings: u32) -> Result<(), ControlError> {
         self.loaded.maps().steer(halvings, self.since_ns).map_err(ControlError::Control)
     }
 
@@ -130,12 +130,12 @@ impl KernelEngine {
         }
     }
 
-    /// Attaches the programs again, to measure one of 2^`halvings` events.
+    /// Attaches the programs again, to sample one of 2^`halvings` events.
     pub fn attach(&mut self, halvings: u32) -> Result<(), ControlError> {
         // A span that began before the pause may have ended in it: its duration would be wrong.
         self.abandoned += self.loaded.maps().forget_open().map_err(ControlError::Spans)?;
         self.since_ns = monotonic_ns();
-        self.thin(halvings)?;
+        self.sample(halvings)?;
         self.loaded.attach(&mut Attacher::new())?;
         if let Some(user) = &mut self.user {
             user.wake(&self.loaded, &ProcessSnapshot::look());

@@ -83,12 +83,12 @@ impl Probe {
 
     /// Applies a new definition of the same identity: texts and budget may differ.
     pub fn renew(&mut self, plan: &ProbePlan) {
-        let steered = self.engine.as_kernel().map(KernelEngine::can_thin);
+        let sampled = self.engine.as_kernel().map(KernelEngine::can_sample);
         let meta = plan.meta().clone();
         if meta.budget_ppm != self.meta.budget_ppm {
-            match (&mut self.budget, steered) {
+            match (&mut self.budget, sampled) {
                 (Some(budget), _) if meta.budget_ppm > 0 => budget.set_limit(meta.budget_ppm),
-                (budget, Some(can_thin)) => *budget = Budget::new(meta.budget_ppm, can_thin),
+                (budget, Some(can_sample)) => *budget = Budget::new(meta.budget_ppm, can_sample),
                 (budget, None) => *budget = None,
             }
         }
@@ -254,7 +254,7 @@ impl Probe {
         let (Ok(attached), Some(budget)) = (self.engine.kernel(), &mut self.budget) else { return };
         let probe = self.meta.name.as_str();
         let done = match action {
-            BudgetAction::Thin(halvings) => attached.thin(halvings),
+            BudgetAction::Sample(halvings) => attached.sample(halvings),
             BudgetAction::Detach => {
                 attached.detach();
                 Ok(())
@@ -330,11 +330,6 @@ impl Probe {
     /// The reason of the suspension, while the budget suspends the probe.
     pub fn held_back(&self) -> Option<String> {
         self.suspended().map(Budget::text)
-    }
-
-    /// It measures one of so many events; and whether that number has changed since the start.
-    pub fn one_of(&self) -> (u64, bool) {
-        self.budget.as_ref().map_or((1, false), |budget| (budget.one_of(), budget.throttled() > 0))
     }
 
     pub fn iterator(&self) -> Option<Arc<IteratorEngine>> {

@@ -16,7 +16,7 @@ const USER_STACK: i64 = 1 << 8;
 /// `-EFAULT`: there is nothing on that side, as in a kernel thread. No loss.
 const NO_FRAMES: i64 = -14;
 
-/// What expressions may read besides the context and the kernel.
+/// What expressions and measurements may read besides the context and the kernel.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Inputs<'a> {
     /// `elapsed` and its parts, at a span's end.
@@ -26,6 +26,8 @@ pub(super) struct Inputs<'a> {
     pub saved: Option<(Var, &'a [u32])>,
     /// The copy of a step's state and the offsets of its fields.
     pub state: Option<(Slot, &'a [u32])>,
+    /// How many events this one stands for; one, where all are taken.
+    pub weight: Option<Var>,
 }
 
 /// Writes the expressions of one function.

@@ -36,7 +36,7 @@ fn table(context: &Context<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measur
     let table = &context.memory.layout.tables[n];
     let atomic = context.memory.atomic[n];
     // Values first: what they call would otherwise push the record's address out of a register.
-    let values: Vec<Operand> = measures.iter().map(|m| s.value(&m.value)).collect();
+    let values: Vec<Value> = measures.iter().zip(&table.cells).map(|(m, cell)| weighted(s, &m.value, cell)).collect();
     let labels = &measures[0].labels;
     let slot = slot(context, s, table, labels);
     let element = element(s, table, slot);
@@ -44,27 +44,50 @@ fn table(context: &Context<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measur
     let body = s.block(|s| {
         for ((cell, value), place) in table.cells.iter().zip(&values).zip(&spans) {
             mark(context, &mut s.w, *place);
-            add(context, &mut s.w, cell, record, *value, atomic);
+            add(context, &mut s.w, cell, record, value, atomic);
         }
     });
     let cond = crate::ir::Cond { op: CmpOp::Ne, a: record, b: Operand::Imm(0) };
     s.w.push(Stmt::If { cond, then: body, otherwise: vec![] });
 }
 
-fn add(context: &Context<'_>, w: &mut Writer, cell: &Cell, record: Var, value: Operand, atomic: bool) {
+/// A measured value.
+struct Value {
+    /// Of one event.
+    own: Operand,
+    /// Of all events that this one stands for.
+    all: Operand,
+    /// How many these are.
+    events: Operand,
+}
+
+fn weighted(s: &mut Exprs<'_>, value: &Expr, cell: &Cell) -> Value {
+    let own = s.value(value);
+    let Some(weight) = s.inputs.weight else { return Value { own, all: own, events: Operand::Imm(1) } };
+    let all = match own {
+        Operand::Imm(1) => weight,
+        // The last value, however many there were.
+        _ if matches!(cell.kind, CellKind::Gauge { .. }) => weight,
+        own => s.w.alu(AluOp::Mul, weight, own),
+    };
+    Value { own, all: Operand::Var(all), events: Operand::Var(weight) }
+}
+
+fn add(context: &Context<'_>, w: &mut Writer, cell: &Cell, record: Var, value: &Value, atomic: bool) {
     let at = cell.offset as i32;
+    let Value { own, all, events } = *value;
     match &cell.kind {
-        CellKind::Counter | CellKind::Stacks(_) => w.push(Stmt::Add { ptr: record, offset: at, value, atomic }),
+        CellKind::Counter | CellKind::Stacks(_) => w.push(Stmt::Add { ptr: record, offset: at, value: all, atomic }),
         CellKind::Gauge { .. } => {
-            w.push(Stmt::Store { ptr: record, offset: at, size: Size::B8, value });
+            w.push(Stmt::Store { ptr: record, offset: at, size: Size::B8, value: own });
             w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
         }
         CellKind::Sum { .. } => {
-            w.push(Stmt::Add { ptr: record, offset: at, value, atomic });
+            w.push(Stmt::Add { ptr: record, offset: at, value: all, atomic });
             w.push(Stmt::Store { ptr: record, offset: at + 8, size: Size::B8, value: Operand::Imm(1) });
         }
         CellKind::Histogram(scheme) => {
-            let v = match value {
+            let v = match own {
                 Operand::Var(v) => v,
                 Operand::Imm(i) => w.imm(i),
             };
@@ -72,12 +95,12 @@ fn add(context: &Context<'_>, w: &mut Writer, cell: &Cell, record: Var, value: O
             let tables = context.tables[&cell.metric];
             let code = scheme.emit(v, bucket, tables, &mut || w.fresh());
             w.extend(code);
-            w.push(Stmt::Add { ptr: record, offset: at, value, atomic });
+            w.push(Stmt::Add { ptr: record, offset: at, value: all, atomic });
             // The verifier knows the index only from this test.
             w.when(CmpOp::Lt, bucket, Operand::Imm(scheme.buckets() as i64), |w| {
                 let bytes = w.alu(AluOp::Shl, bucket, Operand::Imm(3));
                 let ptr = w.alu(AluOp::Add, record, Operand::Var(bytes));
-                w.push(Stmt::Add { ptr, offset: at + 8, value: Operand::Imm(1), atomic });
+                w.push(Stmt::Add { ptr, offset: at + 8, value: events, atomic });
             });
         }
     }

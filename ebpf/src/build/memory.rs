@@ -42,6 +42,8 @@ pub(super) struct Open {
     pub map: MapId,
     /// Byte offsets of saved values in the state.
     pub saved: Vec<u32>,
+    /// Byte offset of the span's weight, where spans are sampled.
+    pub weight_at: Option<i32>,
     pub bytes: u32,
 }
 
@@ -232,6 +234,10 @@ fn is_same(metric: &Metric, sites: &[Vec<Option<&Measure>>], n: usize, a: usize,
 fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Open> {
     let Shape::Span { key, save, max_open, off_cpu, .. } = &probe.shape else { return None };
     let mut bytes = if *off_cpu { 24 } else { 8 };
+    let weight_at = is_sampled(probe).then_some(bytes as i32);
+    if weight_at.is_some() {
+        bytes += 8;
+    }
     let mut saved = Vec::new();
     for (_, ty) in save {
         let align = if ty.is_scalar() { ty.bytes() } else { 8 };
@@ -253,7 +259,7 @@ fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Ope
         }
     };
     let _ = target;
-    Some(Open { map, saved, bytes })
+    Some(Open { map, saved, weight_at, bytes })
 }
 
 fn states(probe: &Probe, layout: &mut Layout) -> (Option<StateMemory>, Vec<u32>) {
@@ -331,14 +337,18 @@ fn may_be_outside(part: &Expr) -> bool {
     part.kind != Kind::Cpu && part.ty != Ty::Bool
 }
 
-/// Spans in a hash are not thinned out: finding them is most of what they cost.
-fn control(probe: &Probe, layout: &mut Layout) {
+/// Spans in a hash are not sampled: finding them is most of what they cost.
+fn is_sampled(probe: &Probe) -> bool {
     let fits = match &probe.shape {
         shape @ Shape::At(_) => !of_objects(shape),
         Shape::Span { key, .. } => !matches!(key, SpanKey::Hash(_)),
         Shape::Steps { .. } | Shape::Poll { .. } => false,
     };
-    if probe.limits.steered && fits {
+    probe.limits.sampled && fits
+}
+
+fn control(probe: &Probe, layout: &mut Layout) {
+    if is_sampled(probe) {
         let map = add_map(layout, "ks_control".into(), MapKind::Array { mmap: false }, 4, 16, 1);
         layout.control = Some(ControlMap { map });
     }

@@ -15,7 +15,7 @@ pub(super) fn at(context: &Context<'_>, sites: &[Site]) -> Result<Vec<Func>, Dia
     for (i, site) in sites.iter().enumerate() {
         let mut s = begin(context, site.place);
         select(&mut s, &site.select);
-        control::thin(context, &mut s.w);
+        s.inputs.weight = control::sample(context, &mut s.w);
         body(context, &mut s, site.filter.as_ref(), &site.measures);
         slow::send(context, &mut s, site.slow.as_ref());
         funcs.push(s.w.finish(name(context, "at", i, sites.len()), Some(site.attach.clone())));

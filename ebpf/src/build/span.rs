@@ -77,7 +77,9 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
                 s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
             }
             keep_first(context, &mut s, state);
-            control::thin_start(context, &mut s.w, state, START);
+            if let Some(weight_at) = context.memory.open.as_ref().and_then(|open| open.weight_at) {
+                control::sample_start(context, &mut s.w, state, START, weight_at);
+            }
             fill_state(context, &mut s, site, state);
         }
         Found::Keyed(key) => open_hashed(context, &mut s, site, key),
@@ -220,7 +222,9 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
     let elapsed = s.w.alu(AluOp::Sub, now, Operand::Var(started));
     let off_cpu = watches_switches(context).then(|| s.w.load(state, OFF_TOTAL, Size::B8, Space::Value));
     let offsets: &[u32] = context.memory.open.as_ref().map_or(&[], |o| &o.saved);
-    s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)), state: None };
+    let weight_at = context.memory.open.as_ref().and_then(|open| open.weight_at);
+    let weight = weight_at.map(|at| s.w.load(state, at, Size::B8, Space::Value));
+    s.inputs = Inputs { elapsed: Some(elapsed), off_cpu, saved: Some((state, offsets)), state: None, weight };
     let measured: Vec<_> = site.measures.iter().map(Option::as_ref).collect();
     if let Some(cond) = &site.filter {
         mark(context, &mut s.w, cond.place);

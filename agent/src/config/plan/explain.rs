@@ -138,7 +138,7 @@ fn budget(meta: &ProbeMeta, artifact: &Artifact) -> String {
         }
         (_, 0, _) => "none".into(),
         (_, _, Some(_)) => {
-            format!("{percent} % of one CPU, beyond which events are passed over and then the hooks are left")
+            format!("{percent} % of one CPU, beyond which events are sampled and then the hooks are left")
         }
         (_, _, None) => format!("{percent} % of one CPU, beyond which the hooks are left"),
     }

@@ -62,7 +62,7 @@ pub fn dump(plans: &[ProbePlan], target: &Target) -> String {
     kstrobe_ebpf::kernel_target::dump::dump(target, &roots.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Adds to a probe what the agent wants of its programs: the fields of exemplars, and that events can be thinned out.
+/// Adds to a probe what the agent wants of its programs: the fields of exemplars, and that events can be sampled.
 pub fn plan(probe: Probe) -> ProbePlan {
     let links = exemplar_links::links(&probe.program);
     let meta = probe_meta::probe_meta(&probe, &links);
@@ -70,7 +70,7 @@ pub fn plan(probe: Probe) -> ProbePlan {
     if let Some(slow) = &mut program.slow {
         slow.fields.extend(links.fields);
     }
-    program.limits.steered = meta.budget_ppm > 0 && meta.engine != Engine::Ftrace;
+    program.limits.sampled = meta.budget_ppm > 0 && meta.engine != Engine::Ftrace;
     program.number_texts();
     let identity = Arc::new(Identity::new(program.clone(), &meta));
     ProbePlan { meta, program, identity }
@@ -133,8 +133,8 @@ impl ProbePlan {
     pub fn for_session(&self) -> ProbePlan {
         let mut plan = self.clone();
         plan.program.engine = kstrobe_ebpf::program::Engine::Ftrace;
-        // Nothing runs in the kernel that could be thinned out.
-        plan.program.limits.steered = false;
+        // No program runs in the kernel that could sample.
+        plan.program.limits.sampled = false;
         plan
     }
 

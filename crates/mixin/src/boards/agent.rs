@@ -57,7 +57,7 @@ fn running() -> Row {
         ),
         panel(
             "Share of events measured",
-            "Below 1 a probe is thinned out.",
+            "Below 1 a probe is sampled; its counts stay right on average.",
             "percentunit",
             Look::Lines,
             vec![Target::new(

@@ -30,7 +30,7 @@ fn numbers() -> Row {
         ),
         number(
             "Probes over budget",
-            "Probes that are thinned out or off their hooks because they cost too much.",
+            "Probes that are sampled or off their hooks because they cost too much.",
             format!("sum(kstrobe_probe_over_budget{{{m}}}) or on () vector(0)"),
         ),
         number(

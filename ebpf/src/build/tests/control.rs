@@ -1,9 +1,9 @@
-//! Probes that the agent thins out while they run.
+//! Probes whose events the agent samples while they run.
 
 use super::*;
 
-fn steered(mut probe: Probe) -> Module {
-    probe.limits.steered = true;
+fn sampled(mut probe: Probe) -> Module {
+    probe.limits.sampled = true;
     compiled(probe, &target(1))
 }
 
@@ -19,8 +19,8 @@ fn total(m: &Machine, module: &Module) -> u64 {
 }
 
 #[test]
-fn events_are_passed_over_as_the_mask_says() {
-    let module = steered(counter(2));
+fn an_event_that_is_sampled_counts_for_those_passed_over() {
+    let module = sampled(counter(2));
     let mut m = machine(&module);
     let event = |m: &mut Machine, random: u32| {
         m.environment.random = random;
@@ -29,13 +29,13 @@ fn events_are_passed_over_as_the_mask_says() {
     };
     assert_eq!([0, 1, u32::MAX].map(|random| event(&mut m, random)), [20, 40, 60], "without a mask all count");
     tell(&mut m, &module, 7, 1);
-    assert_eq!([8, 1, 4, 7, 0x70].map(|random| event(&mut m, random)), [80, 80, 80, 80, 100]);
+    assert_eq!([8, 1, 4, 7, 0x70].map(|random| event(&mut m, random)), [220, 220, 220, 220, 380]);
     tell(&mut m, &module, 0, 1);
-    assert_eq!(event(&mut m, 7), 120);
+    assert_eq!(event(&mut m, 7), 400);
 }
 
 #[test]
-fn a_probe_that_is_not_steered_has_no_control_map() {
+fn a_probe_that_is_not_sampled_has_no_control_map() {
     assert_eq!(compiled(counter(2), &target(1)).layout.control, None);
 }
 
@@ -49,10 +49,18 @@ fn spans(m: &Machine, module: &Module) -> (u64, u64) {
     (counts, lost(m, module, Loss::NoStart))
 }
 
+/// Sum of all durations in nanoseconds.
+fn sums(m: &Machine, module: &Module) -> u64 {
+    let table = &module.layout.tables[0];
+    let CellKind::Histogram(scheme) = &table.cells[0].kind else { panic!("histogram") };
+    let words = m.array(table.values);
+    (0..words.len() / 8).step_by(1 + scheme.buckets()).map(|at| word(words, at)).sum()
+}
+
 #[test]
 fn a_span_is_passed_over_whole() {
     for keep in [Keep::Last, Keep::First] {
-        let module = steered(softirq(keep));
+        let module = sampled(softirq(keep));
         let mut m = machine(&module);
         m.environment.now_ns = 1000;
         tell(&mut m, &module, 1, 1);
@@ -66,21 +74,38 @@ fn a_span_is_passed_over_whole() {
         assert_eq!(at(&mut m, "end", 0), (0, 0), "{keep:?}: passed over, which is no loss");
         assert_eq!(at(&mut m, "end", 0), (0, 1), "{keep:?}: an end too many is one");
         at(&mut m, "start", 0);
-        assert_eq!(at(&mut m, "end", 1), (1, 1), "{keep:?}: the start alone decides");
+        assert_eq!(at(&mut m, "end", 1), (2, 1), "{keep:?}: the start alone decides");
         at(&mut m, "start", 0);
         at(&mut m, "start", 1);
-        let expected = if keep == Keep::Last { 1 } else { 2 };
+        let expected = if keep == Keep::Last { 2 } else { 4 };
         assert_eq!(at(&mut m, "end", 0).0, expected, "{keep:?}: what counts of two starts is the same as ever");
         at(&mut m, "start", 1);
         at(&mut m, "start", 0);
         // The last is measured, or the first was not.
-        assert_eq!(at(&mut m, "end", 0).0, 2, "{keep:?}");
+        assert_eq!(at(&mut m, "end", 0).0, 4, "{keep:?}");
+    }
+}
+
+#[test]
+fn a_span_has_the_weight_of_its_start() {
+    let module = sampled(softirq(Keep::Last));
+    let mut m = machine(&module);
+    for (mask, later, counts) in [(0, 7, 1), (7, 0, 8), (3, 1, 4)] {
+        let before = spans(&m, &module).0;
+        tell(&mut m, &module, mask, 1);
+        (m.environment.now_ns, m.environment.random) = (m.environment.now_ns + 1000, 0);
+        run(&mut m, &module, "ks_softirq_start", &[3]);
+        tell(&mut m, &module, later, 1);
+        (m.environment.now_ns, m.environment.random) = (m.environment.now_ns + 1000, 7);
+        run(&mut m, &module, "ks_softirq_end", &[3]);
+        assert_eq!(spans(&m, &module).0 - before, counts, "{mask} {later}");
+        assert_eq!(sums(&m, &module), 1000 * spans(&m, &module).0);
     }
 }
 
 #[test]
 fn a_span_from_before_the_probe_came_back_is_not_measured() {
-    let module = steered(softirq(Keep::Last));
+    let module = sampled(softirq(Keep::Last));
     let mut m = machine(&module);
     m.environment.now_ns = 5000;
     run(&mut m, &module, "ks_softirq_start", &[3]);
@@ -94,11 +119,11 @@ fn a_span_from_before_the_probe_came_back_is_not_measured() {
 }
 
 #[test]
-fn spans_in_a_hash_are_not_thinned_out() {
+fn spans_in_a_hash_are_not_sampled() {
     let mut probe = softirq(Keep::Last);
     let Shape::Span { key, start, end, .. } = &mut probe.shape else { panic!("span") };
     *key = SpanKey::Hash(vec![Ty::U32]);
     start[0].by = vec![arg(0)];
     end[0].by = vec![arg(0)];
-    assert_eq!(steered(probe).layout.control, None);
+    assert_eq!(sampled(probe).layout.control, None);
 }
