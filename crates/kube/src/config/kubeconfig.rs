@@ -133,7 +133,6 @@ pub(super) fn config(files: &[PathBuf], must: bool, wanted: &Wanted) -> Result<C
     assemble(context, cluster, user)
 }
 
-/// An error in a kubeconfig file.
 fn wrong(file: &Path, error: KubeconfigError) -> ConfigError {
     ConfigError::Kubeconfig { file: file.to_owned(), error }
 }
