@@ -3,6 +3,7 @@
 
 mod support;
 
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -16,12 +17,15 @@ use support::agent::{self, Agent, Setup, without_rights};
 use support::metrics::Metrics;
 use support::{Done, Folder, done, wait_for};
 
+/// All commands here end by themselves: an agent that runs instead is ended, with the code of timeout(1), which no test expects.
+const LIMIT: [&str; 2] = ["timeout", "120"];
+
 fn kstrobe(arguments: &[&str]) -> Done {
-    done(&mut agent::command(arguments))
+    done(&mut agent::command_under(&LIMIT, arguments))
 }
 
 fn kstrobe_without_rights(arguments: &[&str]) -> Done {
-    done(&mut agent::command_under(without_rights(), arguments))
+    done(&mut agent::command_under(&[&LIMIT, without_rights()].concat(), arguments))
 }
 
 /// Compares with `tests/faults/NAME`; `BLESS=1` rewrites it.
@@ -320,9 +324,18 @@ fn few_descriptors_mean_few_connections_and_no_failed_accept() {
 }
 
 /// A thread of the agent that is stopped for good, as one is that waits for a disk or a busy kernel. Dead threads must be waited for by
-/// their tracer, or their process never ends.
-fn freeze(agent: &Agent, name: &str) -> Pid {
-    use nix::sys::ptrace;
+/// their tracer, or their process never ends; a test that fails before lets it go, so that the agent can be killed.
+struct Frozen(Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = ptrace::detach(self.0, None);
+        }
+    }
+}
+
+fn freeze(agent: &Agent, name: &str) -> Frozen {
     let tasks = Path::new("/proc").join(agent.pid().to_string()).join("task");
     let of_name = |task: &std::fs::DirEntry| {
         std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
@@ -339,7 +352,7 @@ fn freeze(agent: &Agent, name: &str) -> Pid {
         waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap(),
         WaitStatus::PtraceEvent(..) | WaitStatus::Stopped(..)
     ));
-    thread
+    Frozen(thread)
 }
 
 #[test]
@@ -349,7 +362,7 @@ fn a_stop_waits_for_no_thread_that_is_held_up() {
         let thread = freeze(&agent, name);
         agent.signal(Signal::SIGTERM);
         wait_for(&format!("the end in spite of {name}"), Duration::from_secs(60), || {
-            let status = waitpid(thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)).unwrap();
+            let status = waitpid(thread.0, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)).unwrap();
             matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)).then_some(())
         });
         assert!(agent.log().contains("message=stopped"), "{name}: {}", agent.log());
