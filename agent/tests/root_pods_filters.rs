@@ -6,6 +6,7 @@ mod support;
 use kstrobe::kernel::sys::prog::enable_stats;
 use kstrobe_ebpf::layout::PASSES;
 use kstrobe_fake_api::{FakeApi, objects};
+use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use support::agent::Agent;
@@ -225,7 +226,10 @@ fn root_what_a_pod_does_at_once_is_counted_or_said_to_be_missing() {
     // Containers whose ids no status has yet, in pods that are known.
     let container =
         |pod: &pods::TestPod| pod.group.folder().with_file_name(format!("cri-containerd-{}.scope", "ab#d".repeat(16)));
+    // The agent stands still meanwhile: the kernel itself lets them pass, as joining a cgroup takes longer than to select it.
+    agent.signal(Signal::SIGSTOP);
     groups::call_briefly(&container(&shop), 1, 5000);
+    agent.signal(Signal::SIGCONT);
     let before = undecided();
     let counted = agent.scrape();
     assert_eq!(counted.sum("kstrobe_shop_calls_total", &[]), 5000.0);
