@@ -38,7 +38,7 @@ pub fn shipped() -> Vec<ProbePlan> {
 }
 
 /// All shipped probes.
-fn every_shipped() -> Vec<ProbePlan> {
+pub fn every_shipped() -> Vec<ProbePlan> {
     let (probes, diagnostics) = kstrobe_config::probes(&kstrobe_config::embedded());
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
     probes.into_iter().map(plan::plan).collect()
