@@ -52,7 +52,7 @@ impl Agent {
         std::fs::create_dir_all(&own).unwrap();
         let (dir, token) = (own.join("captures"), folder.0.join("token"));
         let config = format!(
-            "probes: {{ disable: [syscalls, tcp_backlog, tcp_retransmits] }}\nlimits: {{ budget_cpu_percent: 0 }}\n\
+            "probes: {{ disable: [syscalls, tcp_backlog, tcp_retransmits] }}\nlimits: {{ budget_percent: 0 }}\n\
              captures: {{ dir: {}, token_file: {} }}\n",
             dir.display(),
             token.display()

@@ -512,7 +512,7 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     reload(&agent, 200);
     assert!(reloadings() > said, "as at the start");
     // The budget of a probe that goes on.
-    agent.write("kstrobe.yaml", &(config + "limits: { budget_cpu_percent: 7 }\nlog: { format: json }\n"));
+    agent.write("kstrobe.yaml", &(config + "limits: { budget_percent: 7 }\nlog: { format: json }\n"));
     let told = reload(&agent, 200);
     assert!(told.contains("2 unchanged") && told.contains("`log.format` has changed"), "{told}");
     agent.stop();

@@ -260,8 +260,7 @@ fn root_a_larger_buffer_and_ring_keep_what_others_lose() {
     let [noisy, quiet] = ["flood", "trickle"].map(|name| flood(1_000_000).replace("flood", name));
     let noisy = noisy.replace("max_per_second: 1000000,", "max_per_second: 1000000, buffer: 8MiB,");
     let setup = Setup { probes: &[("flood", &noisy), ("trickle", &quiet)], ..Setup::default() };
-    let agent =
-        Setup { config: "limits: { budget_cpu_percent: 0, kept_events: 2000 }\n", budget: true, ..setup }.start();
+    let agent = Setup { config: "limits: { budget_percent: 0, kept_events: 2000 }\n", budget: true, ..setup }.start();
     loads::named("kst-trickle", || loads::getppid_calls(5));
     let pid = Pid::from_raw(agent.pid().cast_signed());
     kill(pid, Signal::SIGSTOP).unwrap();

@@ -31,7 +31,7 @@ pub struct Probe {
     pub enabled: bool,
     /// What exporters need of each metric, in the order of the program's.
     pub metrics: Vec<MetricMeta>,
-    /// `budget_cpu_percent:` in millionths of one CPU's time, 0 for none; absent means the agent's own.
+    /// `budget_cpu_percent:` in millionths of one CPU's time, 0 for none; absent means a share of the agent's.
     pub budget_ppm: Option<u64>,
     /// `engine:`, default [`Engine::Bpf`].
     pub engine: Engine,
@@ -89,7 +89,8 @@ pub struct Agent {
     pub overrides: Vec<Override>,
     pub kubernetes: Kubernetes,
     pub workloads: Workloads,
-    /// `limits.budget_cpu_percent:` of each probe, in millionths of one CPU's time, default 2 %; 0 for none.
+    /// `limits.budget_percent:` of all probes without a budget of their own together, in millionths of the time of all CPUs, default
+    /// 2 %; 0 for none.
     pub budget_ppm: u64,
     /// `limits.native_bucket_limit:` populated buckets of a native histogram, default 160; 0 for no limit.
     pub native_bucket_limit: usize,

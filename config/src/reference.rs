@@ -58,7 +58,7 @@ pub fn limits() -> Vec<(&'static str, String)> {
                 bytes(check::DEFAULT_MAP_BYTES)
             ),
         ),
-        ("`budget_cpu_percent`", "0 to 10000, 2 by default".to_owned()),
+        ("`budget_cpu_percent`", "0 to 10000; a share of the agent's by default".to_owned()),
         (
             "`limits.native_bucket_limit`",
             format!("0 to {}, {} by default", check::MAX_NATIVE_BUCKETS, check::DEFAULT_NATIVE_BUCKETS),

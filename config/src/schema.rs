@@ -163,7 +163,7 @@ pub(crate) const AGENT: [Key; 10] = [
         .restart()
         .about("Where the agent gets the pods of this node."),
     Key::new("workloads", Type::Block("workloads"), "", "{ wait: 5s }").about("How control groups are followed."),
-    Key::new("limits", Type::Block("limits"), "", "{ budget_cpu_percent: 1 }").about("What probes may cost."),
+    Key::new("limits", Type::Block("limits"), "", "{ budget_percent: 1 }").about("What probes may cost."),
     Key::new("events", Type::Text("`stderr`, `none` or a path"), "none", "stderr")
         .about("Where records of slow events are written as lines of JSON. `--events` stands over it."),
     Key::new("captures", Type::Block("captures"), "", "{}")
@@ -227,8 +227,8 @@ pub(crate) const WORKLOADS: [Key; 4] = [
 ];
 
 pub(crate) const LIMITS: [Key; 3] = [
-    Key::new("budget_cpu_percent", Type::Text("percent of one CPU, 0.0001 to 10000, or 0"), "2", "0.5")
-        .about("What each probe may cost; 0 for no budget. A probe's own key stands over it."),
+    Key::new("budget_percent", Type::Text("percent of all CPUs, 0.0001 to 10000, or 0"), "2", "0.5")
+        .about("What probes without a `budget_cpu_percent` of their own may cost together; 0 for no budget."),
     Key::new("native_bucket_limit", Type::Integer(0, 1024), "160", "80")
         .about("Populated buckets of a native histogram; beyond them its schema is lowered. 0 for no limit."),
     Key::new("kept_events", Type::Integer(1, 65_536), "1024", "80")

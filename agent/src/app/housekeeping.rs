@@ -3,12 +3,14 @@
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::task::{self, Task};
 use super::{App, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::sys::prog as sys;
+use crate::probe::budget::{Cost, Shares};
 use crate::probe::lock::ProbeLock;
 
 /// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see
@@ -121,7 +123,11 @@ impl Windows {
         let pause = if std::mem::take(&mut self.open) {
             let clock_ns = self.clock_ns.unwrap_or(0);
             let probes = app.probes();
-            probes.iter().for_each(|probe| probe.lock().close_window(clock_ns));
+            let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().close_window(clock_ns)).collect();
+            let used = || probes.iter().zip(&costs).filter_map(|(probe, cost)| Some((probe, cost.as_ref()?)));
+            let shared = used().filter(|(probe, _)| probe.lock().shares_budget()).map(|(_, cost)| cost.ppm());
+            let shares = Shares::of(app.budget_ppm.load(Relaxed), shared.collect());
+            used().for_each(|(probe, cost)| probe.lock().keep_budget(cost, &shares));
             self.on = None;
             let soon = probes.iter().any(|probe| probe.lock().suspects());
             if soon { SOON } else { EVERY - WINDOW }

@@ -25,7 +25,7 @@ use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -122,6 +122,8 @@ struct App {
     /// Changes for the thread that writes single events.
     events: Mutex<events::Change>,
     config_status: Mutex<ConfigStatus>,
+    /// What probes without a budget of their own may cost together, in millionths of one CPU's time.
+    budget_ppm: AtomicU64,
     /// Populated buckets of a native histogram; 0 for no limit.
     native_bucket_limit: AtomicUsize,
     /// Counters of the web server.
@@ -405,6 +407,7 @@ impl App {
             captures: RwLock::new(captures),
             events: Mutex::default(),
             config_status: Mutex::default(),
+            budget_ppm: AtomicU64::default(),
             native_bucket_limit: AtomicUsize::default(),
             web: deps.source.counters().clone(),
             exports: deps.exports.clone(),
@@ -424,6 +427,8 @@ impl App {
     fn configured(&self, mistakes: usize, loaded: &LoadedConfig) {
         self.telemetry.configured(mistakes, &loaded.hash);
         *lock(&self.node) = kubernetes::node_or_host(&loaded.agent.kubernetes);
+        let cpus = u64::try_from(detect::online_cpus().len()).unwrap_or(1);
+        self.budget_ppm.store(loaded.agent.budget_ppm.saturating_mul(cpus), Relaxed);
         self.native_bucket_limit.store(loaded.agent.native_bucket_limit, Relaxed);
         self.workload_names.set_timeouts(workloads::Pace::of(&loaded.agent).timeouts());
     }

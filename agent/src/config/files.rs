@@ -142,7 +142,9 @@ pub fn select(files: Files, agent: &Agent, choice: &Choice) -> Selection {
     let (mut known, mut more) = probes_of(files);
     diagnostics.append(&mut more);
     for probe in &mut known {
-        probe.budget_ppm = probe.budget_ppm.or(Some(agent.budget_ppm));
+        if agent.budget_ppm == 0 {
+            probe.budget_ppm.get_or_insert(0);
+        }
         apply_override(probe, agent);
     }
     let (all_chosen, mut unknown) = choose(known.clone(), agent, choice);

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::config::plan::BudgetLimit;
+
 /// Windows above the budget in a row before an action, which goes by the cheapest of them. One window is not enough: a burst
 /// of a tenth of a second is harmless, and a program whose CPU was taken away meanwhile seems to have run all the time.
 const STRIKES: u32 = 2;
@@ -66,13 +68,14 @@ pub enum BudgetAction {
 pub struct Budget {
     /// Millionths of one CPU's time.
     limit_ppm: u64,
+    is_shared: bool,
     /// Whether its programs can pass events over.
     can_sample: bool,
     halvings: u32,
     /// Windows above the budget in a row since the last action: their number, and the cheapest of them.
     suspicion: Option<(u32, Cost)>,
-    /// Cost that led to the last action, in millionths of a CPU.
-    judged: u64,
+    /// Cost that led to the last action and the limit then, in millionths of a CPU.
+    judged: (u64, u64),
     /// Actions to sample fewer events since the last window within the budget: of the first of them, the cost of a run in nanoseconds
     /// and the halvings then.
     first: Option<(f64, u32)>,
@@ -86,14 +89,20 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `None` without a limit (0).
-    pub fn new(limit_ppm: u64, can_sample: bool) -> Option<Budget> {
-        (limit_ppm > 0).then_some(Budget {
+    /// `None` without a limit. A shared one is to be set for each window.
+    pub fn new(limit: BudgetLimit, can_sample: bool) -> Option<Budget> {
+        let (limit_ppm, is_shared) = match limit {
+            BudgetLimit::None => return None,
+            BudgetLimit::Own(ppm) => (ppm, false),
+            BudgetLimit::Shared => (0, true),
+        };
+        Some(Budget {
             limit_ppm,
+            is_shared,
             can_sample,
             halvings: 0,
             suspicion: None,
-            judged: 0,
+            judged: (0, 0),
             first: None,
             calm: 0,
             suspended_until: None,
@@ -103,18 +112,26 @@ impl Budget {
         })
     }
 
-    /// Sets another limit. Sampling and pauses stay; windows above the old limit are forgotten.
-    pub fn set_limit(&mut self, limit_ppm: u64) {
-        self.limit_ppm = limit_ppm;
+    /// Takes the limit of another budget. Sampling and pauses stay; windows above the old limit are forgotten.
+    pub fn set_limit(&mut self, other: &Budget) {
+        (self.limit_ppm, self.is_shared) = (other.limit_ppm, other.is_shared);
         self.suspicion = None;
     }
 
+    /// Whether its limit is a share of the agent's budget.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Evaluates one window, which ended at `now` of a monotonic clock. Does nothing while the probe is suspended.
-    pub fn look(&mut self, now: Duration, cost: &Cost) -> Option<BudgetAction> {
+    pub fn look(&mut self, now: Duration, cost: &Cost, shares: &Shares) -> Option<BudgetAction> {
         if self.suspended_until.is_some() {
             return None;
         }
         let used = cost.ppm();
+        if self.is_shared {
+            self.limit_ppm = shares.limit_ppm(used);
+        }
         if used <= self.limit_ppm {
             return self.within(now, used);
         }
@@ -127,7 +144,7 @@ impl Budget {
             return None;
         }
         let (cost, used) = (cheapest, cheapest.ppm());
-        self.judged = used;
+        self.judged = (used, self.limit_ppm);
         self.throttled += 1;
         let hope = self.least_ppm(&cost) <= self.limit_ppm && self.halvings < MAX_HALVINGS;
         if !(self.can_sample && hope) {
@@ -211,12 +228,44 @@ impl Budget {
         if !self.over() {
             return String::new();
         }
-        let (limit, used) = (percent(self.limit_ppm), percent(self.judged));
-        let over = format!("over its budget of {limit} of a CPU ({used} measured)");
+        let (used, limit) = self.judged;
+        let (used, limit) = (percent(used), percent(limit));
+        let budget = if self.is_shared { "share of the budget," } else { "budget of" };
+        let over = format!("over its {budget} {limit} of a CPU ({used} measured)");
         match self.suspended_until {
             Some(_) => format!("{over}: taken off its hooks for {} s", self.pause.as_secs()),
             None => format!("{over}: one of {} events is sampled", self.one_of()),
         }
+    }
+}
+
+/// What the probes without a budget of their own may take of the agent's budget, in one window.
+///
+/// While all of them together keep it, each may take what the others leave. Else what is asked for below the level is given, and no probe
+/// gets more than the level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    level: Option<u64>,
+    left: u64,
+}
+
+impl Shares {
+    /// `total` and the costs are millionths of one CPU's time.
+    pub fn of(total: u64, mut costs: Vec<u64>) -> Shares {
+        costs.sort_unstable();
+        let (mut left, mut probes) = (total, costs.len() as u64);
+        for cost in costs {
+            let level = left / probes;
+            if cost > level {
+                return Shares { level: Some(level), left: 0 };
+            }
+            (left, probes) = (left - cost, probes - 1);
+        }
+        Shares { level: None, left }
+    }
+
+    fn limit_ppm(&self, used: u64) -> u64 {
+        self.level.unwrap_or_else(|| used.saturating_add(self.left))
     }
 }
 

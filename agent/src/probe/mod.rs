@@ -8,7 +8,7 @@
 //! | `ftrace` | records of an ftrace session, over which the agent interprets the probe |
 //! | `stopped` | none: it waits for a program, has nothing to measure here, or cannot run |
 
-mod budget;
+pub mod budget;
 pub mod conditions;
 mod drain;
 pub mod engine;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use kstrobe_ebpf::layout::{Loss, SelectedMap};
 use kstrobe_ebpf::typed::Decoder;
 
-use super::budget::{Budget, BudgetAction, OVER_BUDGET};
+use super::budget::{Budget, BudgetAction, Cost, OVER_BUDGET, Shares};
 use super::conditions::Conditions;
 use super::engine::{Engine, Scrape, Tick};
 use super::error::{NotAttached, ReadError};
@@ -85,11 +85,11 @@ impl Probe {
     pub fn renew(&mut self, plan: &ProbePlan) {
         let sampled = self.engine.as_kernel().map(KernelEngine::can_sample);
         let meta = plan.meta().clone();
-        if meta.budget_ppm != self.meta.budget_ppm {
-            match (&mut self.budget, sampled) {
-                (Some(budget), _) if meta.budget_ppm > 0 => budget.set_limit(meta.budget_ppm),
-                (budget, Some(can_sample)) => *budget = Budget::new(meta.budget_ppm, can_sample),
-                (budget, None) => *budget = None,
+        if meta.budget != self.meta.budget {
+            let new = sampled.and_then(|can_sample| Budget::new(meta.budget, can_sample));
+            match (&mut self.budget, new) {
+                (Some(budget), Some(new)) => budget.set_limit(&new),
+                (budget, new) => *budget = new,
             }
         }
         self.engine.renew(plan);
@@ -232,12 +232,20 @@ impl Probe {
         }
     }
 
-    /// Closes the window, and applies the budget to its cost.
-    pub fn close_window(&mut self, clock_ns: u64) {
-        let Ok(kernel) = self.engine.kernel() else { return };
-        let Some(cost) = kernel.close_window(clock_ns) else { return };
+    /// Closes the window. `None` without a cost.
+    pub fn close_window(&mut self, clock_ns: u64) -> Option<Cost> {
+        self.engine.kernel().ok()?.close_window(clock_ns)
+    }
+
+    /// Whether its budget is a share of the agent's.
+    pub fn shares_budget(&self) -> bool {
+        self.budget.as_ref().is_some_and(Budget::is_shared)
+    }
+
+    /// Applies the budget to the cost of a window.
+    pub fn keep_budget(&mut self, cost: &Cost, shares: &Shares) {
         let now = self.started.elapsed();
-        if let Some(action) = self.budget.as_mut().and_then(|b| b.look(now, &cost)) {
+        if let Some(action) = self.budget.as_mut().and_then(|b| b.look(now, cost, shares)) {
             self.apply(action);
         }
     }

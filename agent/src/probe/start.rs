@@ -93,7 +93,7 @@ fn wait(plan: &ProbePlan, refusal: &CompileError, btf: Option<&Path>) -> Probe {
 
 fn build(plan: &ProbePlan, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Box<dyn Engine>) -> Probe {
     let meta = plan.meta().clone();
-    let budget = engine.as_kernel().and_then(|kernel| Budget::new(meta.budget_ppm, kernel.can_sample()));
+    let budget = engine.as_kernel().and_then(|kernel| Budget::new(meta.budget, kernel.can_sample()));
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
     let mut hooks: Vec<(String, &'static str)> = meta.hooks.iter().cloned().zip(kinds).collect();
     // A span may begin and end at one hook.

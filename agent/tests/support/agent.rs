@@ -57,7 +57,7 @@ impl Setup<'_> {
             config += &format!("  directory: {}\n", own.display());
         }
         if !self.budget {
-            config += "limits: { budget_cpu_percent: 0 }\n";
+            config += "limits: { budget_percent: 0 }\n";
         }
         config += self.config;
         let config = folder.write("kstrobe.yaml", &config);

@@ -83,7 +83,7 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
     if let Some(entry) = fields.entry("limits")
         && let Some(fields) = Fields::read(&entry.value, &entry.key.at, &LIMITS, report)
     {
-        if let Some(ppm) = fields.get("budget_cpu_percent").and_then(|node| super::budget(node, report)) {
+        if let Some(ppm) = fields.get("budget_percent").and_then(|node| super::budget(node, report)) {
             agent.budget_ppm = ppm;
         }
         if let Some(node) = fields.get("native_bucket_limit")

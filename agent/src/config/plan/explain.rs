@@ -4,7 +4,7 @@ use kstrobe_ebpf::layout::{CellKind, Index, Layout, MapKind, StackSpec, Table};
 use kstrobe_ebpf::{Artifact, Target, ir};
 use serde::Serialize;
 
-use super::{ProbeMeta, ProbePlan};
+use super::{BudgetLimit, ProbeMeta, ProbePlan};
 
 /// A compiled probe, explained.
 #[derive(Clone, Debug, Serialize)]
@@ -130,17 +130,19 @@ pub fn choices(artifact: &Artifact) -> Vec<Choice> {
 }
 
 fn budget(meta: &ProbeMeta, artifact: &Artifact) -> String {
-    let percent = meta.budget_ppm as f64 / 1e4;
-    match (artifact.programs.is_empty(), meta.budget_ppm, &artifact.module.layout.control) {
+    let limit = match meta.budget {
+        BudgetLimit::None => None,
+        BudgetLimit::Own(ppm) => Some(format!("{} % of one CPU", ppm as f64 / 1e4)),
+        BudgetLimit::Shared => Some("a share of `limits.budget_percent`".to_owned()),
+    };
+    match (artifact.programs.is_empty(), limit, &artifact.module.layout.control) {
         (true, ..) => String::new(),
         _ if artifact.programs.iter().any(|p| p.attach.is_iterator()) => {
             "none: it runs when the metrics are read, at most once a second".into()
         }
-        (_, 0, _) => "none".into(),
-        (_, _, Some(_)) => {
-            format!("{percent} % of one CPU, beyond which events are sampled and then the hooks are left")
-        }
-        (_, _, None) => format!("{percent} % of one CPU, beyond which the hooks are left"),
+        (_, None, _) => "none".into(),
+        (_, Some(limit), Some(_)) => format!("{limit}, beyond which events are sampled and then the hooks are left"),
+        (_, Some(limit), None) => format!("{limit}, beyond which the hooks are left"),
     }
 }
 

@@ -8,7 +8,7 @@ mod report;
 
 pub use exemplar_links::ExemplarLink;
 pub use identity::Identity;
-pub use probe_meta::{Engine, Metric, PREFIX, Poll, ProbeMeta, Stacks};
+pub use probe_meta::{BudgetLimit, Engine, Metric, PREFIX, Poll, ProbeMeta, Stacks};
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub fn plan(probe: Probe) -> ProbePlan {
     if let Some(slow) = &mut program.slow {
         slow.fields.extend(links.fields);
     }
-    program.limits.sampled = meta.budget_ppm > 0 && meta.engine != Engine::Ftrace;
+    program.limits.sampled = meta.budget != BudgetLimit::None && meta.engine != Engine::Ftrace;
     program.number_texts();
     let identity = Arc::new(Identity::new(program.clone(), &meta));
     ProbePlan { meta, program, identity }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kstrobe_config::model::{Agent, MetricKind, MetricMeta, Probe, Shape};
+use kstrobe_config::model::{MetricKind, MetricMeta, Probe, Shape};
 use kstrobe_ebpf::program;
 use kstrobe_export::snapshot::{Descriptor, Kind};
 
@@ -35,8 +35,17 @@ pub struct ProbeMeta {
     pub poll: Option<Poll>,
     /// What runs it.
     pub engine: Engine,
-    /// Most time its programs may take, in millionths of one CPU's; 0 for no limit.
-    pub budget_ppm: u64,
+    pub budget: BudgetLimit,
+}
+
+/// Most time that the programs of a probe may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BudgetLimit {
+    None,
+    /// Millionths of one CPU's time.
+    Own(u64),
+    /// What the other probes leave of the agent's budget, or an equal share of it.
+    Shared,
 }
 
 /// A metric as the agent exports it.
@@ -92,7 +101,11 @@ pub(super) fn probe_meta(probe: &Probe, links: &Links) -> ProbeMeta {
         exemplar_links: links.exemplars.as_slice().into(),
         poll,
         engine: probe.engine,
-        budget_ppm: probe.budget_ppm.unwrap_or_else(|| Agent::default().budget_ppm),
+        budget: match probe.budget_ppm {
+            Some(0) => BudgetLimit::None,
+            Some(ppm) => BudgetLimit::Own(ppm),
+            None => BudgetLimit::Shared,
+        },
     }
 }
 

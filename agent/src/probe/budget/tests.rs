@@ -1,5 +1,8 @@
 use super::*;
 
+/// For probes with a budget of their own.
+const NONE: Shares = Shares { level: None, left: 0 };
+
 /// A probe of 2 % and the seconds that go by.
 struct Run {
     budget: Budget,
@@ -11,7 +14,12 @@ struct Run {
 
 impl Run {
     fn new(can_sample: bool) -> Run {
-        Run { budget: Budget::new(20_000, can_sample).unwrap(), second: 0, reaching: Duration::ZERO, actions: vec![] }
+        Run {
+            budget: Budget::new(BudgetLimit::Own(20_000), can_sample).unwrap(),
+            second: 0,
+            reaching: Duration::ZERO,
+            actions: vec![],
+        }
     }
 
     /// So many seconds, with a window of 100 ms in each: `cost` says what the programs take of it, by the number of
@@ -28,7 +36,7 @@ impl Run {
                 runs,
                 reaching: self.reaching * runs as u32,
             };
-            let action = resumed.or_else(|| self.budget.look(now, &cost));
+            let action = resumed.or_else(|| self.budget.look(now, &cost, &NONE));
             self.actions.extend(action.map(|action| (self.second, action)));
         }
         self
@@ -152,7 +160,7 @@ fn what_was_suspected_under_another_limit_is_forgotten() {
     let mut run = Run::new(false);
     run.seconds(1, |_| (4_000_000, 100));
     assert!(run.budget.suspects());
-    run.budget.set_limit(100_000);
+    run.budget.set_limit(&Budget::new(BudgetLimit::Own(100_000), false).unwrap());
     run.seconds(1, |_| (15_000_000, 100)).seconds(5, |_| (4_000_000, 100));
     assert_eq!(run.actions, []);
     run.seconds(2, |_| (15_000_000, 100));
@@ -191,18 +199,51 @@ fn a_failed_attach_starts_another_pause() {
     assert_eq!(run.budget.resume(now), Some(BudgetAction::Attach(0)));
     run.budget.extend_suspension(now);
     assert_eq!(run.budget.suspended_until(), Some(now + Duration::from_secs(120)));
-    assert_eq!(run.budget.look(now, &Cost::default()), None);
+    assert_eq!(run.budget.look(now, &Cost::default(), &NONE), None);
 }
 
 #[test]
 fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
-    assert_eq!(Budget::new(0, true), None);
-    let mut budget = Budget::new(1, true).unwrap();
+    assert_eq!(Budget::new(BudgetLimit::None, true), None);
+    let mut budget = Budget::new(BudgetLimit::Own(1), true).unwrap();
     let endless = Cost { window: Duration::from_nanos(1), run: Duration::MAX, runs: u64::MAX, reaching: Duration::MAX };
     assert_eq!(Cost::default().ppm(), 0);
     assert_eq!(endless.ppm(), u64::MAX);
-    assert_eq!(budget.look(Duration::ZERO, &endless), None);
-    assert_eq!(budget.look(Duration::ZERO, &endless), Some(BudgetAction::Detach));
+    assert_eq!(budget.look(Duration::ZERO, &endless, &NONE), None);
+    assert_eq!(budget.look(Duration::ZERO, &endless, &NONE), Some(BudgetAction::Detach));
     assert_eq!([1, 2, 3, 4, 5, 1 << 40].map(|used| halvings(used, 1)), [1, 1, 2, 2, 3, 40]);
     assert_eq!([20_000, 5, 73_210, 310_000, 1_000_000].map(percent), ["2 %", "0.0005 %", "7.3 %", "31 %", "100 %"]);
+}
+
+#[test]
+fn the_budget_is_shared_by_what_each_needs() {
+    let limits = |total, costs: &[u64]| {
+        let shares = Shares::of(total, costs.to_vec());
+        costs.iter().map(|cost| shares.limit_ppm(*cost)).collect::<Vec<_>>()
+    };
+    assert_eq!(limits(40, &[0, 10, 20]), [10, 20, 30], "each may take what the others leave");
+    assert_eq!(limits(40, &[100, 0, 10]), [30, 30, 30], "one that takes too much gets the rest");
+    assert_eq!(limits(40, &[100, 90, 4]), [18, 18, 18]);
+    assert_eq!(limits(40, &[40]), [40]);
+    assert_eq!(limits(40, &[]), [0; 0]);
+    assert_eq!(limits(0, &[5]), [0]);
+}
+
+#[test]
+fn a_share_is_another_in_each_window() {
+    let mut budget = Budget::new(BudgetLimit::Shared, true).unwrap();
+    let cost = |percent: u64| Cost {
+        window: Duration::from_millis(100),
+        run: Duration::from_millis(percent),
+        runs: 10_000,
+        ..Cost::default()
+    };
+    let mut look = |second, own: u64, other: u64| {
+        let shares = Shares::of(40_000, vec![own * 10_000, other * 10_000]);
+        budget.look(Duration::from_secs(second), &cost(own), &shares)
+    };
+    assert_eq!([look(1, 3, 0), look(2, 3, 0), look(3, 3, 1)], [None; 3]);
+    assert_eq!([look(4, 3, 3), look(5, 3, 3)], [None, Some(BudgetAction::Sample(1))]);
+    let text = "over its share of the budget, 2 % of a CPU (3 % measured): one of 2 events is sampled";
+    assert_eq!(budget.text(), text);
 }
