@@ -103,6 +103,7 @@ const FLOODED: &str = "
 probe: flooded
 summary: Every call of the flood, by more than it needs.
 span: { start: 'syscall:*:enter', end: 'syscall:*:exit', where: comm == \"kst-flood\" }
+budget_cpu_percent: 2
 metrics:
   flooded_seconds: { type: histogram, value: elapsed, labels: { comm: comm, uid: uid, cgroup: cgroup } }
   flooded_work_seconds: { type: histogram, value: elapsed.on_cpu, labels: { comm: comm, uid: uid, cgroup: cgroup } }

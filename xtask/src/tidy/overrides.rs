@@ -14,6 +14,7 @@ const NOT_HERE: &str = "xtask/src/tidy/";
 /// Settings that change what an agent measures, or how much it may take.
 const SETTINGS: &[&str] = &[
     "budget_cpu_percent:",
+    "budget_percent:",
     "native_bucket_limit:",
     "workloads: {",
     "override: {",
@@ -33,27 +34,25 @@ const OVERRIDES: &[(&str, &str, &str)] = &[
     ("agent/tests/faults.rs", "disable: [", "a wrong name is shown at its place"),
     ("agent/tests/root_budget.rs", "budget_cpu_percent:", "the budgets themselves are tested"),
     ("agent/tests/root_fleet.rs", "disable: [", "agents of many nodes on one kernel: each would run all probes"),
-    ("agent/tests/root_fleet.rs", "budget_cpu_percent:", "counts of nodes are compared with the load exactly"),
+    ("agent/tests/root_fleet.rs", "budget_percent:", "counts of nodes are compared with the load exactly"),
     ("agent/tests/root_pods.rs", "workloads: {", "names come and go within seconds, not minutes"),
     ("agent/tests/root_pods.rs", "max_duration:", "a capture of pods is cancelled, and not ended by its limit"),
-    (
-        "agent/tests/root_reload.rs",
-        "budget_cpu_percent:",
-        "counts are compared exactly; and a reload changes the budget",
-    ),
+    ("agent/tests/root_reload.rs", "budget_cpu_percent:", "counts are compared exactly"),
+    ("agent/tests/root_reload.rs", "budget_percent:", "a reload changes the budget"),
     ("agent/tests/root_reload.rs", "disable: [", "one probe's reload is looked at; and a wrong name in it"),
     ("agent/tests/root_reload.rs", "max_concurrent:", "a reload changes the limit while a capture runs"),
     ("agent/tests/root_rules.rs", "max_concurrent:", "one more capture than that is refused"),
     ("agent/tests/root_rules.rs", "max_duration:", "captures last as long as the test needs them"),
     ("agent/tests/root_rules.rs", "max_total_bytes:", "the quota is reached within seconds"),
     ("agent/tests/root_slow.rs", "budget_cpu_percent:", "events are compared one by one with the load's own"),
+    ("agent/tests/root_slow.rs", "budget_percent:", "events are compared one by one with the load's own"),
     ("agent/tests/root_stacks.rs", "budget_cpu_percent:", "all time off the CPU is compared with the load's own"),
     ("agent/tests/root_web.rs", "--web.max-requests", "the limit itself is tested"),
     ("agent/tests/root_workloads.rs", "workloads: {", "names come and go within seconds, not minutes"),
     ("agent/tests/support/agent.rs", "disable: [", "a test has the probes that it is about, and no others"),
     (
         "agent/tests/support/agent.rs",
-        "budget_cpu_percent:",
+        "budget_percent:",
         "counts are compared with a witness's exactly, on machines that may be slow; tests of budgets and loads leave it",
     ),
     ("agent/tests/support/pods.rs", "workloads: {", "names come and go within seconds, not minutes"),
@@ -104,7 +103,7 @@ mod tests {
         let listed = OVERRIDES.iter().map(|(file, setting, _)| ((*file).to_owned(), (*setting).to_owned()));
         let mut files: Vec<_> = listed.collect();
         assert!(check(&files).is_empty());
-        files.push(("xtask/src/demo/mod.rs".into(), "\nlimits: { budget_cpu_percent: 50 }".into()));
+        files.push(("xtask/src/demo/mod.rs".into(), "\nlimits: { budget_percent: 50 }".into()));
         files.push(("docs/x.md".into(), "budget_cpu_percent: 50".into()));
         let found = check(&files);
         assert_eq!((found.len(), found[0].line), (1, 2));
