@@ -324,6 +324,36 @@ fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
     agent.stop();
 }
 
+#[test]
+#[ignore = "needs root"]
+fn root_the_default_probes_count_a_flood_on_their_shared_budget() {
+    if too_slow("root_the_default_probes_count_a_flood_on_their_shared_budget") {
+        return;
+    }
+    let agent = Setup { packs: &support::agent::DEFAULT_PACKS, budget: true, ..Setup::default() }.start();
+    let count = |metrics: &Metrics| metrics.sum("kstrobe_syscall_duration_seconds_count", &[("syscall", "getppid")]);
+    let before = count(&agent.scrape());
+    let (second, burst) = (Duration::from_secs(1), 100);
+    let calls = 8 * 100_000;
+    let begin = Instant::now();
+    for done in (0..calls).step_by(burst as usize) {
+        // 100,000 a second: with a budget of 2 % of one CPU the probe was off its hooks within seconds.
+        std::thread::sleep((begin + second * done / 100_000).saturating_duration_since(Instant::now()));
+        load::getppid_calls(burst);
+    }
+    let metrics = agent.scrape();
+    let ready = agent.get("/readyz").unwrap().1;
+    for (labels, attached) in metrics.series("kstrobe_probe_attached", &[]) {
+        assert_eq!(attached, 1.0, "{labels:?}\n{ready}");
+    }
+    let ratio = metrics.sum("kstrobe_probe_sampling_ratio", &[("probe", "syscalls")]);
+    let (counted, calls) = (count(&metrics) - before, f64::from(calls));
+    // Six standard deviations, as if all had been sampled at the last rate; other threads call it, too.
+    let error = 6.0 * (calls * (1.0 / ratio - 1.0)).sqrt();
+    assert!((counted - calls).abs() <= error + 0.001 * calls, "{counted} of {calls} at a ratio of {ratio}\n{ready}");
+    agent.stop();
+}
+
 /// Calls of a function that does next to nothing, per second of this thread's CPU time.
 fn calls_per_cpu_second() -> f64 {
     let (begin, before, mut calls) = (Instant::now(), cpu_seconds(), 0.0);
