@@ -1,5 +1,4 @@
 //! `Probe` objects: what an agent makes of them, with an API server that speaks the real protocol.
-#![allow(missing_docs, reason = "a test")]
 
 use kstrobe::kubernetes::probe_controller::{Context, Files, run};
 use kstrobe::probe::status::ProbeStatus;

@@ -76,7 +76,6 @@ pub enum UnaryOp {
 
 /// Infix operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is the operator its name says")]
 pub enum BinaryOp {
     Add,
     Sub,

@@ -1,5 +1,5 @@
 //! The demonstration as a process.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use kstrobe_testing::{free, http, not_asked_for, wait_for};
 use nix::sys::signal::{Signal, kill};

@@ -119,7 +119,6 @@ pub fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
 }
 
 /// Why a file has no token.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     #[error(transparent)]

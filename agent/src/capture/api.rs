@@ -56,7 +56,6 @@ pub fn request(capture: &model::Capture, captures: &Captures) -> Request {
 }
 
 /// What is wrong with the body of a request. The messages end with a line break, as those of diagnostics do.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     #[error("error: the body is not UTF-8 text\n")]

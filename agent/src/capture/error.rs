@@ -7,7 +7,6 @@ use std::io;
 use std::path::PathBuf;
 
 /// The error of a recording, or of its conversion to another format.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -99,7 +98,6 @@ impl std::fmt::Display for Setting {
 }
 
 /// What is wrong with a request, on this kernel or on all.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error("nothing to record: say which events (-e) or which tracer (-p)")]
@@ -159,7 +157,6 @@ fn lines(log: &[String]) -> String {
 }
 
 /// Why a capture has no file of a format.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum NoFile {
     #[error("nothing was recorded")]

@@ -47,7 +47,6 @@ impl Engine {
 }
 
 /// Why a capture was not begun.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("{0}: ask again when it has ended")]

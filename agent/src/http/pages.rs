@@ -10,7 +10,6 @@ const LEAVE_OUT: &str =
     "leave out a probe that this node cannot run: `--disable NAME`, or `probes: { disable: [NAME] }` in kstrobe.yaml\n";
 
 /// Why a path cannot be that of the metrics.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     #[error("a path begins with `/` and has letters, digits and `-_.~` in it, e.g. /metrics")]

@@ -11,7 +11,6 @@ use tokio::task::JoinError;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why something cannot be had of the cluster, or is not done for it.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

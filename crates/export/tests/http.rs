@@ -1,6 +1,5 @@
 //! Exporters against a receiver of OTLP over HTTP with scripted responses: what arrives, what is tried again, what is
 //! counted.
-#![allow(missing_docs, reason = "a test")]
 
 mod support;
 

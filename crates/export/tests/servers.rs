@@ -1,6 +1,5 @@
 //! Real receivers: VictoriaMetrics (OTLP over HTTP), Prometheus (remote write 2.0) and an OpenTelemetry Collector (OTLP over
 //! gRPC and HTTP). Each is killed while it is sent to, and what it has in the end is what was counted.
-#![allow(missing_docs, reason = "a test")]
 
 mod support;
 

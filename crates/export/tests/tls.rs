@@ -1,6 +1,5 @@
 //! TLS to real receivers: the right and the wrong authority, certificates of ours, names, secrets from files, and files that
 //! change while it is sent.
-#![allow(missing_docs, reason = "a test")]
 
 #[path = "support/mod.rs"]
 mod support;

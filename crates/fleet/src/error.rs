@@ -21,7 +21,6 @@ impl TransportError {
 pub(crate) const MAX_BYTES: usize = 64 << 20;
 
 /// Why a request to an agent failed.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

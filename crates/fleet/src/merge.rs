@@ -10,7 +10,6 @@ use std::io::{self, Seek, Write};
 const STEP_NS: i64 = 5_000_000;
 
 /// Why a recording is not part of the merged trace.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("its download cannot be read: {0}")]

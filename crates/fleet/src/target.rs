@@ -95,7 +95,6 @@ pub struct Missing {
 }
 
 /// Why a node has no usable agent.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAgent {
     #[error("no agent runs there")]

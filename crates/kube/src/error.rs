@@ -11,7 +11,6 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 /// A request error; [`Error::reason`] is its metric label.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -103,7 +102,6 @@ impl Error {
 }
 
 /// What is wrong with the configuration of a client, or with a file that it names.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error(
@@ -157,7 +155,6 @@ fn listed(files: &[PathBuf]) -> String {
 }
 
 /// What is wrong in a kubeconfig file.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
     #[error("not text")]
@@ -184,7 +181,6 @@ pub enum KubeconfigError {
 }
 
 /// Why a file of a certificate, a token or a kubeconfig cannot be read.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("{}: {error}", file.display())]
@@ -198,7 +194,6 @@ pub enum FileError {
 }
 
 /// Why no token or certificate can be obtained.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     #[error(transparent)]
@@ -219,7 +214,6 @@ pub enum CredentialsError {
 }
 
 /// Why a credential plugin gives no credentials. Its output is not quoted, since it holds secrets.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     #[error("does not run: {error}{}{hint}", if hint.is_empty() { "" } else { "\n" })]

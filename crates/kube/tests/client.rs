@@ -1,5 +1,4 @@
 //! The client against a server that speaks TLS and refuses as Kubernetes does.
-#![allow(missing_docs, reason = "a test")]
 
 mod support;
 

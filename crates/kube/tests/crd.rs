@@ -1,5 +1,4 @@
 //! Captures and probes as objects: what nodes write into them, all at once and with failures.
-#![allow(missing_docs, reason = "a test")]
 
 mod support;
 

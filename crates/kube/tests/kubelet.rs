@@ -1,5 +1,4 @@
 //! Pods of a node from its kubelet.
-#![allow(missing_docs, reason = "a test")]
 
 mod support;
 

@@ -1,5 +1,4 @@
 //! Pods of a node by a watch: after any failure the sent pods match the server.
-#![allow(missing_docs, reason = "a test")]
 
 mod support;
 

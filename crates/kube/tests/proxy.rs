@@ -1,5 +1,4 @@
 //! Requests to pods through the API server.
-#![allow(missing_docs, reason = "a test")]
 
 mod support;
 

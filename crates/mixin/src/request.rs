@@ -29,7 +29,6 @@ pub struct Request {
 }
 
 /// What is wrong with a request, and what to do.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RequestError {
     #[error("no probe has a metric `{name}`: {}", hint(similar.as_deref()))]

@@ -3,7 +3,6 @@
 use rustls::pki_types::pem;
 
 /// What is wrong with certificates, keys or authorities.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the {what} is not in PEM form: {error}")]

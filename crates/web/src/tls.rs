@@ -25,7 +25,6 @@ pub struct Pems {
 }
 
 /// Why a `tls_server_config` cannot be used.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error(transparent)]

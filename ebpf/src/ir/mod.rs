@@ -121,7 +121,6 @@ pub struct Cond {
 
 /// Comparisons of 64-bit values; the `S` ones are signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the comparison its name says")]
 pub enum CmpOp {
     Eq,
     Ne,
@@ -148,7 +147,6 @@ pub enum Operand {
 
 /// Access widths in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the width its name says")]
 pub enum Size {
     B1,
     B2,
@@ -243,7 +241,6 @@ pub enum Space {
 
 /// Arithmetic. Shifts take their count modulo the width. `Div` and `Mod` are unsigned; x / 0 = 0 and x % 0 = x, as in eBPF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operation its name says")]
 pub enum AluOp {
     Add,
     Sub,

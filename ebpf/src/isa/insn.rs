@@ -5,7 +5,6 @@ use crate::ir::Size;
 /// A register. `R0` holds results, `R1`..`R5` arguments (lost in a call), `R6`..`R9` survive calls, `R10` is the
 /// read-only frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "numbered registers")]
 #[repr(u8)]
 pub enum Reg {
     R0,
@@ -43,7 +42,6 @@ impl Reg {
 
 /// Which part of the registers arithmetic works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the width its name says")]
 pub enum Width {
     W64,
     /// Low halves; the result is zero-extended.
@@ -52,7 +50,6 @@ pub enum Width {
 
 /// Arithmetic. `Div` and `Mod` are unsigned; division by a zero register gives 0, the remainder leaves `dst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operation its name says")]
 pub enum Alu {
     Add,
     Sub,
@@ -70,7 +67,6 @@ pub enum Alu {
 
 /// Conditions of jumps, on all 64 bits; immediates are sign-extended. The `S` ones are signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the comparison its name says")]
 pub enum Jump {
     Eq,
     Gt,

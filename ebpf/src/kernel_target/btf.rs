@@ -36,7 +36,6 @@ struct Inner {
 }
 
 /// Why bytes are not BTF.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BtfError {
     #[error("not valid BTF: cut short")]
@@ -56,7 +55,6 @@ pub enum BtfError {
 /// Kinds of type, numbered as in the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "each is the C construct its name says")]
 pub enum Kind {
     Void,
     Int,

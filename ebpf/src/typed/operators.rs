@@ -13,7 +13,6 @@ pub struct Bitfield {
 
 /// Unary arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operator its name says")]
 pub enum Unary {
     Neg,
     Invert,
@@ -21,7 +20,6 @@ pub enum Unary {
 
 /// Binary arithmetic. `Min`, `Max`, `Div`, `Rem`, `Shr` follow the sign of the node's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operator its name says")]
 pub enum Arith {
     Add,
     Sub,
@@ -39,7 +37,6 @@ pub enum Arith {
 
 /// Comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the operator its name says")]
 pub enum Cmp {
     Eq,
     Ne,

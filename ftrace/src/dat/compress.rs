@@ -53,7 +53,6 @@ impl Compression {
 }
 
 /// Why a piece cannot be unpacked.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     #[error("{found} bytes were packed here, not {size}")]

@@ -22,7 +22,6 @@ impl DatError {
 }
 
 /// What is wrong at a byte of a file.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
     #[error("{what}: {needed} bytes are needed, {left} are there")]

@@ -9,7 +9,6 @@ use time::format_description::well_known::Rfc3339;
 const MAX_AHEAD: Duration = Duration::from_secs(300);
 
 /// What is wrong with a `start_at`.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     #[error("write a time as 2026-11-21T12:36:26.5Z, or nanoseconds since 1970")]

@@ -1,7 +1,5 @@
 //! The part of `io.prometheus.client` that we write and read: field numbers are the protocol's.
 
-#![allow(missing_docs, reason = "names are the protocol's, and so are their meanings")]
-
 use prost::{Enumeration, Message};
 
 #[derive(Clone, PartialEq, Message)]

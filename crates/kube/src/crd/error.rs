@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 /// What is wrong with an object for this node; mostly its `spec`.
-#[allow(missing_docs, reason = "the messages say it")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SpecError {
     /// Objects are cloned, and this error cannot be.
