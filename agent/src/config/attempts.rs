@@ -6,39 +6,29 @@ use kstrobe_ebpf::{Artifact, Target};
 
 use super::plan::ProbePlan;
 
-/// The artifacts of one probe, the best first. Each further one has other kinds of hooks than those that were refused.
+/// The attempts after the best one, which is compiled for the target as it is. Each has other kinds of hooks than those that were refused.
 pub struct Attempts<'a> {
     plan: &'a ProbePlan,
     target: &'a Target,
     /// The target without the refused kinds.
     lesser: Option<Target>,
-    next: Option<Artifact>,
 }
 
 impl<'a> Attempts<'a> {
-    pub fn new(plan: &'a ProbePlan, target: &'a Target, best: Artifact) -> Attempts<'a> {
-        Attempts { plan, target, lesser: None, next: Some(best) }
+    pub fn new(plan: &'a ProbePlan, target: &'a Target) -> Attempts<'a> {
+        Attempts { plan, target, lesser: None }
     }
 
-    /// Compiles the next attempt without this kind of hook. Without effect when no other kind can take its place.
-    pub fn without(&mut self, refused: &Attach, reason: String) {
+    /// The next attempt, without this kind of hook. `None` when no other kind can take its place.
+    pub fn without(&mut self, refused: &Attach, reason: String) -> Option<Artifact> {
         let target = self.lesser.get_or_insert_with(|| self.target.clone());
         let ability = match refused {
             Attach::TpBtf { .. } => &mut target.abilities.tp_btf,
             Attach::Fentry { .. } | Attach::Fexit { .. } => &mut target.abilities.fentry,
             Attach::Kprobe { multi: true, .. } => &mut target.abilities.kprobe_multi,
-            _ => return,
+            _ => return None,
         };
-        if std::mem::replace(ability, Ability::No(reason)).yes() {
-            self.next = self.plan.compile(target).ok();
-        }
-    }
-}
-
-impl Iterator for Attempts<'_> {
-    type Item = Artifact;
-
-    fn next(&mut self) -> Option<Artifact> {
-        self.next.take()
+        let was = std::mem::replace(ability, Ability::No(reason));
+        was.yes().then(|| self.plan.compile(target).ok()).flatten()
     }
 }

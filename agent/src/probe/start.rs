@@ -159,10 +159,9 @@ fn over_session(plan: &ProbePlan, artifact: Artifact, refused: &str) -> Option<P
 }
 
 /// Loads and attaches the first of the attempts that the kernel takes.
-fn attach(plan: &ProbePlan, artifact: Artifact, target: &Target, loader: &mut Loader) -> Probe {
-    let mut attempts = Attempts::new(plan, target, artifact);
-    let mut first: Option<LoadError> = None;
-    while let Some(artifact) = attempts.next() {
+fn attach(plan: &ProbePlan, best: Artifact, target: &Target, loader: &mut Loader) -> Probe {
+    let (mut artifact, mut attempts, mut first) = (best, Attempts::new(plan, target), None);
+    loop {
         let error = match load_once(plan, &artifact, loader) {
             Ok(running) => {
                 if let Some(reason) = first {
@@ -172,14 +171,12 @@ fn attach(plan: &ProbePlan, artifact: Artifact, target: &Target, loader: &mut Lo
             }
             Err(error) => error,
         };
-        if let Some(hook) = refused_hook(&artifact, &error) {
-            attempts.without(hook, error.to_string());
+        let next = refused_hook(&artifact, &error).and_then(|hook| attempts.without(hook, error.to_string()));
+        let first = first.get_or_insert(error);
+        match next {
+            Some(next) => artifact = next,
+            None => return refused(plan, target, first),
         }
-        first.get_or_insert(error);
-    }
-    match first {
-        Some(error) => refused(plan, target, &error),
-        None => off(plan, "there is nothing to load".into()),
     }
 }
 
