@@ -91,6 +91,10 @@ fn budgeted(probes: &[(&str, &str)]) -> Agent {
     Setup { probes, budget: true, ..Setup::default() }.start()
 }
 
+fn default_probes() -> Agent {
+    Setup { packs: &support::agent::DEFAULT_PACKS, budget: true, ..Setup::default() }.start()
+}
+
 /// Whether the processor is too slow for a load to fit any budget, which the test then leaves to real ones.
 fn too_slow(test: &str) -> bool {
     if emulated() {
@@ -296,7 +300,7 @@ fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
     if too_slow("root_the_default_probes_keep_their_budget_under_a_normal_load") {
         return;
     }
-    let agent = Setup { packs: &support::agent::DEFAULT_PACKS, budget: true, ..Setup::default() }.start();
+    let agent = default_probes();
     // Of each second, by probe: a pause of a CPU within one window is taken for ten times as long.
     let spent = |metrics: &Metrics| {
         ["syscalls", "softirq"].map(|probe| metrics.sum("kstrobe_program_run_seconds_total", &[("probe", probe)]))
@@ -330,14 +334,14 @@ fn root_the_default_probes_count_a_flood_on_their_shared_budget() {
     if too_slow("root_the_default_probes_count_a_flood_on_their_shared_budget") {
         return;
     }
-    let agent = Setup { packs: &support::agent::DEFAULT_PACKS, budget: true, ..Setup::default() }.start();
+    let agent = default_probes();
     let count = |metrics: &Metrics| metrics.sum("kstrobe_syscall_duration_seconds_count", &[("syscall", "getppid")]);
     let before = count(&agent.scrape());
     let (second, burst) = (Duration::from_secs(1), 100);
     let calls = 8 * 100_000;
     let begin = Instant::now();
     for done in (0..calls).step_by(burst as usize) {
-        // 100,000 a second: with a budget of 2 % of one CPU the probe was off its hooks within seconds.
+        // 100,000 a second.
         std::thread::sleep((begin + second * done / 100_000).saturating_duration_since(Instant::now()));
         load::getppid_calls(burst);
     }

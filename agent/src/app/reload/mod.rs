@@ -296,8 +296,9 @@ impl Reload {
         let news = plans.iter().map(|plan| New { name: &plan.meta().name, identity: plan.identity() });
         let plan = diff(&olds, &news.collect::<Vec<_>>());
         let steps = || plans.iter().zip(&plan.steps);
+        let is_kept = |step: &Step| matches!(step, Step::Keep(_));
         let changed: Vec<ProbePlan> =
-            steps().filter(|(_, step)| !matches!(step, Step::Keep(_))).map(|(plan, _)| plan.clone()).collect();
+            steps().filter(|(_, step)| !is_kept(step)).map(|(plan, _)| plan.clone()).collect();
         if changed.is_empty() {
             let kept = plan.steps.iter().flat_map(|step| step.old()).map(|at| old[at].clone()).collect();
             return Ok(Prepared { probes: kept, old, plan });
@@ -305,8 +306,7 @@ impl Reload {
         let btf = options.source.btf.as_deref();
         let target = compile::look(&changed, btf);
         // `None` of a probe that is kept.
-        let of =
-            |(plan, step): (&ProbePlan, &Step)| (!matches!(step, Step::Keep(_))).then(|| compile::probe(plan, &target));
+        let of = |(plan, step): (&ProbePlan, &Step)| (!is_kept(step)).then(|| compile::probe(plan, &target));
         let compiled: Vec<Option<Compiled>> = steps().map(of).collect();
         // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
         // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
