@@ -25,7 +25,7 @@ pub struct Explanation {
     pub cpus: u32,
     /// Bytes of all maps on a big machine ([`BIG_MACHINE_CPUS`]), or why it cannot run there.
     pub map_bytes_big: Result<u64, String>,
-    /// Most time its programs may take, in percent of one CPU, and what happens beyond; empty without programs.
+    /// Most time its programs may take, and what happens beyond; empty without programs.
     pub budget: String,
     pub metrics: Vec<Metric>,
     /// The compiler's intermediate form.
