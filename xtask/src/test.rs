@@ -278,6 +278,8 @@ fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
     // Cargo tells what it starts which cargo it is, so that a toolchain chosen on the command line stays the same.
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root);
+    // `cargo run` sets it for this process. By it cargo-machete decides whether its first word is its own name or a path.
+    command.env_remove("CARGO_PKG_NAME");
     command
 }
 
