@@ -73,7 +73,8 @@ impl Arena {
             },
         ];
         let attach = Attach::RawTp { event: "case_end".into() };
-        let func = Func { name: "where".into(), attach: Some(attach.clone()), vars: 2, slots: vec![4], body };
+        let func =
+            Func { name: "where".into(), attach: Some(attach.clone()), calls: None, vars: 2, slots: vec![4], body };
         let map = MapDef {
             name: "arena".into(),
             kind: MapKind::Array { mmap: false },

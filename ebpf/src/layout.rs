@@ -75,15 +75,25 @@ pub struct StateMap {
     pub counts: MapId,
 }
 
-/// Words that the agent writes and programs read: an array map of one element.
-///
-/// Word 0, the *mask*: an event is measured when a random number has none of its bits. 0 measures all; `2^k - 1`, one of
-/// `2^k`. A start that is passed over leaves 1 as its time, so that its end finds it. Word 1, *since*: spans that began at
-/// or before it are closed without being measured. It must be at least 1 before the mask is first set, and the time of
-/// attaching when a probe comes back to its hooks.
+/// Words that the agent writes and programs read: an array map with one element per CPU. A start that is passed over leaves 1 as
+/// its time, so that its end finds it; that of a system call leaves a mark of its thread elsewhere. The time since when spans are measured
+/// is at least 1 before the mask is first set, and the time of the return of a probe that was suspended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlMap {
     pub map: MapId,
+}
+
+impl ControlMap {
+    /// Bytes of an element: a line of the cache, since the CPU writes it.
+    pub const BYTES: u32 = 64;
+    /// Byte of the word that is 2^n - 1 where one of 2^n events is sampled.
+    pub const MASK: usize = 0;
+    /// Byte of the time (`CLOCK_MONOTONIC` ns) before which no span may have begun.
+    pub const SINCE: usize = 8;
+    /// Byte of the number of events to pass over before the next is taken. The CPU counts it down.
+    pub const LEFT: usize = 16;
+    /// Byte of the word that is not 0 once the mask was.
+    pub const WAS_SAMPLED: usize = 24;
 }
 
 /// Where records of single events come out. A record is `nsecs` (u64, `CLOCK_MONOTONIC`), tgid (u32), tid (u32), then the

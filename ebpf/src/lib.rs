@@ -16,6 +16,7 @@ mod build;
 pub mod check;
 mod choices;
 pub mod diag;
+pub mod dispatch;
 pub mod elf;
 mod filters;
 pub mod hook;
@@ -75,6 +76,8 @@ pub struct ProgramInfo {
     /// Instructions, 64-bit constants counting twice as the kernel counts them.
     pub instructions: u32,
     pub stack_bytes: u32,
+    /// The system calls that it measures, where its hook has all of them.
+    pub calls: Option<ir::Calls>,
     /// Disassembly.
     pub listing: String,
 }
@@ -153,6 +156,7 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
             attach,
             instructions: code.slots(),
             stack_bytes: code.stack_bytes,
+            calls: func.calls.clone(),
             listing: code.listing(),
         });
         codes.push(code);

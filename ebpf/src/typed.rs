@@ -201,6 +201,8 @@ pub struct EndSite {
     /// As the user wrote it.
     pub place: Place,
     /// The hook's own selection.
+    pub hook: Select,
+    /// What of it has to be looked at: nothing, where the open span tells.
     pub select: Select,
     /// The span's `where` for its end, evaluated before the span is looked up.
     pub before: Option<Expr>,

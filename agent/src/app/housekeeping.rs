@@ -1,7 +1,6 @@
-//! Periodic work: polls, expiry of keys, and short windows of the kernel's run-time statistics.
+//! Periodic work: polls, expiry of keys, and budgets.
 
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -9,18 +8,14 @@ use std::time::{Duration, Instant};
 use super::task::{self, Task};
 use super::{App, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
-use crate::kernel::sys::prog as sys;
+use crate::kernel::hooks::entry;
 use crate::probe::budget::{Cost, Shares};
 use crate::probe::lock::ProbeLock;
 
-/// Counting run time costs each program two readings of the clock per event (20 to 120 ns, see
-/// [`sys::empty_run_ns`]): it is on for a tenth of the time.
+/// Length of a window.
 const EVERY: Duration = Duration::from_secs(1);
-const WINDOW: Duration = Duration::from_millis(100);
 /// Until the next window when a probe seems to be above its budget.
 const SOON: Duration = Duration::from_millis(300);
-/// Retry interval after EPERM.
-const AFTER_A_REFUSAL: Duration = Duration::from_secs(3600);
 /// Longest pause: a reload adds probes without waking this thread.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -29,13 +24,13 @@ const SNAPSHOT_LIFE: Duration = Duration::from_secs(1);
 
 /// Starts the housekeeping thread, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
-    let (windows, cache) = (Windows::new(), SnapshotCache::default());
-    task::spawn(move || Housekeeping { app, windows, cache, next: Instant::now() }).map(drop)
+    let (budgets, cache) = (Budgets::new(), SnapshotCache::default());
+    task::spawn(move || Housekeeping { app, budgets, cache, next: Instant::now() }).map(drop)
 }
 
 struct Housekeeping {
     app: Arc<App>,
-    windows: Windows,
+    budgets: Budgets,
     cache: SnapshotCache,
     next: Instant,
 }
@@ -45,8 +40,8 @@ impl Task for Housekeeping {
 
     fn run(&mut self) {
         let next = tick_all(&self.app, &mut self.cache);
-        let window = self.windows.turn(&self.app);
-        self.next = next.map_or(window, |next| next.min(window));
+        let look = self.budgets.look(&self.app);
+        self.next = next.map_or(look, |next| next.min(look));
     }
 
     fn wait(&mut self) -> ControlFlow<()> {
@@ -99,69 +94,39 @@ impl SnapshotCache {
     }
 }
 
-/// The windows of run-time statistics, for all probes at once.
-struct Windows {
-    /// `BPF_ENABLE_STATS` lasts as long as this descriptor is open.
-    on: Option<OwnedFd>,
-    open: bool,
+/// The budgets of all probes.
+struct Budgets {
     next: Instant,
-    /// Run time that the kernel counts for an empty program, in nanoseconds, once measured.
-    clock_ns: Option<u64>,
+    /// Cost of reaching a hook's program in nanoseconds, once measured.
+    entry_ns: Option<f64>,
 }
 
-impl Windows {
-    fn new() -> Windows {
+impl Budgets {
+    fn new() -> Budgets {
         // The first window comes later: the load at the start is not typical.
-        Windows { on: None, open: false, next: Instant::now() + EVERY, clock_ns: None }
+        Budgets { next: Instant::now() + EVERY, entry_ns: None }
     }
 
-    /// Opens or closes a window when it is due. Returns when the next change is due.
-    fn turn(&mut self, app: &App) -> Instant {
+    /// Looks at the costs when that is due. Returns when it is the next time.
+    fn look(&mut self, app: &App) -> Instant {
         if Instant::now() < self.next {
             return self.next;
         }
-        let pause = if std::mem::take(&mut self.open) {
-            let clock_ns = self.clock_ns.unwrap_or(0);
-            let probes = app.probes();
-            let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().close_window(clock_ns)).collect();
-            let used = || probes.iter().zip(&costs).filter_map(|(probe, cost)| Some((probe, cost.as_ref()?)));
-            let shared = used().filter(|(probe, _)| probe.lock().shares_budget()).map(|(_, cost)| cost.ppm());
-            let shares = Shares::of(app.budget_ppm.load(Relaxed), shared.collect());
-            used().for_each(|(probe, cost)| probe.lock().keep_budget(cost, &shares));
-            self.on = None;
-            let soon = probes.iter().any(|probe| probe.lock().suspects());
-            if soon { SOON } else { EVERY - WINDOW }
-        } else {
-            app.probes().iter().for_each(|probe| probe.lock().resume());
-            self.begin(app)
-        };
-        self.next = Instant::now() + pause;
-        self.next
-    }
-
-    fn begin(&mut self, app: &App) -> Duration {
+        app.hooks.measure();
+        let entry_ns = *self.entry_ns.get_or_insert_with(|| {
+            let measured = entry::cost_ns();
+            tracing::debug!(entry_ns = measured, "cost of reaching a program");
+            measured.unwrap_or(entry::USUAL_NS)
+        });
         let probes = app.probes();
-        if !probes.iter().any(|probe| probe.lock().is_metered()) {
-            return EVERY;
-        }
-        match sys::enable_stats() {
-            Ok(on) => self.on = Some(on),
-            Err(_) if sys::stats_are_always_on() => {}
-            Err(reason) => {
-                tracing::warn!(
-                    %reason,
-                    "program cost is not measured and budgets are not enforced: run-time statistics need CAP_SYS_ADMIN or \
-                     kernel.bpf_stats_enabled=1"
-                );
-                return AFTER_A_REFUSAL;
-            }
-        }
-        if self.clock_ns.is_none() {
-            self.clock_ns = Some(sys::empty_run_ns().unwrap_or(0));
-            tracing::debug!(clock_ns = self.clock_ns, "run time of an empty program");
-        }
-        probes.iter().for_each(|probe| probe.lock().open_window());
-        self.open = true;
-        WINDOW
+        probes.iter().for_each(|probe| probe.lock().resume());
+        let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().cost(entry_ns)).collect();
+        let used = || probes.iter().zip(&costs).filter_map(|(probe, cost)| Some((probe, cost.as_ref()?)));
+        let shared = used().filter(|(probe, _)| probe.lock().shares_budget()).map(|(_, cost)| cost.ppm());
+        let shares = Shares::of(app.budget_ppm.load(Relaxed), shared.collect());
+        used().for_each(|(probe, cost)| probe.lock().keep_budget(cost, &shares));
+        let soon = probes.iter().any(|probe| probe.lock().suspects());
+        self.next = Instant::now() + if soon { SOON } else { EVERY };
+        self.next
     }
 }

@@ -40,6 +40,7 @@ use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
 use crate::config::plan::ProbePlan;
+use crate::kernel::hooks::Hooks;
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
@@ -113,6 +114,8 @@ pub struct WebOptions {
 struct App {
     /// A reload replaces the list: clone it for each pass.
     probes: RwLock<Arc<[SharedProbe]>>,
+    /// What programs of all probes share.
+    hooks: Arc<Hooks>,
     names: NamesLock,
     telemetry: Telemetry,
     scrape_lock: ScrapeLock,
@@ -388,7 +391,9 @@ impl App {
             tracing::warn!("{reason}");
         }
         // Dropped after the loads: it holds the kernel's BTF, some 13 MB.
-        let mut loader = Loader::new();
+        let hooks = Hooks::new(detect::possible_cpus());
+        let mut loader = Loader::at(hooks.clone());
+        let batch = hooks.batch();
         let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, &target)).collect();
         // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
         let need = Need::of(compiled.iter().filter_map(Compiled::artifact), agent);
@@ -398,7 +403,9 @@ impl App {
         let start =
             |(plan, compiled)| Arc::new(ProbeLock::new(Probe::start(plan, compiled, &target, &mut loader, btf)));
         let probes = plans.iter().zip(compiled).map(start).collect();
+        drop(batch);
         let app = App {
+            hooks,
             probes: RwLock::default(),
             names: NamesLock::new(Names::new().with_workload_names(workload_names.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),

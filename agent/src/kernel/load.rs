@@ -2,22 +2,25 @@
 
 use crate::kernel::abilities::explain;
 use crate::kernel::attach::{AttachError, Attacher, Link, Places, ProgramType, tp_btf, uprobe, uprobe_multi};
-use crate::kernel::detect::online_cpus;
+use crate::kernel::detect::{online_cpus, possible_cpus};
 use crate::kernel::error::KernelError;
 use crate::kernel::events::{BufferError, Buffers};
+use crate::kernel::hooks::{Body, HookError, Hooks, Member, Use};
 use crate::kernel::kernel_types::KernelTypes;
-use crate::kernel::object::{Object, ObjectError, TABLES_MAP};
+use crate::kernel::object::{Code, Object, ObjectError, TABLES_MAP};
 use crate::kernel::privileges::lift_locked;
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::KernelMap;
 use crate::kernel::sys::map::{MapSpec, RDONLY_PROG, kind as map_kind};
 use crate::kernel::sys::prog::{self, Lines, ProgSpec, Refused};
 use crate::kernel::verifier_log;
-use kstrobe_ebpf::Layout;
+use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::layout::{MapDef, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
+use kstrobe_ebpf::{Layout, ProgramInfo};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -26,6 +29,7 @@ use thiserror::Error;
 pub struct Loader {
     types: KernelTypes,
     attacher: Attacher,
+    hooks: Arc<Hooks>,
 }
 
 impl Default for Loader {
@@ -35,10 +39,44 @@ impl Default for Loader {
 }
 
 impl Loader {
-    /// Ready to load. Lifts RLIMIT_MEMLOCK, which kernels before 5.11 charge maps to.
+    /// Ready to load. Its probes share hooks with one another alone.
     pub fn new() -> Loader {
+        Loader::at(Hooks::new(possible_cpus()))
+    }
+
+    /// Ready to load probes that share these hooks. Lifts RLIMIT_MEMLOCK, which kernels before 5.11 charge maps to.
+    pub fn at(hooks: Arc<Hooks>) -> Loader {
         lift_locked();
-        Loader { types: KernelTypes::default(), attacher: Attacher::new() }
+        Loader { types: KernelTypes::default(), attacher: Attacher::new(), hooks }
+    }
+}
+
+impl Loader {
+    /// Hooks that its probes share.
+    pub fn hooks(&self) -> &Arc<Hooks> {
+        &self.hooks
+    }
+}
+
+/// A program of an object.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// As in the object.
+    pub name: String,
+    pub attach: Attach,
+    /// See [`ProgramInfo::calls`].
+    pub calls: Option<Calls>,
+}
+
+impl From<&ProgramInfo> for Program {
+    fn from(info: &ProgramInfo) -> Program {
+        Program { name: info.name.clone(), attach: info.attach.clone(), calls: info.calls.clone() }
+    }
+}
+
+impl From<&(String, Attach)> for Program {
+    fn from((name, attach): &(String, Attach)) -> Program {
+        Program { name: name.clone(), attach: attach.clone(), calls: None }
     }
 }
 
@@ -72,6 +110,14 @@ pub enum LoadError {
         map: String,
         /// Why.
         error: MapError,
+    },
+    /// A program is accepted but not what runs at its hook.
+    #[error("program {program}: {error}")]
+    Hook {
+        /// Name of the program.
+        program: String,
+        /// Why.
+        error: HookError,
     },
     /// A program is loaded but its hook cannot be had.
     #[error("program {program} cannot be attached: {error}")]
@@ -127,18 +173,25 @@ pub struct Loaded {
     looked: Option<Instant>,
     events: Option<Buffers>,
     maps: ProbeMaps,
+    /// The dispatchers name it as long as the programs are members.
+    _tables: Option<KernelMap>,
 }
 
 struct LoadedProgram {
     name: String,
     attach: Attach,
+    calls: Option<Calls>,
+    /// Relocated.
+    code: Vec<u64>,
     fd: OwnedFd,
+    /// Its place among the programs at its hook; none at iterators, and before it is attached.
+    member: Option<Member>,
     /// For how long each of its events on CPUs had been enabled at the last look; empty when they are new.
     enabled: Vec<Duration>,
 }
 
 /// A running program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProgInfo {
     /// As in the object; the kernel keeps 15 bytes of it.
     pub name: String,
@@ -150,11 +203,9 @@ pub struct ProgInfo {
     pub verified_insns: u32,
     /// Bytes of machine code.
     pub jited_bytes: u32,
-    /// Nanoseconds spent in it; counted only while [`prog::enable_stats`] is on.
-    pub run_time_ns: u64,
-    /// Runs; counted only while [`prog::enable_stats`] is on.
-    pub run_cnt: u64,
-    /// Runs left out because it was already running on that CPU.
+    /// What it has cost, as far as that is measured.
+    pub used: Option<Use>,
+    /// Events left out, for all programs of its hook, because one was already running on that CPU.
     pub misses: u64,
 }
 
@@ -182,8 +233,8 @@ impl Loaded {
         let found = found.ok_or_else(|| AttachError::NoProgram(program.to_owned()))?;
         match &found.attach {
             Attach::Uprobe { multi, .. } | Attach::Usdt { multi, .. } => match multi {
-                true => uprobe_multi::attach(found.fd.as_fd(), places),
-                false => uprobe::attach(found.fd.as_fd(), places),
+                true => uprobe_multi::attach(found.entry(), places),
+                false => uprobe::attach(found.entry(), places),
             },
             _ => Err(AttachError::OtherHook(program.to_owned())),
         }
@@ -258,11 +309,47 @@ impl Loaded {
     }
 
     fn attach_one(&mut self, at: usize, attacher: &mut Attacher) -> Result<(), LoadError> {
-        let LoadedProgram { name, attach, fd, enabled } = &mut self.programs[at];
-        enabled.clear();
-        let links = attacher.attach(fd.as_fd(), attach).map_err(|error| attach_error(name, error))?;
-        self.links.extend(links.into_iter().map(|link| (at, link)));
+        let program = &mut self.programs[at];
+        program.enabled.clear();
+        if !is_shared(&program.attach) {
+            let links = attacher.attach(program.entry(), &program.attach);
+            let links = links.map_err(|error| attach_error(&program.name, error))?;
+            self.links.extend(links.into_iter().map(|link| (at, link)));
+        }
+        if let Some(member) = &program.member {
+            member.activate(true);
+        }
         Ok(())
+    }
+
+    /// Puts all programs to the others at their hooks.
+    fn join(&mut self, loader: &mut Loader) -> Result<(), LoadError> {
+        let Loader { types, attacher, hooks } = loader;
+        for program in self.programs.iter_mut().filter(|program| !program.attach.is_iterator()) {
+            let LoadedProgram { name, attach, calls, code, fd, member, .. } = program;
+            let failed = |error| hook_error(name, error);
+            let kind = ProgramType::of(attach, types).map_err(|error| attach_error(name, error.into()))?;
+            let loaded = fd.try_clone().map_err(|error| failed(HookError::Map(error)))?;
+            let body = Body { name: name.clone(), code: std::mem::take(code), calls: calls.take(), program: loaded };
+            let joined = match is_shared(attach) {
+                true => hooks.join(attach, &kind, body, attacher),
+                false => hooks.join_alone(attach, &kind, body),
+            };
+            *member = Some(joined.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// What its programs have cost so far, as far as that is measured.
+    pub fn used(&self) -> impl Iterator<Item = (&str, &Attach, Use)> {
+        let of = |p: &'_ LoadedProgram| p.member.as_ref().and_then(Member::used);
+        self.programs.iter().filter_map(move |p| Some((p.name.as_str(), &p.attach, of(p)?)))
+    }
+
+    /// A program that the kernel does not take together with the others at its hook, and not beside them.
+    pub fn not_accepted(&self) -> Option<&str> {
+        let accepted = |program: &&LoadedProgram| program.member.as_ref().is_none_or(Member::is_accepted);
+        self.programs.iter().find(|program| !accepted(program)).map(|program| program.name.as_str())
     }
 
     /// Runs programs at iterators, one after the other, each once per object.
@@ -273,8 +360,10 @@ impl Loaded {
         })
     }
 
-    /// Detaches all programs. They and their maps stay, and can be attached again.
+    /// Lets no program run. They and their maps stay, and can be attached again.
     pub fn detach(&mut self) {
+        // What closes spans stops last.
+        self.programs.iter().rev().filter_map(|p| p.member.as_ref()).for_each(|member| member.activate(false));
         (self.looked, self.links) = (None, Vec::new());
     }
 
@@ -288,24 +377,40 @@ impl Loaded {
                 id: stats.id,
                 verified_insns: stats.verified_insns,
                 jited_bytes: stats.jited_bytes,
-                run_time_ns: stats.run_time_ns,
-                run_cnt: stats.run_cnt,
-                misses: stats.recursion_misses,
+                used: program.member.as_ref().and_then(Member::used),
+                misses: prog::stats(program.entry())?.recursion_misses,
             })
         };
         self.programs.iter().map(info).collect()
     }
 }
 
+impl LoadedProgram {
+    /// What the kernel runs at its hook.
+    fn entry(&self) -> BorrowedFd<'_> {
+        self.member.as_ref().map_or(self.fd.as_fd(), Member::entry)
+    }
+}
+
+/// Whether one entry serves all programs at the hook. Hooks in files, and on CPUs that come and go, are attached for each program
+/// again and again.
+fn is_shared(attach: &Attach) -> bool {
+    !matches!(
+        attach,
+        Attach::Uprobe { .. } | Attach::Usdt { .. } | Attach::Iter { .. } | Attach::Sample(_) | Attach::Interval { .. }
+    )
+}
+
 /// Loads an object, fills its stacks of free slots, and attaches its programs in the order given. Whatever fails, nothing
-/// stays behind.
+/// stays behind. Within a [batch](Hooks::batch) they run from its end on.
 pub fn load(
     loader: &mut Loader,
     object: &[u8],
     layout: &Layout,
-    programs: &[(String, Attach)],
+    programs: impl IntoIterator<Item: Into<Program>>,
 ) -> Result<Loaded, LoadError> {
     let mut loaded = load_unattached(loader, object, layout, programs)?;
+    loaded.join(loader)?;
     loaded.attach(&mut loader.attacher).map(|()| loaded)
 }
 
@@ -314,7 +419,7 @@ pub fn load_unattached(
     loader: &mut Loader,
     object: &[u8],
     layout: &Layout,
-    programs: &[(String, Attach)],
+    programs: impl IntoIterator<Item: Into<Program>>,
 ) -> Result<Loaded, LoadError> {
     let mut object = Object::parse(object)?;
     object.check(layout)?;
@@ -326,15 +431,16 @@ pub fn load_unattached(
         _ => layout.maps.iter().position(|def| def.name == name).map(|at| &maps[at]),
     };
     object.relocate(|name| by_name(name).map(|map| map.as_fd().as_raw_fd()))?;
-    let load = |(name, attach): &(String, Attach)| {
-        let fd = load_program(&mut loader.types, &object, types.fd(), name, attach)?;
-        Ok(LoadedProgram { name: name.clone(), attach: attach.clone(), fd, enabled: Vec::new() })
+    let mut load = |Program { name, attach, calls }: Program| {
+        let code = object.code(&name)?;
+        let fd = load_program(&mut loader.types, &code, types.fd(), &name, &attach)?;
+        Ok(LoadedProgram { name, attach, calls, code: code.insns, fd, member: None, enabled: Vec::new() })
     };
-    let programs = programs.iter().map(load).collect::<Result<_, LoadError>>()?;
+    let programs = programs.into_iter().map(|program| load(program.into())).collect::<Result<_, LoadError>>()?;
     let events = open_events(&maps, layout)?;
     let maps = ProbeMaps::new(layout.clone(), maps).map_err(ObjectError::from)?;
     maps.fill_free_slots().map_err(|error| map_error("of free slots", MapError::Kernel(error)))?;
-    Ok(Loaded { links: Vec::new(), programs, looked: None, events, maps })
+    Ok(Loaded { links: Vec::new(), programs, looked: None, events, maps, _tables: tables })
 }
 
 /// The object's type information in the kernel. Without it most maps and programs load all the same: it serves the verifier's
@@ -430,16 +536,15 @@ fn open_events(maps: &[KernelMap], layout: &Layout) -> Result<Option<Buffers>, L
 
 fn load_program(
     types: &mut KernelTypes,
-    object: &Object,
+    code: &Code,
     btf: Option<BorrowedFd<'_>>,
     name: &str,
     attach: &Attach,
 ) -> Result<OwnedFd, LoadError> {
-    let code = object.code(name)?;
     let program = ProgramType::of(attach, types).map_err(|error| attach_error(name, error.into()))?;
     if !program.fits(code.kind) {
         let (program, attach) = (name.to_owned(), format!("{attach:?}"));
-        return Err(ObjectError::OtherSection { program, section: code.section, attach }.into());
+        return Err(ObjectError::OtherSection { program, section: code.section.clone(), attach }.into());
     }
     let spec = ProgSpec {
         kind: program.kind,
@@ -463,6 +568,14 @@ fn not_loaded(name: &str, Refused { error, log }: Refused) -> LoadError {
         text => text,
     };
     LoadError::Verifier { program: name.to_string(), error, summary, log }
+}
+
+fn hook_error(name: &str, error: HookError) -> LoadError {
+    match error {
+        HookError::Attach(error) => attach_error(name, error),
+        HookError::Program { refused, .. } => not_loaded(name, refused),
+        error => LoadError::Hook { program: name.to_owned(), error },
+    }
 }
 
 fn attach_error(name: &str, error: AttachError) -> LoadError {

@@ -13,6 +13,7 @@ pub mod events;
 pub mod formats;
 pub mod functions;
 pub mod groups;
+pub mod hooks;
 pub mod instance;
 pub mod kernel_types;
 pub mod load;

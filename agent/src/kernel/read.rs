@@ -3,11 +3,13 @@
 use crate::kernel::groups::{Admission, Groups, GroupsError};
 use crate::kernel::mmap::Values;
 use crate::kernel::sys::{self, KernelMap};
-use kstrobe_ebpf::layout::{Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table};
+use kstrobe_ebpf::layout::{
+    ControlMap, Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table,
+};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use thiserror::Error;
 
 /// The maps of one probe, with its layout.
@@ -27,6 +29,8 @@ pub struct ProbeMaps {
     evicted: AtomicU64,
     /// Programs that keep the maps of conditions; none before a condition needs them, and where the kernel refuses them.
     admissions: OnceLock<Vec<Admission>>,
+    /// Whether the probe has ever passed events over.
+    was_sampled: AtomicBool,
 }
 
 /// Maps that are not what their layout says.
@@ -91,6 +95,13 @@ pub struct MapFill {
     pub capacity: u32,
 }
 
+/// A number below `values`, as chance wills.
+fn random_below(values: u64) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // Each state is keyed anew by the standard library.
+    RandomState::new().hash_one(values) % values.max(1)
+}
+
 impl ProbeMaps {
     /// Takes the maps of a probe, in the order of the layout's ids, and checks that tables fit them.
     pub fn new(layout: Layout, maps: Vec<KernelMap>) -> Result<ProbeMaps, LayoutError> {
@@ -107,8 +118,8 @@ impl ProbeMaps {
         let values = layout.tables.iter().map(|table| open(table.values)).collect::<Result<_, _>>()?;
         let losses = layout.losses.as_ref().map(|losses| open(losses.map)).transpose()?;
         let states = layout.state.as_ref().map(|state| open(state.counts)).transpose()?;
-        let (forgotten, evicted, admissions) = Default::default();
-        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten, evicted, admissions })
+        let (forgotten, evicted, admissions, was_sampled) = Default::default();
+        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten, evicted, admissions, was_sampled })
     }
 
     /// What the bytes in the maps mean.
@@ -281,8 +292,20 @@ impl ProbeMaps {
     pub fn steer(&self, halvings: u32, since: u64) -> io::Result<()> {
         let Some(control) = &self.layout.control else { return Ok(()) };
         let mask = (1u64 << halvings.min(32)) - 1;
-        let words: Vec<u8> = [mask, since.max(1)].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.map(control.map).update(&0u32.to_ne_bytes(), &words, 0)
+        let was_sampled = self.was_sampled.fetch_or(mask != 0, Ordering::Relaxed) || mask != 0;
+        (0..self.layout.cpus).try_for_each(|cpu| {
+            // The first gap is a part of one that began before.
+            let left = random_below(mask + 1);
+            let mut element = [0; ControlMap::BYTES as usize];
+            let words = [
+                (ControlMap::MASK, mask),
+                (ControlMap::SINCE, since.max(1)),
+                (ControlMap::LEFT, left),
+                (ControlMap::WAS_SAMPLED, was_sampled.into()),
+            ];
+            words.iter().for_each(|(at, word)| element[*at..at + 8].copy_from_slice(&word.to_ne_bytes()));
+            self.map(control.map).update(&cpu.to_ne_bytes(), &element, 0)
+        })
     }
 
     /// Forgets what has begun and not ended, before a probe is attached again: their ends were not seen. Returns the

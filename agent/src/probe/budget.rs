@@ -1,4 +1,4 @@
-//! The overhead budget of a probe: when to sample its events, when to detach it, when to attach it again.
+//! The overhead budget of a probe: when to sample its events, when to suspend it, when to let it run again.
 //!
 //! A pure state machine: its input is the cost of the probe's programs, window by window; its output is an action. It knows
 //! no clock, program or map.
@@ -12,12 +12,19 @@ use crate::config::plan::BudgetLimit;
 const STRIKES: u32 = 2;
 /// The lowest sampling rate is 1 of 1024 events: below, too few are left for a histogram.
 const MAX_HALVINGS: u32 = 10;
-/// Least cost of an event that is not sampled, in nanoseconds: a map look-up and a random number.
+/// Most that passing an event over may cost, in nanoseconds: what is above is the cost of events that are taken.
+const MAX_PASSED_OVER_NS: f64 = 60.0;
+/// The same, as long as it is not measured.
 const PASSED_OVER_NS: f64 = 10.0;
-/// Windows well below the budget, after which twice as many events are measured again.
-const CALM_WINDOWS: u32 = 30;
-/// First pause of a probe that was taken off its hooks, and the longest.
+/// Events that are taken may cost this part of what reaching the programs and passing the others over costs, however small the budget:
+/// sampling fewer would save nothing.
+const LEAST_PART: u64 = 8;
+/// Windows well below the budget, after which more events are measured again.
+const CALM_WINDOWS: u32 = 5;
+/// First pause of a probe that was suspended and cannot be sampled or has breakpoints, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+/// Pause of a probe that sampling alone does not keep within its budget.
+const SHORT_PAUSE: Duration = Duration::from_secs(1);
 /// After so long within the budget, the next pause has its first length again.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 
@@ -32,14 +39,16 @@ pub struct Cost {
     /// Time spent in the programs.
     pub run: Duration,
     pub runs: u64,
-    /// Least cost of reaching the programs, which the hooked process pays. Sampling does not lower it.
-    pub reaching: Duration,
+    /// Cost of reaching the programs, of which each has its share. Sampling does not lower it.
+    pub entering: Duration,
+    /// Least cost of breakpoints, which only an end of the attachment saves.
+    pub breakpoints: Duration,
 }
 
 impl Cost {
     /// Millionths of one CPU's time.
     pub fn ppm(&self) -> u64 {
-        ppm(self.run.saturating_add(self.reaching).as_nanos(), self.window)
+        ppm(self.run.saturating_add(self.entering).saturating_add(self.breakpoints).as_nanos(), self.window)
     }
 
     /// Mean time of a run in nanoseconds.
@@ -58,10 +67,10 @@ fn ppm(run_ns: u128, window: Duration) -> u64 {
 pub enum BudgetAction {
     /// Sample one of 2^n events.
     Sample(u32),
-    /// Detach the programs.
-    Detach,
-    /// Attach them, to sample one of 2^n events.
-    Attach(u32),
+    /// Let the programs not run.
+    Suspend,
+    /// Let them run again, to sample one of 2^n events.
+    Resume(u32),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,13 +85,16 @@ pub struct Budget {
     suspicion: Option<(u32, Cost)>,
     /// Cost that led to the last action and the limit then, in millionths of a CPU.
     judged: (u64, u64),
-    /// Actions to sample fewer events since the last window within the budget: of the first of them, the cost of a run in nanoseconds
-    /// and the halvings then.
-    first: Option<(f64, u32)>,
+    /// Cost of a run in nanoseconds when all events were taken.
+    full_ns: f64,
+    /// Nothing is left to sample, and the budget is exceeded all the same.
+    at_the_floor: bool,
     calm: u32,
-    /// End of the pause, while the programs are detached.
+    /// End of the pause, while the programs do not run.
     suspended_until: Option<Duration>,
     pause: Duration,
+    /// The suspension is a [`SHORT_PAUSE`].
+    is_short: bool,
     /// End of the last window above the budget.
     last_over: Option<Duration>,
     throttled: u64,
@@ -103,10 +115,12 @@ impl Budget {
             halvings: 0,
             suspicion: None,
             judged: (0, 0),
-            first: None,
+            full_ns: 0.0,
+            at_the_floor: false,
             calm: 0,
             suspended_until: None,
             pause: PAUSE.0,
+            is_short: false,
             last_over: None,
             throttled: 0,
         })
@@ -132,8 +146,10 @@ impl Budget {
         if self.is_shared {
             self.limit_ppm = shares.limit_ppm(used);
         }
-        if used <= self.limit_ppm {
-            return self.within(now, used);
+        let left = self.left(cost);
+        self.at_the_floor = used > self.limit_ppm && self.can_sample && left.is_kept(self.limit_ppm);
+        if used <= self.limit_ppm || self.at_the_floor {
+            return self.within(now, &left);
         }
         self.calm = 0;
         self.last_over = Some(now);
@@ -143,69 +159,88 @@ impl Budget {
             self.suspicion = Some((strikes + 1, cheapest));
             return None;
         }
-        let (cost, used) = (cheapest, cheapest.ppm());
-        self.judged = (used, self.limit_ppm);
-        self.throttled += 1;
-        let hope = self.least_ppm(&cost) <= self.limit_ppm && self.halvings < MAX_HALVINGS;
-        if !(self.can_sample && hope) {
-            self.suspended_until = Some(now + self.pause);
-            return Some(BudgetAction::Detach);
+        let left = self.left(&cheapest);
+        self.judged = (cheapest.ppm(), self.limit_ppm);
+        let breakpoints = left.breakpoints > self.limit_ppm;
+        if breakpoints || !self.can_sample || self.halvings == MAX_HALVINGS {
+            self.throttled += 1;
+            self.is_short = self.can_sample && !breakpoints;
+            let pause = self.pause();
+            self.suspended_until = Some(now + pause);
+            return Some(BudgetAction::Suspend);
         }
-        self.first.get_or_insert((cost.run_ns(), self.halvings));
-        self.halvings = (self.halvings + halvings(used, self.limit_ppm)).min(MAX_HALVINGS);
+        self.throttled += 1;
+        if self.halvings == 0 {
+            self.full_ns = cheapest.run_ns();
+        }
+        self.halvings = (self.halvings + halvings(left.taken, left.room(self.limit_ppm))).min(MAX_HALVINGS);
         Some(BudgetAction::Sample(self.halvings))
     }
 
-    /// What would be left of a cost without any sampled event. A run costs `over + own / 2^halvings`, of which two costs with other
-    /// halvings show `over`.
-    fn least_ppm(&self, cost: &Cost) -> u64 {
+    /// Divides a cost into what sampling lowers and what it does not. A run costs `over + (full - over) / 2^halvings`.
+    fn left(&self, cost: &Cost) -> Left {
         let run_ns = cost.run_ns();
-        let over_ns = match self.first {
-            Some((first_ns, halvings)) if self.halvings > halvings => {
-                let factor = f64::from(1 << (self.halvings - halvings));
-                ((run_ns * factor - first_ns) / (factor - 1.0)).clamp(PASSED_OVER_NS, run_ns.max(PASSED_OVER_NS))
+        let over_ns = match self.halvings {
+            0 => PASSED_OVER_NS,
+            n => {
+                let factor = f64::from(1u32 << n);
+                (run_ns * factor - self.full_ns) / (factor - 1.0)
             }
-            _ => PASSED_OVER_NS,
         };
-        ppm((over_ns * cost.runs as f64) as u128 + cost.reaching.as_nanos(), cost.window)
+        let over_ns = over_ns.clamp(0.0, MAX_PASSED_OVER_NS.min(run_ns));
+        let over = ((over_ns * cost.runs as f64) as u128).min(cost.run.as_nanos());
+        let breakpoints = cost.breakpoints.as_nanos();
+        let of = |ns| ppm(ns, cost.window);
+        let fixed = cost.entering.as_nanos().saturating_add(over).saturating_add(breakpoints);
+        Left { taken: of(cost.run.as_nanos() - over), fixed: of(fixed), breakpoints: of(breakpoints) }
     }
 
-    fn within(&mut self, now: Duration, used: u64) -> Option<BudgetAction> {
-        (self.suspicion, self.first) = (None, None);
+    fn within(&mut self, now: Duration, left: &Left) -> Option<BudgetAction> {
+        self.suspicion = None;
         if self.last_over.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
         // Twice the events must still leave half of the budget, or it would go back and forth.
-        self.calm = if used <= self.limit_ppm / 4 { self.calm + 1 } else { 0 };
+        self.calm = if left.taken <= left.room(self.limit_ppm) / 4 { self.calm + 1 } else { 0 };
         if self.halvings == 0 || self.calm < CALM_WINDOWS {
             return None;
         }
         self.calm = 0;
-        self.halvings -= 1;
+        // As many as leave half of the room, at least twice as many.
+        let times = left.room(self.limit_ppm) / left.taken.max(1);
+        let doublings = times.checked_ilog2().unwrap_or(0).saturating_sub(1).max(1);
+        self.halvings = self.halvings.saturating_sub(doublings);
         Some(BudgetAction::Sample(self.halvings))
+    }
+
+    /// How long a suspension lasts.
+    fn pause(&self) -> Duration {
+        if self.is_short { SHORT_PAUSE } else { self.pause }
     }
 
     /// Ends a pause that is over. The next pause is twice as long.
     pub fn resume(&mut self, now: Duration) -> Option<BudgetAction> {
         self.suspended_until.take_if(|until| now >= *until)?;
-        self.pause = (self.pause * 2).min(PAUSE.1);
-        (self.suspicion, self.first, self.calm) = (None, None, 0);
-        Some(BudgetAction::Attach(self.halvings))
+        if !self.is_short {
+            self.pause = (self.pause * 2).min(PAUSE.1);
+        }
+        (self.suspicion, self.calm) = (None, 0);
+        Some(BudgetAction::Resume(self.halvings))
     }
 
     /// Starts the pause again, after the programs could not be attached.
     pub fn extend_suspension(&mut self, now: Duration) {
-        self.suspended_until = Some(now + self.pause);
+        self.suspended_until = Some(now + self.pause());
     }
 
-    /// End of the pause, while the programs are detached.
+    /// End of the pause, while the programs do not run.
     pub fn suspended_until(&self) -> Option<Duration> {
         self.suspended_until
     }
 
     /// Whether the next window should come soon: it may mean an action.
     pub fn suspects(&self) -> bool {
-        (self.suspicion.is_some() || self.first.is_some()) && self.suspended_until.is_none()
+        self.suspicion.is_some() && self.suspended_until.is_none()
     }
 
     /// One of so many events is sampled, and counts for all of them.
@@ -213,7 +248,7 @@ impl Budget {
         1 << self.halvings
     }
 
-    /// Actions to sample fewer events or to detach so far.
+    /// Actions to sample fewer events or to suspend so far.
     pub fn throttled(&self) -> u64 {
         self.throttled
     }
@@ -233,9 +268,31 @@ impl Budget {
         let budget = if self.is_shared { "share of the budget," } else { "budget of" };
         let over = format!("over its {budget} {limit} of a CPU ({used} measured)");
         match self.suspended_until {
-            Some(_) => format!("{over}: taken off its hooks for {} s", self.pause.as_secs()),
+            Some(_) => format!("{over}: measures nothing for {} s", self.pause().as_secs()),
             None => format!("{over}: one of {} events is sampled", self.one_of()),
         }
+    }
+}
+
+/// A cost by what an action would change, in millionths of one CPU's time.
+struct Left {
+    /// Events that are taken.
+    taken: u64,
+    /// The rest.
+    fixed: u64,
+    /// Of it what only an end of the attachment saves.
+    breakpoints: u64,
+}
+
+impl Left {
+    /// What events that are taken may cost.
+    fn room(&self, limit: u64) -> u64 {
+        limit.saturating_sub(self.fixed).max(self.fixed / LEAST_PART)
+    }
+
+    /// Whether sampling fewer events would save nothing that counts.
+    fn is_kept(&self, limit: u64) -> bool {
+        self.taken <= self.room(limit) && self.breakpoints <= limit
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::Layout;
 use kstrobe_ebpf::layout::{Loss, Table};
+use kstrobe_ebpf::typed::Attach;
 
 use super::budget::Cost;
 use super::drain::Drain;
@@ -20,6 +21,7 @@ use super::user_hooks::{LOOK_EVERY, UserHooks, log_changes};
 use crate::config::plan::ProbeMeta;
 use crate::kernel::attach::Attacher;
 use crate::kernel::binaries::find::ProcessSnapshot;
+use crate::kernel::hooks::Use;
 use crate::kernel::load::{Loaded, ProgInfo};
 use crate::kernel::read::ProbeMaps;
 use crate::kernel::sys::monotonic_ns;
@@ -87,7 +89,6 @@ impl KernelEngine {
         if tables.iter().any(TableSeries::is_of_cgroups) {
             every = every.map(|every| every.min(SWEEP_CGROUPS_EVERY));
         }
-        let meter = Meter::new(born.mono);
         let (processes, unseen) = Default::default();
         let (unread, swept) = (EventBuffer::of(meta), born.mono);
         KernelEngine {
@@ -107,7 +108,7 @@ impl KernelEngine {
             every,
             swept,
             hurried: false,
-            meter,
+            meter: Meter::default(),
             since_ns: 1,
         }
     }
@@ -122,15 +123,16 @@ impl KernelEngine {
         self.loaded.maps().steer(halvings, self.since_ns).map_err(ControlError::Control)
     }
 
-    /// Detaches the programs. Counts stay.
+    /// Lets the programs not run. Counts stay.
     pub fn detach(&mut self) {
         self.loaded.detach();
+        self.meter.forget();
         if let Some(user) = &mut self.user {
             user.rest();
         }
     }
 
-    /// Attaches the programs again, to sample one of 2^`halvings` events.
+    /// Lets the programs run again, to sample one of 2^`halvings` events.
     pub fn attach(&mut self, halvings: u32) -> Result<(), ControlError> {
         // A span that began before the pause may have ended in it: its duration would be wrong.
         self.abandoned += self.loaded.maps().forget_open().map_err(ControlError::Spans)?;
@@ -143,26 +145,13 @@ impl KernelEngine {
         Ok(())
     }
 
-    /// Opens a window of run-time statistics.
-    pub fn open_window(&mut self) {
-        if let Some(readings) = self.readings() {
-            self.meter.open(Instant::now(), readings);
-        }
-    }
-
-    /// Closes the window and returns the cost. `clock_ns` is the cost of an empty run, in nanoseconds.
-    pub fn close_window(&mut self, clock_ns: u64) -> Option<Cost> {
-        let readings = self.readings()?;
-        self.meter.close(Instant::now(), &readings, clock_ns)
-    }
-
-    fn readings(&self) -> Option<BTreeMap<String, Reading>> {
-        let programs = self.loaded.programs().ok()?;
-        let reading = |p: ProgInfo| {
-            let reaching_ns = meter::reaching_ns(&p.attach);
-            (p.name, Reading { run_ns: p.run_time_ns, runs: p.run_cnt, reaching_ns })
+    /// What the programs have cost since the last call. `entry_ns` is the cost of reaching a hook's program.
+    pub fn cost(&mut self, entry_ns: f64) -> Option<Cost> {
+        let reading = |(name, attach, used): (&str, &Attach, Use)| {
+            (name.to_owned(), Reading { used, breakpoint_ns: meter::breakpoint_ns(attach) })
         };
-        Some(programs.into_iter().map(reading).collect())
+        let readings = self.loaded.used().map(reading).collect();
+        self.meter.window(Instant::now(), readings, entry_ns)
     }
 
     /// When the next sweep is due.
@@ -315,12 +304,12 @@ impl KernelEngine {
         let probe = scrape.probe;
         if let Some(programs) = scrape.note(self.loaded.programs(), ReadError::Cost) {
             scrape.observed.programs.extend(programs.into_iter().map(|p| {
-                let total = self.meter.total(&p.name).unwrap_or_default();
+                let used = p.used.unwrap_or_default();
                 ProgramUse {
                     probe: probe.to_string(),
                     program: p.name,
-                    run_ns: total.run_ns as u64,
-                    runs: total.runs as u64,
+                    run_ns: used.run_ns as u64,
+                    runs: used.runs as u64,
                     missed: p.misses,
                 }
             }));
@@ -372,7 +361,10 @@ impl Engine for KernelEngine {
     /// Hooks that are not attached, with the reasons.
     fn reason(&self) -> String {
         let files = self.user.as_ref().map(UserHooks::reason).unwrap_or_default();
-        let parts = [files, self.cpus_failure.clone()];
+        let refused = self.loaded.not_accepted().map(|program| {
+            format!("the kernel takes program {program} neither with the others of its hook nor beside them")
+        });
+        let parts = [files, self.cpus_failure.clone(), refused.unwrap_or_default()];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 

@@ -1,126 +1,115 @@
-//! The cost of a probe's programs, from short windows of the kernel's run-time statistics.
-//!
-//! Counting costs every program two readings of the clock per event, so that it is on for a tenth of the time. Totals are
-//! estimates: each window stands for the time since the one before. The kernel's counts contain one reading of its clock per
-//! run, which is taken off.
+//! The cost of a probe's programs, window by window, from what their hooks have measured so far.
 
 use super::budget::Cost;
+use crate::kernel::hooks::Use;
 use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Least cost of a uprobe's breakpoint in nanoseconds. The hooked process pays it, and run-time statistics do not contain
-/// it. `cargo xtask bench --only hooks` measures it: 6400 on a virtual machine.
+/// Least cost of a uprobe's breakpoint in nanoseconds. The hooked process pays it, and no program sees it.
+/// `cargo xtask bench --only hooks` measures it: 6400 on a virtual machine.
 const BREAKPOINT: u64 = 1000;
 
-/// Least cost of reaching a program, in nanoseconds a run.
-pub fn reaching_ns(attach: &Attach) -> u64 {
+/// Least cost of the breakpoint at a hook, in nanoseconds a run; 0 where there is none.
+pub fn breakpoint_ns(attach: &Attach) -> u64 {
     match attach {
         Attach::Uprobe { .. } | Attach::Usdt { .. } => BREAKPOINT,
         _ => 0,
     }
 }
 
-/// Counters of one program, as the kernel has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// One program, as it has been measured so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
-    /// Nanoseconds spent in it.
-    pub run_ns: u64,
-    pub runs: u64,
-    /// [`reaching_ns`] of its hook.
-    pub reaching_ns: u64,
-}
-
-/// Estimated totals of one program.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Total {
-    /// Nanoseconds.
-    pub run_ns: f64,
-    pub runs: f64,
+    pub used: Use,
+    /// [`breakpoint_ns`] of its hook.
+    pub breakpoint_ns: u64,
 }
 
 /// The windows of one probe.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Meter {
-    /// The open window: since when, and the counters then.
-    open: Option<(Instant, BTreeMap<String, Reading>)>,
-    /// End of the last window, or the start of all.
-    last: Instant,
-    totals: BTreeMap<String, Total>,
+    /// The last readings, by program, and when they were taken.
+    last: Option<(Instant, BTreeMap<String, Reading>)>,
 }
 
 impl Meter {
-    pub fn new(now: Instant) -> Meter {
-        Meter { open: None, last: now, totals: BTreeMap::new() }
-    }
-
-    /// Opens a window with these counters, by program.
-    pub fn open(&mut self, now: Instant, readings: BTreeMap<String, Reading>) {
-        self.open = Some((now, readings));
-    }
-
-    /// Closes the window with these counters. `clock_ns` is the cost of an empty run, in nanoseconds. `None` without an open
-    /// window, or when no time passed.
-    pub fn close(&mut self, now: Instant, readings: &BTreeMap<String, Reading>, clock_ns: u64) -> Option<Cost> {
-        let (since, before) = self.open.take()?;
+    /// What was used since the last readings. `entry_ns` is the cost of reaching a hook's program, which its programs share. `None`
+    /// without readings before, or when no time has passed.
+    pub fn window(&mut self, now: Instant, readings: BTreeMap<String, Reading>, entry_ns: f64) -> Option<Cost> {
+        let (since, before) = self.last.replace((now, readings.clone()))?;
         let window = now.saturating_duration_since(since);
         if window.is_zero() {
             return None;
         }
-        let stands_for = now.saturating_duration_since(self.last).max(window);
-        self.last = now;
-        let scale = stands_for.as_secs_f64() / window.as_secs_f64();
         let mut cost = Cost { window, ..Cost::default() };
-        for (program, reading) in readings {
-            // A program that was not there at the start of the window has run for less than it.
-            let Some(before) = before.get(program) else { continue };
-            let runs = reading.runs.saturating_sub(before.runs);
-            let counted_ns = reading.run_ns.saturating_sub(before.run_ns);
-            let run_ns = counted_ns.saturating_sub(runs.saturating_mul(clock_ns));
-            cost.run += Duration::from_nanos(run_ns);
-            cost.runs += runs;
-            let reached = Duration::from_nanos(reading.reaching_ns.saturating_mul(runs));
-            cost.reaching = cost.reaching.saturating_add(reached);
-            let total = self.totals.entry(program.clone()).or_default();
-            total.run_ns += run_ns as f64 * scale;
-            total.runs += runs as f64 * scale;
+        for (program, Reading { used, breakpoint_ns }) in &readings {
+            // A program that was not measured at the start of the window has run for less than it.
+            let Some(Reading { used: before, .. }) = before.get(program) else { continue };
+            let runs = (used.runs - before.runs).max(0.0);
+            let events = (used.events - before.events).max(0.0);
+            cost.run += nanoseconds(used.run_ns - before.run_ns);
+            cost.runs += runs as u64;
+            cost.entering += nanoseconds(events * entry_ns / used.sharers.max(1) as f64);
+            cost.breakpoints += nanoseconds(runs * *breakpoint_ns as f64);
         }
         Some(cost)
     }
 
-    /// Estimated total of a program; `None` before its first window.
-    pub fn total(&self, program: &str) -> Option<Total> {
-        self.totals.get(program).copied()
+    /// Forgets the last readings: what was used meanwhile belongs to no window.
+    pub fn forget(&mut self) {
+        self.last = None;
     }
+}
+
+fn nanoseconds(ns: f64) -> Duration {
+    Duration::from_nanos(ns.max(0.0) as u64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn readings(all: &[(&str, u64, u64)]) -> BTreeMap<String, Reading> {
-        all.iter()
-            .map(|(name, run_ns, runs)| {
-                ((*name).to_owned(), Reading { run_ns: *run_ns, runs: *runs, ..Reading::default() })
-            })
-            .collect()
+    fn readings(all: &[(&str, f64, f64, f64)]) -> BTreeMap<String, Reading> {
+        let reading = |&(name, run_ns, runs, events): &(&str, f64, f64, f64)| {
+            let used = Use { run_ns, runs, events, sharers: 2 };
+            (name.to_owned(), Reading { used, breakpoint_ns: 0 })
+        };
+        all.iter().map(reading).collect()
     }
 
     #[test]
-    fn a_window_stands_for_the_time_since_the_last_one() {
+    fn a_window_is_the_difference_of_two_readings() {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let mut meter = Meter::new(start);
-        assert_eq!((meter.close(at(0), &readings(&[]), 0), meter.total("a")), (None, None));
-        meter.open(at(900), readings(&[("a", 1000, 10), ("b", 0, 0)]));
-        let cost = meter.close(at(1000), &readings(&[("a", 3400, 30), ("b", 500, 5)]), 20).unwrap();
-        assert_eq!((cost.window.as_millis(), cost.run.as_nanos(), cost.runs), (100, 2400, 25));
-        let total = meter.total("a").unwrap();
-        assert!((total.run_ns - 20_000.0).abs() < 1e-6 && (total.runs - 200.0).abs() < 1e-9, "{total:?}");
-        // What others' statistics counted between windows is not counted twice.
-        meter.open(at(1900), readings(&[("a", 9000, 90)]));
-        meter.close(at(2000), &readings(&[("a", 9000, 90), ("b", 700, 7)]), 20).unwrap();
-        assert_eq!(meter.total("a").unwrap(), total);
-        assert!((meter.total("b").unwrap().runs - 50.0).abs() < 1e-9, "b was not there when the window began");
+        let mut meter = Meter::default();
+        assert_eq!(meter.window(at(0), readings(&[("a", 1e3, 10.0, 10.0)]), 50.0), None);
+        let cost = meter.window(at(1000), readings(&[("a", 5e3, 30.0, 110.0), ("b", 500.0, 5.0, 5.0)]), 50.0).unwrap();
+        assert_eq!((cost.window.as_millis(), cost.run.as_nanos(), cost.runs), (1000, 4000, 20));
+        assert_eq!(cost.entering.as_nanos(), 100 * 50 / 2, "shared with another program of the hook");
+        // `b` is known now; sums of `a` that began anew, as with another dispatcher, are no negative cost.
+        let cost = meter.window(at(2000), readings(&[("a", 0.0, 0.0, 110.0), ("b", 900.0, 9.0, 5.0)]), 50.0).unwrap();
+        assert_eq!((cost.run.as_nanos(), cost.runs, cost.entering), (400, 4, Duration::ZERO));
+        meter.forget();
+        assert_eq!(meter.window(at(3000), readings(&[]), 50.0), None);
+    }
+
+    #[test]
+    fn breakpoints_cost_by_the_run() {
+        let uprobe = Attach::Usdt {
+            binary: kstrobe_ebpf::typed::Binary { path: "x".into(), pid: None },
+            provider: String::new(),
+            name: String::new(),
+            args: None,
+            multi: false,
+        };
+        let (mut meter, start) = (Meter::default(), Instant::now());
+        let reading = |runs| {
+            let used = Use { runs, ..Use::default() };
+            [("u".to_owned(), Reading { used, breakpoint_ns: breakpoint_ns(&uprobe) })].into()
+        };
+        meter.window(start, reading(0.0), 50.0);
+        let cost = meter.window(start + Duration::from_secs(1), reading(61.0), 50.0).unwrap();
+        assert_eq!(cost.breakpoints, Duration::from_micros(61));
     }
 }

@@ -215,26 +215,17 @@ impl Probe {
         attached.events(names)
     }
 
-    /// Whether its programs are attached, so that a window measures them.
-    pub fn is_metered(&self) -> bool {
-        self.engine.as_kernel().is_some() && self.budget.as_ref().is_none_or(|b| b.suspended_until().is_none())
-    }
-
     /// Whether the next window should come soon.
     pub fn suspects(&self) -> bool {
         self.budget.as_ref().is_some_and(Budget::suspects)
     }
 
-    /// Opens a window of run-time statistics.
-    pub fn open_window(&mut self) {
-        if let Ok(kernel) = self.engine.kernel() {
-            kernel.open_window();
+    /// What its programs have cost since the last call; `None` without programs, and while its budget suspends it.
+    pub fn cost(&mut self, entry_ns: f64) -> Option<Cost> {
+        if self.suspended().is_some() {
+            return None;
         }
-    }
-
-    /// Closes the window. `None` without a cost.
-    pub fn close_window(&mut self, clock_ns: u64) -> Option<Cost> {
-        self.engine.kernel().ok()?.close_window(clock_ns)
+        self.engine.kernel().ok()?.cost(entry_ns)
     }
 
     /// Whether its budget is a share of the agent's.
@@ -250,7 +241,7 @@ impl Probe {
         }
     }
 
-    /// Attaches a suspended probe whose pause is over.
+    /// Lets a suspended probe run again whose pause is over.
     pub fn resume(&mut self) {
         let now = self.started.elapsed();
         if let Some(action) = self.budget.as_mut().and_then(|b| b.resume(now)) {
@@ -263,11 +254,11 @@ impl Probe {
         let probe = self.meta.name.as_str();
         let done = match action {
             BudgetAction::Sample(halvings) => attached.sample(halvings),
-            BudgetAction::Detach => {
+            BudgetAction::Suspend => {
                 attached.detach();
                 Ok(())
             }
-            BudgetAction::Attach(halvings) => attached.attach(halvings),
+            BudgetAction::Resume(halvings) => attached.attach(halvings),
         };
         match done {
             Ok(()) if budget.over() => tracing::warn!(probe, reason = budget.text(), "throttled"),

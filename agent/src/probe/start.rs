@@ -49,7 +49,7 @@ impl Probe {
                     off(plan, refusal.reason())
                 })
             }
-            Compiled::Waiting(refusal) => wait(plan, &refusal, btf),
+            Compiled::Waiting(refusal) => wait(plan, &refusal, btf, loader),
             Compiled::Refused(refusal) => {
                 not_started(plan, &refusal);
                 off(plan, refusal.reason())
@@ -84,11 +84,12 @@ fn not_started(plan: &ProbePlan, refusal: &CompileError) {
     }
 }
 
-fn wait(plan: &ProbePlan, refusal: &CompileError, btf: Option<&Path>) -> Probe {
+fn wait(plan: &ProbePlan, refusal: &CompileError, btf: Option<&Path>, loader: &Loader) -> Probe {
     let reason = format!("waiting: {}", refusal.reason());
     tracing::info!(probe = plan.meta().name, reason, "not started yet");
     let btf = btf.map(Path::to_path_buf);
-    build(plan, Vec::new(), Vec::new(), Box::new(Waiting { plan: plan.clone(), btf, reason, looked: Instant::now() }))
+    let (hooks, looked) = (loader.hooks().clone(), Instant::now());
+    build(plan, Vec::new(), Vec::new(), Box::new(Waiting { plan: plan.clone(), hooks, btf, reason, looked }))
 }
 
 fn build(plan: &ProbePlan, kinds: Vec<&'static str>, choices: Vec<explain::Choice>, engine: Box<dyn Engine>) -> Probe {
@@ -191,7 +192,7 @@ fn refused_hook<'a>(artifact: &'a Artifact, error: &LoadError) -> Option<&'a Att
         LoadError::Verifier { program, .. } | LoadError::Attach { program, .. } => {
             artifact.programs.iter().find(|p| p.name == *program).map(|p| &p.attach)
         }
-        LoadError::Permission { .. } | LoadError::Map { .. } | LoadError::Object(_) => None,
+        LoadError::Permission { .. } | LoadError::Map { .. } | LoadError::Hook { .. } | LoadError::Object(_) => None,
     }
 }
 
@@ -212,7 +213,7 @@ fn load_once(plan: &ProbePlan, artifact: &Artifact, loader: &mut Loader) -> Resu
     let born = Moment::now();
     let programs: Vec<_> = artifact.programs.iter().map(|p| (p.name.clone(), p.attach.clone())).collect();
     let layout = &artifact.module.layout;
-    let loaded = load(loader, &artifact.object, layout, &programs)?;
+    let loaded = load(loader, &artifact.object, layout, &artifact.programs)?;
     let mut user = UserHooks::new(&programs);
     if let Some(user) = &mut user {
         log_changes(&plan.meta().name, &user.look(&loaded, &ProcessSnapshot::look()));

@@ -1,6 +1,7 @@
 //! Probes that do not run: one waits for a program, one has nothing to measure here, one cannot.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use kstrobe_export::snapshot::Family;
@@ -10,11 +11,14 @@ use super::running::Probe;
 use super::user_hooks::LOOK_EVERY;
 use crate::config::compile;
 use crate::config::plan::ProbePlan;
+use crate::kernel::hooks::Hooks;
 use crate::kernel::load::Loader;
 
 /// Compiled once the program with its static probe points runs.
 pub struct Waiting {
     pub plan: ProbePlan,
+    /// Where its programs will run.
+    pub hooks: Arc<Hooks>,
     pub btf: Option<PathBuf>,
     pub reason: String,
     pub looked: Instant,
@@ -46,7 +50,8 @@ impl Engine for Waiting {
         }
         let target = compile::look(plans, self.btf.as_deref());
         let compiled = compile::probe(&self.plan, &target);
-        Some(Probe::start(&self.plan, compiled, &target, &mut Loader::new(), self.btf.as_deref()))
+        let mut loader = Loader::at(self.hooks.clone());
+        Some(Probe::start(&self.plan, compiled, &target, &mut loader, self.btf.as_deref()))
     }
 
     fn renew(&mut self, plan: &ProbePlan) {

@@ -3,7 +3,7 @@
 use super::fences::Page;
 use kstrobe::kernel::pollers;
 use kstrobe_ebpf::kernel_target::FieldType;
-use kstrobe_ebpf::{buckets, check, lang, layout, lower, program};
+use kstrobe_ebpf::{buckets, check, ir, lang, layout, program};
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ fn limits() -> String {
         ("label sets that are found by arithmetic (the product of the labels' domains)", layout::MAX_DENSE_SLOTS),
         ("instructions of a program", program::Limits::default().instructions.into()),
         ("places that a probe's programs attach to", program::Limits::default().attach_points.into()),
-        ("bytes of a program's stack", lower::STACK_LIMIT_BYTES.into()),
+        ("bytes of a program's stack", ir::MAX_STACK_BYTES.into()),
     ];
     rows.extend(check::limits().into_iter().chain(more).map(|(what, most)| (what, most.to_string())));
     let mut out = String::from("| what | at most, or range |\n|---|---|\n");

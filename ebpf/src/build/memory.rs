@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use super::{cgroups, slow, stacks};
+use super::{cgroups, control, slow, stacks};
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::kernel_target::Target;
 use crate::layout::{
-    Cell, CellKind, ControlMap, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind,
-    SpanMap, StackMap, StateMap, Table,
+    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, StackMap,
+    StateMap, Table,
 };
 use crate::program::StackSpec;
 use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
@@ -22,6 +22,8 @@ pub(super) struct Memory {
     /// For each table, whether adds must be atomic.
     pub atomic: Vec<bool>,
     pub open: Option<Open>,
+    /// Marks of system calls that were passed over.
+    pub passed: Option<MapId>,
     pub state: Option<StateMemory>,
     /// Byte offsets of a state's fields, and last of the mark that there is one.
     pub state_offsets: Vec<u32>,
@@ -79,7 +81,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     layout.events = slow::plan(probe, target, &mut layout);
     cgroups::plan(probe, &mut layout);
     losses(probe, &mut layout);
-    control(probe, &mut layout);
+    let passed = if is_sampled(probe) { control::plan(probe, &mut layout) } else { None };
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
     fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
     for table in &layout.tables {
@@ -91,7 +93,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     for table in &layout.tables {
         layout.maps[table.values.0 as usize].kind = MapKind::Array { mmap };
     }
-    Ok(Memory { layout, groups, atomic, open, state, state_offsets })
+    Ok(Memory { layout, groups, atomic, open, passed, state, state_offsets })
 }
 
 /// By site, what it measures of each metric.
@@ -345,13 +347,6 @@ fn is_sampled(probe: &Probe) -> bool {
         Shape::Steps { .. } | Shape::Poll { .. } => false,
     };
     probe.limits.sampled && fits
-}
-
-fn control(probe: &Probe, layout: &mut Layout) {
-    if is_sampled(probe) {
-        let map = add_map(layout, "ks_control".into(), MapKind::Array { mmap: false }, 4, 16, 1);
-        layout.control = Some(ControlMap { map });
-    }
 }
 
 /// Powers of two, so that the shard of a CPU is a mask.

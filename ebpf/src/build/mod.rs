@@ -26,14 +26,11 @@ use std::collections::HashMap;
 
 use crate::buckets::{Scheme, Tables};
 use crate::diag::{Diagnostic, Place};
-use crate::ir::{Func, Module};
+use crate::ir::{Func, MAX_STACK_BYTES, Module};
 use crate::kernel_target::{Btf, Target, btf};
 use crate::layout::{CellKind, Layout};
 use crate::source::TextId;
 use crate::typed::{Probe, Shape};
-
-/// The kernel's limit on one program's stack.
-const STACK_BYTES: u32 = 512;
 
 /// 1-based line and column of each text, for the kernel's line info.
 pub type Lines = HashMap<TextId, (u32, u32)>;
@@ -66,8 +63,8 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bo
 
 fn check_stack(func: &Func, place: Place) -> Option<Diagnostic> {
     let bytes: u32 = func.slots.iter().sum();
-    (bytes > STACK_BYTES).then(|| {
-        let message = format!("program `{}` needs {bytes} bytes of stack, the kernel allows {STACK_BYTES}", func.name);
+    (bytes > MAX_STACK_BYTES).then(|| {
+        let message = format!("program `{}` needs {bytes} bytes of stack, it may have {MAX_STACK_BYTES}", func.name);
         Diagnostic::limit(place, message)
             .hint("use fewer or shorter strings in labels, keys, conditions, saved values and fields of `slow`")
     })

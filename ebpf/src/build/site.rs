@@ -7,8 +7,8 @@ use super::expr::{Exprs, Inputs};
 use super::func::Writer;
 use super::{measure, slow};
 use crate::diag::{Diagnostic, Place};
-use crate::ir::{CmpOp, Func, Operand, Stmt};
-use crate::typed::{Expr, Measure, Select, Site};
+use crate::ir::{Calls, CmpOp, Func, NumberAt, Operand, Stmt};
+use crate::typed::{Expr, Kind, Measure, Select, Site, Trust, Ty};
 
 pub(super) fn at(context: &Context<'_>, sites: &[Site]) -> Result<Vec<Func>, Diagnostic> {
     let mut funcs = Vec::new();
@@ -18,7 +18,8 @@ pub(super) fn at(context: &Context<'_>, sites: &[Site]) -> Result<Vec<Func>, Dia
         s.inputs.weight = control::sample(context, &mut s.w);
         body(context, &mut s, site.filter.as_ref(), &site.measures);
         slow::send(context, &mut s, site.slow.as_ref());
-        funcs.push(s.w.finish(name(context, "at", i, sites.len()), Some(site.attach.clone())));
+        let func = s.w.finish(name(context, "at", i, sites.len()), Some(site.attach.clone()));
+        funcs.push(Func { calls: calls([&site.select]), ..func });
     }
     Ok(funcs)
 }
@@ -60,6 +61,32 @@ pub(super) fn name(context: &Context<'_>, role: &str, i: usize, n: usize) -> Str
     let role = if n == 1 { role.to_string() } else { format!("{role}{i}") };
     let probe: String = context.probe.name.chars().take(MAX_NAME - "ks__".len() - role.len()).collect();
     format!("ks_{probe}_{role}")
+}
+
+/// The system calls that a program with these selections measures.
+pub(super) fn calls<'a>(selects: impl IntoIterator<Item = &'a Select>) -> Option<Calls> {
+    let (mut number, mut numbers) = (None, Vec::new());
+    for select in selects {
+        let Select::OneOf(e, values) = select else { return None };
+        number = Some(number_at(e)?);
+        numbers.extend(values.iter().filter_map(|value| u32::try_from(*value).ok()));
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Some(Calls { number: number?, numbers })
+}
+
+fn number_at(e: &Expr) -> Option<NumberAt> {
+    match &e.kind {
+        Kind::Arg { offset } => Some(NumberAt::Context(i16::try_from(*offset).ok()?)),
+        Kind::Load { base, offset, bitfield: None } => match (&base.kind, base.ty) {
+            (Kind::Arg { offset: 0 }, Ty::Ptr { trust: Trust::Btf, .. }) => {
+                Some(NumberAt::FirstArgument(i16::try_from(*offset).ok()?))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Leaves the program unless the event is one the hook means.

@@ -5,7 +5,7 @@ use super::control;
 use super::expr::{Exprs, Inputs};
 use super::measure::{self, lost, write_key};
 use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
-use super::site::{begin, mark, name, select};
+use super::site::{begin, calls, mark, name, select};
 use super::slow;
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{AluOp, Arg, CTX, Call, CmpOp, Cond, Func, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
@@ -64,6 +64,7 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
     if let Some(cond) = &site.filter {
         s.guard(cond);
     }
+    let weight = control::sample_call(context, &mut s.w);
     match locate(context, &mut s, &site.by, CREATE) {
         Found::State(state) => {
             if let SpanKey::Task = key(context) {
@@ -77,14 +78,18 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
                 s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
             }
             keep_first(context, &mut s, state);
-            if let Some(weight_at) = context.memory.open.as_ref().and_then(|open| open.weight_at) {
-                control::sample_start(context, &mut s.w, state, START, weight_at);
+            match (context.memory.open.as_ref().and_then(|open| open.weight_at), weight) {
+                (Some(offset), Some(weight)) => {
+                    s.w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value: Operand::Var(weight) });
+                }
+                (Some(weight_at), None) => control::sample_start(context, &mut s.w, state, START, weight_at),
+                (None, _) => {}
             }
             fill_state(context, &mut s, site, state);
         }
         Found::Keyed(key) => open_hashed(context, &mut s, site, key),
     }
-    s.w.finish(name, Some(site.attach.clone()))
+    Func { calls: calls([&site.select]), ..s.w.finish(name, Some(site.attach.clone())) }
 }
 
 fn keep_first(context: &Context<'_>, s: &mut Exprs<'_>, state: Var) {
@@ -202,6 +207,7 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
         mark(context, &mut s.w, cond.place);
         s.guard(cond);
     }
+    control::leave_passed_call(context, &mut s.w);
     let place = locate(context, &mut s, &site.by, 0);
     let (state, area) = match place {
         Found::State(state) => (state, None),
@@ -243,7 +249,7 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
         let args = vec![Arg::Map(map), Arg::Slot(key, 0)];
         s.w.push(Stmt::Call(Call { helper: Helper::MapDelete, args }));
     }
-    s.w.finish(name, Some(site.attach.clone()))
+    Func { calls: calls([&site.hook]), ..s.w.finish(name, Some(site.attach.clone())) }
 }
 
 fn measure(context: &Context<'_>, s: &mut Exprs<'_>, measured: &[Option<&Measure>], site: &EndSite) {

@@ -9,7 +9,7 @@ use super::expr::Exprs;
 use super::func::Writer;
 use super::measure::{self, lost, write_key};
 use super::memory::{StateMemory, key_layout, types};
-use super::site::{begin, mark, name};
+use super::site::{begin, calls, mark, name};
 use super::slow;
 use crate::diag::{Diagnostic, Place};
 use crate::ir::{Arg, CmpOp, Cond, Func, Helper, Operand, Size, Slot, Space, Stmt, Var};
@@ -32,12 +32,13 @@ pub(super) fn steps<'a>(context: &'a Context<'a>) -> Result<Vec<Func>, Diagnosti
     let function = |(i, attach): (usize, &&Attach)| {
         let here: Vec<&StepSite> = sites.iter().filter(|s| s.attach == **attach).collect();
         let mut s = begin(context, here.first().map_or(Place::default(), |site| site.place));
+        let calls = calls(here.iter().map(|site| &site.select));
         for site in here {
             // A block of its own: what one step has read, another may have changed.
             let code = s.block(|s| step(context, s, memory, site));
             s.w.extend(code);
         }
-        s.w.finish(name(context, "step", i, attaches.len()), Some((*attach).clone()))
+        Func { calls, ..s.w.finish(name(context, "step", i, attaches.len()), Some((*attach).clone())) }
     };
     Ok(attaches.iter().enumerate().map(function).collect())
 }

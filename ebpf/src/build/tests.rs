@@ -69,6 +69,7 @@ fn softirq(keep: Keep) -> Probe {
             end: vec![EndSite {
                 attach: raw("softirq_exit"),
                 place: Place::default(),
+                hook: Select::All,
                 select: Select::All,
                 before: None,
                 filter: None,

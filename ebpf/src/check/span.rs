@@ -90,9 +90,20 @@ pub(super) fn check(
         };
         // A task inside a call that began a span can only return from that very call.
         let implied = *key == SpanKey::Task && enters && covers(&point, &selected);
-        let select = if implied { Select::All } else { point.select };
+        let hook = point.select;
+        let select = if implied { Select::All } else { hook.clone() };
         let by = key_values(by, key);
-        ends.push(EndSite { attach: point.attach, place: point.place, select, before, filter, by, measures, slow });
+        ends.push(EndSite {
+            attach: point.attach,
+            place: point.place,
+            hook,
+            select,
+            before,
+            filter,
+            by,
+            measures,
+            slow,
+        });
     }
     outcome?;
     if let Some(place) = unmet.filter(|_| ends.iter().all(|end| end.measures.iter().all(Option::is_none))) {

@@ -31,12 +31,37 @@ pub struct Func {
     pub name: String,
     /// Where it attaches; `None` for code that only the interpreter runs (poll rows).
     pub attach: Option<Attach>,
+    /// The system calls that it measures, where its hook has all of them; `None` where it has to see each event.
+    pub calls: Option<Calls>,
     /// Number of variables; `Var(0)` holds the context pointer at entry.
     pub vars: u32,
     /// Stack areas, in bytes; each is 8-byte aligned.
     pub slots: Vec<u32>,
     /// The code.
     pub body: Block,
+}
+
+/// Bytes of stack that a program may use. The kernel has 512 for a program and the functions that it calls (`MAX_BPF_STACK`), of which it
+/// counts 32 for the dispatcher that calls a probe's program as a function ([`crate::dispatch`]).
+pub const MAX_STACK_BYTES: u32 = 480;
+
+/// The system calls of a program at `sys_enter` or `sys_exit`. It tests the number itself: what runs the programs of several probes
+/// at one hook spares the call by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// Where the event has the number.
+    pub number: NumberAt,
+    /// Ascending.
+    pub numbers: Vec<u32>,
+}
+
+/// Where an event has a number of 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberAt {
+    /// At this byte of the context.
+    Context(i16),
+    /// Behind the typed pointer that the context begins with, at this byte.
+    FirstArgument(i16),
 }
 
 /// The context pointer's variable.

@@ -11,7 +11,7 @@
 //! Function:
 //! - `vars`: variables and slots exist; [`CTX`] is there and is never assigned;
 //! - `assigned`: a variable is assigned on every path before it is used;
-//! - `stack`: slots together (each rounded up to 8 bytes) have at most 512 bytes; accesses are in range and aligned, and
+//! - `stack`: slots together (each rounded up to 8 bytes) have at most 480 bytes; accesses are in range and aligned, and
 //!   every byte that is read, also by a helper, was written on every path before. `probe_read_*_str` counts as writing one
 //!   byte, since what lies behind the NUL stays as it was;
 //! - `widths`: `Extend` takes 8, 16 or 32 bits, `Swap` takes 16, 32 or 64;
@@ -44,8 +44,6 @@ use violation::Violation;
 
 /// Deepest nesting of blocks.
 const MAX_DEPTH: u32 = 200;
-/// The kernel's stack limit in bytes.
-const MAX_STACK: u64 = 512;
 
 /// Checks every rule; all violations, each with its function, place and statement.
 pub fn verify(module: &Module) -> Result<(), Vec<String>> {
@@ -110,7 +108,7 @@ impl Walk<'_> {
             return self.error(&Violation::NoContext);
         }
         let stack: u64 = self.func.slots.iter().map(|&bytes| u64::from(bytes).next_multiple_of(8)).sum();
-        if stack > MAX_STACK {
+        if stack > u64::from(crate::ir::MAX_STACK_BYTES) {
             return self.error(&Violation::StackSize(stack));
         }
         if self.func.slots.contains(&0) {

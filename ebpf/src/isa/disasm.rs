@@ -1,7 +1,7 @@
 //! Instructions as text, written as the kernel's verifier writes them.
 
 use super::helpers;
-use super::insn::{Insn, Op};
+use super::insn::Insn;
 use super::table::Row;
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ fn write_field(out: &mut String, insn: &Insn, field: &str) {
         "wd" => write!(out, "w{dst}"),
         "ws" => write!(out, "w{src}"),
         "imm" => write!(out, "{}", insn.imm),
-        "hex" if insn.op == Op::LdImm64 => write!(out, "{:#x}", insn.imm),
+        "hex" if insn.op.is_wide() => write!(out, "{:#x}", insn.imm),
         "hex" => write!(out, "{:#x}", insn.imm as i32),
         "off" => write!(out, "{:+}", insn.off),
         "pc" => write!(out, "pc{:+}", insn.off),

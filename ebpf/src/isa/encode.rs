@@ -1,6 +1,6 @@
 //! Instructions to bytes and back. Targets are little-endian (x86-64, arm64).
 
-use super::insn::{Insn, Op, Reg};
+use super::insn::{Insn, Reg};
 use super::table::Row;
 
 pub const SLOT_BYTES: u32 = 8;
@@ -12,7 +12,7 @@ pub fn encode(insns: &[Insn]) -> Vec<u8> {
         let row = Row::of(insn.op);
         let src = row.src.unwrap_or(insn.src.number());
         slot(&mut bytes, row.code, insn.dst.number() | src << 4, insn.off, insn.imm as u32);
-        if insn.op == Op::LdImm64 {
+        if insn.op.is_wide() {
             slot(&mut bytes, 0, 0, 0, (insn.imm as u64 >> 32) as u32);
         }
     }
@@ -23,6 +23,11 @@ fn slot(bytes: &mut Vec<u8>, code: u8, registers: u8, off: i16, imm: u32) {
     bytes.extend([code, registers]);
     bytes.extend(off.to_le_bytes());
     bytes.extend(imm.to_le_bytes());
+}
+
+/// The program in slots, as BPF_PROG_LOAD takes it.
+pub fn slots(insns: &[Insn]) -> Vec<u64> {
+    encode(insns).as_chunks::<8>().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect()
 }
 
 /// Why bytes are no program of ours.
@@ -63,7 +68,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
         let src = if row.src.is_some() { 0 } else { src };
         let register = |number| Reg::of(number).ok_or(DecodeError::Register(at));
         let mut imm = i64::from(i32::from_le_bytes(imm));
-        if row.op == Op::LdImm64 {
+        if row.op.is_wide() {
             let (high, _) = slots.next().ok_or(DecodeError::Truncated)?;
             let high = u32::from_le_bytes([high[4], high[5], high[6], high[7]]);
             imm = (u64::from(high) << 32 | u64::from(imm as u32)) as i64;
@@ -76,7 +81,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Insn>, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::insn::{Alu, Jump, Width};
+    use super::super::insn::{Alu, Jump, Op, Width};
     use super::super::table::TABLE;
     use super::*;
     use crate::ir::Size;
@@ -87,7 +92,7 @@ mod tests {
         let src = if row.uses("s") || row.uses("ws") { Reg::R10 } else { Reg::R0 };
         let off = if row.uses("off") || row.uses("pc") { -264 } else { 0 };
         let imm = match row.op {
-            Op::LdImm64 => 0x0123_4567_89ab_cdef,
+            op if op.is_wide() => 0x0123_4567_89ab_cdef,
             Op::ToBe => 32,
             _ if row.uses("imm") || row.uses("hex") || row.uses("helper") => -2,
             _ => 0,
@@ -128,6 +133,9 @@ mod tests {
             (Insn::ja(2), &[0x05, 0, 2, 0, 0, 0, 0, 0]),
             (Insn::call(1), &[0x85, 0, 0, 0, 1, 0, 0, 0]),
             (Insn::call_kfunc(0x1_e240), &[0x85, 0x20, 0, 0, 0x40, 0xe2, 1, 0]),
+            (Insn::call_local(7), &[0x85, 0x10, 0, 0, 7, 0, 0, 0]),
+            (Insn::ld_map(Reg::R2, 9), &[0x18, 0x12, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            (Insn::ld_map_value(Reg::R1, 9, 16), &[0x18, 0x21, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0]),
             (Insn::exit(), &[0x95, 0, 0, 0, 0, 0, 0, 0]),
             (
                 Insn::ld_imm64(Reg::R1, 0x1122_3344_5566_7788),

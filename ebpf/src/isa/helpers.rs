@@ -38,6 +38,9 @@ const TABLE: &[Row] = &[
     row(Helper::GetCurrentTaskBtf, 158, "get_current_task_btf"),
 ];
 
+/// `bpf_tail_call(ctx, map, index)`. No probe calls it.
+pub const TAIL_CALL: u32 = 12;
+
 /// The helper's number; `None` for what is a kernel function, called by BTF id ([`Helper::RdonlyCast`]).
 pub fn id(helper: Helper) -> Option<u32> {
     TABLE.iter().find(|row| row.helper == helper).map(|row| row.id)

@@ -112,6 +112,11 @@ pub enum Op {
     ToBe,
     /// `dst = imm`, all 64 bits; takes two slots.
     LdImm64,
+    /// `dst = the map of descriptor imm`; takes two slots.
+    LdMap,
+    /// `dst = address of the value of an array of one element`, by the map's descriptor (low half of `imm`) and the byte in the value
+    /// (high half); takes two slots (5.2).
+    LdMapValue,
     /// `dst = *(uN *)(src + off)`
     Ldx(Size),
     /// `*(uN *)(dst + off) = imm`
@@ -130,8 +135,17 @@ pub enum Op {
     Call,
     /// Call of the kernel function whose BTF id is `imm`.
     CallKfunc,
+    /// Call of the function of this program that begins `imm` slots after the next instruction.
+    CallLocal,
     /// Leave with `r0`.
     Exit,
+}
+
+impl Op {
+    /// Whether it takes two slots.
+    pub fn is_wide(self) -> bool {
+        matches!(self, Op::LdImm64 | Op::LdMap | Op::LdMapValue)
+    }
 }
 
 /// One instruction. Fields its operation does not use are zero (`R0`).
@@ -145,7 +159,7 @@ pub struct Insn {
     pub src: Reg,
     /// Bytes for memory, slots from the next instruction for jumps.
     pub off: i16,
-    /// Constant; 32 bits in all but [`Op::LdImm64`].
+    /// Constant; 32 bits in all but those of two slots.
     pub imm: i64,
 }
 
@@ -155,7 +169,7 @@ impl Insn {
     }
     /// 8-byte slots it takes.
     pub fn slots(&self) -> u32 {
-        if self.op == Op::LdImm64 { 2 } else { 1 }
+        if self.op.is_wide() { 2 } else { 1 }
     }
     /// `dst op= imm`
     pub fn alu_imm(width: Width, op: Alu, dst: Reg, imm: i32) -> Insn {
@@ -186,6 +200,14 @@ impl Insn {
     /// `dst = value` in the two-slot form.
     pub fn ld_imm64(dst: Reg, value: i64) -> Insn {
         Insn::new(Op::LdImm64, dst, Reg::R0, 0, value)
+    }
+    /// `dst = map` by descriptor.
+    pub fn ld_map(dst: Reg, descriptor: u32) -> Insn {
+        Insn::new(Op::LdMap, dst, Reg::R0, 0, i64::from(descriptor))
+    }
+    /// `dst = &value[offset]` of an array of one element, by descriptor.
+    pub fn ld_map_value(dst: Reg, descriptor: u32, offset: u32) -> Insn {
+        Insn::new(Op::LdMapValue, dst, Reg::R0, 0, (u64::from(offset) << 32 | u64::from(descriptor)) as i64)
     }
     /// `dst = *(uN *)(src + off)`
     pub fn ldx(size: Size, dst: Reg, src: Reg, off: i16) -> Insn {
@@ -223,6 +245,10 @@ impl Insn {
     pub fn call_kfunc(btf_id: u32) -> Insn {
         // The field is 32 bits wide: keep the bits, whatever their sign.
         Insn::new(Op::CallKfunc, Reg::R0, Reg::R0, 0, i64::from(btf_id as i32))
+    }
+    /// Call of a function of the same program; `slots` from the next instruction to its first.
+    pub fn call_local(slots: i32) -> Insn {
+        Insn::new(Op::CallLocal, Reg::R0, Reg::R0, 0, i64::from(slots))
     }
     /// Leave with `r0`.
     pub fn exit() -> Insn {

@@ -96,10 +96,13 @@ table! {
         row(Op::ToBe, 0xdc, "{d} = be{imm} {d}"),
         // A map's address has source 0 as well in an object: the loader sets it when it fills in the map.
         Row { op: Op::LdImm64, code: 0x18, src: Some(0), text: "{d} = {hex} ll" },
+        Row { op: Op::LdMap, code: 0x18, src: Some(1), text: "{d} = map {hex}" },
+        Row { op: Op::LdMapValue, code: 0x18, src: Some(2), text: "{d} = value {hex}" },
         row(Op::AtomicAdd, 0xdb, "lock *(u64 *)({d} {off}) += {s}"),
         row(Op::Ja, 0x05, "goto {pc}"),
         Row { op: Op::Call, code: 0x85, src: Some(0), text: "call {helper}" },
         Row { op: Op::CallKfunc, code: 0x85, src: Some(2), text: "call kfunc#{imm}" },
+        Row { op: Op::CallLocal, code: 0x85, src: Some(1), text: "call pc{imm}" },
         row(Op::Exit, 0x95, "exit"),
     }
 }

@@ -16,11 +16,8 @@ mod vcode;
 
 use crate::asm::{Code, Target, assemble};
 use crate::diag::{Diagnostic, Fault};
-use crate::ir::{Func, Module};
+use crate::ir::{Func, MAX_STACK_BYTES, Module};
 use regs::Allocation;
-
-/// The kernel's limit on one program's stack.
-pub const STACK_LIMIT_BYTES: u32 = 512;
 
 /// What lowering has to know of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -52,13 +49,13 @@ pub fn lower(func: &Func, module: &Module, options: &Options) -> Result<Code, Di
 }
 
 fn check_stack(func: &Func, bytes: u32) -> Result<(), Diagnostic> {
-    if bytes <= STACK_LIMIT_BYTES {
+    if bytes <= MAX_STACK_BYTES {
         return Ok(());
     }
     Err(Diagnostic {
         fault: Fault::Limit,
         at: None,
-        message: format!("program {} needs {bytes} bytes of stack, the kernel allows {STACK_LIMIT_BYTES}", func.name),
+        message: format!("program {} needs {bytes} bytes of stack, it may have {MAX_STACK_BYTES}", func.name),
         hint: Some("use fewer or shorter strings in labels, keys and saved values".into()),
         absent: false,
     })

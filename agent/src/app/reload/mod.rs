@@ -309,13 +309,13 @@ impl Reload {
         let of = |(plan, step): (&ProbePlan, &Step)| (!is_kept(step)).then(|| compile::probe(plan, &target));
         let compiled: Vec<Option<Compiled>> = steps().map(of).collect();
         // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
-        // Mistakes in the text refuse the reload; a kernel that lacks a hook does not.
         let faults: Vec<Diagnostic> = compiled.iter().flatten().flat_map(Compiled::mistakes).cloned().collect();
         if !faults.is_empty() {
             log_diagnostics(&faults);
             return Err(Refused::files(&faults));
         }
-        let mut loader = Loader::new();
+        let mut loader = Loader::at(app.hooks.clone());
+        let batch = app.hooks.batch();
         let mut probes = Vec::with_capacity(plans.len());
         for ((plan, step), compiled) in steps().zip(compiled) {
             let Some(compiled) = compiled else {
@@ -335,6 +335,7 @@ impl Reload {
             }
             probes.push(Arc::new(ProbeLock::new(running)));
         }
+        drop(batch);
         Ok(Prepared { probes, old, plan })
     }
 
@@ -357,6 +358,7 @@ impl Reload {
         }
         app.replace_probes(probes);
         let mut names = Names::new().with_workload_names(app.workload_names.clone());
+        let _batch = app.hooks.batch();
         for at in replaced.iter().chain(&plan.ends) {
             let mut running = old[*at].lock();
             let name: Arc<str> = Arc::from(running.meta.name.as_str());

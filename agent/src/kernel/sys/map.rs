@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub mod kind {
     pub const HASH: u32 = 1;
     pub const ARRAY: u32 = 2;
+    /// Programs for tail calls.
+    pub const PROG_ARRAY: u32 = 3;
     /// Stack (last in, first out).
     pub const STACK: u32 = 23;
     /// Perf buffers.

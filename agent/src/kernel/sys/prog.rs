@@ -2,7 +2,7 @@
 
 use super::{Command, bpf, object_name, owned};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// `BPF_PROG_TYPE_*` numbers.
 pub mod kind {
@@ -294,36 +294,4 @@ pub fn enable_stats() -> io::Result<OwnedFd> {
     let mut attr = BPF_STATS_RUN_TIME;
     // SAFETY: the attribute is one number; the result is a new descriptor.
     unsafe { bpf(Command::EnableStats, &mut attr).map(|fd| owned(fd)) }
-}
-
-/// What statistics say a program costs that does nothing, in nanoseconds a run: one reading of the kernel's clock, some 10 ns
-/// on bare metal and 60 ns where a hypervisor provides it. `None` when it cannot be had. Statistics must be on.
-pub fn empty_run_ns() -> Option<u64> {
-    const RETURN_0: [u64; 2] = [0xb7, 0x95];
-    const ROUNDS: u32 = 5;
-    // Of this kind the kernel runs as many as wanted in a row.
-    let spec = ProgSpec { kind: kind::SOCKET_FILTER, insns: &RETURN_0, name: "kstrobe_empty", ..ProgSpec::default() };
-    let program = load(&spec).ok()?;
-    let packet = [0u8; 64];
-    let round = || {
-        let before = stats(program.as_fd()).ok()?;
-        let mut attr = TestRunAttr {
-            prog_fd: program.as_raw_fd() as u32,
-            data_in_bytes: packet.len() as u32,
-            data_in: packet.as_ptr() as u64,
-            repeat: 1000,
-            ..TestRunAttr::default()
-        };
-        // SAFETY: the kernel copies the packet, which has the length given; all other addresses are null.
-        unsafe { bpf(Command::ProgTestRun, &mut attr) }.ok()?;
-        let after = stats(program.as_fd()).ok()?;
-        (after.run_time_ns - before.run_time_ns).checked_div(after.run_cnt - before.run_cnt)
-    };
-    // The least of several: interrupts only add to it.
-    (0..ROUNDS).filter_map(|_| round()).min()
-}
-
-/// Whether the machine's owner has run-time statistics on for good.
-pub fn stats_are_always_on() -> bool {
-    std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|text| text.trim() == "1")
 }

@@ -95,8 +95,8 @@ fn assigned() {
 
 #[test]
 fn stack() {
-    assert!(with_func(|f| f.slots = vec![505, 1])[0].contains("520 bytes of stack; the kernel allows 512"));
-    assert!(with_func(|f| f.slots = vec![504, 1]).is_empty());
+    assert!(with_func(|f| f.slots = vec![473, 1])[0].contains("488 bytes of stack; it may have 480"));
+    assert!(with_func(|f| f.slots = vec![472, 1]).is_empty());
     assert!(with_func(|f| f.slots = vec![0])[0].contains("slot of 0 bytes"));
     rejects(vec![store_slot(0, 8, Size::B1, i(0))], "1 bytes at 8 of s0, which has 8");
     rejects(vec![store_slot(0, 2, Size::B4, i(0))], "not aligned");

@@ -7,7 +7,7 @@ use crate::ir::{Helper, Slot, Var};
 pub(super) enum Violation {
     #[error("no variable for the context")]
     NoContext,
-    #[error("{0} bytes of stack; the kernel allows {max}", max = super::MAX_STACK)]
+    #[error("{0} bytes of stack; it may have {max}", max = crate::ir::MAX_STACK_BYTES)]
     StackSize(u64),
     #[error("a slot of 0 bytes")]
     EmptySlot,

@@ -1,0 +1,391 @@
+//! One entry at a hook with the dispatcher behind it. A hook has one of them, or more where the verifier cannot follow all of its
+//! programs at once.
+
+use super::meter::{self, Sum, Use};
+use super::{Body, HookError};
+use crate::kernel::attach::{Attacher, Link, ProgramType};
+use crate::kernel::mmap::Values;
+use crate::kernel::sys::KernelMap;
+use crate::kernel::sys::map::{MMAPABLE, MapSpec, kind as map_kind};
+use crate::kernel::sys::prog::{self, ProgSpec};
+use kstrobe_ebpf::dispatch::{self, Maps};
+use kstrobe_ebpf::typed::Attach;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+/// A probe's program at the hook.
+#[derive(Debug)]
+pub(super) struct Slot {
+    id: u64,
+    body: Body,
+    bit: u8,
+    state: Run,
+    /// Costs of dispatchers that are gone.
+    before: Sum,
+}
+
+/// Whether a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Run {
+    /// It has not been let run, or not again.
+    Held,
+    /// It is to run once the dispatcher has it.
+    Waiting,
+    Running,
+    /// Its probe is gone.
+    Removed,
+}
+
+impl Slot {
+    pub(super) fn new(id: u64, body: Body) -> Slot {
+        Slot { id, body, bit: 0, state: Run::Held, before: Sum::default() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.body.name
+    }
+
+    fn as_body(&self) -> dispatch::Body<'_> {
+        dispatch::Body { code: &self.body.code, bit: self.bit, calls: self.body.calls.as_ref() }
+    }
+}
+
+/// What BPF_PROG_LOAD has to know of all programs of the hook.
+#[derive(Debug)]
+struct Kind {
+    kind: u32,
+    attach_type: u32,
+    attach_btf_id: u32,
+    attach_btf: Option<OwnedFd>,
+}
+
+/// An array of one element that this process has mapped.
+#[derive(Debug)]
+struct Words {
+    map: KernelMap,
+    values: Values,
+}
+
+impl Words {
+    fn create(name: &str, bytes: u32) -> io::Result<Words> {
+        let spec = MapSpec {
+            kind: map_kind::ARRAY,
+            key_bytes: 4,
+            value_bytes: bytes,
+            entries: 1,
+            flags: MMAPABLE,
+            name,
+            ..MapSpec::default()
+        };
+        let map = KernelMap::create(&spec)?;
+        match Values::open(&map)? {
+            values @ Values::Mapped(_) => Ok(Words { map, values }),
+            Values::Copied(_) => Err(io::Error::other("the kernel maps no arrays into processes")),
+        }
+    }
+
+    fn descriptor(&self) -> u32 {
+        self.map.as_fd().as_raw_fd() as u32
+    }
+}
+
+/// The dispatcher that runs.
+#[derive(Debug, Default)]
+struct Dispatcher {
+    /// Programs in it, in their order.
+    slots: Vec<u64>,
+    table: Option<Words>,
+    /// Costs, once the one that takes times is there.
+    costs: Option<Words>,
+    /// It is the only program itself.
+    alone: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Part {
+    attach: Attach,
+    shared: bool,
+    kind: Kind,
+    // Before the programs: dropped first.
+    links: Vec<Link>,
+    entry: OwnedFd,
+    programs: KernelMap,
+    words: Words,
+    dispatcher: Dispatcher,
+    slots: Vec<Slot>,
+    changed: bool,
+    cpus: u32,
+    /// Readings of the clock in dispatchers that are gone.
+    clock_before: Sum,
+}
+
+impl Part {
+    /// An entry that is attached nowhere.
+    pub(super) fn new(attach: &Attach, program: &ProgramType<'_>, cpus: u32) -> Result<Part, HookError> {
+        let attach_btf = program.attach_btf.map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let ProgramType { kind, attach_type, attach_btf_id, .. } = *program;
+        Part::of_kind(attach, Kind { kind, attach_type, attach_btf_id, attach_btf }, cpus)
+    }
+
+    /// Another entry at the same hook.
+    pub(super) fn twin(&self, cpus: u32) -> Result<Part, HookError> {
+        let attach_btf = self.kind.attach_btf.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Part::of_kind(&self.attach, Kind { attach_btf, ..self.kind }, cpus)
+    }
+
+    fn of_kind(attach: &Attach, kind: Kind, cpus: u32) -> Result<Part, HookError> {
+        let spec = MapSpec {
+            kind: map_kind::PROG_ARRAY,
+            key_bytes: 4,
+            value_bytes: 4,
+            entries: 2,
+            name: "ks_programs",
+            ..MapSpec::default()
+        };
+        let programs = KernelMap::create(&spec)?;
+        let words = Words::create("ks_words", dispatch::words_bytes(cpus))?;
+        let maps = Maps { programs: programs.as_fd().as_raw_fd() as u32, words: words.descriptor() };
+        let code = dispatch::entry(&maps, cpus).map_err(HookError::Code)?;
+        let entry = load(attach, &kind, "ks_entry", &code)?;
+        Ok(Part {
+            attach: attach.clone(),
+            shared: false,
+            kind,
+            links: Vec::new(),
+            entry,
+            programs,
+            words,
+            dispatcher: Dispatcher::default(),
+            slots: Vec::new(),
+            changed: false,
+            cpus,
+            clock_before: Sum::default(),
+        })
+    }
+
+    /// Attaches the entry, which then serves all probes at the hook.
+    pub(super) fn attach(&mut self, attacher: &mut Attacher) -> Result<(), HookError> {
+        self.links = attacher.attach(self.entry.as_fd(), &self.attach)?;
+        self.shared = true;
+        Ok(())
+    }
+
+    pub(super) fn hook(&self) -> &Attach {
+        &self.attach
+    }
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared
+    }
+    pub(super) fn is_shared_at(&self, attach: &Attach) -> bool {
+        self.shared && self.attach == *attach
+    }
+    pub(super) fn has_room(&self) -> bool {
+        self.slots.len() < dispatch::MAX_BODIES
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+    pub(super) fn has(&self, id: u64) -> bool {
+        self.slots.iter().any(|slot| slot.id == id)
+    }
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed
+    }
+    pub(super) fn entry(&self) -> io::Result<OwnedFd> {
+        self.entry.try_clone()
+    }
+
+    /// Programs that are to run from the end of a change on.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().filter(|slot| slot.state == Run::Waiting).map(|slot| slot.id)
+    }
+
+    /// Adds a program, which the next [`Part::build`] takes.
+    pub(super) fn add(&mut self, mut slot: Slot) {
+        let free = |bit: &u8| !self.slots.iter().any(|slot| slot.bit == *bit);
+        slot.bit = (0..dispatch::MAX_BODIES as u8).find(free).unwrap_or_default();
+        self.slots.push(slot);
+        self.changed = true;
+    }
+
+    /// Stops a program, which the next [`Part::build`] leaves out.
+    pub(super) fn remove(&mut self, id: u64) {
+        self.set(id, Run::Removed);
+        self.changed = true;
+    }
+
+    pub(super) fn activate(&mut self, id: u64, runs: bool) {
+        let has = self.dispatcher.slots.contains(&id);
+        match runs {
+            true if has => self.start(id),
+            true => self.set(id, Run::Waiting),
+            false => self.set(id, Run::Held),
+        }
+    }
+
+    /// Lets a program run that the dispatcher has.
+    pub(super) fn start(&mut self, id: u64) {
+        if self.dispatcher.slots.contains(&id) {
+            self.set(id, Run::Running);
+        }
+    }
+
+    fn set(&mut self, id: u64, state: Run) {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) else { return };
+        slot.state = state;
+        self.write_active();
+        if self.dispatcher.alone
+            && let Err(error) = self.show_alone()
+        {
+            tracing::error!(hook = %self.attach, %error, "its program could not be switched");
+        }
+    }
+
+    fn write_active(&self) {
+        let bits = self.slots.iter().filter(|slot| slot.state == Run::Running).fold(0u64, |bits, s| bits | 1 << s.bit);
+        if let Some(word) = self.words.values.words().get(dispatch::ACTIVE as usize / 8) {
+            word.store(bits, Ordering::SeqCst);
+        }
+    }
+
+    /// A program that is alone at its hook looks at no bits: it is there or not.
+    fn show_alone(&self) -> io::Result<()> {
+        let running = self.slots.iter().find(|slot| slot.state == Run::Running && self.dispatcher.slots == [slot.id]);
+        match running {
+            Some(slot) => self.put(dispatch::PLAIN, &slot.body.program),
+            None => self.clear(dispatch::PLAIN),
+        }
+    }
+
+    fn put(&self, element: u32, program: &OwnedFd) -> io::Result<()> {
+        self.programs.update(&element.to_ne_bytes(), &(program.as_raw_fd() as u32).to_ne_bytes(), 0)
+    }
+
+    fn clear(&self, element: u32) -> io::Result<()> {
+        self.programs.delete(&element.to_ne_bytes()).map(drop)
+    }
+
+    fn maps(&self) -> Maps {
+        Maps { programs: self.programs.as_fd().as_raw_fd() as u32, words: self.words.descriptor() }
+    }
+
+    /// Replaces the dispatcher by one for the programs that there are. Returns those that the kernel refuses to take together with
+    /// the others.
+    pub(super) fn build(&mut self) -> Vec<(Attach, Slot)> {
+        self.changed = false;
+        self.keep_costs();
+        self.slots.retain(|slot| slot.state != Run::Removed);
+        let Err(error) = self.replace() else { return Vec::new() };
+        let newest = self.slots.iter().map(|slot| slot.id).max();
+        let known = &self.dispatcher.slots;
+        let mut apart: Vec<Slot> = self.slots.extract_if(.., |slot| !known.contains(&slot.id)).collect();
+        if apart.is_empty() {
+            // What ran together does so no more, as without those that went: the newest runs alone.
+            apart = self.slots.extract_if(.., |slot| Some(slot.id) == newest).collect();
+        }
+        if self.slots.is_empty() {
+            tracing::error!(hook = %self.attach, %error, "its programs do not run");
+            return Vec::new();
+        }
+        tracing::warn!(hook = %self.attach, %error, programs = apart.len(), "the kernel does not take all programs at once");
+        let more = self.build();
+        apart.into_iter().map(|slot| (self.attach.clone(), slot)).chain(more).collect()
+    }
+
+    fn replace(&mut self) -> Result<(), HookError> {
+        // The one that takes times has programs that may go: from here on every event runs the plain one.
+        self.clear(dispatch::TIMED)?;
+        if self.slots.is_empty() {
+            self.clear(dispatch::PLAIN)?;
+            self.dispatcher = Dispatcher::default();
+            return Ok(());
+        }
+        let ids = self.slots.iter().map(|slot| slot.id).collect();
+        if let [_] = &self.slots[..] {
+            self.dispatcher = Dispatcher { slots: ids, table: None, costs: None, alone: true };
+            return Ok(self.show_alone()?);
+        }
+        let bodies: Vec<_> = self.slots.iter().map(Slot::as_body).collect();
+        let table = table(&bodies)?;
+        let code = dispatch::plain(&self.maps(), table.as_ref().map(Words::descriptor), &bodies);
+        let program = load(&self.attach, &self.kind, "ks_hook", &code.map_err(HookError::Code)?)?;
+        self.put(dispatch::PLAIN, &program)?;
+        self.dispatcher = Dispatcher { slots: ids, table, costs: None, alone: false };
+        Ok(())
+    }
+
+    /// Puts the dispatcher that takes times beside the plain one, if it is not there.
+    pub(super) fn build_timed(&mut self) -> Result<(), HookError> {
+        if self.dispatcher.costs.is_some() || self.dispatcher.slots.is_empty() {
+            return Ok(());
+        }
+        let in_order = self.dispatcher.slots.iter().filter_map(|id| self.slots.iter().find(|slot| slot.id == *id));
+        let bodies: Vec<_> = in_order.map(Slot::as_body).collect();
+        let costs = Words::create("ks_costs", dispatch::costs_bytes(self.cpus, bodies.len()))?;
+        let made = match self.dispatcher.alone {
+            true => table(&bodies)?,
+            false => None,
+        };
+        let table = made.as_ref().or(self.dispatcher.table.as_ref()).map(Words::descriptor);
+        let code = dispatch::timed(&self.maps(), table, costs.descriptor(), self.cpus, &bodies);
+        let program = load(&self.attach, &self.kind, "ks_timed", &code.map_err(HookError::Code)?)?;
+        self.put(dispatch::TIMED, &program)?;
+        if made.is_some() {
+            self.dispatcher.table = made;
+        }
+        self.dispatcher.costs = Some(costs);
+        Ok(())
+    }
+
+    /// Adds the costs of the dispatcher to those before.
+    fn keep_costs(&mut self) {
+        let Some(costs) = self.dispatcher.costs.take() else { return };
+        let (cpus, n) = (self.cpus, self.dispatcher.slots.len());
+        self.clock_before = self.clock_before.plus(meter::cost(&costs.values, cpus, n, None));
+        for (i, id) in self.dispatcher.slots.iter().enumerate() {
+            if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == *id) {
+                slot.before = slot.before.plus(meter::cost(&costs.values, cpus, n, Some(i)));
+            }
+        }
+    }
+
+    /// What a program has cost; `None` before its times are taken.
+    pub(super) fn used(&self, id: u64) -> Option<Use> {
+        let slot = self.slots.iter().find(|slot| slot.id == id)?;
+        let costs = self.dispatcher.costs.as_ref()?;
+        let n = self.dispatcher.slots.len();
+        let at = self.dispatcher.slots.iter().position(|known| *known == id)?;
+        let clock = self.clock_before.plus(meter::cost(&costs.values, self.cpus, n, None));
+        let sum = slot.before.plus(meter::cost(&costs.values, self.cpus, n, Some(at)));
+        let running = self.slots.iter().filter(|slot| slot.state == Run::Running).count().max(1);
+        Some(sum.used(clock, meter::events(&self.words.values, self.cpus), running))
+    }
+}
+
+/// The table of system calls of these programs, which neither programs nor processes change.
+fn table(bodies: &[dispatch::Body<'_>]) -> io::Result<Option<Words>> {
+    let Some(words) = dispatch::table(bodies) else { return Ok(None) };
+    let table = Words::create("ks_calls", words.len() as u32 * 8)?;
+    for (to, word) in table.values.words().iter().zip(words) {
+        to.store(word, Ordering::Relaxed);
+    }
+    Ok(Some(table))
+}
+
+fn load(attach: &Attach, kind: &Kind, name: &str, code: &[u64]) -> Result<OwnedFd, HookError> {
+    let spec = ProgSpec {
+        kind: kind.kind,
+        attach_type: kind.attach_type,
+        attach_btf_id: kind.attach_btf_id,
+        attach_btf: kind.attach_btf.as_ref().map(AsFd::as_fd),
+        lines: None,
+        insns: code,
+        name,
+    };
+    prog::load(&spec).map_err(|refused| HookError::Program { hook: attach.to_string(), refused })
+}

@@ -1,0 +1,300 @@
+//! The code around the probes at one hook: what the hook runs (the *entry*), and the program that it continues with, in which each
+//! probe's program is a function (the *dispatcher*).
+//!
+//! The kernel charges each program at a hook some 50 ns an event before its first instruction. So a hook has one entry for good, which
+//! jumps by a tail call into the dispatcher of the moment. To replace a dispatcher is to write one element of a map: each event
+//! runs the old one or the new one, none both, none neither, whatever interrupts or moves the task.
+//!
+//! One of [`PERIOD`] events runs a second dispatcher that takes the time of each function.
+
+use crate::asm::{AsmError, Item, Label, assemble};
+use crate::ir::{Calls, Helper, NumberAt, Size};
+use crate::isa::encode::slots;
+use crate::isa::{Alu, Insn, Jump, Reg, Width, helpers};
+
+/// Most functions of one dispatcher: each has a bit of the word [`ACTIVE`].
+pub const MAX_BODIES: usize = 64;
+/// Numbers of system calls that the table has; those beyond are left to the functions. The tables of x86-64 and arm64 end below.
+pub const TABLE_ENTRIES: usize = 512;
+/// One of so many events of a CPU is measured. A prime, so that a load that repeats itself is not always measured at the same place.
+pub const PERIOD: u64 = 61;
+/// Elements of the map of dispatchers.
+pub const PLAIN: u32 = 0;
+/// See [`PLAIN`]. When the element is empty, the plain dispatcher runs.
+pub const TIMED: u32 = 1;
+
+/// Bytes of the value of the words' map: those of all CPUs after a line of its own for what all CPUs read.
+pub fn words_bytes(cpus: u32) -> u32 {
+    LINE * (cpus + 1)
+}
+/// Two lines of a cache, since neighbours are fetched in pairs.
+const LINE: u32 = 128;
+/// Byte of the word with one bit for each function that is to run.
+pub const ACTIVE: u32 = 0;
+/// Byte of a CPU's words.
+pub fn cpu_words(cpu: u32) -> u32 {
+    LINE * (cpu + 1)
+}
+/// Of a CPU's words: events until one is measured.
+const LEFT: i16 = 0;
+/// Of a CPU's words: how often an event was measured, or would have been.
+pub const ROUNDS: u32 = 8;
+
+/// Bytes of the value of the map of costs, see [`costs`].
+pub fn costs_bytes(cpus: u32, bodies: usize) -> u32 {
+    cpus * cost_stride(bodies)
+}
+
+fn cost_stride(bodies: usize) -> u32 {
+    (COST * (bodies as u32 + 1)).next_multiple_of(LINE)
+}
+
+/// A sum of nanoseconds and how many were added.
+const COST: u32 = 16;
+/// What takes longer was interrupted: a program's length is bounded.
+const MAX_NS: i32 = 1 << 16;
+
+/// Byte of a function's cost on a CPU: a sum of nanoseconds, each with one reading of the clock in it, and the number of runs. The
+/// cost before the first function's is that of two readings in a row.
+pub fn cost_at(cpu: u32, bodies: usize, body: Option<usize>) -> u32 {
+    cpu * cost_stride(bodies) + COST * body.map_or(0, |body| body as u32 + 1)
+}
+
+/// A probe's program as a function.
+#[derive(Clone, Copy, Debug)]
+pub struct Body<'a> {
+    /// Relocated; it takes the context and leaves by `exit`.
+    pub code: &'a [u64],
+    /// Bit of [`ACTIVE`].
+    pub bit: u8,
+    pub calls: Option<&'a Calls>,
+}
+
+/// Maps by descriptor. All but the dispatchers are arrays of one element.
+#[derive(Clone, Copy, Debug)]
+pub struct Maps {
+    /// Dispatchers.
+    pub programs: u32,
+    /// See [`words_bytes`].
+    pub words: u32,
+}
+
+/// The program that the kernel runs at the hook.
+pub fn entry(maps: &Maps, cpus: u32) -> Result<Vec<u64>, AsmError> {
+    let (plain, next) = (Label(0), Label(1));
+    let mut code = Writer::default();
+    code.add(Insn::mov(Reg::R6, Reg::R1));
+    code.call(Helper::GetSmpProcessorId);
+    code.jump(Insn::jmp_imm(Jump::Ge, Reg::R0, cpus as i32), plain);
+    code.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, LINE as i32));
+    code.add(Insn::ld_map_value(Reg::R1, maps.words, cpu_words(0)));
+    code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R1, Reg::R0));
+    code.add(Insn::ldx(Size::B8, Reg::R2, Reg::R1, LEFT));
+    code.jump(Insn::jmp_imm(Jump::Eq, Reg::R2, 0), next);
+    code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, -1));
+    code.add(Insn::stx(Size::B8, Reg::R1, LEFT, Reg::R2));
+    code.jump(Insn::ja(0), plain);
+    code.bind(next);
+    code.add(Insn::st(Size::B8, Reg::R1, LEFT, PERIOD as i32 - 1));
+    code.add(Insn::ldx(Size::B8, Reg::R2, Reg::R1, ROUNDS as i16));
+    code.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, 1));
+    code.add(Insn::stx(Size::B8, Reg::R1, ROUNDS as i16, Reg::R2));
+    code.tail_call(maps, TIMED);
+    code.bind(plain);
+    code.tail_call(maps, PLAIN);
+    code.leave();
+    code.finish(&[])
+}
+
+/// The dispatcher of these functions, in their order. `table` is the descriptor of an array of one element with the words of
+/// [`table`], where some function has [`Body::calls`].
+pub fn plain(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Result<Vec<u64>, AsmError> {
+    let mut code = Writer::default();
+    code.select(maps, table, bodies);
+    for (i, body) in bodies.iter().enumerate() {
+        let skip = code.fresh();
+        code.when_active(body.bit, skip);
+        code.run(i);
+        code.bind(skip);
+    }
+    code.bind(OUT);
+    code.leave();
+    code.finish(bodies)
+}
+
+/// The same with the time of each function that runs, which it adds to the costs, an array of one element.
+pub fn timed(
+    maps: &Maps,
+    table: Option<u32>,
+    costs: u32,
+    cpus: u32,
+    bodies: &[Body<'_>],
+) -> Result<Vec<u64>, AsmError> {
+    let mut code = Writer::default();
+    code.select(maps, table, bodies);
+    code.call(Helper::GetSmpProcessorId);
+    code.jump(Insn::jmp_imm(Jump::Ge, Reg::R0, cpus as i32), OUT);
+    code.add(Insn::alu_imm(Width::W64, Alu::Mul, Reg::R0, cost_stride(bodies.len()) as i32));
+    code.add(Insn::ld_map_value(Reg::R8, costs, 0));
+    code.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R8, Reg::R0));
+    code.call(Helper::KtimeGetNs);
+    code.add(Insn::mov(Reg::R9, Reg::R0));
+    code.lap(cost_at(0, bodies.len(), None));
+    for (i, body) in bodies.iter().enumerate() {
+        let skip = code.fresh();
+        code.when_active(body.bit, skip);
+        code.run(i);
+        code.lap(cost_at(0, bodies.len(), Some(i)));
+        code.bind(skip);
+    }
+    code.bind(OUT);
+    code.leave();
+    code.finish(bodies)
+}
+
+/// For each number of a system call the bits of the functions that measure it; `None` where each of them has to see each event.
+pub fn table(bodies: &[Body<'_>]) -> Option<Vec<u64>> {
+    number(bodies)?;
+    let all = bodies.iter().filter(|body| body.calls.is_none()).fold(0, |bits, body| bits | 1u64 << body.bit);
+    let mut words = vec![all; TABLE_ENTRIES];
+    for body in bodies {
+        for number in body.calls.iter().flat_map(|calls| &calls.numbers) {
+            if let Some(word) = words.get_mut(*number as usize) {
+                *word |= 1 << body.bit;
+            }
+        }
+    }
+    Some(words)
+}
+
+/// Where the events of a hook have their number. Functions at one hook agree in it.
+fn number(bodies: &[Body<'_>]) -> Option<NumberAt> {
+    bodies.iter().find_map(|body| body.calls).map(|calls| calls.number)
+}
+
+/// Where all code of a dispatcher ends.
+const OUT: Label = Label(0);
+
+#[derive(Default)]
+struct Writer {
+    items: Vec<Item>,
+    labels: u32,
+    /// Slots so far.
+    at: u32,
+    /// Calls of functions: the slot of the call, and which function.
+    calls: Vec<(u32, usize)>,
+}
+
+impl Writer {
+    fn add(&mut self, insn: Insn) {
+        self.at += insn.slots();
+        self.items.push(Item::Insn(insn));
+    }
+    fn jump(&mut self, insn: Insn, to: Label) {
+        self.at += insn.slots();
+        self.items.push(Item::Jump(insn, to));
+    }
+    fn bind(&mut self, label: Label) {
+        self.items.push(Item::Bind(label));
+    }
+    fn fresh(&mut self) -> Label {
+        self.labels += 1;
+        Label(self.labels)
+    }
+    fn call(&mut self, helper: Helper) {
+        // Only helpers with a number are called here.
+        self.add(Insn::call(helpers::id(helper).unwrap_or_default()));
+    }
+
+    /// Continues with the program in this element; goes on here when there is none.
+    fn tail_call(&mut self, maps: &Maps, element: u32) {
+        self.add(Insn::mov(Reg::R1, Reg::R6));
+        self.add(Insn::ld_map(Reg::R2, maps.programs));
+        self.add(Insn::load_const(Reg::R3, element.into()));
+        self.add(Insn::call(helpers::TAIL_CALL));
+    }
+
+    /// Puts the context into register 6, and the bits of the functions that are to run into register 7. Leaves when there are none.
+    fn select(&mut self, maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) {
+        self.add(Insn::mov(Reg::R6, Reg::R1));
+        self.add(Insn::ld_map_value(Reg::R1, maps.words, ACTIVE));
+        self.add(Insn::ldx(Size::B8, Reg::R7, Reg::R1, 0));
+        if let (Some(table), Some(number)) = (table, number(bodies)) {
+            let other = self.fresh();
+            match number {
+                NumberAt::Context(at) => self.add(Insn::ldx(Size::B8, Reg::R1, Reg::R6, at)),
+                NumberAt::FirstArgument(at) => {
+                    self.add(Insn::ldx(Size::B8, Reg::R1, Reg::R6, 0));
+                    self.add(Insn::ldx(Size::B4, Reg::R1, Reg::R1, at));
+                }
+            }
+            // Numbers have 32 bits.
+            self.add(Insn::alu_reg(Width::W32, Alu::Mov, Reg::R1, Reg::R1));
+            self.jump(Insn::jmp_imm(Jump::Ge, Reg::R1, TABLE_ENTRIES as i32), other);
+            self.add(Insn::alu_imm(Width::W64, Alu::Lsh, Reg::R1, 3));
+            self.add(Insn::ld_map_value(Reg::R2, table, 0));
+            self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R2, Reg::R1));
+            self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R2, 0));
+            self.add(Insn::alu_reg(Width::W64, Alu::And, Reg::R7, Reg::R2));
+            self.bind(other);
+        }
+        self.jump(Insn::jmp_imm(Jump::Eq, Reg::R7, 0), OUT);
+    }
+
+    fn when_active(&mut self, bit: u8, skip: Label) {
+        self.add(Insn::mov(Reg::R1, Reg::R7));
+        match bit {
+            0 => {}
+            bit => self.add(Insn::alu_imm(Width::W64, Alu::Rsh, Reg::R1, bit.into())),
+        }
+        self.add(Insn::alu_imm(Width::W64, Alu::And, Reg::R1, 1));
+        self.jump(Insn::jmp_imm(Jump::Eq, Reg::R1, 0), skip);
+    }
+
+    fn run(&mut self, body: usize) {
+        self.add(Insn::mov(Reg::R1, Reg::R6));
+        self.calls.push((self.at, body));
+        self.add(Insn::call_local(0));
+    }
+
+    /// Adds the time since the last reading of the clock (register 9) to a cost (register 8 points to those of this CPU). Only one CPU
+    /// writes it; an interrupt between may lose one.
+    fn lap(&mut self, cost: u32) {
+        let interrupted = self.fresh();
+        self.call(Helper::KtimeGetNs);
+        self.add(Insn::mov(Reg::R1, Reg::R0));
+        self.add(Insn::alu_reg(Width::W64, Alu::Sub, Reg::R1, Reg::R9));
+        self.add(Insn::mov(Reg::R9, Reg::R0));
+        self.jump(Insn::jmp_imm(Jump::Ge, Reg::R1, MAX_NS), interrupted);
+        let cost = cost as i16;
+        self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R8, cost));
+        self.add(Insn::alu_reg(Width::W64, Alu::Add, Reg::R2, Reg::R1));
+        self.add(Insn::stx(Size::B8, Reg::R8, cost, Reg::R2));
+        self.add(Insn::ldx(Size::B8, Reg::R2, Reg::R8, cost + 8));
+        self.add(Insn::alu_imm(Width::W64, Alu::Add, Reg::R2, 1));
+        self.add(Insn::stx(Size::B8, Reg::R8, cost + 8, Reg::R2));
+        self.bind(interrupted);
+    }
+
+    fn leave(&mut self) {
+        self.add(Insn::load_const(Reg::R0, 0));
+        self.add(Insn::exit());
+    }
+
+    /// The code with the functions behind it.
+    fn finish(self, bodies: &[Body<'_>]) -> Result<Vec<u64>, AsmError> {
+        let mut code = slots(&assemble(&self.items, 0)?.insns);
+        let starts: Vec<usize> = bodies
+            .iter()
+            .map(|body| {
+                code.extend_from_slice(body.code);
+                code.len() - body.code.len()
+            })
+            .collect();
+        for (at, body) in self.calls {
+            let distance = starts[body] as i32 - at as i32 - 1;
+            code.splice(at as usize..=at as usize, slots(&[Insn::call_local(distance)]));
+        }
+        Ok(code)
+    }
+}
