@@ -11,6 +11,8 @@ mod access;
 pub use access::Access;
 
 use std::collections::HashMap;
+use std::ffi::CStr;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, OnceLock};
 
 /// What the name of the function begins with that an iterator's programs attach to, and whose parameters are what they get.
@@ -31,8 +33,29 @@ struct Inner {
     first: u32,
     /// Lowest offset of its own strings, 0 without a base.
     first_text: u32,
-    names: OnceLock<HashMap<(u64, Kind), u32>>,
-    constants: OnceLock<HashMap<u64, (u32, u32)>>,
+    /// By hash of name and kind.
+    names: OnceLock<HashMap<u64, u32, IsHash>>,
+    constants: OnceLock<HashMap<u64, (u32, u32), IsHash>>,
+}
+
+/// Keys are hashes already: hashing them again took most of the time that the indexes took.
+type IsHash = BuildHasherDefault<KeyItself>;
+
+#[derive(Default)]
+struct KeyItself(u64);
+
+impl Hasher for KeyItself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = hash(bytes);
+    }
 }
 
 /// Why bytes are not BTF.
@@ -235,7 +258,7 @@ impl Btf {
         };
         let strings = &self.0.raw[self.0.strings.clone()];
         let tail = strings.get(own as usize..).unwrap_or(&[]);
-        &tail[..tail.iter().position(|b| *b == 0).unwrap_or(tail.len())]
+        CStr::from_bytes_until_nul(tail).map_or(tail, CStr::to_bytes)
     }
 
     fn text(&self, offset: u32) -> &str {
@@ -271,19 +294,27 @@ impl Btf {
 
     /// The id of a named type.
     pub fn find(&self, name: &str, kind: Kind) -> Option<u32> {
-        let index = self.0.names.get_or_init(|| {
-            let mut map = HashMap::with_capacity(self.0.positions.len());
+        let own = self.names().get(&named(name.as_bytes(), kind)).copied();
+        let own = own.filter(|id| self.name(self.ty(*id)) == name);
+        own.or_else(|| self.0.base.as_ref()?.find(name, kind))
+    }
+
+    /// Makes the index of names, so that the first search does not wait for it.
+    pub fn prepare(&self) {
+        self.names();
+    }
+
+    fn names(&self) -> &HashMap<u64, u32, IsHash> {
+        self.0.names.get_or_init(|| {
+            let mut map = HashMap::with_capacity_and_hasher(self.0.positions.len(), IsHash::default());
             for id in self.own_ids() {
                 let t = self.ty(id);
                 if t.name != 0 {
-                    map.entry((hash(self.bytes_at(t.name)), t.kind)).or_insert(id);
+                    map.entry(named(self.bytes_at(t.name), t.kind)).or_insert(id);
                 }
             }
             map
-        });
-        let own = index.get(&(hash(name.as_bytes()), kind)).copied();
-        let own = own.filter(|id| self.name(self.ty(*id)) == name);
-        own.or_else(|| self.0.base.as_ref()?.find(name, kind))
+        })
     }
 
     fn own_ids(&self) -> std::ops::Range<u32> {
@@ -416,13 +447,18 @@ impl Btf {
     /// An enum constant by name: its enum's id and its value.
     pub fn constant(&self, name: &str) -> Option<(u32, i64)> {
         let index = self.0.constants.get_or_init(|| {
-            let mut map = HashMap::new();
+            let mut map = HashMap::with_hasher(IsHash::default());
             for id in self.own_ids() {
                 let t = self.ty(id);
-                if matches!(t.kind, Kind::Enum | Kind::Enum64) {
-                    for (i, (name, _)) in self.enum_values(t).into_iter().enumerate() {
-                        map.entry(hash(name.as_bytes())).or_insert((id, i as u32));
-                    }
+                // Bytes of a value: its name comes first.
+                let stride = match t.kind {
+                    Kind::Enum => 8,
+                    Kind::Enum64 => 12,
+                    _ => continue,
+                };
+                for i in 0..t.count {
+                    let name = self.bytes_at(self.word(t.body + i as usize * stride));
+                    map.entry(hash(name)).or_insert((id, i));
                 }
             }
             map
@@ -549,9 +585,20 @@ impl std::fmt::Debug for Btf {
     }
 }
 
-/// FNV-1a: the names of a kernel (about 130,000 types) are indexed by hash, so that the index holds no strings.
+/// The names of a kernel (about 130,000 types) are indexed by hash, so that the index holds no strings. Eight bytes at a time.
 fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let words = bytes.chunks(8).map(|chunk| match chunk.first_chunk() {
+        Some(whole) => u64::from_le_bytes(*whole),
+        None => chunk.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b)),
+    });
+    // Without the length names that end in NUL would be like those that do not.
+    let mixed = words.fold(bytes.len() as u64, |h, word| (h.rotate_left(23) ^ word).wrapping_mul(ODD));
+    mixed ^ mixed >> 32
+}
+
+fn named(name: &[u8], kind: Kind) -> u64 {
+    hash(name) ^ (kind as u64).wrapping_mul(0x0101_0101_0101_0101)
 }
 
 #[cfg(test)]
