@@ -69,7 +69,7 @@ fn look(plans: &[ProbePlan]) -> Target {
         syscalls: plans.iter().flat_map(ProbePlan::syscalls).collect(),
         functions: plans.iter().flat_map(ProbePlan::functions).collect(),
         counters: plans.iter().flat_map(ProbePlan::counters).collect(),
-        btf: None,
+        ..Wanted::default()
     };
     let mut target = detect(&wanted);
     target.polls = kstrobe::kernel::pollers::row_types();

@@ -382,7 +382,9 @@ impl App {
         if plans.is_empty() {
             tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
         }
+        let begun = Instant::now();
         let target = compile::look(plans, btf);
+        let kernel_ms = milliseconds(begun);
         tracing::info!(kernel = target.release, cpus = target.cpus, btf = target.btf.is_some(), "kernel");
         if let Some(reason) = detect::without_btf(&target) {
             tracing::error!(reason, "no kernel types: most probes cannot run");
@@ -390,20 +392,28 @@ impl App {
         if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
             tracing::warn!("{reason}");
         }
-        // Dropped after the loads: it holds the kernel's BTF, some 13 MB.
+        // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
         let hooks = Hooks::new(detect::possible_cpus());
-        let mut loader = Loader::at(hooks.clone());
-        let batch = hooks.batch();
+        let mut loader = Loader::for_target(hooks.clone(), &target, btf);
+        let begun = Instant::now();
         let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, &target)).collect();
+        let compile_ms = milliseconds(begun);
         // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
         let need = Need::of(compiled.iter().filter_map(Compiled::artifact), agent);
         if let Some(reason) = memory::limit().and_then(|limit| need.exceeds(&limit)) {
             tracing::error!(reason, "too little memory");
         }
-        let start =
-            |(plan, compiled)| Arc::new(ProbeLock::new(Probe::start(plan, compiled, &target, &mut loader, btf)));
+        let begun = Instant::now();
+        let batch = hooks.batch();
+        let start = |(plan, compiled): (&ProbePlan, Compiled)| {
+            let begun = Instant::now();
+            let probe = Probe::start(plan, compiled, &target, &mut loader, btf);
+            tracing::debug!(probe = plan.meta().name, ms = milliseconds(begun), "loaded and attached");
+            Arc::new(ProbeLock::new(probe))
+        };
         let probes = plans.iter().zip(compiled).map(start).collect();
         drop(batch);
+        tracing::info!(kernel_ms, compile_ms, load_ms = milliseconds(begun), "probes started");
         let app = App {
             hooks,
             probes: RwLock::default(),
@@ -518,6 +528,10 @@ impl App {
         let status = lock(&self.config_status);
         Status { probes, mistakes: status.mistakes.clone(), refused: status.refused.clone() }
     }
+}
+
+fn milliseconds(since: Instant) -> u64 {
+    since.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
 }
 
 /// Removes tracefs instances of agents that were killed. Does nothing without tracefs.

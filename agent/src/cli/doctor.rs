@@ -50,7 +50,7 @@ use State::{Found, Missing};
 pub fn run(args: &Args) -> ExitCode {
     // Before anything is tried, which lifts limits.
     let privileges = privileges::privileges();
-    let target = compile::look(&[], None);
+    let target = compile::examine();
     let a = &target.abilities;
     let mut findings = of_privileges(&privileges, detect::without_btf(&target));
     for f in abilities::report(a) {

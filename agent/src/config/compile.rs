@@ -180,9 +180,15 @@ pub fn missing_in_files(plan: &ProbePlan, processes: &ProcessSnapshot) -> Vec<Di
     missing.collect()
 }
 
+/// This kernel as plain data, without what only some probes need. All its abilities are tried, those too that are known to work.
+pub fn examine() -> Target {
+    detect::detect(&Wanted { try_all: true, ..Wanted::default() })
+}
+
 /// This kernel as plain data, as far as these probes need it.
 pub fn look(plans: &[ProbePlan], btf: Option<&Path>) -> Target {
     let wanted = Wanted {
+        try_all: false,
         tracepoints: plans.iter().flat_map(ProbePlan::tracepoints).collect(),
         syscalls: plans.iter().flat_map(ProbePlan::syscalls).collect(),
         functions: plans.iter().flat_map(ProbePlan::functions).collect(),

@@ -1,12 +1,14 @@
 //! What the kernel can do, found by trying: each ability is a program of a few instructions or a tiny map, loaded and dropped
 //! again. Programs at functions are attached for a moment, to one that is never called.
 
+pub mod known;
 mod uprobes;
 
 use crate::kernel::attach::{AttachError, kprobe};
 use crate::kernel::error::{BtfError, KernelError};
 use crate::kernel::functions;
 use crate::kernel::mmap::Values;
+use crate::kernel::parallel::beside;
 use crate::kernel::privileges::{Capabilities, forbidding, lift_locked};
 use crate::kernel::sys::map::ENOTSUPP;
 use crate::kernel::sys::map::{MMAPABLE, NO_PREALLOC, kind as map_kind};
@@ -15,11 +17,13 @@ use crate::kernel::sys::prog::{
 };
 use crate::kernel::sys::{self, KernelMap, MapSpec, ProgSpec, link, perf, prog};
 use crate::kernel::tracefs::Tracefs;
+use known::Known;
 use kstrobe_ebpf::kernel_target::btf::{ITERATOR, Kind};
 use kstrobe_ebpf::kernel_target::btf_write::{Builder, IntKind};
 use kstrobe_ebpf::kernel_target::{Abilities, Ability, Btf};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 use thiserror::Error;
 
 /// An instruction: opcode, destination, source, offset, immediate.
@@ -44,45 +48,72 @@ const PROBE_READ_KERNEL: i32 = 113;
 const TASK_STORAGE_GET: i32 = 156;
 const GET_CURRENT_TASK_BTF: i32 = 158;
 
-/// Tries everything. `btf` and `tracefs` are the reason when they cannot be read.
-pub fn probe(btf: Result<&Btf, &BtfError>, tracefs: Result<&Tracefs, &io::Error>, cpu: u32) -> Abilities {
+/// The kernel's types, or why there are none. The first caller reads them, and others wait for it.
+pub type Types<'t> = &'t (dyn Fn() -> Result<&'t Btf, &'t BtfError> + Sync);
+
+/// Tries everything but what is known to work. `tracefs` is the reason when it cannot be read.
+///
+/// Hooks that wait for the kernel's grace periods are tried in threads of their own. Those at kernel functions share one thread,
+/// as they change the code of the same function.
+pub fn probe(types: Types<'_>, tracefs: Result<&Tracefs, &io::Error>, cpu: u32, known: &Known) -> Abilities {
     lift_locked();
-    let tp_btf = match btf {
-        Ok(btf) => ability(load_tp_btf(btf, &EMPTY)),
+    let unless_known = |name: &str, attempt: &dyn Fn() -> Ability| match known.has(name) {
+        true => Ability::Yes,
+        false => attempt(),
+    };
+    let with_types = |attempt: &dyn Fn(&Btf) -> Ability| match types() {
+        Ok(btf) => attempt(btf),
         Err(reason) => Ability::No(reason.to_string()),
     };
-    let rdonly_cast = match btf {
-        Ok(btf) => try_rdonly_cast(btf, tp_btf.yes()),
-        Err(_) => tp_btf.clone(),
+    let tp_btf = OnceLock::new();
+    let tp_btf = || {
+        let attempt = || with_types(&|btf| ability(load_tp_btf(btf, &EMPTY)));
+        Ability::clone(tp_btf.get_or_init(|| unless_known("tp_btf", &attempt)))
     };
-    let (uprobe, uprobe_multi) = uprobes::try_both();
-    let fentry = match btf {
-        Ok(btf) => ability(try_fentry(btf, tp_btf.yes(), has_function_tracer(tracefs))),
-        Err(reason) => Ability::No(reason.to_string()),
+    let at_functions = || {
+        let kprobe = unless_known("kprobe", &|| ability(try_kprobe(cpu)));
+        let kprobe_multi = unless_known("kprobe_multi", &|| ability(try_kprobe_multi()));
+        let attempt = |btf: &Btf| ability(try_fentry(btf, tp_btf().yes(), has_function_tracer(tracefs)));
+        (kprobe, kprobe_multi, unless_known("fentry", &|| with_types(&attempt)))
     };
-    Abilities {
-        tp_btf,
-        fentry,
-        uprobe,
-        uprobe_multi,
-        raw_tp: ability(load_raw_tp(&EMPTY)),
-        tracepoint: try_tracepoint(tracefs, cpu),
-        perf_event: try_perf_event(cpu),
-        task_storage: ability(try_task_storage()),
-        mmapable: ability(try_mmapable()),
-        batch: ability(try_batch()),
-        ringbuf: ability(try_ringbuf()),
-        probe_read_kernel: ability(load_raw_tp(&probe_read_kernel())),
-        current_task_btf: ability(try_current_task_btf()),
-        rdonly_cast,
-        kprobe: ability(try_kprobe(cpu)),
-        kprobe_multi: ability(try_kprobe_multi()),
-        module_btf: ability(try_module_btf()),
-        iter: match btf {
-            Ok(btf) => ability(try_iterator(btf)),
-            Err(reason) => Ability::No(reason.to_string()),
-        },
-    }
+    let uprobe = || unless_known("uprobe", &|| ability(uprobes::try_events()));
+    let uprobe_multi = || unless_known("uprobe_multi", &|| ability(uprobes::try_links()));
+    std::thread::scope(|scope| {
+        let (uprobe, uprobe_multi) = (beside(scope, &uprobe), beside(scope, &uprobe_multi));
+        let at_functions = beside(scope, &at_functions);
+        let abilities = Abilities {
+            rdonly_cast: unless_known("rdonly_cast", &|| with_types(&|btf| try_rdonly_cast(btf, tp_btf().yes()))),
+            iter: unless_known("iter", &|| with_types(&|btf| ability(try_iterator(btf)))),
+            tp_btf: tp_btf(),
+            raw_tp: unless_known("raw_tp", &|| ability(load_raw_tp(&EMPTY))),
+            tracepoint: try_tracepoint(tracefs, cpu),
+            perf_event: unless_known("perf_event", &|| try_perf_event(cpu)),
+            task_storage: unless_known("task_storage", &|| ability(try_task_storage())),
+            mmapable: unless_known("mmapable", &|| ability(try_mmapable())),
+            batch: unless_known("batch", &|| ability(try_batch())),
+            ringbuf: unless_known("ringbuf", &|| ability(try_ringbuf())),
+            probe_read_kernel: unless_known("probe_read_kernel", &|| ability(load_raw_tp(&probe_read_kernel()))),
+            current_task_btf: unless_known("current_task_btf", &|| ability(try_current_task_btf())),
+            module_btf: ability(try_module_btf()),
+            atomic_fetch: unless_known("atomic_fetch", &|| ability(try_atomic_fetch())),
+            ..Abilities::default()
+        };
+        let (kprobe, kprobe_multi, fentry) = at_functions.wait();
+        Abilities {
+            uprobe: uprobe.wait(),
+            uprobe_multi: uprobe_multi.wait(),
+            kprobe,
+            kprobe_multi,
+            fentry,
+            ..abilities
+        }
+    })
+}
+
+/// Removes what was attached only to try it, without waiting for the grace periods that it takes: up to a tenth of a second.
+fn remove_later(attached: impl Send + 'static) {
+    // Without a thread the value is dropped here, with the closure.
+    let _ = std::thread::Builder::new().name("remove-trial".into()).spawn(move || drop(attached));
 }
 
 /// Why the kernel lacks an ability.
@@ -194,7 +225,7 @@ fn try_fentry(btf: &Btf, others_load: bool, tracer: Option<bool>) -> Result<(), 
             _ => refused.into(),
         }
     })?;
-    link::attach_tracing(prog.as_fd()).map(drop).map_err(|error| match error.raw_os_error() {
+    link::attach_tracing(prog.as_fd()).map(remove_later).map_err(|error| match error.raw_os_error() {
         Some(ENOTSUPP | libc::EOPNOTSUPP | libc::ENOENT | libc::ENODEV | libc::EINVAL | libc::EBUSY) => {
             Lack::Feature(without_fentry(tracer, &error))
         }
@@ -232,14 +263,14 @@ fn try_kprobe(cpu: u32) -> Result<(), Lack> {
     let prog = load_program(prog_kind::KPROBE, (0, 0), &EMPTY)?;
     let attempt =
         |name: &&str| perf::attach_kprobe(prog.as_fd(), kind, perf::Place::Symbol { name, offset: 0 }, false, cpu);
-    first_that_works(attempt).map_err(KernelError::perf)?;
+    remove_later(first_that_works(attempt).map_err(KernelError::perf)?);
     Ok(())
 }
 
 fn try_kprobe_multi() -> Result<(), Lack> {
     let prog = load_program(prog_kind::KPROBE, (ATTACH_KPROBE_MULTI, 0), &EMPTY)?;
     let attempt = |name: &&str| link::attach_kprobe_multi(prog.as_fd(), &[*name], false);
-    first_that_works(attempt).map(drop).map_err(|error| match error.raw_os_error() {
+    first_that_works(attempt).map(remove_later).map_err(|error| match error.raw_os_error() {
         Some(libc::EOPNOTSUPP | libc::EINVAL) => {
             "this kernel has no kprobe_multi links (Linux 5.18 has, built with CONFIG_FPROBE)".into()
         }
@@ -338,6 +369,21 @@ fn try_batch() -> Result<(), Lack> {
         _ => map_refused(error),
     })?;
     if entries.len() == 1 { Ok(()) } else { Err("a batch read did not return what was written".into()) }
+}
+
+/// An addition on the stack. A kernel whose compiler does not know it, as that of arm64 before 5.18, would interpret the whole program.
+fn try_atomic_fetch() -> Result<(), Lack> {
+    const NONE: &str = "this kernel has no atomic additions that fetch (Linux 5.12 has them, on arm64 5.18)";
+    let insns = [insn(0x7a, 10, 0, -8, 0), mov(0, 1), insn(0xdb, 10, 0, -8, 1), mov(0, 0), EXIT];
+    let program = load_raw_tp(&insns).map_err(|lack| match lack {
+        Lack::Program(refused) if refused.error.raw_os_error() == Some(libc::EINVAL) => NONE.into(),
+        other => other,
+    })?;
+    let compiled = |program: &OwnedFd| prog::stats(program.as_fd()).is_ok_and(|stats| stats.jited_bytes > 0);
+    if !compiled(&program) && compiled(&load_raw_tp(&EMPTY)?) {
+        return Err(NONE.into());
+    }
+    Ok(())
 }
 
 fn try_ringbuf() -> Result<(), Lack> {
@@ -460,6 +506,7 @@ pub fn report(a: &Abilities) -> Vec<Report> {
         of("fentry", &a.fentry, "`function:` uses kprobes: slower, and no arguments at the return"),
         of("kprobe_multi", &a.kprobe_multi, "patterns of functions take a kprobe for each function, and at most 128"),
         of("kprobes", &a.kprobe, "`kprobe:` hooks cannot be used, nor functions without BTF"),
+        of("atomic fetch", &a.atomic_fetch, "slots of label sets are handed out one by one at the start"),
         of("iterators", &a.iter, "`iter:` hooks cannot be used"),
         of("types of modules", &a.module_btf, "arguments of functions of modules have no names and types"),
     ]

@@ -1,15 +1,18 @@
 //! This machine's kernel as a [`Target`].
 
-use crate::kernel::abilities;
+use crate::kernel::abilities::{self, known::Known, known::Store};
 use crate::kernel::attach::perf_event;
 use crate::kernel::error::BtfError;
 use crate::kernel::formats;
 use crate::kernel::functions;
+use crate::kernel::parallel;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ebpf::kernel_target::btf::Kind;
-use kstrobe_ebpf::kernel_target::{Ability, Arch, Btf, Syscall, Target};
+use kstrobe_ebpf::kernel_target::{Abilities, Ability, Arch, Btf, Syscall, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Instant;
 use syscalls::SysnoSet;
 
 /// Where the kernel publishes its types.
@@ -28,19 +31,35 @@ pub struct Wanted {
     pub counters: BTreeSet<String>,
     /// BTF to use in place of the kernel's own.
     pub btf: Option<PathBuf>,
+    /// Try abilities that are known to work, too.
+    pub try_all: bool,
 }
 
 /// Describes the kernel. Never fails: what cannot be found out is absent, and [`Target::abilities`] says why.
 /// [`Target::polls`] and [`Target::usdts`] are left empty.
 pub fn detect(wanted: &Wanted) -> Target {
-    let btf = read_btf(wanted.btf.as_deref());
+    let begun = Instant::now();
+    let types = OnceLock::new();
+    let types_of = || types.get_or_init(|| timed(|| read_btf(wanted.btf.as_deref()).inspect(Btf::prepare)));
     let tracefs = Tracefs::open();
     let cpu = first_online_cpu();
-    let abilities = abilities::probe(btf.as_ref(), tracefs.as_ref(), cpu);
-    let (btf, tracefs) = (btf.ok(), tracefs.ok());
-    let functions = functions::find(&wanted.functions, tracefs.as_ref());
+    // Types out of a file decide about abilities too, so that what is known does not hold for them.
+    let store = (wanted.btf.is_none() && !wanted.try_all).then(Store::here);
+    let known = store.as_ref().map(known_abilities).unwrap_or_default();
+    let find_functions = || timed(|| functions::find(&wanted.functions, tracefs.as_ref().ok()));
+    let ((abilities, abilities_ms), (functions, functions_ms)) = std::thread::scope(|scope| {
+        let functions = parallel::beside(scope, &find_functions);
+        let abilities = timed(|| abilities::probe(&|| types_of().0.as_ref(), tracefs.as_ref(), cpu, &known));
+        (abilities, functions.wait())
+    });
+    types_of();
+    let (btf, types_ms) = types.into_inner().map_or((None, 0), |(types, ms)| (types.ok(), ms));
+    if let Some(store) = &store {
+        keep_abilities(store, &known, &abilities);
+    }
+    let tracefs = tracefs.ok();
     let modules = functions::module_types(&functions, btf.as_ref());
-    Target {
+    let target = Target {
         session: false,
         release: release(),
         arch: if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 },
@@ -55,6 +74,38 @@ pub fn detect(wanted: &Wanted) -> Target {
         counters: wanted.counters.iter().map(|name| (name.clone(), perf_event::hardware(name, cpu))).collect(),
         usdts: BTreeMap::new(),
         polls: BTreeMap::new(),
+    };
+    let ms = milliseconds(begun);
+    tracing::debug!(ms, types_ms, abilities_ms, functions_ms, known = !known.is_empty(), "kernel examined");
+    target
+}
+
+/// A result, and the milliseconds that it took.
+fn timed<T>(task: impl FnOnce() -> T) -> (T, u64) {
+    let begun = Instant::now();
+    let result = task();
+    (result, milliseconds(begun))
+}
+
+fn milliseconds(begun: Instant) -> u64 {
+    begun.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+fn known_abilities(store: &Store) -> Known {
+    store.read().unwrap_or_else(|reason| {
+        tracing::debug!(%reason, "all abilities of the kernel are tried");
+        Known::default()
+    })
+}
+
+/// Keeps abilities for the next start. Without a folder for them, as on a read-only file system, each start tries them.
+fn keep_abilities(store: &Store, known: &Known, abilities: &Abilities) {
+    let found = Known::of(abilities);
+    if found == *known {
+        return;
+    }
+    if let Err(reason) = store.write(&found) {
+        tracing::debug!(%reason, "the next start will try all abilities of the kernel again");
     }
 }
 

@@ -19,6 +19,11 @@ pub struct KernelTypes {
 }
 
 impl KernelTypes {
+    /// With the kernel's own types, if they were read before.
+    pub fn of(kernel: Option<Btf>) -> KernelTypes {
+        KernelTypes { kernel, modules: BTreeMap::new() }
+    }
+
     fn kernel(&mut self) -> Result<&Btf, BtfError> {
         match &mut self.kernel {
             Some(types) => Ok(types),

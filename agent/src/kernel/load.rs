@@ -17,9 +17,10 @@ use crate::kernel::verifier_log;
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::layout::{MapDef, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
-use kstrobe_ebpf::{Layout, ProgramInfo};
+use kstrobe_ebpf::{Layout, ProgramInfo, Target};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -41,13 +42,19 @@ impl Default for Loader {
 impl Loader {
     /// Ready to load. Its probes share hooks with one another alone.
     pub fn new() -> Loader {
-        Loader::at(Hooks::new(possible_cpus()))
+        Loader::with_types(Hooks::new(possible_cpus()), KernelTypes::default())
     }
 
-    /// Ready to load probes that share these hooks. Lifts RLIMIT_MEMLOCK, which kernels before 5.11 charge maps to.
-    pub fn at(hooks: Arc<Hooks>) -> Loader {
+    /// Ready to load probes that share these hooks, for a target whose types came from the file `btf`, by default from the kernel, where
+    /// they need not be read again.
+    pub fn for_target(hooks: Arc<Hooks>, target: &Target, btf: Option<&Path>) -> Loader {
+        Loader::with_types(hooks, KernelTypes::of(target.btf.clone().filter(|_| btf.is_none())))
+    }
+
+    /// Lifts RLIMIT_MEMLOCK, which kernels before 5.11 charge maps to.
+    fn with_types(hooks: Arc<Hooks>, types: KernelTypes) -> Loader {
         lift_locked();
-        Loader { types: KernelTypes::default(), attacher: Attacher::new(), hooks }
+        Loader { types, attacher: Attacher::new(), hooks }
     }
 }
 

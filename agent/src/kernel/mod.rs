@@ -20,6 +20,7 @@ pub mod load;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;
 pub mod object;
+pub mod parallel;
 pub mod pollers;
 pub mod privileges;
 pub mod procfs;

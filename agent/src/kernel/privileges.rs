@@ -84,7 +84,7 @@ pub enum Lockdown {
 
 /// What may forbid what the capabilities of this process allow, as far as it can be seen.
 pub fn forbidding() -> String {
-    let lockdown = parse_lockdown(&read_to_string("/sys/kernel/security/lockdown").unwrap_or_default());
+    let lockdown = lockdown();
     let filtered = has_seccomp_filter(&read_to_string("/proc/self/status").unwrap_or_default());
     what_forbids(lockdown, filtered, counts_locked(&detect::release()))
 }
@@ -150,7 +150,7 @@ pub fn privileges() -> Privileges {
     let number = |path: &str| read_to_string(path).ok()?.trim().parse().ok();
     Privileges {
         capabilities: Capabilities::effective(),
-        lockdown: parse_lockdown(&read_to_string("/sys/kernel/security/lockdown").unwrap_or_default()),
+        lockdown: lockdown(),
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
         btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
@@ -182,6 +182,11 @@ fn counts_locked(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
     let version = numbers.next().flatten().zip(numbers.next().flatten());
     version.is_some_and(|version| version < (5, 11))
+}
+
+/// How far the kernel is locked down.
+pub fn lockdown() -> Lockdown {
+    parse_lockdown(&read_to_string("/sys/kernel/security/lockdown").unwrap_or_default())
 }
 
 /// The mode in brackets is the one in force: `none [integrity] confidentiality`.

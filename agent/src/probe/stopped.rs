@@ -50,8 +50,9 @@ impl Engine for Waiting {
         }
         let target = compile::look(plans, self.btf.as_deref());
         let compiled = compile::probe(&self.plan, &target);
-        let mut loader = Loader::at(self.hooks.clone());
-        Some(Probe::start(&self.plan, compiled, &target, &mut loader, self.btf.as_deref()))
+        let btf = self.btf.as_deref();
+        let mut loader = Loader::for_target(self.hooks.clone(), &target, btf);
+        Some(Probe::start(&self.plan, compiled, &target, &mut loader, btf))
     }
 
     fn renew(&mut self, plan: &ProbePlan) {

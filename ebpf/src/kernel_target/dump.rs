@@ -47,77 +47,9 @@ pub use parse::parse;
 pub use roots::roots;
 pub use write::dump;
 
-use crate::kernel_target::{Abilities, Ability};
-
 /// First token and version of the form.
 const MAGIC: &str = "kstrobe_target";
 const VERSION: &str = "1";
-
-/// Names of the abilities, in the order of the struct.
-const ABILITIES: [&str; 18] = [
-    "tp_btf",
-    "raw_tp",
-    "tracepoint",
-    "perf_event",
-    "task_storage",
-    "mmapable",
-    "batch",
-    "probe_read_kernel",
-    "current_task_btf",
-    "rdonly_cast",
-    "fentry",
-    "kprobe",
-    "kprobe_multi",
-    "uprobe",
-    "uprobe_multi",
-    "ringbuf",
-    "iter",
-    "module_btf",
-];
-
-fn abilities(a: &mut Abilities) -> [&mut Ability; 18] {
-    // Destructured, so that a new ability cannot be forgotten here.
-    let Abilities {
-        tp_btf,
-        raw_tp,
-        tracepoint,
-        perf_event,
-        task_storage,
-        mmapable,
-        batch,
-        probe_read_kernel,
-        current_task_btf,
-        rdonly_cast,
-        fentry,
-        kprobe,
-        kprobe_multi,
-        uprobe,
-        uprobe_multi,
-        ringbuf,
-        iter,
-        module_btf,
-    } = a;
-    [
-        tp_btf,
-        raw_tp,
-        tracepoint,
-        perf_event,
-        task_storage,
-        mmapable,
-        batch,
-        probe_read_kernel,
-        current_task_btf,
-        rdonly_cast,
-        fentry,
-        kprobe,
-        kprobe_multi,
-        uprobe,
-        uprobe_multi,
-        ringbuf,
-        iter,
-        module_btf,
-    ]
-}
 
 /// Unnamed types and pointers nest at most this deep.
 const MAX_DEPTH: u32 = 48;

@@ -81,6 +81,7 @@ impl Target {
             ringbuf: Ability::Yes,
             probe_read_kernel: Ability::Yes,
             module_btf: Ability::Yes,
+            atomic_fetch: Ability::Yes,
         };
         Target { abilities, session: true, ..self.clone() }
     }
@@ -256,6 +257,57 @@ pub struct Abilities {
     pub iter: Ability,
     /// BTF of modules (5.11).
     pub module_btf: Ability,
+    /// Atomic additions that give the word as it was before (5.12; arm64 5.18).
+    pub atomic_fetch: Ability,
+}
+
+impl Abilities {
+    /// Each with its name, in the order of a dump.
+    pub fn by_name(&mut self) -> [(&'static str, &mut Ability); 19] {
+        // Destructured, so that a new ability cannot be forgotten here.
+        let Abilities {
+            tp_btf,
+            raw_tp,
+            tracepoint,
+            perf_event,
+            task_storage,
+            mmapable,
+            batch,
+            probe_read_kernel,
+            current_task_btf,
+            rdonly_cast,
+            fentry,
+            kprobe,
+            kprobe_multi,
+            uprobe,
+            uprobe_multi,
+            ringbuf,
+            iter,
+            module_btf,
+            atomic_fetch,
+        } = self;
+        [
+            ("tp_btf", tp_btf),
+            ("raw_tp", raw_tp),
+            ("tracepoint", tracepoint),
+            ("perf_event", perf_event),
+            ("task_storage", task_storage),
+            ("mmapable", mmapable),
+            ("batch", batch),
+            ("probe_read_kernel", probe_read_kernel),
+            ("current_task_btf", current_task_btf),
+            ("rdonly_cast", rdonly_cast),
+            ("fentry", fentry),
+            ("kprobe", kprobe),
+            ("kprobe_multi", kprobe_multi),
+            ("uprobe", uprobe),
+            ("uprobe_multi", uprobe_multi),
+            ("ringbuf", ringbuf),
+            ("iter", iter),
+            ("module_btf", module_btf),
+            ("atomic_fetch", atomic_fetch),
+        ]
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

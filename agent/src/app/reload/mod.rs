@@ -314,7 +314,7 @@ impl Reload {
             log_diagnostics(&faults);
             return Err(Refused::files(&faults));
         }
-        let mut loader = Loader::at(app.hooks.clone());
+        let mut loader = Loader::for_target(app.hooks.clone(), &target, btf);
         let batch = app.hooks.batch();
         let mut probes = Vec::with_capacity(plans.len());
         for ((plan, step), compiled) in steps().zip(compiled) {

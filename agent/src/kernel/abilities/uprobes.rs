@@ -1,9 +1,8 @@
 //! Breakpoints in user space, tried at a place in a file that nothing runs.
 
-use super::{EMPTY, Lack, ability};
+use super::{EMPTY, Lack, remove_later};
 use crate::kernel::attach::{Link, Places, ProgramType, uprobe, uprobe_multi};
 use crate::kernel::sys::prog::{self, ProgSpec};
-use kstrobe_ebpf::kernel_target::Ability;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,17 +10,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 const NO_MULTI: &str = "this kernel has no uprobe_multi links (Linux 6.6 has them)";
 
-/// Perf events and links.
-pub(super) fn try_both() -> (Ability, Ability) {
-    (ability(try_events()), ability(try_links()))
-}
-
-fn try_events() -> Result<Vec<Link>, Lack> {
+/// A perf event for each place.
+pub(super) fn try_events() -> Result<(), Lack> {
     let program = load(uprobe::PROGRAM)?;
     at_unused_place(|places| Ok(uprobe::attach(program.as_fd(), places)?))
 }
 
-fn try_links() -> Result<Vec<Link>, Lack> {
+/// One link for many places.
+pub(super) fn try_links() -> Result<(), Lack> {
     let program = load(uprobe_multi::PROGRAM).map_err(|lack| match lack {
         Lack::Program(refused) if matches!(refused.error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)) => {
             NO_MULTI.into()
@@ -44,10 +40,10 @@ fn load(program: ProgramType<'static>) -> Result<OwnedFd, Lack> {
     Ok(prog::load(&ProgSpec { kind, attach_type, insns: &EMPTY, name: "kstrobe_try", ..ProgSpec::default() })?)
 }
 
-fn at_unused_place(attach: impl FnOnce(&Places<'_>) -> Result<Vec<Link>, Lack>) -> Result<Vec<Link>, Lack> {
+fn at_unused_place(attach: impl FnOnce(&Places<'_>) -> Result<Vec<Link>, Lack>) -> Result<(), Lack> {
     let file = memory_file().map_err(|error| Lack::Feature(format!("no file to try it on: {error}")))?;
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-    attach(&Places { path: &path, offsets: &[0], semaphores: &[], at_return: false, pid: None })
+    attach(&Places { path: &path, offsets: &[0], semaphores: &[], at_return: false, pid: None }).map(remove_later)
 }
 
 /// A file in memory with code that never runs: no process maps it, so that no breakpoint is ever set.

@@ -26,6 +26,7 @@ fn root_detect_describes_this_kernel() {
     let wanted = Wanted {
         tracepoints: ["sched:sched_switch", "sock:inet_sock_set_state", "no:such"].map(String::from).into(),
         syscalls: ["recvfrom", "stat", "sendfile", "umount2", "uname"].map(String::from).into(),
+        try_all: true,
         ..Wanted::default()
     };
     let target = detect(&wanted);
@@ -89,6 +90,7 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
         ("uprobe", &a.uprobe, (4, 17)),
         ("uprobe_multi", &a.uprobe_multi, (6, 6)),
         ("iter", &a.iter, (5, 9)),
+        ("atomic_fetch", &a.atomic_fetch, if cfg!(target_arch = "aarch64") { (5, 18) } else { (5, 12) }),
     ];
     for (name, ability, since) in expected {
         match ability {
@@ -141,6 +143,16 @@ fn root_a_dump_of_this_kernel_is_read_back() {
         assert_eq!(find(&old), find(&new), "{aggregate}.{member}");
     }
     assert_eq!(new.constant("TCP_ESTABLISHED").unwrap().1, 1);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_abilities_that_are_known_are_those_that_are_found() {
+    let tried = detect(&Wanted { try_all: true, ..Wanted::default() }).abilities;
+    // The second of these finds what the first has kept.
+    for _ in 0..2 {
+        assert_eq!(detect(&Wanted::default()).abilities, tried);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::ParseError;
 use super::build::{Ast, AstMember, Body, Definition, build};
 use super::tokens::{Token, tokens};
-use super::{ABILITIES, MAGIC, MAX_DEPTH, VERSION, abilities};
+use super::{MAGIC, MAX_DEPTH, VERSION};
 use crate::kernel_target::btf::{Btf, Kind};
 use crate::kernel_target::btf_write::IntKind;
 use crate::kernel_target::{Ability, Arch, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat};
@@ -141,9 +141,10 @@ impl Parser {
 
     fn ability(&mut self, target: &mut Target) -> Result<(), ParseError> {
         let name = self.peek().unwrap_or("");
-        let Some(index) = ABILITIES.iter().position(|a| *a == name) else { return self.fail("the name of an ability") };
+        let found = target.abilities.by_name().into_iter().find(|(known, _)| *known == name);
+        let Some((_, ability)) = found else { return self.fail("the name of an ability") };
         self.at += 1;
-        *abilities(&mut target.abilities)[index] = self.answer()?;
+        *ability = self.answer()?;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Target -> text.
 
-use super::{ABILITIES, MAGIC, MAX_DEPTH, VERSION, abilities};
+use super::{MAGIC, MAX_DEPTH, VERSION};
 use crate::kernel_target::btf::{Btf, Kind, Type};
 use crate::kernel_target::{Ability, Arch, Field, FieldType, Function, Target};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
         let _ = writeln!(out, "cgroup_v1 {}", word(controller));
     }
     let mut known = target.abilities.clone();
-    for (name, ability) in ABILITIES.iter().zip(abilities(&mut known)) {
+    for (name, ability) in known.by_name() {
         let _ = writeln!(out, "ability {name} {}", answer(ability));
     }
     for (name, ability) in &target.counters {
