@@ -6,7 +6,7 @@
 use crate::kernel::error::BtfError;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ebpf::kernel_target::{Btf, Function, plain_name};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const KALLSYMS: &str = "/proc/kallsyms";
 const MODULE_BTF: &str = "/sys/kernel/btf";
@@ -85,33 +85,53 @@ fn symbol_line(line: &str) -> Option<Symbol<'_>> {
 
 fn collect<'t>(
     wanted: &BTreeSet<String>,
-    symbols: impl Iterator<Item = Symbol<'t>> + Clone,
+    symbols: impl Iterator<Item = Symbol<'t>>,
     traceable: bool,
 ) -> BTreeMap<String, Vec<Function>> {
     let mut found: BTreeMap<String, Vec<Function>> = wanted.iter().map(|w| (w.clone(), vec![])).collect();
-    let split = |wanted: &'_ String| match wanted.split_once(':') {
-        Some((module, name)) => (Some(module.to_string()), name.to_string()),
-        None => (None, wanted.clone()),
-    };
-    let names: Vec<(&String, (Option<String>, String))> = wanted.iter().map(|w| (w, split(w))).collect();
-    for (symbol, module) in symbols.clone().filter(|(symbol, _)| !symbol.contains(".cold")) {
-        for (key, (wanted_module, name)) in &names {
-            let same_module = wanted_module.as_deref().is_none_or(|m| m == module.unwrap_or(KERNEL));
-            let fits = if is_pattern(name) { fits(name, symbol) } else { symbol == name || plain_name(symbol) == name };
-            if same_module && fits {
-                let module = module.map(str::to_string);
-                let function = Function { symbol: symbol.into(), module, shared: false, traceable };
-                found.entry((*key).clone()).or_default().push(function);
-            }
+    // A name may be wanted of several modules. There are 200,000 symbols: one look-up for each, but for patterns.
+    let (mut by_name, mut patterns) = (HashMap::<&str, Vec<Name<'_>>>::new(), Vec::new());
+    for wanted in wanted {
+        let (module, name) =
+            wanted.split_once(':').map_or((None, wanted.as_str()), |(module, name)| (Some(module), name));
+        let of_name = Name { wanted, module, name };
+        match is_pattern(name) {
+            true => patterns.push(of_name),
+            false => by_name.entry(name).or_default().push(of_name),
         }
     }
-    let mut times: BTreeMap<String, u32> = found.values().flatten().map(|f| (f.symbol.clone(), 0)).collect();
-    symbols.for_each(|(symbol, _)| times.get_mut(symbol).into_iter().for_each(|times| *times += 1));
+    let mut times: HashMap<&str, u32> = HashMap::new();
+    for (symbol, module) in symbols {
+        let named = by_name.get(symbol).into_iter().chain(match plain_name(symbol) {
+            plain if plain != symbol => by_name.get(plain),
+            _ => None,
+        });
+        let fitting = named.flatten().chain(patterns.iter().filter(|pattern| fits(pattern.name, symbol)));
+        let mut is_wanted = false;
+        for Name { wanted, module: wanted_module, .. } in fitting {
+            is_wanted = true;
+            if wanted_module.is_none_or(|m| m == module.unwrap_or(KERNEL)) && !symbol.contains(".cold") {
+                let module = module.map(str::to_string);
+                let function = Function { symbol: symbol.into(), module, shared: false, traceable };
+                found.entry((*wanted).clone()).or_default().push(function);
+            }
+        }
+        if is_wanted {
+            *times.entry(symbol).or_default() += 1;
+        }
+    }
     for list in found.values_mut() {
-        list.iter_mut().for_each(|f| f.shared = times.get(&f.symbol).is_some_and(|times| *times > 1));
+        list.iter_mut().for_each(|f| f.shared = times.get(f.symbol.as_str()).is_some_and(|times| *times > 1));
         list.sort_by(|a, b| (&a.module, &a.symbol).cmp(&(&b.module, &b.symbol)));
     }
     found
+}
+
+/// What is asked for: a name or pattern, of one module or of any.
+struct Name<'w> {
+    wanted: &'w String,
+    module: Option<&'w str>,
+    name: &'w str,
 }
 
 fn is_pattern(name: &str) -> bool {
