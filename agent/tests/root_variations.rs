@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 type Variation = (&'static str, fn(&mut Target));
 
 /// What a kernel may lack, or have in plenty.
-const VARIATIONS: [Variation; 10] = [
+const VARIATIONS: [Variation; 11] = [
     ("this kernel", |_| {}),
     ("no tp_btf", |t| t.abilities.tp_btf = no()),
     ("no rdonly_cast", |t| t.abilities.rdonly_cast = no()),
@@ -25,6 +25,7 @@ const VARIATIONS: [Variation; 10] = [
     ("no task pointer", |t| t.abilities.current_task_btf = no()),
     ("no mmap", |t| t.abilities.mmapable = no()),
     ("no ring buffer", |t| t.abilities.ringbuf = no()),
+    ("no atomic fetch", |t| t.abilities.atomic_fetch = no()),
     ("none of them", |t| {
         let a = &mut t.abilities;
         [
@@ -34,6 +35,7 @@ const VARIATIONS: [Variation; 10] = [
             &mut a.current_task_btf,
             &mut a.mmapable,
             &mut a.ringbuf,
+            &mut a.atomic_fetch,
         ]
         .into_iter()
         .for_each(|ability| *ability = no());

@@ -252,6 +252,15 @@ impl StackKey<'_> {
 }
 
 impl Table {
+    /// The stack of free slots and those that have to lie on it before any program runs, in the order in which they are pushed. `None`
+    /// where programs need none of them.
+    pub fn free_at_start(&self) -> Option<(MapId, impl Iterator<Item = u32> + use<>)> {
+        match self.index {
+            Index::Hash { free, fresh: None, .. } => Some((free, (1..self.slots).rev())),
+            _ => None,
+        }
+    }
+
     /// Where its key holds stacks, if it is a table of [`CellKind::Stacks`].
     pub fn stack_key(&self) -> Option<StackKey<'_>> {
         let cell = self.cells.first()?;
@@ -269,15 +278,33 @@ pub enum Index {
     Single,
     /// `slot = ((k0 * d1) + k1) * d2 + k2 ...`; the domains in key order. Their product is the overflow slot.
     Dense(Vec<u32>),
-    /// `map[key] = slot` (u32); slot 0 is the overflow slot. New slots come from the stack map `free`, which the agent
-    /// fills with `1..slots` at start and again as it evicts keys.
+    /// `map[key] = slot` (u32); slot 0 is the overflow slot. New keys take slots that no key has had yet, by `fresh`, and when
+    /// there are none, from the stack map `free`, to which the agent gives those of evicted keys.
     Hash {
         /// Key to slot.
         map: MapId,
         /// Free slots.
         free: MapId,
         key_bytes: u32,
+        /// `None` where programs cannot count them: the agent puts [`Table::free_at_start`] on `free`.
+        fresh: Option<FreshSlots>,
     },
+}
+
+/// Which slots of a hashed table no key has had yet: two u64 in an array map of one element for each such table.
+///
+/// Word 0, *taken*: slot `taken + 1` is the next while that is less than [`Table::slots`]; it may count further. Word 1, *added*:
+/// keys put into the index so far. While it stays, no key came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreshSlots {
+    pub map: MapId,
+    /// Index of the element.
+    pub element: u32,
+}
+
+impl FreshSlots {
+    /// Bytes of an element.
+    pub const BYTES: u32 = 16;
 }
 
 /// One label in a key.

@@ -209,6 +209,40 @@ fn calls_get_their_arguments_in_place_and_what_outlives_them_survives() {
 }
 
 #[test]
+fn what_is_fetched_takes_the_place_of_what_is_added() {
+    let lookup = Call { helper: Helper::MapLookup, args: vec![Arg::Map(MapId(1)), Arg::Slot(Slot(0), 0)] };
+    let fetch = |value| Op::FetchAdd { ptr: v(1), offset: 8, value };
+    let body = vec![
+        keep(0, 0),
+        set(v(1), Op::Call(lookup)),
+        Stmt::If {
+            cond: Cond { op: CmpOp::Eq, a: v(1), b: Operand::Imm(0) },
+            then: vec![Stmt::Return],
+            otherwise: vec![],
+        },
+        set(v(2), fetch(Operand::Imm(1))),
+        // The result is not read: nothing is fetched, and the word is added to all the same.
+        set(v(3), fetch(Operand::Var(v(2)))),
+        Stmt::Add { ptr: v(1), offset: 0, value: Operand::Var(v(2)), atomic: false },
+    ];
+    let expected = [
+        "*(u64 *)(r10 -8) = 0",
+        "r1 = map[1]",
+        "r2 = r10",
+        "r2 += -8",
+        "call bpf_map_lookup_elem#1",
+        "if r0 == 0x0 goto pc+6",
+        "r2 = 1",
+        "r2 = atomic64_fetch_add((u64 *)(r0 +8), r2)",
+        "lock *(u64 *)(r0 +8) += r2",
+        "r1 = *(u64 *)(r0 +0)",
+        "r1 += r2",
+        "*(u64 *)(r0 +0) = r1",
+    ];
+    check(&[8], body, &expected);
+}
+
+#[test]
 fn tables_are_reached_by_address_and_far_fields_by_an_addition() {
     let body = vec![
         set(v(1), Op::Rodata(24)),

@@ -4,7 +4,7 @@ use crate::kernel::groups::{Admission, Groups, GroupsError};
 use crate::kernel::mmap::Values;
 use crate::kernel::sys::{self, KernelMap};
 use kstrobe_ebpf::layout::{
-    ControlMap, Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table,
+    ControlMap, FreshSlots, Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -133,14 +133,12 @@ impl ProbeMaps {
         &self.maps[id.0 as usize]
     }
 
-    /// Fills the stacks of free slots with `1..slots`, lowest on top. Call once, before any program runs.
+    /// Fills the stacks of free slots that programs do not count themselves, lowest on top. Call once, before any program runs.
     pub fn fill_free_slots(&self) -> io::Result<()> {
-        for table in &self.layout.tables {
-            if let Index::Hash { free, .. } = table.index {
-                (1..table.slots).rev().try_for_each(|slot| self.map(free).push(&slot.to_ne_bytes()))?;
-            }
-        }
-        Ok(())
+        self.layout.tables.iter().filter_map(Table::free_at_start).try_for_each(|(free, mut slots)| {
+            let free = self.map(free);
+            slots.try_for_each(|slot| free.push(&slot.to_ne_bytes()))
+        })
     }
 
     /// Reads a table: its values are the kernel's memory itself, or a fresh copy; its index is read in batches.
@@ -411,10 +409,16 @@ fn check_table(table: &Table, maps: &[KernelMap]) -> Result<(), LayoutError> {
     if shards.checked_mul(slots) != Some(entries) {
         return Err(LayoutError::Table { shards, slots, entries });
     }
-    if let Index::Hash { map: index, free, key_bytes } = table.index {
+    if let Index::Hash { map: index, free, key_bytes, fresh } = table.index {
         let (index, free) = (map(index)?, map(free)?);
         if (index.key_bytes, index.value_bytes, free.value_bytes) != (key_bytes as usize, 4, 4) {
             return Err(LayoutError::Index);
+        }
+        if let Some(FreshSlots { map: counts, element }) = fresh {
+            let counts = map(counts)?;
+            if counts.value_bytes != FreshSlots::BYTES as usize || element >= counts.capacity {
+                return Err(LayoutError::Index);
+            }
         }
     }
     Ok(())

@@ -92,7 +92,7 @@ mod tests {
             shards: 2,
             slots: 4,
             overflow: Some(0),
-            index: Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 32 },
+            index: Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 32, fresh: None },
             key: vec![
                 field("comm", Ty::Str(16), 0, Decoder::Str),
                 field("kernel stack", Ty::S32, 16, Decoder::Signed),

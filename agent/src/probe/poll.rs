@@ -85,10 +85,8 @@ impl PollEngine {
         let rows = self.reader.read().map_err(|error| PollError::Source { source_name: self.source, error })?;
         let mut machine = Machine::new(&self.module.layout).map_err(PollError::Maps)?;
         for table in &self.module.layout.tables {
-            if let Index::Hash { free, .. } = table.index {
-                for slot in (1..table.slots).rev() {
-                    machine.push(free, &slot.to_le_bytes());
-                }
+            if let Some((free, slots)) = table.free_at_start() {
+                slots.for_each(|slot| _ = machine.push(free, &slot.to_le_bytes()));
             }
         }
         for row in rows.iter() {

@@ -7,11 +7,15 @@ use super::memory::Memory;
 use super::site::mark;
 use crate::diag::Place;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
-use crate::layout::{Cell, CellKind, Index, Loss, Table};
+use crate::layout::{Cell, CellKind, FreshSlots, Index, Loss, Table};
 use crate::typed::{Expr, Measure};
 
 /// `BPF_NOEXIST`: fail when another CPU was faster.
 const NO_EXIST: i64 = 1;
+
+/// Words of [`FreshSlots`].
+const TAKEN: i32 = 0;
+const ADDED: i32 = 8;
 
 /// Writes all measurements of a site.
 pub(super) fn measures(context: &Context<'_>, s: &mut Exprs<'_>, measures: &[Option<&Measure>]) {
@@ -203,27 +207,44 @@ fn dense(context: &Context<'_>, s: &mut Exprs<'_>, domains: &[u32], labels: &[Ex
     out
 }
 
-/// Looks the key up; a new key takes a slot from the free stack, or the overflow slot when none is left.
+/// Looks the key up; a new key takes a slot that no key has had yet, or one that was given back, or the overflow slot when there is
+/// neither.
 fn hashed(context: &Context<'_>, w: &mut Writer, table: &Table, key: Slot) -> Var {
-    let Index::Hash { map, free, .. } = table.index else { return w.imm(0) };
+    let Index::Hash { map, free, fresh, .. } = table.index else { return w.imm(0) };
     let out = w.imm(0);
     let found = w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]);
     let known = w.block(|w| w.assign(out, Op::Load { ptr: found, offset: 0, size: Size::B4, space: Space::Value }));
     let new = w.block(|w| {
-        let fresh = w.slot(4);
-        w.store_slot(fresh, 0, Size::B8, Operand::Imm(0));
-        let popped = w.call(Helper::MapPop, vec![Arg::Map(free), Arg::Slot(fresh, 0)]);
-        w.when(CmpOp::Eq, popped, Operand::Imm(0), |w| {
-            let args = vec![Arg::Map(map), Arg::Slot(key, 0), Arg::Slot(fresh, 0), Arg::Imm(NO_EXIST)];
+        let slot = w.slot(4);
+        w.store_slot(slot, 0, Size::B8, Operand::Imm(0));
+        // Where it fails, the slot stays 0.
+        let pop = Stmt::Call(Call { helper: Helper::MapPop, args: vec![Arg::Map(free), Arg::Slot(slot, 0)] });
+        let counts = fresh.map(|fresh| take_fresh(w, table, fresh, slot));
+        if counts.is_some() {
+            let taken = w.load_slot(slot, 0, Size::B4);
+            w.when(CmpOp::Eq, taken, Operand::Imm(0), |w| w.push(pop));
+        } else {
+            w.push(pop);
+        }
+        let taken = w.load_slot(slot, 0, Size::B4);
+        w.when(CmpOp::Ne, taken, Operand::Imm(0), |w| {
+            let args = vec![Arg::Map(map), Arg::Slot(key, 0), Arg::Slot(slot, 0), Arg::Imm(NO_EXIST)];
             let failed = w.call(Helper::MapUpdate, args);
             w.either(
                 CmpOp::Eq,
                 failed,
                 Operand::Imm(0),
-                |w| w.assign(out, Op::LoadSlot { slot: fresh, offset: 0, size: Size::B4 }),
+                |w| {
+                    w.assign(out, Op::LoadSlot { slot, offset: 0, size: Size::B4 });
+                    if let Some(counts) = counts {
+                        w.when(CmpOp::Ne, counts, Operand::Imm(0), |w| {
+                            w.push(Stmt::Add { ptr: counts, offset: ADDED, value: Operand::Imm(1), atomic: true });
+                        });
+                    }
+                },
                 |w| {
                     // Another CPU put the key in meanwhile, or the map is full: give the slot back and look again.
-                    let args = vec![Arg::Map(free), Arg::Slot(fresh, 0), Arg::Imm(0)];
+                    let args = vec![Arg::Map(free), Arg::Slot(slot, 0), Arg::Imm(0)];
                     w.push(Stmt::Call(Call { helper: Helper::MapPush, args }));
                     let again = w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]);
                     w.when(CmpOp::Ne, again, Operand::Imm(0), |w| {
@@ -240,6 +261,24 @@ fn hashed(context: &Context<'_>, w: &mut Writer, table: &Table, key: Slot) -> Va
         otherwise: new,
     });
     out
+}
+
+/// Puts a slot that no key has had yet into `slot`, if there is one. Returns the address of the counts, which may be null.
+fn take_fresh(w: &mut Writer, table: &Table, fresh: FreshSlots, slot: Slot) -> Var {
+    let last = Operand::Imm(i64::from(table.slots) - 1);
+    let counts = w.array_element(fresh.map, Operand::Imm(i64::from(fresh.element)));
+    w.when(CmpOp::Ne, counts, Operand::Imm(0), |w| {
+        // A full table is not counted further, so that its CPUs do not fight for the word.
+        let before = w.load(counts, TAKEN, Size::B8, Space::Value);
+        w.when(CmpOp::Lt, before, last, |w| {
+            let before = w.set(Op::FetchAdd { ptr: counts, offset: TAKEN, value: Operand::Imm(1) });
+            w.when(CmpOp::Lt, before, last, |w| {
+                let next = w.alu(AluOp::Add, before, Operand::Imm(1));
+                w.store_slot(slot, 0, Size::B4, Operand::Var(next));
+            });
+        });
+    });
+    counts
 }
 
 /// Counts a loss. Rare, so that its cost does not matter; several programs may count at once, so it is atomic.

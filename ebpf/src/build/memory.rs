@@ -8,8 +8,8 @@ use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::kernel_target::Target;
 use crate::layout::{
-    Cell, CellKind, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap, StackMap,
-    StateMap, Table,
+    Cell, CellKind, FreshSlots, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap,
+    StackMap, StateMap, Table,
 };
 use crate::program::StackSpec;
 use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
@@ -70,7 +70,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let mut atomic = Vec::new();
     let mut errors = Vec::new();
     for metrics in &groups {
-        match table(probe, metrics, &sites, &mut layout) {
+        match table(probe, metrics, &sites, target, &mut layout) {
             Ok(table) => layout.tables.push(table),
             Err(e) => errors.push(e),
         }
@@ -92,6 +92,9 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let mmap = target.abilities.mmapable.yes();
     for table in &layout.tables {
         layout.maps[table.values.0 as usize].kind = MapKind::Array { mmap };
+        if let Index::Hash { fresh: Some(fresh), .. } = table.index {
+            layout.maps[fresh.map.0 as usize].kind = MapKind::Array { mmap };
+        }
     }
     Ok(Memory { layout, groups, atomic, open, passed, state, state_offsets })
 }
@@ -160,6 +163,7 @@ fn table(
     probe: &Probe,
     metrics: &[usize],
     sites: &[Vec<Option<&Measure>>],
+    target: &Target,
     layout: &mut Layout,
 ) -> Result<Table, Diagnostic> {
     let first = &probe.metrics[metrics[0]];
@@ -214,7 +218,8 @@ fn table(
             let key_bytes = key_bytes.next_multiple_of(8);
             let map = add_map(layout, format!("ks_index{n}"), MapKind::Hash, key_bytes, 4, slots);
             let free = add_map(layout, format!("ks_free{n}"), MapKind::Stack, 0, 4, slots);
-            (Index::Hash { map, free, key_bytes }, slots, Some(0))
+            let fresh = target.abilities.atomic_fetch.yes().then(|| fresh_slots(layout));
+            (Index::Hash { map, free, key_bytes, fresh }, slots, Some(0))
         }
     };
     let mut shards = if is_gauge(first) { 1 } else { layout.cpus };
@@ -223,6 +228,21 @@ fn table(
     }
     let values = add_map(layout, format!("ks_values{n}"), MapKind::Array { mmap: false }, 4, offset, shards * slots);
     Ok(Table { values, shards, slots, overflow, index, key, cells })
+}
+
+/// One more element in the map that all hashed tables share.
+fn fresh_slots(layout: &mut Layout) -> FreshSlots {
+    let of_table = |table: &Table| match table.index {
+        Index::Hash { fresh, .. } => fresh,
+        Index::Single | Index::Dense(_) => None,
+    };
+    let element = layout.tables.iter().filter_map(of_table).count() as u32;
+    let map = match layout.tables.iter().find_map(of_table) {
+        Some(first) => first.map,
+        None => add_map(layout, "ks_fresh".into(), MapKind::Array { mmap: false }, 4, FreshSlots::BYTES, 1),
+    };
+    layout.maps[map.0 as usize].entries = element + 1;
+    FreshSlots { map, element }
 }
 
 /// Whether two labels are one value wherever it is measured, so that it need not be kept twice. Small ranges are left to

@@ -11,6 +11,7 @@ use crate::program::{Keep, Limits};
 use crate::typed::*;
 
 mod cgroups;
+mod fresh;
 mod slow;
 mod stacks;
 mod steps;
@@ -103,10 +104,8 @@ fn compiled(probe: Probe, target: &Target) -> Module {
 fn machine(module: &Module) -> Machine {
     let mut m = Machine::new(&module.layout).expect("maps");
     for t in &module.layout.tables {
-        if let Index::Hash { free, .. } = t.index {
-            for slot in (1..t.slots).rev() {
-                assert!(m.push(free, &slot.to_le_bytes()));
-            }
+        if let Some((free, slots)) = t.free_at_start() {
+            slots.for_each(|slot| assert!(m.push(free, &slot.to_le_bytes())));
         }
     }
     m

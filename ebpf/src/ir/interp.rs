@@ -216,6 +216,13 @@ impl Machine {
                 aligned(u64::from(*offset), *size)?;
                 little_endian(self.frame.read(*slot, *offset, size.bytes())?)
             }
+            Op::FetchAdd { ptr, offset, value } => {
+                let (address, value) = (self.frame.var(*ptr)?, self.frame.operand(*value)?);
+                let bytes = self.value_bytes(address, *offset, Size::B8)?;
+                let before = little_endian(bytes);
+                bytes.copy_from_slice(&before.wrapping_add(value).to_le_bytes());
+                before
+            }
             Op::Rodata(offset) => {
                 if *offset as usize >= code.rodata.len() {
                     return Err(Trap::new(format!("rodata + {offset} is past its {} bytes", code.rodata.len())));

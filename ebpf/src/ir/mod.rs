@@ -245,6 +245,15 @@ pub enum Op {
         /// Width.
         size: Size,
     },
+    /// `*(u64 *)(ptr + offset) += value` at once, whatever others add meanwhile; the word as it was before.
+    FetchAdd {
+        /// Map value pointer.
+        ptr: Var,
+        /// Bytes.
+        offset: i32,
+        /// What to add.
+        value: Operand,
+    },
     /// Address of `rodata + offset`.
     Rodata(u32),
     /// A helper's result.

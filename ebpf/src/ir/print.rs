@@ -136,6 +136,7 @@ impl fmt::Display for OpText<'_> {
                 write!(f, "{space}.{}[{ptr}{}]", UInt(*size), Offset(*offset))
             }
             Op::LoadSlot { slot, offset, size } => write!(f, "s{}.{}[{offset}]", slot.0, UInt(*size)),
+            Op::FetchAdd { ptr, offset, value } => write!(f, "fetch_add(value.u64[{ptr}{}], {value})", Offset(*offset)),
             Op::Rodata(offset) => write!(f, "&rodata[{offset}]"),
             Op::Call(call) => write!(f, "{}", CallText(call, self.1)),
         }
@@ -299,6 +300,7 @@ mod tests {
             Stmt::Add { ptr: Var(6), offset: 16, value: v(5), atomic: false },
             Stmt::Call(call(Helper::MapUpdate, &[map(9), Arg::Slot(Slot(1), 8), slot(2), Arg::Imm(1)])),
             set_call(7, Helper::KtimeGetNs, &[]),
+            set(8, Op::FetchAdd { ptr: Var(6), offset: 8, value: i(1) }),
         ];
         let expected = "\
 map values array mmap key 4 value 24 entries 4
@@ -333,6 +335,7 @@ func test interpreted
   value.u64[v6 + 16] += v5
   map_update(map#9, &s1 + 8, &s2, 1)
   v7 = ktime_get_ns()
+  v8 = fetch_add(value.u64[v6 + 8], 1)
 ";
         assert_eq!(module(&sketch::module(body)), expected);
     }

@@ -228,6 +228,10 @@ impl Walk<'_> {
                 aligned(i64::from(*offset), *size)?;
                 state.read(*slot, *offset, size.bytes()).map(|()| Kind::Number)
             }
+            Op::FetchAdd { ptr, offset, value } => {
+                self.value_access(state, *ptr, *offset, Size::B8)?;
+                state.number(*value).map(|()| Kind::Number)
+            }
             Op::Rodata(offset) => {
                 let length = self.module.rodata.len();
                 check((*offset as usize) < length, || Violation::Rodata(length))?;

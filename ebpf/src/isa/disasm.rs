@@ -1,14 +1,18 @@
 //! Instructions as text, written as the kernel's verifier writes them.
 
 use super::helpers;
-use super::insn::Insn;
+use super::insn::{FETCH, Insn, Op};
 use super::table::Row;
 use std::fmt::Write;
 
 /// One instruction, e.g. `r1 = *(u32 *)(r6 +16)`.
 pub fn text(insn: &Insn) -> String {
     let mut out = String::new();
-    let mut parts = Row::of(insn.op).text.split(['{', '}']);
+    let text = match (insn.op, insn.imm) {
+        (Op::AtomicAdd, FETCH) => "{s} = atomic64_fetch_add((u64 *)({d} {off}), {s})",
+        _ => Row::of(insn.op).text,
+    };
+    let mut parts = text.split(['{', '}']);
     // The pieces alternate: literal, field, literal, ...
     while let Some(literal) = parts.next() {
         out.push_str(literal);
@@ -61,6 +65,7 @@ mod tests {
             (Insn::to_be(Reg::R4, 32), "r4 = be32 r4"),
             (Insn::ld_imm64(Reg::R4, -1), "r4 = 0xffffffffffffffff ll"),
             (Insn::atomic_add(Reg::R0, 8, Reg::R1), "lock *(u64 *)(r0 +8) += r1"),
+            (Insn::fetch_add(Reg::R0, 8, Reg::R1), "r1 = atomic64_fetch_add((u64 *)(r0 +8), r1)"),
             (Insn::call(1), "call bpf_map_lookup_elem#1"),
             (Insn::call(9999), "call helper#9999"),
             (Insn::call_kfunc(77), "call kfunc#77"),

@@ -127,6 +127,7 @@ mod tests {
             (Insn::stx(Size::B2, Reg::R10, -2, Reg::R0), &[0x6b, 0x0a, 0xfe, 0xff, 0, 0, 0, 0]),
             (Insn::st(Size::B4, Reg::R0, 8, -1), &[0x62, 0x00, 8, 0, 0xff, 0xff, 0xff, 0xff]),
             (Insn::atomic_add(Reg::R0, 16, Reg::R1), &[0xdb, 0x10, 16, 0, 0, 0, 0, 0]),
+            (Insn::fetch_add(Reg::R0, 16, Reg::R1), &[0xdb, 0x10, 16, 0, 1, 0, 0, 0]),
             (Insn::to_be(Reg::R4, 16), &[0xdc, 0x04, 0, 0, 16, 0, 0, 0]),
             (Insn { off: 3, ..Insn::jmp_imm(Jump::Eq, Reg::R0, 0) }, &[0x15, 0x00, 3, 0, 0, 0, 0, 0]),
             (Insn { off: -1, ..Insn::jmp_reg(Jump::SGt, Reg::R1, Reg::R2) }, &[0x6d, 0x21, 0xff, 0xff, 0, 0, 0, 0]),

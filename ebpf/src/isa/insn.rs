@@ -163,6 +163,9 @@ pub struct Insn {
     pub imm: i64,
 }
 
+/// `BPF_FETCH`, the constant of an atomic addition that gives the word as it was before.
+pub const FETCH: i64 = 1;
+
 impl Insn {
     const fn new(op: Op, dst: Reg, src: Reg, off: i16, imm: i64) -> Insn {
         Insn { op, dst, src, off, imm }
@@ -224,6 +227,10 @@ impl Insn {
     /// `lock *(u64 *)(dst + off) += src`
     pub fn atomic_add(dst: Reg, off: i16, src: Reg) -> Insn {
         Insn::new(Op::AtomicAdd, dst, src, off, 0)
+    }
+    /// `src = *(u64 *)(dst + off)`, and adds what was in `src` there, at once (`BPF_FETCH`, Linux 5.12).
+    pub fn fetch_add(dst: Reg, off: i16, src: Reg) -> Insn {
+        Insn::new(Op::AtomicAdd, dst, src, off, FETCH)
     }
     /// `goto +off`
     pub fn ja(off: i16) -> Insn {

@@ -72,6 +72,11 @@ impl Emitter<'_> {
             Inst::AtomicAdd { base, offset, value } => {
                 self.push(Insn::atomic_add(self.reg(*base)?, *offset, self.reg(*value)?));
             }
+            Inst::FetchAdd { dst, base, offset, value } => {
+                let dst = self.reg(*dst)?;
+                self.mov(dst, self.reg(*value)?);
+                self.push(Insn::fetch_add(self.reg(*base)?, *offset, dst));
+            }
             Inst::Call { helper, args, dst } => self.call(*helper, args, *dst, options)?,
             Inst::Jump(to) => self.items.push(Item::Jump(Insn::ja(0), *to)),
             Inst::Branch { op, a, b, to } => {

@@ -83,6 +83,9 @@ pub fn analyse(code: &mut Vcode) -> Result<Vec<Facts>, Diagnostic> {
         }
         if let Some(dst) = line.inst.def().filter(|dst| !live.has(*dst)) {
             match &mut line.inst {
+                Inst::FetchAdd { base, offset, value, .. } => {
+                    line.inst = Inst::AtomicAdd { base: *base, offset: *offset, value: *value };
+                }
                 Inst::Call { helper, dst, .. } if !helpers::only_gives_a_value(*helper) => *dst = None,
                 _ => {
                     // Whatever it was, the register holds nothing that anyone reads.
@@ -150,6 +153,10 @@ fn gather(line: &Line, live: &Set, facts: &mut [Facts]) {
         // `dst = a; dst op= b`: the first step must not destroy `b`.
         part(facts, *dst, *b);
     }
+    if let Inst::FetchAdd { dst, base, .. } = inst {
+        // `dst = value`, and then the address is read.
+        part(facts, *dst, *base);
+    }
     wish(line, facts);
 }
 
@@ -168,7 +175,9 @@ fn wish(line: &Line, facts: &mut [Facts]) {
     };
     match &line.inst {
         Inst::Entry(dst) => facts[dst.0 as usize].wishes.push((Wish::Machine(Reg::R1), heat)),
-        Inst::Mov { dst, src: a } | Inst::Swap { dst, a, .. } => same(*dst, *a, heat),
+        Inst::Mov { dst, src: a } | Inst::Swap { dst, a, .. } | Inst::FetchAdd { dst, value: a, .. } => {
+            same(*dst, *a, heat);
+        }
         Inst::Alu { op, dst, a, b, .. } => {
             same(*dst, *a, heat);
             if let (Src::Reg(b), true) = (b, commutes(*op)) {

@@ -90,6 +90,13 @@ pub enum Inst {
         offset: i16,
         value: Vreg,
     },
+    /// `dst` is the word before `value` was added to it.
+    FetchAdd {
+        dst: Vreg,
+        base: Vreg,
+        offset: i16,
+        value: Vreg,
+    },
     Call {
         helper: Helper,
         args: Vec<CallArg>,
@@ -165,6 +172,7 @@ impl Inst {
             | Inst::Address { dst, .. }
             | Inst::Alu { dst, .. }
             | Inst::Swap { dst, .. }
+            | Inst::FetchAdd { dst, .. }
             | Inst::Load { dst, .. } => Some(*dst),
             Inst::Call { dst, .. } => *dst,
             _ => None,
@@ -178,7 +186,7 @@ impl Inst {
             Inst::Alu { a, b, .. } | Inst::Branch { a, b, .. } => std::iter::once(*a).chain(b.reg()).collect(),
             Inst::Load { base, .. } => base.reg().into_iter().collect(),
             Inst::Store { base, value, .. } => base.reg().into_iter().chain(value.reg()).collect(),
-            Inst::AtomicAdd { base, value, .. } => vec![*base, *value],
+            Inst::AtomicAdd { base, value, .. } | Inst::FetchAdd { base, value, .. } => vec![*base, *value],
             Inst::Call { args, .. } => args
                 .iter()
                 .filter_map(|arg| match arg {
@@ -209,7 +217,7 @@ impl Inst {
             | Inst::Alu { a, .. }
             | Inst::Branch { a, .. } => *a = map(*a),
             Inst::Load { base: Base::Reg(base), .. } | Inst::Store { base: Base::Reg(base), .. } => *base = map(*base),
-            Inst::AtomicAdd { base, value, .. } => {
+            Inst::AtomicAdd { base, value, .. } | Inst::FetchAdd { base, value, .. } => {
                 *base = map(*base);
                 *value = map(*value);
             }
@@ -234,6 +242,7 @@ impl Inst {
             | Inst::Address { dst, .. }
             | Inst::Alu { dst, .. }
             | Inst::Swap { dst, .. }
+            | Inst::FetchAdd { dst, .. }
             | Inst::Load { dst, .. } => *dst = reg,
             Inst::Call { dst, .. } => *dst = Some(reg),
             _ => {}

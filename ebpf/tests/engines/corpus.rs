@@ -360,6 +360,7 @@ pub fn target(args: &[(&str, &str)], tp_btf: bool, rdonly_cast: bool) -> Target 
     let mut target = Target { release: "cases".into(), cpus: 1, btf: Some(btf), ..Target::default() };
     let ability = |has: bool| if has { Ability::Yes } else { Ability::No("not in these cases".into()) };
     target.abilities.raw_tp = Ability::Yes;
+    target.abilities.atomic_fetch = ability(tp_btf);
     target.abilities.probe_read_kernel = Ability::Yes;
     target.abilities.tp_btf = ability(tp_btf);
     target.abilities.rdonly_cast = ability(rdonly_cast);

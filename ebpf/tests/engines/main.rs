@@ -12,7 +12,7 @@ mod vm;
 use corpus::Left;
 use kstrobe_ebpf::asm::Code;
 use kstrobe_ebpf::ir::interp::{Machine, Memory};
-use kstrobe_ebpf::ir::{Block, Module, Stmt};
+use kstrobe_ebpf::ir::{Block, Module, Op, Size, Space, Stmt};
 use kstrobe_ebpf::layout::{Index, PASSES};
 use kstrobe_ebpf::lower::{Options, lower};
 use kstrobe_ebpf::{Program, Source, Target, compile};
@@ -40,6 +40,13 @@ fn compiled(program: &Program, target: &Target) -> Result<Compiled, String> {
 
 /// rbpf adds nothing atomically.
 fn plain_adds(block: &mut Block) {
+    for at in (0..block.len()).rev() {
+        if let Stmt::Set(before, Op::FetchAdd { ptr, offset, value }) = block[at] {
+            let load = Op::Load { ptr, offset, size: Size::B8, space: Space::Value };
+            let add = Stmt::Add { ptr, offset, value, atomic: false };
+            block.splice(at..=at, [Stmt::Set(before, load), add]);
+        }
+    }
     for stmt in block {
         match stmt {
             Stmt::Add { atomic, .. } => *atomic = false,
@@ -64,8 +71,8 @@ fn interpreted(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory)
     machine.environment.kernel = kernel.clone();
     machine.environment.user = user.clone();
     let table = &module.layout.tables[0];
-    if let Index::Hash { free, .. } = table.index {
-        (1..table.slots).rev().for_each(|slot| assert!(machine.push(free, &slot.to_le_bytes())));
+    if let Some((free, slots)) = table.free_at_start() {
+        slots.for_each(|slot| assert!(machine.push(free, &slot.to_le_bytes())));
     }
     for map in &module.layout.selected {
         selected.iter().for_each(|id| assert!(machine.insert(map.map, &id.to_le_bytes(), &PASSES.to_le_bytes())));

@@ -193,8 +193,8 @@ impl Vm {
     pub fn new(module: &Module, codes: &[Code], kernel: Memory, user: Memory) -> Vm {
         let mut maps: Vec<Map> = module.layout.maps.iter().map(Map::new).collect();
         for table in &module.layout.tables {
-            if let kstrobe_ebpf::layout::Index::Hash { free, .. } = table.index {
-                maps[free.0 as usize].stack = (1..table.slots).rev().map(|s| s.to_le_bytes().to_vec()).collect();
+            if let Some((free, slots)) = table.free_at_start() {
+                maps[free.0 as usize].stack = slots.map(|s| s.to_le_bytes().to_vec()).collect();
             }
         }
         let words = module.rodata.chunks(8).map(|chunk| {

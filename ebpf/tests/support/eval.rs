@@ -134,6 +134,13 @@ impl State<'_> {
                 let at = *offset as usize;
                 little(&self.slots[slot.0 as usize][at..at + size.bytes() as usize])
             }
+            Op::FetchAdd { ptr, offset, value } => {
+                let address = self.vars[ptr.0 as usize].wrapping_add_signed(i64::from(*offset));
+                let before = self.load(address, 8);
+                let sum = before.wrapping_add(self.operand(*value));
+                self.memory(address, 8).copy_from_slice(&sum.to_le_bytes());
+                before
+            }
             Op::Rodata(at) => RODATA + u64::from(*at),
             Op::Call(call) => self.call(call),
         }

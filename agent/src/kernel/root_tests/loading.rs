@@ -173,7 +173,7 @@ fn root_free_slots_are_there_before_the_first_run() {
         map("free", MapKind::Stack, 0, 4, 4),
     ];
     let bytes = object(&maps, &[Prog { name: "kt_pop", section: "tracepoint/x", items: pop("free", "counts") }]);
-    let layout = one_table(maps, 4, Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4 });
+    let layout = one_table(maps, 4, Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4, fresh: None });
     // A call that no other test makes.
     let attach = Attach::Tracepoint { system: "syscalls".into(), event: "sys_enter_getsid".into() };
     let loaded = load(&mut Loader::new(), &bytes, &layout, &[("kt_pop".into(), attach)]).unwrap();

@@ -116,7 +116,7 @@ fn probe_maps(mmap: bool) -> ProbeMaps {
             shards: 2,
             slots: 4,
             overflow: Some(0),
-            index: Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 8 },
+            index: Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 8, fresh: None },
             key: vec![],
             cells: vec![],
         }],

@@ -32,7 +32,7 @@ fn counter_table(index: Index, slots: u32, overflow: Option<u32>, key: Vec<KeyFi
 
 /// One label of type u32: 0 is `none`, everything else `many`.
 fn hash_table(slots: u32) -> Table {
-    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4 };
+    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4, fresh: None };
     let decoder = Decoder::Map(vec![(0, "none".into()), (1, "one".into())], Some("many".into()));
     counter_table(index, slots, Some(0), vec![field(Ty::U32, 0, decoder)])
 }
@@ -164,7 +164,7 @@ fn nonsense_in_the_index_is_ignored() {
 fn label_order_is_the_metrics_own() {
     let born = Moment::now();
     let key = vec![field(Ty::U32, 0, Decoder::Unsigned), field(Ty::Str(4), 4, Decoder::Str)];
-    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 8 };
+    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 8, fresh: None };
     let mut table = counter_table(index, 2, Some(0), key);
     table.cells[0].labels = vec![1, 0];
     let about = vec![descriptor("kstrobe_x_total", &["comm", "n"])];
@@ -180,7 +180,7 @@ fn label_order_is_the_metrics_own() {
 fn cost_of_reading_10_000_keys() {
     let born = Moment::now();
     let key = vec![field(Ty::U32, 0, Decoder::Unsigned)];
-    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4 };
+    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4, fresh: None };
     let mut series = series_of(counter_table(index, 10_001, Some(0), key), 900, born);
     let index: Vec<_> = (1..=10_000).map(|slot| (slot, slot)).collect();
     let words = vec![1u64; 10_001];

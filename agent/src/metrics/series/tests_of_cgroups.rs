@@ -19,7 +19,7 @@ fn table(labels: &[CgroupName], kinds: Vec<CellKind>) -> Table {
         Cell { metric: metric as u32, offset: at, kind, labels: columns.clone() }
     };
     let cells = kinds.into_iter().enumerate().map(cell).collect();
-    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 8 };
+    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 8, fresh: None };
     Table { values: MapId(0), shards: 1, slots: 8, overflow: Some(0), index, key, cells }
 }
 

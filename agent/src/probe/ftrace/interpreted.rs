@@ -30,10 +30,8 @@ impl Interpreted {
     pub fn new(meta: &ProbeMeta, module: Module, born: Moment) -> Result<Interpreted, Trap> {
         let mut machine = Machine::new(&module.layout)?;
         for table in &module.layout.tables {
-            if let Index::Hash { free, .. } = table.index {
-                for slot in (1..table.slots).rev() {
-                    machine.push(free, &slot.to_le_bytes());
-                }
+            if let Some((free, slots)) = table.free_at_start() {
+                slots.for_each(|slot| _ = machine.push(free, &slot.to_le_bytes()));
             }
         }
         let tables = module.layout.tables.iter().map(|t| series_of(meta, t, born)).collect();

@@ -212,6 +212,14 @@ impl<'a> Lineariser<'a> {
                 let offset = self.slot_access(*slot, *offset, size.bytes())?;
                 self.push(Inst::Load { size: *size, dst, base: Base::Frame, offset });
             }
+            Op::FetchAdd { ptr, offset, value } => {
+                let (base, offset) = self.address(*ptr, *offset)?;
+                let value = match self.src(*value)? {
+                    Src::Reg(reg) => reg,
+                    Src::Imm(imm) => self.constant(i64::from(imm)),
+                };
+                self.push(Inst::FetchAdd { dst, base, offset, value });
+            }
             Op::Rodata(at) => self.push(Inst::Address { dst, target: Target::Rodata(*at) }),
             Op::Call(call) => self.call(call, Some(dst))?,
         }
