@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 type Variation = (&'static str, fn(&mut Target));
 
 /// What a kernel may lack, or have in plenty.
-const VARIATIONS: [Variation; 11] = [
+const VARIATIONS: [Variation; 12] = [
     ("this kernel", |_| {}),
     ("no tp_btf", |t| t.abilities.tp_btf = no()),
     ("no rdonly_cast", |t| t.abilities.rdonly_cast = no()),
@@ -41,6 +41,11 @@ const VARIATIONS: [Variation; 11] = [
         .for_each(|ability| *ability = no());
     }),
     ("256 CPUs", |t| t.cpus = 256),
+    // No bits of a CPU's number say which cache it has.
+    ("4096 CPUs in caches of 12", |t| {
+        t.cpus = 4096;
+        t.caches = (0..4096).collect::<Vec<u32>>().chunks(12).map(<[u32]>::to_vec).collect();
+    }),
     ("4096 CPUs without tp_btf", |t| {
         t.cpus = 4096;
         t.abilities.tp_btf = no();

@@ -9,6 +9,7 @@
 use crate::buckets::Scheme;
 pub use crate::program::StackSpec;
 use crate::typed::{Decoder, Selector, Ty};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Most label sets of a dense table: beyond it, a hash costs less memory than the empty slots.
@@ -46,6 +47,8 @@ pub struct Layout {
     pub state: Option<StateMap>,
     /// What the agent tells running programs.
     pub control: Option<ControlMap>,
+    /// By number of shards, the shard that each CPU writes, where it is not `cpu % shards`: CPUs that share a cache share a shard.
+    pub shard_of: BTreeMap<u32, Vec<u32>>,
     /// Which cgroups conditions mean; the agent keeps them current.
     pub selected: Vec<SelectedMap>,
 }
@@ -215,7 +218,7 @@ impl MapDef {
 pub struct Table {
     /// Array map of records.
     pub values: MapId,
-    /// CPU `c` writes shard `c % shards`. With `shards < cpus`, or several writers, adds are atomic.
+    /// CPU `c` writes shard `c % shards`, or that of [`Layout::shard_of`]. With `shards < cpus`, or several writers, adds are atomic.
     pub shards: u32,
     /// Records per shard.
     pub slots: u32,

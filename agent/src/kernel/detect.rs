@@ -6,6 +6,7 @@ use crate::kernel::error::BtfError;
 use crate::kernel::formats;
 use crate::kernel::functions;
 use crate::kernel::parallel;
+use crate::kernel::topology;
 use crate::kernel::tracefs::Tracefs;
 use kstrobe_ebpf::kernel_target::btf::Kind;
 use kstrobe_ebpf::kernel_target::{Abilities, Ability, Arch, Btf, Syscall, Target};
@@ -64,6 +65,7 @@ pub fn detect(wanted: &Wanted) -> Target {
         release: release(),
         arch: if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 },
         cpus: possible_cpus(),
+        caches: topology::caches(),
         cgroup_v1: cgroup_v1(),
         btf,
         tracepoints: tracepoints(tracefs.as_ref(), &wanted.tracepoints),
@@ -179,7 +181,7 @@ pub fn online_cpus() -> Vec<u32> {
 }
 
 /// `0-3,5` as numbers, ascending. What is not understood is left out.
-fn cpu_list(text: &str) -> Vec<u32> {
+pub(super) fn cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -28,6 +28,7 @@ pub mod read;
 pub mod stacks;
 #[allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
 pub mod sys;
+pub mod topology;
 pub mod tracefs;
 pub mod verifier_log;
 

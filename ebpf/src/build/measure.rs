@@ -1,10 +1,10 @@
 //! One measurement: find the record of a label set, then add to each metric's cell in it.
 
-use super::Context;
 use super::expr::Exprs;
 use super::func::Writer;
 use super::memory::Memory;
 use super::site::mark;
+use super::{Context, ShardRule};
 use crate::diag::Place;
 use crate::ir::{AluOp, Arg, Call, CmpOp, Helper, Op, Operand, Size, Slot, Space, Stmt, Var};
 use crate::layout::{Cell, CellKind, FreshSlots, Index, Loss, Table};
@@ -43,7 +43,7 @@ fn table(context: &Context<'_>, s: &mut Exprs<'_>, n: usize, measures: &[&Measur
     let values: Vec<Value> = measures.iter().zip(&table.cells).map(|(m, cell)| weighted(s, &m.value, cell)).collect();
     let labels = &measures[0].labels;
     let slot = slot(context, s, table, labels);
-    let element = element(s, table, slot);
+    let element = element(context, s, table, slot);
     let record = s.w.array_element(table.values, element);
     let body = s.block(|s| {
         for ((cell, value), place) in table.cells.iter().zip(&values).zip(&spans) {
@@ -111,7 +111,7 @@ fn add(context: &Context<'_>, w: &mut Writer, cell: &Cell, record: Var, value: &
 }
 
 /// Index of the record in the values array: `shard * slots + slot`.
-fn element(s: &mut Exprs<'_>, table: &Table, slot: Operand) -> Operand {
+fn element(context: &Context<'_>, s: &mut Exprs<'_>, table: &Table, slot: Operand) -> Operand {
     if table.shards == 1 {
         return slot;
     }
@@ -121,14 +121,36 @@ fn element(s: &mut Exprs<'_>, table: &Table, slot: Operand) -> Operand {
         duration: false,
         place: crate::diag::Place::default(),
     };
-    let mut shard = s.var(&cpu);
-    if table.shards.is_power_of_two() {
-        shard = s.w.alu(AluOp::And, shard, Operand::Imm(i64::from(table.shards) - 1));
-    }
+    let cpu = s.var(&cpu);
+    let shard = shard(context, &mut s.w, table, cpu);
     let first = s.w.alu(AluOp::Mul, shard, Operand::Imm(i64::from(table.slots)));
     match slot {
         Operand::Imm(0) => Operand::Var(first),
         _ => Operand::Var(s.w.alu(AluOp::Add, first, slot)),
+    }
+}
+
+fn shard(context: &Context<'_>, w: &mut Writer, table: &Table, cpu: Var) -> Var {
+    let mask = Operand::Imm(i64::from(table.shards) - 1);
+    match context.shard_rules.get(&table.shards) {
+        None if table.shards.is_power_of_two() => w.alu(AluOp::And, cpu, mask),
+        None => cpu,
+        Some(ShardRule::Bits { shift: 0 }) => w.alu(AluOp::And, cpu, mask),
+        Some(ShardRule::Bits { shift }) => {
+            let high = w.alu(AluOp::Shr, cpu, Operand::Imm(i64::from(*shift)));
+            w.alu(AluOp::And, high, mask)
+        }
+        Some(ShardRule::Rodata(at)) => {
+            let out = w.imm(0);
+            // The verifier knows the number of a CPU only from this test.
+            w.when(CmpOp::Lt, cpu, Operand::Imm(i64::from(context.memory.layout.cpus)), |w| {
+                let first = w.set(Op::Rodata(*at));
+                let bytes = w.alu(AluOp::Shl, cpu, Operand::Imm(1));
+                let ptr = w.alu(AluOp::Add, first, Operand::Var(bytes));
+                w.assign(out, Op::Load { ptr, offset: 0, size: Size::B2, space: Space::Rodata });
+            });
+            out
+        }
     }
 }
 

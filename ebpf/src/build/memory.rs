@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{cgroups, control, slow, stacks};
+use super::{cgroups, control, shards, slow, stacks};
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::kernel_target::Target;
@@ -84,6 +84,13 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let passed = if is_sampled(probe) { control::plan(probe, &mut layout) } else { None };
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
     fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
+    let cpus = layout.cpus;
+    for shards in layout.tables.iter().map(|table| table.shards) {
+        if (2..cpus).contains(&shards) && !target.caches.is_empty() {
+            let shard_of = layout.shard_of.entry(shards);
+            shard_of.or_insert_with(|| shards::assign(&target.caches, cpus, shards));
+        }
+    }
     for table in &layout.tables {
         // The agent reads one iterator after the other.
         let alone = of_objects(&probe.shape);

@@ -14,6 +14,7 @@ mod expr;
 mod func;
 mod measure;
 mod memory;
+mod shards;
 mod site;
 mod slow;
 mod span;
@@ -43,8 +44,9 @@ pub fn build(probe: Probe, target: &Target, lines: &Lines) -> Result<(Module, bo
         return Ok((Module { funcs: Vec::new(), rodata: Vec::new(), layout }, false));
     }
     let memory = memory::plan(&probe, target)?;
-    let (rodata, tables) = bucket_tables(&memory);
-    let context = Context { probe: &probe, memory: &memory, lines, tables, kernel: Kernel::of(target) };
+    let (mut rodata, tables) = bucket_tables(&memory);
+    let shard_rules = shard_rules(&memory.layout, &mut rodata);
+    let context = Context { probe: &probe, memory: &memory, lines, tables, shard_rules, kernel: Kernel::of(target) };
     let funcs = match &probe.shape {
         Shape::At(sites) => site::at(&context, sites),
         Shape::Poll { filter, measures, .. } => site::poll(&context, filter.as_ref(), measures),
@@ -77,6 +79,8 @@ struct Context<'a> {
     lines: &'a Lines,
     /// Where the bucket tables of each histogram cell start in rodata, by metric.
     tables: HashMap<u32, Tables>,
+    /// How the shard of a CPU is found, by number of shards, where it is not `cpu % shards`.
+    shard_rules: HashMap<u32, ShardRule>,
     kernel: Kernel<'a>,
 }
 
@@ -117,6 +121,31 @@ fn bucket_tables(memory: &memory::Memory) -> (Vec<u8>, HashMap<u32, Tables>) {
         }
     }
     (rodata, tables)
+}
+
+/// How the shard of a CPU is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ShardRule {
+    /// `cpu >> shift & (shards - 1)`
+    Bits { shift: u32 },
+    /// A u16 for each CPU, from this place in rodata on.
+    Rodata(u32),
+}
+
+fn shard_rules(layout: &Layout, rodata: &mut Vec<u8>) -> HashMap<u32, ShardRule> {
+    let rule = |(shards, shard_of): (&u32, &Vec<u32>)| {
+        let rule = shards::shift(shard_of, *shards).map_or_else(
+            || {
+                rodata.resize(rodata.len().next_multiple_of(2), 0);
+                let at = rodata.len() as u32;
+                rodata.extend(shard_of.iter().flat_map(|shard| (*shard as u16).to_le_bytes()));
+                ShardRule::Rodata(at)
+            },
+            |shift| ShardRule::Bits { shift },
+        );
+        (*shards, rule)
+    };
+    layout.shard_of.iter().map(rule).collect()
 }
 
 #[cfg(test)]

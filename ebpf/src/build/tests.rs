@@ -12,6 +12,7 @@ use crate::typed::*;
 
 mod cgroups;
 mod fresh;
+mod shards;
 mod slow;
 mod stacks;
 mod steps;

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! kstrobe_target 1
-//! release "6.18.44"   arch x86_64   cpus 2
+//! release "6.18.44"   arch x86_64   cpus 4
+//! cache (0, 2); cache (1, 3);
 //! ability batch yes
 //! ability task_storage no "needs CAP_BPF and CAP_PERFMON (or root)"
 //! tracepoint "sched:sched_switch" { @8 prev_comm: str 16; @24 prev_pid: i32; }

@@ -25,6 +25,9 @@ pub struct Target {
     pub arch: Arch,
     /// Possible CPUs (the highest id + 1): the size of per-CPU areas.
     pub cpus: u32,
+    /// CPUs of each last-level cache, by the first of them. In a list those that share caches of their own stand together. Empty when
+    /// not known.
+    pub caches: Vec<Vec<u32>>,
     /// The kernel's own types, when it publishes them.
     pub btf: Option<Btf>,
     /// Formats of the tracepoints some probe asked for, by `system:event`.

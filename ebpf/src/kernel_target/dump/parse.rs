@@ -19,6 +19,7 @@ pub fn parse(text: &str) -> Result<Target, ParseError> {
             "release" => target.release = p.after_keyword(Parser::string)?,
             "arch" => target.arch = p.after_keyword(Parser::arch)?,
             "cpus" => target.cpus = p.after_keyword(Parser::number)?,
+            "cache" => target.caches.push(p.after_keyword(Parser::cache)?),
             "cgroup_v1" => target.cgroup_v1 = Some(p.after_keyword(Parser::name)?),
             "ability" => p.after_keyword(|p| p.ability(&mut target))?,
             "counter" => {
@@ -51,7 +52,7 @@ pub fn parse(text: &str) -> Result<Target, ParseError> {
                 target.modules.insert(name, types);
             }
             _ => {
-                let known = "release, arch, cpus, cgroup_v1, ability, counter, tracepoint, syscall, usdt, poll, \
+                let known = "release, arch, cpus, cache, cgroup_v1, ability, counter, tracepoint, syscall, usdt, poll, \
                              functions, btf or module";
                 return p.fail(known);
             }
@@ -158,6 +159,18 @@ impl Parser {
                 self.fail("yes, no or unknown")
             }
         }
+    }
+
+    /// `(0, 2);`
+    fn cache(&mut self) -> Result<Vec<u32>, ParseError> {
+        let mut cpus = Vec::new();
+        self.expect("(")?;
+        while !self.take(")") {
+            cpus.push(self.number()?);
+            self.take(",");
+        }
+        self.expect(";")?;
+        Ok(cpus)
     }
 
     fn record(&mut self) -> Result<(String, Vec<Field>), ParseError> {

@@ -111,6 +111,7 @@ fn sample() -> Target {
     target.functions.insert("wake*".into(), wakes);
     target.functions.insert("of:none".into(), vec![]);
     target.modules.insert("of".into(), Btf::parse_module(module_types(&target), target.btf.as_ref().unwrap()).unwrap());
+    target.caches = vec![vec![0, 2], vec![1]];
     target.abilities.tp_btf = Ability::Yes;
     target.abilities.rdonly_cast = Ability::No("this kernel has \"none\"".into());
     target
@@ -123,6 +124,7 @@ fn what_was_written_is_read_back() {
     let back = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     assert_eq!(back.release, target.release);
     assert_eq!((back.arch, back.cpus, &back.cgroup_v1), (target.arch, target.cpus, &target.cgroup_v1));
+    assert_eq!(back.caches, target.caches);
     assert_eq!(back.tracepoints, target.tracepoints);
     assert_eq!(back.syscalls, target.syscalls);
     assert_eq!(back.polls, target.polls);

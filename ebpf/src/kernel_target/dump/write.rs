@@ -15,6 +15,10 @@ pub fn dump(target: &Target, roots: &[&str]) -> String {
         Arch::Aarch64 => "aarch64",
     };
     let _ = writeln!(out, "arch {arch}\ncpus {}", target.cpus);
+    for cache in &target.caches {
+        let cpus: Vec<String> = cache.iter().map(u32::to_string).collect();
+        let _ = writeln!(out, "cache ({});", cpus.join(", "));
+    }
     if let Some(controller) = &target.cgroup_v1 {
         let _ = writeln!(out, "cgroup_v1 {}", word(controller));
     }
