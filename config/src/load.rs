@@ -104,40 +104,54 @@ pub fn capture(file: &Arc<SourceFile>, captures: &Captures) -> (Option<Capture>,
 pub fn embedded() -> Vec<Arc<SourceFile>> {
     EMBEDDED
         .iter()
-        .map(|(name, text)| Arc::new(SourceFile { name: format!("<embedded>/{name}"), text: (*text).to_owned() }))
+        .map(|(name, text)| Arc::new(SourceFile { name: format!("{BUILT_IN}{name}"), text: (*text).to_owned() }))
         .collect()
 }
 
-const EMBEDDED: &[(&str, &str)] = &[
-    ("block.yaml", include_str!("../../probes/block.yaml")),
-    ("direct_reclaim.yaml", include_str!("../../probes/direct_reclaim.yaml")),
-    ("drops.yaml", include_str!("../../probes/drops.yaml")),
-    ("filesystem.yaml", include_str!("../../probes/filesystem.yaml")),
-    ("futex.yaml", include_str!("../../probes/futex.yaml")),
-    ("hardirqs.yaml", include_str!("../../probes/hardirqs.yaml")),
-    ("name_resolution.yaml", include_str!("../../probes/name_resolution.yaml")),
-    ("offcpu.yaml", include_str!("../../probes/offcpu.yaml")),
-    ("oom_kills.yaml", include_str!("../../probes/oom_kills.yaml")),
-    ("packet_sizes.yaml", include_str!("../../probes/packet_sizes.yaml")),
-    ("page_cache.yaml", include_str!("../../probes/page_cache.yaml")),
-    ("page_faults.yaml", include_str!("../../probes/page_faults.yaml")),
-    ("postgresql.yaml", include_str!("../../probes/postgresql.yaml")),
-    ("profile_cpu.yaml", include_str!("../../probes/profile_cpu.yaml")),
-    ("recvfrom.yaml", include_str!("../../probes/recvfrom.yaml")),
-    ("runqueue.yaml", include_str!("../../probes/runqueue.yaml")),
-    ("slow_block_io.yaml", include_str!("../../probes/slow_block_io.yaml")),
-    ("slow_syscalls.yaml", include_str!("../../probes/slow_syscalls.yaml")),
-    ("sockets.yaml", include_str!("../../probes/sockets.yaml")),
-    ("softirq.yaml", include_str!("../../probes/softirq.yaml")),
-    ("syscalls.yaml", include_str!("../../probes/syscalls.yaml")),
-    ("tasks.yaml", include_str!("../../probes/tasks.yaml")),
-    ("tcp_backlog.yaml", include_str!("../../probes/tcp_backlog.yaml")),
-    ("tcp_connect.yaml", include_str!("../../probes/tcp_connect.yaml")),
-    ("tcp_retransmits.yaml", include_str!("../../probes/tcp_retransmits.yaml")),
-    ("tcp_sessions.yaml", include_str!("../../probes/tcp_sessions.yaml")),
-    ("vfs.yaml", include_str!("../../probes/vfs.yaml")),
-    ("wakeups.yaml", include_str!("../../probes/wakeups.yaml")),
-];
+/// What the names of built-in files begin with.
+const BUILT_IN: &str = "<embedded>/";
+
+/// The area of a built-in file, which is the folder in `probes` that it stands in; `None` of all other files.
+pub fn area(file: &SourceFile) -> Option<&str> {
+    file.name.strip_prefix(BUILT_IN)?.split_once('/').map(|(area, _)| area)
+}
+
+macro_rules! embedded {
+    ($($name:literal)*) => {
+        &[$((concat!($name, ".yaml"), include_str!(concat!("../../probes/", $name, ".yaml")))),*]
+    };
+}
+
+const EMBEDDED: &[(&str, &str)] = embedded! {
+    "block/block"
+    "block/slow_block_io"
+    "filesystem/filesystem"
+    "filesystem/vfs"
+    "interrupts/hardirqs"
+    "interrupts/softirq"
+    "memory/direct_reclaim"
+    "memory/oom_kills"
+    "memory/page_cache"
+    "memory/page_faults"
+    "network/drops"
+    "network/name_resolution"
+    "network/packet_sizes"
+    "network/sockets"
+    "network/tcp_backlog"
+    "network/tcp_connect"
+    "network/tcp_retransmits"
+    "network/tcp_sessions"
+    "scheduler/offcpu"
+    "scheduler/profile_cpu"
+    "scheduler/runqueue"
+    "scheduler/tasks"
+    "scheduler/wakeups"
+    "syscalls/futex"
+    "syscalls/recvfrom"
+    "syscalls/slow_syscalls"
+    "syscalls/syscalls"
+    "userspace/postgresql"
+};
 
 /// The stem of a file's name.
 fn pack(name: &str) -> &str {

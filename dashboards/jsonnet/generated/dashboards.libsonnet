@@ -5,10 +5,11 @@
   'kstrobe-syscalls.json': import '../../grafana/kstrobe-syscalls.json',
   'kstrobe-network.json': import '../../grafana/kstrobe-network.json',
   'kstrobe-scheduler.json': import '../../grafana/kstrobe-scheduler.json',
+  'kstrobe-interrupts.json': import '../../grafana/kstrobe-interrupts.json',
   'kstrobe-block.json': import '../../grafana/kstrobe-block.json',
   'kstrobe-memory.json': import '../../grafana/kstrobe-memory.json',
-  'kstrobe-files.json': import '../../grafana/kstrobe-files.json',
-  'kstrobe-postgresql.json': import '../../grafana/kstrobe-postgresql.json',
+  'kstrobe-filesystem.json': import '../../grafana/kstrobe-filesystem.json',
+  'kstrobe-userspace.json': import '../../grafana/kstrobe-userspace.json',
   'kstrobe-agent.json': import '../../grafana/kstrobe-agent.json',
   'kstrobe-slo.json': import '../../grafana/kstrobe-slo.json',
 }
