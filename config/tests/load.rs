@@ -79,7 +79,7 @@ fn a_tool_is_answered_by_one_shipped_probe() {
     for tool in ["runqlat", "RUNQLAT", "runqlat-bpfcc", "runqlat.bt", "runqlat.py"] {
         assert_eq!(names(tool), ["runqueue_latency"], "{tool}");
     }
-    assert!(names("biolatency-perf") == ["block_io"] && names("bpfcc").is_empty() && names("").is_empty());
+    assert!(names("execsnoop-perf") == ["execs"] && names("bpfcc").is_empty() && names("").is_empty());
 }
 
 #[test]

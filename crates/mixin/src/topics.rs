@@ -35,6 +35,16 @@ pub const TOPICS: &[Topic] = &[
         title: "User space",
         about: "Functions and static probe points of libraries, servers and interpreters.",
     },
+    Topic {
+        id: "virtualisation",
+        title: "Virtualisation",
+        about: "Exits of guests and the interrupts that are injected into them.",
+    },
+    Topic {
+        id: "cgroups",
+        title: "Control groups",
+        about: "CPU limits, statistics, and the making and removal of groups.",
+    },
 ];
 
 impl Topic {

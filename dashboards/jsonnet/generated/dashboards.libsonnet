@@ -10,6 +10,8 @@
   'kstrobe-memory.json': import '../../grafana/kstrobe-memory.json',
   'kstrobe-filesystem.json': import '../../grafana/kstrobe-filesystem.json',
   'kstrobe-userspace.json': import '../../grafana/kstrobe-userspace.json',
+  'kstrobe-virtualisation.json': import '../../grafana/kstrobe-virtualisation.json',
+  'kstrobe-cgroups.json': import '../../grafana/kstrobe-cgroups.json',
   'kstrobe-agent.json': import '../../grafana/kstrobe-agent.json',
   'kstrobe-slo.json': import '../../grafana/kstrobe-slo.json',
 }
