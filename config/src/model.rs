@@ -29,7 +29,6 @@ pub struct Probe {
     pub summary: String,
     /// `replaces:` names of the tools whose question it answers, in lower case and without a package's suffix.
     pub replaces: Vec<String>,
-    /// `cost:`
     pub cost: Option<Cost>,
     /// Whether it runs without being named (`enabled:`, default true).
     pub enabled: bool,
