@@ -162,6 +162,8 @@ fn root_function_probes_count_what_loads_do() {
     let target = kstrobe::config::compile::look(&[], None);
     let abilities = [&target.abilities.fentry, &target.abilities.kprobe];
     if abilities.iter().any(|ability| ability.yes()) {
+        // Brings in the module whose functions are hooked.
+        overlay("kst-overlay");
         compare(test, ROWS);
     } else {
         super::support::not_run(test, &format!("no programs at functions: {:?}", abilities[0]));

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use support::agent::Setup;
 use support::bpftrace::Bpftrace;
 use support::metrics::Metrics;
-use support::{lab, load, not_run, wait_for, witnesses};
+use support::{lab, load, not_asked_for, wait_for, witnesses};
 
 /// A probe, its load, and how both are counted.
 struct Row {
@@ -75,7 +75,7 @@ fn compare(test: &str, rows: &[Row]) {
     let (attached, detached): (Vec<usize>, Vec<usize>) = (0..rows.len()).partition(|at| is_attached(rows[*at].probe));
     let detached: Vec<&str> = detached.iter().map(|at| rows[*at].probe).collect();
     assert!(lab().is_some() || detached.is_empty(), "{detached:?}: {:?}", agent.get("/api/v1/probes"));
-    detached.iter().for_each(|probe| not_run(test, &format!("this kernel lacks a hook of {probe}")));
+    detached.iter().for_each(|probe| not_asked_for(test, &format!("this kernel lacks a hook of {probe}")));
     let made: Vec<(usize, Made)> = attached.into_iter().map(|at| (at, (rows[at].load)(&comm(at)))).collect();
     // Threads that end a load may be counted a moment later, and polls at their next reading.
     let limit = Instant::now() + Duration::from_secs(7);

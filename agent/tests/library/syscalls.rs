@@ -170,7 +170,7 @@ const ROWS: &[Row] = &[
     Row {
         probe: "capabilities",
         metric: "capability_checks_total",
-        labels: &[("comm", "COMM"), ("capability", "CAP_SYS_ADMIN"), ("result", "granted")],
+        labels: &[("comm", "COMM"), ("capability", "CAP_SYS_ADMIN")],
         exact: false,
         oracle: "tracepoint:capability:cap_capable /comm == \"COMM\" && args->cap == 21/ { @ = count(); }",
         load: checks,
