@@ -8,8 +8,8 @@ use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::kernel_target::Target;
 use crate::layout::{
-    Cell, CellKind, FreshSlots, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind, SpanMap,
-    StackMap, StateMap, Table,
+    Cell, CellKind, FreshSlots, Index, KeyField, Layout, Loss, LossMap, MAX_DENSE_SLOTS, MapDef, MapId, MapKind,
+    SpanMap, StackMap, StateMap, Table,
 };
 use crate::program::StackSpec;
 use crate::typed::{Expr, Kind, Measure, Metric, MetricKind, Probe, Shape, SpanKey, StepSite, Ty};
