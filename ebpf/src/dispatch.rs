@@ -7,10 +7,12 @@
 //!
 //! One of [`PERIOD`] events runs a second dispatcher that takes the time of each function.
 
-use crate::asm::{AsmError, Item, Label, assemble};
+use crate::asm::{Item, Label, assemble};
 use crate::ir::{Calls, Helper, NumberAt, Size};
 use crate::isa::encode::slots;
 use crate::isa::{Alu, Insn, Jump, Reg, Width, helpers};
+
+pub use crate::asm::AsmError;
 
 /// Most functions of one dispatcher: each has a bit of the word [`ACTIVE`].
 pub const MAX_BODIES: usize = 64;

@@ -17,7 +17,7 @@ use crate::kernel::verifier_log;
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::layout::{MapDef, STACKS_MAPS};
 use kstrobe_ebpf::typed::Attach;
-use kstrobe_ebpf::{Layout, ProgramInfo, Target};
+use kstrobe_ebpf::{Layout, Target};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -71,14 +71,8 @@ pub struct Program {
     /// As in the object.
     pub name: String,
     pub attach: Attach,
-    /// See [`ProgramInfo::calls`].
+    /// The system calls that it measures, where its hook has all of them.
     pub calls: Option<Calls>,
-}
-
-impl From<&ProgramInfo> for Program {
-    fn from(info: &ProgramInfo) -> Program {
-        Program { name: info.name.clone(), attach: info.attach.clone(), calls: info.calls.clone() }
-    }
 }
 
 impl From<&(String, Attach)> for Program {
@@ -402,10 +396,7 @@ impl LoadedProgram {
 /// Whether one entry serves all programs at the hook. Hooks in files, and on CPUs that come and go, are attached for each program
 /// again and again.
 fn is_shared(attach: &Attach) -> bool {
-    !matches!(
-        attach,
-        Attach::Uprobe { .. } | Attach::Usdt { .. } | Attach::Iter { .. } | Attach::Sample(_) | Attach::Interval { .. }
-    )
+    attach.binary().is_none() && attach.events_of_cpus(1).is_none() && !attach.is_iterator()
 }
 
 /// Loads an object, fills its stacks of free slots, and attaches its programs in the order given. Whatever fails, nothing

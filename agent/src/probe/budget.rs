@@ -18,7 +18,7 @@ const MAX_PASSED_OVER_NS: f64 = 60.0;
 const PASSED_OVER_NS: f64 = 10.0;
 /// Events that are taken may cost this part of what reaching the programs and passing the others over costs, however small the budget:
 /// sampling fewer would save nothing.
-const LEAST_PART: u64 = 8;
+const MIN_PART: u64 = 8;
 /// Windows well below the budget, after which more events are measured again.
 const CALM_WINDOWS: u32 = 5;
 /// First pause of a probe that was suspended and cannot be sampled or has breakpoints, and the longest.
@@ -287,7 +287,7 @@ struct Left {
 impl Left {
     /// What events that are taken may cost.
     fn room(&self, limit: u64) -> u64 {
-        limit.saturating_sub(self.fixed).max(self.fixed / LEAST_PART)
+        limit.saturating_sub(self.fixed).max(self.fixed / MIN_PART)
     }
 
     /// Whether sampling fewer events would save nothing that counts.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kstrobe_ebpf::typed::Attach;
-use kstrobe_ebpf::{Artifact, Target};
+use kstrobe_ebpf::{Artifact, ProgramInfo, Target};
 
 use super::budget::Budget;
 use super::engine::Engine;
@@ -25,7 +25,7 @@ use crate::config::plan::explain;
 use crate::config::plan::{self, CompileError, ProbePlan};
 use crate::kernel::attach::is_user_hook;
 use crate::kernel::binaries::find::ProcessSnapshot;
-use crate::kernel::load::{LoadError, Loader, load};
+use crate::kernel::load::{LoadError, Loader, Program, load};
 use crate::kernel::privileges::Capabilities;
 use kstrobe_export::snapshot::Moment;
 
@@ -235,4 +235,10 @@ fn load_once(plan: &ProbePlan, artifact: &Artifact, loader: &mut Loader) -> Resu
         false => Box::new(KernelEngine::new(meta, layout, loaded, user, born)),
     };
     Ok(build(plan, plan.kinds(artifact), explain::choices(artifact), engine))
+}
+
+impl From<&ProgramInfo> for Program {
+    fn from(info: &ProgramInfo) -> Program {
+        Program { name: info.name.clone(), attach: info.attach.clone(), calls: info.calls.clone() }
+    }
 }

@@ -14,9 +14,11 @@ const LONG_FILES: &[(&str, &str)] = &[];
 /// Stages of the compiler: functions over data that never call one another, so that each can be tested and replaced
 /// alone. Only `ebpf/src/lib.rs` strings them together.
 const STAGES: &[&str] = &["lang", "check", "build", "lower", "elf"];
-/// What the rooms that read maps and print numbers may know of the compiler: the data it leaves behind.
+/// What the rooms that read maps and print numbers may know of the compiler: the data it leaves behind, and the code around the programs
+/// at a hook, which depends on what else runs there.
 const DATA_ONLY_ROOMS: &[&str] = &["kernel", "metrics", "export"];
-const DATA: &[&str] = &["layout", "buckets", "typed", "kernel_target", "ir", "Layout", "Target", "Artifact"];
+const DATA: &[&str] =
+    &["layout", "buckets", "typed", "kernel_target", "ir", "dispatch", "Layout", "Target", "Artifact"];
 
 /// Where unsafe code, the loader and raw system calls may stand.
 const UNSAFE_ROOMS: &[(&str, &str)] = &[

@@ -7,9 +7,7 @@ use std::sync::atomic::Ordering;
 /// What a program has cost so far. Sums that are estimated from samples: what a window costs is the difference of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Use {
-    /// Nanoseconds in it.
     pub run_ns: f64,
-    /// Runs of it.
     pub runs: f64,
     /// Events at its hook.
     pub events: f64,

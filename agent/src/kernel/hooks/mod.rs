@@ -10,8 +10,7 @@ mod part;
 
 use crate::kernel::attach::{AttachError, Attacher, ProgramType};
 use crate::kernel::sys::prog::Refused;
-use kstrobe_ebpf::asm::AsmError;
-use kstrobe_ebpf::dispatch::MAX_BODIES;
+use kstrobe_ebpf::dispatch::{AsmError, MAX_BODIES};
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::typed::Attach;
 use part::{Part, Slot};
