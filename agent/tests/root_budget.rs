@@ -1,4 +1,4 @@
-//! The overhead budget: a probe that floods is sampled or taken off its hooks within seconds, says so everywhere, and
+//! The overhead budget: a probe that floods is sampled within seconds, or taken off breakpoints, says so everywhere, and
 //! the machine gets its time back.
 
 mod support;
@@ -115,51 +115,57 @@ metrics:
 
 #[test]
 #[ignore = "needs root"]
-fn root_a_flooded_probe_is_taken_off_its_hooks_and_the_machine_recovers() {
+fn root_a_flooded_probe_is_sampled_and_stays_on_its_hooks() {
     let (calm, ()) = beside(1000, Duration::ZERO, || std::thread::sleep(Duration::from_secs(1)));
     let agent = budgeted(&[("flooded", FLOODED)]);
+    let probe = [("probe", "flooded")];
     let before = agent.scrape();
-    assert_eq!(before.sum("kstrobe_probe_over_budget", &[("probe", "flooded")]), 0.0);
-    assert_eq!(before.sum("kstrobe_probe_sampling_ratio", &[("probe", "flooded")]), 1.0);
+    assert_eq!(before.sum("kstrobe_probe_over_budget", &probe), 0.0);
+    assert_eq!(before.sum("kstrobe_probe_sampling_ratio", &probe), 1.0);
     // It may be sampled several times first.
     let limit = Duration::from_secs(if emulated() { 20 } else { 10 });
-    let (slices, (at, counted)) = beside(1000, Duration::ZERO, || {
+    let (slices, (at, seconds)) = beside(1000, Duration::ZERO, || {
         let begin = Instant::now();
-        wait_for("the probe's end", limit, || {
-            let (_, text) = agent.get("/readyz")?;
-            text.contains("taken off its hooks").then_some(())
+        wait_for("the probe to be sampled", limit, || {
+            (agent.scrape().sum("kstrobe_probe_sampling_ratio", &probe) < 1.0).then_some(())
         });
         let at = begin.elapsed();
-        let counted = agent.scrape().sum("kstrobe_flooded_seconds_count", &[]);
-        std::thread::sleep(Duration::from_secs(2));
-        (at, counted)
+        std::thread::sleep(Duration::from_secs(4));
+        let mut seconds = Vec::new();
+        for _ in 0..12 {
+            let metrics = agent.scrape();
+            let off = metrics.series("kstrobe_probe_attached", &probe).find(|(_, attached)| *attached != 1.0);
+            assert!(off.is_none(), "{off:?}");
+            seconds.push(metrics.sum("kstrobe_flooded_seconds_count", &[]));
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        (at, seconds)
     });
     let during: Vec<Slice> = slices.iter().copied().filter(|s| s.at < Duration::from_secs(1)).collect();
-    let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_millis(500)).collect();
-    let (calm, during, after) = (median(&calm), median(&during), undisturbed(&after));
+    let after: Vec<Slice> = slices.iter().copied().filter(|s| s.at > at + Duration::from_secs(4)).collect();
+    let (calm, during) = (median(&calm), median(&during));
     assert!(during < 0.8 * calm, "{during:.0} calls a second with the probe, {calm:.0} without: it is no flood");
+    // What is counted stands for all calls.
+    let (made, counted) = (mean(after.iter().map(|s| s.per_second)), (seconds[11] - seconds[0]) / (11.0 * 0.25));
+    assert!(
+        emulated() || (0.7..1.3).contains(&(counted / made)),
+        "{counted:.0} calls a second counted, {made:.0} made"
+    );
+    assert!(
+        emulated() || undisturbed(&after) > during,
+        "{:.0} calls a second, {during:.0} before",
+        undisturbed(&after)
+    );
 
     let metrics = agent.scrape();
-    let probe = [("probe", "flooded")];
     assert_eq!(metrics.sum("kstrobe_probe_over_budget", &probe), 1.0);
     assert!(metrics.sum("kstrobe_probe_throttled_total", &probe) >= 1.0);
-    assert_eq!(metrics.sum("kstrobe_flooded_seconds_count", &[]), counted, "counts stay, and nothing is added");
-    for (labels, attached) in metrics.series("kstrobe_probe_attached", &probe) {
-        assert!(attached == 0.0 && labels["reason"] == "over its budget", "{labels:?}");
-    }
     let (status, ready) = agent.get("/readyz").unwrap();
     assert!(status == 200 && ready.contains("flooded: over its budget"), "{status} {ready}");
     let (_, listed) = agent.get("/api/v1/probes").unwrap();
     assert!(listed.contains(r#""throttled":"over its budget of 2 % of a CPU"#), "{listed}");
-    assert!(agent.log().contains("taken off its hooks"), "{}", agent.log());
+    assert!(agent.log().contains("events is sampled"), "{}", agent.log());
     agent.stop();
-    // Others may have come to the machine since it was calm: what it does without an agent is measured again.
-    let (alone, ()) = beside(1000, Duration::ZERO, || std::thread::sleep(Duration::from_secs(1)));
-    let without = calm.min(median(&alone));
-    assert!(
-        after > recovered(during, without),
-        "{after:.0} calls a second afterwards, {without:.0} without the agent ({during:.0} with the probe)"
-    );
 }
 
 const EVERY_CALL: &str = "
@@ -223,7 +229,9 @@ fn root_a_million_events_a_second_are_sampled_or_left_in_time() {
     let (without, after) = (median(&calm).min(median(&alone)), undisturbed(&after));
     // What a window shows is taken for a second: a CPU that stood still within a program looks like ten times as much.
     let each = quartile(2, seconds.windows(2).map(|pair| pair[1] - pair[0]));
-    assert!(emulated() || each <= 2.0 * 0.02, "{each} s of a second, after the steps: {seconds:?}");
+    // To pass an event over costs no more than to reach the program, some 50 ns.
+    let most = f64::max(0.02, rate * 50e-9);
+    assert!(emulated() || each <= 2.0 * most, "{each} s of a second, after the steps: {seconds:?}");
     // A probe that passes most events over still has a program that is called.
     let least = if on_its_hooks { 0.5 * without } else { recovered(median(&flooded), without) };
     assert!(

@@ -42,7 +42,7 @@ const LEFT: i16 = 0;
 /// Of a CPU's words: how often an event was measured, or would have been.
 pub const ROUNDS: u32 = 8;
 
-/// Bytes of the value of the map of costs, see [`costs`].
+/// Bytes of the value of the map of costs, see [`cost_at`].
 pub fn costs_bytes(cpus: u32, bodies: usize) -> u32 {
     cpus * cost_stride(bodies)
 }

@@ -268,7 +268,7 @@ impl Budget {
         let budget = if self.is_shared { "share of the budget," } else { "budget of" };
         let over = format!("over its {budget} {limit} of a CPU ({used} measured)");
         match self.suspended_until {
-            Some(_) => format!("{over}: measures nothing for {} s", self.pause().as_secs()),
+            Some(_) => format!("{over}: taken off its hooks for {} s", self.pause().as_secs()),
             None => format!("{over}: one of {} events is sampled", self.one_of()),
         }
     }

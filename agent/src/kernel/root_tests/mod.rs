@@ -1,5 +1,6 @@
 //! What only a real kernel can show. Run with `cargo test -p kstrobe -- --ignored root_` as root.
 
+mod hooks;
 mod instance;
 mod loading;
 mod maps;

@@ -1,0 +1,155 @@
+//! Hooks whose programs come and go under load.
+
+use super::objects::{Item, Prog, count, insn, map, object};
+use crate::kernel::hooks::Hooks;
+use crate::kernel::load::{Loaded, Loader, Program, load};
+use kstrobe_ebpf::ir::{Calls, NumberAt};
+use kstrobe_ebpf::layout::{Index, Layout, MapId, MapKind, Table};
+use kstrobe_ebpf::typed::Attach;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Calls of getpgid(2), which nothing else makes here; other calls leave early.
+fn counter() -> (Vec<u8>, Layout) {
+    let maps = vec![map("counts", MapKind::Array { mmap: true }, 4, 8, 1)];
+    let mut items: Vec<Item> = [
+        insn(0x79, 2, 1, 8, 0),
+        insn(0x15, 2, 0, 2, libc::SYS_getpgid as i32),
+        insn(0xb7, 0, 0, 0, 0),
+        insn(0x95, 0, 0, 0, 0),
+    ]
+    .map(Item::Insn)
+    .into();
+    items.extend(count("counts", 0));
+    let bytes = object(&maps, &[Prog { name: "kt_pgid", section: "tp_btf/sys_enter", items }]);
+    let (values, index) = (MapId(0), Index::Single);
+    let table = Table { values, shards: 1, slots: 1, overflow: None, index, key: vec![], cells: vec![] };
+    (bytes, Layout { cpus: 1, maps, tables: vec![table], ..Layout::default() })
+}
+
+/// As many programs of one kind as wanted at one hook; `calls` says whether the dispatcher's table has them.
+struct Lab {
+    loader: Loader,
+    object: (Vec<u8>, Layout),
+}
+
+impl Lab {
+    fn new() -> Lab {
+        Lab { loader: Loader::new(), object: counter() }
+    }
+
+    fn hooks(&self) -> Arc<Hooks> {
+        self.loader.hooks().clone()
+    }
+
+    fn add(&mut self, narrow: bool) -> Loaded {
+        let numbers = vec![libc::SYS_getpgid as u32];
+        let calls = narrow.then_some(Calls { number: NumberAt::Context(8), numbers });
+        let program = Program { name: "kt_pgid".into(), attach: Attach::TpBtf { event: "sys_enter".into() }, calls };
+        let (bytes, layout) = &self.object;
+        load(&mut self.loader, bytes, layout, [program]).unwrap()
+    }
+}
+
+fn counted(loaded: &Loaded) -> u64 {
+    loaded.maps().table(0).unwrap().values[0].load(Relaxed)
+}
+
+/// Runs `work` beside threads that call getpgid(2) all the time. Returns how many calls they made.
+fn beside_calls(work: impl FnOnce()) -> u64 {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let calls = || {
+            let mut made = 0;
+            while !stop.load(Relaxed) {
+                (0..100).for_each(|_| assert!(nix::unistd::getpgid(None).is_ok()));
+                made += 100;
+            }
+            made
+        };
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(calls)).collect();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Relaxed);
+        let made = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        result.map(|()| made).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_programs_that_come_and_go_cost_others_no_event() {
+    let mut lab = Lab::new();
+    let canaries = [lab.add(false), lab.add(true)];
+    let changes = if std::env::var_os("KSTROBE_LAB").is_some() { 100 } else { 1000 };
+    let (mut others, mut state) = (Vec::new(), 1u32);
+    let hooks = lab.hooks();
+    let made = beside_calls(|| {
+        for _ in 0..changes {
+            // Numerical Recipes' generator.
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let (what, which) = (state >> 30, (state >> 8) as usize);
+            match (what, others.len()) {
+                (0 | 1, 0..8) | (_, 0) => others.push(lab.add(what == 0)),
+                (2, n) => drop(others.swap_remove(which % n)),
+                (_, n) => {
+                    // Several changes at once.
+                    let batch = hooks.batch();
+                    drop(others.swap_remove(which % n));
+                    others.push(lab.add(true));
+                    drop(batch);
+                }
+            }
+            if which % 4 == 0 {
+                hooks.measure();
+            }
+        }
+    });
+    for canary in &canaries {
+        assert_eq!(counted(canary), made, "each event once, {} programs at the end", others.len() + 2);
+    }
+    assert_eq!(lab.hooks().sizes(), [("tp_btf:sys_enter".to_owned(), others.len() + 2)], "one entry");
+    drop((canaries, others));
+    assert_eq!(lab.hooks().sizes(), [], "nothing is left");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_suspended_program_leaves_others_running() {
+    let mut lab = Lab::new();
+    let call = |times: u64| (0..times).for_each(|_| assert!(nix::unistd::getpgid(None).is_ok()));
+    let (mut first, second) = (lab.add(true), lab.add(true));
+    call(10);
+    first.detach();
+    call(10);
+    assert_eq!([counted(&first), counted(&second)], [10, 20]);
+    first.attach(&mut crate::kernel::attach::Attacher::new()).unwrap();
+    call(10);
+    drop(second);
+    call(10);
+    assert_eq!(counted(&first), 30, "alone at its hook now");
+    first.detach();
+    call(10);
+    assert_eq!(counted(&first), 30, "suspended while alone");
+    let third = lab.add(false);
+    call(10);
+    assert_eq!([counted(&first), counted(&third)], [30, 10]);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_refused_program_leaves_nine_at_its_hook() {
+    let mut lab = Lab::new();
+    let good: Vec<Loaded> = (0..9).map(|_| lab.add(true)).collect();
+    let maps = vec![map("counts", MapKind::Array { mmap: true }, 4, 8, 1)];
+    // Reads behind a pointer that the verifier does not know.
+    let items = [insn(0x79, 2, 1, 8, 0), insn(0x79, 0, 2, 0, 0), insn(0x95, 0, 0, 0, 0)].map(Item::Insn).into();
+    let bad = object(&maps, &[Prog { name: "kt_bad", section: "tp_btf/sys_enter", items }]);
+    let attach = Attach::TpBtf { event: "sys_enter".into() };
+    let refused = load(&mut lab.loader, &bad, &counter().1, &[("kt_bad".into(), attach)]);
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("the kernel refuses program kt_bad"), "{error}");
+    (0..100).for_each(|_| assert!(nix::unistd::getpgid(None).is_ok()));
+    assert_eq!(good.iter().map(counted).collect::<Vec<_>>(), [100; 9]);
+    assert_eq!(lab.hooks().sizes(), [("tp_btf:sys_enter".to_owned(), 9)], "one entry for all");
+}
