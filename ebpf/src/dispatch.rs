@@ -11,6 +11,7 @@ use crate::asm::{Item, Label, assemble};
 use crate::ir::{Calls, Helper, NumberAt, Size};
 use crate::isa::encode::slots;
 use crate::isa::{Alu, Insn, Jump, Reg, Width, helpers};
+use std::collections::BTreeSet;
 
 pub use crate::asm::AsmError;
 
@@ -153,6 +154,16 @@ pub fn timed(
     code.leave();
     code.finish(bodies)
 }
+
+/// Descriptors of the maps that relocated code names.
+pub fn maps(code: &[u64]) -> BTreeSet<u32> {
+    let wide = code.iter().filter(|slot| **slot as u8 == LD_IMM64);
+    // The source field says what is loaded: 1 a map, 2 an address in its value.
+    wide.filter(|slot| matches!(**slot >> 12 & 0xf, 1 | 2)).map(|slot| (*slot >> 32) as u32).collect()
+}
+
+/// Code byte of the load of 64 bits.
+const LD_IMM64: u8 = 0x18;
 
 /// For each number of a system call the bits of the functions that measure it; `None` where each of them has to see each event.
 pub fn table(bodies: &[Body<'_>]) -> Option<Vec<u64>> {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::task::{self, Task};
 use super::{App, stacks};
 use crate::kernel::binaries::find::ProcessSnapshot;
-use crate::kernel::hooks::entry;
 use crate::probe::budget::{Cost, Shares};
 use crate::probe::lock::ProbeLock;
 
@@ -97,14 +96,12 @@ impl SnapshotCache {
 /// The budgets of all probes.
 struct Budgets {
     next: Instant,
-    /// Cost of reaching a hook's program in nanoseconds, once measured.
-    entry_ns: Option<f64>,
 }
 
 impl Budgets {
     fn new() -> Budgets {
         // The first window comes later: the load at the start is not typical.
-        Budgets { next: Instant::now() + EVERY, entry_ns: None }
+        Budgets { next: Instant::now() + EVERY }
     }
 
     /// Looks at the costs when that is due. Returns when it is the next time.
@@ -113,14 +110,9 @@ impl Budgets {
             return self.next;
         }
         app.hooks.measure();
-        let entry_ns = *self.entry_ns.get_or_insert_with(|| {
-            let measured = entry::cost_ns();
-            tracing::debug!(entry_ns = measured, "cost of reaching a program");
-            measured.unwrap_or(entry::USUAL_NS)
-        });
         let probes = app.probes();
         probes.iter().for_each(|probe| probe.lock().resume());
-        let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().cost(entry_ns)).collect();
+        let costs: Vec<Option<Cost>> = probes.iter().map(|probe| probe.lock().cost(app.entry_ns)).collect();
         let used = || probes.iter().zip(&costs).filter_map(|(probe, cost)| Some((probe, cost.as_ref()?)));
         let shared = used().filter(|(probe, _)| probe.lock().shares_budget()).map(|(_, cost)| cost.ppm());
         let shares = Shares::of(app.budget_ppm.load(Relaxed), shared.collect());

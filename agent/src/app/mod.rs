@@ -40,7 +40,7 @@ use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
 use crate::config::plan::ProbePlan;
-use crate::kernel::hooks::Hooks;
+use crate::kernel::hooks::{Hooks, entry};
 use crate::kernel::load::Loader;
 use crate::kernel::tracefs::Tracefs;
 use crate::kernel::{detect, instance, sys};
@@ -116,6 +116,8 @@ struct App {
     probes: RwLock<Arc<[SharedProbe]>>,
     /// What programs of all probes share.
     hooks: Arc<Hooks>,
+    /// Cost of reaching a program at a hook, in nanoseconds.
+    entry_ns: f64,
     names: NamesLock,
     telemetry: Telemetry,
     scrape_lock: ScrapeLock,
@@ -394,6 +396,8 @@ impl App {
         }
         // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
         let hooks = Hooks::new(detect::possible_cpus());
+        let entry_ns = entry::cost_ns().unwrap_or(entry::USUAL_NS);
+        tracing::debug!(entry_ns, "cost of reaching a program");
         let mut loader = Loader::for_target(hooks.clone(), &target, btf);
         let begun = Instant::now();
         let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, &target)).collect();
@@ -416,6 +420,7 @@ impl App {
         tracing::info!(kernel_ms, compile_ms, load_ms = milliseconds(begun), "probes started");
         let app = App {
             hooks,
+            entry_ns,
             probes: RwLock::default(),
             names: NamesLock::new(Names::new().with_workload_names(workload_names.clone())),
             telemetry: Telemetry::new(env!("CARGO_PKG_VERSION"), None),

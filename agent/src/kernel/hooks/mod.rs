@@ -10,7 +10,7 @@ mod part;
 
 use crate::kernel::attach::{AttachError, Attacher, ProgramType};
 use crate::kernel::sys::prog::Refused;
-use kstrobe_ebpf::dispatch::{AsmError, MAX_BODIES};
+use kstrobe_ebpf::dispatch::{self, AsmError, MAX_BODIES};
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::typed::Attach;
 use part::{Part, Slot};
@@ -91,7 +91,8 @@ impl Hooks {
         attacher: &mut Attacher,
     ) -> Result<Member, HookError> {
         let mut state = self.lock();
-        let has_room = |part: &Part| part.is_shared_at(attach) && part.has_room();
+        let maps = dispatch::maps(&body.code);
+        let has_room = |part: &Part| part.is_shared_at(attach) && part.has_room(&maps);
         if !state.parts.iter().any(has_room) {
             let mut part = Part::new(attach, program, self.cpus)?;
             part.attach(attacher)?;

@@ -10,15 +10,21 @@ use crate::kernel::sys::map::{MMAPABLE, MapSpec, kind as map_kind};
 use crate::kernel::sys::prog::{self, ProgSpec};
 use kstrobe_ebpf::dispatch::{self, Maps};
 use kstrobe_ebpf::typed::Attach;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+
+/// Maps of the programs of one dispatcher. The kernel takes 64 maps a program (`MAX_USED_MAPS`), of which three are the hook's own.
+const MAX_MAPS: usize = 64 - 3;
 
 /// A probe's program at the hook.
 #[derive(Debug)]
 pub(super) struct Slot {
     id: u64,
     body: Body,
+    /// By descriptor.
+    maps: BTreeSet<u32>,
     bit: u8,
     state: Run,
     /// Costs of dispatchers that are gone.
@@ -39,7 +45,8 @@ enum Run {
 
 impl Slot {
     pub(super) fn new(id: u64, body: Body) -> Slot {
-        Slot { id, body, bit: 0, state: Run::Held, before: Sum::default() }
+        let maps = dispatch::maps(&body.code);
+        Slot { id, body, maps, bit: 0, state: Run::Held, before: Sum::default() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -181,8 +188,10 @@ impl Part {
     pub(super) fn is_shared_at(&self, attach: &Attach) -> bool {
         self.shared && self.attach == *attach
     }
-    pub(super) fn has_room(&self) -> bool {
-        self.slots.len() < dispatch::MAX_BODIES
+    /// Whether the dispatcher may have another program with these maps.
+    pub(super) fn has_room(&self, maps: &BTreeSet<u32>) -> bool {
+        let all: BTreeSet<u32> = self.slots.iter().flat_map(|slot| &slot.maps).chain(maps).copied().collect();
+        self.slots.is_empty() || self.slots.len() < dispatch::MAX_BODIES && all.len() <= MAX_MAPS
     }
     pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty()
@@ -283,9 +292,12 @@ impl Part {
         let Err(error) = self.replace() else { return Vec::new() };
         let newest = self.slots.iter().map(|slot| slot.id).max();
         let known = &self.dispatcher.slots;
-        let mut apart: Vec<Slot> = self.slots.extract_if(.., |slot| !known.contains(&slot.id)).collect();
+        let has_known = self.slots.iter().any(|slot| known.contains(&slot.id));
+        // Where all are new, the newest goes and the rest is tried again.
+        let goes = |slot: &Slot| if has_known { !known.contains(&slot.id) } else { Some(slot.id) == newest };
+        let mut apart: Vec<Slot> = self.slots.extract_if(.., |slot| goes(slot)).collect();
         if apart.is_empty() {
-            // What ran together does so no more, as without those that went: the newest runs alone.
+            // What ran together does so no more without those that went.
             apart = self.slots.extract_if(.., |slot| Some(slot.id) == newest).collect();
         }
         if self.slots.is_empty() {
