@@ -354,6 +354,8 @@ fn root_reloads_leave_nothing_behind() {
         assert!(told.starts_with("reloaded; probes: 0 unchanged, 9 replaced, 0 started, 0 ended\n"), "{told}");
         assert_eq!(detached(&agent), lacking, "version {version}");
     };
+    // Maps of costs are made within the second after a start or a reload.
+    std::thread::sleep(Duration::from_secs(3));
     let objects = held(&agent).0;
     change(1);
     // Who waits for the events of the old ones does so for a second.

@@ -149,7 +149,7 @@ impl Budget {
         let left = self.left(cost);
         self.at_the_floor = used > self.limit_ppm && self.can_sample && left.is_kept(self.limit_ppm);
         if used <= self.limit_ppm || self.at_the_floor {
-            return self.within(now, &left);
+            return self.within(now, used, &left);
         }
         self.calm = 0;
         self.last_over = Some(now);
@@ -195,13 +195,14 @@ impl Budget {
         Left { taken: of(cost.run.as_nanos() - over), fixed: of(fixed), breakpoints: of(breakpoints) }
     }
 
-    fn within(&mut self, now: Duration, left: &Left) -> Option<BudgetAction> {
+    fn within(&mut self, now: Duration, used: u64, left: &Left) -> Option<BudgetAction> {
         self.suspicion = None;
         if self.last_over.is_some_and(|at| now.saturating_sub(at) >= FORGIVEN_AFTER) {
             self.pause = PAUSE.0;
         }
         // Twice the events must still leave half of the budget, or it would go back and forth.
-        self.calm = if left.taken <= left.room(self.limit_ppm) / 4 { self.calm + 1 } else { 0 };
+        let is_calm = used <= self.limit_ppm && left.taken <= left.room(self.limit_ppm) / 4;
+        self.calm = if is_calm { self.calm + 1 } else { 0 };
         if self.halvings == 0 || self.calm < CALM_WINDOWS {
             return None;
         }
