@@ -271,7 +271,7 @@ fn too_much_stack_is_a_limit_with_the_bytes_in_it() {
     let diagnostic = try_lower(support::func(1, &[505, 1], vec![]), Options::default()).expect_err("520 bytes");
     assert_eq!(diagnostic.fault, Fault::Limit);
     assert_eq!(diagnostic.message, "program test needs 520 bytes of stack, it may have 480");
-    assert!(try_lower(support::func(1, &[504, 1], vec![]), Options::default()).is_ok());
+    assert!(try_lower(support::func(1, &[472, 1], vec![]), Options::default()).is_ok());
     assert!(try_lower(support::func(1, &[u32::MAX, u32::MAX], vec![]), Options::default()).is_err());
 }
 
