@@ -37,29 +37,40 @@ impl Meter {
     /// What was used since the last readings. `entry_ns` is the cost of reaching a hook's program, which its programs share. `None`
     /// without readings before, or when no time has passed.
     pub fn window(&mut self, now: Instant, readings: BTreeMap<String, Reading>, entry_ns: f64) -> Option<Cost> {
-        let (since, before) = self.last.replace((now, readings.clone()))?;
-        let window = now.saturating_duration_since(since);
-        if window.is_zero() {
-            return None;
-        }
-        let mut cost = Cost { window, ..Cost::default() };
-        for (program, Reading { used, breakpoint_ns }) in &readings {
-            // A program that was not measured at the start of the window has run for less than it.
-            let Some(Reading { used: before, .. }) = before.get(program) else { continue };
-            let runs = (used.runs - before.runs).max(0.0);
-            let events = (used.events - before.events).max(0.0);
-            cost.run += nanoseconds(used.run_ns - before.run_ns);
-            cost.runs += runs as u64;
-            cost.entering += nanoseconds(events * entry_ns / used.sharers.max(1) as f64);
-            cost.breakpoints += nanoseconds(runs * *breakpoint_ns as f64);
-        }
-        Some(cost)
+        let cost = self.last.as_ref().and_then(|(since, before)| difference(now, *since, &readings, before, entry_ns));
+        self.last = Some((now, readings));
+        cost
     }
 
     /// Forgets the last readings: what was used meanwhile belongs to no window.
     pub fn forget(&mut self) {
         self.last = None;
     }
+}
+
+fn difference(
+    now: Instant,
+    since: Instant,
+    readings: &BTreeMap<String, Reading>,
+    before: &BTreeMap<String, Reading>,
+    entry_ns: f64,
+) -> Option<Cost> {
+    let window = now.saturating_duration_since(since);
+    if window.is_zero() {
+        return None;
+    }
+    let mut cost = Cost { window, ..Cost::default() };
+    for (program, Reading { used, breakpoint_ns }) in readings {
+        // A program that was not measured at the start of the window has run for less than it.
+        let Some(Reading { used: before, .. }) = before.get(program) else { continue };
+        let runs = (used.runs - before.runs).max(0.0);
+        let events = (used.events - before.events).max(0.0);
+        cost.run += nanoseconds(used.run_ns - before.run_ns);
+        cost.runs += runs as u64;
+        cost.entering += nanoseconds(events * entry_ns / used.sharers.max(1) as f64);
+        cost.breakpoints += nanoseconds(runs * *breakpoint_ns as f64);
+    }
+    Some(cost)
 }
 
 fn nanoseconds(ns: f64) -> Duration {

@@ -10,7 +10,7 @@ mod part;
 
 use crate::kernel::attach::{AttachError, Attacher, ProgramType};
 use crate::kernel::sys::prog::Refused;
-use kstrobe_ebpf::dispatch::{self, AsmError, MAX_BODIES};
+use kstrobe_ebpf::dispatch::{self, AsmError};
 use kstrobe_ebpf::ir::Calls;
 use kstrobe_ebpf::typed::Attach;
 use part::{Part, Slot};
@@ -92,13 +92,16 @@ impl Hooks {
     ) -> Result<Member, HookError> {
         let mut state = self.lock();
         let maps = dispatch::maps(&body.code);
-        let has_room = |part: &Part| part.is_shared_at(attach) && part.has_room(&maps);
-        if !state.parts.iter().any(has_room) {
-            let mut part = Part::new(attach, program, self.cpus)?;
-            part.attach(attacher)?;
-            state.parts.push(part);
-        }
-        self.member(&mut state, body, has_room)
+        // The newest: the others of a hook that was split are at the verifier's limits.
+        let at = match state.parts.iter().rposition(|part| part.is_shared_at(attach) && part.has_room(&maps)) {
+            Some(at) => at,
+            None => {
+                let mut part = Part::new(attach, program, self.cpus)?;
+                part.attach(attacher)?;
+                state.push(part)
+            }
+        };
+        self.member(&mut state, at, body)
     }
 
     /// The same for a program whose caller attaches [`Member::entry`] and ends that itself: hooks in files, and on CPUs that come and go.
@@ -109,35 +112,27 @@ impl Hooks {
         body: Body,
     ) -> Result<Member, HookError> {
         let mut state = self.lock();
-        state.parts.push(Part::new(attach, program, self.cpus)?);
-        self.member(&mut state, body, |part| part.is_empty() && !part.is_shared())
+        let at = state.push(Part::new(attach, program, self.cpus)?);
+        self.member(&mut state, at, body)
     }
 
-    fn member(
-        self: &Arc<Hooks>,
-        state: &mut State,
-        body: Body,
-        fits: impl Fn(&Part) -> bool,
-    ) -> Result<Member, HookError> {
+    fn member(self: &Arc<Hooks>, state: &mut State, at: usize, body: Body) -> Result<Member, HookError> {
         let id = state.next;
         state.next += 1;
-        // The newest: the others of a hook that was split are at the verifier's limits.
-        let Some(part) = state.parts.iter_mut().rev().find(|part| fits(part)) else {
-            return Err(io::Error::other("no part of the hook has room").into());
-        };
-        let entry = part.entry()?;
-        part.add(Slot::new(id, body));
+        let entry = state.parts[at].entry()?;
+        state.parts[at].add(Slot::new(id, body));
         Ok(Member { hooks: self.clone(), id, entry })
     }
 
     /// Makes the dispatchers of hooks that have changed, then lets new programs run in the order in which they came.
-    fn commit(self: &Arc<Hooks>, state: &mut State) {
+    fn commit(&self, state: &mut State) {
         if state.batches > 0 {
             return;
         }
         let mut apart = Vec::new();
         for part in state.parts.iter_mut().filter(|part| part.is_changed()) {
-            apart.extend(part.build());
+            let slots = part.build();
+            apart.extend(slots.into_iter().map(|slot| (part.hook().clone(), slot)));
         }
         state.parts.retain(|part| !part.is_empty());
         for (attach, slot) in apart {
@@ -164,9 +159,8 @@ impl Hooks {
         match made {
             Ok(mut part) => {
                 part.add(slot);
-                if let Some((_, slot)) = part.build().pop() {
-                    tracing::error!(program = slot.name(), "the kernel refuses the program at its hook");
-                }
+                // Alone it cannot be too complex: it was verified so.
+                part.build();
                 tracing::warn!(program = name, hook = %attach, "runs beside the other programs of its hook");
                 state.parts.push(part);
             }
@@ -184,7 +178,8 @@ impl Hooks {
         }
     }
 
-    /// How many programs run at each hook, by its name, with the number of entries that it took.
+    /// The entries: the hook of each, by its name, and how many programs are at it.
+    #[cfg(test)]
     pub fn sizes(&self) -> Vec<(String, usize)> {
         self.lock().parts.iter().map(|part| (part.hook().to_string(), part.len())).collect()
     }
@@ -196,6 +191,12 @@ impl Hooks {
 }
 
 impl State {
+    /// Returns where it lies.
+    fn push(&mut self, part: Part) -> usize {
+        self.parts.push(part);
+        self.parts.len() - 1
+    }
+
     fn part_of(&mut self, id: u64) -> Option<&mut Part> {
         self.parts.iter_mut().find(|part| part.has(id))
     }
@@ -257,5 +258,3 @@ impl Drop for Member {
         self.hooks.commit(&mut state);
     }
 }
-
-const _: () = assert!(MAX_BODIES <= u64::BITS as usize, "each has a bit of one word");

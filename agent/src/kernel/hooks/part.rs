@@ -29,6 +29,8 @@ pub(super) struct Slot {
     state: Run,
     /// Costs of dispatchers that are gone.
     before: Sum,
+    /// The most that was reported: what the clock takes off is an average, and a count never goes back.
+    most_ns: f64,
 }
 
 /// Whether a program runs.
@@ -46,7 +48,7 @@ enum Run {
 impl Slot {
     pub(super) fn new(id: u64, body: Body) -> Slot {
         let maps = dispatch::maps(&body.code);
-        Slot { id, body, maps, bit: 0, state: Run::Held, before: Sum::default() }
+        Slot { id, body, maps, bit: 0, state: Run::Held, before: Sum::default(), most_ns: 0.0 }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -97,14 +99,24 @@ impl Words {
     }
 }
 
+/// Whether a dispatcher that takes times is beside the plain one.
+#[derive(Debug, Default)]
+enum Timed {
+    #[default]
+    NotYet,
+    /// The kernel does not take it.
+    Refused,
+    /// With the costs that it counts.
+    Costs(Words),
+}
+
 /// The dispatcher that runs.
 #[derive(Debug, Default)]
 struct Dispatcher {
     /// Programs in it, in their order.
     slots: Vec<u64>,
     table: Option<Words>,
-    /// Costs, once the one that takes times is there.
-    costs: Option<Words>,
+    timed: Timed,
     /// It is the only program itself.
     alone: bool,
 }
@@ -182,9 +194,6 @@ impl Part {
     pub(super) fn hook(&self) -> &Attach {
         &self.attach
     }
-    pub(super) fn is_shared(&self) -> bool {
-        self.shared
-    }
     pub(super) fn is_shared_at(&self, attach: &Attach) -> bool {
         self.shared && self.attach == *attach
     }
@@ -196,6 +205,7 @@ impl Part {
     pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -285,7 +295,7 @@ impl Part {
 
     /// Replaces the dispatcher by one for the programs that there are. Returns those that the kernel refuses to take together with
     /// the others.
-    pub(super) fn build(&mut self) -> Vec<(Attach, Slot)> {
+    pub(super) fn build(&mut self) -> Vec<Slot> {
         self.changed = false;
         self.keep_costs();
         self.slots.retain(|slot| slot.state != Run::Removed);
@@ -305,8 +315,8 @@ impl Part {
             return Vec::new();
         }
         tracing::warn!(hook = %self.attach, %error, programs = apart.len(), "the kernel does not take all programs at once");
-        let more = self.build();
-        apart.into_iter().map(|slot| (self.attach.clone(), slot)).chain(more).collect()
+        apart.extend(self.build());
+        apart
     }
 
     fn replace(&mut self) -> Result<(), HookError> {
@@ -319,7 +329,7 @@ impl Part {
         }
         let ids = self.slots.iter().map(|slot| slot.id).collect();
         if let [_] = &self.slots[..] {
-            self.dispatcher = Dispatcher { slots: ids, table: None, costs: None, alone: true };
+            self.dispatcher = Dispatcher { slots: ids, alone: true, ..Dispatcher::default() };
             return Ok(self.show_alone()?);
         }
         let bodies: Vec<_> = self.slots.iter().map(Slot::as_body).collect();
@@ -327,55 +337,66 @@ impl Part {
         let code = dispatch::plain(&self.maps(), table.as_ref().map(Words::descriptor), &bodies);
         let program = load(&self.attach, &self.kind, "ks_hook", &code.map_err(HookError::Code)?)?;
         self.put(dispatch::PLAIN, &program)?;
-        self.dispatcher = Dispatcher { slots: ids, table, costs: None, alone: false };
+        self.dispatcher = Dispatcher { slots: ids, table, ..Dispatcher::default() };
         Ok(())
     }
 
-    /// Puts the dispatcher that takes times beside the plain one, if it is not there.
+    /// Puts the dispatcher that takes times beside the plain one, if it is not there. What the kernel refuses is not tried again.
     pub(super) fn build_timed(&mut self) -> Result<(), HookError> {
-        if self.dispatcher.costs.is_some() || self.dispatcher.slots.is_empty() {
+        if !matches!(self.dispatcher.timed, Timed::NotYet) || self.dispatcher.slots.is_empty() {
             return Ok(());
         }
+        self.dispatcher.timed = Timed::Refused;
         let in_order = self.dispatcher.slots.iter().filter_map(|id| self.slots.iter().find(|slot| slot.id == *id));
         let bodies: Vec<_> = in_order.map(Slot::as_body).collect();
         let costs = Words::create("ks_costs", dispatch::costs_bytes(self.cpus, bodies.len()))?;
-        let made = match self.dispatcher.alone {
-            true => table(&bodies)?,
-            false => None,
+        let table = match self.dispatcher.table.take() {
+            Some(table) => Some(table),
+            None => table(&bodies)?,
         };
-        let table = made.as_ref().or(self.dispatcher.table.as_ref()).map(Words::descriptor);
-        let code = dispatch::timed(&self.maps(), table, costs.descriptor(), self.cpus, &bodies);
+        let descriptor = table.as_ref().map(Words::descriptor);
+        let code = dispatch::timed(&self.maps(), descriptor, costs.descriptor(), self.cpus, &bodies);
+        self.dispatcher.table = table;
         let program = load(&self.attach, &self.kind, "ks_timed", &code.map_err(HookError::Code)?)?;
         self.put(dispatch::TIMED, &program)?;
-        if made.is_some() {
-            self.dispatcher.table = made;
-        }
-        self.dispatcher.costs = Some(costs);
+        self.dispatcher.timed = Timed::Costs(costs);
         Ok(())
+    }
+
+    /// What the dispatcher has counted of a program; of readings of the clock for `None`.
+    fn counted(&self, slot: Option<usize>) -> Sum {
+        match &self.dispatcher.timed {
+            Timed::Costs(costs) => meter::cost(&costs.values, self.cpus, self.dispatcher.slots.len(), slot),
+            Timed::NotYet | Timed::Refused => Sum::default(),
+        }
     }
 
     /// Adds the costs of the dispatcher to those before.
     fn keep_costs(&mut self) {
-        let Some(costs) = self.dispatcher.costs.take() else { return };
-        let (cpus, n) = (self.cpus, self.dispatcher.slots.len());
-        self.clock_before = self.clock_before.plus(meter::cost(&costs.values, cpus, n, None));
-        for (i, id) in self.dispatcher.slots.iter().enumerate() {
-            if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == *id) {
-                slot.before = slot.before.plus(meter::cost(&costs.values, cpus, n, Some(i)));
+        self.clock_before = self.clock_before.plus(self.counted(None));
+        for at in 0..self.dispatcher.slots.len() {
+            let (id, counted) = (self.dispatcher.slots[at], self.counted(Some(at)));
+            if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) {
+                slot.before = slot.before.plus(counted);
             }
         }
+        self.dispatcher.timed = Timed::NotYet;
     }
 
     /// What a program has cost; `None` before its times are taken.
-    pub(super) fn used(&self, id: u64) -> Option<Use> {
-        let slot = self.slots.iter().find(|slot| slot.id == id)?;
-        let costs = self.dispatcher.costs.as_ref()?;
-        let n = self.dispatcher.slots.len();
+    pub(super) fn used(&mut self, id: u64) -> Option<Use> {
         let at = self.dispatcher.slots.iter().position(|known| *known == id)?;
-        let clock = self.clock_before.plus(meter::cost(&costs.values, self.cpus, n, None));
-        let sum = slot.before.plus(meter::cost(&costs.values, self.cpus, n, Some(at)));
-        let running = self.slots.iter().filter(|slot| slot.state == Run::Running).count().max(1);
-        Some(sum.used(clock, meter::events(&self.words.values, self.cpus), running))
+        let (clock, counted) = (self.clock_before.plus(self.counted(None)), self.counted(Some(at)));
+        let events = meter::events(&self.words.values, self.cpus);
+        let sharers = self.slots.iter().filter(|slot| slot.state == Run::Running).count();
+        let is_timed = matches!(self.dispatcher.timed, Timed::Costs(_));
+        let slot = self.slots.iter_mut().find(|slot| slot.id == id)?;
+        if !is_timed && slot.before.samples == 0 {
+            return None;
+        }
+        let used = slot.before.plus(counted).used(clock, events, sharers.max(1));
+        slot.most_ns = slot.most_ns.max(used.run_ns);
+        Some(Use { run_ns: slot.most_ns, ..used })
     }
 }
 

@@ -153,3 +153,33 @@ fn root_a_refused_program_leaves_nine_at_its_hook() {
     assert_eq!(good.iter().map(counted).collect::<Vec<_>>(), [100; 9]);
     assert_eq!(lab.hooks().sizes(), [("tp_btf:sys_enter".to_owned(), 9)], "one entry for all");
 }
+
+#[test]
+#[ignore = "needs root"]
+fn root_costs_go_on_when_the_dispatcher_changes() {
+    let mut lab = Lab::new();
+    let (first, hooks) = (lab.add(true), lab.hooks());
+    let used = || first.used().next().map(|(_, _, used)| (used.runs, used.run_ns, used.events));
+    let call = || (0..100_000).for_each(|_| assert!(nix::unistd::getpgid(None).is_ok()));
+    assert_eq!(used(), None, "its times are not taken yet");
+    hooks.measure();
+    call();
+    let (mut before, mut others) = (used().unwrap(), Vec::new());
+    assert!(before.0 > 50_000.0 && before.1 > 0.0, "{before:?}");
+    for change in 0..6 {
+        match change % 3 {
+            2 => others.clear(),
+            n => others.push(lab.add(n == 0)),
+        }
+        for measured in [false, true] {
+            if measured {
+                hooks.measure();
+                call();
+            }
+            let now = used().expect("what was counted is there");
+            assert!(now.0 >= before.0 && now.1 >= before.1 && now.2 >= before.2, "{change}: {now:?} after {before:?}");
+            before = now;
+        }
+    }
+    assert!(before.0 > 6.0 * 90_000.0, "{before:?}");
+}

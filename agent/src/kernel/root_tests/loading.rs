@@ -129,7 +129,7 @@ fn root_a_detached_probe_keeps_its_counts_and_comes_back() {
 
 #[test]
 #[ignore = "needs root"]
-fn root_hooks_measure_what_the_kernels_statistics_say() {
+fn root_hooks_measure_runs_and_times_of_each_program() {
     let attach = Attach::TpBtf { event: "sys_enter".into() };
     let (bytes, layout) = counter("tp_btf/sys_enter", count_own("counts"));
     let mut loader = Loader::new();
