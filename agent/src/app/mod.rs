@@ -394,10 +394,11 @@ impl App {
         if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
             tracing::warn!("{reason}");
         }
-        // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
         let hooks = Hooks::new(detect::possible_cpus());
+        // Before any program counts the calls that it makes.
         let entry_ns = entry::cost_ns().unwrap_or(entry::USUAL_NS);
         tracing::debug!(entry_ns, "cost of reaching a program");
+        // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
         let mut loader = Loader::for_target(hooks.clone(), &target, btf);
         let begun = Instant::now();
         let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, &target)).collect();

@@ -87,8 +87,6 @@ pub struct Budget {
     judged: (u64, u64),
     /// Cost of a run in nanoseconds when all events were taken.
     full_ns: f64,
-    /// Nothing is left to sample, and the budget is exceeded all the same.
-    at_the_floor: bool,
     calm: u32,
     /// End of the pause, while the programs do not run.
     suspended_until: Option<Duration>,
@@ -116,7 +114,6 @@ impl Budget {
             suspicion: None,
             judged: (0, 0),
             full_ns: 0.0,
-            at_the_floor: false,
             calm: 0,
             suspended_until: None,
             pause: PAUSE.0,
@@ -147,8 +144,7 @@ impl Budget {
             self.limit_ppm = shares.limit_ppm(used);
         }
         let left = self.left(cost);
-        self.at_the_floor = used > self.limit_ppm && self.can_sample && left.is_kept(self.limit_ppm);
-        if used <= self.limit_ppm || self.at_the_floor {
+        if used <= self.limit_ppm || self.can_sample && left.is_kept(self.limit_ppm) {
             return self.within(now, used, &left);
         }
         self.calm = 0;
@@ -161,15 +157,13 @@ impl Budget {
         }
         let left = self.left(&cheapest);
         self.judged = (cheapest.ppm(), self.limit_ppm);
+        self.throttled += 1;
         let breakpoints = left.breakpoints > self.limit_ppm;
         if breakpoints || !self.can_sample || self.halvings == MAX_HALVINGS {
-            self.throttled += 1;
             self.is_short = self.can_sample && !breakpoints;
-            let pause = self.pause();
-            self.suspended_until = Some(now + pause);
+            self.suspended_until = Some(now + self.pause());
             return Some(BudgetAction::Suspend);
         }
-        self.throttled += 1;
         if self.halvings == 0 {
             self.full_ns = cheapest.run_ns();
         }

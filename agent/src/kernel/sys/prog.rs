@@ -79,10 +79,6 @@ pub struct ProgStats {
     pub jited_bytes: u32,
     /// Instructions after the verifier's rewriting, in bytes.
     pub xlated_bytes: u32,
-    /// Nanoseconds spent; counted only while statistics are on.
-    pub run_time_ns: u64,
-    /// Runs; counted only while statistics are on.
-    pub run_cnt: u64,
     /// Runs left out because the program was already running on that CPU (5.12).
     pub recursion_misses: u64,
     /// Instructions the verifier walked (5.16), a measure of load cost.
@@ -280,8 +276,6 @@ pub fn stats(prog: BorrowedFd<'_>) -> io::Result<ProgStats> {
         name: log_text(&info.name),
         jited_bytes: info.jited_bytes,
         xlated_bytes: info.xlated_bytes,
-        run_time_ns: info.run_time_ns,
-        run_cnt: info.run_cnt,
         recursion_misses: info.recursion_misses,
         verified_insns: info.verified_insns,
     })
