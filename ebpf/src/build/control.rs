@@ -45,7 +45,7 @@ fn is_of_calls(shape: &Shape) -> bool {
 }
 
 /// The words of this CPU, if the probe has them.
-fn words(context: &Context<'_>, w: &mut Writer) -> Option<Var> {
+pub(super) fn words(context: &Context<'_>, w: &mut Writer) -> Option<Var> {
     let control = context.memory.layout.control.as_ref()?;
     let cpu = w.call(Helper::GetSmpProcessorId, vec![]);
     Some(w.array_element(control.map, Operand::Var(cpu)))
@@ -112,9 +112,8 @@ pub(super) fn sample_call(context: &Context<'_>, w: &mut Writer) -> Option<Var> 
 }
 
 /// Leaves the program at the end of a system call that was passed over.
-pub(super) fn leave_passed_call(context: &Context<'_>, w: &mut Writer) {
+pub(super) fn leave_passed_call(context: &Context<'_>, w: &mut Writer, words: Var) {
     let Some(passed) = context.memory.passed else { return };
-    let Some(words) = words(context, w) else { return };
     w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
         let sampled = w.load(words, WAS_SAMPLED, Size::B8, Space::Value);
         w.when(CmpOp::Ne, sampled, Operand::Imm(0), |w| {
@@ -163,13 +162,11 @@ fn current_tid(context: &Context<'_>, w: &mut Writer) -> Var {
 }
 
 /// Leaves the program at the end of a span that has no start, was passed over, or began before the probe came back.
-pub(super) fn unmatched(context: &Context<'_>, w: &mut Writer, state: Var, start: i32, started: Var) {
+pub(super) fn unmatched(context: &Context<'_>, w: &mut Writer, words: Var, state: Var, start: i32, started: Var) {
     let since = w.imm(0);
-    if let Some(words) = words(context, w) {
-        w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
-            w.assign(since, Op::Load { ptr: words, offset: SINCE, size: Size::B8, space: Space::Value });
-        });
-    }
+    w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
+        w.assign(since, Op::Load { ptr: words, offset: SINCE, size: Size::B8, space: Space::Value });
+    });
     w.when(CmpOp::Le, started, Operand::Var(since), |w| {
         w.when(CmpOp::Eq, started, Operand::Imm(0), |w| super::measure::lost(context, w, Loss::NoStart));
         w.push(Stmt::Store { ptr: state, offset: start, size: Size::B8, value: Operand::Imm(0) });

@@ -207,7 +207,10 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
         mark(context, &mut s.w, cond.place);
         s.guard(cond);
     }
-    control::leave_passed_call(context, &mut s.w);
+    let words = control::words(context, &mut s.w);
+    if let Some(words) = words {
+        control::leave_passed_call(context, &mut s.w, words);
+    }
     let place = locate(context, &mut s, &site.by, 0);
     let (state, area) = match place {
         Found::State(state) => (state, None),
@@ -218,8 +221,8 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
     };
     unmatched_if(context, &mut s, state);
     let started = s.w.load(state, START, Size::B8, Space::Value);
-    match context.memory.layout.control {
-        Some(_) => control::unmatched(context, &mut s.w, state, START, started),
+    match words {
+        Some(words) => control::unmatched(context, &mut s.w, words, state, START, started),
         None => unmatched_if(context, &mut s, started),
     }
     // The span is closed before anything can leave the program.
