@@ -1,7 +1,7 @@
 //! The code around the probes at one hook: what the hook runs (the *entry*), and the program that it continues with, in which each
 //! probe's program is a function (the *dispatcher*).
 //!
-//! The kernel charges each program at a hook some 50 ns an event before its first instruction. So a hook has one entry for good, which
+//! The kernel charges each program at a hook for the way to its first instruction, event by event. So a hook has one entry for good, which
 //! jumps by a tail call into the dispatcher of the moment. To replace a dispatcher is to write one element of a map: each event
 //! runs the old one or the new one, none both, none neither, whatever interrupts or moves the task.
 //!
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub use crate::asm::AsmError;
 
 /// Most functions of one dispatcher: each has a bit of the word [`ACTIVE`].
-pub const MAX_BODIES: usize = 64;
+pub const MAX_BODIES: usize = u64::BITS as usize;
 /// Numbers of system calls that the table has; those beyond are left to the functions. The tables of x86-64 and arm64 end below.
 pub const TABLE_ENTRIES: usize = 512;
 /// One of so many events of a CPU is measured. A prime, so that a load that repeats itself is not always measured at the same place.
@@ -309,5 +309,85 @@ impl Writer {
             code.splice(at as usize..=at as usize, slots(&[Insn::call_local(distance)]));
         }
         Ok(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Op;
+    use crate::isa::encode::decode;
+
+    const MAPS: Maps = Maps { programs: 7, words: 8 };
+
+    /// A function that no other is equal to.
+    fn function(mark: i32) -> Vec<u64> {
+        slots(&[Insn::load_const(Reg::R2, mark.into()), Insn::load_const(Reg::R0, 0), Insn::exit()])
+    }
+
+    fn program(code: &[u64]) -> Vec<Insn> {
+        decode(&code.iter().flat_map(|slot| slot.to_le_bytes()).collect::<Vec<u8>>()).unwrap()
+    }
+
+    /// The marks of the functions that are called, in the order of the calls.
+    fn called(code: &[u64]) -> Vec<i64> {
+        let mut at = 0;
+        let mut marks = Vec::new();
+        for insn in program(code) {
+            if insn.op == Op::CallLocal {
+                marks.push(program(&code[(at + 1 + insn.imm) as usize..])[0].imm);
+            }
+            at += i64::from(insn.slots());
+        }
+        marks
+    }
+
+    fn calls(numbers: &[u32]) -> Calls {
+        Calls { number: NumberAt::Context(8), numbers: numbers.to_vec() }
+    }
+
+    #[test]
+    fn each_function_is_called_once_in_order() {
+        let codes = [function(10), function(20), function(30)];
+        let narrow = calls(&[3]);
+        let bodies: Vec<Body<'_>> = codes
+            .iter()
+            .zip([0, 5, 63])
+            .map(|(code, bit)| Body { code, bit, calls: (bit == 5).then_some(&narrow) })
+            .collect();
+        for table in [None, Some(9)] {
+            assert_eq!(called(&plain(&MAPS, table, &bodies).unwrap()), [10, 20, 30]);
+            assert_eq!(called(&timed(&MAPS, table, 6, 4, &bodies).unwrap()), [10, 20, 30]);
+        }
+        let all = plain(&MAPS, Some(9), &bodies).unwrap();
+        assert_eq!(maps(&all), [8, 9].into(), "words and table");
+        assert_eq!(maps(&timed(&MAPS, None, 6, 4, &bodies).unwrap()), [6, 8].into(), "costs and words");
+        assert_eq!(maps(&entry(&MAPS, 4).unwrap()), [7, 8].into());
+    }
+
+    #[test]
+    fn the_table_has_the_bits_of_those_that_measure_a_call() {
+        let code = function(1);
+        let (first, second) = (calls(&[0, 3]), calls(&[3, 511, 512]));
+        let body = |bit, calls| Body { code: &code, bit, calls };
+        let words = table(&[body(1, Some(&first)), body(2, Some(&second)), body(6, None)]).unwrap();
+        assert_eq!(words.len(), TABLE_ENTRIES);
+        let at = |number: usize| words[number];
+        assert_eq!([0, 1, 3, 511].map(at), [0b100_0010, 0b100_0000, 0b100_0110, 0b100_0100]);
+        assert_eq!(table(&[body(0, None)]), None, "there is nothing to spare");
+    }
+
+    #[test]
+    fn costs_of_cpus_and_functions_lie_apart() {
+        for bodies in [1, 7, 8, MAX_BODIES] {
+            let all = (0..3).flat_map(|cpu| {
+                let of = move |body| cost_at(cpu, bodies, body);
+                [None].into_iter().chain((0..bodies).map(Some)).map(of)
+            });
+            let all: Vec<u32> = all.collect();
+            assert!(all.windows(2).all(|pair| pair[1] >= pair[0] + COST), "{bodies}: {all:?}");
+            assert!(all.last().unwrap() + COST <= costs_bytes(3, bodies), "{bodies}");
+        }
+        assert!(cpu_words(3) + ROUNDS + 8 <= words_bytes(4));
     }
 }
