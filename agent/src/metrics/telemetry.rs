@@ -138,7 +138,7 @@ pub struct Chosen {
     pub because: String,
 }
 
-/// A program's cost, as `/proc/sys/kernel/bpf_stats_enabled` or `BPF_ENABLE_STATS` counts it.
+/// A program's cost, as its hook has measured it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgramUse {
     /// Probe, or several joined by `+` when they share it.
@@ -450,7 +450,7 @@ fn encode_programs(out: &mut DescriptorEncoder, programs: &[ProgramUse]) -> fmt:
     family(
         out,
         "program_run",
-        "Time spent in a probe's program, estimated from a tenth of the time.",
+        "Time spent in a probe's program, estimated from one of 61 events.",
         Some(Unit::Seconds),
         seconds,
     )?;
