@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::Duration;
 use support::agent::{self, Agent, DEFAULT_PACKS, Setup};
-use support::kernel_objects::{Kind, all, held_by};
+use support::kernel_objects::{Kind, held_by, wait_for_end};
 use support::metrics::{Labels, Metrics};
 use support::{Folder, load, output, private_shell, wait_for, witnesses};
 
@@ -56,14 +56,7 @@ fn root_a_killed_agent_leaves_nothing_and_a_new_one_makes_one_set() {
     let [programs, maps] = [Kind::Programs, Kind::Maps].map(|kind| held_by(first.pid(), kind));
     assert!(!programs.is_empty() && !maps.is_empty(), "the agent holds no programs or maps");
     first.kill();
-    // The kernel frees them after a grace period.
-    wait_for("the end of the killed agent's programs and maps", Duration::from_secs(5), || {
-        let left = [(Kind::Programs, &programs), (Kind::Maps, &maps)].map(|(kind, ids)| {
-            let now = all(kind);
-            ids.keys().filter(|id| now.contains_key(id)).count()
-        });
-        (left == [0, 0]).then_some(())
-    });
+    wait_for_end(&programs, &maps);
     let second = Agent::start(&DEFAULT_PACKS);
     let names = |ids: &std::collections::BTreeMap<u64, String>| {
         let mut names: Vec<String> = ids.values().cloned().collect();
@@ -72,12 +65,9 @@ fn root_a_killed_agent_leaves_nothing_and_a_new_one_makes_one_set() {
     };
     assert_eq!(names(&held_by(second.pid(), Kind::Programs)), names(&programs));
     assert_eq!(names(&held_by(second.pid(), Kind::Maps)), names(&maps));
-    let held = held_by(second.pid(), Kind::Programs);
+    let [programs, maps] = [Kind::Programs, Kind::Maps].map(|kind| held_by(second.pid(), kind));
     second.stop();
-    wait_for("the end of the stopped agent's programs", Duration::from_secs(5), || {
-        let now = all(Kind::Programs);
-        held.keys().all(|id| !now.contains_key(id)).then_some(())
-    });
+    wait_for_end(&programs, &maps);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use support::agent::{self, Agent, DEFAULT_PACKS, Setup};
-use support::kernel_objects::{Kind, all, held_by};
+use support::kernel_objects::{Kind, held_by, wait_for_end};
 use support::memory_group::MemoryGroup;
 use support::metrics::{Histogram, Metrics};
 use support::{Folder, done, load, wait_for, witnesses};
@@ -437,14 +437,10 @@ fn root_signals_leave_nothing_in_the_kernel() {
     }
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let agent = Agent::start(&DEFAULT_PACKS);
-        let held = [Kind::Programs, Kind::Maps].map(|kind| held_by(agent.pid(), kind));
-        assert!(held.iter().all(|ids| !ids.is_empty()));
+        let [programs, maps] = [Kind::Programs, Kind::Maps].map(|kind| held_by(agent.pid(), kind));
+        assert!(!programs.is_empty() && !maps.is_empty(), "the agent holds no programs or maps");
         agent.stop_by(signal);
-        wait_for("the end of its programs and maps", Duration::from_secs(5), || {
-            let now = [Kind::Programs, Kind::Maps].map(all);
-            let left = held.iter().zip(&now).flat_map(|(held, now)| held.keys().filter(|id| now.contains_key(id)));
-            (left.count() == 0).then_some(())
-        });
+        wait_for_end(&programs, &maps);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Programs and maps in the kernel.
 
-use super::output;
+use super::{output, wait_for};
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::Duration;
 
 /// Programs or maps.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,21 @@ pub fn held_by(pid: u32, kind: Kind) -> BTreeMap<u64, String> {
         }
     }
     held
+}
+
+/// Waits for the end of programs and maps of an agent that has ended; the kernel frees them after a grace period.
+///
+/// Maps are listed after the programs are gone. bpftool opens what it lists, and a program array that is opened and closed
+/// while the kernel still clears it after its last descriptor (`prog_array_map_clear`: a reference for a work item that
+/// may be queued already) keeps that reference for good.
+#[track_caller]
+pub fn wait_for_end(programs: &BTreeMap<u64, String>, maps: &BTreeMap<u64, String>) {
+    for (kind, ids) in [(Kind::Programs, programs), (Kind::Maps, maps)] {
+        wait_for(&format!("the end of {kind:?}"), Duration::from_secs(5), || {
+            let now = all(kind);
+            ids.keys().all(|id| !now.contains_key(id)).then_some(())
+        });
+    }
 }
 
 /// The entries of a map, key and value as bytes, as bpftool reads it.
