@@ -116,6 +116,7 @@ pub const OWN_METRICS: &[&str] = &[
     "rule_captures_total",
     "scrape_age_seconds",
     "scrape_duration_seconds",
+    "scrapes_broken_total",
     "scrapes_late_total",
     "scrapes_total",
     "series_evicted_total",

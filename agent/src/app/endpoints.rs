@@ -7,6 +7,7 @@ use crate::metrics::events::tail::Tail;
 use crate::metrics::profiles::Format as ProfileFormat;
 use crate::probe::status::Status;
 use kstrobe_export::Format;
+use kstrobe_export::reading::Reading;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,10 +15,10 @@ use std::time::Duration;
 
 /// Functions for the routes. All may block: they run on blocking threads.
 pub struct Endpoints {
-    /// Scrapes all probes and returns an exposition.
-    pub scrape: Box<dyn Fn(Format) -> Vec<u8> + Send + Sync>,
-    /// Sets the age in an exposition of `scrape`.
-    pub late: Box<Late>,
+    /// Reads all probes.
+    pub read: Box<dyn Fn() -> Reading + Send + Sync>,
+    /// Writes an exposition of a reading.
+    pub write: Box<Write>,
     /// The status of the probes and of the configuration.
     pub status: Box<dyn Fn() -> Status + Send + Sync>,
     /// The stacks metrics of the enabled probes.
@@ -40,8 +41,18 @@ pub struct Endpoints {
     pub most_requests: usize,
 }
 
-type Late = dyn Fn(Format, Vec<u8>, Duration) -> Vec<u8> + Send + Sync;
+type Write = dyn Fn(&Exposition<'_>, &mut kstrobe_export::Send<'_>) -> Result<(), kstrobe_export::Gone> + Send + Sync;
 type Profile = dyn Fn(&ProfileRequest) -> Result<Vec<u8>, ProfileError> + Send + Sync;
+
+/// What is to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Exposition<'a> {
+    pub reading: &'a Reading,
+    /// How old the reading is, when it is the answer because another takes too long.
+    pub late: Option<Duration>,
+    pub format: Format,
+    pub gzip: bool,
+}
 
 /// Reloads of the configuration.
 pub struct Reload {

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
 use tokio::runtime::Runtime;
@@ -56,12 +56,13 @@ use crate::probe::lock::{NamesLock, ProbeLock, ScrapeLock};
 use crate::probe::status::Status;
 use crate::probe::{Probe, lock};
 use captures::CaptureDeps;
-pub use endpoints::{Captures, Endpoints, ProfileError, ProfileRequest, Reload, ReloadRefused, StacksStatus};
+pub use endpoints::{Captures, Endpoints, Exposition, ProfileError, ProfileRequest, Reload, ReloadRefused, StacksStatus};
 use events::Sink;
 use exporters::Exporters;
 use exports::Exports;
-use kstrobe_export::Format;
-use kstrobe_export::snapshot::{Exemplar, Moment, Snapshot};
+use kstrobe_export::reading::{PackedFamily, Reading};
+use kstrobe_export::snapshot::{Descriptor, Exemplar, Family, Moment, Snapshot};
+use kstrobe_export::{Form, Gone, KeptBytes};
 use kstrobe_web::hosts::Name;
 use kstrobe_web::systemd::{News, notify};
 use load_config::{LoadOutcome, LoadedConfig};
@@ -136,6 +137,8 @@ struct App {
     /// Queues and totals of exporters.
     exports: Arc<Exports>,
     exemplars: Mutex<Exemplars>,
+    /// Packed parts of expositions that the next one may have again.
+    kept: KeptBytes,
     /// Workload names by cgroup id.
     workload_names: Arc<WorkloadNames>,
     /// Events for the workloads thread.
@@ -352,10 +355,10 @@ fn limits() -> kstrobe_web::Limits {
 }
 
 fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: reload::CommandSender) -> Endpoints {
-    let [scraped, late, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
+    let [read, written, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
     Endpoints {
-        scrape: Box::new(move |format| scraped.scrape(format)),
-        late: Box::new(move |format, whole, age| late.late(format, whole, age)),
+        read: Box::new(move || read.read()),
+        write: Box::new(move |exposition, send| written.write(exposition, send)),
         status: Box::new(move || listed.status()),
         stacks: Box::new(move || stacks.stacks()),
         profile: Box::new(move |request| profiled.profile_as(request)),
@@ -435,6 +438,7 @@ impl App {
             web: deps.source.counters().clone(),
             exports: deps.exports.clone(),
             exemplars: Mutex::default(),
+            kept: KeptBytes::default(),
             workload_names,
             workloads,
             workloads_use: Mutex::default(),
@@ -478,30 +482,51 @@ impl App {
         self.captures().rules.ok()
     }
 
-    /// Scrapes all probes and returns an exposition.
-    fn scrape(&self, format: Format) -> Vec<u8> {
-        let begun = Instant::now();
-        let (snapshot, exemplars) = self.snapshot();
+    /// Writes an exposition of a reading, and counts it.
+    fn write(&self, exposition: &Exposition<'_>, send: &mut kstrobe_export::Send<'_>) -> Result<(), Gone> {
+        let Exposition { reading, late, format, gzip } = *exposition;
+        let unfinished = self.telemetry.exposition();
+        late.inspect(|age| self.telemetry.scraped_late(*age));
+        let (begun, mut sending) = (Instant::now(), Duration::ZERO);
         let own = self.telemetry.encode(format);
-        let own =
-            [own.strip_suffix(kstrobe_export::END).unwrap_or(&own), &telemetry::age(format, Duration::ZERO)].concat();
-        let limit = self.native_bucket_limit.load(Relaxed);
-        let body = kstrobe_export::exposition(&snapshot, &exemplars, &own, format, limit);
-        self.telemetry.scraped(begun.elapsed());
-        body
+        let age = telemetry::age(format, late.unwrap_or_default());
+        let own = [own.strip_suffix(kstrobe_export::END).unwrap_or(&own), &age].concat();
+        let form = Form { format, native_bucket_limit: self.native_bucket_limit.load(Relaxed) };
+        let mut send = |piece| {
+            let begun = Instant::now();
+            let sent = send(piece);
+            sending += begun.elapsed();
+            sent
+        };
+        let written = kstrobe_export::write(reading, &own, form, gzip.then_some(&self.kept), &mut send);
+        if written.is_ok() && late.is_none() {
+            self.telemetry.scraped(reading.took + begun.elapsed().saturating_sub(sending));
+        }
+        unfinished.ends();
+        written
     }
 
-    /// Sets the age in an exposition of [`App::scrape`].
-    fn late(&self, format: Format, mut whole: Vec<u8>, age: Duration) -> Vec<u8> {
-        self.telemetry.scraped_late(age);
-        let fresh = telemetry::age(format, Duration::ZERO);
-        whole.truncate(whole.len().saturating_sub(fresh.len()));
-        whole.append(&mut telemetry::age(format, age));
-        whole
+    /// Reads all probes for an exposition.
+    fn read(&self) -> Reading {
+        let begun = Instant::now();
+        let (at, families, exemplars) =
+            self.read_with(Probe::read, |family: &PackedFamily| (&*family.about, &*family.columns));
+        Reading { at, took: begun.elapsed(), families, exemplars }
+    }
+
+    /// Reads all probes for those who need all values at once.
+    fn snapshot(&self) -> (Snapshot, Vec<Exemplar>) {
+        let (at, families, exemplars) =
+            self.read_with(Probe::scrape, |family: &Family| (&*family.about, &*family.columns));
+        (Snapshot { at, families }, exemplars)
     }
 
     /// Reads all probes, and observes the agent's own metrics at the same moment.
-    fn snapshot(&self) -> (Snapshot, Vec<Exemplar>) {
+    fn read_with<T>(
+        &self,
+        read: impl Fn(&mut Probe, &mut Names, Moment, &mut Observed, &Telemetry) -> Vec<T>,
+        about: impl Fn(&T) -> (&Descriptor, &[u32]),
+    ) -> (SystemTime, Vec<T>, Vec<Exemplar>) {
         self.iter_trigger.refresh();
         // Two concurrent reads would publish in any order, and the older counts could come last.
         let _scrape = self.scrape_lock.lock();
@@ -511,7 +536,7 @@ impl App {
         {
             let mut names = self.names.lock();
             for probe in self.probes().iter() {
-                families.append(&mut probe.lock().scrape(&mut names, now, &mut observed, &self.telemetry));
+                families.append(&mut read(&mut probe.lock(), &mut names, now, &mut observed, &self.telemetry));
             }
         }
         let mut exemplars = Vec::new();
@@ -521,12 +546,12 @@ impl App {
             exemplars = rules.exemplars();
         }
         observed.web = Some(self.web.counts());
-        exemplars.append(&mut lock(&self.exemplars).of(&families));
+        exemplars.append(&mut lock(&self.exemplars).of(families.iter().map(about)));
         observed.workloads = lock(&self.workloads_use).clone();
         observed.kubernetes = self.kubernetes.counts();
         observed.exports = self.exports.usage();
         self.telemetry.observe(observed);
-        (Snapshot { at: now.wall, families }, exemplars)
+        (now.wall, families, exemplars)
     }
 
     fn status(&self) -> Status {

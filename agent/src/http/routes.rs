@@ -3,22 +3,24 @@
 use super::access::guard_reading;
 use super::stacks;
 use super::{captures, events, negotiate, pages, reload};
-use crate::app::Endpoints;
+use crate::app::{Endpoints, Exposition};
 use crate::probe::status::Status;
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{Html, IntoResponse, Json, Response};
 use axum::routing::{get, post};
-use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use kstrobe_export::Format;
-use std::io::{Read, Write};
-use std::pin::pin;
+use hyper::body::Frame;
+use kstrobe_export::reading::Reading;
+use kstrobe_export::{Format, Gone};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-use tokio::sync::{Mutex, Semaphore};
+use thiserror::Error;
+use tokio::sync::{Mutex, Semaphore, mpsc};
 
 /// Loopback: remote clients need an explicit setting.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9779";
@@ -36,6 +38,9 @@ const MAX_SCRAPER_SECONDS: f64 = 86_400.0;
 /// Name of the header in which Prometheus and vmagent say their limit in seconds.
 const TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
 
+/// Pieces of an exposition that wait for the client.
+const MAX_WAITING_PIECES: usize = 4;
+
 pub(super) struct Shared {
     pub endpoints: Endpoints,
     pub profiles: stacks::Places,
@@ -44,18 +49,15 @@ pub(super) struct Shared {
     scrapes: Option<Arc<Semaphore>>,
     /// Held by the one scrape that may run.
     turn: Arc<Mutex<()>>,
-    /// The last of each format: two scrapers that ask for different ones do not displace each other's.
-    last: std::sync::Mutex<Vec<Exposition>>,
+    last: std::sync::Mutex<Option<Read>>,
 }
 
-/// The last complete answer: for the scrapes that were waiting while it was made, and for those that come too late to wait for the
-/// next one.
+/// The last complete reading: for the scrapes that were waiting meanwhile, and for those that come too late to wait for the next
+/// one.
 #[derive(Clone)]
-struct Exposition {
+struct Read {
     started: Instant,
-    format: Format,
-    gzip: bool,
-    body: Bytes,
+    reading: Arc<Reading>,
 }
 
 /// All routes.
@@ -141,8 +143,8 @@ async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respo
         |name| headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
     let format = negotiate::format(Some(&header(header::ACCEPT)));
     let gzip = negotiate::accepts_gzip(Some(&header(header::ACCEPT_ENCODING)));
-    let response = match answer(shared, arrived, patience(&headers), format, gzip).await {
-        Ok(Some((body, gzip))) => exposition_response(body, format, gzip),
+    let response = match answer(shared.clone(), arrived, patience(&headers)).await {
+        Ok(Some((read, late))) => exposition(shared, read, late, format, gzip),
         Ok(None) => (StatusCode::SERVICE_UNAVAILABLE, "reading the kernel's maps takes too long\n").into_response(),
         Err(error) => internal(&error),
     };
@@ -159,34 +161,61 @@ fn patience(headers: &HeaderMap) -> Duration {
     (seconds.map_or(SCRAPER_TIMEOUT, Duration::from_secs_f64) * 4 / 5).min(SCRAPE_LIMIT)
 }
 
-/// A fresh body, or after `patience` the last complete one in this format, and whether it is packed; `None` when there is neither.
+/// A fresh reading, or after `patience` the last complete one with its age; `None` when there is neither.
 async fn answer(
     shared: Arc<Shared>,
     arrived: Instant,
     patience: Duration,
-    format: Format,
-    gzip: bool,
-) -> Result<Option<(Bytes, bool)>, tokio::task::JoinError> {
-    let fresh = |body| Some((body, gzip));
-    let mut scraping = pin!(scrape(shared.clone(), arrived, format, gzip));
-    if let Ok(body) = tokio::time::timeout(patience, scraping.as_mut()).await {
-        return body.map(fresh);
+) -> Result<Option<(Read, Option<Duration>)>, tokio::task::JoinError> {
+    let fresh = |read| Some((read, None));
+    let mut reading = pin!(read(shared.clone(), arrived));
+    if let Ok(read) = tokio::time::timeout(patience, reading.as_mut()).await {
+        return read.map(fresh);
     }
-    if let Some(made) = shared.last(format) {
-        let old = tokio::task::spawn_blocking(move || {
-            let whole = if made.gzip { unpack(&made.body) } else { made.body.into() };
-            (shared.endpoints.late)(format, whole, made.started.elapsed()).into()
-        });
-        return old.await.map(|body| Some((body, false)));
+    if let Some(read) = shared.last() {
+        let age = read.started.elapsed();
+        return Ok(Some((read, Some(age))));
     }
-    match tokio::time::timeout(SCRAPE_LIMIT - patience, scraping).await {
-        Ok(body) => body.map(fresh),
+    match tokio::time::timeout(SCRAPE_LIMIT - patience, reading).await {
+        Ok(read) => read.map(fresh),
         Err(_) => Ok(None),
     }
 }
 
-fn exposition_response(body: Bytes, format: Format, gzip: bool) -> Response {
-    let mut response = body.into_response();
+/// One reading at a time. Who waited takes the one that was made meanwhile, if it was begun after they came: then it is as fresh
+/// as their own would have been.
+async fn read(shared: Arc<Shared>, arrived: Instant) -> Result<Read, tokio::task::JoinError> {
+    // The lock goes into the blocking task: a client that hangs up must not let a second reading begin beside it.
+    let turn = shared.turn.clone().lock_owned().await;
+    if let Some(read) = shared.last().filter(|read| read.started >= arrived) {
+        return Ok(read);
+    }
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let started = Instant::now();
+        let read = Read { started, reading: Arc::new((shared.endpoints.read)()) };
+        *shared.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(read.clone());
+        read
+    })
+    .await
+}
+
+impl Shared {
+    fn last(&self) -> Option<Read> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// An answer that is written while it is sent. A client that takes its time holds up nothing but its own answer.
+fn exposition(shared: Arc<Shared>, read: Read, late: Option<Duration>, format: Format, gzip: bool) -> Response {
+    let (pieces, received) = mpsc::channel(MAX_WAITING_PIECES);
+    tokio::task::spawn_blocking(move || {
+        let exposition = Exposition { reading: &read.reading, late, format, gzip };
+        let mut send = |piece| pieces.blocking_send(Some(piece)).map_err(|_| Gone);
+        // Who hung up misses nothing.
+        _ = (shared.endpoints.write)(&exposition, &mut send).and_then(|()| pieces.blocking_send(None).map_err(|_| Gone));
+    });
+    let mut response = Body::new(Pieces(Some(received))).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
     headers.insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
@@ -196,58 +225,28 @@ fn exposition_response(body: Bytes, format: Format, gzip: bool) -> Response {
     response
 }
 
-/// One scrape at a time. Who waited takes the answer that was made meanwhile, if it was begun after they came: then it is
-/// as fresh as their own would have been.
-async fn scrape(
-    shared: Arc<Shared>,
-    arrived: Instant,
-    format: Format,
-    gzip: bool,
-) -> Result<Bytes, tokio::task::JoinError> {
-    // The lock goes into the blocking task: a client that hangs up must not let a second scrape begin beside it.
-    let turn = shared.turn.clone().lock_owned().await;
-    if let Some(made) = shared.last(format)
-        && made.started >= arrived
-        && made.gzip == gzip
-    {
-        return Ok(made.body);
+/// The pieces of an exposition, then `None` at its end. Without an end the connection is closed, so that what was sent does not
+/// look complete.
+struct Pieces(Option<mpsc::Receiver<Option<Bytes>>>);
+
+#[derive(Debug, Error)]
+#[error("the exposition could not be completed")]
+struct Incomplete;
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Incomplete;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
+        let Some(pieces) = &mut self.0 else { return Poll::Ready(None) };
+        let next = match ready!(pieces.poll_recv(cx)) {
+            Some(Some(piece)) => return Poll::Ready(Some(Ok(Frame::data(piece)))),
+            Some(None) => None,
+            None => Some(Err(Incomplete)),
+        };
+        self.0 = None;
+        Poll::Ready(next)
     }
-    tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        let started = Instant::now();
-        let text = (shared.endpoints.scrape)(format);
-        let body = Bytes::from(if gzip { compress(&text) } else { text });
-        shared.keep(Exposition { started, format, gzip, body: body.clone() });
-        body
-    })
-    .await
-}
-
-impl Shared {
-    fn last(&self, format: Format) -> Option<Exposition> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.iter().find(|made| made.format == format).cloned()
-    }
-
-    fn keep(&self, made: Exposition) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|other| other.format != made.format);
-        last.push(made);
-    }
-}
-
-/// What [`compress`] packed.
-fn unpack(packed: &[u8]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(packed.len() * 16);
-    GzDecoder::new(packed).read_to_end(&mut text).expect("it was packed here");
-    text
-}
-
-/// The fastest level: expositions repeat themselves so much that it already takes off more than nine tenths.
-fn compress(text: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 16 + 1024), Compression::fast());
-    let written = encoder.write_all(text).and_then(|()| encoder.finish());
-    written.expect("writing to memory cannot fail")
 }
 
 #[cfg(test)]

@@ -164,38 +164,20 @@ fn fold_cell<'a, W: Words + ?Sized>(
     rows: impl ExactSizeIterator<Item = Row<'a>>,
     fingerprints: &mut [u64],
 ) -> Column {
-    let stride = record_words(table);
-    let first = cell.offset as usize / 8;
-    let shards = 0..table.shards as usize;
-    let starts = |row: Row<'a>| {
-        let slots = row.slots.iter().filter(|&&slot| slot < table.slots);
-        let shards = shards.clone();
-        slots.flat_map(move |&slot| shards.clone().map(move |shard| record_at(table, stride, shard, slot) + first))
-    };
+    let records = Records::new(table, words);
     let rows = rows.zip(fingerprints);
     match &cell.kind {
         CellKind::Counter | CellKind::Stacks(_) => Column::Counter(
             rows.map(|(row, print)| {
-                let rest = row.rest.get(first).copied().unwrap_or(0);
-                let value = starts(row).fold(rest, |sum, at| sum.wrapping_add(words.word(at)));
+                let value = records.counter(cell, row);
                 *print = print.wrapping_add(value);
                 value
             })
             .collect(),
         ),
-        CellKind::Gauge { signed } => Column::Gauge(
+        CellKind::Gauge { .. } | CellKind::Sum { .. } => Column::Gauge(
             rows.map(|(row, print)| {
-                let value = largest(words, starts(row), *signed);
-                *print = print.wrapping_add(gauge_print(value));
-                value
-            })
-            .collect(),
-        ),
-        CellKind::Sum { signed } => Column::Gauge(
-            rows.map(|(row, print)| {
-                // Nothing at all is a true count where no label tells of what.
-                let counts = table.index == Index::Single;
-                let value = sum(words, starts(row), *signed, counts);
+                let value = records.gauge(cell, row);
                 *print = print.wrapping_add(gauge_print(value));
                 value
             })
@@ -206,14 +188,7 @@ fn fold_cell<'a, W: Words + ?Sized>(
             let mut sums = Vec::with_capacity(rows.len());
             let mut counts = vec![0u64; rows.len() * buckets];
             for ((row, print), out) in rows.zip(counts.chunks_exact_mut(buckets)) {
-                let mut sum = row.rest.get(first).copied().unwrap_or(0);
-                for (count, rest) in out.iter_mut().zip(row.rest.get(first + 1..).unwrap_or(&[])) {
-                    *count = *rest;
-                }
-                for at in starts(row) {
-                    words.add_to(at + 1, out);
-                    sum = sum.wrapping_add(words.word(at));
-                }
+                let sum = records.histogram(cell, row, out);
                 let total = out.iter().fold(0u64, |total, &count| total.wrapping_add(count));
                 *print = print.wrapping_add(sum).wrapping_add(total);
                 sums.push(sum);
@@ -221,6 +196,100 @@ fn fold_cell<'a, W: Words + ?Sized>(
             Column::Histogram(Histograms { scheme: scheme.clone(), sums, counts })
         }
     }
+}
+
+/// The records of a table whose size [`check_size`] has checked.
+pub struct Records<'a, W: ?Sized> {
+    table: &'a Table,
+    words: &'a W,
+    /// Words from one record to the next.
+    stride: usize,
+}
+
+impl<'a, W: Words + ?Sized> Records<'a, W> {
+    pub fn new(table: &'a Table, words: &'a W) -> Self {
+        Records { table, words, stride: record_words(table) }
+    }
+
+    pub fn table(&self) -> &'a Table {
+        self.table
+    }
+
+    /// Where the records of a row begin.
+    fn starts<'r>(&'r self, row: Row<'r>) -> impl Iterator<Item = usize> + 'r {
+        row.slots.iter().flat_map(move |&slot| self.records(slot))
+    }
+
+    /// Where the records of a slot begin: none beyond the table.
+    fn records(&self, slot: u32) -> impl Iterator<Item = usize> {
+        let shards = if slot < self.table.slots { 0..self.table.shards as usize } else { 0..0 };
+        shards.map(move |shard| record_at(self.table, self.stride, shard, slot))
+    }
+
+    pub fn counter(&self, cell: &Cell, row: Row<'_>) -> u64 {
+        let first = first_word(cell);
+        let rest = row.rest.get(first).copied().unwrap_or(0);
+        self.starts(row).fold(rest, |sum, at| sum.wrapping_add(self.words.word(at + first)))
+    }
+
+    /// Of a gauge, or of a sum over objects.
+    pub fn gauge(&self, cell: &Cell, row: Row<'_>) -> Option<Number> {
+        let first = first_word(cell);
+        let starts = self.starts(row).map(|at| at + first);
+        match cell.kind {
+            // Nothing at all is a true count where no label tells of what.
+            CellKind::Sum { signed } => sum(self.words, starts, signed, self.table.index == Index::Single),
+            CellKind::Gauge { signed } => largest(self.words, starts, signed),
+            _ => None,
+        }
+    }
+
+    /// Writes the counts of all buckets, and returns the sum.
+    pub fn histogram(&self, cell: &Cell, row: Row<'_>, counts: &mut [u64]) -> u64 {
+        let first = first_word(cell);
+        counts.fill(0);
+        let mut sum = row.rest.get(first).copied().unwrap_or(0);
+        for (count, rest) in counts.iter_mut().zip(row.rest.get(first + 1..).unwrap_or(&[])) {
+            *count = *rest;
+        }
+        for at in self.starts(row) {
+            self.words.add_to(at + first + 1, counts);
+            sum = sum.wrapping_add(self.words.word(at + first));
+        }
+        sum
+    }
+
+    /// A number that changes with the values of the row, from two words of each cell: an observation changes the sum of its
+    /// histogram, or has the value 0 and is in the first bucket. It stays the same when values of a histogram add up to a
+    /// multiple of 2^64.
+    pub fn mark(&self, row: Row<'_>) -> u64 {
+        let words = row.slots.iter().flat_map(|&slot| self.marking_words(slot));
+        words.fold(0, |mark, word| mixed(mark ^ word))
+    }
+
+    /// Whether [`Records::mark`] finds nothing in this slot.
+    pub fn is_unused(&self, slot: u32) -> bool {
+        self.marking_words(slot).all(|word| word == 0)
+    }
+
+    fn marking_words(&self, slot: u32) -> impl Iterator<Item = u64> {
+        self.records(slot).flat_map(move |at| {
+            self.table.cells.iter().flat_map(move |cell| {
+                let first = at + first_word(cell);
+                let second = !matches!(cell.kind, CellKind::Counter | CellKind::Stacks(_));
+                (first..=first + usize::from(second)).map(|at| self.words.word(at))
+            })
+        })
+    }
+}
+
+/// Of a cell, from the beginning of its record.
+fn first_word(cell: &Cell) -> usize {
+    cell.offset as usize / 8
+}
+
+fn mixed(word: u64) -> u64 {
+    word.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
 }
 
 /// A gauge has no sum over keys that read the same: the largest stands for all.

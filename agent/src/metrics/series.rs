@@ -8,7 +8,7 @@
 //! Keys of cgroups end with their cgroup. What such a key had counted stays in the series as long as other keys have it: so
 //! does the sum of a deployment when one of its pods goes. A series whose last key goes, goes.
 
-use crate::metrics::fold::{self, Column, FoldError, Row, Words};
+use crate::metrics::fold::{self, Column, FoldError, Records, Words};
 use crate::metrics::labels::{Names, OTHER};
 use crate::metrics::workload_names::{self, Status, WorkloadNames};
 use kstrobe_ebpf::layout::{Index, KeyField, Table};
@@ -21,6 +21,10 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long a scrape may have waited before it reads.
 const SCRAPE_WAIT: Duration = Duration::from_secs(2);
 
+mod blocks;
+
+use blocks::{Blocks, Seen};
+
 pub struct TableSeries {
     table: Table,
     families: Vec<FamilyShape>,
@@ -29,6 +33,9 @@ pub struct TableSeries {
     /// By slot.
     known: Vec<Option<Known>>,
     groups: BTreeMap<LabelTexts, Group>,
+    /// There are other groups, or groups of other slots, than when `blocks` was divided.
+    regrouped: bool,
+    blocks: Blocks,
     texts: HashSet<Arc<str>>,
     /// Whether labels are made from names of cgroups, which may come later than the events.
     of_cgroups: bool,
@@ -59,6 +66,9 @@ struct Group {
     created: SystemTime,
     changed: Instant,
     fingerprint: u64,
+    seen: Seen,
+    /// Its slots or its rest are not those of its block.
+    regrouped: bool,
 }
 
 /// A key that has not changed for the table's time to live.
@@ -82,6 +92,8 @@ impl TableSeries {
             ttl: (!ttl.is_zero()).then_some(ttl),
             known,
             groups: BTreeMap::new(),
+            regrouped: true,
+            blocks: Blocks::default(),
             texts: HashSet::new(),
             of_cgroups: table.key.iter().any(|field| matches!(field.decoder, Decoder::Cgroup(_))),
             waiting: HashMap::new(),
@@ -107,8 +119,8 @@ impl TableSeries {
         now: Moment,
     ) -> Result<Vec<Family>, FoldError> {
         fold::check_size(&self.table, words)?;
-        self.learn(words, index, names, now);
-        let rows = self.groups.values().map(|group| Row { slots: &group.slots, rest: &group.rest });
+        self.learn(words, Some(index), names, now);
+        let rows = self.groups.values().map(Group::row);
         let folded = fold::fold(&self.table, words, rows)?;
         for (group, print) in self.groups.values_mut().zip(&folded.fingerprints) {
             if group.fingerprint != *print {
@@ -119,12 +131,17 @@ impl TableSeries {
         self.previous = now.wall;
         let shown = folded.columns.into_iter().zip(&self.families).map(|(column, shape)| self.family(shape, column));
         let shown = shown.collect();
-        if let Some(ttl) = self.ttl {
-            // What only has a rest is shown for as long as any series that does not change.
-            let idle = |group: &Group| now.mono.saturating_duration_since(group.changed) >= ttl;
-            self.groups.retain(|_, group| !group.slots.is_empty() || !idle(group));
-        }
+        self.forget_idle_rests(now);
         Ok(shown)
+    }
+
+    /// What only has a rest is shown for as long as any series that does not change.
+    fn forget_idle_rests(&mut self, now: Moment) {
+        let Some(ttl) = self.ttl else { return };
+        let idle = |group: &Group| now.mono.saturating_duration_since(group.changed) >= ttl;
+        let before = self.groups.len();
+        self.groups.retain(|_, group| !group.slots.is_empty() || !idle(group));
+        self.regrouped |= self.groups.len() != before;
     }
 
     /// Time to live of its keys; `None` when none is ever given back, as in tables without an index (a dense slot is there
@@ -202,6 +219,7 @@ impl TableSeries {
             let known = self.known.get(*slot as usize).and_then(Option::as_ref);
             if let Some(group) = known.and_then(|known| self.groups.get_mut(&known.labels)) {
                 fold::keep(&self.table, words, *slot, &mut group.rest);
+                group.regrouped = true;
             }
         }
         let gone = slots.iter().filter(|&&slot| self.forget(slot)).count();
@@ -233,7 +251,7 @@ impl TableSeries {
     fn learn<'k, W: Words + ?Sized>(
         &mut self,
         words: &W,
-        index: impl IntoIterator<Item = (&'k [u8], u32)>,
+        index: Option<impl IntoIterator<Item = (&'k [u8], u32)>>,
         names: &mut Names,
         now: Moment,
     ) {
@@ -242,14 +260,15 @@ impl TableSeries {
             Index::Single => self.learn_key(0, &[], names, now),
             Index::Dense(domains) => {
                 for slot in 0..self.table.slots {
-                    let used = Some(slot) != self.table.overflow && self.known[slot as usize].is_none();
-                    if used && !fold::is_zero(&self.table, words, slot) {
+                    let new = Some(slot) != self.table.overflow && self.known[slot as usize].is_none();
+                    if new && !Records::new(&self.table, words).is_unused(slot) {
                         let key = dense_key(&self.table.key, &domains, slot);
                         self.learn_key(slot, &key, names, now);
                     }
                 }
             }
             Index::Hash { key_bytes, .. } => {
+                let Some(index) = index else { return };
                 let waited = std::mem::take(&mut self.waiting);
                 for (key, slot) in index {
                     if key.len() != key_bytes as usize || Some(slot) == self.table.overflow {
@@ -318,9 +337,18 @@ impl TableSeries {
         // A scrape has the time at which the scraper began it, and may have waited since: while probes were attached, or
         // behind another scraper's. A start after that time would look like a reset at the next scrape.
         let created = now.wall.checked_sub(SCRAPE_WAIT).map_or(self.previous, |begun| begun.min(self.previous));
-        let fresh = || Group { slots: Vec::new(), rest: Vec::new(), created, changed: now.mono, fingerprint: 0 };
+        let fresh = || Group {
+            slots: Vec::new(),
+            rest: Vec::new(),
+            created,
+            changed: now.mono,
+            fingerprint: 0,
+            seen: Seen::default(),
+            regrouped: true,
+        };
         let group = self.groups.entry(labels.clone()).or_insert_with(fresh);
         group.slots.push(slot);
+        (group.regrouped, self.regrouped) = (true, true);
         self.known[slot as usize] = Some(Known { key: key.into(), labels, since: now.mono });
     }
 
@@ -329,6 +357,7 @@ impl TableSeries {
         let unnamed = self.of_cgroups && self.is_unnamed(&known.labels);
         if let Some(group) = self.groups.get_mut(&known.labels) {
             group.slots.retain(|&other| other != slot);
+            (group.regrouped, self.regrouped) = (true, true);
             // A cgroup that cannot be seen from here may go on counting under another slot: its series must not go back.
             if group.slots.is_empty() && (group.rest.is_empty() || !unnamed) {
                 self.groups.remove(&known.labels);
@@ -403,3 +432,5 @@ fn dense_key(fields: &[KeyField], domains: &[u32], slot: u32) -> Vec<u8> {
 mod tests;
 #[cfg(test)]
 mod tests_of_cgroups;
+#[cfg(test)]
+mod tests_of_blocks;

@@ -227,6 +227,7 @@ pub struct Telemetry {
     observed: Arc<RwLock<Observed>>,
     scrapes: Counter,
     scrapes_late: Counter,
+    scrapes_broken: Counter,
     scrape_duration: Histogram,
     poll_errors: Family<Labels, Counter>,
     read_errors: Family<Labels, Counter>,
@@ -239,7 +240,7 @@ impl Telemetry {
     pub fn new(version: &str, revision: Option<&str>) -> Self {
         let mut registry = Registry::default();
         let observed = Arc::new(RwLock::new(Observed::default()));
-        let (scrapes, scrapes_late) = (Counter::default(), Counter::default());
+        let [scrapes, scrapes_late, scrapes_broken] = std::array::from_fn(|_| Counter::default());
         let buckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
         let scrape_duration = Histogram::new(buckets);
         let (poll_errors, read_errors) = (Family::default(), Family::default());
@@ -253,6 +254,8 @@ impl Telemetry {
         own.register("scrapes", "Expositions written", scrapes.clone());
         let help = "Scrapes that were answered with the last complete exposition, as reading took too long";
         own.register("scrapes_late", help, scrapes_late.clone());
+        let help = "Scrapes whose connection was closed in the middle, as the exposition could not be completed";
+        own.register("scrapes_broken", help, scrapes_broken.clone());
         let help = "Time to read all maps and write one exposition";
         own.register_with_unit("scrape_duration", help, Unit::Seconds, scrape_duration.clone());
         own.register("poll_errors", "Poll sources that could not be read, by source", poll_errors.clone());
@@ -268,6 +271,7 @@ impl Telemetry {
             observed,
             scrapes,
             scrapes_late,
+            scrapes_broken,
             scrape_duration,
             poll_errors,
             read_errors,
@@ -276,16 +280,21 @@ impl Telemetry {
         }
     }
 
-    /// An exposition was written.
+    /// An exposition was written; what the client took of the time does not count.
     pub fn scraped(&self, took: Duration) {
         self.scrapes.inc();
         self.scrape_duration.observe(took.as_secs_f64());
     }
 
-    /// A scrape was answered with an exposition of this age.
+    /// An exposition is written. It counts as broken unless it ends.
+    pub fn exposition(&self) -> Unfinished<'_> {
+        Unfinished(Some(&self.scrapes_broken))
+    }
+
+    /// A scrape was answered with a reading of this age.
     pub fn scraped_late(&self, age: Duration) {
         self.scrapes_late.inc();
-        tracing::debug!(?age, "a scrape is late: the last complete exposition was the answer");
+        tracing::debug!(?age, "a scrape is late: the last complete reading was the answer");
     }
 
     /// A poll source could not be read.
@@ -329,7 +338,23 @@ impl Telemetry {
     }
 }
 
-/// The last family of an exposition: how old all others are.
+/// An exposition that is being written: counted when it is dropped before its end.
+pub struct Unfinished<'a>(Option<&'a Counter>);
+
+impl Unfinished<'_> {
+    /// All was written that the client takes.
+    pub fn ends(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.inspect(|broken| _ = broken.inc());
+    }
+}
+
+/// The last family of an exposition: how old the series of probes are.
 pub fn age(format: Format, age: Duration) -> Vec<u8> {
     let mut registry = Registry::default();
     let help = "Age of this exposition: more than 0 when reading takes longer than the scraper waits, and the last complete one is \

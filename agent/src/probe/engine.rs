@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kstrobe_ebpf::layout::Layout;
+use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Family, Moment};
 
 use super::error::{NotAttached, ReadError};
@@ -21,6 +22,11 @@ pub trait Engine: Send {
     /// Reads the series. Adds the agent's own metrics of this probe to `scrape.observed`, and what cannot be read to
     /// `scrape.errors`.
     fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family>;
+
+    /// The same, packed.
+    fn read(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
+        self.scrape(scrape).iter().map(PackedFamily::of).collect()
+    }
 
     /// Why it does not measure, or not everywhere; empty when it does.
     fn reason(&self) -> String;

@@ -23,12 +23,14 @@ use crate::kernel::attach::Attacher;
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::kernel::hooks::Use;
 use crate::kernel::load::{Loaded, ProgInfo};
-use crate::kernel::read::ProbeMaps;
+use crate::kernel::read::{ProbeMaps, TableView};
 use crate::kernel::sys::monotonic_ns;
+use crate::metrics::fold::FoldError;
 use crate::metrics::labels::Names;
 use crate::metrics::profiles::processes::Processes;
 use crate::metrics::series::TableSeries;
 use crate::metrics::telemetry::{EventCount, Lost, MapUse, Observed, ProgramUse, SeriesUse};
+use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Family, Moment};
 
 /// Life of open spans in hashes: longer calls are rare, and the map needs the room.
@@ -218,7 +220,11 @@ impl KernelEngine {
         let aging = |table: &TableSeries| table.ttl().is_some() && table.table().stack_key().is_none();
         for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, table)| aging(table)) {
             // The time to live counts from the last change, which is seen only by reading.
-            if let Err(e) = read(&self.loaded, i, table, names, now) {
+            let looked = view(&self.loaded, i).and_then(|view| {
+                let looked = table.look(view.values, Some(keys(&view)), names, now);
+                looked.map_err(|error| ReadError::Series { table: i, error })
+            });
+            if let Err(e) = looked {
                 errors.push(e);
                 continue;
             }
@@ -344,18 +350,38 @@ impl KernelEngine {
     }
 }
 
-impl Engine for KernelEngine {
-    fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
+impl KernelEngine {
+    /// Reads the tables that are exported.
+    fn read_tables<T>(
+        &mut self,
+        scrape: &mut Scrape<'_>,
+        mut read: impl FnMut(&mut TableSeries, &TableView<'_>, &mut Scrape<'_>) -> Result<Vec<T>, FoldError>,
+    ) -> Vec<T> {
         let mut families = Vec::new();
         let exported = self.tables.iter_mut().enumerate().filter(|(_, table)| table.table().stack_key().is_none());
         for (i, table) in exported {
-            match read(&self.loaded, i, table, scrape.names, scrape.now) {
+            let read = view(&self.loaded, i).and_then(|view| {
+                read(table, &view, scrape).map_err(|error| ReadError::Series { table: i, error })
+            });
+            match read {
                 Ok(mut f) => families.append(&mut f),
                 Err(e) => scrape.errors.push(e),
             }
         }
         self.observe(scrape);
         families
+    }
+}
+
+impl Engine for KernelEngine {
+    fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
+        self.read_tables(scrape, |table, view, scrape| table.read(view.values, keys(view), scrape.names, scrape.now))
+    }
+
+    fn read(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
+        self.read_tables(scrape, |table, view, scrape| {
+            table.read_blocks(view.values, Some(keys(view)), scrape.names, scrape.now)
+        })
     }
 
     /// Hooks that are not attached, with the reasons.
@@ -420,16 +446,12 @@ pub(super) fn observe_fill(maps: &ProbeMaps, scrape: &mut Scrape<'_>) {
     }));
 }
 
-fn read(
-    loaded: &Loaded,
-    i: usize,
-    table: &mut TableSeries,
-    names: &mut Names,
-    now: Moment,
-) -> Result<Vec<Family>, ReadError> {
-    let view = loaded.maps().table(i).map_err(|error| ReadError::Table { table: i, error })?;
-    let index = view.index.iter().map(|(key, slot)| (&**key, *slot));
-    table.read(view.values, index, names, now).map_err(|error| ReadError::Series { table: i, error })
+fn view(loaded: &Loaded, i: usize) -> Result<TableView<'_>, ReadError> {
+    loaded.maps().table(i).map_err(|error| ReadError::Table { table: i, error })
+}
+
+fn keys<'a>(view: &'a TableView<'_>) -> impl Iterator<Item = (&'a [u8], u32)> {
+    view.index.iter().map(|(key, slot)| (&**key, *slot))
 }
 
 /// The series of a table of a probe's. `born` is a moment before the first event.

@@ -24,6 +24,7 @@ use crate::config::plan::{Identity, PREFIX, ProbeMeta, ProbePlan};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, Telemetry};
+use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Family, Moment};
 
 /// An enabled probe, whether it runs or not.
@@ -53,6 +54,28 @@ impl Probe {
         observed: &mut Observed,
         telemetry: &Telemetry,
     ) -> Vec<Family> {
+        self.scrape_with(names, now, observed, telemetry, |engine, scrape| engine.scrape(scrape))
+    }
+
+    /// The same, packed.
+    pub fn read(
+        &mut self,
+        names: &mut Names,
+        now: Moment,
+        observed: &mut Observed,
+        telemetry: &Telemetry,
+    ) -> Vec<PackedFamily> {
+        self.scrape_with(names, now, observed, telemetry, |engine, scrape| engine.read(scrape))
+    }
+
+    fn scrape_with<T>(
+        &mut self,
+        names: &mut Names,
+        now: Moment,
+        observed: &mut Observed,
+        telemetry: &Telemetry,
+        read: impl FnOnce(&mut dyn Engine, &mut Scrape<'_>) -> T,
+    ) -> T {
         let name = self.meta.name.clone();
         // A label's text with numbers in it would be another series after each measurement.
         let reason = if self.suspended().is_some() { OVER_BUDGET.to_owned() } else { self.reason() };
@@ -75,7 +98,7 @@ impl Probe {
             because: choice.because.join("; "),
         }));
         let mut scrape = Scrape { probe: &name, names, now, observed, errors: Vec::new() };
-        let families = self.engine.scrape(&mut scrape);
+        let families = read(self.engine.as_mut(), &mut scrape);
         let errors = scrape.errors;
         self.report(0, errors, telemetry);
         families

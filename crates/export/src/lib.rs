@@ -5,6 +5,7 @@
 mod classic;
 pub mod delta;
 mod exposition;
+mod gzip;
 pub mod native;
 mod number;
 pub mod otlp;
@@ -12,6 +13,7 @@ pub mod own;
 mod part;
 mod protobuf;
 pub mod push;
+pub mod reading;
 pub mod remote_write;
 pub mod snapshot;
 #[cfg(test)]
@@ -19,7 +21,8 @@ mod test_data;
 mod text;
 mod transcode;
 
-pub use exposition::{END, Format, exposition};
+pub use exposition::{END, Form, Format, Gone, Send, exposition, write};
+pub use gzip::KeptBytes;
 pub use number::{bound_text, decimal, quotient};
 pub use part::{Part, Run};
 pub use protobuf::{message, text_0_0_4};

@@ -1,7 +1,8 @@
 //! The native (base-2 exponential) form of a histogram: counts of populated buckets, lowered to fewer buckets when there are
 //! too many, and their spans and deltas as Prometheus takes them.
 
-use kstrobe_ebpf::buckets::Scheme;
+use crate::reading::Histogram;
+use kstrobe_ebpf::buckets::{NativeBucket, Scheme};
 
 /// Coarsest schema of Prometheus: a bucket spans a factor of 2^16.
 const LOWEST_SCHEMA: i32 = -4;
@@ -26,6 +27,20 @@ impl Native {
     pub fn new(scheme: &Scheme, counts: &[u64]) -> Native {
         let (zero_count, populated) = scheme.fold_native(counts);
         Native { schema: i32::from(scheme.native().schema), zero_count, populated }
+    }
+
+    /// The same of a packed histogram.
+    pub(crate) fn of(scheme: &Scheme, histogram: Histogram<'_>) -> Native {
+        let fold = scheme.native();
+        let mut native = Native { schema: i32::from(fold.schema), zero_count: 0, populated: Vec::new() };
+        for (bucket, count) in histogram.populated() {
+            match (fold.of.get(bucket), native.populated.last_mut()) {
+                (Some(NativeBucket::Index(index)), Some((last, sum))) if last == index => *sum = sum.wrapping_add(count),
+                (Some(NativeBucket::Index(index)), _) => native.populated.push((*index, count)),
+                (Some(NativeBucket::Zero) | None, _) => native.zero_count = native.zero_count.wrapping_add(count),
+            }
+        }
+        native
     }
 
     /// Halves the resolution until at most so many buckets are populated, or none coarser exists; 0 asks for nothing.

@@ -84,7 +84,7 @@ pub fn bounded_requests(
                 packer.family(position, family, points, |data_points| Data::Gauge(Gauge { data_points }));
             }
             Values::Histograms(histograms) => {
-                let exemplars = OfFamily::new(family, exemplars);
+                let exemplars = OfFamily::new(&family.about.name, exemplars);
                 let points =
                     (0..family.series.len()).map(|nth| points::histogram(family, histograms, nth, &exemplars, time));
                 packer.family(position, family, points, |data_points| {

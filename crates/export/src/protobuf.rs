@@ -9,47 +9,23 @@ pub use as_text::text_0_0_4;
 pub(crate) use message::{MetricFamily, MetricType};
 
 use crate::classic::Classic;
+use crate::exposition;
 use crate::native::Native;
 use crate::number::quotient;
-use crate::snapshot::{Exemplar, Family, Histograms, Kind, OfFamily, Series, Snapshot, Values};
+use crate::reading::{self, Block, PackedFamily, Value};
+use crate::snapshot::{Descriptor, Exemplar, Kind, OfFamily, Series};
 use crate::text::{named_after_unit, without_nul};
 use message::{Bucket, BucketSpan, Counter, Gauge, Histogram, LabelPair, METRIC, Metric, Timestamp};
+use kstrobe_ebpf::buckets::Scheme;
 use prost::Message;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Before each metric of a family: number of the field, and that a length follows.
 const METRIC_KEY: u8 = (METRIC << 3 | 2) as u8;
 
-/// Appends all families that have series.
-pub fn write(out: &mut Vec<u8>, snapshot: &Snapshot, exemplars: &[Exemplar], native_bucket_limit: usize) {
-    out.reserve(snapshot.families.iter().map(estimate).sum());
-    for family in snapshot.families.iter().filter(|family| !family.is_empty()) {
-        let start = out.len();
-        write_family(out, family, exemplars, native_bucket_limit);
-        // How long a family is, is known at its end and stands at its beginning.
-        let mut length = Vec::with_capacity(10);
-        // A vector takes all that is written to it.
-        let _ = prost::encode_length_delimiter(out.len() - start, &mut length);
-        out.splice(start..start, length);
-    }
-}
-
-/// Bytes a family will take, more rather than less: memory that is not touched costs nothing, growing copies.
-fn estimate(family: &Family) -> usize {
-    let value = match &family.values {
-        Values::Histograms(histograms) => {
-            histograms.scheme.classic().bounds.len() * 20 + histograms.scheme.buckets() * 3
-        }
-        _ => 0,
-    };
-    let Some(series) = family.series.first() else { return 0 };
-    let names: usize = family.about.label_names.iter().map(String::len).sum();
-    let labels: usize = series.labels.iter().map(|text| text.len() + 24).sum();
-    family.len() * (value + names + labels + 64) + 1024
-}
-
-fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], native_bucket_limit: usize) {
-    let about = &family.about;
+/// What stands before the metrics of a family, but for its length.
+pub(crate) fn head(about: &Descriptor) -> Vec<u8> {
     let kind = match about.kind {
         Kind::Counter => MetricType::Counter,
         Kind::Gauge => MetricType::Gauge,
@@ -57,57 +33,80 @@ fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], nati
     };
     let unit = if named_after_unit(about) { about.unit.clone() } else { String::new() };
     let (name, help) = (about.name.clone(), without_nul(&about.help).into_owned());
-    append(out, &MetricFamily { name, help, kind: kind.into(), metric: Vec::new(), unit });
+    MetricFamily { name, help, kind: kind.into(), metric: Vec::new(), unit }.encode_to_vec()
+}
 
-    let mut metric = Metric { label: label_names(family), ..Metric::default() };
-    match &family.values {
-        Values::Counters(values) => {
-            for (series, raw) in family.series.iter().zip(values) {
-                set_labels(&mut metric, family, series);
-                let value = quotient(*raw, about.raw_per_unit);
-                metric.counter = Some(Counter { value, start_timestamp: series.created.and_then(timestamp) });
-                append_metric(out, &metric);
+/// Puts the length of a family before its head.
+pub(crate) fn prepend_length(head: &mut Vec<u8>, bytes: usize) {
+    let mut length = Vec::with_capacity(10);
+    // A vector takes all that is written to it.
+    let _ = prost::encode_length_delimiter(bytes, &mut length);
+    head.splice(0..0, length);
+}
+
+/// How the metrics of a family are written.
+pub(crate) struct Body<'a> {
+    family: &'a PackedFamily,
+    exemplars: OfFamily<'a>,
+    form: Option<Form<'a>>,
+    /// The message of one series, whose memory is used again for the next.
+    metric: Metric,
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn new(family: &'a PackedFamily, exemplars: &'a [Exemplar], native_bucket_limit: usize) -> Body<'a> {
+        let form = family.scheme().map(|scheme| Form {
+            scheme,
+            native_bucket_limit,
+            classic: Classic::new(scheme),
+            cumulative: Vec::new(),
+        });
+        let exemplars = OfFamily::new(&family.about.name, exemplars);
+        Body { family, exemplars, form, metric: Metric { label: label_names(&family.about), ..Metric::default() } }
+    }
+}
+
+impl exposition::Body for Body<'_> {
+    fn write(&mut self, out: &mut Vec<u8>, block: &Block) {
+        let raw_per_unit = self.family.about.raw_per_unit;
+        for (series, value) in block.values() {
+            let metric = &mut self.metric;
+            set_labels(metric, self.family, series);
+            match (value, &mut self.form) {
+                (Value::Counter(raw), _) => {
+                    let value = quotient(raw, raw_per_unit);
+                    metric.counter = Some(Counter { value, start_timestamp: series.created.and_then(timestamp) });
+                }
+                (Value::Gauge(number), _) => metric.gauge = Some(Gauge { value: number.exported(raw_per_unit) }),
+                (Value::Histogram(packed), Some(form)) => {
+                    let histogram = metric.histogram.get_or_insert_default();
+                    form.fill(histogram, packed, raw_per_unit);
+                    histogram.start_timestamp = series.created.and_then(timestamp);
+                    set_exemplars(histogram, &form.classic, self.exemplars.of(series));
+                }
+                (Value::Histogram(_), None) => {}
             }
+            append_metric(out, metric);
         }
-        Values::Gauges(values) => {
-            for (series, number) in family.series.iter().zip(values) {
-                set_labels(&mut metric, family, series);
-                metric.gauge = Some(Gauge { value: number.exported(about.raw_per_unit) });
-                append_metric(out, &metric);
-            }
-        }
-        Values::Histograms(histograms) => {
-            let exemplars = OfFamily::new(family, exemplars);
-            let form = Form { histograms, native_bucket_limit, classic: Classic::new(histograms) };
-            for (position, series) in family.series.iter().enumerate() {
-                set_labels(&mut metric, family, series);
-                let mut histogram = metric.histogram.take().unwrap_or_default();
-                form.fill(&mut histogram, position, about.raw_per_unit);
-                histogram.start_timestamp = series.created.and_then(timestamp);
-                set_exemplars(&mut histogram, &form.classic, exemplars.of(series));
-                metric.histogram = Some(histogram);
-                append_metric(out, &metric);
-            }
-        }
+    }
+
+    fn is_plain(&self, block: &Block) -> bool {
+        self.exemplars.is_empty() || block.series().iter().all(|series| self.exemplars.of(series).is_empty())
     }
 }
 
 /// A vector takes all that is written to it.
-fn append(out: &mut Vec<u8>, message: &impl Message) {
-    let _ = message.encode(out);
-}
-
 fn append_metric(out: &mut Vec<u8>, metric: &Metric) {
     out.push(METRIC_KEY);
     let _ = metric.encode_length_delimited(out);
 }
 
-fn label_names(family: &Family) -> Vec<LabelPair> {
-    let names = family.about.label_names.iter();
+fn label_names(about: &Descriptor) -> Vec<LabelPair> {
+    let names = about.label_names.iter();
     names.map(|name| LabelPair { name: name.clone(), value: String::new() }).collect()
 }
 
-fn set_labels(metric: &mut Metric, family: &Family, series: &Series) {
+fn set_labels(metric: &mut Metric, family: &PackedFamily, series: &Series) {
     for (position, label) in metric.label.iter_mut().enumerate() {
         label.value.clear();
         label.value.push_str(&without_nul(family.label(series, position)));
@@ -122,31 +121,33 @@ fn timestamp(time: SystemTime) -> Option<Timestamp> {
 
 /// What the histograms of a family share.
 struct Form<'a> {
-    histograms: &'a Histograms,
+    scheme: &'a Arc<Scheme>,
     native_bucket_limit: usize,
     classic: Classic,
+    cumulative: Vec<u64>,
 }
 
 impl Form<'_> {
     /// Everything but exemplars and the moment of creation.
-    fn fill(&self, histogram: &mut Histogram, series: usize, raw_per_unit: u64) {
-        let counts = self.histograms.counts_of(series);
-        let classic = self.classic.bounds().zip(self.classic.cumulative(counts));
+    fn fill(&mut self, histogram: &mut Histogram, packed: reading::Histogram<'_>, raw_per_unit: u64) {
+        self.classic.cumulative(packed, &mut self.cumulative);
+        let classic = self.classic.bounds().zip(&self.cumulative);
         histogram.bucket.clear();
-        histogram.bucket.extend(classic.map(|(upper_bound, cumulative_count)| Bucket {
+        histogram.bucket.extend(classic.map(|(upper_bound, &cumulative_count)| Bucket {
             cumulative_count,
             upper_bound,
             exemplar: None,
         }));
         histogram.sample_count = histogram.bucket.last().map_or(0, |all| all.cumulative_count);
-        histogram.sample_sum = self.histograms.sum_of(series, raw_per_unit);
+        histogram.sample_sum = quotient(packed.sum, raw_per_unit);
 
-        let native = Native::new(&self.histograms.scheme, counts).limited(self.native_bucket_limit);
+        let native = Native::of(self.scheme, packed).limited(self.native_bucket_limit);
         let (spans, deltas) = native.spans();
         histogram.schema = native.schema;
-        histogram.zero_threshold = self.histograms.scheme.zero_threshold();
+        histogram.zero_threshold = self.scheme.zero_threshold();
         histogram.zero_count = native.zero_count;
-        histogram.positive_span = spans.iter().map(|&(offset, length)| BucketSpan { offset, length }).collect();
+        histogram.positive_span.clear();
+        histogram.positive_span.extend(spans.iter().map(|&(offset, length)| BucketSpan { offset, length }));
         histogram.positive_delta = deltas;
     }
 }

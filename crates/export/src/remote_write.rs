@@ -54,7 +54,7 @@ pub fn bounded_requests(
     let mut packer = Packer::new(from.resource, most_bytes);
     let timestamp = millis(snapshot.at);
     for family in snapshot.families.iter().filter(|family| !family.is_empty()) {
-        let exemplars = OfFamily::new(family, exemplars);
+        let exemplars = OfFamily::new(&family.about.name, exemplars);
         for (position, series) in family.series.iter().enumerate() {
             packer.series(|symbols| {
                 let mut written = symbols.series(family, series);

@@ -56,13 +56,17 @@ pub struct Exemplar {
 pub(crate) struct OfFamily<'a>(HashMap<&'a [Arc<str>], Vec<&'a Exemplar>>);
 
 impl<'a> OfFamily<'a> {
-    pub(crate) fn new(family: &Family, exemplars: &'a [Exemplar]) -> OfFamily<'a> {
+    pub(crate) fn new(family: &str, exemplars: &'a [Exemplar]) -> OfFamily<'a> {
         let mut by_series: HashMap<&[Arc<str>], Vec<&Exemplar>> = HashMap::new();
-        for exemplar in exemplars.iter().filter(|exemplar| exemplar.family == family.about.name) {
+        for exemplar in exemplars.iter().filter(|exemplar| exemplar.family == family) {
             by_series.entry(&exemplar.labels).or_default().push(exemplar);
         }
         by_series.values_mut().for_each(|of_series| of_series.sort_by_key(|exemplar| exemplar.at));
         OfFamily(by_series)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Those of a series, the newest last.

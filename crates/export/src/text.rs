@@ -4,61 +4,84 @@
 //! `# UNIT`, `_created` and `# EOF`, and escapes quotes in HELP.
 
 use crate::classic::Classic;
+use crate::exposition;
 use crate::number::{bound_text, decimal, float};
-use crate::snapshot::{Descriptor, Exemplar, Family, Histograms, Kind, Number, OfFamily, Series, Snapshot, Values};
+use crate::reading::{Block, Histogram, PackedFamily, Value};
+use crate::snapshot::{Descriptor, Exemplar, Kind, Number, OfFamily, Series};
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Appends all families that have series. `open`: as OpenMetrics, where alone exemplars are written.
-pub fn write(out: &mut Vec<u8>, snapshot: &Snapshot, exemplars: &[Exemplar], open: bool) {
-    out.reserve(snapshot.families.iter().map(estimate).sum());
-    for family in snapshot.families.iter().filter(|family| !family.is_empty()) {
-        write_family(out, family, exemplars, open);
+/// How the series of a family are written. `open`: as OpenMetrics, where alone exemplars are written.
+pub(crate) struct Body<'a> {
+    family: &'a PackedFamily,
+    exemplars: OfFamily<'a>,
+    line: Line<'a>,
+    buckets: Option<Buckets>,
+}
+
+/// What the histograms of a family share.
+struct Buckets {
+    classic: Classic,
+    /// The end of each bucket's line but for its count.
+    tails: Vec<String>,
+    /// The beginning of these lines.
+    head: Vec<u8>,
+    cumulative: Vec<u64>,
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn new(family: &'a PackedFamily, exemplars: &'a [Exemplar], open: bool) -> Body<'a> {
+        let buckets = family.scheme().map(|scheme| {
+            let classic = Classic::new(scheme);
+            let tails = classic.bounds().map(|bound| format!("le=\"{}\"}} ", bound_text(bound))).collect();
+            Buckets { classic, tails, head: Vec::new(), cumulative: Vec::new() }
+        });
+        let exemplars = OfFamily::new(&family.about.name, exemplars);
+        Body { family, exemplars, line: Line { base: family.about.stem(), labels: Vec::new(), created: open }, buckets }
     }
 }
 
-/// Bytes a family will take, nearly: growing a buffer of many megabytes by doubling would copy it and hold it twice.
-fn estimate(family: &Family) -> usize {
-    let lines = match &family.values {
-        Values::Histograms(histograms) => histograms.scheme.classic().bounds.len() + 4,
-        _ => 2,
-    };
-    let Some(series) = family.series.first() else { return 0 };
-    let labels: usize = series.labels.iter().map(|text| text.len() + 16).sum();
-    family.len() * lines * (family.about.name.len() + labels + 28) + 1024
-}
+impl exposition::Body for Body<'_> {
+    fn write(&mut self, out: &mut Vec<u8>, block: &Block) {
+        let raw_per_unit = self.family.about.raw_per_unit;
+        for (series, value) in block.values() {
+            self.line.set_labels(self.family, series);
+            match (value, &mut self.buckets) {
+                (Value::Counter(value), _) => {
+                    self.line.start(out, "_total");
+                    decimal(out, value, raw_per_unit);
+                    out.push(b'\n');
+                    self.line.created(out, series);
+                }
+                (Value::Gauge(value), _) => {
+                    self.line.start(out, "");
+                    write_number(out, value, raw_per_unit);
+                    out.push(b'\n');
+                }
+                (Value::Histogram(histogram), Some(buckets)) => {
+                    buckets.write(out, &self.line, histogram, self.exemplars.of(series));
+                    self.line.start(out, "_sum");
+                    decimal(out, histogram.sum, raw_per_unit);
+                    out.push(b'\n');
+                    self.line.start(out, "_count");
+                    let total = buckets.cumulative.last().copied().unwrap_or(0);
+                    out.extend_from_slice(itoa::Buffer::new().format(total).as_bytes());
+                    out.push(b'\n');
+                    self.line.created(out, series);
+                }
+                (Value::Histogram(_), None) => {}
+            }
+        }
+    }
 
-fn write_family(out: &mut Vec<u8>, family: &Family, exemplars: &[Exemplar], open: bool) {
-    let base = family.about.stem();
-    write_metadata(out, family, base, open);
-    let mut line = Line { base, labels: Vec::new(), created: open };
-    match &family.values {
-        Values::Counters(values) => {
-            for (series, value) in family.series.iter().zip(values) {
-                line.set_labels(family, series);
-                line.start(out, "_total");
-                decimal(out, *value, family.about.raw_per_unit);
-                out.push(b'\n');
-                line.created(out, series);
-            }
-        }
-        Values::Gauges(values) => {
-            for (series, value) in family.series.iter().zip(values) {
-                line.set_labels(family, series);
-                line.start(out, "");
-                write_number(out, *value, family.about.raw_per_unit);
-                out.push(b'\n');
-            }
-        }
-        Values::Histograms(histograms) => {
-            let exemplars = OfFamily::new(family, if open { exemplars } else { &[] });
-            write_histograms(out, family, histograms, &exemplars, &mut line);
-        }
+    fn is_plain(&self, block: &Block) -> bool {
+        self.exemplars.is_empty() || block.series().iter().all(|series| self.exemplars.of(series).is_empty())
     }
 }
 
-fn write_metadata(out: &mut Vec<u8>, family: &Family, base: &str, open: bool) {
-    let about = &family.about;
+/// Appends the lines before the series of a family.
+pub(crate) fn write_metadata(out: &mut Vec<u8>, about: &Descriptor, open: bool) {
+    let base = about.stem();
     let kind = match about.kind {
         Kind::Counter => "counter",
         Kind::Gauge => "gauge",
@@ -99,7 +122,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn set_labels(&mut self, family: &Family, series: &Series) {
+    fn set_labels(&mut self, family: &PackedFamily, series: &Series) {
         self.labels.clear();
         for (position, name) in family.about.label_names.iter().enumerate() {
             if position > 0 {
@@ -137,44 +160,26 @@ fn millis(time: SystemTime) -> Option<u64> {
     u64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 
-fn write_histograms(
-    out: &mut Vec<u8>,
-    family: &Family,
-    histograms: &Histograms,
-    exemplars: &OfFamily<'_>,
-    line: &mut Line,
-) {
-    let classic = Classic::new(histograms);
-    // The end of each bucket's line but for its count.
-    let tails: Vec<String> = classic.bounds().map(|bound| format!("le=\"{}\"}} ", bound_text(bound))).collect();
-    let mut head = Vec::new();
-    let mut number = itoa::Buffer::new();
-    for (position, series) in family.series.iter().enumerate() {
-        line.set_labels(family, series);
-        head.clear();
-        for part in [line.base.as_bytes(), b"_bucket{", &line.labels, if line.labels.is_empty() { b"" } else { b"," }] {
-            head.extend_from_slice(part);
+impl Buckets {
+    /// Appends the lines of the buckets, and leaves their counts in `cumulative`.
+    fn write(&mut self, out: &mut Vec<u8>, line: &Line<'_>, histogram: Histogram<'_>, exemplars: &[&Exemplar]) {
+        self.head.clear();
+        let comma: &[u8] = if line.labels.is_empty() { b"" } else { b"," };
+        for part in [line.base.as_bytes(), b"_bucket{", &line.labels, comma] {
+            self.head.extend_from_slice(part);
         }
-        let mut total = 0;
-        let of_series = exemplars.of(series);
-        for (bucket, (cumulative, tail)) in classic.cumulative(histograms.counts_of(position)).zip(&tails).enumerate() {
-            total = cumulative;
-            out.extend_from_slice(&head);
+        self.classic.cumulative(histogram, &mut self.cumulative);
+        let mut number = itoa::Buffer::new();
+        for (bucket, (&cumulative, tail)) in self.cumulative.iter().zip(&self.tails).enumerate() {
+            out.extend_from_slice(&self.head);
             out.extend_from_slice(tail.as_bytes());
             out.extend_from_slice(number.format(cumulative).as_bytes());
             // The newest is the last.
-            if let Some(exemplar) = of_series.iter().rev().find(|e| classic.bucket_of(e.value) == bucket) {
+            if let Some(exemplar) = exemplars.iter().rev().find(|e| self.classic.bucket_of(e.value) == bucket) {
                 write_exemplar(out, exemplar);
             }
             out.push(b'\n');
         }
-        line.start(out, "_sum");
-        decimal(out, histograms.sums.get(position).copied().unwrap_or(0), family.about.raw_per_unit);
-        out.push(b'\n');
-        line.start(out, "_count");
-        out.extend_from_slice(number.format(total).as_bytes());
-        out.push(b'\n');
-        line.created(out, series);
     }
 }
 

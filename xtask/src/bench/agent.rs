@@ -106,6 +106,37 @@ impl Agent {
         Ok(answer.split_off(end + 4))
     }
 
+    /// Time to the first byte of the body of `/metrics` and to its end, and its bytes.
+    pub fn time(&self, headers: &str) -> Result<(Duration, Duration, usize)> {
+        let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(SCRAPE_LIMIT))?;
+        let begin = Instant::now();
+        stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: localhost\r\n{headers}\r\n").as_bytes())?;
+        let (mut head, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+        let body = loop {
+            let read = stream.read(&mut piece)?;
+            if read == 0 {
+                bail!("an answer without a body");
+            }
+            head.extend_from_slice(&piece[..read]);
+            match head.windows(4).position(|four| four == b"\r\n\r\n") {
+                Some(end) if end + 4 < head.len() => break head.len() - end - 4,
+                _ => {}
+            }
+        };
+        let (first, mut bytes) = (begin.elapsed(), body);
+        loop {
+            match stream.read(&mut piece)? {
+                0 => break,
+                read => bytes += read,
+            }
+        }
+        if !head.starts_with(b"HTTP/1.0 200") {
+            bail!("/metrics answered {}", String::from_utf8_lossy(&head[..head.len().min(64)]));
+        }
+        Ok((first, begin.elapsed(), bytes))
+    }
+
     /// CPU time of all its threads so far. `schedstat` counts nanoseconds, `stat` only clock ticks.
     pub fn cpu_time(&self) -> Result<Duration> {
         let mut total = 0;
@@ -118,8 +149,23 @@ impl Agent {
 
     /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
+        self.status("VmRSS:")
+    }
+
+    /// Most resident memory since [`Agent::forget_peak`].
+    pub fn peak_bytes(&self) -> Result<u64> {
+        self.status("VmHWM:")
+    }
+
+    /// The peak is what is resident now.
+    pub fn forget_peak(&self) -> Result<()> {
+        fs::write(self.proc().join("clear_refs"), "5").context("writing /proc/PID/clear_refs")
+    }
+
+    fn status(&self, name: &str) -> Result<u64> {
         let status = fs::read_to_string(self.proc().join("status"))?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("no VmRSS in /proc/PID/status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let line = line.with_context(|| format!("no {name} in /proc/PID/status"))?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kib * 1024)
     }

@@ -32,7 +32,7 @@ pub fn run(sources: &Path, build: &Path, binary: &Path, cpu: usize) -> Result<St
     let config = agent::only(build, "bench_series", Some(&sources.join("series.yaml")))?;
     let agent = Agent::start(&Settings { binary: binary.to_owned(), config: Some(config) })?;
     for _ in 0..ROUNDS {
-        load::call_under_names(cpu, 0..HISTOGRAMS)?;
+        load::call_under_names(cpu, (0..HISTOGRAMS).collect())?;
     }
     let series = series_of(&agent)?;
     let mut rows = Vec::new();

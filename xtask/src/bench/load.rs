@@ -24,8 +24,8 @@ pub fn fastest_call_ns(cpu: usize, calls: u32) -> Result<f64> {
     })
 }
 
-/// Makes one call under each of `names` different names of the thread.
-pub fn call_under_names(cpu: usize, names: std::ops::Range<u32>) -> Result<()> {
+/// Makes one call under each of these names of the thread.
+pub fn call_under_names(cpu: usize, names: Vec<u32>) -> Result<()> {
     on_cpu(cpu, move || {
         for n in names {
             // Writing `comm` is prctl(PR_SET_NAME) without an unsafe call.

@@ -10,6 +10,7 @@ mod hooks;
 mod load;
 pub mod machine;
 mod scrapes;
+mod sizes;
 pub mod table;
 mod trace;
 mod variants;
@@ -34,6 +35,12 @@ pub struct Options {
     /// CPU for the load; the last one by default
     #[arg(long)]
     cpu: Option<usize>,
+    /// Another agent, whose scrapes of many histograms are measured in turn with the first one's
+    #[arg(long)]
+    before: Option<PathBuf>,
+    /// Scrapes of 200,000 histograms, too: their maps take 2 GiB
+    #[arg(long)]
+    large: bool,
     /// Only this part
     #[arg(long, value_enum)]
     only: Option<Part>,
@@ -48,6 +55,8 @@ enum Part {
     Hooks,
     /// Scrapes, memory, start-up.
     Scrapes,
+    /// Scrapes of many histograms alone.
+    Sizes,
     /// Reading a trace.dat; needs neither root nor the agent.
     Trace,
 }
@@ -99,6 +108,12 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
         match formats::run(&sources, build, &agent, cpu) {
             Ok(text) => println!("{text}"),
             Err(error) => println!("Not run: formats ({error:#})"),
+        }
+    }
+    if wanted(Part::Scrapes) || wanted(Part::Sizes) {
+        match sizes::run(&sources, build, &agent, options.before.as_deref(), cpu, options.large) {
+            Ok(text) => println!("{text}"),
+            Err(error) => println!("Not run: scrapes of many histograms ({error:#})"),
         }
     }
     Ok(())

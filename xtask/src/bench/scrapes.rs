@@ -29,7 +29,7 @@ fn series(sources: &Path, build: &Path, binary: &Path, cpu: usize) -> Result<Str
     let mut rows = Vec::new();
     let mut made = 0;
     for wanted in SERIES {
-        load::call_under_names(cpu, made..wanted)?;
+        load::call_under_names(cpu, (made..wanted).collect())?;
         made = wanted;
         let body = agent.scrape()?;
         let found = body.lines().filter(|l| l.starts_with("kstrobe_bench_series_seconds_count{")).count();

@@ -2,13 +2,17 @@ use super::*;
 use crate::app::{ProfileError, ProfileRequest, Reload, StacksStatus};
 use crate::metrics::events::tail::Tail;
 use crate::probe::status::{ChoiceStatus, HookStatus, ProbeStatus};
+use flate2::read::GzDecoder;
 use kstrobe_web::{bind, serve};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::UNIX_EPOCH;
 use tokio::sync::oneshot;
 
 mod events;
 mod late;
+mod pieces;
 mod reading;
 mod reloads;
 
@@ -17,10 +21,28 @@ fn probe(name: &str, reason: &str) -> ProbeStatus {
     ProbeStatus { name: name.into(), attached, reason: reason.into(), ..ProbeStatus::default() }
 }
 
+/// A reading that is known by its number.
+fn reading(number: usize) -> Reading {
+    let at = UNIX_EPOCH + Duration::from_secs(number as u64);
+    Reading { at, took: Duration::ZERO, families: vec![], exemplars: vec![] }
+}
+
+/// Format and number of a reading, and a line more when it is late.
+fn written(exposition: &Exposition<'_>, send: &mut kstrobe_export::Send<'_>) -> Result<(), Gone> {
+    let number = exposition.reading.at.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut text = format!("{:?} {number}\n", exposition.format);
+    if exposition.late.is_some_and(|age| age > Duration::ZERO) {
+        text += "late\n";
+    }
+    let form = kstrobe_export::Form { format: exposition.format, native_bucket_limit: 0 };
+    let kept = kstrobe_export::KeptBytes::default();
+    kstrobe_export::write(exposition.reading, text.as_bytes(), form, exposition.gzip.then_some(&kept), send)
+}
+
 fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
     Endpoints {
-        scrape: Box::new(|format| format!("{format:?}\n").into_bytes()),
-        late: Box::new(|_, body, age| [body, format!("{}\n", age > Duration::ZERO).into_bytes()].concat()),
+        read: Box::new(|| reading(0)),
+        write: Box::new(written),
         status: Box::new(move || Status { probes: probes.clone(), ..Status::default() }),
         stacks: Box::new(Vec::new),
         profile: Box::new(|_| Ok(vec![])),
@@ -62,12 +84,29 @@ impl Server {
         let mut answer = vec![];
         stream.read_to_end(&mut answer).unwrap();
         let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
-        (String::from_utf8_lossy(&answer[..end]).to_lowercase(), answer[end + 4..].to_vec())
+        let (head, body) = (String::from_utf8_lossy(&answer[..end]).to_lowercase(), answer[end + 4..].to_vec());
+        let body = if head.contains("transfer-encoding: chunked") { whole(&body).expect("an end") } else { body };
+        (head, body)
     }
 
     fn text(&self, path: &str) -> (String, String) {
         let (head, body) = self.get(path, "");
         (head, String::from_utf8(body).unwrap())
+    }
+}
+
+/// The body that was sent in chunks; `None` when it has no end.
+fn whole(mut chunks: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let line = chunks.windows(2).position(|two| two == b"\r\n")?;
+        let bytes = usize::from_str_radix(std::str::from_utf8(&chunks[..line]).ok()?, 16).ok()?;
+        chunks = &chunks[line + 2..];
+        if bytes == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(chunks.get(..bytes)?);
+        chunks = chunks.get(bytes + 2..)?;
     }
 }
 
@@ -87,21 +126,21 @@ fn metrics_are_negotiated() {
     let (head, body) = server.text("/metrics");
     assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
     assert!(!head.contains("content-encoding"), "{head}");
-    assert_eq!(body, "Text004\n");
+    assert_eq!(body, "Text004 0\n");
 
     let (head, body) = server.get("/metrics", "Accept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n");
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
     assert!(head.contains("content-encoding: gzip"), "{head}");
     let mut text = String::new();
     GzDecoder::new(body.as_slice()).read_to_string(&mut text).unwrap();
-    assert_eq!(text, "OpenMetrics100\n");
+    assert_eq!(text, "OpenMetrics100 0\n# EOF\n");
 
     let (head, body) =
         server.get("/metrics", "Accept: application/vnd.google.protobuf;encoding=delimited;q=0.6,*/*;q=0.3\r\n");
     let content_type =
         "content-type: application/vnd.google.protobuf; proto=io.prometheus.client.metricfamily; encoding=delimited";
     assert!(head.contains(content_type), "{head}");
-    assert_eq!(body, b"Protobuf\n");
+    assert_eq!(body, b"Protobuf 0\n");
 }
 
 #[test]
@@ -183,13 +222,13 @@ fn probes_are_json() {
 fn one_scrape_at_a_time_serves_all_who_wait() {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     static SCRAPES: AtomicUsize = AtomicUsize::new(0);
-    let scrape = |_| {
+    let read = || {
         assert_eq!(RUNNING.fetch_add(1, Ordering::SeqCst), 0, "two at once");
         std::thread::sleep(Duration::from_millis(200));
         RUNNING.fetch_sub(1, Ordering::SeqCst);
-        format!("{}\n", SCRAPES.fetch_add(1, Ordering::SeqCst)).into_bytes()
+        reading(SCRAPES.fetch_add(1, Ordering::SeqCst))
     };
-    let server = Server::start(Endpoints { scrape: Box::new(scrape), ..endpoints(vec![]) });
+    let server = Server::start(Endpoints { read: Box::new(read), ..endpoints(vec![]) });
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..8).map(|_| scope.spawn(|| server.text("/metrics"))).collect();
         for client in clients {
@@ -199,12 +238,12 @@ fn one_scrape_at_a_time_serves_all_who_wait() {
     // The first was begun before some of the others came; the second serves all of those.
     let scrapes = SCRAPES.load(Ordering::SeqCst);
     assert!((1..8).contains(&scrapes), "{scrapes} scrapes for 8 clients");
-    assert_eq!(server.text("/metrics").1, format!("{scrapes}\n"), "a later request is never answered from before");
+    assert_eq!(server.text("/metrics").1, format!("Text004 {scrapes}\n"), "a later request is never answered from before");
 }
 
 #[test]
 fn a_panic_is_one_answer_and_not_the_end() {
-    let server = Server::start(Endpoints { scrape: Box::new(|_| panic!("on purpose")), ..endpoints(vec![]) });
+    let server = Server::start(Endpoints { read: Box::new(|| panic!("on purpose")), ..endpoints(vec![]) });
     for _ in 0..2 {
         assert!(server.text("/metrics").0.starts_with("http/1.1 500"));
     }
@@ -221,12 +260,12 @@ fn oversized_heads_are_refused() {
 #[test]
 fn metrics_are_where_they_are_wanted_and_few_at_once() {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let scrape = |_| {
+    let read = || {
         drop(TURN.lock().unwrap());
-        b"fine\n".to_vec()
+        reading(0)
     };
     let wanted = Endpoints {
-        scrape: Box::new(scrape),
+        read: Box::new(read),
         telemetry_path: "/telemetry".into(),
         most_requests: 2,
         ..endpoints(vec![])
@@ -258,7 +297,7 @@ fn metrics_are_where_they_are_wanted_and_few_at_once() {
         assert!(waiting.into_iter().all(|client| client.join().unwrap().starts_with("http/1.1 200")));
     });
     let root = Server::start(Endpoints { telemetry_path: "/".into(), ..endpoints(vec![]) });
-    assert_eq!(root.text("/").1, "Text004\n");
+    assert_eq!(root.text("/").1, "Text004 0\n");
 }
 
 #[test]
@@ -285,23 +324,6 @@ fn stopping_closes_idle_connections_at_once() {
     drop(server);
     assert!(before.elapsed() < Duration::from_secs(2));
     assert_eq!(idle.read(&mut answer).unwrap(), 0);
-}
-
-/// `cargo test -p kstrobe --release -- --ignored --nocapture cost_of`
-#[test]
-#[ignore = "prints a measurement"]
-fn cost_of_compressing_22_mb() {
-    let line = |at: u32| {
-        format!(
-            "kstrobe_recv_duration_seconds_bucket{{syscall=\"recvfrom\",comm=\"c-{}\",le=\"0.0025\"}} {}\n",
-            at / 25,
-            at % 977
-        )
-    };
-    let text: String = (0..250_000).map(line).collect();
-    let start = Instant::now();
-    let compressed = compress(text.as_bytes());
-    println!("{} bytes to {} in {:?}", text.len(), compressed.len(), start.elapsed());
 }
 
 /// Slow profiles begun.

@@ -2,7 +2,7 @@
 
 use super::record::Field;
 use crate::config::plan::ExemplarLink;
-use kstrobe_export::snapshot::{Exemplar, Family, LabelTexts, Link};
+use kstrobe_export::snapshot::{Descriptor, Exemplar, LabelTexts, Link};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -93,13 +93,13 @@ impl Exemplars {
         }
     }
 
-    /// Those of these families, the oldest first.
-    pub fn of(&self, families: &[Family]) -> Vec<Exemplar> {
+    /// Those of families with these names and these columns of labels, the oldest first.
+    pub fn of<'f>(&self, families: impl IntoIterator<Item = (&'f Descriptor, &'f [u32])>) -> Vec<Exemplar> {
         if self.kept.is_empty() {
             return Vec::new();
         }
-        let by_name: HashMap<&str, &Family> =
-            families.iter().map(|family| (family.about.name.as_str(), family)).collect();
+        let by_name: HashMap<&str, &[u32]> =
+            families.into_iter().map(|(about, columns)| (about.name.as_str(), columns)).collect();
         let in_order = self.order.values().filter_map(|place| Some((place, self.kept.get(place)?)));
         let exemplar = |(place, kept): (&Place, &Kept)| {
             let labels = in_key_order(by_name.get(&*place.family)?, &place.labels)?;
@@ -111,12 +111,12 @@ impl Exemplars {
 }
 
 /// Labels in the user's order as series have them; `None` when the metric has others by now.
-fn in_key_order(family: &Family, labels: &[Arc<str>]) -> Option<LabelTexts> {
-    if family.columns.len() != labels.len() {
+fn in_key_order(columns: &[u32], labels: &[Arc<str>]) -> Option<LabelTexts> {
+    if columns.len() != labels.len() {
         return None;
     }
     let mut texts = vec![None; labels.len()];
-    for (column, label) in family.columns.iter().zip(labels) {
+    for (column, label) in columns.iter().zip(labels) {
         *texts.get_mut(*column as usize)? = Some(label.clone());
     }
     texts.into_iter().collect::<Option<Vec<_>>>().map(Arc::from)
@@ -125,23 +125,22 @@ fn in_key_order(family: &Family, labels: &[Arc<str>]) -> Option<LabelTexts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kstrobe_export::snapshot::{Descriptor, Kind, Values};
+    use kstrobe_export::snapshot::Kind;
     use std::time::{Duration, UNIX_EPOCH};
 
     fn linked(filter: Option<usize>) -> ExemplarLink {
         ExemplarLink { family: "kstrobe_x_seconds".into(), value: 2, labels: vec![1, 0], filter }
     }
 
-    fn family(columns: &[u32]) -> Family {
-        let about = Descriptor {
+    fn about() -> Descriptor {
+        Descriptor {
             name: "kstrobe_x_seconds".into(),
             help: String::new(),
             kind: Kind::Histogram,
             unit: "seconds".into(),
             raw_per_unit: 1,
             label_names: vec!["a".into(), "b".into()],
-        };
-        Family { about: Arc::new(about), columns: columns.into(), series: vec![], values: Values::Counters(vec![]) }
+        }
     }
 
     fn seen(label: &str, value: f64) -> Observed {
@@ -169,12 +168,12 @@ mod tests {
         {
             exemplars.add(seen(label, value), &format!("{nth}"), UNIX_EPOCH + Duration::from_secs(nth as u64));
         }
-        let found = exemplars.of(&[family(&[1, 0])]);
+        let found = exemplars.of([(&about(), [1, 0].as_slice())]);
         let ids: Vec<_> = found.iter().map(|e| e.link.label().1).collect();
         assert_eq!(ids, ["1", "2", "3", "4"]);
         assert_eq!(found[0].labels.iter().map(|label| &**label).collect::<Vec<_>>(), ["y", "p"]);
-        assert_eq!(exemplars.of(&[family(&[0])]), [], "the metric has other labels by now");
-        assert_eq!(exemplars.of(&[]), []);
+        assert_eq!(exemplars.of([(&about(), [0].as_slice())]), [], "the metric has other labels by now");
+        assert_eq!(exemplars.of([]), []);
     }
 
     #[test]
@@ -184,7 +183,7 @@ mod tests {
             exemplars.add(seen(&format!("{nth}"), 1.0), "x", UNIX_EPOCH);
         }
         exemplars.add(seen("5", 1.0), "again", UNIX_EPOCH);
-        let found = exemplars.of(&[family(&[0, 1])]);
+        let found = exemplars.of([(&about(), [0, 1].as_slice())]);
         assert_eq!((found.len(), exemplars.order.len()), (MAX_KEPT, MAX_KEPT));
         assert_eq!((&*found[0].labels[0], found[MAX_KEPT - 1].link.label().1), ("6", "again"));
     }

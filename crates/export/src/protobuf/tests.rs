@@ -1,11 +1,10 @@
 use super::message::{Metric as M, MetricFamily, MetricType};
 use super::*;
-use crate::snapshot::{LabelTexts, Link};
+use crate::snapshot::{Family, Histograms, LabelTexts, Link, Snapshot, Values};
 use crate::text::tests::{descriptor, families, family, sample};
-use crate::{Format, exposition};
-use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
+use crate::{Format, exposition as write_exposition};
+use kstrobe_ebpf::buckets::BucketSpec;
 use proptest::prelude::*;
-use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -19,7 +18,7 @@ fn read(mut bytes: &[u8]) -> Vec<MetricFamily> {
 }
 
 fn written(snapshot: &Snapshot, exemplars: &[Exemplar], native_bucket_limit: usize) -> Vec<MetricFamily> {
-    read(&exposition(snapshot, exemplars, b"", Format::Protobuf, native_bucket_limit))
+    read(&write_exposition(snapshot, exemplars, b"", Format::Protobuf, native_bucket_limit))
 }
 
 #[test]
@@ -36,7 +35,7 @@ fn protobuf_is_as_blessed() {
 #[test]
 fn the_agents_own_families_follow() {
     let own = MetricFamily { name: "kstrobe_scrapes_total".into(), ..MetricFamily::default() };
-    let bytes = exposition(&sample(), &[], &own.encode_length_delimited_to_vec(), Format::Protobuf, 0);
+    let bytes = write_exposition(&sample(), &[], &own.encode_length_delimited_to_vec(), Format::Protobuf, 0);
     assert_eq!(read(&bytes).last(), Some(&own));
 }
 

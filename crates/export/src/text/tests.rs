@@ -1,5 +1,5 @@
 use super::*;
-use crate::snapshot::{Descriptor, LabelTexts};
+use crate::snapshot::{Descriptor, Family, Histograms, LabelTexts, Snapshot, Values};
 use crate::{Format, exposition, to_text_0_0_4};
 use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
 use proptest::prelude::*;
