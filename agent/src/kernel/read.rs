@@ -153,6 +153,25 @@ impl ProbeMaps {
         Ok(TableView { values: values.words(), index })
     }
 
+    /// The values of a table without its keys.
+    pub fn values(&self, table: usize) -> io::Result<&[AtomicU64]> {
+        let (layout, values) = self.table_parts(table)?;
+        values.refresh(self.map(layout.values))?;
+        Ok(values.words())
+    }
+
+    /// Keys that programs have put into the index of a table so far. While it stays, no key came. `None` where they do not count.
+    pub fn keys_added(&self, table: usize) -> io::Result<Option<u64>> {
+        let (Table { index: Index::Hash { fresh: Some(FreshSlots { map, element }), .. }, .. }, _) =
+            self.table_parts(table)?
+        else {
+            return Ok(None);
+        };
+        let mut counts = [0; FreshSlots::BYTES as usize];
+        self.map(*map).lookup(&element.to_ne_bytes(), &mut counts)?;
+        Ok(counts.last_chunk().map(|added| u64::from_ne_bytes(*added)))
+    }
+
     fn table_parts(&self, table: usize) -> io::Result<(&Table, &Values)> {
         self.layout
             .tables
@@ -367,17 +386,14 @@ impl ProbeMaps {
         Ok(refused)
     }
 
-    /// How full the hashes are.
-    pub fn fill(&self) -> io::Result<Vec<MapFill>> {
-        let hashes = self
-            .layout
-            .maps
-            .iter()
-            .zip(&self.maps)
-            .filter(|(def, _)| matches!(def.kind, MapKind::Hash | MapKind::LruHash));
+    /// How full the hashes are. Those whose entries are `known` are not read.
+    pub fn fill(&self, known: impl Fn(MapId) -> Option<usize>) -> io::Result<Vec<MapFill>> {
+        let hashes = (0..).map(MapId).zip(self.layout.maps.iter().zip(&self.maps));
+        let hashes = hashes.filter(|(_, (def, _))| matches!(def.kind, MapKind::Hash | MapKind::LruHash));
         hashes
-            .map(|(def, map)| {
-                Ok(MapFill { name: def.name.clone(), entries: map.entries()?.len() as u32, capacity: map.capacity })
+            .map(|(id, (def, map))| {
+                let entries = known(id).map_or_else(|| map.entries().map(|entries| entries.len()), Ok)?;
+                Ok(MapFill { name: def.name.clone(), entries: entries as u32, capacity: map.capacity })
             })
             .chain(self.stack_fill())
             .collect()

@@ -32,6 +32,8 @@ pub struct TableSeries {
     ttl: Option<Duration>,
     /// By slot.
     known: Vec<Option<Known>>,
+    /// How many of them there are, the overflow series not counted.
+    keys: usize,
     groups: BTreeMap<LabelTexts, Group>,
     /// There are other groups, or groups of other slots, than when `blocks` was divided.
     regrouped: bool,
@@ -91,6 +93,7 @@ impl TableSeries {
             families,
             ttl: (!ttl.is_zero()).then_some(ttl),
             known,
+            keys: 0,
             groups: BTreeMap::new(),
             regrouped: true,
             blocks: Blocks::default(),
@@ -118,8 +121,19 @@ impl TableSeries {
         names: &mut Names,
         now: Moment,
     ) -> Result<Vec<Family>, FoldError> {
+        self.read_known(words, Some(index), names, now)
+    }
+
+    /// The same. Without an `index`, the keys are those of the last reading.
+    pub fn read_known<'k, W: Words + ?Sized>(
+        &mut self,
+        words: &W,
+        index: Option<impl IntoIterator<Item = (&'k [u8], u32)>>,
+        names: &mut Names,
+        now: Moment,
+    ) -> Result<Vec<Family>, FoldError> {
         fold::check_size(&self.table, words)?;
-        self.learn(words, Some(index), names, now);
+        self.learn(words, index, names, now);
         let rows = self.groups.values().map(Group::row);
         let folded = fold::fold(&self.table, words, rows)?;
         for (group, print) in self.groups.values_mut().zip(&folded.fingerprints) {
@@ -237,10 +251,7 @@ impl TableSeries {
 
     /// Keys known now, the overflow series not counted.
     pub fn keys(&self) -> usize {
-        let overflow = self.table.overflow;
-        let used =
-            self.known.iter().enumerate().filter(|(slot, known)| known.is_some() && overflow != Some(*slot as u32));
-        used.count()
+        self.keys
     }
 
     /// The table it reads.
@@ -349,11 +360,13 @@ impl TableSeries {
         let group = self.groups.entry(labels.clone()).or_insert_with(fresh);
         group.slots.push(slot);
         (group.regrouped, self.regrouped) = (true, true);
+        self.keys += usize::from(Some(slot) != self.table.overflow);
         self.known[slot as usize] = Some(Known { key: key.into(), labels, since: now.mono });
     }
 
     fn forget(&mut self, slot: u32) -> bool {
         let Some(known) = self.known.get_mut(slot as usize).and_then(Option::take) else { return false };
+        self.keys -= usize::from(Some(slot) != self.table.overflow);
         let unnamed = self.of_cgroups && self.is_unnamed(&known.labels);
         if let Some(group) = self.groups.get_mut(&known.labels) {
             group.slots.retain(|&other| other != slot);

@@ -98,7 +98,7 @@ impl Engine for Arc<IteratorEngine> {
             took: held.took,
             late: self.late.load(Ordering::Relaxed),
         });
-        observe_fill(self.loaded.maps(), scrape);
+        observe_fill(self.loaded.maps(), scrape, |_| None);
         if let Some(losses) = scrape.note(self.loaded.maps().losses(), ReadError::Losses) {
             let overflowed = losses.iter().filter(|(l, _)| *l == Loss::SeriesOverflow).map(|(_, n)| n).sum();
             let probe = scrape.probe.to_owned();

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use kstrobe_ebpf::Layout;
-use kstrobe_ebpf::layout::{Loss, Table};
+use kstrobe_ebpf::layout::{Index, Loss, MapId, Table};
 use kstrobe_ebpf::typed::Attach;
 
 use super::budget::Cost;
@@ -51,6 +52,8 @@ pub struct KernelEngine {
     cpus_failure: String,
     loaded: Loaded,
     tables: Vec<TableSeries>,
+    /// By table: keys added when they were last read.
+    learned: Vec<Option<u64>>,
     /// Spans that were swept without an end, and states that a pause of the budget discarded.
     abandoned: u64,
     pub(super) drain: Option<Drain>,
@@ -98,6 +101,7 @@ impl KernelEngine {
             cpus_due: loaded.is_of_cpus().then(|| born.mono + LOOK_EVERY),
             cpus_failure: String::new(),
             loaded,
+            learned: vec![None; tables.len()],
             tables,
             abandoned: 0,
             drain: Drain::of(meta, layout),
@@ -220,10 +224,8 @@ impl KernelEngine {
         let aging = |table: &TableSeries| table.ttl().is_some() && table.table().stack_key().is_none();
         for (i, table) in self.tables.iter_mut().enumerate().filter(|(_, table)| aging(table)) {
             // The time to live counts from the last change, which is seen only by reading.
-            let looked = view(&self.loaded, i).and_then(|view| {
-                let looked = table.look(view.values, Some(keys(&view)), names, now);
-                looked.map_err(|error| ReadError::Series { table: i, error })
-            });
+            let look = |table: &mut TableSeries, view: &View<'_>| table.look(view.values, view.keys(), names, now);
+            let looked = read_table(&self.loaded, i, table, &mut self.learned[i], look);
             if let Err(e) = looked {
                 errors.push(e);
                 continue;
@@ -323,10 +325,18 @@ impl KernelEngine {
         if self.loaded.maps().layout().events.is_some() {
             scrape.observed.events.push(EventCount { probe: probe.to_string(), events: self.unread.total() });
         }
-        observe_fill(self.loaded.maps(), scrape);
+        observe_fill(self.loaded.maps(), scrape, |map| self.entries(map));
         if let Some(losses) = scrape.note(self.loaded.maps().losses(), ReadError::Losses) {
             self.observe_losses(probe, &losses, scrape.observed);
         }
+    }
+
+    /// Entries of an index as they were just read.
+    fn entries(&self, map: MapId) -> Option<usize> {
+        let exported = self.tables.iter().filter(|table| table.table().stack_key().is_none());
+        let is_index = |table: &TableSeries| matches!(table.table().index, Index::Hash { map: index, .. } if index == map);
+        let mut of_map = exported.filter(|table| is_index(table));
+        of_map.next().map(|table| table.keys() + table.waiting())
     }
 
     fn observe_losses(&self, probe: &str, losses: &[(Loss, u64)], all: &mut Observed) {
@@ -355,15 +365,12 @@ impl KernelEngine {
     fn read_tables<T>(
         &mut self,
         scrape: &mut Scrape<'_>,
-        mut read: impl FnMut(&mut TableSeries, &TableView<'_>, &mut Scrape<'_>) -> Result<Vec<T>, FoldError>,
+        mut read: impl FnMut(&mut TableSeries, &View<'_>, &mut Scrape<'_>) -> Result<Vec<T>, FoldError>,
     ) -> Vec<T> {
         let mut families = Vec::new();
-        let exported = self.tables.iter_mut().enumerate().filter(|(_, table)| table.table().stack_key().is_none());
-        for (i, table) in exported {
-            let read = view(&self.loaded, i).and_then(|view| {
-                read(table, &view, scrape).map_err(|error| ReadError::Series { table: i, error })
-            });
-            match read {
+        let tables = self.tables.iter_mut().zip(&mut self.learned).enumerate();
+        for (i, (table, learned)) in tables.filter(|(_, (table, _))| table.table().stack_key().is_none()) {
+            match read_table(&self.loaded, i, table, learned, |table, view| read(table, view, scrape)) {
                 Ok(mut f) => families.append(&mut f),
                 Err(e) => scrape.errors.push(e),
             }
@@ -375,12 +382,14 @@ impl KernelEngine {
 
 impl Engine for KernelEngine {
     fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
-        self.read_tables(scrape, |table, view, scrape| table.read(view.values, keys(view), scrape.names, scrape.now))
+        self.read_tables(scrape, |table, view, scrape| {
+            table.read_known(view.values, view.keys(), scrape.names, scrape.now)
+        })
     }
 
     fn read(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
         self.read_tables(scrape, |table, view, scrape| {
-            table.read_blocks(view.values, Some(keys(view)), scrape.names, scrape.now)
+            table.read_blocks(view.values, view.keys(), scrape.names, scrape.now)
         })
     }
 
@@ -435,9 +444,9 @@ impl Engine for KernelEngine {
 }
 
 /// Adds how full the maps are to the agent's own metrics.
-pub(super) fn observe_fill(maps: &ProbeMaps, scrape: &mut Scrape<'_>) {
+pub(super) fn observe_fill(maps: &ProbeMaps, scrape: &mut Scrape<'_>, known: impl Fn(MapId) -> Option<usize>) {
     let probe = scrape.probe;
-    let Some(maps) = scrape.note(maps.fill(), ReadError::Fill) else { return };
+    let Some(maps) = scrape.note(maps.fill(known), ReadError::Fill) else { return };
     scrape.observed.maps.extend(maps.into_iter().map(|f| MapUse {
         probe: probe.to_string(),
         map: f.name,
@@ -446,12 +455,39 @@ pub(super) fn observe_fill(maps: &ProbeMaps, scrape: &mut Scrape<'_>) {
     }));
 }
 
-fn view(loaded: &Loaded, i: usize) -> Result<TableView<'_>, ReadError> {
-    loaded.maps().table(i).map_err(|error| ReadError::Table { table: i, error })
+/// A table with the keys that its series may not know.
+struct View<'a> {
+    values: &'a [AtomicU64],
+    /// `None` when no key came since the last reading.
+    index: Option<Vec<(Box<[u8]>, u32)>>,
 }
 
-fn keys<'a>(view: &'a TableView<'_>) -> impl Iterator<Item = (&'a [u8], u32)> {
-    view.index.iter().map(|(key, slot)| (&**key, *slot))
+impl View<'_> {
+    fn keys(&self) -> Option<impl Iterator<Item = (&[u8], u32)>> {
+        self.index.as_ref().map(|index| index.iter().map(|(key, slot)| (&**key, *slot)))
+    }
+}
+
+/// `learned` is the number of keys that had been added when the series learned them last. Only the agent takes keys away.
+fn read_table<T>(
+    loaded: &Loaded,
+    i: usize,
+    table: &mut TableSeries,
+    learned: &mut Option<u64>,
+    read: impl FnOnce(&mut TableSeries, &View<'_>) -> Result<T, FoldError>,
+) -> Result<T, ReadError> {
+    let (maps, failed) = (loaded.maps(), |error| ReadError::Table { table: i, error });
+    // Before the keys: what is added between the two is read again.
+    let added = maps.keys_added(i).map_err(failed)?;
+    let view = if added.is_some() && added == *learned && table.waiting() == 0 {
+        View { values: maps.values(i).map_err(failed)?, index: None }
+    } else {
+        let TableView { values, index } = maps.table(i).map_err(failed)?;
+        View { values, index: Some(index) }
+    };
+    let value = read(table, &view).map_err(|error| ReadError::Series { table: i, error })?;
+    *learned = added;
+    Ok(value)
 }
 
 /// The series of a table of a probe's. `born` is a moment before the first event.

@@ -231,7 +231,7 @@ fn root_stale_spans_are_swept_and_closed_ones_when_it_is_crowded() {
     (4..8).for_each(|key| put(key, 0));
     assert_eq!(maps.sweep_spans(1_000_000_000).unwrap(), 0, "closed spans are not lost");
     assert_eq!(left(&maps), [2]);
-    let fill = maps.fill().unwrap();
+    let fill = maps.fill(|_| None).unwrap();
     assert_eq!(
         fill.iter().map(|f| (f.name.as_str(), f.entries, f.capacity)).collect::<Vec<_>>(),
         [("index", 0, 3), ("spans", 1, 8)]

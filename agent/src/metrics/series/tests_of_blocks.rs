@@ -18,7 +18,7 @@ fn table() -> Table {
     let histogram = CellKind::Histogram(Arc::new(Scheme::new(&spec).unwrap()));
     let counter = Cell { metric: 1, offset: histogram.bytes(), kind: CellKind::Counter, labels: vec![0] };
     let cells = vec![Cell { metric: 0, offset: 0, kind: histogram, labels: vec![0] }, counter];
-    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4 };
+    let index = Index::Hash { map: MapId(1), free: MapId(2), key_bytes: 4, fresh: None };
     let key = vec![field(Ty::U32, 0, Decoder::Unsigned)];
     Table { values: MapId(0), shards: SHARDS, slots: SLOTS, overflow: Some(0), index, key, cells }
 }
