@@ -56,7 +56,9 @@ use crate::probe::lock::{NamesLock, ProbeLock, ScrapeLock};
 use crate::probe::status::Status;
 use crate::probe::{Probe, lock};
 use captures::CaptureDeps;
-pub use endpoints::{Captures, Endpoints, Exposition, ProfileError, ProfileRequest, Reload, ReloadRefused, StacksStatus};
+pub use endpoints::{
+    Captures, Endpoints, Exposition, ProfileError, ProfileRequest, Reload, ReloadRefused, StacksStatus,
+};
 use events::Sink;
 use exporters::Exporters;
 use exports::Exports;

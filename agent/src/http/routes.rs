@@ -213,7 +213,8 @@ fn exposition(shared: Arc<Shared>, read: Read, late: Option<Duration>, format: F
         let exposition = Exposition { reading: &read.reading, late, format, gzip };
         let mut send = |piece| pieces.blocking_send(Some(piece)).map_err(|_| Gone);
         // Who hung up misses nothing.
-        _ = (shared.endpoints.write)(&exposition, &mut send).and_then(|()| pieces.blocking_send(None).map_err(|_| Gone));
+        _ = (shared.endpoints.write)(&exposition, &mut send)
+            .and_then(|()| pieces.blocking_send(None).map_err(|_| Gone));
     });
     let mut response = Body::new(Pieces(Some(received))).into_response();
     let headers = response.headers_mut();

@@ -444,6 +444,6 @@ fn dense_key(fields: &[KeyField], domains: &[u32], slot: u32) -> Vec<u8> {
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod tests_of_cgroups;
-#[cfg(test)]
 mod tests_of_blocks;
+#[cfg(test)]
+mod tests_of_cgroups;

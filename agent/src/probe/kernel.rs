@@ -334,7 +334,8 @@ impl KernelEngine {
     /// Entries of an index as they were just read.
     fn entries(&self, map: MapId) -> Option<usize> {
         let exported = self.tables.iter().filter(|table| table.table().stack_key().is_none());
-        let is_index = |table: &TableSeries| matches!(table.table().index, Index::Hash { map: index, .. } if index == map);
+        let is_index =
+            |table: &TableSeries| matches!(table.table().index, Index::Hash { map: index, .. } if index == map);
         let mut of_map = exported.filter(|table| is_index(table));
         of_map.next().map(|table| table.keys() + table.waiting())
     }

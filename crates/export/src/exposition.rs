@@ -61,7 +61,13 @@ pub type Send<'a> = dyn FnMut(Bytes) -> Result<(), Gone> + 'a;
 
 /// Writes a whole exposition: the reading, then the agent's own metrics, given in the same format. Text 0.0.4 has no exemplars.
 /// With `gzip`, packed; the packed form of blocks that the next reading may share is kept, and counted there.
-pub fn write(reading: &Reading, own: &[u8], form: Form, gzip: Option<&KeptBytes>, send: &mut Send<'_>) -> Result<(), Gone> {
+pub fn write(
+    reading: &Reading,
+    own: &[u8],
+    form: Form,
+    gzip: Option<&KeptBytes>,
+    send: &mut Send<'_>,
+) -> Result<(), Gone> {
     let mut output = Output {
         form,
         plain: Vec::with_capacity(PIECE_BYTES * 5 / 4),

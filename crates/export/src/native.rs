@@ -35,7 +35,9 @@ impl Native {
         let mut native = Native { schema: i32::from(fold.schema), zero_count: 0, populated: Vec::new() };
         for (bucket, count) in histogram.populated() {
             match (fold.of.get(bucket), native.populated.last_mut()) {
-                (Some(NativeBucket::Index(index)), Some((last, sum))) if last == index => *sum = sum.wrapping_add(count),
+                (Some(NativeBucket::Index(index)), Some((last, sum))) if last == index => {
+                    *sum = sum.wrapping_add(count)
+                }
                 (Some(NativeBucket::Index(index)), _) => native.populated.push((*index, count)),
                 (Some(NativeBucket::Zero) | None, _) => native.zero_count = native.zero_count.wrapping_add(count),
             }

@@ -206,7 +206,8 @@ fn probes_are_json() {
     let mut listed = probe("softirq", "");
     listed.choices =
         vec![ChoiceStatus { wanted: "tp_btf:a".into(), got: "raw_tp:a".into(), because: vec!["no BTF".into()] }];
-    listed.hooks = vec![HookStatus { hook: "a".into(), kind: "tp_btf".into(), attached: true, reason: String::new() }];
+    listed.hooks =
+        vec![HookStatus { hook: "a".into(), kind: "tp_btf".into(), attached: true, ..HookStatus::default() }];
     let (head, body) = Server::start(endpoints(vec![listed])).text("/api/v1/probes");
     assert!(head.contains("content-type: application/json"), "{head}");
     let value: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -238,7 +239,11 @@ fn one_scrape_at_a_time_serves_all_who_wait() {
     // The first was begun before some of the others came; the second serves all of those.
     let scrapes = SCRAPES.load(Ordering::SeqCst);
     assert!((1..8).contains(&scrapes), "{scrapes} scrapes for 8 clients");
-    assert_eq!(server.text("/metrics").1, format!("Text004 {scrapes}\n"), "a later request is never answered from before");
+    assert_eq!(
+        server.text("/metrics").1,
+        format!("Text004 {scrapes}\n"),
+        "a later request is never answered from before"
+    );
 }
 
 #[test]
@@ -264,12 +269,8 @@ fn metrics_are_where_they_are_wanted_and_few_at_once() {
         drop(TURN.lock().unwrap());
         reading(0)
     };
-    let wanted = Endpoints {
-        read: Box::new(read),
-        telemetry_path: "/telemetry".into(),
-        most_requests: 2,
-        ..endpoints(vec![])
-    };
+    let wanted =
+        Endpoints { read: Box::new(read), telemetry_path: "/telemetry".into(), most_requests: 2, ..endpoints(vec![]) };
     let server = Server::start(wanted);
     assert!(server.text("/metrics").0.starts_with("http/1.1 404"));
     assert!(server.text("/").1.contains("<a href=\"/telemetry\">"));

@@ -14,13 +14,24 @@ fn ask(server: &Server) -> TcpStream {
 
 #[test]
 fn a_failure_in_the_middle_does_not_look_complete() {
-    let server = server(|send| {
+    let (received, wait) = std::sync::mpsc::channel();
+    let wait = std::sync::Mutex::new(wait);
+    let server = server(move |send| {
         send(Bytes::from_static(b"kstrobe_x 1\n"))?;
+        // A failure before the first piece is sent resets the connection without a head.
+        wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
         panic!("on purpose")
     });
-    let mut answer = Vec::new();
+    let mut client = ask(&server);
+    let (mut answer, mut piece) = (Vec::new(), [0; 1024]);
+    while !answer.ends_with(b"kstrobe_x 1\n\r\n") {
+        let read = client.read(&mut piece).unwrap();
+        assert!(read > 0, "the first piece did not arrive: {}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&piece[..read]);
+    }
+    received.send(()).unwrap();
     // Cut off or reset.
-    _ = ask(&server).read_to_end(&mut answer);
+    _ = client.read_to_end(&mut answer);
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
     assert!(answer.starts_with(b"HTTP/1.1 200") && answer[end..].windows(11).any(|part| part == b"kstrobe_x 1"));
     assert_eq!(whole(&answer[end + 4..]), None);
