@@ -41,6 +41,22 @@ pub fn only(build: &Path, probe: &str, probe_file: Option<&Path>) -> Result<Path
     Ok(config)
 }
 
+/// Writes a configuration that runs these probes of the text of one file and nothing else.
+pub fn these(build: &Path, name: &str, text: &str, probes: &[String]) -> Result<PathBuf> {
+    let folder = build.join(name);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("probes.yaml"), text)?;
+    let config = build.join(format!("{name}.yaml"));
+    let text = format!(
+        "probes:\n  disable: [{}]\n  directory: {}\n  enable: [{}]\n",
+        DEFAULT_PACKS.join(", "),
+        folder.display(),
+        probes.join(", ")
+    );
+    fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+    Ok(config)
+}
+
 /// A running agent. Dropping it kills it.
 pub struct Agent {
     child: Child,

@@ -41,13 +41,13 @@ pub fn run(mut variants: Vec<Variant>, skipped: &[Skipped], cpu: usize, rounds: 
 
 /// One variant, one round.
 fn measure(variant: &mut Variant, cpu: usize, calls: u32) -> Result<f64> {
-    let attached = variant.attach()?;
+    let attached = variant.setup.attach()?;
     // Attaching patches kernel code and wakes every CPU; let that pass.
     std::thread::sleep(Duration::from_millis(20));
     let ns = load::fastest_call_ns(cpu, calls)?;
     // A fast program that counts nothing would win: what it saw must be what was called, within the share that bpftrace
     // may lose and the few calls that others on the machine make.
-    if let Some(seen) = variant.detach(attached)? {
+    if let Some(seen) = variant.setup.detach(attached)? {
         let (least, most) = (f64::from(calls) * 0.99, f64::from(calls) * 1.05);
         if !(least..=most).contains(&(seen as f64)) {
             bail!("({}) {} counted {seen} of {calls} calls", variant.letter, variant.name);

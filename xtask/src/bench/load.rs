@@ -1,10 +1,12 @@
-//! The load: `getppid` in a loop on one CPU, in real time priority so that a busy machine is not measured with it.
+//! Loads on one CPU, in real time priority so that a busy machine is not measured with them.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, getppid};
 use std::fs;
-use std::time::Instant;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
 
 /// System calls between two looks at the clock: 2-20 ms, short enough that some chunks see no interrupt storm.
 pub const CHUNK: u32 = 10_000;
@@ -12,16 +14,86 @@ pub const CHUNK: u32 = 10_000;
 /// Nanoseconds per call of the fastest chunk.
 pub fn fastest_call_ns(cpu: usize, calls: u32) -> Result<f64> {
     on_cpu(cpu, move || {
-        let mut best = f64::INFINITY;
-        for _ in 0..calls.div_ceil(CHUNK) {
-            let begin = Instant::now();
-            for _ in 0..CHUNK {
-                getppid();
-            }
-            best = best.min(begin.elapsed().as_nanos() as f64 / f64::from(CHUNK));
-        }
-        Ok(best)
+        fastest(calls, CHUNK, || {
+            getppid();
+            Ok(())
+        })
     })
+}
+
+/// `recvfrom` on a socket that has nothing to read: nanoseconds of the fastest chunk, per call.
+pub fn fastest_empty_receive_ns(cpu: usize, calls: u32) -> Result<f64> {
+    on_cpu(cpu, move || {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_nonblocking(true)?;
+        let mut byte = [0];
+        fastest(calls, CHUNK, || match socket.recv_from(&mut byte) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
+            received => Err(anyhow!("{received:?} on a socket that has nothing to read")),
+        })
+    })
+}
+
+/// A byte to another thread on the same CPU and back, by two pipes: two context switches. Nanoseconds of the fastest chunk.
+pub fn fastest_pipe_round_trip_ns(cpu: usize, trips: u32) -> Result<f64> {
+    let (request, asked) = std::io::pipe().map(|(read, write)| (write, read))?;
+    let (answered, answer) = std::io::pipe()?;
+    round_trips(cpu, trips, (answered, request), (asked, answer))
+}
+
+/// A byte to another thread on the same CPU and back, by a TCP connection on loopback. Nanoseconds of the fastest chunk.
+pub fn fastest_tcp_round_trip_ns(cpu: usize, trips: u32) -> Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    let (server, _) = listener.accept()?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    // A lost end of the connection ends the load, not the benchmark's patience.
+    client.set_read_timeout(Some(Duration::from_secs(10)))?;
+    round_trips(cpu, trips, (client.try_clone()?, client), (server.try_clone()?, server))
+}
+
+/// The client's ends (to read, to write) and the server's.
+fn round_trips<CR, CW, SR, SW>(cpu: usize, trips: u32, client: (CR, CW), server: (SR, SW)) -> Result<f64>
+where
+    CR: Read + Send + 'static,
+    CW: Write + Send + 'static,
+    SR: Read + Send + 'static,
+    SW: Write + Send + 'static,
+{
+    let echo = std::thread::spawn(move || {
+        on_cpu(cpu, move || {
+            let (mut from, mut to) = server;
+            let mut byte = [0];
+            while from.read(&mut byte)? > 0 {
+                to.write_all(&byte)?;
+            }
+            Ok(())
+        })
+    });
+    let best = on_cpu(cpu, move || {
+        let (mut from, mut to) = client;
+        let mut byte = [0];
+        fastest(trips, CHUNK / 10, || {
+            to.write_all(&byte)?;
+            Ok(from.read_exact(&mut byte)?)
+        })
+    })?;
+    echo.join().map_err(|_| anyhow!("the echo's thread panicked"))??;
+    Ok(best)
+}
+
+/// Nanoseconds of one `step`, of the fastest chunk.
+fn fastest(steps: u32, chunk: u32, mut step: impl FnMut() -> Result<()>) -> Result<f64> {
+    let mut best = f64::INFINITY;
+    for _ in 0..steps.div_ceil(chunk) {
+        let begin = Instant::now();
+        for _ in 0..chunk {
+            step()?;
+        }
+        best = best.min(begin.elapsed().as_nanos() as f64 / f64::from(chunk));
+    }
+    Ok(best)
 }
 
 /// Makes one call under each of these names of the thread.
@@ -46,7 +118,7 @@ fn on_cpu<T: Send + 'static>(cpu: usize, work: impl FnOnce() -> Result<T> + Send
         real_time()?;
         work()
     });
-    thread.join().map_err(|_| anyhow::anyhow!("the load's thread panicked"))?
+    thread.join().map_err(|_| anyhow!("the load's thread panicked"))?
 }
 
 /// Gives the calling thread the lowest real time priority: above everything else that runs here, below the kernel's own.

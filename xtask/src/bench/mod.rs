@@ -10,6 +10,7 @@ mod hooks;
 mod load;
 pub mod machine;
 mod scrapes;
+mod shared;
 mod sizes;
 pub mod table;
 mod trace;
@@ -53,6 +54,8 @@ enum Part {
     Events,
     /// Cost of each kind of hook, of stacks and of slow events.
     Hooks,
+    /// Probes that share a hook, and the default set under the loads of a user.
+    Shared,
     /// Scrapes, memory, start-up.
     Scrapes,
     /// Scrapes of many histograms alone.
@@ -99,6 +102,10 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
     }
     if wanted(Part::Hooks) {
         println!("{}", hooks::run(&sources, build, &agent, cpu, rounds, calls)?);
+    }
+    if wanted(Part::Shared) {
+        let bench = shared::Bench { sources: &sources, build, agent: &agent, root, cpu, rounds, calls };
+        println!("{}", bench.run()?);
     }
     if wanted(Part::Scrapes) {
         match scrapes::run(&sources, build, &agent, cpu) {

@@ -59,7 +59,12 @@ struct Row {
 }
 
 fn rows(large: bool) -> Vec<Row> {
-    let forms = [("text, gzip", TEXT, GZIP), ("protobuf, gzip", PROTOBUF, GZIP), ("text", TEXT, ""), ("protobuf", PROTOBUF, "")];
+    let forms = [
+        ("text, gzip", TEXT, GZIP),
+        ("protobuf, gzip", PROTOBUF, GZIP),
+        ("text", TEXT, ""),
+        ("protobuf", PROTOBUF, ""),
+    ];
     let mut rows = Vec::new();
     let sizes = [1_000, 10_000, 50_000].into_iter().chain(large.then_some(200_000));
     for histograms in sizes {
@@ -75,7 +80,14 @@ fn rows(large: bool) -> Vec<Row> {
 }
 
 /// Measures all and returns the report. `before` is another agent, which is measured in turn with the first.
-pub fn run(sources: &Path, build: &Path, binary: &Path, before: Option<&Path>, cpu: usize, large: bool) -> Result<String> {
+pub fn run(
+    sources: &Path,
+    build: &Path,
+    binary: &Path,
+    before: Option<&Path>,
+    cpu: usize,
+    large: bool,
+) -> Result<String> {
     let text = fs::read_to_string(sources.join("series.yaml"))?;
     let slots = if large { "262144" } else { "65536" };
     let text = text.replace("16384", slots).replace("256MiB", if large { "2GiB" } else { "512MiB" });
@@ -113,7 +125,8 @@ pub fn run(sources: &Path, build: &Path, binary: &Path, before: Option<&Path>, c
         "peak above rest, MiB",
         "rest, MiB",
     ];
-    let text = format!("### Scrapes of many histograms\n\nMedian of {SCRAPES} scrapes. Rest is RSS before the scrape.\n\n");
+    let text =
+        format!("### Scrapes of many histograms\n\nMedian of {SCRAPES} scrapes. Rest is RSS before the scrape.\n\n");
     Ok(text + &table::markdown(&head, table.into_iter()))
 }
 

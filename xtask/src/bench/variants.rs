@@ -12,7 +12,7 @@ pub struct Variant {
     /// Letter by which people refer to it.
     pub letter: char,
     pub name: &'static str,
-    setup: Setup,
+    pub setup: Setup,
 }
 
 /// A variant that cannot run here, and why.
@@ -22,29 +22,34 @@ pub struct Skipped {
     pub reason: String,
 }
 
-enum Setup {
+/// How something is attached.
+pub enum Setup {
+    /// The baseline.
     Nothing,
-    Pair(Box<Pair>),
+    /// Hand-written programs, each pair at the same hooks.
+    Pairs(Vec<Pair>),
+    /// A script.
     Bpftrace(PathBuf),
-    Agent { settings: Settings, metric: &'static str },
+    /// The agent; the metric counts calls of `getppid`.
+    Agent { settings: Settings, metric: Option<&'static str> },
 }
 
-/// An attached variant. Dropped without [`Variant::detach`] (after an error) processes end; links end with the program.
+/// What is attached. Dropped without [`Setup::detach`] (after an error) processes end; links end with the program.
 pub enum Attached {
     /// The baseline.
     Nothing,
-    Pair(Links),
+    Pairs(Vec<Links>),
     /// A process.
     Bpftrace(Script),
     /// A process.
     Agent(Box<Agent>),
 }
 
-impl Variant {
+impl Setup {
     pub fn attach(&mut self) -> Result<Attached> {
-        Ok(match &mut self.setup {
+        Ok(match self {
             Setup::Nothing => Attached::Nothing,
-            Setup::Pair(pair) => Attached::Pair(pair.attach()?),
+            Setup::Pairs(pairs) => Attached::Pairs(pairs.iter_mut().map(Pair::attach).collect::<Result<_>>()?),
             Setup::Bpftrace(file) => Attached::Bpftrace(Script::start(file)?),
             Setup::Agent { settings, .. } => Attached::Agent(Box::new(Agent::start(settings)?)),
         })
@@ -52,19 +57,36 @@ impl Variant {
 
     /// Detaches it and says how many calls of `getppid` it counted, if it counts any.
     pub fn detach(&mut self, attached: Attached) -> Result<Option<u64>> {
-        match (&mut self.setup, attached) {
-            (Setup::Pair(pair), Attached::Pair(links)) => pair.detach(links),
+        match (self, attached) {
+            (Setup::Pairs(pairs), Attached::Pairs(links)) => {
+                let mut counted = None;
+                for (pair, links) in pairs.iter_mut().zip(links) {
+                    counted = pair.detach(links)?;
+                }
+                Ok(counted)
+            }
             (Setup::Bpftrace(_), Attached::Bpftrace(script)) => {
                 script.stop("@ns", &libc::SYS_getppid.to_string()).map(Some)
             }
             (Setup::Agent { metric, .. }, Attached::Agent(agent)) => {
                 let metrics = agent.scrape()?;
                 agent.stop()?;
+                let Some(metric) = metric else { return Ok(None) };
                 let count = agent::value(&metrics, metric, "syscall=\"getppid\"");
                 Ok(Some(count.with_context(|| format!("no {metric} for getppid in /metrics"))? as u64))
             }
             _ => Ok(None),
         }
+    }
+
+    /// Attaches it once, to learn now and not in the middle of the run whether it can; else why not.
+    pub fn refusal(&mut self) -> Option<String> {
+        let tried = self.attach().and_then(|attached| match attached {
+            // It has counted nothing yet.
+            Attached::Agent(agent) => agent.stop(),
+            attached => self.detach(attached).map(drop),
+        });
+        tried.err().map(|error| format!("{error:#}"))
     }
 }
 
@@ -85,14 +107,18 @@ pub fn prepare(sources: &Path, build: &Path, agent: &Path) -> Result<(Vec<Varian
             object.and_then(|o| Pair::load(&o, hooks, counts, &btf)).map_err(|e| format!("{e:#}"))
         });
         match pair {
-            Ok(pair) => ready.push(Variant { letter, name, setup: Setup::Pair(Box::new(pair)) }),
+            Ok(pair) => ready.push(Variant { letter, name, setup: Setup::Pairs(vec![pair]) }),
             Err(reason) => skipped.push(Skipped { name, reason }),
         }
     }
     let script = Variant { letter: 'e', name: "bpftrace one-liner", setup: Setup::Bpftrace(sources.join("pair.bt")) };
     offer(script, &mut ready, &mut skipped);
     for (letter, name, settings, metric) in agent_variants(sources, build, agent)? {
-        offer(Variant { letter, name, setup: Setup::Agent { settings, metric } }, &mut ready, &mut skipped);
+        offer(
+            Variant { letter, name, setup: Setup::Agent { settings, metric: Some(metric) } },
+            &mut ready,
+            &mut skipped,
+        );
     }
     Ok((ready, skipped))
 }
@@ -113,14 +139,9 @@ fn agent_variants(
     ])
 }
 
-/// Attaches a variant once, to learn now and not in the middle of the run whether it can.
 fn offer(mut variant: Variant, ready: &mut Vec<Variant>, skipped: &mut Vec<Skipped>) {
-    let tried = variant.attach().and_then(|attached| match attached {
-        Attached::Agent(agent) => agent.stop(),
-        _ => Ok(()),
-    });
-    match tried {
-        Ok(()) => ready.push(variant),
-        Err(error) => skipped.push(Skipped { name: variant.name, reason: format!("{error:#}") }),
+    match variant.setup.refusal() {
+        None => ready.push(variant),
+        Some(reason) => skipped.push(Skipped { name: variant.name, reason }),
     }
 }

@@ -1,0 +1,171 @@
+//! Probes that share a hook, and the default set under the loads of a user: what each adds to an operation, beside
+//! hand-written programs and bpftrace, all attached in turn in the same run.
+
+use super::agent::{self, Settings};
+use super::hand_written::{self, Counts, Hooks, Pair};
+use super::variants::Setup;
+use super::{load, table};
+use anyhow::{Context, Result};
+use aya::Btf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Probes at one hook.
+const AT_ONE_HOOK: [usize; 4] = [1, 2, 4, 8];
+
+/// What is attached while a load runs.
+struct Row {
+    name: String,
+    setup: Setup,
+}
+
+/// A load: its name, what one operation is called, operations a round as a share of what is asked for, and how it runs.
+struct Load {
+    name: &'static str,
+    share: u32,
+    run: fn(usize, u32) -> Result<f64>,
+}
+
+const GETPPID: Load = Load { name: "`getppid`: only `syscalls` wants it", share: 1, run: load::fastest_call_ns };
+const LOADS: [Load; 4] = [
+    GETPPID,
+    Load { name: "`recvfrom` with nothing to read: two probes want it", share: 1, run: load::fastest_empty_receive_ns },
+    Load { name: "round trip by pipes", share: 10, run: load::fastest_pipe_round_trip_ns },
+    Load { name: "round trip by TCP on loopback", share: 10, run: load::fastest_tcp_round_trip_ns },
+];
+
+/// What all measurements share.
+pub struct Bench<'a> {
+    /// C programs and scripts.
+    pub sources: &'a Path,
+    /// What is made of them.
+    pub build: &'a Path,
+    pub agent: &'a Path,
+    /// The project's folder.
+    pub root: &'a Path,
+    /// CPU of the loads.
+    pub cpu: usize,
+    pub rounds: usize,
+    pub calls: u32,
+}
+
+impl Bench<'_> {
+    /// Measures all and returns the report.
+    pub fn run(&self) -> Result<String> {
+        let btf = Btf::from_sys_fs().context("reading the kernel's BTF")?;
+        hand_written::write_headers(self.build)?;
+        let pairs = |file: &str, counts, n: usize| -> Result<Setup> {
+            let object = hand_written::compile(&self.sources.join(file), self.build)?;
+            let loaded = (0..n).map(|_| Pair::load(&object, Hooks::Btf, counts, &btf));
+            Ok(Setup::Pairs(loaded.collect::<Result<_>>()?))
+        };
+        let row = |name: &str, setup| Row { name: name.to_owned(), setup };
+        let mut sharing = vec![
+            row("nothing attached", Setup::Nothing),
+            row("empty tp_btf pair (the floor)", pairs("empty.bpf.c", Counts::None, 1)?),
+        ];
+        for n in AT_ONE_HOOK {
+            sharing.push(row(
+                &format!("{n} hand-written C, a histogram each"),
+                pairs("same_shape.bpf.c", Counts::Records, n)?,
+            ));
+            sharing.push(row(&format!("{n} probes, a histogram each"), self.probes("wide", "*", n)?));
+            sharing.push(row(&format!("{n} probes of a call that is not made"), self.probes("narrow", "umask", n)?));
+        }
+        let mut defaults = vec![
+            row("nothing attached", Setup::Nothing),
+            row("empty tp_btf pair", pairs("empty.bpf.c", Counts::None, 1)?),
+            row("`syscalls` alone", self.agent(agent::only(self.build, "syscalls", None)?)),
+            row("`recvfrom` alone", self.agent(agent::only(self.build, "recvfrom", None)?)),
+            row("default set", Setup::Agent { settings: self.settings(None), metric: None }),
+            row("all shipped probes", self.agent(self.all_shipped()?)),
+            row("bpftrace, what the default set measures", Setup::Bpftrace(self.sources.join("defaults.bt"))),
+        ];
+        let mut text = "### Probes that share a hook\n".to_owned();
+        text += &self.table(&mut sharing, &GETPPID)?;
+        text += "\n### Default set\n";
+        for load in &LOADS {
+            text += &self.table(&mut defaults, load)?;
+        }
+        Ok(text)
+    }
+
+    fn settings(&self, config: Option<PathBuf>) -> Settings {
+        Settings { binary: self.agent.to_owned(), config }
+    }
+
+    fn agent(&self, config: PathBuf) -> Setup {
+        Setup::Agent { settings: self.settings(Some(config)), metric: None }
+    }
+
+    /// An agent that runs `n` probes of these system calls and nothing else.
+    fn probes(&self, name: &str, calls: &str, n: usize) -> Result<Setup> {
+        let mut text = String::new();
+        let names: Vec<String> = (0..n).map(|i| format!("bench_{name}{i}")).collect();
+        for probe in &names {
+            write!(
+                text,
+                "---\nprobe: {probe}\nsummary: Time in system calls.\nspan: {{ start: \"syscall:{calls}:enter\", end: \
+                 \"syscall:{calls}:exit\" }}\nmetrics:\n  {probe}_seconds:\n    type: histogram\n    value: elapsed\n    \
+                 labels: {{ syscall: syscall }}\n"
+            )?;
+        }
+        Ok(self.agent(agent::these(self.build, &format!("{name}{n}"), &text, &names)?))
+    }
+
+    /// An agent that runs every pack of the project; those that this kernel cannot run are left out by the agent.
+    fn all_shipped(&self) -> Result<PathBuf> {
+        let mut packs: Vec<String> = Vec::new();
+        for entry in std::fs::read_dir(self.root.join("probes"))? {
+            let path = entry?.path();
+            packs.extend(path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned));
+        }
+        let config = self.build.join("all_shipped.yaml");
+        std::fs::write(&config, format!("probes:\n  enable: [{}]\n", packs.join(", ")))?;
+        Ok(config)
+    }
+
+    /// Measures all rows under one load.
+    fn table(&self, rows: &mut Vec<Row>, load: &Load) -> Result<String> {
+        let operations = (self.calls / load.share).max(load::CHUNK / load.share);
+        let mut absent = String::new();
+        rows.retain_mut(|row| {
+            let reason = row.setup.refusal();
+            if let Some(reason) = &reason {
+                absent += &format!("\nNot run: {} ({reason})\n", row.name);
+            }
+            reason.is_none()
+        });
+        let mut fastest = vec![f64::INFINITY; rows.len()];
+        for round in 0..self.rounds {
+            eprintln!("{}: round {} of {}", load.name, round + 1, self.rounds);
+            for step in 0..rows.len() {
+                // Each round begins with another row, so that none always follows the same neighbour.
+                let i = (step + round) % rows.len();
+                let attached = rows[i].setup.attach()?;
+                // Attaching patches kernel code and wakes every CPU; let that pass.
+                std::thread::sleep(Duration::from_millis(20));
+                fastest[i] = fastest[i].min((load.run)(self.cpu, operations)?);
+                rows[i].setup.detach(attached)?;
+            }
+        }
+        let (bare, floor) = (fastest[0], fastest[1] - fastest[0]);
+        let cells = rows.iter().zip(&fastest).map(|(row, ns)| {
+            let added = ns - bare;
+            vec![
+                row.name.clone(),
+                if floor > 0.0 { format!("{:.2}x", added / floor) } else { "-".to_owned() },
+                format!("{added:.0}"),
+                format!("{:.1}", added / bare * 100.0),
+                format!("{ns:.0}"),
+            ]
+        });
+        let mut text = format!(
+            "\n{}; one CPU, {operations} a round, {} interleaved rounds, the fastest piece of all rounds counts.\n\n",
+            load.name, self.rounds
+        );
+        text += &table::markdown(&["attached", "added / empty pair", "added, ns", "added, %", "operation, ns"], cells);
+        Ok(text + &absent)
+    }
+}
