@@ -20,7 +20,7 @@ pub mod schema;
 mod secrets;
 mod when;
 
-pub use check::EXPORTER_HEADERS;
+pub use check::{EXPORTER_HEADERS, recorded};
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use kstrobe_ebpf::diag::did_you_mean;
 pub use load::{agent, all_probes, capture, embedded, probes, web};

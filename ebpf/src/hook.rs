@@ -172,6 +172,37 @@ impl HookKind {
         }
     }
 
+    /// What a trace of ftrace records to show the same moments.
+    pub fn recorded(&self) -> Recorded {
+        let events = |events: Vec<String>| Recorded { events, functions: Vec::new() };
+        match self {
+            HookKind::Tracepoint { system, event } => events(vec![format!("{system}:{event}")]),
+            // A raw tracepoint is known by its name alone; events of ftrace lie in a system.
+            HookKind::RawTracepoint { event } => events(vec![format!("*:{event}")]),
+            HookKind::Syscall { names, .. } if names.is_empty() => {
+                events(["raw_syscalls:sys_enter", "raw_syscalls:sys_exit"].map(String::from).into())
+            }
+            HookKind::Syscall { names, .. } => {
+                let both = |name: &String| ["enter", "exit"].map(|end| format!("syscalls:sys_{end}_{name}"));
+                events(names.iter().flat_map(both).collect())
+            }
+            HookKind::Function { name, .. } => Recorded { events: Vec::new(), functions: vec![name.clone()] },
+            HookKind::FirstOf(hooks) => {
+                let mut all = Recorded::default();
+                for hook in hooks.iter().map(|hook| hook.kind.recorded()) {
+                    all.events.extend(hook.events);
+                    all.functions.extend(hook.functions);
+                }
+                all
+            }
+            HookKind::Interval { .. }
+            | HookKind::User { .. }
+            | HookKind::Usdt { .. }
+            | HookKind::Sample(_)
+            | HookKind::Iter { .. } => Recorded::default(),
+        }
+    }
+
     /// The kernel functions it names, as [`Target::functions`](crate::Target::functions) knows them: `name` or `module:name`.
     pub fn functions(&self) -> Option<String> {
         match self {
@@ -180,6 +211,15 @@ impl HookKind {
             _ => None,
         }
     }
+}
+
+/// What a trace records in place of a hook; nothing where ftrace cannot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// `system:event`, with `*` for any system.
+    pub events: Vec<String>,
+    /// Kernel functions, or patterns of them.
+    pub functions: Vec<String>,
 }
 
 /// How a kernel function is hooked.

@@ -24,6 +24,7 @@ use crate::config::plan::{Identity, PREFIX, ProbeMeta, ProbePlan};
 use crate::kernel::binaries::find::ProcessSnapshot;
 use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{Attachment, BudgetUse, Chosen, Observed, Telemetry};
+use kstrobe_ebpf::hook::Recorded;
 use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Family, Moment};
 
@@ -317,11 +318,10 @@ impl Probe {
             let metrics = self.meta.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
             metrics.map(|m| m.about.name.clone()).collect::<Vec<_>>()
         };
-        let hook = |(hook, kind): &(String, &str)| HookStatus {
-            hook: hook.clone(),
-            kind: kind.to_string(),
-            attached: reason.is_empty(),
-            reason: reason.clone(),
+        let hook = |(hook, kind): &(String, &str)| {
+            let Recorded { events, functions } = crate::config::recorded(hook);
+            let (attached, reason) = (reason.is_empty(), reason.clone());
+            HookStatus { hook: hook.clone(), kind: kind.to_string(), attached, reason, events, functions }
         };
         let choice = |choice: &explain::Choice| ChoiceStatus {
             wanted: choice.wanted.clone(),

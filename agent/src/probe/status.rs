@@ -59,6 +59,12 @@ pub struct HookStatus {
     /// Why not, empty when it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// Events that a trace records in its place, as a capture takes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
+    /// Functions that a trace records in its place.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<String>,
 }
 
 /// A choice made for this kernel.

@@ -9,6 +9,7 @@ use crate::quantity;
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 use kstrobe_ebpf::diag::did_you_mean;
+use kstrobe_ebpf::hook::Recorded;
 
 /// Hook kinds of this version with their shape.
 pub(crate) const KINDS: [(&str, &str); 16] = [
@@ -153,6 +154,11 @@ pub(crate) fn parse(text: &str) -> Result<HookKind, Problem> {
     parse().map_err(|p| Problem { range: p.range.map(|r| r.start + start..r.end + start), ..p })
 }
 
+/// What a trace records in place of a hook, given as users write it; nothing for a text that is no hook.
+pub fn recorded(hook: &str) -> Recorded {
+    parse(hook).map(|kind| kind.recorded()).unwrap_or_default()
+}
+
 fn unknown_kind(kind: &str) -> Problem {
     let here = 0..kind.len();
     let habit = HABITS.iter().find(|(habit, _)| *habit == kind).map(|(_, ours)| *ours);
@@ -164,8 +170,10 @@ fn unknown_kind(kind: &str) -> Problem {
     Problem::new(format!("there is no hook kind `{kind}`")).at(here).hint(hint)
 }
 
-fn shape(index: usize) -> String {
-    format!("write `{}`", KINDS[index].1)
+/// How a kind is written.
+fn shape(kind: &str) -> String {
+    let shape = KINDS.iter().find(|(name, _)| *name == kind).map_or(kind, |(_, shape)| shape);
+    format!("write `{shape}`")
 }
 
 fn name(text: &str, offset: usize, what: &str) -> Result<String, Problem> {
@@ -180,7 +188,7 @@ fn name(text: &str, offset: usize, what: &str) -> Result<String, Problem> {
 fn tracepoint(rest: &str) -> Result<HookKind, Problem> {
     let Some((system, event)) = rest.split_once(':').filter(|(system, event)| !system.is_empty() && !event.is_empty())
     else {
-        return Err(Problem::new("a tracepoint has a system and an event").hint(shape(0)));
+        return Err(Problem::new("a tracepoint has a system and an event").hint(shape("tracepoint")));
     };
     let event_name = name(event, system.len() + 1, "tracepoint event")?;
     Ok(HookKind::Tracepoint { system: name(system, 0, "tracepoint system")?, event: event_name })
@@ -188,7 +196,7 @@ fn tracepoint(rest: &str) -> Result<HookKind, Problem> {
 
 fn raw_tracepoint(rest: &str) -> Result<HookKind, Problem> {
     if rest.is_empty() {
-        return Err(Problem::new("a raw tracepoint has an event").hint(shape(1)));
+        return Err(Problem::new("a raw tracepoint has an event").hint(shape("rawtracepoint")));
     }
     if let Some((_, event)) = rest.rsplit_once(':') {
         return Err(Problem::new("a raw tracepoint has an event and no system")
@@ -262,7 +270,7 @@ fn syscall_name(text: &str, offset: usize) -> Result<String, Problem> {
 
 fn interval(rest: &str) -> Result<HookKind, Problem> {
     let Some((unit, count)) = rest.split_once(':') else {
-        return Err(Problem::new("an interval has a unit and a number").hint(shape(3)));
+        return Err(Problem::new("an interval has a unit and a number").hint(shape("interval")));
     };
     let scale = match unit {
         "s" => 1_000_000_000,
@@ -284,6 +292,28 @@ fn interval(rest: &str) -> Result<HookKind, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trace_records_the_events_or_functions_of_a_hook() {
+        let of = |hook| {
+            let Recorded { events, functions } = recorded(hook);
+            (events.join(" "), functions.join(" "))
+        };
+        let events = |text: &str| (text.to_owned(), String::new());
+        let functions = |text: &str| (String::new(), text.to_owned());
+        let both =
+            "syscalls:sys_enter_recvfrom syscalls:sys_exit_recvfrom syscalls:sys_enter_read syscalls:sys_exit_read";
+        assert_eq!(of("syscall:[recvfrom, read]:enter"), events(both));
+        assert_eq!(of("syscall:*:exit"), events("raw_syscalls:sys_enter raw_syscalls:sys_exit"));
+        assert_eq!(of("rawtracepoint:tcp_retransmit_skb"), events("*:tcp_retransmit_skb"));
+        assert_eq!(of("tracepoint:irq:softirq_entry"), events("irq:softirq_entry"));
+        assert_eq!(of("function:nf_tables:nft_do_chain:entry"), functions("nft_do_chain"));
+        assert_eq!(of("function:vfs_read:return"), functions("vfs_read"));
+        assert_eq!(of("kprobe:tcp_v4_rcv+4"), functions("tcp_v4_rcv"));
+        for hook in ["profile:hz:99", "uprobe:/bin/x:main", "no hook"] {
+            assert_eq!(of(hook), events(""), "{hook}");
+        }
+    }
 
     fn syscalls(names: &[&str], edge: Edge) -> Result<HookKind, Problem> {
         Ok(HookKind::Syscall { names: names.iter().map(|n| (*n).to_owned()).collect(), edge })

@@ -11,6 +11,7 @@ use crate::views::one_line;
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -179,8 +180,8 @@ fn of_probe(name: &str, answer: &Value) -> Result<(Value, Vec<String>), Error> {
         return Err(Error::NoProbe { name: name.to_owned(), there });
     };
     let hooks = probe["hooks"].as_array().into_iter().flatten();
-    let hooks: Vec<String> = hooks.filter_map(|hook| hook["hook"].as_str().map(str::to_owned)).collect();
-    hooks::request(name, &hooks)
+    let hooks: Result<Vec<hooks::Hook>, _> = hooks.map(hooks::Hook::deserialize).collect();
+    hooks::request(name, hooks?)
 }
 
 /// Validates a capture id, which becomes part of paths.

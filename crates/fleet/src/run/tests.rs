@@ -67,8 +67,9 @@ impl Agents for Arc<Fakes> {
         match (method.as_str(), path.rsplit('/').next().unwrap()) {
             ("GET", "clock") => answer(200, json!({"unix_ns": unix_ns() + ahead})),
             ("GET", "probes") => {
+                let hook = json!({"hook": "rawtracepoint:softirq_entry", "events": ["*:softirq_entry"]});
                 let name = if how == Behaves::NoProbe { "other" } else { "recvfrom" };
-                answer(200, json!({"probes": [{"name": name, "hooks": [{"hook": "rawtracepoint:softirq_entry"}]}]}))
+                answer(200, json!({"probes": [{"name": name, "hooks": [hook]}]}))
             }
             ("POST", "captures") if how == Behaves::Busy => answer(429, "a capture runs already".into()),
             ("POST", "captures") => {
