@@ -221,21 +221,9 @@ fn root_doctor_says_what_each_missing_right_costs() {
 #[test]
 #[ignore = "needs root"]
 fn root_the_rights_of_the_systemd_unit_are_enough_for_the_default_probes() {
-    let unit = include_str!("../../packaging/kstrobe.service");
-    let words = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap().split(' ');
-    let rights: Vec<String> =
-        words("AmbientCapabilities=").map(|name| name.replace("CAP_", "+").to_lowercase()).collect();
-    let rights = format!("-all,{}", rights.join(","));
-    let bits: Vec<String> = words("SecureBits=").map(|bit| format!("+{}", bit.replace('-', "_"))).collect();
-    // Nodes have tracefs mounted; here it may not be.
-    let script = "mount -t tracefs tracefs /sys/kernel/tracing; ulimit -l unlimited; exec \"$@\"";
-    let mut under =
-        vec!["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", "setpriv", "--nnp"];
-    for flag in ["--inh-caps", "--ambient-caps", "--bounding-set"] {
-        under.extend([flag, &rights]);
-    }
-    let bits = bits.join(",");
-    under.extend(["--securebits", &bits]);
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/kstrobe.service");
+    let under = kstrobe_testing::unit::rights(std::path::Path::new(unit));
+    let under: Vec<&str> = under.iter().map(String::as_str).collect();
     let agent = Setup { packs: &DEFAULT_PACKS, under: &under, ..Setup::default() }.start();
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();

@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | demo | fleet | helm | cluster | image | packages | unit | otelcol`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | flood | demo | fleet | helm | cluster | image | packages | unit | otelcol`.
 
 mod apt;
 mod arch;
@@ -8,6 +8,7 @@ mod cluster;
 mod container;
 mod demo;
 mod fleet;
+mod flood;
 mod fuzz;
 mod golang;
 mod made_from;
@@ -49,6 +50,8 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Measure what events, scrapes and traces cost, against other ways to get the same (root; not for traces)
     Bench(bench::Options),
+    /// Check what the shipped configuration counts and costs from 40,000 to 1,000,000 system calls a second (root; 12 minutes)
+    Flood(flood::Options),
     /// Watch a busy node with the agent and a real Prometheus (root)
     Demo(demo::Options),
     /// Simulate a fleet of nodes against a real Prometheus, and measure what that takes
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Chore::Vm(options) => vm::run(&root, &options),
         Chore::Fuzz(options) => fuzz::run(&root, &options),
         Chore::Bench(options) => bench::run(&root, &options),
+        Chore::Flood(options) => flood::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),
         Chore::Fleet(options) => fleet::run(&root, &options),
         Chore::Helm(options) => chart::run(&root, &options),

@@ -14,6 +14,7 @@ mod prometheus;
 mod receiving;
 mod server;
 pub mod servers;
+pub mod unit;
 
 pub use folder::Folder;
 pub use noted::{COLLECTOR, INSTALLED, NOT_RUN_FILE, collector, not_asked_for, not_run, there, witnesses};

@@ -126,6 +126,15 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// A pair of programs that do nothing, at the entry and exit of system calls.
+pub fn floor(root: &Path) -> Result<hand_written::Pair> {
+    let build = root.join("target/bench");
+    hand_written::write_headers(&build)?;
+    let object = hand_written::compile(&root.join("xtask/bench/empty.bpf.c"), &build)?;
+    let btf = aya::Btf::from_sys_fs().context("reading the kernel's BTF")?;
+    hand_written::Pair::load(&object, hand_written::Hooks::Btf, hand_written::Counts::None, &btf)
+}
+
 /// Builds the agent as it is shipped.
 pub fn build_agent(root: &Path) -> Result<PathBuf> {
     let built =

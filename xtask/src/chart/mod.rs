@@ -67,6 +67,13 @@ pub fn prepare(root: &Path) -> Result<Tools, String> {
     Ok(Tools { folder, python, models, checker })
 }
 
+/// The folder of rendered cases, made by the checks if it is not there.
+pub fn cases(root: &Path) -> Result<PathBuf> {
+    let tools = prepare(root).map_err(anyhow::Error::msg)?;
+    check(root, &tools, &Options::default())?;
+    Ok(tools.cases())
+}
+
 /// All checks.
 pub fn check(root: &Path, tools: &Tools, options: &Options) -> Result<()> {
     let out = tools.folder.join("out");

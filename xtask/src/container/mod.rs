@@ -74,24 +74,18 @@ pub fn check(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     })
 }
 
+/// Runs `work` beside the chart's pod as it is by default, once it is ready. The caller's mounts are private.
+pub fn with_default_pod(root: &Path, agent: &Path, work: impl FnOnce(&runc::Container) -> Result<()>) -> Result<()> {
+    programs::install_these(&["runc", "ip", "busybox"])?;
+    let cases = crate::chart::cases(root)?;
+    let workshop = workshop(root, &cases, Some(agent))?;
+    let mut pod = workshop.container("default", None, &[])?.start()?;
+    pod.wait("readiness", |pod| pod.get("/readyz").ok().filter(|(status, _)| *status == 200))?;
+    work(&pod)
+}
+
 fn of_thread(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
-    let folder = root.join("target/container");
-    let rootfs = folder.join("rootfs");
-    let _ = fs::remove_dir_all(&rootfs);
-    let dynamic = match agent {
-        Some(agent) => program::libraries(agent)?.then_some(agent),
-        None => None,
-    };
-    let image = match dynamic {
-        Some(agent) => image::plain(agent, &rootfs)?,
-        None => {
-            let image = image::for_tests(root, agent)?;
-            image.files(&rootfs)?;
-            image.config()?
-        }
-    };
-    let seccomp = profile(&folder, &PROFILE)?;
-    let mut workshop = Workshop { folder, rootfs, image, seccomp, cases: cases.to_owned() };
+    let mut workshop = workshop(root, cases, agent)?;
     let checks: [(&str, Check); 8] = [
         ("all default probes with exactly the chart's rights", default_probes),
         ("each capability is missed in words", missing_capabilities),
@@ -110,6 +104,27 @@ fn of_thread(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<()> {
     old_profile(&workshop).context("a profile of seccomp that wants SYS_ADMIN")?;
     println!("in a container: a profile of seccomp that wants SYS_ADMIN is named as the reason");
     Ok(())
+}
+
+/// What containers are made of.
+fn workshop(root: &Path, cases: &Path, agent: Option<&Path>) -> Result<Workshop> {
+    let folder = root.join("target/container");
+    let rootfs = folder.join("rootfs");
+    let _ = fs::remove_dir_all(&rootfs);
+    let dynamic = match agent {
+        Some(agent) => program::libraries(agent)?.then_some(agent),
+        None => None,
+    };
+    let image = match dynamic {
+        Some(agent) => image::plain(agent, &rootfs)?,
+        None => {
+            let image = image::for_tests(root, agent)?;
+            image.files(&rootfs)?;
+            image.config()?
+        }
+    };
+    let seccomp = profile(&folder, &PROFILE)?;
+    Ok(Workshop { folder, rootfs, image, seccomp, cases: cases.to_owned() })
 }
 
 fn default_probes(workshop: &Workshop) -> Result<()> {

@@ -1,0 +1,289 @@
+//! `cargo xtask flood`: whether the shipped configuration counts system calls right, stays on its hooks and keeps its budget, at
+//! rates from ordinary to absurd, with the rights of root, of the systemd unit and of the chart's pod.
+
+use crate::bench::agent::{Agent, value};
+use crate::bench::{self, machine, table};
+use crate::{container, mounts};
+use anyhow::{Result, bail};
+use nix::unistd::getppid;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Options of the flood.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The agent; without it the release build is made and used
+    #[arg(long)]
+    agent: Option<PathBuf>,
+    /// For how long each rate is kept
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(10..=600))]
+    seconds: u64,
+    /// System calls a second
+    #[arg(long, value_delimiter = ',', default_values_t = [40_000, 150_000, 400_000, 1_000_000])]
+    rates: Vec<u32>,
+    /// Whose rights the agent has
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Rights::Root, Rights::Unit, Rights::Pod])]
+    rights: Vec<Rights>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Rights {
+    /// All.
+    Root,
+    /// Of `packaging/kstrobe.service`.
+    Unit,
+    /// Of the chart's pod, in a container.
+    Pod,
+}
+
+/// Share of the machine's CPUs that the agent's programs may take, by default.
+const BUDGET: f64 = 0.02;
+/// By how much a window's cost may be above.
+const TOLERANCE: f64 = 1.2;
+/// Length of a window.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Most calls between two looks at the clock.
+const BURST: u32 = 500;
+/// Fewer say little about a call.
+const MIN_BURST: u64 = 16;
+/// For how long the load runs without the agent, to compare with.
+const BASELINE: Duration = Duration::from_secs(3);
+
+const COUNT: &str = "kstrobe_syscall_duration_seconds_count";
+
+/// Runs all and prints the table; fails if something is out of its bounds.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let agent = match &options.agent {
+        Some(path) => std::path::absolute(path)?,
+        None => bench::build_agent(root)?,
+    };
+    println!("## Flood\n\n{}\n", machine::describe());
+    mounts::private()?;
+    let baselines = baselines(root, &options.rates)?;
+    let mut flood = Flood { root, agent, options, baselines, rows: Vec::new(), wrong: Vec::new() };
+    for rights in &options.rights {
+        flood.under(*rights)?;
+    }
+    let head = [
+        "rights",
+        "calls a second",
+        "made",
+        "counted",
+        "off by, %",
+        "may be, %",
+        "sampled to 1 of",
+        "longest off, s",
+        "empty pair, ns",
+        "added, ns",
+        "worst 10 s / bound",
+    ];
+    println!("{}", table::markdown(&head, flood.rows.into_iter()));
+    if flood.wrong.is_empty() { Ok(()) } else { bail!("out of bounds:\n{}", flood.wrong.join("\n")) }
+}
+
+/// Nanoseconds of a call with nothing attached, and with an empty pair of programs, at each rate.
+fn baselines(root: &Path, rates: &[u32]) -> Result<Vec<(f64, f64)>> {
+    let mut pair = bench::floor(root)?;
+    let call_ns = |rate| load(rate, BASELINE, &AtomicBool::new(false)).windows.first().map_or(0.0, Window::call_ns);
+    let mut baselines = Vec::new();
+    for rate in rates {
+        let bare = call_ns(*rate);
+        let links = pair.attach()?;
+        let with = call_ns(*rate);
+        pair.detach(links)?;
+        baselines.push((bare, with));
+    }
+    Ok(baselines)
+}
+
+struct Flood<'a> {
+    root: &'a Path,
+    agent: PathBuf,
+    options: &'a Options,
+    /// See [`baselines`].
+    baselines: Vec<(f64, f64)>,
+    rows: Vec<Vec<String>>,
+    wrong: Vec<String>,
+}
+
+/// What was seen of the agent meanwhile.
+struct Seen {
+    /// The smallest sampling ratio of the probe that counts.
+    ratio: f64,
+    /// The longest time for which some probe was off its hooks, in seconds.
+    off: f64,
+}
+
+impl Flood<'_> {
+    fn under(&mut self, rights: Rights) -> Result<()> {
+        match rights {
+            Rights::Pod => {
+                let (root, agent) = (self.root, self.agent.clone());
+                container::with_default_pod(root, &agent, |pod| {
+                    self.rates(rights, &|| pod.get("/metrics").map(|(_, text)| text))
+                })
+            }
+            Rights::Root | Rights::Unit => {
+                let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+                let mut command = if rights == Rights::Unit {
+                    let words = kstrobe_testing::unit::rights(&self.root.join("packaging/kstrobe.service"));
+                    let mut command = Command::new(&words[0]);
+                    command.args(&words[1..]).arg(&self.agent);
+                    command
+                } else {
+                    Command::new(&self.agent)
+                };
+                command.args(["run", "--web.listen-address", &address.to_string()]);
+                let agent = Agent::from_command(command, address)?;
+                self.rates(rights, &|| agent.scrape())?;
+                agent.stop()
+            }
+        }
+    }
+
+    fn rates(&mut self, rights: Rights, scrape: &dyn Fn() -> Result<String>) -> Result<()> {
+        for (i, rate) in self.options.rates.iter().enumerate() {
+            eprintln!("{rights:?}: {rate} calls a second");
+            let before = counted(&scrape()?);
+            let (load, seen) = beside(*rate, Duration::from_secs(self.options.seconds), scrape)?;
+            let counted = counted(&scrape()?) - before;
+            let (bare, pair) = self.baselines[i];
+            self.judge(&format!("{rights:?}").to_lowercase(), *rate, &load, &seen, counted, bare, pair - bare);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the columns of a row")]
+    fn judge(&mut self, rights: &str, rate: u32, load: &Load, seen: &Seen, counted: f64, bare: f64, floor: f64) {
+        let made = load.calls as f64;
+        let off_by = (counted - made) / made;
+        // Each event that is taken stands for 1 / ratio: five standard deviations of their sum.
+        let bound = f64::max(0.02, 5.0 * ((1.0 / seen.ratio - 1.0) / made).sqrt());
+        // Of the machine's CPUs, in a window.
+        let budget_ns = BUDGET * machine::cpus() as f64 * WINDOW.as_secs_f64() * 1e9;
+        let cost = |window: &Window| {
+            let allowed = f64::max(budget_ns, floor * window.calls as f64);
+            (window.call_ns() - bare) * window.calls as f64 / (TOLERANCE * allowed)
+        };
+        let worst = load.windows.iter().map(cost).fold(0.0, f64::max);
+        let added = load.windows.iter().map(Window::call_ns).fold(0.0, f64::max) - bare;
+        if off_by.abs() > bound {
+            self.wrong.push(format!("{rights}, {rate}: {counted} of {made} calls counted"));
+        }
+        if seen.off > 1.5 {
+            self.wrong.push(format!("{rights}, {rate}: a probe was off for {:.1} s", seen.off));
+        }
+        if worst > 1.0 {
+            self.wrong.push(format!("{rights}, {rate}: {added:.0} ns a call, where an empty pair takes {floor:.0}"));
+        }
+        self.rows.push(vec![
+            rights.to_owned(),
+            rate.to_string(),
+            load.calls.to_string(),
+            format!("{counted:.0}"),
+            format!("{:.2}", off_by * 100.0),
+            format!("{:.2}", bound * 100.0),
+            format!("{:.0}", 1.0 / seen.ratio),
+            format!("{:.1}", seen.off),
+            format!("{floor:.0}"),
+            format!("{added:.0}"),
+            format!("{worst:.2}"),
+        ]);
+    }
+}
+
+/// Runs the load for so long, and looks at the agent each second.
+fn beside(rate: u32, time: Duration, scrape: &dyn Fn() -> Result<String>) -> Result<(Load, Seen)> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flood = std::thread::Builder::new().name("kst-flood".to_owned());
+        let flood = flood.spawn_scoped(scope, || load(rate, time, &stop))?;
+        let seen = watch(time, scrape);
+        // Where the agent has ended, so does the load.
+        stop.store(seen.is_err(), Ordering::Relaxed);
+        let load = flood.join().map_err(|_| anyhow::anyhow!("the load's thread panicked"))?;
+        Ok((load, seen?))
+    })
+}
+
+fn watch(time: Duration, scrape: &dyn Fn() -> Result<String>) -> Result<Seen> {
+    let mut seen = Seen { ratio: 1.0, off: 0.0 };
+    let begin = Instant::now();
+    let mut on = begin;
+    while begin.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(250));
+        let metrics = scrape()?;
+        seen.ratio =
+            seen.ratio.min(value(&metrics, "kstrobe_probe_sampling_ratio", "probe=\"syscalls\"").unwrap_or(1.0));
+        let now = Instant::now();
+        if metrics.lines().any(|line| line.starts_with("kstrobe_probe_attached{") && line.ends_with(" 0")) {
+            seen.off = seen.off.max((now - on).as_secs_f64());
+        } else {
+            on = now;
+        }
+    }
+    Ok(seen)
+}
+
+/// What a run of the load gave.
+struct Load {
+    calls: u64,
+    /// Whole ones; the only one of a shorter load.
+    windows: Vec<Window>,
+}
+
+/// Calls within [`WINDOW`].
+#[derive(Default)]
+struct Window {
+    calls: u64,
+    /// Nanoseconds of a call, of each burst that was long enough.
+    bursts_ns: Vec<f64>,
+}
+
+impl Window {
+    /// The median: a burst that was interrupted says nothing about a call.
+    fn call_ns(&self) -> f64 {
+        let mut bursts = self.bursts_ns.clone();
+        bursts.sort_by(f64::total_cmp);
+        bursts.get(bursts.len() / 2).copied().unwrap_or(0.0)
+    }
+}
+
+/// Calls `getppid` at this rate.
+fn load(rate: u32, time: Duration, stop: &AtomicBool) -> Load {
+    let begin = Instant::now();
+    let mut load = Load { calls: 0, windows: vec![Window::default()] };
+    loop {
+        let now = begin.elapsed();
+        if now >= time || stop.load(Ordering::Relaxed) {
+            break;
+        }
+        if now >= WINDOW * load.windows.len() as u32 {
+            load.windows.push(Window::default());
+        }
+        let due = (now.as_secs_f64() * f64::from(rate)) as u64 - load.calls;
+        let burst = due.min(BURST.into());
+        let start = Instant::now();
+        for _ in 0..burst {
+            getppid();
+        }
+        let took = start.elapsed();
+        load.calls += burst;
+        let Some(window) = load.windows.last_mut() else { break };
+        window.calls += burst;
+        if burst >= MIN_BURST {
+            window.bursts_ns.push(took.as_nanos() as f64 / burst as f64);
+        }
+        if due <= burst {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+    load
+}
+
+fn counted(metrics: &str) -> f64 {
+    value(metrics, COUNT, "syscall=\"getppid\"").unwrap_or(0.0)
+}
