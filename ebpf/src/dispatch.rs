@@ -20,7 +20,7 @@ pub const MAX_BODIES: usize = u64::BITS as usize;
 /// Numbers of system calls that the table has; those beyond are left to the functions. The tables of x86-64 and arm64 end below.
 pub const TABLE_ENTRIES: usize = 512;
 /// One of so many events of a CPU is measured. A prime, so that a load that repeats itself is not always measured at the same place.
-pub const PERIOD: u64 = 61;
+pub const PERIOD: u64 = 251;
 /// Elements of the map of dispatchers.
 pub const PLAIN: u32 = 0;
 /// See [`PLAIN`]. When the element is empty, the plain dispatcher runs.
@@ -255,11 +255,16 @@ impl Writer {
     }
 
     fn when_active(&mut self, bit: u8, skip: Label) {
-        self.add(Insn::mov(Reg::R1, Reg::R7));
-        match bit {
-            0 => {}
-            bit => self.add(Insn::alu_imm(Width::W64, Alu::Rsh, Reg::R1, bit.into())),
+        // Immediates have 32 bits and are extended by their sign.
+        if bit < 31 {
+            let run = self.fresh();
+            self.jump(Insn::jmp_imm(Jump::Set, Reg::R7, 1 << bit), run);
+            self.jump(Insn::ja(0), skip);
+            self.bind(run);
+            return;
         }
+        self.add(Insn::mov(Reg::R1, Reg::R7));
+        self.add(Insn::alu_imm(Width::W64, Alu::Rsh, Reg::R1, bit.into()));
         self.add(Insn::alu_imm(Width::W64, Alu::And, Reg::R1, 1));
         self.jump(Insn::jmp_imm(Jump::Eq, Reg::R1, 0), skip);
     }

@@ -78,8 +78,8 @@ impl Gzip {
 pub struct KeptBytes(Arc<AtomicUsize>);
 
 impl KeptBytes {
-    /// Most of them: as much as 30,000 idle histograms take.
-    pub const MAX: usize = 4 << 20;
+    /// Most of them: as much as 60,000 idle histograms take.
+    pub const MAX: usize = 8 << 20;
 
     /// As many as there are.
     pub fn now(&self) -> usize {

@@ -7,7 +7,7 @@
 use super::Context;
 use super::func::Writer;
 use super::memory::add_map;
-use crate::ir::{AluOp, CmpOp, Helper, Op, Operand, Size, Space, Stmt, Var};
+use crate::ir::{AluOp, CTX, CmpOp, Helper, Op, Operand, Size, Space, Stmt, Var};
 use crate::kernel_target::btf;
 use crate::layout::{ControlMap, Layout, Loss, MapId, MapKind};
 use crate::program::Keep;
@@ -134,16 +134,40 @@ fn forget_passed(context: &Context<'_>, w: &mut Writer, passed: MapId, then: imp
     });
 }
 
-/// The mark of the current thread, which is not 0, and the element that it lies in. Threads with neighbouring numbers, which often run
+/// The mark of the current call, which is not 0, and the element that it lies in. Threads whose marks are neighbours, which often run
 /// on different CPUs, have theirs in different lines of the cache.
 fn passed_element(context: &Context<'_>, w: &mut Writer, passed: MapId) -> (Var, Var) {
+    if has_registers(&context.probe.shape) {
+        // Each thread saves its registers at one place of its kernel stack, and a place of 8 bytes has an even address. Stacks are 16
+        // KiB or more apart. To call a helper for the thread's number takes longer than all else that is done here.
+        let registers = w.load(CTX, 0, Size::B8, Space::Ctx);
+        let low = w.set(Op::Extend { a: registers, bits: 32, signed: false });
+        let mark = w.alu(AluOp::Or, low, Operand::Imm(1));
+        let stack = w.alu(AluOp::Shr, low, Operand::Imm(14));
+        return (mark, element_of(w, passed, stack));
+    }
     let tid = current_tid(context, w);
     let mark = w.alu(AluOp::Add, tid, Operand::Imm(1));
-    let line = w.alu(AluOp::Shl, tid, Operand::Imm(4));
-    let in_line = w.alu(AluOp::Shr, tid, Operand::Imm(10));
+    (mark, element_of(w, passed, tid))
+}
+
+fn element_of(w: &mut Writer, passed: MapId, number: Var) -> Var {
+    let line = w.alu(AluOp::Shl, number, Operand::Imm(4));
+    let in_line = w.alu(AluOp::Shr, number, Operand::Imm(10));
     let mixed = w.alu(AluOp::Xor, line, Operand::Var(in_line));
     let at = w.alu(AluOp::And, mixed, Operand::Imm(i64::from(PASSED_ENTRIES) - 1));
-    (mark, w.array_element(passed, Operand::Var(at)))
+    w.array_element(passed, Operand::Var(at))
+}
+
+/// Whether all programs of these calls are given the address of the thread's registers first.
+fn has_registers(shape: &Shape) -> bool {
+    let is_raw = |attach: &Attach| matches!(attach, Attach::TpBtf { .. } | Attach::RawTp { .. });
+    match shape {
+        Shape::Span { start, end, .. } => {
+            start.iter().all(|site| is_raw(&site.attach)) && end.iter().all(|site| is_raw(&site.attach))
+        }
+        _ => false,
+    }
 }
 
 /// From the task, which costs less than a helper's call.
