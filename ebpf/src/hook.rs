@@ -495,6 +495,11 @@ impl Attach {
         }
     }
 
+    /// Whether its programs are given the arguments of a tracepoint as they are, 8 bytes each.
+    pub fn has_arguments(&self) -> bool {
+        matches!(self, Attach::TpBtf { .. } | Attach::RawTp { .. })
+    }
+
     /// Nanoseconds between two runs, where a clock starts them.
     pub fn period_ns(&self) -> Option<u64> {
         match self {

@@ -62,7 +62,6 @@ enum Packed {
     },
 }
 
-/// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
     Counter(u64),
@@ -70,7 +69,7 @@ pub(crate) enum Value<'a> {
     Histogram(Histogram<'a>),
 }
 
-/// One histogram.
+/// Read from a block when it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Histogram<'a> {
     /// In raw units.

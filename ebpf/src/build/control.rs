@@ -161,10 +161,9 @@ fn element_of(w: &mut Writer, passed: MapId, number: Var) -> Var {
 
 /// Whether all programs of these calls are given the address of the thread's registers first.
 fn has_registers(shape: &Shape) -> bool {
-    let is_raw = |attach: &Attach| matches!(attach, Attach::TpBtf { .. } | Attach::RawTp { .. });
     match shape {
         Shape::Span { start, end, .. } => {
-            start.iter().all(|site| is_raw(&site.attach)) && end.iter().all(|site| is_raw(&site.attach))
+            start.iter().all(|site| site.attach.has_arguments()) && end.iter().all(|site| site.attach.has_arguments())
         }
         _ => false,
     }
