@@ -3,6 +3,7 @@
 pub mod agent;
 mod bpftrace;
 mod buckets;
+mod defaults;
 mod events;
 mod formats;
 mod hand_written;
@@ -10,7 +11,7 @@ mod hooks;
 mod load;
 pub mod machine;
 mod scrapes;
-mod shared;
+
 mod sizes;
 pub mod table;
 mod trace;
@@ -55,7 +56,7 @@ enum Part {
     /// Cost of each kind of hook, of stacks and of slow events.
     Hooks,
     /// Probes that share a hook, and the default set under the loads of a user.
-    Shared,
+    Defaults,
     /// Scrapes, memory, start-up.
     Scrapes,
     /// Scrapes of many histograms alone.
@@ -103,8 +104,8 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
     if wanted(Part::Hooks) {
         println!("{}", hooks::run(&sources, build, &agent, cpu, rounds, calls)?);
     }
-    if wanted(Part::Shared) {
-        let bench = shared::Bench { sources: &sources, build, agent: &agent, root, cpu, rounds, calls };
+    if wanted(Part::Defaults) {
+        let bench = defaults::Bench { sources: &sources, build, agent: &agent, root, cpu, rounds, calls };
         println!("{}", bench.run()?);
     }
     if wanted(Part::Scrapes) {

@@ -1,6 +1,6 @@
 //! A table read into blocks: only records that have changed since the last reading are folded, one at a time.
 //!
-//! Whether a record has changed is told by two words of each of its cells ([`Records::mark`]).
+//! Two words of each of its cells say whether a record has changed ([`Records::mark`]).
 
 use super::{Group, TableSeries};
 use crate::metrics::fold::{self, FoldError, Records, Row, Words};
