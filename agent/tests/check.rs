@@ -75,7 +75,7 @@ fn check_refuses_a_metric_of_a_probe_that_runs() {
     let (_, body) = agent.get("/readyz").unwrap();
     assert!(body.contains(&format!("mine.yaml:5:3: metric `{metric}` is defined twice")), "{body}");
     agent.stop();
-    let found = kstrobe(&["check", "probes/softirq.yaml", "--syntax-only"]);
+    let found = kstrobe(&["check", "probes/interrupts/softirq.yaml", "--syntax-only"]);
     assert_eq!(found.code, Some(0), "a shipped file is not compared with itself: {}", found.err);
 }
 

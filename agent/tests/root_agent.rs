@@ -79,7 +79,7 @@ fn root_compiled_objects_load_with_bpftool_and_show_yaml_lines() {
     let folder = Folder::new();
     let object = folder.0.join("syscalls.bpf.o");
     let object = object.to_str().unwrap();
-    output(&mut agent::command(&["compile", "probes/syscalls.yaml", "-o", object]));
+    output(&mut agent::command(&["compile", "probes/syscalls/syscalls.yaml", "-o", object]));
     let script = "mkdir /sys/fs/bpf/kst && bpftool prog loadall \"$OBJECT\" /sys/fs/bpf/kst && \
                   for p in /sys/fs/bpf/kst/*; do bpftool prog dump xlated pinned $p linum; done";
     let text = output(private_shell(script).env("OBJECT", object));

@@ -89,7 +89,7 @@ fn root_without_btf_what_needs_none_runs_and_the_others_say_so() {
         assert!(agent.log().contains("no kernel types: most probes cannot run"), "{}", agent.log());
         agent.stop();
     }
-    let found = done(&mut agent::command(&["check", "--btf", "/nonexistent/btf", "probes/softirq.yaml"]));
+    let found = done(&mut agent::command(&["check", "--btf", "/nonexistent/btf", "probes/interrupts/softirq.yaml"]));
     assert!(found.err.contains("the BTF of /nonexistent/btf cannot be read: No such file"), "{}", found.err);
     assert_eq!(found.code, Some(1));
     let found = done(&mut agent::command(&["list", "tracepoints", "--btf", "/nonexistent/btf"]));

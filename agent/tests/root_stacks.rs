@@ -204,7 +204,7 @@ fn root_the_command_takes_a_profile_of_the_shipped_probe() {
     assert!(all >= 30 && all as f64 <= 99.0 * took + 12.0, "{all} samples in {took} s\n{text}");
 }
 
-const OFFCPU: &str = include_str!("../../probes/offcpu.yaml");
+const OFFCPU: &str = include_str!("../../probes/scheduler/offcpu.yaml");
 
 /// What counts nothing must not look as if there was nothing.
 #[test]
@@ -386,7 +386,7 @@ fn root_a_profile_after_many_stacks_misses_none() {
 fn a_profile_after_half_an_hour_of_64_threads_misses_few_stacks() {
     const THREADS: u64 = 64;
     let minutes = std::env::var("KSTROBE_LOAD_MINUTES").map_or(30, |minutes| minutes.parse().unwrap());
-    let [cpu, offcpu] = [include_str!("../../probes/profile_cpu.yaml"), OFFCPU];
+    let [cpu, offcpu] = [include_str!("../../probes/scheduler/profile_cpu.yaml"), OFFCPU];
     let [cpu, offcpu] = [cpu, offcpu].map(|probe| probe.replace("enabled: false\n", ""));
     let agent = Agent::start_with(&[], &[("profile_cpu", &cpu), ("offcpu", &offcpu)]);
     let over = AtomicBool::new(false);

@@ -87,7 +87,7 @@ fn root_block_requests_and_bytes_are_those_of_the_disk() {
 fn root_each_slow_block_request_is_a_record() {
     let disk = Disk::new();
     // As shipped, but every request is slow.
-    let shipped = include_str!("../../probes/slow_block_io.yaml");
+    let shipped = include_str!("../../probes/block/slow_block_io.yaml");
     let text = shipped.replace("elapsed > 100ms", "elapsed > 0ns").replace("enabled: false", "enabled: true");
     let text = text.replace("\nslow:\n", "\nslow:\n  max_per_second: 10000\n");
     let agent = Setup { probes: &[("slow_block_io", &text)], ..Setup::default() }.start();

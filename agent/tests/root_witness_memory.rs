@@ -81,7 +81,7 @@ fn root_reads_of_tracers_are_no_page_faults() {
 #[test]
 #[ignore = "needs root"]
 fn root_page_faults_are_the_same_by_the_kernels_counter() {
-    let text = include_str!("../../probes/page_faults.yaml");
+    let text = include_str!("../../probes/memory/page_faults.yaml");
     let text = text.split("---").next().unwrap().replace("rawtracepoint:page_fault_", "rawtracepoint:no_such_fault_");
     let text = text.replace("enabled: false", "enabled: true");
     let agent = Agent::start_with(&[], &[("page_faults", &text)]);

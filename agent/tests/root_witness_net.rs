@@ -9,7 +9,7 @@ use support::agent::{Agent, Setup};
 use support::netns::Netns;
 use support::{lab, wait_for, witnesses};
 
-const DROPS: &str = include_str!("../../probes/drops.yaml");
+const DROPS: &str = include_str!("../../probes/network/drops.yaml");
 /// Bytes of an Ethernet header, and of those of IPv4 and UDP.
 const LINK_HEADER: f64 = 14.0;
 const HEADERS: f64 = 28.0;

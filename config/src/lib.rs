@@ -18,14 +18,16 @@ mod report;
 mod resolve;
 pub mod schema;
 mod secrets;
+mod tools;
 mod when;
 
 pub use check::{EXPORTER_HEADERS, recorded};
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use kstrobe_ebpf::diag::did_you_mean;
-pub use load::{agent, all_probes, capture, embedded, probes, web};
+pub use load::{agent, all_probes, area, capture, embedded, probes, web};
 pub use names::{OWN_METRICS, PREFIX};
 pub use quantity::{QuantityError, read as quantity};
 pub use reference::{limits, perf_events, words};
 pub use report::in_order;
 pub use resolve::{check_rules, unique_metrics};
+pub use tools::probes_replacing;

@@ -104,40 +104,145 @@ pub fn capture(file: &Arc<SourceFile>, captures: &Captures) -> (Option<Capture>,
 pub fn embedded() -> Vec<Arc<SourceFile>> {
     EMBEDDED
         .iter()
-        .map(|(name, text)| Arc::new(SourceFile { name: format!("<embedded>/{name}"), text: (*text).to_owned() }))
+        .map(|(name, text)| Arc::new(SourceFile { name: format!("{BUILT_IN}{name}"), text: (*text).to_owned() }))
         .collect()
 }
 
-const EMBEDDED: &[(&str, &str)] = &[
-    ("block.yaml", include_str!("../../probes/block.yaml")),
-    ("direct_reclaim.yaml", include_str!("../../probes/direct_reclaim.yaml")),
-    ("drops.yaml", include_str!("../../probes/drops.yaml")),
-    ("filesystem.yaml", include_str!("../../probes/filesystem.yaml")),
-    ("futex.yaml", include_str!("../../probes/futex.yaml")),
-    ("hardirqs.yaml", include_str!("../../probes/hardirqs.yaml")),
-    ("name_resolution.yaml", include_str!("../../probes/name_resolution.yaml")),
-    ("offcpu.yaml", include_str!("../../probes/offcpu.yaml")),
-    ("oom_kills.yaml", include_str!("../../probes/oom_kills.yaml")),
-    ("packet_sizes.yaml", include_str!("../../probes/packet_sizes.yaml")),
-    ("page_cache.yaml", include_str!("../../probes/page_cache.yaml")),
-    ("page_faults.yaml", include_str!("../../probes/page_faults.yaml")),
-    ("postgresql.yaml", include_str!("../../probes/postgresql.yaml")),
-    ("profile_cpu.yaml", include_str!("../../probes/profile_cpu.yaml")),
-    ("recvfrom.yaml", include_str!("../../probes/recvfrom.yaml")),
-    ("runqueue.yaml", include_str!("../../probes/runqueue.yaml")),
-    ("slow_block_io.yaml", include_str!("../../probes/slow_block_io.yaml")),
-    ("slow_syscalls.yaml", include_str!("../../probes/slow_syscalls.yaml")),
-    ("sockets.yaml", include_str!("../../probes/sockets.yaml")),
-    ("softirq.yaml", include_str!("../../probes/softirq.yaml")),
-    ("syscalls.yaml", include_str!("../../probes/syscalls.yaml")),
-    ("tasks.yaml", include_str!("../../probes/tasks.yaml")),
-    ("tcp_backlog.yaml", include_str!("../../probes/tcp_backlog.yaml")),
-    ("tcp_connect.yaml", include_str!("../../probes/tcp_connect.yaml")),
-    ("tcp_retransmits.yaml", include_str!("../../probes/tcp_retransmits.yaml")),
-    ("tcp_sessions.yaml", include_str!("../../probes/tcp_sessions.yaml")),
-    ("vfs.yaml", include_str!("../../probes/vfs.yaml")),
-    ("wakeups.yaml", include_str!("../../probes/wakeups.yaml")),
-];
+/// What the names of built-in files begin with.
+const BUILT_IN: &str = "<embedded>/";
+
+/// The area of a built-in file, which is the folder in `probes` that it stands in; `None` of all other files.
+pub fn area(file: &SourceFile) -> Option<&str> {
+    file.name.strip_prefix(BUILT_IN)?.split_once('/').map(|(area, _)| area)
+}
+
+macro_rules! embedded {
+    ($($name:literal)*) => {
+        &[$((concat!($name, ".yaml"), include_str!(concat!("../../probes/", $name, ".yaml")))),*]
+    };
+}
+
+const EMBEDDED: &[(&str, &str)] = embedded! {
+    "block/block"
+    "block/block_by_program"
+    "block/block_events"
+    "block/block_requests"
+    "block/block_sizes"
+    "block/block_stacks"
+    "block/md_flushes"
+    "block/scsi"
+    "block/slow_block_io"
+    "cgroups/cgroup_changes"
+    "cgroups/cgroup_cpu"
+    "cgroups/cpu_throttling"
+    "cgroups/rstat"
+    "filesystem/dentry_cache"
+    "filesystem/file_changes"
+    "filesystem/file_locks"
+    "filesystem/files"
+    "filesystem/filesystem"
+    "filesystem/filesystem_slow"
+    "filesystem/journal"
+    "filesystem/nfs"
+    "filesystem/overlayfs"
+    "filesystem/readahead"
+    "filesystem/syncs"
+    "filesystem/vfs"
+    "filesystem/vfs_sizes"
+    "filesystem/writeback"
+    "interrupts/hardirqs"
+    "interrupts/processor_interrupts"
+    "interrupts/softirq"
+    "interrupts/tasklets"
+    "interrupts/timers"
+    "memory/compaction"
+    "memory/direct_reclaim"
+    "memory/file_faults"
+    "memory/huge_pages"
+    "memory/kswapd"
+    "memory/mappings"
+    "memory/oom_kills"
+    "memory/page_allocations"
+    "memory/page_cache"
+    "memory/page_faults"
+    "memory/process_memory"
+    "memory/slab"
+    "memory/swap"
+    "network/binds"
+    "network/dns"
+    "network/drops"
+    "network/icmp"
+    "network/name_resolution"
+    "network/napi"
+    "network/neighbours"
+    "network/network_counters"
+    "network/network_queues"
+    "network/packet_flows"
+    "network/packet_sizes"
+    "network/qdisc"
+    "network/socket_buffers"
+    "network/socket_traffic"
+    "network/sockets"
+    "network/tcp_accepts"
+    "network/tcp_backlog"
+    "network/tcp_congestion"
+    "network/tcp_connect"
+    "network/tcp_connects"
+    "network/tcp_first_byte"
+    "network/tcp_life"
+    "network/tcp_quality"
+    "network/tcp_queues"
+    "network/tcp_resets"
+    "network/tcp_retransmits"
+    "network/tcp_sessions"
+    "network/tcp_states"
+    "network/udp_drops"
+    "network/unix_sockets"
+    "network/xdp"
+    "scheduler/context_switches"
+    "scheduler/cpu_idle"
+    "scheduler/cpu_usage"
+    "scheduler/hung_tasks"
+    "scheduler/locks"
+    "scheduler/migrations"
+    "scheduler/offcpu"
+    "scheduler/oncpu"
+    "scheduler/processes"
+    "scheduler/profile_cpu"
+    "scheduler/runqueue"
+    "scheduler/runqueue_length"
+    "scheduler/runqueue_slow"
+    "scheduler/signals"
+    "scheduler/tasks"
+    "scheduler/wakeup_stacks"
+    "scheduler/wakeups"
+    "scheduler/workqueues"
+    "syscalls/capabilities"
+    "syscalls/futex"
+    "syscalls/identity_changes"
+    "syscalls/introspection"
+    "syscalls/io_uring"
+    "syscalls/ioctls"
+    "syscalls/modules"
+    "syscalls/mounts"
+    "syscalls/opens"
+    "syscalls/read_write"
+    "syscalls/recvfrom"
+    "syscalls/shared_memory"
+    "syscalls/sleeps"
+    "syscalls/slow_syscalls"
+    "syscalls/stats"
+    "syscalls/syscalls"
+    "syscalls/syscalls_by_program"
+    "userspace/interpreters"
+    "userspace/libc"
+    "userspace/mysql"
+    "userspace/postgresql"
+    "userspace/shells"
+    "userspace/tls"
+    "virtualisation/irqfd"
+    "virtualisation/kvm"
+};
 
 /// The stem of a file's name.
 fn pack(name: &str) -> &str {

@@ -27,6 +27,9 @@ pub struct Probe {
     pub pack: String,
     /// One sentence.
     pub summary: String,
+    /// `replaces:` names of the tools whose question it answers, in lower case and without a package's suffix.
+    pub replaces: Vec<String>,
+    pub cost: Option<Cost>,
     /// Whether it runs without being named (`enabled:`, default true).
     pub enabled: bool,
     /// What exporters need of each metric, in the order of the program's.
@@ -46,6 +49,41 @@ impl Probe {
     /// Its metrics in file order.
     pub fn metrics(&self) -> impl Iterator<Item = (&Metric, &MetricMeta)> + Clone {
         self.program.metrics.iter().zip(&self.metrics)
+    }
+}
+
+/// `cost:` what running a probe takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    pub class: CostClass,
+    /// The event that it is paid for, and what one takes.
+    pub per: String,
+}
+
+impl std::fmt::Display for Cost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, per {}", self.class.name(), self.per)
+    }
+}
+
+/// What running a probe takes on a busy node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CostClass {
+    /// Its events are rare, or read at a scrape.
+    Low,
+    /// Thousands of events a second, of which each takes less than a microsecond.
+    Medium,
+    /// It may use up its budget.
+    High,
+}
+
+impl CostClass {
+    pub fn name(self) -> &'static str {
+        match self {
+            CostClass::Low => "low",
+            CostClass::Medium => "medium",
+            CostClass::High => "high",
+        }
     }
 }
 

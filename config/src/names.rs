@@ -1,6 +1,7 @@
 //! Rules for names, and the name somebody probably meant.
 
 use crate::report::Problem;
+use crate::tools::TOOL_SUFFIXES;
 use kstrobe_ebpf::diag::did_you_mean;
 
 /// Kernel type information holds names of up to 127 bytes; ours get prefixes there.
@@ -211,6 +212,20 @@ pub(crate) fn label(text: &str) -> Result<(), Problem> {
             .hint(format!("name it `{}`", text.trim_start_matches('_'))));
     }
     short(text, "label name", MAX_METRIC)
+}
+
+/// The name of a command, without what packages append to it.
+pub(crate) fn tool(text: &str) -> Result<String, Problem> {
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '.');
+    if !text.starts_with(|c: char| c.is_ascii_lowercase()) || !text.chars().all(is_name) {
+        let hint = "give the command alone, in small letters, as in `runqlat`";
+        return Err(Problem::new(format!("`{text}` is not the name of a tool")).hint(hint));
+    }
+    if let Some(bare) = TOOL_SUFFIXES.iter().find_map(|suffix| text.strip_suffix(suffix)) {
+        let problem = Problem::new(format!("`{text}` is a package's name for `{bare}`")).at(bare.len()..text.len());
+        return Err(problem.hint(format!("write `{bare}`, which stands for both")));
+    }
+    short(text, "name of a tool", MAX_IDENTIFIER).map(|()| text.to_owned())
 }
 
 /// [`did_you_mean`] as a hint, or the list of what there is.

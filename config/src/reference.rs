@@ -1,6 +1,6 @@
 //! What the language page lists: taken from the code, so that the page can be compared with it.
 
-use crate::check::{self, buckets, hook, metric, owner, sampling, slow, stacks, steps, workloads};
+use crate::check::{self, buckets, hook, library, metric, owner, sampling, slow, stacks, steps, workloads};
 use crate::{names, quantity, raw};
 
 /// Every word that a probe file may have, by where it stands.
@@ -18,10 +18,12 @@ pub fn words() -> Vec<(&'static str, Vec<&'static str>)> {
         buckets::KEYS,
         slow::KEYS,
         owner::KEYS,
+        library::COST,
     ]
     .map(|k| (k.of, k.known.to_vec()))
     .into();
     all.push(("`type`", metric::KINDS.to_vec()));
+    all.push(("a class of cost", library::CLASSES.to_vec()));
     all.push(("a unit", metric::UNIT_SUFFIXES.to_vec()));
     all.push(("a hook", hook::KINDS.map(|(_, shape)| shape).to_vec()));
     let events = |events: &[(&'static str, &'static str, u64)]| {

@@ -3,7 +3,7 @@
 use kstrobe_config::model::{
     Agent, BucketSpec, Edge, HookKind, Keep, Metric, MetricKind, MetricMeta, Owner, Probe, Shape, SourceFile,
 };
-use kstrobe_config::{Severity, agent, embedded, probes, render, unique_metrics};
+use kstrobe_config::{Severity, agent, area, embedded, probes, probes_replacing, render, unique_metrics};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -33,11 +33,16 @@ fn buckets(body: &str) -> BucketSpec {
 #[test]
 fn no_shipped_probe_is_forgotten_or_wrong() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../probes");
-    let on_disk: BTreeSet<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|e| format!("<embedded>/{}", e.unwrap().file_name().to_str().unwrap()))
+    let entries = |folder: &std::path::Path| std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+    let on_disk: BTreeSet<String> = entries(&folder)
+        .flat_map(|area| entries(&area).collect::<Vec<_>>())
+        .map(|path| format!("<embedded>/{}", path.strip_prefix(&folder).unwrap().display()))
         .collect();
     let files = embedded();
+    let stems: BTreeSet<_> = files.iter().map(|f| f.name.rsplit('/').next().unwrap()).collect();
+    assert_eq!(stems.len(), files.len(), "a file of one's own replaces the built-in one of its name");
+    assert_eq!(area(&files[0]), Some("block"));
+    assert_eq!(area(&SourceFile { name: "etc/block/mine.yaml".into(), text: String::new() }), None);
     assert_eq!(files.iter().map(|f| f.name.clone()).collect::<BTreeSet<_>>(), on_disk);
     let (probes, diagnostics) = probes(&files);
     assert!(diagnostics.is_empty(), "{}", render(&diagnostics));
@@ -52,6 +57,29 @@ fn no_shipped_probe_is_forgotten_or_wrong() {
         let probe = probes.iter().find(|p| p.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!((probe.pack.as_str(), probe.enabled), (pack, enabled));
     }
+}
+
+#[test]
+fn every_shipped_probe_says_what_it_costs() {
+    let (probes, _) = probes(&embedded());
+    let without: Vec<_> = probes.iter().filter(|probe| probe.cost.is_none()).map(|probe| probe.name()).collect();
+    assert!(without.is_empty(), "{without:?}");
+}
+
+#[test]
+fn a_tool_is_answered_by_one_shipped_probe() {
+    let (probes, _) = probes(&embedded());
+    let names = |tool: &str| probes_replacing(tool, &probes).iter().map(|p| p.name().to_owned()).collect::<Vec<_>>();
+    for probe in &probes {
+        for tool in &probe.replaces {
+            assert_eq!(names(tool), [probe.name()], "{tool}");
+            assert!(probes.iter().all(|other| other.name() != tool || other.name() == probe.name()), "{tool}");
+        }
+    }
+    for tool in ["runqlat", "RUNQLAT", "runqlat-bpfcc", "runqlat.bt", "runqlat.py"] {
+        assert_eq!(names(tool), ["runqueue_latency"], "{tool}");
+    }
+    assert!(names("execsnoop-perf") == ["execs"] && names("bpfcc").is_empty() && names("").is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// A YAML file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SourceFile {
-    /// Path or a name such as `<embedded>/softirq.yaml`.
+    /// Path or a name such as `<embedded>/interrupts/softirq.yaml`.
     pub name: String,
     pub text: String,
 }

@@ -23,14 +23,18 @@ pub struct Options {
 }
 
 /// In every package.
-const FILES: [&str; 4] =
-    ["/usr/bin/kstrobe", "kstrobe.service", "/etc/kstrobe/kstrobe.yaml", "/usr/share/doc/kstrobe/probes/syscalls.yaml"];
+const FILES: [&str; 4] = [
+    "/usr/bin/kstrobe",
+    "kstrobe.service",
+    "/etc/kstrobe/kstrobe.yaml",
+    "/usr/share/doc/kstrobe/probes/syscalls/syscalls.yaml",
+];
 
 /// The life of a Debian package.
 const DEB: &str = r#"
 dpkg -i "$package"
 /usr/bin/kstrobe version
-/usr/bin/kstrobe check --syntax-only /usr/share/doc/kstrobe/probes/*.yaml
+/usr/bin/kstrobe check --syntax-only /usr/share/doc/kstrobe/probes/*/*.yaml
 test -L /etc/systemd/system/multi-user.target.wants/kstrobe.service
 dpkg -V kstrobe
 echo '# mine' >> /etc/kstrobe/kstrobe.yaml
@@ -49,7 +53,7 @@ const RPM: &str = r#"
 rpm --initdb
 rpm -i --force-debian --nodeps "$package"
 /usr/bin/kstrobe version
-/usr/bin/kstrobe check --syntax-only /usr/share/doc/kstrobe/probes/*.yaml
+/usr/bin/kstrobe check --syntax-only /usr/share/doc/kstrobe/probes/*/*.yaml
 test -f /usr/lib/systemd/system/kstrobe.service
 rpm -V --nodeps kstrobe
 echo '# mine' >> /etc/kstrobe/kstrobe.yaml

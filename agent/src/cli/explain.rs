@@ -79,6 +79,12 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn text(e: &Explanation, stage: Option<Stage>) {
     println!("{}: {}", e.probe, e.summary);
+    if !e.replaces.is_empty() {
+        println!("replaces: {}", e.replaces.join(", "));
+    }
+    if let Some(cost) = &e.cost {
+        println!("cost: {cost}");
+    }
     if e.idle {
         println!("  compiles to nothing: its conditions are never true on this kernel\n");
         return;

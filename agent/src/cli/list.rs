@@ -22,8 +22,9 @@ pub struct Args {
     /// What to list.
     #[arg(value_enum, default_value_t)]
     what: What,
-    /// Of `functions`: a pattern for those of the kernel, or a program or library; of `usdt`: a program or library. Both
-    /// mean a path (with a `/`) or a name such as `libc.so.6`.
+    /// Of `probes`: a probe, a pack, or a tool such as `runqlat`, for the probes that replace it. Of `functions`: a pattern for
+    /// those of the kernel, or a program or library; of `usdt`: a program or library. Both mean a path (with a `/`) or a name
+    /// such as `libc.so.6`.
     of: Option<String>,
     #[command(flatten)]
     source: SourceArgs,
@@ -53,8 +54,10 @@ enum What {
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("`{0}` says nothing here: only `functions` and `usdt` are of something")]
+    #[error("`{0}` says nothing here: only `probes`, `functions` and `usdt` are of something")]
     OfNothing(String),
+    #[error("there is no probe, and no tool that a probe replaces, by the name `{0}`: `kstrobe list` shows all")]
+    NoProbe(String),
     #[error("name the program or library: `kstrobe list usdt FILE`")]
     NoFile,
     /// With the reason why the kernel has no BTF.
@@ -73,7 +76,7 @@ enum Error {
 
 pub fn run(args: &Args) -> ExitCode {
     let rows = match (args.what, args.of.as_deref()) {
-        (What::Functions | What::Usdt, _) | (_, None) => rows(args),
+        (What::Probes | What::Functions | What::Usdt, _) | (_, None) => rows(args),
         (_, Some(of)) => Err(Error::OfNothing(of.to_owned())),
     };
     let (header, rows) = match rows {
@@ -98,7 +101,9 @@ type Table = (Vec<&'static str>, Vec<Vec<String>>);
 
 fn rows(args: &Args) -> Result<Table, Error> {
     Ok(match args.what {
-        What::Probes => (vec!["probe", "pack", "default", "hooks", "here", "summary"], probes(args)),
+        What::Probes => {
+            (vec!["probe", "pack", "default", "cost", "replaces", "hooks", "here", "summary"], probes(args)?)
+        }
         What::Metrics => (vec!["metric", "type", "labels", "probe"], metrics(args)),
         What::Tracepoints => (vec!["tracepoint", "arguments"], tracepoints(args)?),
         What::Syscalls => {
@@ -190,17 +195,25 @@ fn metas(args: &Args) -> Vec<ProbeMeta> {
     probes.into_iter().map(|p| plan::plan(p).meta().clone()).collect()
 }
 
-fn probes(args: &Args) -> Vec<Vec<String>> {
-    let (probes, diagnostics) = files::probes(args.source.probes.as_deref());
+fn probes(args: &Args) -> Result<Vec<Vec<String>>, Error> {
+    let (mut probes, diagnostics) = files::probes(args.source.probes.as_deref());
     print_diagnostics(&diagnostics);
+    if let Some(name) = &args.of {
+        probes = files::named(name, &probes).into_iter().cloned().collect();
+        if probes.is_empty() {
+            return Err(Error::NoProbe(name.clone()));
+        }
+    }
     let plans: Vec<ProbePlan> = probes.into_iter().map(plan::plan).collect();
     let target = compile::look(&plans, args.source.btf.as_deref());
     let row = |plan: &ProbePlan| {
         let o = plan.meta().clone();
         let on = if o.enabled { "on" } else { "off" };
-        vec![o.name, o.pack, on.into(), o.hooks.join(" "), explain::here(plan, &target), o.summary]
+        let cost = o.cost.map_or("", |cost| cost.class.name());
+        let first = [o.name, o.pack, on.into(), cost.into(), o.replaces.join(","), o.hooks.join(" ")];
+        [first.to_vec(), vec![explain::here(plan, &target), o.summary]].concat()
     };
-    plans.iter().map(row).collect()
+    Ok(plans.iter().map(row).collect())
 }
 
 fn metrics(args: &Args) -> Vec<Vec<String>> {

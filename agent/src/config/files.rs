@@ -208,28 +208,49 @@ fn regular_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostic> {
     }
 }
 
+fn is_named(name: &str, probe: &Probe) -> bool {
+    probe.name() == name || probe.pack == name
+}
+
+/// The probes that a person means by a name: those of that name or pack, else those that replace a tool of that name.
+pub fn named<'a>(name: &str, probes: &'a [Probe]) -> Vec<&'a Probe> {
+    let named: Vec<&Probe> = probes.iter().filter(|probe| is_named(name, probe)).collect();
+    if named.is_empty() { kstrobe_config::probes_replacing(name, probes) } else { named }
+}
+
+/// What is said of a name that is none of a probe. `flag`, with a space behind it, is where it was given.
+fn no_probe(name: &str, flag: &str, probes: &[Probe]) -> Diagnostic {
+    let answers: Vec<&str> = kstrobe_config::probes_replacing(name, probes).into_iter().map(Probe::name).collect();
+    if !answers.is_empty() {
+        let message = match answers.as_slice() {
+            [only] => format!("`{name}` is answered by the probe `{only}`"),
+            several => format!("`{name}` is answered by the probes `{}`", several.join("` and `")),
+        };
+        return Diagnostic { hint: Some(format!("write `{flag}{}`", answers.join(","))), ..problem(message) };
+    }
+    let known = probes.iter().flat_map(|p| [p.name(), p.pack.as_str()].into_iter().chain(tools(p)));
+    let near = kstrobe_ebpf::diag::did_you_mean(name, known);
+    let hint = near.map_or_else(|| "`kstrobe list` shows all probes".into(), |near| format!("did you mean `{near}`?"));
+    Diagnostic { hint: Some(hint), ..problem(format!("there is no probe `{name}`")) }
+}
+
+fn tools(probe: &Probe) -> impl Iterator<Item = &str> {
+    probe.replaces.iter().map(String::as_str)
+}
+
 /// The probes that should run. A name that fits no probe and no pack is a mistake, with its place when it has one.
 pub fn choose(probes: Vec<Probe>, agent: &Agent, choice: &Choice) -> (Vec<Probe>, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
-    let named = |name: &str, p: &Probe| p.name() == name || p.pack == name;
-    let mut unknown = |name: &str, at: Option<&Spanned<String>>| {
-        if probes.iter().any(|p| named(name, p)) {
-            return;
+    let mut unknown = |name: &str, at: Option<&Spanned<String>>, flag: &str| {
+        if !probes.iter().any(|p| is_named(name, p)) {
+            diagnostics.push(Diagnostic { at: at.map(|s| s.at.clone()), ..no_probe(name, flag, &probes) });
         }
-        let known = probes.iter().flat_map(|p| [p.name(), p.pack.as_str()]);
-        let hint = kstrobe_ebpf::diag::did_you_mean(name, known).map(|n| format!("did you mean `{n}`?"));
-        let hint = hint.or_else(|| Some("`kstrobe list` shows all probes".into()));
-        diagnostics.push(Diagnostic {
-            hint,
-            at: at.map(|s| s.at.clone()),
-            ..problem(format!("there is no probe `{name}`"))
-        });
     };
     for s in agent.enable.iter().chain(&agent.disable).chain(agent.overrides.iter().map(|o| &o.name)) {
-        unknown(&s.value, Some(s));
+        unknown(&s.value, Some(s), "");
     }
-    for name in choice.enable.iter().chain(&choice.disable).chain(&choice.only) {
-        unknown(name, None);
+    for (flag, names) in [("--enable ", &choice.enable), ("--disable ", &choice.disable), ("", &choice.only)] {
+        names.iter().for_each(|name| unknown(name, None, flag));
     }
     for (flag, names) in [("--enable", &choice.enable), ("--only", &choice.only)] {
         let both = names.iter().filter(|name| choice.disable.contains(name));
@@ -378,6 +399,27 @@ metrics: { b_total: { type: counter } }
             (vec!["unit=comm".to_owned()], 1024),
             "its own label stays"
         );
+    }
+
+    #[test]
+    fn a_tools_name_says_which_probe_answers_it() {
+        let (probes, _) = super::probes(None);
+        let lines = |agent: &str, choice: Choice| -> Vec<String> {
+            let file = Arc::new(SourceFile { name: "kstrobe.yaml".into(), text: agent.into() });
+            let (_, wrong) = choose(probes.clone(), &kstrobe_config::agent(&file).0.unwrap(), &choice);
+            wrong.iter().map(Diagnostic::one_line).collect()
+        };
+        let one = |name: &str| vec![name.to_owned()];
+        let answer =
+            |tool: &str, hint: &str| format!("`{tool}` is answered by the probe `runqueue_latency` (write `{hint}`)");
+        let enable = Choice { enable: one("runqlat"), ..Choice::default() };
+        assert_eq!(lines("", enable), [answer("runqlat", "--enable runqueue_latency")]);
+        let only = Choice { only: one("runqlat-bpfcc"), ..Choice::default() };
+        assert_eq!(lines("", only), [answer("runqlat-bpfcc", "runqueue_latency")]);
+        let in_file = lines("probes: { enable: runqlat.bt }", Choice::default());
+        assert_eq!(in_file, [format!("kstrobe.yaml:1:19: {}", answer("runqlat.bt", "runqueue_latency"))]);
+        let near = lines("", Choice { enable: one("runqlatt"), ..Choice::default() });
+        assert_eq!(near, ["there is no probe `runqlatt` (did you mean `runqlat`?)"]);
     }
 
     #[test]

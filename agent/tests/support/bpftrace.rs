@@ -67,6 +67,11 @@ impl Maps {
         self.0.iter().find_map(|document| document["data"][map][key].as_u64()).unwrap_or(0)
     }
 
+    /// What a map without keys holds (`@x = count()`); 0 when it was never written.
+    pub fn total(&self, map: &str) -> u64 {
+        self.0.iter().find_map(|document| document["data"][map].as_u64()).unwrap_or(0)
+    }
+
     /// `hist()` buckets as (smallest value, largest value, count).
     pub fn hist(&self, map: &str, key: &str) -> Vec<(u64, u64, u64)> {
         let found = self.0.iter().filter(|document| document["type"] == "hist");

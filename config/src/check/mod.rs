@@ -7,6 +7,7 @@ mod captures;
 mod exporters;
 mod function;
 pub(crate) mod hook;
+pub(crate) mod library;
 pub(crate) mod metric;
 pub(crate) mod owner;
 pub(crate) mod sampling;
@@ -42,6 +43,8 @@ pub(crate) const PROBE: Keys = Keys {
     known: &[
         "probe",
         "summary",
+        "replaces",
+        "cost",
         "enabled",
         "at",
         "span",
@@ -141,6 +144,8 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
     let fields = fields.blaming(at);
     let summary = fields.need("summary", "a probe", report).and_then(|node| fields::text(node, "a sentence", report));
     let enabled = fields.get("enabled").map_or(Some(true), |node| fields::boolean(node, report));
+    let replaces = fields.get("replaces").map(|node| library::replaces(node, report)).unwrap_or_default();
+    let cost = fields.entry("cost").and_then(|entry| library::cost(entry, report));
     let summary = summary.map(|summary| one_line(&summary.value)).unwrap_or_default();
     let metrics = fields.get("metrics").map(|node| metric::metrics(node, &summary, report)).unwrap_or_default();
     let shape = shape(&fields, &metrics, report);
@@ -174,6 +179,8 @@ pub(crate) fn probe(node: &Node, pack: &str, seen: &mut Seen, report: &mut Repor
         program,
         pack: pack.to_owned(),
         summary,
+        replaces,
+        cost,
         enabled: enabled.unwrap_or(true),
         metrics: metas,
         budget_ppm: budget_ppm.flatten(),

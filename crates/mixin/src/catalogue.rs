@@ -1,7 +1,7 @@
 //! Every metric as plain data: those of probes from their definitions, the agent's own from its exposition.
 
 use kstrobe_config::PREFIX;
-use kstrobe_config::model::{Hook, HookKind, MetricKind, Probe, Program, Shape};
+use kstrobe_config::model::{Cost, Hook, HookKind, MetricKind, Probe, Program, Shape};
 use serde::{Deserialize, Serialize};
 
 /// All metrics there are.
@@ -19,14 +19,17 @@ pub struct ProbeMetrics {
     pub name: String,
     /// Stem of the file it stands in.
     pub pack: String,
+    /// Folder in `probes` that its file stands in; empty of probes that are not shipped.
+    pub area: String,
     /// One sentence.
     pub summary: String,
+    /// Tools whose question it answers.
+    pub replaces: Vec<String>,
     /// Whether it runs without being named.
     pub enabled: bool,
     /// As the user wrote them; a poll's source as `poll:NAME`.
     pub hooks: Vec<String>,
-    /// What its file says about its cost.
-    pub cost: String,
+    pub cost: Option<Cost>,
     /// In the order of the file.
     pub metrics: Vec<Metric>,
 }
@@ -118,10 +121,12 @@ fn probe_metrics(probe: &Probe) -> ProbeMetrics {
     ProbeMetrics {
         name: probe.name().to_owned(),
         pack: probe.pack.clone(),
+        area: kstrobe_config::area(&probe.program.name.at.file).unwrap_or_default().to_owned(),
         summary: probe.summary.clone(),
+        replaces: probe.replaces.clone(),
         enabled: probe.enabled,
         hooks: hooks(&probe.program),
-        cost: cost(&probe.program.name.at.file.text),
+        cost: probe.cost.clone(),
         metrics: metrics.collect(),
     }
 }
@@ -145,12 +150,4 @@ fn hook_text(hook: &Hook) -> String {
         HookKind::FirstOf(hooks) => hooks.iter().map(hook_text).collect::<Vec<_>>().join(" or "),
         _ => hook.text.value.clone(),
     }
-}
-
-/// The file's comment `# Cost: ..` up to the next sentence that begins another remark, as one line.
-fn cost(file: &str) -> String {
-    let head = file.lines().take_while(|line| line.starts_with('#'));
-    let text = head.map(|line| line.trim_start_matches('#').trim()).skip_while(|line| !line.starts_with("Cost:"));
-    let is_other = |line: &&str| line.split_once(": ").is_none_or(|(word, _)| word == "Cost" || word.contains(' '));
-    text.take_while(is_other).collect::<Vec<_>>().join(" ").trim_start_matches("Cost:").trim().to_owned()
 }

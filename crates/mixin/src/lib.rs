@@ -8,6 +8,7 @@ pub mod catalogue;
 mod dashboard;
 mod expressions;
 mod jsonnet;
+mod library;
 pub mod objectives;
 pub mod own;
 mod panel;
@@ -67,7 +68,10 @@ const MADE: &str = "Made by `cargo xtask mixin`; do not edit.";
 
 /// Every generated file.
 pub fn files(catalogue: &Catalogue) -> Vec<File> {
-    let mut files = vec![File { path: "docs/metrics.md".into(), text: reference::page(catalogue) }];
+    let mut files = vec![
+        File { path: "docs/metrics.md".into(), text: reference::page(catalogue) },
+        File { path: "docs/probes.md".into(), text: library::page(catalogue) },
+    ];
     for board in boards::all(catalogue) {
         files.push(File { path: format!("dashboards/grafana/{}.json", board.uid), text: board.text() });
     }

@@ -54,10 +54,14 @@ fn write_probe(out: &mut String, probe: &ProbeMetrics) {
     let off = if probe.enabled { "" } else { " (off by default)" };
     let _ = write!(out, "\n### {}{off}\n\n{}\n\n", probe.name, probe.summary);
     let hooks: Vec<String> = probe.hooks.iter().map(|hook| format!("`{hook}`")).collect();
-    let _ = writeln!(out, "- Pack: [{0}](../probes/{0}.yaml)", probe.pack);
+    let _ = writeln!(out, "- Pack: [{1}](../probes/{0}/{1}.yaml)", probe.area, probe.pack);
     let _ = writeln!(out, "- Hooks: {}", hooks.join(", "));
-    if !probe.cost.is_empty() {
-        let _ = writeln!(out, "- Cost: {}", probe.cost);
+    if let Some(cost) = &probe.cost {
+        let _ = writeln!(out, "- Cost: {cost}");
+    }
+    if !probe.replaces.is_empty() {
+        let tools: Vec<String> = probe.replaces.iter().map(|tool| format!("`{tool}`")).collect();
+        let _ = writeln!(out, "- Replaces: {}", tools.join(", "));
     }
     out.push_str("\n| metric | type | unit | labels | what it is |\n|---|---|---|---|---|\n");
     for metric in &probe.metrics {

@@ -1,17 +1,16 @@
-//! Which pack of probes belongs to which topic: a topic is a dashboard.
+//! A topic is an area of the library of probes (a folder in `probes`), and a dashboard.
 
 use crate::catalogue::{Catalogue, ProbeMetrics};
 
-/// A dashboard's worth of packs.
+/// An area of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topic {
-    /// In file names and addresses.
+    /// Its folder in `probes`; also in file names and addresses.
     pub id: &'static str,
     /// For people.
     pub title: &'static str,
     /// What the dashboard answers.
     pub about: &'static str,
-    packs: &'static [&'static str],
 }
 
 /// In the order of the reference.
@@ -19,73 +18,46 @@ pub const TOPICS: &[Topic] = &[
     Topic {
         id: "syscalls",
         title: "System calls",
-        about: "How long system calls take, which fail, and where threads wait for one another.",
-        packs: &["syscalls", "recvfrom", "slow_syscalls", "futex"],
+        about: "How long system calls take, which fail, what they open, and where threads wait for one another.",
     },
-    Topic {
-        id: "network",
-        title: "Network",
-        about: "Loss, queues, drops, sizes and lives of connections.",
-        packs: &[
-            "tcp_retransmits",
-            "tcp_backlog",
-            "tcp_connect",
-            "tcp_sessions",
-            "sockets",
-            "drops",
-            "packet_sizes",
-            "name_resolution",
-        ],
-    },
-    Topic {
-        id: "scheduler",
-        title: "Scheduler and interrupts",
-        about: "Waiting for a CPU, who wakes whom, and what interrupts take.",
-        packs: &["runqueue", "softirq", "hardirqs", "wakeups", "tasks", "offcpu", "profile_cpu"],
-    },
+    Topic { id: "network", title: "Network", about: "Loss, queues, drops, sizes, addresses and lives of connections." },
+    Topic { id: "scheduler", title: "Scheduler", about: "Waiting for a CPU, who wakes whom, and the lives of tasks." },
+    Topic { id: "interrupts", title: "Interrupts", about: "What interrupts, softirqs and timers take from the CPUs." },
     Topic {
         id: "block",
         title: "Block devices",
         about: "Requests to disks: waiting in the scheduler, working in the device.",
-        packs: &["block", "slow_block_io"],
+    },
+    Topic { id: "memory", title: "Memory", about: "Page faults, the page cache, allocations, reclaim and kills." },
+    Topic { id: "filesystem", title: "File systems", about: "Operations on files, by file system, file and program." },
+    Topic {
+        id: "userspace",
+        title: "User space",
+        about: "Functions and static probe points of libraries, servers and interpreters.",
     },
     Topic {
-        id: "memory",
-        title: "Memory",
-        about: "Page faults, the page cache, reclaim and kills.",
-        packs: &["page_faults", "page_cache", "direct_reclaim", "oom_kills"],
+        id: "virtualisation",
+        title: "Virtualisation",
+        about: "Exits of guests and the interrupts that are injected into them.",
     },
     Topic {
-        id: "files",
-        title: "Files",
-        about: "Operations on files, by file system and program.",
-        packs: &["vfs", "filesystem"],
-    },
-    Topic {
-        id: "postgresql",
-        title: "PostgreSQL",
-        about: "Queries and plans of PostgreSQL servers.",
-        packs: &["postgresql"],
+        id: "cgroups",
+        title: "Control groups",
+        about: "CPU limits, statistics, and the making and removal of groups.",
     },
 ];
 
 impl Topic {
-    /// Its probes, in the order of its packs.
+    /// Its probes, in the order of their files.
     pub fn probes<'a>(&self, catalogue: &'a Catalogue) -> Vec<&'a ProbeMetrics> {
-        let of = |pack: &'static str| catalogue.probes.iter().filter(move |probe| probe.pack == pack);
-        self.packs.iter().copied().flat_map(of).collect()
+        catalogue.probes.iter().filter(|probe| probe.area == self.id).collect()
     }
 }
 
-/// Packs that no topic has, or more than one: none, while the table is whole.
+/// Probes in an area that is no topic, and topics without a probe.
 pub fn misplaced(catalogue: &Catalogue) -> Vec<String> {
-    let mut found = Vec::new();
-    for probe in &catalogue.probes {
-        let topics = TOPICS.iter().flat_map(|topic| topic.packs).filter(|pack| **pack == probe.pack).count();
-        if topics != 1 {
-            found.push(format!("{}: {topics} topics", probe.pack));
-        }
-    }
-    found.dedup();
-    found
+    let is_topic = |probe: &&ProbeMetrics| TOPICS.iter().any(|topic| topic.id == probe.area);
+    let strays = catalogue.probes.iter().filter(|probe| !is_topic(probe)).map(|probe| probe.name.clone());
+    let empty = TOPICS.iter().filter(|topic| topic.probes(catalogue).is_empty()).map(|topic| topic.id.to_owned());
+    strays.chain(empty).collect()
 }

@@ -48,7 +48,7 @@ fn target() -> Option<Target> {
     Some(target)
 }
 
-/// Name and expressions as in `probes/*.yaml`, in the form of the case files.
+/// Name and expressions as in `probes/*/*.yaml`, in the form of the case files.
 const PROBES: [(&str, &str); 11] = [
     (
         "recvfrom",

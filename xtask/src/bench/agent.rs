@@ -15,7 +15,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// Time for a scrape.
 const SCRAPE_LIMIT: Duration = Duration::from_secs(20);
 
-/// The packs that run when nothing is said: the stems of the files in `probes/`.
+/// The packs that run when nothing is said: the stems of the files below `probes/`.
 const DEFAULT_PACKS: [&str; 5] = ["recvfrom", "softirq", "syscalls", "tcp_backlog", "tcp_retransmits"];
 
 /// How to start it.

@@ -13,6 +13,10 @@ pub struct Explanation {
     pub probe: String,
     /// One sentence.
     pub summary: String,
+    /// Tools whose question it answers.
+    pub replaces: Vec<String>,
+    /// Class of its cost, and the event that it is paid for.
+    pub cost: Option<String>,
     /// What was chosen among several ways.
     pub choices: Vec<Choice>,
     /// Whether it compiled to nothing, as its conditions are never true on this kernel.
@@ -106,6 +110,8 @@ pub fn explain(plan: &ProbePlan, artifact: &Artifact, target: &Target) -> Explan
     Explanation {
         probe: meta.name.clone(),
         summary: meta.summary.clone(),
+        replaces: meta.replaces.clone(),
+        cost: meta.cost.as_ref().map(ToString::to_string),
         choices: choices(artifact),
         idle: artifact.is_idle(),
         programs: artifact.programs.iter().map(program).collect(),

@@ -9,7 +9,7 @@ use kstrobe_export::snapshot::{Descriptor, Kind};
 
 use super::exemplar_links::{ExemplarLink, Links};
 pub use kstrobe_config::PREFIX;
-pub use kstrobe_config::model::Engine;
+pub use kstrobe_config::model::{Cost, Engine};
 
 /// A probe as the agent runs it.
 #[derive(Clone, Debug)]
@@ -19,6 +19,9 @@ pub struct ProbeMeta {
     pub pack: String,
     /// One sentence.
     pub summary: String,
+    /// Tools whose question it answers.
+    pub replaces: Vec<String>,
+    pub cost: Option<Cost>,
     /// Whether it runs without being named.
     pub enabled: bool,
     /// Its hooks as the user wrote them; a poll's source as `poll:NAME`.
@@ -93,6 +96,8 @@ pub(super) fn probe_meta(probe: &Probe, links: &Links) -> ProbeMeta {
         name: probe.name().to_owned(),
         pack: probe.pack.clone(),
         summary: probe.summary.clone(),
+        replaces: probe.replaces.clone(),
+        cost: probe.cost.clone(),
         enabled: probe.enabled,
         hooks,
         metrics: probe.metrics().map(|(m, meta)| metric(m, meta)).collect(),
