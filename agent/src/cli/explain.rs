@@ -17,7 +17,7 @@ use crate::config::plan::explain::{BIG_MACHINE_CPUS, Explanation, explain};
 pub struct Args {
     /// Probe or pack.
     probe: String,
-    /// File of probes, or directory of such files, besides the embedded ones; a file replaces the embedded one of its name.
+    /// File of probes, or directory of such files, besides the shipped ones; a file replaces the shipped one of its name, a probe the shipped one of its name.
     #[arg(long, value_name = "FILE|DIR")]
     probes: Option<PathBuf>,
     #[command(flatten)]

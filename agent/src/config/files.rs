@@ -89,13 +89,18 @@ fn files_in(directory: &Path, at: Option<&Location>) -> Files {
     (files, diagnostics)
 }
 
-/// Probes of these files, and of those embedded ones that have no namesake among them.
+/// Probes of these files and the shipped ones. A file takes the place of the shipped file of its name, and a probe that of the
+/// shipped probe of its name, also when it has a mistake.
 fn probes_of(files: Vec<Arc<SourceFile>>) -> (Vec<Probe>, Vec<Diagnostic>) {
     let base = |f: &SourceFile| f.name.rsplit('/').next().unwrap_or_default().to_string();
     let replaced: Vec<String> = files.iter().map(|f| base(f)).collect();
-    let mut all: Vec<_> = kstrobe_config::embedded().into_iter().filter(|f| !replaced.contains(&base(f))).collect();
-    all.extend(files);
-    kstrobe_config::probes(&all)
+    let shipped: Vec<_> = kstrobe_config::embedded().into_iter().filter(|f| !replaced.contains(&base(f))).collect();
+    let (mut all, mut diagnostics) = kstrobe_config::probes(&shipped);
+    let (own, mut found) = kstrobe_config::all_probes(&files);
+    all.retain(|probe| own.iter().all(|(other, _)| other.name() != probe.name()));
+    all.extend(own.into_iter().filter_map(|(probe, sound)| sound.then_some(probe)));
+    diagnostics.append(&mut found);
+    (all, diagnostics)
 }
 
 /// The directory of an agent's probe files: the command line's over the configuration's.
@@ -327,6 +332,24 @@ metrics: { b_total: { type: counter } }
         assert_eq!(chosen("probes: { disable: [a] }", &["pack"], &[], &[]), "", "its name says more than its pack's");
         assert_eq!(chosen("probes: { disable: [a] }", &[], &[], &["a", "b"]), "a b");
         assert_eq!(chosen("", &[], &[], &["pack"]), "a");
+    }
+
+    #[test]
+    fn a_users_probe_takes_the_place_of_the_shipped_one() {
+        let of = |text: &str| {
+            let file = Arc::new(SourceFile { name: "mine.yaml".into(), text: text.into() });
+            let (probes, wrong) = probes_of(vec![file]);
+            let packs: Vec<_> = probes.iter().filter(|p| p.name() == "syscalls").map(|p| p.pack.clone()).collect();
+            (packs, wrong.len())
+        };
+        let own = "probe: syscalls\nsummary: S.\nat: rawtracepoint:sched_switch\nmetrics: { a_total: { type: counter } }\n";
+        assert_eq!(
+            of("probe: a\nsummary: A.\nat: interval:s:1\nmetrics: { a_total: { type: counter } }\n"),
+            (vec!["syscalls".into()], 0)
+        );
+        assert_eq!(of(own), (vec!["mine".into()], 0));
+        assert_eq!(of(&format!("{own}---\n{own}")).1, 1, "twice in one's own files is a mistake");
+        assert_eq!(of(&own.replace("counter", "conter")), (vec![], 1), "a mistake does not bring the shipped one back");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// Where configuration comes from: shared by all commands that read it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SourceArgs {
-    /// File of probes, or directory of such files, besides the embedded ones; a file replaces the embedded one of its name.
+    /// File of probes, or directory of such files, besides the embedded ones; a file replaces the shipped one of its name, a probe the shipped one of its name.
     #[arg(long, value_name = "FILE|DIR")]
     pub probes: Option<PathBuf>,
     /// Kernel types to use instead of /sys/kernel/btf/vmlinux.
