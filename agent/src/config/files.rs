@@ -342,7 +342,8 @@ metrics: { b_total: { type: counter } }
             let packs: Vec<_> = probes.iter().filter(|p| p.name() == "syscalls").map(|p| p.pack.clone()).collect();
             (packs, wrong.len())
         };
-        let own = "probe: syscalls\nsummary: S.\nat: rawtracepoint:sched_switch\nmetrics: { a_total: { type: counter } }\n";
+        let own =
+            "probe: syscalls\nsummary: S.\nat: rawtracepoint:sched_switch\nmetrics: { a_total: { type: counter } }\n";
         assert_eq!(
             of("probe: a\nsummary: A.\nat: interval:s:1\nmetrics: { a_total: { type: counter } }\n"),
             (vec!["syscalls".into()], 0)

@@ -38,7 +38,7 @@ const SHORT: &[&str] = &[
 ];
 
 /// Settings of tests that guests get as they are here.
-const PASSED_ON: [&str; 2] = ["KSTROBE_GENERATED", "KSTROBE_GENERATED_SEED"];
+const PASSED_ON: [&str; 3] = ["KSTROBE_GENERATED", "KSTROBE_GENERATED_SEED", "KSTROBE_CHANGES"];
 
 /// What to run where.
 #[derive(Args)]
