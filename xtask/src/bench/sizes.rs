@@ -36,7 +36,7 @@ impl Active {
         match self {
             Active::All => true,
             Active::AllBut(idle) => number >= idle,
-            Active::AllButEvery(nth) => number % nth != 0,
+            Active::AllButEvery(nth) => !number.is_multiple_of(nth),
             Active::None => false,
         }
     }

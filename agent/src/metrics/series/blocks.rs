@@ -123,7 +123,7 @@ impl TableSeries {
 fn is_end(labels: &LabelTexts, length: usize) -> bool {
     let mut hasher = DefaultHasher::new();
     labels.hash(&mut hasher);
-    length >= BLOCK_SERIES.end || length >= BLOCK_SERIES.start && hasher.finish() % ENDS_ONE_OF == 0
+    length >= BLOCK_SERIES.end || length >= BLOCK_SERIES.start && hasher.finish().is_multiple_of(ENDS_ONE_OF)
 }
 
 impl Group {
