@@ -58,10 +58,7 @@ fn changes() -> usize {
 fn probe(name: &str, version: usize) -> String {
     let shape = SHAPES[version % SHAPES.len()].replace("NAME", name);
     // The text of a version differs in what is measured, not in its words alone.
-    format!(
-        "probe: {name}\nsummary: Of a storm.\nwhere: pid != {}\n{shape}",
-        4_000_000 + version
-    )
+    format!("probe: {name}\nsummary: Of a storm.\nwhere: pid != {}\n{shape}", 4_000_000 + version)
 }
 
 #[test]
