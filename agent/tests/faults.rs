@@ -376,7 +376,7 @@ fn a_bad_file_costs_only_what_is_in_it() {
     std::fs::copy("tests/faults/mistakes.yaml", folder.0.join("mistakes.yaml")).unwrap();
     std::fs::copy("tests/faults/no_yaml.yaml", folder.0.join("no_yaml.yaml")).unwrap();
     folder.write("polled.yaml", &counters("polled", ""));
-    folder.write("again.yaml", &switches("softirq"));
+    folder.write("again.yaml", &format!("{0}---\n{0}", counters("again", "")));
     std::fs::write(folder.0.join("bytes.yaml"), b"\xff").unwrap();
     symlink("/nonexistent/x.yaml", folder.0.join("dangling.yaml")).unwrap();
     nix::unistd::mkfifo(&folder.0.join("pipe.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -387,7 +387,7 @@ fn a_bad_file_costs_only_what_is_in_it() {
         let metrics = agent.scrape();
         metrics.has("kstrobe_polled_total", &[]).then_some(metrics)
     });
-    // 8 and 1 of the two copied files, and one each for `softirq` twice, no text, no target, no regular file.
+    // 8 and 1 of the two copied files, and one each for `again` twice, no text, no target, no regular file.
     assert_eq!(metrics.sum("kstrobe_config_errors", &[]), 13.0);
     assert!(metrics.has("kstrobe_probe_attached", &[("probe", "good")]), "the good probe among bad ones");
     let (status, body) = agent.get("/readyz").unwrap();
@@ -395,7 +395,7 @@ fn a_bad_file_costs_only_what_is_in_it() {
     for (file, what) in [
         ("mistakes.yaml:3:1", "a probe has no key `sumary` (did you mean `summary`?)"),
         ("no_yaml.yaml:3:1", "this is not YAML"),
-        ("again.yaml:1:8", "probe `softirq` is defined twice"),
+        ("again.yaml", "probe `again` is defined twice"),
         ("bytes.yaml", "not UTF-8"),
         ("dangling.yaml", "No such file"),
         ("pipe.yaml", "not a regular file"),
