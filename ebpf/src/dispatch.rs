@@ -9,8 +9,8 @@
 
 use crate::asm::{Item, Label, assemble};
 use crate::ir::{Calls, Helper, NumberAt, Size};
-use crate::isa::encode::slots;
-use crate::isa::{Alu, Insn, Jump, Reg, Width, helpers};
+use crate::isa::encode::{decode, slots};
+use crate::isa::{Alu, Insn, Jump, Op, Reg, Width, helpers};
 use std::collections::BTreeSet;
 
 pub use crate::asm::AsmError;
@@ -124,6 +124,46 @@ pub fn plain(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Result<Vec
     code.leave();
     code.finish(bodies)
 }
+
+/// The same with the functions' code in place of calls: a call and its return take some 6 ns on processors that guard returns, which is
+/// much where an event is passed over. The verifier has to follow what one function leads to through all that come after it, so
+/// that this is for few and short ones. `None` for others.
+pub fn inline(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Option<Vec<u64>> {
+    if bodies.iter().map(|body| body.code.len()).sum::<usize>() > MAX_INLINE_SLOTS {
+        return None;
+    }
+    let mut code = Writer::default();
+    code.select(maps, table, bodies);
+    // The functions use all registers; their stack ends above these two.
+    code.add(Insn::stx(Size::B8, Reg::R10, CONTEXT_AT, Reg::R6));
+    code.add(Insn::stx(Size::B8, Reg::R10, BITS_AT, Reg::R7));
+    for (i, body) in bodies.iter().enumerate() {
+        let skip = code.fresh();
+        if i > 0 {
+            code.add(Insn::ldx(Size::B8, Reg::R7, Reg::R10, BITS_AT));
+        }
+        code.when_active(body.bit, skip);
+        code.add(Insn::ldx(Size::B8, Reg::R1, Reg::R10, CONTEXT_AT));
+        let bytes: Vec<u8> = body.code.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+        for insn in decode(&bytes).ok()? {
+            match insn.op {
+                Op::Exit => code.jump(Insn::ja(0), skip),
+                _ => code.add(insn),
+            }
+        }
+        code.bind(skip);
+    }
+    code.bind(OUT);
+    code.leave();
+    code.finish(&[]).ok()
+}
+
+/// Most slots of functions that [`inline`] takes together.
+const MAX_INLINE_SLOTS: usize = 4096;
+
+/// Bytes of the stack below those of a function, [`MAX_STACK_BYTES`](crate::ir::MAX_STACK_BYTES).
+const CONTEXT_AT: i16 = -(crate::ir::MAX_STACK_BYTES as i16) - 8;
+const BITS_AT: i16 = CONTEXT_AT - 8;
 
 /// The same with the time of each function that runs, which it adds to the costs, an array of one element.
 pub fn timed(
@@ -320,8 +360,6 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::Op;
-    use crate::isa::encode::decode;
 
     const MAPS: Maps = Maps { programs: 7, words: 8 };
 
@@ -368,6 +406,24 @@ mod tests {
         assert_eq!(maps(&all), [8, 9].into(), "words and table");
         assert_eq!(maps(&timed(&MAPS, None, 6, 4, &bodies).unwrap()), [6, 8].into(), "costs and words");
         assert_eq!(maps(&entry(&MAPS, 4).unwrap()), [7, 8].into());
+    }
+
+    #[test]
+    fn inlined_functions_end_where_the_next_begins() {
+        let codes = [function(10), function(20)];
+        let bodies: Vec<Body<'_>> =
+            codes.iter().zip([0, 40]).map(|(code, bit)| Body { code, bit, calls: None }).collect();
+        let code = inline(&MAPS, None, &bodies).unwrap();
+        let all = program(&code);
+        assert_eq!(all.iter().filter(|insn| insn.op == Op::Exit).count(), 1, "its own");
+        let marks = all.iter().filter(|insn| insn.dst == Reg::R2 && [10, 20].contains(&insn.imm));
+        assert_eq!(marks.map(|insn| insn.imm).collect::<Vec<_>>(), [10, 20]);
+        // The first function's end leads to where the second's bits are read again.
+        let end = all.iter().position(|insn| insn.op == Op::Ja && insn.off == 0).unwrap();
+        let next = &all[end + 1];
+        assert_eq!((next.dst, next.src, next.off), (Reg::R7, Reg::R10, BITS_AT));
+        let long = vec![slots(&[Insn::exit()])[0]; MAX_INLINE_SLOTS + 1];
+        assert_eq!(inline(&MAPS, None, &[Body { code: &long, bit: 0, calls: None }]), None);
     }
 
     #[test]

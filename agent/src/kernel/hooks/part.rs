@@ -347,8 +347,17 @@ impl Part {
     fn dispatch(&mut self) -> Result<(), HookError> {
         let bodies: Vec<_> = self.slots.iter().map(Slot::as_body).collect();
         let table = table(&bodies)?;
-        let code = dispatch::plain(&self.maps(), table.as_ref().map(Words::descriptor), &bodies);
-        let program = load(&self.attach, &self.kind, "ks_hook", &code.map_err(HookError::Code)?)?;
+        let descriptor = table.as_ref().map(Words::descriptor);
+        let inlined = dispatch::inline(&self.maps(), descriptor, &bodies);
+        let inlined = inlined.and_then(|code| load(&self.attach, &self.kind, "ks_hook", &code).ok());
+        let program = match inlined {
+            Some(program) => program,
+            // The verifier may take as functions what it cannot follow through each other.
+            None => {
+                let code = dispatch::plain(&self.maps(), descriptor, &bodies).map_err(HookError::Code)?;
+                load(&self.attach, &self.kind, "ks_hook", &code)?
+            }
+        };
         self.put(dispatch::PLAIN, &program)?;
         let slots = self.slots.iter().map(|slot| slot.id).collect();
         self.dispatcher = Dispatcher { slots, table, ..Dispatcher::default() };
