@@ -113,7 +113,7 @@ fn when_it_gets_calm_more_and_more_is_measured_again() {
 #[test]
 fn a_flood_is_sampled_down_to_what_passing_over_costs() {
     let mut run = Run::new(true);
-    // Passed over alone, 3 million events a second cost 6 %. To sample fewer than 1 of 256 would save less than 0.4 %.
+    // Passed over alone, 3 million events a second cost 6 %. To sample fewer than 1 of 512 would save less than 0.2 %.
     run.seconds(400, events(3_000_000, 300));
     assert_eq!(run.actions, [(2, BudgetAction::Sample(8))]);
     assert!(run.budget.over() && run.budget.suspended_until().is_none());
