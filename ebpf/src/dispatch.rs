@@ -20,7 +20,7 @@ pub const MAX_BODIES: usize = u64::BITS as usize;
 /// Numbers of system calls that the table has; those beyond are left to the functions. The tables of x86-64 and arm64 end below.
 pub const TABLE_ENTRIES: usize = 512;
 /// One of so many events of a CPU is measured. A prime, so that a load that repeats itself is not always measured at the same place.
-pub const PERIOD: u64 = 251;
+pub const PERIOD: u64 = 127;
 /// Elements of the map of dispatchers.
 pub const PLAIN: u32 = 0;
 /// See [`PLAIN`]. When the element is empty, the plain dispatcher runs.
@@ -55,7 +55,7 @@ fn cost_stride(bodies: usize) -> u32 {
 /// A sum of nanoseconds and how many were added.
 const COST: u32 = 16;
 /// What takes longer was interrupted: a program's length is bounded.
-const MAX_NS: i32 = 1 << 16;
+const MAX_NS: i32 = 1 << 15;
 
 /// Byte of a function's cost on a CPU: a sum of nanoseconds, each with one reading of the clock in it, and the number of runs. The
 /// cost before the first function's is that of two readings in a row.
