@@ -142,8 +142,8 @@ fn root_hooks_measure_runs_and_times_of_each_program() {
     call_getppid(300_000);
     for (loaded, before) in loaded.iter().zip(before) {
         let (runs, ns) = (used(loaded).runs - before.runs, used(loaded).run_ns - before.run_ns);
-        // Other calls of the machine come to those of this loop.
-        assert!((300_000.0..600_000.0).contains(&runs), "{runs} runs");
+        // Other calls of the machine come to those of this loop; an estimate may miss what came after a CPU's last sample.
+        assert!((299_000.0..600_000.0).contains(&runs), "{runs} runs");
         assert!((1.0..2_000.0).contains(&(ns / runs)), "{ns} ns in {runs} runs");
     }
 }
