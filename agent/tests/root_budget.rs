@@ -218,7 +218,6 @@ fn root_a_million_events_a_second_are_sampled_or_left_in_time() {
     let held_back = metrics.sum("kstrobe_probe_sampling_ratio", &probe) < 1.0
         || metrics.series("kstrobe_probe_attached", &probe).all(|(_, attached)| attached == 0.0);
     assert!(held_back, "it says neither that it is sampled nor that it is off its hooks");
-    let on_its_hooks = metrics.sum("kstrobe_probe_attached", &probe) == 1.0;
     for page in ["/readyz", "/api/v1/probes"] {
         let (status, text) = agent.get(page).unwrap();
         assert!(status == 200 && text.contains("over its budget of 2 % of a CPU"), "{page}: {status} {text}");
@@ -232,8 +231,8 @@ fn root_a_million_events_a_second_are_sampled_or_left_in_time() {
     // To pass an event over costs no more than to reach the program, some 50 ns.
     let most = f64::max(0.02, rate * 50e-9);
     assert!(emulated() || each <= 2.0 * most, "{each} s of a second, after the steps: {seconds:?}");
-    // A probe that passes most events over still has a program that is called.
-    let least = if on_its_hooks { 0.5 * without } else { recovered(median(&flooded), without) };
+    // A probe that passes most events over still has a program that is called, and one that is off is back within a second.
+    let least = 0.5 * without;
     assert!(
         emulated() || after >= least,
         "{after:.0} calls a second of CPU afterwards, {without:.0} without the agent; {rate:.0} events a second"
