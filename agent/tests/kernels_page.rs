@@ -64,11 +64,12 @@ fn root_every_shipped_probe_attaches_or_says_why() {
         if let Some(kernel) = lab() {
             let program =
                 reason.strip_prefix("waiting: no program or library `").and_then(|rest| rest.split('`').next());
-            if program.is_some_and(|name| kstrobe_testing::find(name).is_none()) {
+            let cell = &rows[name][&kernel];
+            // The page was written where the program was; guests carry those of guest.needs.
+            if program.is_some_and(|name| kstrobe_testing::find(name).is_none()) && !cell.starts_with("no ") {
                 not_run("root_every_shipped_probe_attaches_or_says_why", &format!("{name} is {reason}"));
                 continue;
             }
-            let cell = &rows[name][&kernel];
             if attached == cell.starts_with("no ") {
                 wrong.push(format!("{name}: attached {attached} ({reason}), the page says {cell}"));
             }

@@ -117,9 +117,10 @@ impl Bench<'_> {
     /// An agent that runs every pack of the project; those that this kernel cannot run are left out by the agent.
     fn all_shipped(&self) -> Result<PathBuf> {
         let mut packs: Vec<String> = Vec::new();
-        for entry in std::fs::read_dir(self.root.join("probes"))? {
-            let path = entry?.path();
-            packs.extend(path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned));
+        for area in std::fs::read_dir(self.root.join("probes"))? {
+            for pack in std::fs::read_dir(area?.path())? {
+                packs.extend(pack?.path().file_stem().and_then(|stem| stem.to_str()).map(str::to_owned));
+            }
         }
         let config = self.build.join("all_shipped.yaml");
         std::fs::write(&config, format!("probes:\n  enable: [{}]\n", packs.join(", ")))?;
