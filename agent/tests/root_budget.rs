@@ -317,8 +317,8 @@ fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(1) {
             load::pselect_sleeps(20, Duration::from_micros(500));
-            load::datagrams(200);
-            load::getppid_calls(500);
+            load::datagrams(100);
+            load::getppid_calls(200);
             std::thread::sleep(Duration::from_millis(10));
         }
         seconds.push(spent(&agent.scrape()));

@@ -20,7 +20,7 @@ pub const MAX_BODIES: usize = u64::BITS as usize;
 /// Numbers of system calls that the table has; those beyond are left to the functions. The tables of x86-64 and arm64 end below.
 pub const TABLE_ENTRIES: usize = 512;
 /// One of so many events of a CPU is measured. A prime, so that a load that repeats itself is not always measured at the same place.
-pub const PERIOD: u64 = 127;
+pub const PERIOD: u64 = 61;
 /// Elements of the map of dispatchers.
 pub const PLAIN: u32 = 0;
 /// See [`PLAIN`]. When the element is empty, the plain dispatcher runs.

@@ -475,7 +475,7 @@ fn encode_programs(out: &mut DescriptorEncoder, programs: &[ProgramUse]) -> fmt:
     family(
         out,
         "program_run",
-        "Time spent in a probe's program, estimated from one of 127 events.",
+        "Time spent in a probe's program, estimated from one of 61 events.",
         Some(Unit::Seconds),
         seconds,
     )?;

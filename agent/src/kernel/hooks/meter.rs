@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn readings_of_the_clock_are_taken_off() {
         let (clock, sum) = (Sum { ns: 2_000, samples: 100 }, Sum { ns: 12_000, samples: 100 });
-        let expected = Use { run_ns: 10_000.0 * 127.0, runs: 12_700.0, events: 7.0, sharers: 2 };
+        let expected = Use { run_ns: 10_000.0 * 61.0, runs: 6_100.0, events: 7.0, sharers: 2 };
         assert_eq!(sum.used(clock, 7.0, 2), expected);
         assert_eq!(Sum::default().used(clock, 0.0, 0), Use::default());
         let noise = Sum { ns: 100, samples: 100 };
