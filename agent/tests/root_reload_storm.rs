@@ -97,9 +97,20 @@ fn root_a_storm_of_reloads_costs_other_probes_no_event() {
     let rate = calls as f64 / begin.elapsed().as_secs_f64();
     eprintln!("{} changes under {rate:.0} calls a second, {calls} in all, in {:?}", changes(), begin.elapsed());
     let metrics = agent.scrape();
-    for metric in ["kstrobe_canary_all_seconds_count", "kstrobe_canary_one_seconds_count", "kstrobe_canary_exit_total"]
-    {
-        assert_eq!(metrics.sum(metric, &[]), calls as f64, "{metric}");
+    for (probe, metric) in [
+        ("canary_all", "kstrobe_canary_all_seconds_count"),
+        ("canary_one", "kstrobe_canary_one_seconds_count"),
+        ("canary_exit", "kstrobe_canary_exit_total"),
+    ] {
+        // Where programs at system calls are preempted (Linux 6.13), the kernel leaves out and counts the events that come
+        // to a CPU meanwhile (`recursion_misses`). Without those all is exact.
+        let missed = metrics.sum("kstrobe_program_missed_total", &[("probe", probe)]);
+        let counted = metrics.sum(metric, &[]);
+        assert!(
+            (calls as f64 - missed..=calls as f64).contains(&counted),
+            "{probe}: {counted} of {calls}, {missed} missed by the kernel"
+        );
+        eprintln!("{probe}: {counted} of {calls}, {missed} missed by the kernel");
     }
     assert_eq!(metrics.sum("kstrobe_config_reloads_total", &[("result", "failure")]), 0.0);
     wait_for("what the storm leaves behind to go", Duration::from_secs(60), || {
