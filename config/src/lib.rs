@@ -21,7 +21,7 @@ mod secrets;
 mod tools;
 mod when;
 
-pub use check::{EXPORTER_HEADERS, recorded};
+pub use check::EXPORTER_HEADERS;
 pub use diag::{Diagnostic, Severity, render, render_ansi};
 pub use kstrobe_ebpf::diag::did_you_mean;
 pub use load::{agent, all_probes, area, capture, embedded, probes, web};

@@ -187,15 +187,9 @@ impl HookKind {
                 events(names.iter().flat_map(both).collect())
             }
             HookKind::Function { name, .. } => Recorded { events: Vec::new(), functions: vec![name.clone()] },
-            HookKind::FirstOf(hooks) => {
-                let mut all = Recorded::default();
-                for hook in hooks.iter().map(|hook| hook.kind.recorded()) {
-                    all.events.extend(hook.events);
-                    all.functions.extend(hook.functions);
-                }
-                all
-            }
-            HookKind::Interval { .. }
+            // Which of several it is, a kernel says.
+            HookKind::FirstOf(_)
+            | HookKind::Interval { .. }
             | HookKind::User { .. }
             | HookKind::Usdt { .. }
             | HookKind::Sample(_)

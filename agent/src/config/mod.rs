@@ -9,8 +9,6 @@ pub mod exporters;
 pub mod files;
 pub mod plan;
 
-pub use kstrobe_config::recorded;
-
 use std::path::PathBuf;
 
 /// Where configuration comes from: shared by all commands that read it.

@@ -28,14 +28,22 @@ use kstrobe_ebpf::hook::Recorded;
 use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Family, Moment};
 
+/// A hook as written in the probe.
+#[derive(Clone, Debug)]
+pub(super) struct WrittenHook {
+    pub(super) text: String,
+    /// The chosen mechanism; empty without one.
+    pub(super) kind: &'static str,
+    pub(super) recorded: Recorded,
+}
+
 /// An enabled probe, whether it runs or not.
 pub struct Probe {
     /// What its definition says beside its programs.
     pub meta: ProbeMeta,
     /// A reload keeps a probe of the same identity.
     pub identity: Arc<Identity>,
-    /// Hooks as written in the probe, each with the chosen mechanism; empty without one.
-    pub(super) hooks: Vec<(String, &'static str)>,
+    pub(super) hooks: Vec<WrittenHook>,
     /// The compiler's choices on this kernel.
     pub(super) choices: Vec<explain::Choice>,
     pub(super) engine: Box<dyn Engine>,
@@ -86,7 +94,7 @@ impl Probe {
             over: b.over(),
             throttled: b.throttled(),
         }));
-        observed.attachments.extend(self.hooks.iter().map(|(hook, kind)| Attachment {
+        observed.attachments.extend(self.hooks.iter().map(|WrittenHook { text: hook, kind, .. }| Attachment {
             probe: name.clone(),
             hook: hook.clone(),
             kind: kind.to_string(),
@@ -318,10 +326,10 @@ impl Probe {
             let metrics = self.meta.metrics.iter().filter(|m| m.stacks.is_some() == stacks);
             metrics.map(|m| m.about.name.clone()).collect::<Vec<_>>()
         };
-        let hook = |(hook, kind): &(String, &str)| {
-            let Recorded { events, functions } = crate::config::recorded(hook);
+        let hook = |hook: &WrittenHook| {
+            let Recorded { events, functions } = hook.recorded.clone();
             let (attached, reason) = (reason.is_empty(), reason.clone());
-            HookStatus { hook: hook.clone(), kind: kind.to_string(), attached, reason, events, functions }
+            HookStatus { hook: hook.text.clone(), kind: hook.kind.to_owned(), attached, reason, events, functions }
         };
         let choice = |choice: &explain::Choice| ChoiceStatus {
             wanted: choice.wanted.clone(),

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use kstrobe_ebpf::hook::Recorded;
 use kstrobe_ebpf::typed::Attach;
 use kstrobe_ebpf::{Artifact, ProgramInfo, Target};
 
@@ -15,7 +16,7 @@ use super::ftrace::FtraceEngine;
 use super::iterator::IteratorEngine;
 use super::kernel::KernelEngine;
 use super::poll::PollEngine;
-use super::running::Probe;
+use super::running::{Probe, WrittenHook};
 use super::stopped::{Idle, Off, Waiting};
 use super::user_hooks::{UserHooks, log_changes};
 use crate::config::attempts::Attempts;
@@ -96,10 +97,13 @@ fn build(plan: &ProbePlan, kinds: Vec<&'static str>, choices: Vec<explain::Choic
     let meta = plan.meta().clone();
     let budget = engine.as_kernel().and_then(|kernel| Budget::new(meta.budget, kernel.can_sample()));
     let kinds = kinds.into_iter().chain(std::iter::repeat(""));
-    let mut hooks: Vec<(String, &'static str)> = meta.hooks.iter().cloned().zip(kinds).collect();
+    let recorded = plan.recorded().into_iter().chain(std::iter::repeat_with(Recorded::default));
+    let hooks = meta.hooks.iter().zip(kinds).zip(recorded);
+    let mut hooks: Vec<WrittenHook> =
+        hooks.map(|((text, kind), recorded)| WrittenHook { text: text.clone(), kind, recorded }).collect();
     // A span may begin and end at one hook.
     let mut seen = BTreeSet::new();
-    hooks.retain(|hook| seen.insert(hook.clone()));
+    hooks.retain(|hook| seen.insert((hook.text.clone(), hook.kind)));
     let started = Instant::now();
     let identity = plan.identity().clone();
     Probe { hooks, meta, identity, choices, engine, budget, started, errors: Default::default() }

@@ -9,7 +9,6 @@ use crate::quantity;
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 use kstrobe_ebpf::diag::did_you_mean;
-use kstrobe_ebpf::hook::Recorded;
 
 /// Hook kinds of this version with their shape.
 pub(crate) const KINDS: [(&str, &str); 16] = [
@@ -154,11 +153,6 @@ pub(crate) fn parse(text: &str) -> Result<HookKind, Problem> {
     parse().map_err(|p| Problem { range: p.range.map(|r| r.start + start..r.end + start), ..p })
 }
 
-/// What a trace records in place of a hook, given as users write it; nothing for a text that is no hook.
-pub fn recorded(hook: &str) -> Recorded {
-    parse(hook).map(|kind| kind.recorded()).unwrap_or_default()
-}
-
 fn unknown_kind(kind: &str) -> Problem {
     let here = 0..kind.len();
     let habit = HABITS.iter().find(|(habit, _)| *habit == kind).map(|(_, ours)| *ours);
@@ -292,11 +286,12 @@ fn interval(rest: &str) -> Result<HookKind, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kstrobe_ebpf::hook::Recorded;
 
     #[test]
     fn a_trace_records_the_events_or_functions_of_a_hook() {
         let of = |hook| {
-            let Recorded { events, functions } = recorded(hook);
+            let Recorded { events, functions } = parse(hook).map(|kind| kind.recorded()).unwrap_or_default();
             (events.join(" "), functions.join(" "))
         };
         let events = |text: &str| (text.to_owned(), String::new());

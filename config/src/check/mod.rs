@@ -24,7 +24,6 @@ pub(crate) use agent::{
 pub(crate) use capture::capture;
 pub(crate) use captures::beyond;
 pub use exporters::EXPORTER_HEADERS;
-pub use hook::recorded;
 pub(crate) use web::web;
 
 use crate::diag::Diagnostic;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use kstrobe_config::diag::Diagnostic;
 use kstrobe_config::model::{Location, Probe};
+use kstrobe_ebpf::hook::Recorded;
 use kstrobe_ebpf::program::{Binary, Hook, HookKind};
 use kstrobe_ebpf::{Artifact, Fault, Program, Target};
 
@@ -116,6 +117,11 @@ impl ProbePlan {
     /// Every hook, alternatives among them.
     fn hooks(&self) -> impl Iterator<Item = &HookKind> {
         self.program.hooks().into_iter().map(|hook| &hook.kind)
+    }
+
+    /// What a trace records in place of each of [`ProbeMeta::hooks`]; empty for a poll.
+    pub fn recorded(&self) -> Vec<Recorded> {
+        self.program.written_hooks().into_iter().map(|hook| hook.kind.recorded()).collect()
     }
 
     /// The kind of hook that each of [`ProbeMeta::hooks`] became.
