@@ -29,14 +29,6 @@ fn calls(probe: &str, comm: &str) -> String {
     )
 }
 
-/// What it answers, which must be this.
-#[track_caller]
-fn reload(agent: &Agent, expected: u16) -> String {
-    let (status, body) = agent.ask("POST", "/-/reload").expect("/-/reload does not answer");
-    assert_eq!(status, expected, "{body}");
-    body
-}
-
 fn value(agent: &Agent, metric: &str) -> f64 {
     agent.scrape().sum(metric, &[])
 }
@@ -117,7 +109,7 @@ fn root_unchanged_probes_keep_their_counts_through_reloads_under_load() {
             // It stands elsewhere, and yet it is the same.
             agent.write("probes/kept.yaml", &format!("{}{kept}", "# A comment.\n".repeat(round + 1)));
             agent.write("probes/changed.yaml", &format!("{}# {round}\n", calls("changed", &format!("kst-{round}"))));
-            let told = reload(&agent, 200);
+            let told = agent.reload(200);
             assert!(told.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 0 started, 0 ended\n"), "{told}");
             assert_eq!(programs(&agent, "kept"), ids, "round {round}");
             let new = programs(&agent, "changed");
@@ -177,7 +169,7 @@ fn root_a_configuration_with_a_mistake_changes_nothing() {
     ] {
         let before = std::fs::read_to_string(agent.folder().join(file)).ok();
         agent.write(file, &text);
-        let told = reload(&agent, 500);
+        let told = agent.reload(500);
         let of_place = expected.split(':').next().unwrap();
         assert!(told.contains(of_place) && told.ends_with("not reloaded: what ran before runs on\n"), "{file}: {told}");
         refusals += 1.0;
@@ -205,7 +197,7 @@ fn root_a_configuration_with_a_mistake_changes_nothing() {
     assert_eq!(value(&agent, "kstrobe_kept_calls_total"), 33.0);
     // Put right, it is taken, and nothing speaks of mistakes any more.
     agent.write("probes/new.yaml", &new);
-    reload(&agent, 200);
+    agent.reload(200);
     let metrics = agent.scrape();
     assert_eq!(metrics.sum("kstrobe_config_last_reload_successful", &[]), 1.0);
     assert!(metrics.sum("kstrobe_config_last_reload_success_timestamp_seconds", &[]) > since);
@@ -213,7 +205,7 @@ fn root_a_configuration_with_a_mistake_changes_nothing() {
     assert_eq!(agent.get("/readyz").unwrap(), (200, "ready: 2 probes attached\n".to_owned()));
     // A probe that is new, and that this kernel cannot run, is reported as at a start.
     agent.write("probes/other.yaml", &calls("other", "x").replace("syscall:getppid:enter", "rawtracepoint:no_such"));
-    reload(&agent, 200);
+    agent.reload(200);
     assert_eq!(agent.get("/readyz").unwrap().0, 503);
     assert!(agent.scrape().has("kstrobe_probe_attached", &[("probe", "other")]));
     agent.stop();
@@ -264,7 +256,7 @@ fn root_signals_and_changes_of_files_are_reloads() {
     assert!(has("fourth"));
     // Many at once do no harm.
     (0..20).for_each(|_| agent.signal(Signal::SIGHUP));
-    reload(&agent, 200);
+    agent.reload(200);
     assert!(has("fourth"));
     agent.stop();
 }
@@ -350,7 +342,7 @@ fn root_reloads_leave_nothing_behind() {
         for (name, text) in every_kind(version) {
             agent.write(&format!("probes/{name}.yaml"), &text);
         }
-        let told = reload(&agent, 200);
+        let told = agent.reload(200);
         assert!(told.starts_with("reloaded; probes: 0 unchanged, 9 replaced, 0 started, 0 ended\n"), "{told}");
         assert_eq!(detached(&agent), lacking, "version {version}");
     };
@@ -372,7 +364,7 @@ fn root_reloads_leave_nothing_behind() {
     for (name, _) in every_kind(0) {
         std::fs::remove_file(agent.folder().join(format!("probes/{name}.yaml"))).unwrap();
     }
-    let told = reload(&agent, 200);
+    let told = agent.reload(200);
     assert!(told.starts_with("reloaded; probes: 0 unchanged, 0 replaced, 0 started, 9 ended\n"), "{told}");
     // Who waits for events does so for a second.
     wait_for("an empty kernel", LIMIT, || {
@@ -417,7 +409,7 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
     for version in 0..3 {
         agent.write("probes/slow.yaml", &receives(version));
         agent.write("probes/walked.yaml", &every_kind(version)[7].1);
-        let told = reload(&agent, 200);
+        let told = agent.reload(200);
         assert!(told.contains("1 unchanged"), "{told}");
         assert!(agent.scrape().sum("kstrobe_walked_tasks", &[]) > 1.0, "iterators are read at once");
         slow_receives(5);
@@ -427,7 +419,7 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
             break;
         }
         std::fs::remove_file(agent.folder().join("probes/slow.yaml")).unwrap();
-        reload(&agent, 200);
+        agent.reload(200);
         (0..5).for_each(|_| assert!(next("\"slow\"").contains("took")));
     }
     (0..5).for_each(|_| assert!(next("\"slow\"").contains("took")));
@@ -442,7 +434,7 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
         let profile = scope.spawn(|| agent.get("/api/v1/stacks/slow_where_seconds?seconds=5").unwrap());
         std::thread::sleep(Duration::from_secs(1));
         std::fs::remove_file(agent.folder().join("probes/slow.yaml")).unwrap();
-        reload(&agent, 200);
+        agent.reload(200);
         let (status, body) = profile.join().unwrap();
         assert!(status != 200 && body.contains("the configuration has changed"), "{status} {body}");
     });
@@ -465,13 +457,13 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
         )
     };
     agent.write("kstrobe.yaml", &rule(1_000_000_000));
-    reload(&agent, 200);
+    agent.reload(200);
     assert_eq!(agent.get("/api/v1/captures").unwrap(), (200, "{\"captures\":[]}".to_owned()));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| call_until(&stop, "kst-load"));
         agent.write("kstrobe.yaml", &rule(10));
-        let told = reload(&agent, 200);
+        let told = agent.reload(200);
         let fired = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             assert!(told.contains("1 unchanged"), "{told}");
             wait_for("the rule's capture", LIMIT, || {
@@ -484,23 +476,23 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     });
     // The same captures under other settings, then none.
     agent.write("kstrobe.yaml", &rule(20).replace("{ dir:", "{ max_concurrent: 2, dir:"));
-    reload(&agent, 200);
+    agent.reload(200);
     assert_eq!(agent.scrape().sum("kstrobe_captures_total", &[("result", "done")]), 1.0);
     agent.write("kstrobe.yaml", &config);
-    reload(&agent, 200);
+    agent.reload(200);
     assert_eq!(agent.get("/api/v1/captures").unwrap().0, 403);
     agent.write("kstrobe.yaml", &rule(20));
-    reload(&agent, 200);
+    agent.reload(200);
     assert!(agent.get("/api/v1/captures").unwrap().1.contains("\"rule\":\"busy\""), "it is still stored");
     // Settings.
     let events = agent.folder().join("events");
     agent.write("kstrobe.yaml", &format!("{config}log: {{ level: error }}\nevents: {}\n", events.display()));
     agent.write("probes/slow.yaml", &receives(0));
-    let told = reload(&agent, 200);
+    let told = agent.reload(200);
     assert!(!told.contains("restart"), "{told}");
     let reloadings = || agent.log().matches("message=reloading").count();
     let said = reloadings();
-    reload(&agent, 200);
+    agent.reload(200);
     assert_eq!(reloadings(), said, "errors only");
     slow_receives(3);
     let lines = || std::fs::read_to_string(&events).unwrap_or_default().lines().count();
@@ -510,12 +502,12 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     agent.signal(Signal::SIGHUP);
     wait_for("the file again", LIMIT, || events.is_file().then_some(()));
     agent.write("kstrobe.yaml", &config);
-    reload(&agent, 200);
-    reload(&agent, 200);
+    agent.reload(200);
+    agent.reload(200);
     assert!(reloadings() > said, "as at the start");
     // The budget of a probe that goes on.
     agent.write("kstrobe.yaml", &(config + "limits: { budget_percent: 7 }\nlog: { format: json }\n"));
-    let told = reload(&agent, 200);
+    let told = agent.reload(200);
     assert!(told.contains("2 unchanged") && told.contains("`log.format` has changed"), "{told}");
     agent.stop();
 }
@@ -542,7 +534,7 @@ fn root_exporters_come_stay_and_go_by_reload() {
         names
     };
     agent.write("kstrobe.yaml", &with(&[away, &exporter("a", "1s"), &exporter("b", "1h")]));
-    assert!(reload(&agent, 200).contains("\nexporters: 0 unchanged, 3 started, 0 ended\n"));
+    assert!(agent.reload(200).contains("\nexporters: 0 unchanged, 3 started, 0 ended\n"));
     assert_eq!(names(), ["a", "away", "b"]);
     wait_for("reports of `a`", LIMIT, || (of("kstrobe_export_points_sent_total", "a") > 0.0).then_some(()));
     wait_for("failures", LIMIT, || (of("kstrobe_export_failures_total", "away") >= 1.0).then_some(()));
@@ -552,7 +544,7 @@ fn root_exporters_come_stay_and_go_by_reload() {
     // What is the same goes on with what waits and what was counted; `b` ends with a report that was not due for an hour.
     let before = receiving.came().len();
     agent.write("kstrobe.yaml", &with(&[&exporter("c", "1s"), away, &exporter("a", "1s")]));
-    assert!(reload(&agent, 200).contains("\nexporters: 2 unchanged, 1 started, 1 ended\n"));
+    assert!(agent.reload(200).contains("\nexporters: 2 unchanged, 1 started, 1 ended\n"));
     assert_eq!(names(), ["a", "away", "c"]);
     assert!(of("kstrobe_export_failures_total", "away") >= failures && of("kstrobe_export_queue_points", "away") > 0.0);
     wait_for("the last report of `b` and reports of `c`", LIMIT, || {
@@ -564,7 +556,7 @@ fn root_exporters_come_stay_and_go_by_reload() {
 
     // A mistake changes nothing, a signal is as good as a request.
     agent.write("kstrobe.yaml", &with(&["{ endpoint: nowhere }"]));
-    reload(&agent, 500);
+    agent.reload(500);
     assert_eq!(names(), ["a", "away", "c"]);
     agent.write("kstrobe.yaml", base);
     agent.signal(Signal::SIGHUP);
@@ -608,7 +600,7 @@ fn root_systemd_is_told_of_reloads() {
     // It is ready again as well when what ran before runs on.
     let since = clock();
     agent.write("kstrobe.yaml", "listen: [");
-    reload(&agent, 500);
+    agent.reload(500);
     told(since);
     agent.signal(Signal::SIGTERM);
     assert_eq!(heard(), ["STOPPING=1"]);

@@ -135,6 +135,14 @@ impl Agent {
         Some((status, String::from_utf8(body).ok()?))
     }
 
+    /// What it answers to the request for a reload, which must be with this status.
+    #[track_caller]
+    pub fn reload(&self, expected: u16) -> String {
+        let (status, body) = self.ask("POST", "/-/reload").expect("/-/reload does not answer");
+        assert_eq!(status, expected, "{body}");
+        body
+    }
+
     /// Writes a file into its folder as an editor does that renames: nobody ever sees half of it.
     pub fn write(&self, name: &str, text: &str) {
         let path = self.folder.0.join(name);
