@@ -195,7 +195,7 @@ impl Flood<'_> {
     }
 }
 
-/// Runs the load for so long, and looks at the agent each second.
+/// Runs the load for so long, and looks at the agent four times a second.
 fn beside(rate: u32, time: Duration, scrape: &dyn Fn() -> Result<String>) -> Result<(Load, Seen)> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -28,17 +28,13 @@ pub struct Settings {
 
 /// Writes a configuration that runs one probe and nothing else. A probe that is not shipped is in `probe_file`.
 pub fn only(build: &Path, probe: &str, probe_file: Option<&Path>) -> Result<PathBuf> {
-    let disabled: Vec<&str> = DEFAULT_PACKS.into_iter().filter(|&pack| pack != probe).collect();
-    let mut text = format!("probes:\n  disable: [{}]\n", disabled.join(", "));
-    if let Some(file) = probe_file {
-        let folder = build.join(probe);
-        fs::create_dir_all(&folder)?;
-        fs::copy(file, folder.join(file.file_name().context("a probe file without a name")?))?;
-        text += &format!("  directory: {}\n  enable: [{probe}]\n", folder.display());
+    match probe_file {
+        Some(file) => {
+            let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+            these(build, probe, &text, &[probe.to_owned()])
+        }
+        None => configuration(build, probe, ""),
     }
-    let config = build.join(format!("{probe}.yaml"));
-    fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
-    Ok(config)
 }
 
 /// Writes a configuration that runs these probes of the text of one file and nothing else.
@@ -46,13 +42,15 @@ pub fn these(build: &Path, name: &str, text: &str, probes: &[String]) -> Result<
     let folder = build.join(name);
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("probes.yaml"), text)?;
+    let more = format!("  directory: {}\n  enable: [{}]\n", folder.display(), probes.join(", "));
+    configuration(build, name, &more)
+}
+
+/// Writes one without the packs that run by default, but for one of this name, and with these keys of `probes:`.
+fn configuration(build: &Path, name: &str, more: &str) -> Result<PathBuf> {
+    let disabled: Vec<&str> = DEFAULT_PACKS.into_iter().filter(|&pack| pack != name).collect();
     let config = build.join(format!("{name}.yaml"));
-    let text = format!(
-        "probes:\n  disable: [{}]\n  directory: {}\n  enable: [{}]\n",
-        DEFAULT_PACKS.join(", "),
-        folder.display(),
-        probes.join(", ")
-    );
+    let text = format!("probes:\n  disable: [{}]\n{more}", disabled.join(", "));
     fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
     Ok(config)
 }

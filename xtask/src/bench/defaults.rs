@@ -4,7 +4,7 @@
 use super::agent::{self, Settings};
 use super::hand_written::{self, Counts, Hooks, Pair};
 use super::variants::Setup;
-use super::{load, table};
+use super::{in_turn, load, table};
 use anyhow::{Context, Result};
 use aya::Btf;
 use std::fmt::Write as _;
@@ -42,8 +42,6 @@ pub struct Bench<'a> {
     /// What is made of them.
     pub build: &'a Path,
     pub agent: &'a Path,
-    /// The project's folder.
-    pub root: &'a Path,
     /// CPU of the loads.
     pub cpu: usize,
     pub rounds: usize,
@@ -114,16 +112,12 @@ impl Bench<'_> {
         Ok(self.agent(agent::these(self.build, &format!("{name}{n}"), &text, &names)?))
     }
 
-    /// An agent that runs every pack of the project; those that this kernel cannot run are left out by the agent.
+    /// A configuration with every shipped probe; those that this kernel cannot run are left out by the agent.
     fn all_shipped(&self) -> Result<PathBuf> {
-        let mut packs: Vec<String> = Vec::new();
-        for area in std::fs::read_dir(self.root.join("probes"))? {
-            for pack in std::fs::read_dir(area?.path())? {
-                packs.extend(pack?.path().file_stem().and_then(|stem| stem.to_str()).map(str::to_owned));
-            }
-        }
+        let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
+        let names: Vec<&str> = probes.iter().map(|probe| probe.name()).collect();
         let config = self.build.join("all_shipped.yaml");
-        std::fs::write(&config, format!("probes:\n  enable: [{}]\n", packs.join(", ")))?;
+        std::fs::write(&config, format!("probes:\n  enable: [{}]\n", names.join(", ")))?;
         Ok(config)
     }
 
@@ -141,9 +135,7 @@ impl Bench<'_> {
         let mut fastest = vec![f64::INFINITY; rows.len()];
         for round in 0..self.rounds {
             eprintln!("{}: round {} of {}", load.name, round + 1, self.rounds);
-            for step in 0..rows.len() {
-                // Each round begins with another row, so that none always follows the same neighbour.
-                let i = (step + round) % rows.len();
+            for i in in_turn(round, rows.len()) {
                 let attached = rows[i].setup.attach()?;
                 // Attaching patches kernel code and wakes every CPU; let that pass.
                 std::thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,7 @@
 //! Cost per event: every variant attached in turn, many times over, on the same load.
 
 use super::variants::{Skipped, Variant};
-use super::{load, table};
+use super::{in_turn, load, table};
 use anyhow::{Result, bail};
 use std::time::Duration;
 
@@ -30,9 +30,7 @@ pub fn run(mut variants: Vec<Variant>, skipped: &[Skipped], cpu: usize, rounds: 
         variants.iter().map(|v| Measured { letter: v.letter, name: v.name, rounds_ns: Vec::new() }).collect();
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
-        for step in 0..variants.len() {
-            // Each round begins with another variant, so that none always follows the same neighbour.
-            let i = (step + round) % variants.len();
+        for i in in_turn(round, variants.len()) {
             results[i].rounds_ns.push(measure(&mut variants[i], cpu, calls)?);
         }
     }

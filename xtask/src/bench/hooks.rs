@@ -1,7 +1,7 @@
 //! What each kind of hook costs, stacks and slow events included: the agent alone, with one probe a row.
 
 use super::agent::{self, Agent, Settings};
-use super::{load, table};
+use super::{in_turn, load, table};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -54,9 +54,7 @@ pub fn run(sources: &Path, build: &Path, binary: &Path, cpu: usize, rounds: usiz
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
         bare.push(load::fastest_call_ns(cpu, calls)?);
-        for step in 0..ROWS.len() {
-            // Each round begins with another row, so that none always follows the same neighbour.
-            let i = (step + round) % ROWS.len();
+        for i in in_turn(round, ROWS.len()) {
             let Ok(rounds_ns) = &mut results[i] else { continue };
             match measure(&ROWS[i], sources, build, binary, cpu, calls)? {
                 Ok(ns) => rounds_ns.push(ns),

@@ -105,7 +105,7 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
         println!("{}", hooks::run(&sources, build, &agent, cpu, rounds, calls)?);
     }
     if wanted(Part::Defaults) {
-        let bench = defaults::Bench { sources: &sources, build, agent: &agent, root, cpu, rounds, calls };
+        let bench = defaults::Bench { sources: &sources, build, agent: &agent, cpu, rounds, calls };
         println!("{}", bench.run()?);
     }
     if wanted(Part::Scrapes) {
@@ -125,6 +125,11 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The rows of a round, each of which begins with another, so that none always follows the same neighbour.
+fn in_turn(round: usize, rows: usize) -> impl Iterator<Item = usize> {
+    (0..rows).map(move |step| (step + round) % rows)
 }
 
 /// A pair of programs that do nothing, at the entry and exit of system calls.
