@@ -125,8 +125,8 @@ pub fn plain(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Result<Vec
     code.finish(bodies)
 }
 
-/// The same with the functions' code in place of calls: a call and its return take some 6 ns on processors that guard returns, which is
-/// much where an event is passed over. The verifier has to follow what one function leads to through all that come after it, so
+/// The same with the functions' code in place of calls: calls and returns, which some processors guard, are much of what it takes
+/// to pass an event over. The verifier has to follow what one function leads to through all that come after it, so
 /// that this is for few and short ones. `None` for others.
 pub fn inline(maps: &Maps, table: Option<u32>, bodies: &[Body<'_>]) -> Option<Vec<u64>> {
     if bodies.iter().map(|body| body.code.len()).sum::<usize>() > MAX_INLINE_SLOTS {

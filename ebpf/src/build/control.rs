@@ -163,7 +163,8 @@ fn element_of(w: &mut Writer, passed: MapId, number: Var) -> Var {
 fn has_registers(shape: &Shape) -> bool {
     match shape {
         Shape::Span { start, end, .. } => {
-            start.iter().all(|site| site.attach.has_arguments()) && end.iter().all(|site| site.attach.has_arguments())
+            let mut all = start.iter().map(|site| &site.attach).chain(end.iter().map(|site| &site.attach));
+            all.all(Attach::has_arguments)
         }
         _ => false,
     }
