@@ -33,7 +33,7 @@ pub(super) fn plan(probe: &Probe, layout: &mut Layout) -> Option<MapId> {
 }
 
 /// Whether spans are system calls: of those a thread has one at a time, and each that begins also ends, unless the thread does.
-fn is_of_calls(shape: &Shape) -> bool {
+pub(super) fn is_of_calls(shape: &Shape) -> bool {
     let is_at = |attach: &Attach, name: &str| attach.event() == Some(name);
     match shape {
         Shape::Span { start, end, key: SpanKey::Task, keep: Keep::Last, .. } => {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{cgroups, control, shards, slow, stacks};
+use super::{cgroups, control, open_tasks, shards, slow, stacks};
 use crate::buckets::{BucketError, Scheme};
 use crate::diag::{Diagnostic, Place};
 use crate::kernel_target::Target;
@@ -47,6 +47,8 @@ pub(super) struct Open {
     /// Byte offset of the span's weight, where spans are sampled.
     pub weight_at: Option<i32>,
     pub bytes: u32,
+    /// See [`open_tasks`], where context switches are watched.
+    pub tasks: Option<MapId>,
 }
 
 /// Byte offsets in a span's state.
@@ -60,7 +62,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     let sites = measurement_sites(probe);
     let groups = group(probe, &sites);
     let mut layout = Layout { cpus: target.cpus.max(1), ..Layout::default() };
-    let open = open_spans(probe, target, &mut layout);
+    let open = open_spans(probe, &mut layout);
     let (state, state_offsets) = states(probe, &mut layout);
     layout.stacks = stacks::maps(probe).map(|(maps, depth)| {
         let first = layout.maps.len() as u32;
@@ -260,7 +262,7 @@ fn is_same(metric: &Metric, sites: &[Vec<Option<&Measure>>], n: usize, a: usize,
     alike && sites.iter().filter_map(|site| site[n]).all(|measure| measure.labels[a] == measure.labels[b])
 }
 
-fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Open> {
+fn open_spans(probe: &Probe, layout: &mut Layout) -> Option<Open> {
     let Shape::Span { key, save, max_open, off_cpu, .. } = &probe.shape else { return None };
     let mut bytes = if *off_cpu { 24 } else { 8 };
     let weight_at = is_sampled(probe).then_some(bytes as i32);
@@ -287,8 +289,10 @@ fn open_spans(probe: &Probe, target: &Target, layout: &mut Layout) -> Option<Ope
             map
         }
     };
-    let _ = target;
-    Some(Open { map, saved, weight_at, bytes })
+    // Spans that are passed over with their state at hand have starts of their own.
+    let is_counted = *off_cpu && *key == SpanKey::Task && (weight_at.is_none() || control::is_of_calls(&probe.shape));
+    let tasks = is_counted.then(|| open_tasks::plan(layout));
+    Some(Open { map, saved, weight_at, bytes, tasks })
 }
 
 fn states(probe: &Probe, layout: &mut Layout) -> (Option<StateMemory>, Vec<u32>) {

@@ -14,6 +14,7 @@ mod expr;
 mod func;
 mod measure;
 mod memory;
+mod open_tasks;
 mod shards;
 mod site;
 mod slow;

@@ -3,8 +3,10 @@
 use super::Context;
 use super::control;
 use super::expr::{Exprs, Inputs};
+use super::func::Writer;
 use super::measure::{self, lost, write_key};
 use super::memory::{OFF_SINCE, OFF_TOTAL, START, key_layout, types};
+use super::open_tasks;
 use super::site::{begin, calls, mark, name, select};
 use super::slow;
 use crate::diag::{Diagnostic, Place};
@@ -54,6 +56,11 @@ fn watches_switches(context: &Context<'_>) -> bool {
 /// Where a span's state is found.
 enum Found {
     State(Var),
+    /// In the storage of this task.
+    OfTask {
+        state: Var,
+        task: Var,
+    },
     /// A hash key in a stack area: the state may not exist yet.
     Keyed(Slot),
 }
@@ -67,29 +74,36 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
     let weight = control::sample_call(context, &mut s.w);
     match locate(context, &mut s, &site.by, CREATE) {
         Found::State(state) => {
-            if let SpanKey::Task = key(context) {
-                let miss = s.w.block(|w| {
-                    lost(context, w, Loss::NoStorage);
-                    w.push(Stmt::Return);
-                });
-                let cond = Cond { op: CmpOp::Eq, a: state, b: Operand::Imm(0) };
-                s.w.push(Stmt::If { cond, then: miss, otherwise: vec![] });
-            } else {
-                s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
+            s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));
+            open_at(context, &mut s, site, state, weight);
+        }
+        Found::OfTask { state, task } => {
+            let miss = s.w.block(|w| {
+                lost(context, w, Loss::NoStorage);
+                w.push(Stmt::Return);
+            });
+            let cond = Cond { op: CmpOp::Eq, a: state, b: Operand::Imm(0) };
+            s.w.push(Stmt::If { cond, then: miss, otherwise: vec![] });
+            if let Some(open) = &context.memory.open {
+                open_tasks::count_opened(open, &mut s.w, task, state);
             }
-            keep_first(context, &mut s, state);
-            match (context.memory.open.as_ref().and_then(|open| open.weight_at), weight) {
-                (Some(offset), Some(weight)) => {
-                    s.w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value: Operand::Var(weight) });
-                }
-                (Some(weight_at), None) => control::sample_start(context, &mut s.w, state, START, weight_at),
-                (None, _) => {}
-            }
-            fill_state(context, &mut s, site, state);
+            open_at(context, &mut s, site, state, weight);
         }
         Found::Keyed(key) => open_hashed(context, &mut s, site, key),
     }
     Func { calls: calls([&site.select]), ..s.w.finish(name, Some(site.attach.clone())) }
+}
+
+fn open_at(context: &Context<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var, weight: Option<Var>) {
+    keep_first(context, s, state);
+    match (context.memory.open.as_ref().and_then(|open| open.weight_at), weight) {
+        (Some(offset), Some(weight)) => {
+            s.w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value: Operand::Var(weight) });
+        }
+        (Some(weight_at), None) => control::sample_start(context, &mut s.w, state, START, weight_at),
+        (None, _) => {}
+    }
+    fill_state(context, s, site, state);
 }
 
 fn keep_first(context: &Context<'_>, s: &mut Exprs<'_>, state: Var) {
@@ -165,7 +179,7 @@ fn locate(context: &Context<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> 
     match key(context) {
         SpanKey::Task => {
             let task = s.w.call(Helper::GetCurrentTaskBtf, vec![]);
-            Found::State(task_state(s, map, task, flags))
+            Found::OfTask { state: task_state(&mut s.w, map, task, flags), task }
         }
         SpanKey::Dense(domains) => {
             let values: Vec<Var> = by.iter().map(|e| s.var(e)).collect();
@@ -196,8 +210,8 @@ fn locate(context: &Context<'_>, s: &mut Exprs<'_>, by: &[Expr], flags: i64) -> 
     }
 }
 
-fn task_state(s: &mut Exprs<'_>, map: crate::layout::MapId, task: Var, flags: i64) -> Var {
-    s.w.call(Helper::TaskStorageGet, vec![Arg::Map(map), Arg::Var(task), Arg::Imm(0), Arg::Imm(flags)])
+fn task_state(w: &mut Writer, map: crate::layout::MapId, task: Var, flags: i64) -> Var {
+    w.call(Helper::TaskStorageGet, vec![Arg::Map(map), Arg::Var(task), Arg::Imm(0), Arg::Imm(flags)])
 }
 
 fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
@@ -212,15 +226,19 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
         control::leave_passed_call(context, &mut s.w, words);
     }
     let place = locate(context, &mut s, &site.by, 0);
-    let (state, area) = match place {
-        Found::State(state) => (state, None),
+    let (state, area, task) = match place {
+        Found::State(state) => (state, None, None),
+        Found::OfTask { state, task } => (state, None, Some(task)),
         Found::Keyed(key) => {
             let map = context.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
-            (s.w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]), Some((map, key)))
+            (s.w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]), Some((map, key)), None)
         }
     };
     unmatched_if(context, &mut s, state);
     let started = s.w.load(state, START, Size::B8, Space::Value);
+    if let (Some(open), Some(task)) = (&context.memory.open, task) {
+        open_tasks::count_closed(open, &mut s.w, task, started);
+    }
     match words {
         Some(words) => control::unmatched(context, &mut s.w, words, state, START, started),
         None => unmatched_if(context, &mut s, started),
@@ -275,26 +293,34 @@ fn switch(context: &Context<'_>) -> Result<Func, Diagnostic> {
     let mut s = begin(context, Place::default());
     for (argument, comes_on) in [(8, false), (16, true)] {
         let task = s.w.load(CTX, argument, Size::B8, Space::Ctx);
-        let state = other_task_state(context, &mut s, task)?;
-        let body = s.block(|s| {
-            let started = s.w.load(state, START, Size::B8, Space::Value);
-            s.w.when(CmpOp::Ne, started, Operand::Imm(0), |w| if comes_on { on(w, state) } else { off(w, state) });
-        });
-        s.w.push(Stmt::If {
-            cond: Cond { op: CmpOp::Ne, a: state, b: Operand::Imm(0) },
-            then: body,
-            otherwise: vec![],
-        });
+        match context.memory.open.as_ref().and_then(|open| open.tasks.map(|tasks| (tasks, open.map))) {
+            Some((tasks, map)) => open_tasks::when_open(tasks, &mut s.w, task, |w| {
+                let state = task_state(w, map, task, 0);
+                switched(w, state, comes_on);
+            }),
+            None => {
+                let state = other_task_state(context, &mut s, task)?;
+                switched(&mut s.w, state, comes_on);
+            }
+        }
     }
     Ok(s.w.finish(name(context, "switch", 0, 1), Some(attach)))
 }
 
-fn off(w: &mut super::func::Writer, state: Var) {
+/// Notes in a span's state, if there is one, that its task comes on a CPU or leaves it.
+fn switched(w: &mut Writer, state: Var, comes_on: bool) {
+    w.when(CmpOp::Ne, state, Operand::Imm(0), |w| {
+        let started = w.load(state, START, Size::B8, Space::Value);
+        w.when(CmpOp::Ne, started, Operand::Imm(0), |w| if comes_on { on(w, state) } else { off(w, state) });
+    });
+}
+
+fn off(w: &mut Writer, state: Var) {
     let now = w.call(Helper::KtimeGetNs, vec![]);
     w.push(Stmt::Store { ptr: state, offset: OFF_SINCE, size: Size::B8, value: Operand::Var(now) });
 }
 
-fn on(w: &mut super::func::Writer, state: Var) {
+fn on(w: &mut Writer, state: Var) {
     let since = w.load(state, OFF_SINCE, Size::B8, Space::Value);
     w.when(CmpOp::Ne, since, Operand::Imm(0), |w| {
         let now = w.call(Helper::KtimeGetNs, vec![]);
@@ -308,7 +334,7 @@ fn on(w: &mut super::func::Writer, state: Var) {
 fn other_task_state(context: &Context<'_>, s: &mut Exprs<'_>, task: Var) -> Result<Var, Diagnostic> {
     let map = context.memory.open.as_ref().map(|o| o.map).unwrap_or(crate::layout::MapId(0));
     match key(context) {
-        SpanKey::Task => Ok(task_state(s, map, task, 0)),
+        SpanKey::Task => Ok(task_state(&mut s.w, map, task, 0)),
         _ => {
             let pid = context.kernel.btf.and_then(|b| {
                 let id = b.find("task_struct", btf::Kind::Struct)?;

@@ -10,6 +10,7 @@ use crate::layout::{CellKind, Index, Loss};
 use crate::program::{Keep, Limits};
 use crate::typed::*;
 
+mod calls;
 mod cgroups;
 mod fresh;
 mod shards;

@@ -3,13 +3,13 @@
 use super::*;
 use crate::layout::ControlMap;
 
-fn sampled(mut probe: Probe) -> Module {
+pub(super) fn sampled(mut probe: Probe) -> Module {
     probe.limits.sampled = true;
     compiled(probe, &target(1))
 }
 
 /// One of `mask + 1` events is sampled, after `left` that are passed over.
-fn set(m: &mut Machine, module: &Module, mask: u64, since: u64, left: u64) {
+pub(super) fn set(m: &mut Machine, module: &Module, mask: u64, since: u64, left: u64) {
     let control = module.layout.control.as_ref().expect("control");
     let words = [(ControlMap::MASK, mask), (ControlMap::SINCE, since), (ControlMap::LEFT, left)];
     let bytes = m.array_mut(control.map);
@@ -64,16 +64,19 @@ fn a_probe_that_is_not_sampled_has_no_control_map() {
 
 /// Observations, and ends that found no start.
 fn spans(m: &Machine, module: &Module) -> (u64, u64) {
+    (observations(m, module), lost(m, module, Loss::NoStart))
+}
+
+pub(super) fn observations(m: &Machine, module: &Module) -> u64 {
     let table = &module.layout.tables[0];
     let CellKind::Histogram(scheme) = &table.cells[0].kind else { panic!("histogram") };
     let stride = 1 + scheme.buckets();
     let words = m.array(table.values);
-    let counts = (0..words.len() / 8).filter(|at| at % stride != 0).map(|at| word(words, at)).sum();
-    (counts, lost(m, module, Loss::NoStart))
+    (0..words.len() / 8).filter(|at| at % stride != 0).map(|at| word(words, at)).sum()
 }
 
 /// Sum of all durations in nanoseconds.
-fn sums(m: &Machine, module: &Module) -> u64 {
+pub(super) fn sums(m: &Machine, module: &Module) -> u64 {
     let table = &module.layout.tables[0];
     let CellKind::Histogram(scheme) = &table.cells[0].kind else { panic!("histogram") };
     let words = m.array(table.values);
