@@ -68,10 +68,11 @@ enum Found {
 fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
     let mut s = begin(context, site.place);
     select(&mut s, &site.select);
+    // Chance knows nothing of the condition, so that it may decide first: a call that is passed over costs no look at its file.
+    let weight = control::sample_call(context, &mut s.w);
     if let Some(cond) = &site.filter {
         s.guard(cond);
     }
-    let weight = control::sample_call(context, &mut s.w);
     match locate(context, &mut s, &site.by, CREATE) {
         Found::State(state) => {
             s.w.leave_if(CmpOp::Eq, state, Operand::Imm(0));

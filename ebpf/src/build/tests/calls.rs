@@ -99,3 +99,15 @@ fn open_spans_of_tasks_are_counted_once() {
     tasks.call(FIRST, "end", 1);
     assert_eq!((tasks.open(), tasks.measured().0), (0, 0), "from before the probe came back");
 }
+
+#[test]
+fn chance_decides_before_the_condition_of_a_call() {
+    let mut tasks = Tasks::new(sampled(waits()));
+    set(&mut tasks.machine, &tasks.module, 3, 1, 2);
+    // Two calls are passed over, whether they are wanted or not; the third stands for four.
+    for wanted in [0, 1, 1] {
+        tasks.call(FIRST, "start", wanted);
+        tasks.call(FIRST, "end", wanted);
+    }
+    assert_eq!((tasks.measured().0, tasks.open()), (4, 0));
+}
