@@ -1,15 +1,73 @@
 //! Sources that the agent reads in user space for `poll:` probes: each gives rows of a fixed shape.
 //!
 //! A row is bytes that [`Source::fields`] describe, so that the same expressions and the same checks serve for rows and
-//! for kernel events. All sources see the agent's own network namespace.
+//! for kernel events. All sources see the agent's own network and mount namespaces. A source is one file with its `SOURCE`, and a line of
+//! [`sources`].
 
+mod bpf_programs;
+mod cgroups;
+mod cpu_time;
+mod disks;
+mod ethtool;
+mod interfaces;
+mod interrupts;
+mod memory;
+mod mounts;
+mod netlink;
 mod netstat;
+mod pressure;
+mod qdiscs;
+mod routes;
+mod sock_diag;
 mod softnet;
 mod tcp_listen;
+mod tcp_sockets;
+mod threads;
 
 use kstrobe_ebpf::kernel_target::{Field, FieldType};
+use procfs::ProcError;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
+
+/// Every source there is, by name.
+pub fn sources() -> &'static [Source] {
+    static SOURCES: [Source; 23] = [
+        bpf_programs::SOURCE,
+        cgroups::SOURCE,
+        cpu_time::TIMES,
+        disks::SOURCE,
+        ethtool::STATISTICS,
+        ethtool::DRIVERS,
+        mounts::FILESYSTEMS,
+        interfaces::SOURCE,
+        interrupts::INTERRUPTS,
+        memory::MEMORY,
+        mounts::MOUNTS,
+        netstat::SOURCE,
+        pressure::SOURCE,
+        qdiscs::SOURCE,
+        routes::SOURCE,
+        cpu_time::SCHEDULER,
+        memory::SLABS,
+        interrupts::SOFTIRQS,
+        softnet::SOURCE,
+        tcp_listen::SOURCE,
+        tcp_sockets::SOURCE,
+        threads::SOURCE,
+        memory::VMSTAT,
+    ];
+    &SOURCES
+}
+
+pub fn source(name: &str) -> Option<&'static Source> {
+    sources().iter().find(|source| source.name == name)
+}
+
+/// Row types by source name, as [`kstrobe_ebpf::Target::polls`] wants them.
+pub fn row_types() -> BTreeMap<String, Vec<Field>> {
+    sources().iter().map(|source| (source.name.to_owned(), source.fields())).collect()
+}
 
 #[derive(Debug)]
 pub struct Source {
@@ -18,152 +76,189 @@ pub struct Source {
     /// What it reads, for lists.
     pub summary: &'static str,
     columns: &'static [Column],
-    row_bytes: usize,
-    open: fn() -> State,
+    open: fn() -> Reading,
 }
 
+/// Appends all rows of this moment; keeps what has to last from one reading to the next.
+type Reading = Box<dyn FnMut(&mut Rows) -> io::Result<()> + Send>;
+
+/// A column takes whole words of 8 bytes.
 #[derive(Debug)]
 struct Column {
     name: &'static str,
-    offset: u32,
     ty: FieldType,
 }
 
-const U32: FieldType = FieldType::Int { size: 4, signed: false };
-const U64: FieldType = FieldType::Int { size: 8, signed: false };
-
-const fn column(name: &'static str, offset: u32, ty: FieldType) -> Column {
-    Column { name, offset, ty }
+const fn number(name: &'static str) -> Column {
+    Column { name, ty: FieldType::Int { size: 8, signed: false } }
 }
 
-/// Every source there is, by name.
-pub fn sources() -> &'static [Source] {
-    &SOURCES
+/// A number that never has more than 32 bits.
+const fn small(name: &'static str) -> Column {
+    Column { name, ty: FieldType::Int { size: 4, signed: false } }
 }
 
-pub fn source(name: &str) -> Option<&'static Source> {
-    SOURCES.iter().find(|source| source.name == name)
+/// Room for a text with its NUL. The language has texts of at most 64 bytes.
+const fn text(name: &'static str, bytes: usize) -> Column {
+    assert!(bytes > 0 && bytes <= 64 && bytes % 8 == 0);
+    Column { name, ty: FieldType::Str(bytes as u16) }
 }
 
-/// Row types by source name, as [`kstrobe_ebpf::Target::polls`] wants them.
-pub fn row_types() -> BTreeMap<String, Vec<Field>> {
-    SOURCES.iter().map(|source| (source.name.to_owned(), source.fields())).collect()
+impl Column {
+    fn bytes(&self) -> usize {
+        match self.ty {
+            FieldType::Str(bytes) => bytes.into(),
+            _ => 8,
+        }
+    }
 }
-
-static SOURCES: [Source; 3] = [
-    Source {
-        name: "netstat",
-        summary: "counters of /proc/net/snmp and /proc/net/netstat, named as nstat does",
-        columns: &[column("name", 0, FieldType::Str(netstat::NAME_BYTES as u16)), column("value", 48, U64)],
-        row_bytes: 56,
-        open: || State::Netstat,
-    },
-    Source {
-        name: "softnet",
-        summary: "per-CPU packet backlog of /proc/net/softnet_stat",
-        columns: &[
-            column("cpu", 0, U32),
-            column("processed", 8, U64),
-            column("dropped", 16, U64),
-            column("squeezed", 24, U64),
-            column("backlog", 32, U64),
-        ],
-        row_bytes: 40,
-        open: || State::Softnet(softnet::Totals::default()),
-    },
-    Source {
-        name: "tcp_listen",
-        summary: "listening TCP sockets by port, from sock_diag",
-        columns: &[column("port", 0, U32), column("depth", 8, U64), column("limit", 16, U64), column("syn", 24, U64)],
-        row_bytes: 32,
-        open: || State::TcpListen,
-    },
-];
 
 impl Source {
     /// The fields of a row.
     pub fn fields(&self) -> Vec<Field> {
-        let field = |column: &Column| Field { name: column.name.to_owned(), offset: column.offset, ty: column.ty };
+        let mut offset = 0;
+        let field = |column: &Column| {
+            let field = Field { name: column.name.to_owned(), offset, ty: column.ty };
+            offset += column.bytes() as u32;
+            field
+        };
         self.columns.iter().map(field).collect()
     }
 
     pub fn row_bytes(&self) -> usize {
-        self.row_bytes
+        self.columns.iter().map(Column::bytes).sum()
     }
 
     /// A reader of its own for one probe.
-    pub fn open(&self) -> Reader {
-        Reader { row_bytes: self.row_bytes, state: (self.open)() }
+    pub fn open(&'static self) -> Reader {
+        Reader { source: self, reading: (self.open)() }
     }
 }
 
-/// A source being read; keeps what has to last from one reading to the next.
-#[derive(Debug)]
+/// A source being read.
 pub struct Reader {
-    row_bytes: usize,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Netstat,
-    Softnet(softnet::Totals),
-    TcpListen,
-}
-
-/// The rows of one reading.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rows {
-    row_bytes: usize,
-    bytes: Vec<u8>,
-}
-
-impl Rows {
-    /// The rows, each [`Source::row_bytes`] long.
-    pub fn iter(&self) -> std::slice::ChunksExact<'_, u8> {
-        self.bytes.chunks_exact(self.row_bytes)
-    }
-
-    /// A row of u64 words; a u32 column is the low half of its word (rows are little-endian, as the kernel's are).
-    fn push_words(&mut self, words: &[u64]) {
-        self.bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    }
+    source: &'static Source,
+    reading: Reading,
 }
 
 impl Reader {
     /// Reads all rows now.
     pub fn read(&mut self) -> io::Result<Rows> {
-        let mut rows = Rows { row_bytes: self.row_bytes, bytes: Vec::new() };
-        match &mut self.state {
-            State::Netstat => {
-                netstat::parse(&read("/proc/net/snmp")?, &mut rows);
-                netstat::parse(&read("/proc/net/netstat")?, &mut rows);
-            }
-            State::Softnet(totals) => {
-                for cpu in totals.update(&softnet::parse(&read("/proc/net/softnet_stat")?)?) {
-                    rows.push_words(&[u64::from(cpu.cpu), cpu.processed, cpu.dropped, cpu.squeezed, cpu.backlog]);
-                }
-            }
-            State::TcpListen => {
-                for (port, queue) in tcp_listen::read()? {
-                    rows.push_words(&[u64::from(port), queue.depth, queue.limit, queue.syn]);
-                }
-            }
-        }
+        let mut rows = Rows::of(self.source);
+        (self.reading)(&mut rows)?;
         Ok(rows)
     }
 }
 
-fn read(path: &str) -> io::Result<String> {
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("source", &self.source.name).finish_non_exhaustive()
+    }
+}
+
+/// The rows of one reading.
+#[derive(Debug)]
+pub struct Rows {
+    columns: &'static [Column],
+    row_bytes: usize,
+    bytes: Vec<u8>,
+}
+
+/// What stands in a column.
+#[derive(Clone, Copy, Debug)]
+enum Value<'a> {
+    Number(u64),
+    Text(&'a str),
+}
+
+impl Rows {
+    fn of(source: &Source) -> Rows {
+        Rows { columns: source.columns, row_bytes: source.row_bytes(), bytes: Vec::new() }
+    }
+
+    /// The rows, each [`Source::row_bytes`] long.
+    pub fn iter(&self) -> std::slice::ChunksExact<'_, u8> {
+        self.bytes.chunks_exact(self.row_bytes)
+    }
+
+    /// A row, with a value for each column. A u32 column is the low half of its word: rows are little-endian, as the kernel's are.
+    fn push(&mut self, values: &[Value<'_>]) {
+        assert_eq!(values.len(), self.columns.len(), "a value for each column");
+        for (column, value) in self.columns.iter().zip(values) {
+            let end = self.bytes.len() + column.bytes();
+            match (value, column.ty) {
+                (Value::Text(text), FieldType::Str(bytes)) => {
+                    self.bytes.extend_from_slice(fitting(text, usize::from(bytes) - 1).as_bytes());
+                }
+                (Value::Number(number), FieldType::Int { .. }) => self.bytes.extend(number.to_le_bytes()),
+                (value, _) => unreachable!("{value:?} in {}", column.name),
+            }
+            self.bytes.resize(end, 0);
+        }
+    }
+}
+
+/// A text that is too long loses its beginning, since the end of a path says more, and shows that by three dots.
+fn fitting(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    const DOTS: &str = "...";
+    let from = text.ceil_char_boundary(text.len() - bytes + DOTS.len());
+    format!("{DOTS}{}", &text[from..])
+}
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Value<'a> {
+        Value::Text(text)
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {
+        $(impl From<$number> for Value<'_> {
+            fn from(number: $number) -> Self {
+                Value::Number(number.into())
+            }
+        })*
+    };
+}
+
+numbers! { bool u8 u16 u32 u64 }
+
+fn read_file(path: &str) -> io::Result<String> {
     std::fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("cannot read {path}: {error}")))
+}
+
+/// With the file, which an error of the library names.
+fn io_error(error: ProcError) -> io::Error {
+    let kind = match &error {
+        ProcError::PermissionDenied(_) => io::ErrorKind::PermissionDenied,
+        ProcError::NotFound(_) => io::ErrorKind::NotFound,
+        ProcError::Io(error, _) => error.kind(),
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn word(row: &[u8], offset: usize) -> u64 {
+    pub fn word(row: &[u8], offset: usize) -> u64 {
         u64::from_le_bytes(row[offset..offset + 8].try_into().unwrap())
+    }
+
+    pub fn text_at(row: &[u8], offset: usize) -> String {
+        let end = row[offset..].iter().position(|byte| *byte == 0).unwrap();
+        String::from_utf8(row[offset..offset + end].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn texts_that_are_too_long_keep_their_end() {
+        assert_eq!(fitting("/var/lib", 15), "/var/lib");
+        assert_eq!(fitting("/var/lib/kubelet", 15), ".../lib/kubelet");
+        assert_eq!(fitting("/var/lib/k\u{e4}\u{e4}\u{e4}", 9), "...\u{e4}\u{e4}\u{e4}");
     }
 
     #[test]
@@ -188,8 +283,23 @@ mod tests {
     #[test]
     fn every_source_reads_on_this_machine() {
         for source in sources() {
-            let rows = source.open().read().unwrap();
-            assert_eq!(rows.bytes.len() % source.row_bytes(), 0);
+            let name = source.name;
+            match source.open().read() {
+                Ok(rows) => {
+                    assert_eq!(rows.bytes.len() % source.row_bytes(), 0);
+                    // Machines need not have programs, nor an interface with a driver that counts.
+                    let may_be_empty = ["bpf_programs", "ethtool_statistics", "ethtool_drivers"].contains(&name);
+                    assert!(!rows.bytes.is_empty() || may_be_empty, "{name}");
+                }
+                Err(error) => {
+                    let excuse = match name {
+                        "bpf_programs" | "slabs" => io::ErrorKind::PermissionDenied,
+                        "pressure" | "cgroups" => io::ErrorKind::NotFound,
+                        _ => panic!("{name}: {error}"),
+                    };
+                    assert_eq!(error.kind(), excuse, "{name}: {error}");
+                }
+            }
         }
         let softnet = source("softnet").unwrap().open().read().unwrap();
         let cpus = std::thread::available_parallelism().unwrap().get();

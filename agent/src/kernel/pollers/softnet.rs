@@ -3,25 +3,44 @@
 //! 0 processed, 1 dropped, 2 time_squeeze, 9 received_rps, 10 flow_limit, 11 backlog, 12 CPU id (both since 5.7),
 //! 13 input queue, 14 process queue (since 6.4).
 
+use super::{Reading, Source, number, read_file, small};
 use std::collections::BTreeMap;
 use std::io;
 
-/// One CPU's line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// CPU id.
-    pub cpu: u32,
-    /// Packets processed.
-    pub processed: u32,
-    /// Packets dropped as the backlog was full.
-    pub dropped: u32,
-    /// Times the softirq ran out of budget.
-    pub squeezed: u32,
-    /// Packets waiting now.
-    pub backlog: u32,
+pub const SOURCE: Source = Source {
+    name: "softnet",
+    summary: "per-CPU packet backlog of /proc/net/softnet_stat",
+    columns: &[small("cpu"), number("processed"), number("dropped"), number("squeezed"), number("backlog")],
+    open,
+};
+
+fn open() -> Reading {
+    let mut totals = Totals::default();
+    Box::new(move |rows| {
+        for cpu in totals.update(&parse(&read_file("/proc/net/softnet_stat")?)?) {
+            let row = [cpu.processed, cpu.dropped, cpu.squeezed, cpu.backlog];
+            rows.push(&[&[cpu.cpu.into()], row.map(Into::into).as_slice()].concat());
+        }
+        Ok(())
+    })
 }
 
-pub fn parse(text: &str) -> io::Result<Vec<Line>> {
+/// One CPU's line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    /// CPU id.
+    cpu: u32,
+    /// Packets processed.
+    processed: u32,
+    /// Packets dropped as the backlog was full.
+    dropped: u32,
+    /// Times the softirq ran out of budget.
+    squeezed: u32,
+    /// Packets waiting now.
+    backlog: u32,
+}
+
+fn parse(text: &str) -> io::Result<Vec<Line>> {
     text.lines().enumerate().map(|(number, line)| parse_line(number, line)).collect()
 }
 
@@ -45,28 +64,28 @@ fn parse_line(number: usize, line: &str) -> io::Result<Line> {
 /// The kernel's 32-bit counters continued to 64 bits: a busy CPU wraps `processed` within the hour, and an exported
 /// counter must not go back.
 #[derive(Debug, Default)]
-pub struct Totals {
+struct Totals {
     cpus: BTreeMap<u32, [(u32, u64); 3]>,
 }
 
 /// One CPU's continued counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Total {
+struct Total {
     /// CPU id.
-    pub cpu: u32,
+    cpu: u32,
     /// Packets processed.
-    pub processed: u64,
+    processed: u64,
     /// Packets dropped as the backlog was full.
-    pub dropped: u64,
+    dropped: u64,
     /// Times the softirq ran out of budget.
-    pub squeezed: u64,
+    squeezed: u64,
     /// Packets waiting now.
-    pub backlog: u64,
+    backlog: u64,
 }
 
 impl Totals {
     /// Adds what happened since the last reading.
-    pub fn update(&mut self, lines: &[Line]) -> Vec<Total> {
+    fn update(&mut self, lines: &[Line]) -> Vec<Total> {
         let mut totals = Vec::with_capacity(lines.len());
         for line in lines {
             let state = self.cpus.entry(line.cpu).or_insert([(0, 0); 3]);

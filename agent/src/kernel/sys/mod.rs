@@ -2,6 +2,7 @@
 //! end: the kernel takes a shorter one as if the rest were zero.
 
 pub mod btf;
+pub mod ethtool;
 pub mod launch;
 pub mod link;
 pub mod map;
