@@ -35,6 +35,7 @@ fn no_shipped_probe_is_forgotten_or_wrong() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../probes");
     let entries = |folder: &std::path::Path| std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
     let on_disk: BTreeSet<String> = entries(&folder)
+        .filter(|entry| entry.is_dir())
         .flat_map(|area| entries(&area).collect::<Vec<_>>())
         .map(|path| format!("<embedded>/{}", path.strip_prefix(&folder).unwrap().display()))
         .collect();

@@ -5,6 +5,7 @@
 pub mod alerts;
 mod boards;
 pub mod catalogue;
+pub mod coverage;
 mod dashboard;
 mod expressions;
 mod jsonnet;
@@ -71,6 +72,7 @@ pub fn files(catalogue: &Catalogue) -> Vec<File> {
     let mut files = vec![
         File { path: "docs/metrics.md".into(), text: reference::page(catalogue) },
         File { path: "docs/probes.md".into(), text: library::page(catalogue) },
+        File { path: "docs/coverage.md".into(), text: coverage::page(catalogue) },
     ];
     for board in boards::all(catalogue) {
         files.push(File { path: format!("dashboards/grafana/{}.json", board.uid), text: board.text() });

@@ -1,0 +1,114 @@
+//! `docs/coverage.md`: its probes compile, its commands are those of the command line.
+
+use clap::Parser;
+use kstrobe::cli::Cli;
+use kstrobe::config::compile;
+use kstrobe::config::plan::{self, ProbePlan};
+use kstrobe::kernel::pollers;
+use kstrobe_config::model::SourceFile;
+use kstrobe_ebpf::Target;
+use kstrobe_ebpf::kernel_target::{Abilities, Ability, dump};
+use kstrobe_mixin::coverage::{Answer, Question, questions};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Each with the question that it answers.
+type Named = (String, ProbePlan);
+
+fn given() -> Vec<(Question, Vec<String>, Vec<String>, Option<String>)> {
+    let given = |question: Question| match question.answer.clone() {
+        Answer::Given { probes, commands, yaml } => Some((question, probes, commands, yaml)),
+        Answer::OutOfScope(_) | Answer::Unanswered(_) => None,
+    };
+    questions().into_iter().filter_map(given).collect()
+}
+
+/// The probes of the library that are named.
+fn of_the_library() -> Vec<Named> {
+    let (all, diagnostics) = kstrobe_config::probes(&kstrobe_config::embedded());
+    assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
+    let find = |name: &str| all.iter().find(|probe| probe.name() == name).cloned();
+    let named = |(question, probes, ..): (Question, Vec<String>, Vec<String>, Option<String>)| {
+        probes.into_iter().map(move |name| (question.id.clone(), name)).collect::<Vec<_>>()
+    };
+    let named = given().into_iter().flat_map(named);
+    named.map(|(id, name)| (id, plan::plan(find(&name).unwrap_or_else(|| panic!("no probe {name}"))))).collect()
+}
+
+/// The probes that the page shows.
+fn of_the_page() -> Vec<Named> {
+    let mut plans = Vec::new();
+    for (question, _, _, yaml) in given() {
+        let Some(text) = yaml else { continue };
+        let file = Arc::new(SourceFile { name: format!("{}.yaml", question.id), text });
+        let (probes, diagnostics) = kstrobe_config::probes(&[file]);
+        assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
+        plans.extend(probes.into_iter().map(|probe| (question.id.clone(), plan::plan(probe))));
+    }
+    plans
+}
+
+/// A kernel as if it had kprobes, which some kernels that tests run on lack.
+fn with_kprobes(target: Target) -> Target {
+    Target { polls: pollers::row_types(), abilities: Abilities { kprobe: Ability::Yes, ..target.abilities }, ..target }
+}
+
+/// What is refused of these for the text's sake or, where the kernel is whole, for the kernel's.
+fn refused(plans: &[Named], target: &Target, is_whole: bool) -> Vec<String> {
+    let refusal = |(id, plan): &Named| match plan.compile(target) {
+        Err(error) if is_whole || !error.target => Some(format!("{id} {}: {}", plan.meta().name, error.reason())),
+        _ => None,
+    };
+    plans.iter().filter_map(refusal).collect()
+}
+
+/// A record holds the types of the probes that run by default: what else a probe needs is not its own mistake.
+#[test]
+fn no_probe_of_the_page_is_wrong_on_recorded_kernels() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let targets: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!targets.is_empty());
+    for path in targets {
+        let target = dump::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let target = with_kprobes(target);
+        let all = [of_the_library(), of_the_page()].concat();
+        assert!(all.iter().filter(|(_, plan)| plan.compile(&target).is_ok()).count() > 40, "{}", path.display());
+        let wrong = refused(&all, &target, false);
+        assert!(wrong.is_empty(), "{}:\n{}", path.display(), wrong.join("\n"));
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_every_probe_of_the_page_compiles_for_this_kernel() {
+    // Virtual machines often have no counters of the processor.
+    let plans: Vec<Named> = of_the_page().into_iter().filter(|(_, plan)| plan.counters().is_empty()).collect();
+    let only: Vec<ProbePlan> = plans.iter().map(|(_, plan)| plan.clone()).collect();
+    let wrong = refused(&plans, &with_kprobes(compile::look(&only, None)), true);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_command_of_the_page_is_understood() {
+    let mut wrong = Vec::new();
+    for (question, _, commands, _) in given() {
+        for command in commands {
+            if let Err(error) = Cli::try_parse_from(words(&command)) {
+                wrong.push(format!("{} {command}: {error}", question.id));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// As a shell does where only single quotes are used.
+fn words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (at, part) in command.split('\'').enumerate() {
+        match at % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
