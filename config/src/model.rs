@@ -112,6 +112,17 @@ pub struct MetricMeta {
     pub ttl_ns: u64,
 }
 
+/// `history:` what the agent keeps of its metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// `enabled:` default true.
+    pub enabled: bool,
+    /// `keep:` nanoseconds, default 15 min.
+    pub keep_ns: u64,
+    /// `max_memory:` bytes, default 32 MiB.
+    pub max_memory: u64,
+}
+
 /// `kstrobe.yaml`: the agent's own configuration. Every key is optional.
 #[derive(Clone, Debug)]
 pub struct Agent {
@@ -134,6 +145,7 @@ pub struct Agent {
     pub native_bucket_limit: usize,
     /// `limits.kept_events:` single events of each probe that the agent keeps, default 1024.
     pub kept_events: usize,
+    pub history: History,
     /// `events:` where lines of single events are written: `stderr`, `none` (the default) or the path of a file.
     pub events: String,
     /// `captures:`; without it there are none.

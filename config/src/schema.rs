@@ -154,7 +154,7 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 const NO_END: u64 = u64::MAX;
 
-pub(crate) const AGENT: [Key; 10] = [
+pub(crate) const AGENT: [Key; 11] = [
     Key::new("listen", Type::List("`ADDRESS:PORT`, `[V6]:PORT` or `:PORT`"), "\"127.0.0.1:9779\"", "\":9780\"")
         .restart()
         .about("Addresses to serve on; `:PORT` is every address. `--web.listen-address` stands over it."),
@@ -164,6 +164,8 @@ pub(crate) const AGENT: [Key; 10] = [
         .about("Where the agent gets the pods of this node."),
     Key::new("workloads", Type::Block("workloads"), "", "{ wait: 5s }").about("How control groups are followed."),
     Key::new("limits", Type::Block("limits"), "", "{ budget_percent: 1 }").about("What probes may cost."),
+    Key::new("history", Type::Block("history"), "", "{ keep: 5m }")
+        .about("What the agent keeps of its metrics, second by second."),
     Key::new("events", Type::Text("`stderr`, `none` or a path"), "none", "stderr")
         .about("Where records of slow events are written as lines of JSON. `--events` stands over it."),
     Key::new("captures", Type::Block("captures"), "", "{}")
@@ -233,6 +235,13 @@ pub(crate) const LIMITS: [Key; 3] = [
         .about("Populated buckets of a native histogram; beyond them its schema is lowered. 0 for no limit."),
     Key::new("kept_events", Type::Integer(1, 65_536), "1024", "80")
         .about("Records of slow events that the agent keeps of each probe."),
+];
+
+pub(crate) const HISTORY: [Key; 3] = [
+    Key::new("enabled", Type::Bool, "true", "false").about("Whether there is a history."),
+    Key::new("keep", Type::Duration(10 * S, 24 * H), "15m", "5m").about("Age at which a second goes."),
+    Key::new("max_memory", Type::Size(MIB, GIB), "32MiB", "64MiB")
+        .about("Of all seconds and the labels of their series; the oldest seconds go first."),
 ];
 
 pub(crate) const CAPTURES: [Key; 8] = [
@@ -452,6 +461,13 @@ pub const BLOCKS: &[Block] = &[
         beside: "",
     },
     Block { path: "limits", about: "What probes may cost.", keys: &LIMITS, around: "limits: KEYS", beside: "" },
+    Block {
+        path: "history",
+        about: "What the agent keeps of its metrics: [history.md](history.md).",
+        keys: &HISTORY,
+        around: "history: KEYS",
+        beside: "",
+    },
     Block {
         path: "captures",
         about: "Where captures lie and what they may take: [captures.md](captures.md).",

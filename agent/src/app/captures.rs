@@ -4,18 +4,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use kstrobe_history::MarkKind;
 use kstrobe_web::ConfigWatcher;
 
 use super::Captures;
 use super::exports::Exports;
+use super::history::HistoryStore;
 use crate::capture::Error;
 use crate::capture::access::{self, Access, Denied};
 use crate::capture::engine::kernel;
 use crate::capture::rules::configured;
 use crate::capture::service::Engine;
-use crate::config::files::AgentConfig;
+use crate::config::files::{AgentConfig, HistoryConfig};
 use crate::config::plan::ProbePlan;
 use crate::kubernetes;
 
@@ -29,6 +31,8 @@ pub(super) struct CaptureDeps {
     pub source: Arc<ConfigWatcher>,
     /// Gets captures that have ended.
     pub exports: Arc<Exports>,
+    /// Gets a mark for each of them.
+    pub history: Arc<HistoryStore>,
 }
 
 impl CaptureDeps {
@@ -38,16 +42,23 @@ impl CaptureDeps {
             addresses: Vec::new(),
             source: Arc::new(ConfigWatcher::plain(Arc::default())),
             exports: Arc::default(),
+            history: Arc::new(HistoryStore::new(&HistoryConfig::default())),
         }
     }
 
     fn engine(&self, agent: &AgentConfig) -> Engine {
-        let (exports, cluster) = (self.exports.clone(), agent.kubernetes.clone());
+        let (exports, history) = (self.exports.clone(), self.history.clone());
+        let cluster = agent.kubernetes.clone();
         let locate_pods = Box::new(move |request: &_| {
             kubernetes::pods::located(request, &cluster).map_err(|error| Error::Pods(error.into()))
         });
         Engine {
-            on_finished: Box::new(move |capture, folder, times| exports.captured(capture, folder, times)),
+            on_finished: Box::new(move |capture, folder, times| {
+                let (text, link) = (format!("capture {}", capture.id), format!("/api/v1/captures/{}", capture.id));
+                let started = UNIX_EPOCH + Duration::from_millis(capture.started_unix_ms);
+                history.mark(MarkKind::Capture, started, text, Some(link));
+                exports.captured(capture, folder, times);
+            }),
             ..kernel(locate_pods, kubernetes::node(&agent.kubernetes))
         }
     }

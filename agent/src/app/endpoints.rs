@@ -1,5 +1,6 @@
 //! What the agent answers: functions that the routes of `http` call.
 
+use super::history::HistoryStore;
 use crate::capture::access::{Access, Denied};
 use crate::capture::rules::engine::RuleEngine;
 use crate::kubernetes::other_nodes::OtherNodes;
@@ -27,6 +28,8 @@ pub struct Endpoints {
     pub profile: Box<Profile>,
     /// The last single events.
     pub events: Arc<Tail>,
+    /// What metrics were in the last minutes.
+    pub history: Arc<HistoryStore>,
     /// Captures and the access to them; a reload changes both.
     pub captures: Box<dyn Fn() -> Captures + Send + Sync>,
     /// Hands alerts about other nodes on to their agents.

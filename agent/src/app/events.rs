@@ -26,6 +26,7 @@ use crate::metrics::profiles::symbols::{Symbols, resolve_by};
 use crate::metrics::profiles::{Addresses, Profile, Sample};
 use crate::probe::event_buffer::EventBuffer;
 use kstrobe_fleet::private;
+use kstrobe_history::MarkKind;
 
 /// How long events are gathered, so that a flood wakes us ten times a second at most.
 const GATHER: Duration = Duration::from_millis(100);
@@ -205,6 +206,8 @@ impl Out {
         let EventBuffer { records, stacks, names, linked, .. } = unread;
         let mut stacks = self.named(&records, stacks).into_iter();
         let (now_ns, now) = (monotonic_ns(), SystemTime::now());
+        let count = records.len();
+        let mut last = None;
         for record in records {
             let (id, at) = (self.ids.give(), wall_time(record.at_ns, now_ns, now));
             let observed = exemplars::observed(&linked, &record.fields);
@@ -226,8 +229,15 @@ impl Out {
                 );
             }
             self.write(&line);
+            last = Some((event.id.clone(), at));
             let mut seen = lock(&self.app.exemplars);
             observed.into_iter().for_each(|observed| seen.add(observed, &event.id, at));
+        }
+        // One for each pass: a storm of events must not push all other marks out.
+        if let Some((id, at)) = last {
+            let text =
+                if count == 1 { format!("{probe}: slow event") } else { format!("{probe}: {count} slow events") };
+            self.app.history.mark(MarkKind::Event, at, text, Some(format!("/api/v1/events?id={id}")));
         }
     }
 

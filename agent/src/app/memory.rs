@@ -27,6 +27,8 @@ pub struct Need {
     pub maps: u64,
     /// One capture while its files are written.
     pub capture: u64,
+    /// The history when it is full.
+    pub history: u64,
 }
 
 /// The lowest limit that holds for this process, if there is one.
@@ -43,12 +45,13 @@ impl Need {
     /// The need of these programs with this configuration.
     pub fn of<'a>(artifacts: impl Iterator<Item = &'a Artifact>, agent: &AgentConfig) -> Need {
         let maps = artifacts.map(|artifact| artifact.module.layout.bytes()).sum();
-        Need { maps, capture: agent.captures.as_ref().map_or(0, |captures| captures.max_bytes) }
+        let history = if agent.history.enabled { agent.history.max_memory } else { 0 };
+        Need { maps, capture: agent.captures.as_ref().map_or(0, |captures| captures.max_bytes), history }
     }
 
     /// The sum, with the process itself.
     pub fn bytes(&self) -> u64 {
-        PROCESS_BYTES + self.maps + self.capture
+        PROCESS_BYTES + self.maps + self.capture + self.history
     }
 
     /// The parts of the sum.
@@ -57,7 +60,15 @@ impl Need {
             0 => String::new(),
             bytes => format!(", a capture up to {} (`captures.max_bytes`)", mib(bytes)),
         };
-        format!("maps of probes take up to {}, the agent about {}{capture}", mib(self.maps), mib(PROCESS_BYTES))
+        let history = match self.history {
+            0 => String::new(),
+            bytes => format!(", the history up to {} (`history.max_memory`)", mib(bytes)),
+        };
+        format!(
+            "maps of probes take up to {}, the agent about {}{history}{capture}",
+            mib(self.maps),
+            mib(PROCESS_BYTES)
+        )
     }
 
     /// Why a limit is too small for it.
@@ -87,7 +98,7 @@ mod tests {
     #[test]
     fn a_limit_below_the_need_is_explained() {
         let limit = |mib: u64| Limit { bytes: mib << 20, from: "memory.max".into() };
-        let need = Need { maps: 20 << 20, capture: 0 };
+        let need = Need { maps: 20 << 20, ..Need::default() };
         assert_eq!(need.exceeds(&limit(84)), None);
         let why = need.exceeds(&limit(83)).unwrap();
         for part in ["83 MiB (memory.max)", "maps of probes take up to 20 MiB", "raise it to 84 MiB", "MemoryMax="] {

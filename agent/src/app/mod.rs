@@ -6,6 +6,7 @@ mod endpoints;
 mod events;
 mod exporters;
 mod exports;
+mod history;
 mod housekeeping;
 mod iterate;
 mod load_config;
@@ -62,6 +63,7 @@ pub use endpoints::{
 use events::Sink;
 use exporters::Exporters;
 use exports::Exports;
+pub use history::{HistoryOff, HistoryStore, Recorded};
 use kstrobe_export::reading::{PackedFamily, Reading};
 use kstrobe_export::snapshot::{Descriptor, Exemplar, Family, Moment, Snapshot};
 use kstrobe_export::{Form, Gone, KeptBytes};
@@ -153,6 +155,10 @@ struct App {
     node: Mutex<String>,
     /// Serialises the symbolisation of profiles.
     resolving: Mutex<()>,
+    /// What metrics were in the last minutes.
+    history: Arc<HistoryStore>,
+    /// The readings from which the next second of it is made.
+    sampler: Mutex<history::Sampler>,
 }
 
 /// Problems of the configuration, for the status page.
@@ -230,7 +236,8 @@ fn serve(
     let (commands, received) = channel();
     runtime.block_on(async { reload_signal(commands.clone()) })?;
 
-    let deps = CaptureDeps { addresses, source: source.clone(), exports: Arc::default() };
+    let history = Arc::new(HistoryStore::new(&loaded.agent.history));
+    let deps = CaptureDeps { addresses, source: source.clone(), exports: Arc::default(), history: history.clone() };
     let (app, events) = build(&options, &loaded, &outcome, &deps)?;
     let tail = Arc::new(Tail::new(loaded.slow(), loaded.agent.kept_events));
 
@@ -258,8 +265,9 @@ fn serve(
     let served = runtime.block_on(server.run(async move {
         stop.await;
         notify(News::Stopping);
-        // Clients that follow events would keep the server open.
+        // Clients that follow events or seconds would keep the server open.
         tail.close();
+        history.close();
     }));
 
     drain(app, tasks, &runtime);
@@ -308,6 +316,7 @@ fn spawn(
     runtime: &Runtime,
 ) -> Result<Tasks, ServeError> {
     housekeeping::start(app.clone())?;
+    history::start(app.clone())?;
     let reader = events::start(app.clone(), tail.clone(), sink)?;
     iterate::start(app)?;
     workloads::start(app, events, &loaded.agent, runtime.handle())?;
@@ -365,6 +374,7 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: rel
         stacks: Box::new(move || stacks.stacks()),
         profile: Box::new(move |request| profiled.profile_as(request)),
         events,
+        history: app.history.clone(),
         captures: Box::new(move || captures.captures()),
         other_nodes: None,
         reload: Reload { open: options.lifecycle, ask: Box::new(move || reload::request(&commands, "a client asks")) },
@@ -447,8 +457,10 @@ impl App {
             kubernetes: Arc::default(),
             node: Mutex::new(kubernetes::node_or_host(&Default::default())),
             resolving: Mutex::default(),
+            history: deps.history.clone(),
+            sampler: Mutex::default(),
         };
-        app.replace_probes(probes);
+        app.replace_probes(probes, |_| ());
         app
     }
 
@@ -459,6 +471,7 @@ impl App {
         let cpus = u64::try_from(detect::online_cpus().len()).unwrap_or(1);
         self.budget_ppm.store(loaded.agent.budget_ppm.saturating_mul(cpus), Relaxed);
         self.native_bucket_limit.store(loaded.agent.native_bucket_limit, Relaxed);
+        self.history.configure(&loaded.agent.history);
         self.workload_names.set_timeouts(workloads::Pace::of(&loaded.agent).timeouts());
     }
 
@@ -467,13 +480,14 @@ impl App {
     }
 
     /// Replaces the list of probes. A full read clones the list under the lock of `names`, so that no read of the old list
-    /// is under way when this returns.
-    fn replace_probes(&self, probes: Vec<SharedProbe>) {
+    /// is under way when this returns. `also` runs under that lock, too.
+    fn replace_probes(&self, probes: Vec<SharedProbe>, also: impl FnOnce(&mut Names)) {
         let iterated = probes.iter().any(|probe| probe.lock().iterator().is_some());
-        let _names = self.names.lock();
+        let mut names = self.names.lock();
         *self.probes.write().unwrap_or_else(PoisonError::into_inner) = probes.into();
         self.iter_trigger.set_active(iterated);
         self.workloads.send(workloads::Event::Probes);
+        also(&mut names);
     }
 
     fn captures(&self) -> Captures {
@@ -552,6 +566,7 @@ impl App {
         observed.workloads = lock(&self.workloads_use).clone();
         observed.kubernetes = self.kubernetes.counts();
         observed.exports = self.exports.usage();
+        observed.history = self.history.usage();
         self.telemetry.observe(observed);
         (now.wall, families, exemplars)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kstrobe_config::diag::{Diagnostic, Severity};
 use kstrobe_config::model::{Agent, Label, Location, Owner, Probe, Shape, Spanned};
-pub use kstrobe_config::model::{Kubernetes, PodSource, Sandboxes, Workloads};
+pub use kstrobe_config::model::{History as HistoryConfig, Kubernetes, PodSource, Sandboxes, Workloads};
 /// What is said of files, and their texts, for who runs what they ask for and does not read them.
 pub use kstrobe_config::{agent as check_agent, diag, model::SourceFile, probes as check_probes, schema};
 

@@ -5,6 +5,7 @@
 mod access;
 mod captures;
 mod events;
+mod history;
 mod negotiate;
 mod pages;
 mod reload;

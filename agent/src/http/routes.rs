@@ -2,7 +2,7 @@
 
 use super::access::guard_reading;
 use super::stacks;
-use super::{captures, events, negotiate, pages, reload};
+use super::{captures, events, history, negotiate, pages, reload};
 use crate::app::{Endpoints, Exposition};
 use crate::probe::status::Status;
 use axum::Router;
@@ -45,6 +45,7 @@ pub(super) struct Shared {
     pub endpoints: Endpoints,
     pub profiles: stacks::Places,
     pub followers: Arc<Semaphore>,
+    pub live: Arc<Semaphore>,
     pub downloads: Arc<Semaphore>,
     scrapes: Option<Arc<Semaphore>>,
     /// Held by the one scrape that may run.
@@ -70,6 +71,7 @@ pub fn router(endpoints: Endpoints) -> Router {
         endpoints,
         profiles: stacks::Places::default(),
         followers,
+        live: Arc::new(Semaphore::new(history::MAX_READERS)),
         downloads,
         scrapes,
         turn: Arc::default(),
@@ -80,6 +82,9 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/api/v1/stacks", get(stacks::list))
         .route("/api/v1/stacks/{metric}", get(stacks::profile))
         .route("/api/v1/events", get(events::events))
+        .route("/api/v1/history", get(history::overview))
+        .route("/api/v1/query", get(history::query))
+        .route("/api/v1/live", get(history::live))
         .route_layer(middleware::from_fn_with_state(shared.clone(), guard_reading));
     let router = Router::new().route(&path, get(metrics));
     let router = if path == "/" { router } else { router.route("/", get(landing)) };

@@ -7,6 +7,7 @@
 mod captures;
 mod config;
 mod exports;
+mod history;
 mod kubernetes;
 mod process;
 mod web;
@@ -57,6 +58,8 @@ pub struct Observed {
     pub exports: ExportUse,
     /// When some probe asks for names of cgroups.
     pub workloads: Option<WorkloadsUse>,
+    /// When there is a history.
+    pub history: Option<kstrobe_history::Usage>,
     /// What was asked of Kubernetes.
     pub kubernetes: kstrobe_kube::Counts,
 }
@@ -417,6 +420,7 @@ impl Collector for ObservedCollector {
         encode_budgets(out, &observed.budgets)?;
         captures::encode(out, &observed)?;
         observed.web.iter().try_for_each(|counts| web::encode(out, counts))?;
+        observed.history.iter().try_for_each(|usage| history::encode(out, usage))?;
         observed.workloads.iter().try_for_each(|used| workloads::encode(out, used))?;
         kubernetes::encode(out, &observed.kubernetes)?;
         exports::encode(out, &observed)

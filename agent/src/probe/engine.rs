@@ -28,6 +28,11 @@ pub trait Engine: Send {
         self.scrape(scrape).iter().map(PackedFamily::of).collect()
     }
 
+    /// The same for the history, each second: without the agent's own metrics of this probe, which cost system calls.
+    fn read_series(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
+        self.read(scrape)
+    }
+
     /// Why it does not measure, or not everywhere; empty when it does.
     fn reason(&self) -> String;
 

@@ -19,6 +19,7 @@ use crate::kernel::load::Loaded;
 use crate::kernel::read::ProbeMaps;
 use crate::metrics::series::TableSeries;
 use crate::metrics::telemetry::{IterationUse, SeriesUse};
+use kstrobe_export::reading::PackedFamily;
 use kstrobe_export::snapshot::{Descriptor, Family, Moment};
 
 /// Shortest interval between two walks.
@@ -105,6 +106,11 @@ impl Engine for Arc<IteratorEngine> {
             scrape.observed.series.push(SeriesUse { probe, overflowed, evicted: 0, waiting: None });
         }
         held.families.clone()
+    }
+
+    /// The last walk, which may be older than a second.
+    fn read_series(&mut self, _: &mut Scrape<'_>) -> Vec<PackedFamily> {
+        lock(&self.held).families.iter().map(PackedFamily::of).collect()
     }
 
     /// The error of the last walk.

@@ -376,19 +376,26 @@ impl KernelEngine {
                 Err(e) => scrape.errors.push(e),
             }
         }
-        self.observe(scrape);
         families
     }
 }
 
 impl Engine for KernelEngine {
     fn scrape(&mut self, scrape: &mut Scrape<'_>) -> Vec<Family> {
-        self.read_tables(scrape, |table, view, scrape| {
+        let families = self.read_tables(scrape, |table, view, scrape| {
             table.read_known(view.values, view.keys(), scrape.names, scrape.now)
-        })
+        });
+        self.observe(scrape);
+        families
     }
 
     fn read(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
+        let families = self.read_series(scrape);
+        self.observe(scrape);
+        families
+    }
+
+    fn read_series(&mut self, scrape: &mut Scrape<'_>) -> Vec<PackedFamily> {
         self.read_tables(scrape, |table, view, scrape| {
             table.read_blocks(view.values, view.keys(), scrape.names, scrape.now)
         })

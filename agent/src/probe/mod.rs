@@ -27,4 +27,4 @@ mod stopped;
 mod user_hooks;
 
 pub use lock::lock;
-pub use running::Probe;
+pub use running::{Probe, Throttling};

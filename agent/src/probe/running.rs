@@ -53,6 +53,17 @@ pub struct Probe {
     pub(super) errors: [Vec<String>; 2],
 }
 
+/// How a probe stands with its budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Throttling {
+    /// Events are passed over, or the probe is off its hooks.
+    pub is_over: bool,
+    /// Of so many events one is measured.
+    pub one_of: u64,
+    /// One line.
+    pub text: String,
+}
+
 impl Probe {
     /// Reads the series, and adds the agent's own metrics of this probe to `observed`. Read errors are counted, and new ones
     /// are logged.
@@ -75,6 +86,22 @@ impl Probe {
         telemetry: &Telemetry,
     ) -> Vec<PackedFamily> {
         self.scrape_with(names, now, observed, telemetry, |engine, scrape| engine.read(scrape))
+    }
+
+    /// Reads the series alone, for the history. Read errors are those of a scrape.
+    pub fn read_series(&mut self, names: &mut Names, now: Moment, telemetry: &Telemetry) -> Vec<PackedFamily> {
+        let (name, mut unused) = (self.meta.name.clone(), Observed::default());
+        let mut scrape = Scrape { probe: &name, names, now, observed: &mut unused, errors: Vec::new() };
+        let families = self.engine.read_series(&mut scrape);
+        let errors = scrape.errors;
+        self.report(0, errors, telemetry);
+        families
+    }
+
+    /// How it stands with its budget, if it has one.
+    pub fn throttling(&self) -> Option<Throttling> {
+        let throttling = |b: &Budget| Throttling { is_over: b.over(), one_of: b.one_of(), text: b.text() };
+        self.budget.as_ref().map(throttling)
     }
 
     fn scrape_with<T>(

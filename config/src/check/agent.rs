@@ -1,9 +1,9 @@
 //! `kstrobe.yaml`.
 
-use super::{captures, exporters, workloads};
+use super::{captures, exporters, history, workloads};
 use crate::diag::Diagnostic;
 use crate::fields::{self, Fields, Keys};
-use crate::model::{Agent, Kubernetes, Spanned, Workloads};
+use crate::model::{Agent, History, Kubernetes, Spanned, Workloads};
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 use crate::schema;
@@ -35,6 +35,7 @@ impl Default for Agent {
             budget_ppm: super::DEFAULT_BUDGET_PPM,
             native_bucket_limit: DEFAULT_NATIVE_BUCKETS,
             kept_events: DEFAULT_KEPT_EVENTS,
+            history: History::default(),
             events: "none".to_owned(),
             captures: None,
             rules: Vec::new(),
@@ -96,6 +97,9 @@ pub(crate) fn agent(node: &Node, report: &mut Report) -> Agent {
         {
             agent.kept_events = limit as usize;
         }
+    }
+    if let Some(entry) = fields.entry("history") {
+        agent.history = history::history(entry, report);
     }
     if let Some(to) = fields.get("events").and_then(|node| fields::text(node, "`stderr`, `none` or a path", report)) {
         agent.events = to.value;

@@ -11,8 +11,8 @@ use crate::{names, quantity, schema, when};
 const CAPTURES: Keys = Keys { of: "`captures`", known: &schema::names(&schema::CAPTURES), later: &[] };
 const RULE: Keys = Keys { of: "a rule", known: &schema::names(&schema::RULE), later: &[] };
 
-const SECOND_NS: u64 = 1_000_000_000;
-const HOUR_NS: u64 = 3600 * SECOND_NS;
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
+pub(super) const HOUR_NS: u64 = 3600 * SECOND_NS;
 const YEAR_NS: u64 = 365 * 24 * HOUR_NS;
 const MAX_BYTES: u64 = 1 << 40;
 const MAX_CONCURRENT: u64 = 16;
@@ -160,7 +160,7 @@ fn ttl(node: &Node, report: &mut Report) -> Option<u64> {
     ttl.map(|t| t.value)
 }
 
-fn duration(node: &Node, least_ns: u64, most_ns: u64, report: &mut Report) -> Option<u64> {
+pub(super) fn duration(node: &Node, least_ns: u64, most_ns: u64, report: &mut Report) -> Option<u64> {
     let duration = fields::parsed(node, "a duration such as `10s`", report, |text| {
         in_range(text, quantity::duration_ns(text)?, least_ns, most_ns, quantity::show_ns)
     });

@@ -6,6 +6,7 @@ mod capture;
 mod captures;
 mod exporters;
 mod function;
+mod history;
 pub(crate) mod hook;
 pub(crate) mod library;
 pub(crate) mod metric;

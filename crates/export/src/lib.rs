@@ -13,6 +13,7 @@ pub mod own;
 mod part;
 mod protobuf;
 pub mod push;
+pub mod quantile;
 pub mod reading;
 pub mod remote_write;
 pub mod snapshot;
@@ -20,6 +21,7 @@ pub mod snapshot;
 mod test_data;
 mod text;
 mod transcode;
+pub mod varint;
 
 pub use exposition::{END, Form, Format, Gone, Send, exposition, write};
 pub use gzip::KeptBytes;

@@ -5,6 +5,7 @@
 
 use crate::gzip::Fragments;
 use crate::snapshot::{Descriptor, Exemplar, Family, Number, Series, Snapshot, Values};
+use crate::varint::{get, put};
 use kstrobe_ebpf::buckets::Scheme;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,8 +63,9 @@ enum Packed {
     },
 }
 
+/// The value of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value<'a> {
+pub enum Value<'a> {
     Counter(u64),
     Gauge(Number),
     Histogram(Histogram<'a>),
@@ -71,7 +73,7 @@ pub(crate) enum Value<'a> {
 
 /// Read from a block when it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Histogram<'a> {
+pub struct Histogram<'a> {
     /// In raw units.
     pub sum: u64,
     buckets: &'a [u8],
@@ -79,7 +81,7 @@ pub(crate) struct Histogram<'a> {
 
 impl<'a> Histogram<'a> {
     /// Populated in-kernel buckets and their counts, ascending.
-    pub(crate) fn populated(self) -> impl Iterator<Item = (usize, u64)> + 'a {
+    pub fn populated(self) -> impl Iterator<Item = (usize, u64)> + 'a {
         let (mut rest, mut next) = (self.buckets, 0);
         std::iter::from_fn(move || {
             if rest.is_empty() {
@@ -129,7 +131,7 @@ impl PackedFamily {
     }
 
     /// The partition of its histograms, if that is what it has.
-    pub(crate) fn scheme(&self) -> Option<&Arc<Scheme>> {
+    pub fn scheme(&self) -> Option<&Arc<Scheme>> {
         self.blocks.iter().find_map(|block| match &block.values {
             Packed::Histograms { scheme, .. } => Some(scheme),
             _ => None,
@@ -164,7 +166,7 @@ impl Block {
     }
 
     /// The series that have a value, with it.
-    pub(crate) fn values(&self) -> impl Iterator<Item = (&Series, Value<'_>)> {
+    pub fn values(&self) -> impl Iterator<Item = (&Series, Value<'_>)> {
         let value = |at: usize| {
             Some(match &self.values {
                 Packed::Counters(values) => Value::Counter(values[at]),
@@ -274,28 +276,6 @@ impl BlockBuilder {
         }
         Block { series, values: self.0, shared: AtomicBool::new(false), fragments: Fragments::default() }
     }
-}
-
-fn put(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// What [`put`] wrote.
-fn get(bytes: &mut &[u8]) -> u64 {
-    let (mut value, mut shift) = (0, 0);
-    while let Some((&byte, rest)) = bytes.split_first() {
-        *bytes = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            break;
-        }
-        shift += 7;
-    }
-    value
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use crate::config::files::diag::{self, Diagnostic};
 
@@ -34,6 +34,7 @@ use crate::metrics::events::tail::Tail;
 use crate::metrics::labels::Names;
 use crate::probe::Probe;
 use diff::{New, Old, Plan, Step, diff};
+use kstrobe_history::MarkKind;
 use kstrobe_web::systemd::{News, notify};
 
 /// A summary of the reload, or the reasons for which the previous configuration stays in force.
@@ -214,6 +215,7 @@ impl Reload {
         match self.attempt() {
             Ok(answer) => {
                 self.context.app.telemetry.reloaded(true);
+                self.mark(answer.lines().next().unwrap_or_default().to_owned());
                 Ok(answer)
             }
             Err(refused) => Err(self.refuse(refused)),
@@ -226,8 +228,13 @@ impl Reload {
         let reason = refused.reasons.first().map_or("", String::as_str);
         tracing::error!(reason, reasons = refused.reasons.len(), "not reloaded: what ran before runs on");
         app.telemetry.reloaded(false);
+        self.mark(format!("not reloaded: {reason}"));
         lock(&app.config_status).refused = refused.reasons;
         ReloadRefused(format!("{}not reloaded: what ran before runs on\n", refused.text))
+    }
+
+    fn mark(&self, text: String) {
+        self.context.app.history.mark(MarkKind::Reload, SystemTime::now(), text, None);
     }
 
     fn attempt(&mut self) -> Result<String, Refused> {
@@ -356,7 +363,14 @@ impl Reload {
                 Step::Start => started += 1,
             }
         }
-        app.replace_probes(probes);
+        let replaces = plan.steps.iter().zip(&probes).filter_map(|(step, new)| match step {
+            Step::Replace(at) => Some((old[*at].clone(), Some(new.clone()))),
+            Step::Keep(_) | Step::Start => None,
+        });
+        let ending: Vec<_> = replaces.chain(plan.ends.iter().map(|at| (old[*at].clone(), None))).collect();
+        let mut sampler = lock(&app.sampler);
+        app.replace_probes(probes, |names| sampler.hand_over(app, names, &ending));
+        drop(sampler);
         let mut names = Names::new().with_workload_names(app.workload_names.clone());
         let _batch = app.hooks.batch();
         for at in replaced.iter().chain(&plan.ends) {

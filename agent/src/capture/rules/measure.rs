@@ -2,6 +2,7 @@
 
 use crate::kernel::binaries::pattern;
 use kstrobe_config::model::{Compare, Matcher, Measure, When};
+use kstrobe_export::quantile::{self, Populated};
 use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Values};
 use std::collections::HashMap;
 
@@ -100,26 +101,13 @@ fn growth(now: &[u64], before: &[u64]) -> Vec<u64> {
     if anew { now.to_vec() } else { now.iter().zip(before).map(|(now, before)| now - before).collect() }
 }
 
-/// The value that a share of the observations does not exceed, in raw units: linear between the bounds of its bucket.
-/// What lies beyond the last bound is at it. `None` when there are no observations.
+/// The value that a share of the observations does not exceed, in raw units, by [`kstrobe_export::quantile`].
 pub fn quantile(counts: &[u64], upper: &[u64], share: f64) -> Option<f64> {
-    let total: u64 = counts.iter().sum();
-    if total == 0 {
-        return None;
-    }
-    let rank = share * total as f64;
-    let mut below = 0;
-    let mut result = None;
-    for (bucket, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let (low, high) = ends(upper, bucket);
-        let part = ((rank - below as f64) / count as f64).clamp(0.0, 1.0);
-        result = Some(if high.is_finite() { low + (high - low) * part } else { low });
-        below += count;
-        if below as f64 >= rank {
-            break;
-        }
-    }
-    result
+    let bucket = |(bucket, count): (usize, &u64)| {
+        let (lower, upper) = ends(upper, bucket);
+        Populated { lower, upper, count: *count }
+    };
+    quantile::quantile(counts.iter().enumerate().map(bucket), share)
 }
 
 /// The share of the observations above a bound in raw units. `None` when there are no observations.

@@ -1,5 +1,6 @@
 use super::*;
-use crate::app::{ProfileError, ProfileRequest, Reload, StacksStatus};
+use crate::app::{HistoryStore, ProfileError, ProfileRequest, Reload, StacksStatus};
+use crate::config::files::HistoryConfig;
 use crate::metrics::events::tail::Tail;
 use crate::probe::status::{ChoiceStatus, HookStatus, ProbeStatus};
 use flate2::read::GzDecoder;
@@ -11,6 +12,7 @@ use std::time::UNIX_EPOCH;
 use tokio::sync::oneshot;
 
 mod events;
+mod history;
 mod late;
 mod pieces;
 mod reading;
@@ -52,6 +54,7 @@ fn endpoints(probes: Vec<ProbeStatus>) -> Endpoints {
         }),
         other_nodes: None,
         reload: Reload { open: false, ask: Box::new(|| Ok("reloaded\n".into())) },
+        history: Arc::new(HistoryStore::new(&HistoryConfig::default())),
         events: Arc::new(Tail::new(vec!["slow_a".into(), "slow_b".into()], 1024)),
         version: "1.2.3".into(),
         telemetry_path: "/metrics".into(),

@@ -1,0 +1,267 @@
+//! The history of the metrics: a thread that reads all probes once a second, and what it keeps.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use kstrobe_export::snapshot::Moment;
+use kstrobe_history::{
+    Answer, Cursor, History, Limits, Mark, MarkKind, Overview, ProbeChanges, Query, QueryError, Second, SecondSummary,
+    Usage,
+};
+use tokio::sync::watch;
+
+use super::task::{self, Task};
+use super::{App, SharedProbe, lock};
+use crate::config::files::HistoryConfig;
+use crate::metrics::labels::Names;
+use crate::probe::Throttling;
+
+/// Time between two walks of iterators: without a scraper nothing else would start any.
+const WALK_EVERY: Duration = Duration::from_secs(15);
+/// A reading that comes so soon before a second's end is that of the second.
+const EARLY: Duration = Duration::from_millis(200);
+
+/// What readers that follow wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// One more than the number of the newest record.
+    pub end: u64,
+    /// There will be no more.
+    pub closed: bool,
+}
+
+/// The seconds that are kept, for requests.
+#[derive(Debug)]
+pub struct HistoryStore {
+    /// `None` while the configuration has it off.
+    history: Mutex<Option<History>>,
+    recorded: watch::Sender<Recorded>,
+}
+
+/// The configuration has the history off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the agent keeps no history: `history.enabled` is false")]
+pub struct HistoryOff;
+
+impl HistoryStore {
+    pub fn new(config: &HistoryConfig) -> HistoryStore {
+        let store = HistoryStore { history: Mutex::default(), recorded: watch::Sender::default() };
+        store.configure(config);
+        store
+    }
+
+    /// Applies the configuration. A history that is off is forgotten.
+    pub(super) fn configure(&self, config: &HistoryConfig) {
+        let mut history = lock(&self.history);
+        let limits = limits(config);
+        match (&mut *history, config.enabled) {
+            (_, false) => *history = None,
+            (Some(history), true) => history.set_limits(limits),
+            (none, true) => *none = Some(History::new(limits)),
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        lock(&self.history).is_some()
+    }
+
+    fn with<T>(&self, read: impl FnOnce(&History) -> T) -> Result<T, HistoryOff> {
+        lock(&self.history).as_ref().map(read).ok_or(HistoryOff)
+    }
+
+    pub fn overview(&self) -> Result<Overview, HistoryOff> {
+        self.with(History::overview)
+    }
+
+    pub fn query(&self, query: &Query) -> Result<Result<Answer, QueryError>, HistoryOff> {
+        let now = unix(SystemTime::now()) as u64;
+        self.with(|history| history.query(query, now))
+    }
+
+    /// One second of all metrics; `None` when it is not kept.
+    pub fn summary(&self, number: u64) -> Result<Option<SecondSummary>, HistoryOff> {
+        self.with(|history| history.summary(number))
+    }
+
+    /// One second of one metric; `None` when it is not kept.
+    pub fn query_second(&self, query: &Query, number: u64) -> Result<Result<Option<Answer>, QueryError>, HistoryOff> {
+        self.with(|history| history.query_second(query, number))
+    }
+
+    /// Wakes readers once a second.
+    pub fn follow(&self) -> watch::Receiver<Recorded> {
+        self.recorded.subscribe()
+    }
+
+    /// Ends the readers that follow.
+    pub fn close(&self) {
+        self.recorded.send_modify(|recorded| recorded.closed = true);
+    }
+
+    pub(super) fn usage(&self) -> Option<Usage> {
+        lock(&self.history).as_ref().map(History::usage)
+    }
+
+    /// Puts a mark on the time line.
+    pub fn mark(&self, kind: MarkKind, at: SystemTime, text: String, link: Option<String>) {
+        if let Some(history) = &mut *lock(&self.history) {
+            history.mark(Mark { time: unix(at), kind, text, link });
+        }
+    }
+
+    /// Adds a second.
+    pub fn push(&self, second: Second, changes: &[ProbeChanges]) {
+        let end = lock(&self.history).as_mut().map(|history| {
+            history.push(second, changes);
+            history.end()
+        });
+        if let Some(end) = end {
+            self.recorded.send_modify(|recorded| recorded.end = end);
+        }
+    }
+}
+
+fn limits(config: &HistoryConfig) -> Limits {
+    let bytes = usize::try_from(config.max_memory).unwrap_or(usize::MAX);
+    Limits { seconds: config.keep_ns / 1_000_000_000, bytes }
+}
+
+/// Seconds since 1970.
+fn unix(at: SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// What the last second has left of each probe. Locked before `names`.
+#[derive(Default)]
+pub(super) struct Sampler {
+    followed: Vec<Followed>,
+    /// The last changes of probes that have ended since.
+    pending: Vec<ProbeChanges>,
+    last: Option<Instant>,
+    walked: Option<Instant>,
+    /// By probe.
+    throttled: HashMap<String, Throttling>,
+}
+
+struct Followed {
+    probe: SharedProbe,
+    cursor: Cursor,
+}
+
+impl Followed {
+    fn new(probe: &SharedProbe) -> Followed {
+        Followed { probe: probe.clone(), cursor: Cursor::default() }
+    }
+
+    fn changes(&mut self, app: &App, names: &mut Names, now: Moment) -> (ProbeChanges, Option<Throttling>) {
+        let (name, throttling, families) = {
+            let mut running = self.probe.lock();
+            let families = running.read_series(names, now, &app.telemetry);
+            (running.meta.name.clone(), running.throttling(), families)
+        };
+        let sampled = throttling.as_ref().is_some_and(|throttling| throttling.is_over);
+        (ProbeChanges { probe: name.into(), sampled, metrics: self.cursor.advance(families) }, throttling)
+    }
+}
+
+impl Sampler {
+    /// Reads all probes, and returns the time and the changes since the last reading.
+    fn sample(&mut self, app: &App) -> (Second, Vec<ProbeChanges>) {
+        if self.walked.is_none_or(|walked| walked.elapsed() >= WALK_EVERY) {
+            self.walked = Some(Instant::now());
+            app.iter_trigger.refresh();
+        }
+        let mut changes = std::mem::take(&mut self.pending);
+        let mut throttlings = Vec::new();
+        let now = {
+            let mut names = app.names.lock();
+            let now = Moment::now();
+            let probes = app.probes();
+            let mut before = std::mem::take(&mut self.followed);
+            for probe in probes.iter() {
+                let known = before.iter().position(|followed| Arc::ptr_eq(&followed.probe, probe));
+                let mut followed = known.map_or_else(|| Followed::new(probe), |at| before.swap_remove(at));
+                let (of_probe, throttling) = followed.changes(app, &mut names, now);
+                throttlings.extend(throttling.map(|throttling| (of_probe.probe.to_string(), throttling)));
+                changes.push(of_probe);
+                self.followed.push(followed);
+            }
+            now
+        };
+        self.mark_budgets(app, throttlings);
+        let elapsed = self.last.replace(now.mono).map(|last| now.mono.saturating_duration_since(last));
+        let seconds = elapsed.map_or(1, |elapsed| (elapsed.as_secs_f64().round() as u64).max(1));
+        let start = (unix(now.wall + EARLY) as u64).saturating_sub(1);
+        (Second { start, seconds }, changes)
+    }
+
+    /// Marks probes whose sampling has changed.
+    fn mark_budgets(&mut self, app: &App, now: Vec<(String, Throttling)>) {
+        for (probe, throttling) in &now {
+            let before = self.throttled.get(probe).filter(|before| before.is_over);
+            let change = match before {
+                Some(before) => before.one_of != throttling.one_of || !throttling.is_over,
+                None => throttling.is_over,
+            };
+            if change {
+                let text = if throttling.is_over { &throttling.text } else { "measures all events again" };
+                app.history.mark(MarkKind::Budget, SystemTime::now(), format!("{probe}: {text}"), None);
+            }
+        }
+        self.throttled = now.into_iter().collect();
+    }
+
+    /// A reload replaces probes: takes the last counts of those that end, each with the probe that takes its place, if any. An event
+    /// that both have counted is left out of those of the new one. `names` is held, so that no other reading is under way.
+    pub fn hand_over(&mut self, app: &App, names: &mut Names, ending: &[(SharedProbe, Option<SharedProbe>)]) {
+        let now = Moment::now();
+        for (old, new) in ending {
+            let Some(at) = self.followed.iter().position(|followed| Arc::ptr_eq(&followed.probe, old)) else {
+                continue;
+            };
+            let mut followed = self.followed.swap_remove(at);
+            let mut next = new.as_ref().map(Followed::new);
+            let (mut last, _) = followed.changes(app, names, now);
+            if let Some(next) = &mut next {
+                let counted = next.probe.lock().read_series(names, now, &app.telemetry);
+                next.cursor.skip(counted, |name| followed.cursor.metrics().any(|old| old == name));
+            }
+            last.metrics.extend(followed.cursor.end());
+            self.pending.push(last);
+            self.followed.extend(next);
+        }
+    }
+}
+
+/// Starts the thread that samples, which lives as long as the agent.
+pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
+    task::spawn(move || Recorder { app }).map(drop)
+}
+
+struct Recorder {
+    app: Arc<App>,
+}
+
+impl Task for Recorder {
+    const NAME: &'static str = "history";
+
+    fn run(&mut self) {
+        let mut sampler = lock(&self.app.sampler);
+        if !self.app.history.is_on() {
+            *sampler = Sampler::default();
+            return;
+        }
+        let (second, changes) = sampler.sample(&self.app);
+        self.app.history.push(second, &changes);
+    }
+
+    /// Until the end of the second by the wall clock.
+    fn wait(&mut self) -> ControlFlow<()> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let left = Duration::from_secs(1) - Duration::from_nanos(since.subsec_nanos().into());
+        std::thread::sleep(if left < EARLY { left + Duration::from_secs(1) } else { left });
+        ControlFlow::Continue(())
+    }
+}

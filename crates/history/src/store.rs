@@ -1,0 +1,235 @@
+//! The seconds that are kept.
+
+use crate::cursor::{Change, MetricChanges};
+use crate::mark::Mark;
+use crate::record::{self, Packed, Shape};
+use crate::registry::Registry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Marks that are kept at most: a node has a few in a minute.
+const MAX_MARKS: usize = 4096;
+/// Records that go between two looks for series that are not named any more.
+const SWEEP_EVERY: u64 = 64;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub seconds: u64,
+    /// Of records and series.
+    pub bytes: usize,
+}
+
+/// The time that a reading covers: it begins where the last one ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Second {
+    /// Start of the last second that it covers, in Unix time.
+    pub start: u64,
+    /// Whole seconds: 1, or more when a reading came late.
+    pub seconds: u64,
+}
+
+/// What changed of a probe.
+#[derive(Clone, Debug)]
+pub struct ProbeChanges {
+    pub probe: Arc<str>,
+    /// Not all events were measured: counts are estimates.
+    pub sampled: bool,
+    /// Of all its metrics, also those that have not changed.
+    pub metrics: Vec<MetricChanges>,
+}
+
+/// Seconds that the history does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// No reading was taken at their end: their counts are in the second of the next reading.
+    pub late: u64,
+    /// They went before their time, for want of memory.
+    pub memory: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Seconds that are kept.
+    pub seconds: u64,
+    pub bytes: usize,
+    /// Since the start.
+    pub lost: Lost,
+    /// Marks that went before their time, since the start.
+    pub lost_marks: u64,
+}
+
+/// The metrics of the last minutes, second by second.
+#[derive(Debug)]
+pub struct History {
+    limits: Limits,
+    pub(crate) registry: Registry,
+    pub(crate) records: VecDeque<Record>,
+    /// Number of the first record that is kept, counted from the start.
+    first: u64,
+    usage: Usage,
+    /// Of records alone.
+    record_bytes: usize,
+    /// In the order of time.
+    marks: VecDeque<Mark>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub second: Second,
+    /// Probes of which not all events were measured.
+    pub sampled: Box<[Arc<str>]>,
+    pub bytes: Box<[u8]>,
+}
+
+impl Record {
+    fn memory(&self) -> usize {
+        size_of::<Record>() + self.bytes.len() + size_of_val(&*self.sampled)
+    }
+}
+
+impl History {
+    pub fn new(limits: Limits) -> History {
+        History {
+            limits,
+            registry: Registry::default(),
+            records: VecDeque::new(),
+            first: 0,
+            usage: Usage::default(),
+            record_bytes: 0,
+            marks: VecDeque::new(),
+        }
+    }
+
+    /// Other limits from now on. What is beyond them goes.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.trim();
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Adds a second. Probes may occur twice, such as before and after a reload: their changes are added.
+    pub fn push(&mut self, second: Second, probes: &[ProbeChanges]) {
+        let number = self.end();
+        let mut changes: BTreeMap<(u32, u32), Change> = BTreeMap::new();
+        for of_probe in probes {
+            for of_metric in &of_probe.metrics {
+                let metric = self.registry.metric(&of_probe.probe, of_metric, number);
+                for row in &of_metric.rows {
+                    let live = matches!(row.change, Change::Gauge(Some(_)));
+                    let series = self.registry.series(metric, &row.labels, number, live);
+                    changes
+                        .entry((metric, series))
+                        .and_modify(|sum| add(sum, &row.change))
+                        .or_insert(row.change.clone());
+                }
+            }
+        }
+        let sampled = probes.iter().filter(|probe| probe.sampled).map(|probe| probe.probe.clone()).collect();
+        let bytes = record::pack(changes.iter().map(|((metric, series), change)| (*metric, *series, change)));
+        let record = Record { second, sampled, bytes };
+        self.record_bytes += record.memory();
+        self.usage.seconds += second.seconds;
+        self.usage.lost.late += second.seconds - 1;
+        self.records.push_back(record);
+        self.trim();
+    }
+
+    /// Adds a mark; the oldest goes when there are too many.
+    pub fn mark(&mut self, mark: Mark) {
+        let at = self.marks.partition_point(|other| other.time <= mark.time);
+        self.marks.insert(at, mark);
+        if self.marks.len() > MAX_MARKS {
+            self.marks.pop_front();
+            self.usage.lost_marks += 1;
+        }
+    }
+
+    /// Marks from one time to before another.
+    pub fn marks(&self, from: f64, to: f64) -> impl Iterator<Item = &Mark> {
+        self.marks.iter().filter(move |mark| (from..to).contains(&mark.time))
+    }
+
+    pub fn usage(&self) -> Usage {
+        Usage { bytes: self.record_bytes + self.registry.bytes(), ..self.usage }
+    }
+
+    /// One more than the number of the newest record.
+    pub fn end(&self) -> u64 {
+        self.first + self.records.len() as u64
+    }
+
+    /// A record by its number; `None` when it is not kept.
+    pub(crate) fn record(&self, number: u64) -> Option<&Record> {
+        self.records.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+
+    /// The second that a record covers.
+    pub fn second(&self, number: u64) -> Option<Second> {
+        self.record(number).map(|record| record.second)
+    }
+
+    fn trim(&mut self) {
+        while let Some(oldest) = self.records.front()
+            && self.usage.seconds - oldest.second.seconds >= self.limits.seconds
+        {
+            self.forget_oldest();
+        }
+        // The newest stays: its readers are yet to come.
+        while self.usage().bytes > self.limits.bytes && self.records.len() > 1 {
+            self.usage.lost.memory += self.forget_oldest();
+            if self.records.len() == 1 {
+                self.sweep();
+            }
+        }
+        let oldest = self.records.front().map(|record| (record.second.start + 1 - record.second.seconds) as f64);
+        while let (Some(oldest), Some(mark)) = (oldest, self.marks.front())
+            && mark.time < oldest
+        {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Returns the seconds that went.
+    fn forget_oldest(&mut self) -> u64 {
+        let Some(record) = self.records.pop_front() else { return 0 };
+        self.first += 1;
+        self.record_bytes -= record.memory();
+        self.usage.seconds -= record.second.seconds;
+        for (metric, section) in record::sections(&record.bytes) {
+            if self.registry.get(metric).is_some_and(|metric| metric.shape() == Shape::Gauge) {
+                for (series, change) in record::series(section, Shape::Gauge) {
+                    if let Packed::Gauge(value) = change {
+                        self.registry.set_base(metric, series, value);
+                    }
+                }
+            }
+        }
+        if self.first.is_multiple_of(SWEEP_EVERY) {
+            self.sweep();
+        }
+        record.second.seconds
+    }
+
+    fn sweep(&mut self) {
+        self.registry.sweep(self.first, self.end().saturating_sub(1));
+    }
+}
+
+fn add(sum: &mut Change, other: &Change) {
+    match (sum, other) {
+        (Change::Counter(sum), Change::Counter(other)) => *sum = sum.wrapping_add(*other),
+        (Change::Gauge(value), Change::Gauge(newer)) => *value = *newer,
+        (Change::Histogram { sum, buckets }, Change::Histogram { sum: other, buckets: others }) => {
+            *sum = sum.wrapping_add(*other);
+            let mut all: BTreeMap<u32, u64> = buckets.iter().copied().collect();
+            others.iter().for_each(|(bucket, count)| *all.entry(*bucket).or_default() += count);
+            *buckets = all.into_iter().collect();
+        }
+        // A metric has one kind.
+        _ => {}
+    }
+}
