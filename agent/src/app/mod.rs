@@ -54,7 +54,7 @@ use crate::metrics::labels::Names;
 use crate::metrics::telemetry::{self, Observed, Telemetry, WorkloadsUse};
 use crate::metrics::workload_names::WorkloadNames;
 use crate::probe::lock::{NamesLock, ProbeLock, ScrapeLock};
-use crate::probe::status::Status;
+use crate::probe::status::{NodeStatus, Status};
 use crate::probe::{Probe, lock};
 use captures::CaptureDeps;
 pub use endpoints::{
@@ -573,8 +573,14 @@ impl App {
 
     fn status(&self) -> Status {
         let probes = self.probes().iter().map(|probe| probe.lock().status()).collect();
+        let node = NodeStatus {
+            name: lock(&self.node).clone(),
+            kernel: detect::release(),
+            cpus: detect::online_cpus().len(),
+            budget_ppm: Some(self.budget_ppm.load(Relaxed)).filter(|ppm| *ppm > 0),
+        };
         let status = lock(&self.config_status);
-        Status { probes, mistakes: status.mistakes.clone(), refused: status.refused.clone() }
+        Status { node, probes, mistakes: status.mistakes.clone(), refused: status.refused.clone() }
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Probe {
     pub(super) choices: Vec<explain::Choice>,
     pub(super) engine: Box<dyn Engine>,
     pub(super) budget: Option<Budget>,
+    /// [`Cost::ppm`] of the last window.
+    pub(super) cost_ppm: Option<u64>,
     pub(super) started: Instant,
     /// Read errors of the last scrape, and of the last sweep, as texts to compare with.
     pub(super) errors: [Vec<String>; 2],
@@ -162,7 +164,7 @@ impl Probe {
         }
         let (_, unread) = self.events(names);
         self.engine = Box::new(Off(reason.to_owned()));
-        self.budget = None;
+        (self.budget, self.cost_ppm) = (None, None);
         unread
     }
 
@@ -281,10 +283,13 @@ impl Probe {
 
     /// What its programs have cost since the last call; `None` without programs, and while its budget suspends it.
     pub fn cost(&mut self, entry_ns: f64) -> Option<Cost> {
+        self.cost_ppm = None;
         if self.suspended().is_some() {
             return None;
         }
-        self.engine.kernel().ok()?.cost(entry_ns)
+        let cost = self.engine.kernel().ok()?.cost(entry_ns)?;
+        self.cost_ppm = Some(cost.ppm());
+        Some(cost)
     }
 
     /// Whether its budget is a share of the agent's.
@@ -374,6 +379,8 @@ impl Probe {
             choices: self.choices.iter().map(choice).collect(),
             metrics: names(false),
             stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
+            cost_ppm: self.cost_ppm,
+            one_of: self.budget.as_ref().map(Budget::one_of).filter(|one_of| *one_of > 1),
             throttled: self.budget.as_ref().map(Budget::text).unwrap_or_default(),
             reason,
         }

@@ -106,7 +106,7 @@ fn build(plan: &ProbePlan, kinds: Vec<&'static str>, choices: Vec<explain::Choic
     hooks.retain(|hook| seen.insert((hook.text.clone(), hook.kind)));
     let started = Instant::now();
     let identity = plan.identity().clone();
-    Probe { hooks, meta, identity, choices, engine, budget, started, errors: Default::default() }
+    Probe { hooks, meta, identity, choices, engine, budget, cost_ppm: None, started, errors: Default::default() }
 }
 
 /// A probe that compiled to nothing. It has no hooks, so that none is shown as not attached.

@@ -5,6 +5,7 @@ use serde::Serialize;
 /// What was asked of the agent, as `/api/v1/probes` lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
+    pub node: NodeStatus,
     /// Every enabled probe.
     pub probes: Vec<ProbeStatus>,
     /// Mistakes in files, each on a line: what stands there is no probe, so none of the others can tell.
@@ -13,6 +14,19 @@ pub struct Status {
     /// Why the last reload was refused, if it was: what ran before runs on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
+}
+
+/// The machine, and how much of it probes may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeStatus {
+    pub name: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// CPUs that are online.
+    pub cpus: usize,
+    /// Budget of all probes without one of their own, in millionths of one CPU's time; absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_ppm: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +42,13 @@ pub struct ProbeStatus {
     /// What its overhead budget holds back, and why; empty when nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub throttled: String,
+    /// What its programs took in the last second, in millionths of one CPU's time; absent before the first measurement, and while none
+    /// of its programs runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_ppm: Option<u64>,
+    /// One of so many events is sampled and counts for all of them; absent while each event is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_of: Option<u64>,
     /// Whether there is nothing to attach, as its conditions are never true on this kernel; `reason` has them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub idle: bool,

@@ -191,7 +191,7 @@ fn a_probe_for_other_kernels_takes_nothing_from_readiness() {
 fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached() {
     let mistakes = |n: usize| vec!["x.yaml:2:4: a probe has no key `sumary`".to_owned(); n];
     let server = |n| {
-        let status = move || Status { probes: vec![probe("softirq", "")], mistakes: mistakes(n), refused: vec![] };
+        let status = move || Status { probes: vec![probe("softirq", "")], mistakes: mistakes(n), ..Status::default() };
         Server::start(Endpoints { status: Box::new(status), ..endpoints(vec![]) })
     };
     let (head, body) = server(1).text("/readyz");
@@ -214,7 +214,7 @@ fn probes_are_json() {
     let (head, body) = Server::start(endpoints(vec![listed])).text("/api/v1/probes");
     assert!(head.contains("content-type: application/json"), "{head}");
     let value: serde_json::Value = serde_json::from_str(&body).unwrap();
-    let expected = serde_json::json!({"probes": [{
+    let expected = serde_json::json!({"node": {"name": "", "kernel": "", "cpus": 0}, "probes": [{
         "name": "softirq", "summary": "", "attached": true, "metrics": [],
         "hooks": [{"hook": "a", "kind": "tp_btf", "attached": true}],
         "choices": [{"wanted": "tp_btf:a", "got": "raw_tp:a", "because": ["no BTF"]}],
