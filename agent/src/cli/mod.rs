@@ -3,8 +3,11 @@
 
 mod capture;
 mod check;
+mod client;
 mod compile;
 mod doctor;
+mod draw;
+mod events;
 mod explain;
 mod fleet;
 mod list;
@@ -12,7 +15,9 @@ mod report;
 mod slo;
 mod stacks;
 mod target;
+mod top;
 mod version;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,6 +64,12 @@ enum Command {
     Compile(compile::Args),
     /// List probes, tracepoints or system calls.
     List(list::Args),
+    /// Show what a running agent measures: rates, quantiles, heat maps, slow events.
+    Top(top::Args),
+    /// Print what a running agent measures of one metric, a line for each interval.
+    Watch(watch::Args),
+    /// Print the last slow events of a running agent.
+    Events(events::Args),
     /// Run a probe for a while and write its sums by call stack: folded text, pprof or a flame graph.
     Stacks(stacks::Args),
     /// Record a trace of the kernel: events, functions and calls, of everybody or of some.
@@ -178,6 +189,9 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Compile(args) => compile::run(&args),
         Command::List(args) => list::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Events(args) => events::run(&args),
         Command::Stacks(args) => stacks::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Fleet(args) => fleet::run(args),

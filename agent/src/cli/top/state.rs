@@ -1,0 +1,393 @@
+//! What is shown and what is chosen: keys and answers in, requests out. It knows no terminal and no clock.
+
+use super::answers::{Event, Events, History, Kind, Probes, Query, Summary};
+use super::request::{Answer, Chosen, Request, Sort, Span};
+use std::collections::HashMap;
+
+/// Seconds of a row's strip.
+const STRIP_SECONDS: u64 = 60;
+/// Widths of strips, in which a minute is whole columns.
+const STRIP_WIDTHS: [u64; 4] = [60, 30, 20, 10];
+/// Seconds that a metric's heat map has at least.
+const MAP_SECONDS: u64 = 300;
+/// Slow events below a heat map.
+pub const MAP_EVENTS: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    Enter,
+    Escape,
+    Backspace,
+    Char(char),
+    Interrupt,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    Continue,
+    Quit,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Page {
+    /// All metrics.
+    Metrics,
+    Metric(MetricPage),
+    /// Slow events of a probe, or of all.
+    Events(Option<String>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricPage {
+    pub metric: String,
+    /// Only these series.
+    pub chosen: Chosen,
+    /// Which labels the table is by: 0 for all that are not chosen, else one of them.
+    pub by: usize,
+}
+
+/// Terminal cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    pub width: u16,
+    pub height: u16,
+}
+
+#[derive(Debug)]
+pub struct State {
+    /// Where Escape leads back to; the last is shown, and the first is that of all metrics.
+    pages: Vec<Page>,
+    pub size: Size,
+    pub sort: Sort,
+    /// Part of the names of metrics that are shown.
+    pub filter: String,
+    /// Whether keys are letters of the filter.
+    pub edits_filter: bool,
+    pub shows_help: bool,
+    /// Row of each page, as deep as `pages`.
+    rows: Vec<usize>,
+    /// End of what is shown; `None` for now.
+    pub end: Option<u64>,
+    pub probes: Option<Probes>,
+    pub history: Option<History>,
+    pub events: Option<Events>,
+    /// Answers to the queries of the page that is shown.
+    queries: HashMap<Request, Query>,
+    /// Why the last request failed; `None` after one that did not.
+    pub error: Option<String>,
+}
+
+impl State {
+    pub fn new(size: Size, metric: Option<String>) -> State {
+        let mut state = State {
+            pages: vec![Page::Metrics],
+            size,
+            sort: Sort::default(),
+            filter: String::new(),
+            edits_filter: false,
+            shows_help: false,
+            rows: vec![0],
+            end: None,
+            probes: None,
+            history: None,
+            events: None,
+            queries: HashMap::new(),
+            error: None,
+        };
+        if let Some(metric) = metric {
+            state.open(Page::Metric(MetricPage { metric, chosen: Vec::new(), by: 0 }));
+        }
+        state
+    }
+
+    pub fn page(&self) -> &Page {
+        self.pages.last().unwrap_or(&Page::Metrics)
+    }
+
+    /// The row that the cursor is on.
+    pub fn row(&self) -> usize {
+        self.rows.last().copied().unwrap_or_default().min(self.rows_of_page().saturating_sub(1))
+    }
+
+    fn rows_of_page(&self) -> usize {
+        match self.page() {
+            Page::Metrics => self.metrics().len(),
+            Page::Metric(page) => self.table(page).map_or(0, |query| query.groups.len()),
+            Page::Events(probe) => self.events_of(probe.as_deref()).len(),
+        }
+    }
+
+    /// Rows of the list of metrics that fit: there is a header, a head of the table and a line of keys.
+    pub fn rows_that_fit(&self) -> usize {
+        usize::from(self.size.height).saturating_sub(3)
+    }
+
+    /// First row of a list that is shown, so that the cursor is on it.
+    pub fn first_row(&self, fit: usize) -> usize {
+        self.row().saturating_sub(fit.saturating_sub(1))
+    }
+
+    /// Metrics that pass the filter, in their order.
+    pub fn metrics(&self) -> Vec<&Summary> {
+        let Some(history) = &self.history else { return Vec::new() };
+        let mut metrics: Vec<&Summary> = history.metrics.iter().filter(|m| m.metric.contains(&self.filter)).collect();
+        let figure = |metric: &Summary| match self.sort {
+            Sort::Rate => metric.rate,
+            Sort::P50 => metric.p50,
+            Sort::P99 => metric.p99,
+            Sort::Max => metric.max,
+            Sort::Name => None,
+        };
+        metrics.sort_by(|a, b| {
+            let by_figure = figure(b).unwrap_or(-1.0).total_cmp(&figure(a).unwrap_or(-1.0));
+            by_figure.then_with(|| a.metric.cmp(&b.metric))
+        });
+        metrics
+    }
+
+    pub fn summary(&self, metric: &str) -> Option<&Summary> {
+        let full = |summary: &&Summary| summary.metric == metric || plain(&summary.metric) == metric;
+        self.history.as_ref()?.metrics.iter().find(full)
+    }
+
+    /// Columns of a strip of the last minute in a terminal of this width.
+    pub fn strip_width(&self) -> u64 {
+        let room = u64::from(self.size.width).saturating_sub(super::screen::metrics::FIXED_WIDTH);
+        STRIP_WIDTHS.into_iter().find(|width| *width <= room).unwrap_or(STRIP_WIDTHS[3])
+    }
+
+    fn strip_request(&self, metric: &str) -> Request {
+        let span = Span { end: self.end, seconds: STRIP_SECONDS, step: STRIP_SECONDS / self.strip_width() };
+        Request::Total { metric: metric.to_owned(), chosen: Vec::new(), span }
+    }
+
+    /// The last minute of a metric of the list.
+    pub fn strip(&self, metric: &str) -> Option<&Query> {
+        self.queries.get(&self.strip_request(metric))
+    }
+
+    /// Columns of a heat map.
+    pub fn map_width(&self) -> u64 {
+        u64::from(self.size.width).saturating_sub(super::screen::metric::AXIS_WIDTH).max(1)
+    }
+
+    fn map_span(&self) -> Span {
+        let step = MAP_SECONDS.div_ceil(self.map_width());
+        Span { end: self.end, seconds: step * self.map_width(), step }
+    }
+
+    pub fn map_request(&self, page: &MetricPage) -> Request {
+        Request::Total { metric: page.metric.clone(), chosen: page.chosen.clone(), span: self.map_span() }
+    }
+
+    pub fn map(&self, page: &MetricPage) -> Option<&Query> {
+        self.queries.get(&self.map_request(page))
+    }
+
+    /// Labels of the table; none where no label is left to divide by.
+    pub fn by(&self, page: &MetricPage) -> Vec<String> {
+        let free = self.free_labels(page);
+        match page.by.checked_sub(1).and_then(|one| free.get(one)) {
+            Some(one) => vec![one.clone()],
+            None => free,
+        }
+    }
+
+    fn free_labels(&self, page: &MetricPage) -> Vec<String> {
+        let labels = self.summary(&page.metric).map(|summary| summary.labels.as_slice()).unwrap_or_default();
+        labels.iter().filter(|label| page.chosen.iter().all(|(chosen, _)| chosen != *label)).cloned().collect()
+    }
+
+    /// `None` where no label is left to divide by.
+    pub fn table_request(&self, page: &MetricPage) -> Option<Request> {
+        let by = Some(self.by(page)).filter(|by| !by.is_empty())?;
+        let span = Span { step: self.map_span().seconds, ..self.map_span() };
+        let (metric, chosen) = (page.metric.clone(), page.chosen.clone());
+        Some(Request::Table { metric, by, chosen, sort: self.sort, span })
+    }
+
+    pub fn table(&self, page: &MetricPage) -> Option<&Query> {
+        self.queries.get(&self.table_request(page)?)
+    }
+
+    /// The last slow events of a metric's probe, the newest first.
+    pub fn events_of(&self, probe: Option<&str>) -> Vec<&Event> {
+        let events = self.events.iter().flat_map(|events| events.events.iter().rev());
+        events.filter(|event| probe.is_none_or(|probe| event.probe == probe)).collect()
+    }
+
+    /// What the page needs.
+    pub fn wanted(&self) -> Vec<Request> {
+        let mut wanted = vec![Request::History, Request::Probes];
+        match self.page() {
+            Page::Metrics => {
+                let (metrics, fit) = (self.metrics(), self.rows_that_fit());
+                let shown = metrics.iter().skip(self.first_row(fit)).take(fit);
+                wanted.extend(shown.map(|metric| self.strip_request(&metric.metric)));
+            }
+            Page::Metric(page) => {
+                wanted.push(self.map_request(page));
+                wanted.extend(self.table_request(page));
+                wanted.push(Request::Events { probe: None });
+            }
+            Page::Events(_) => wanted.push(Request::Events { probe: None }),
+        }
+        wanted
+    }
+
+    /// Takes an answer. One that is not wanted any more is dropped, with those of pages before.
+    pub fn take(&mut self, request: Request, answer: Answer) {
+        self.error = None;
+        match answer {
+            Answer::Probes(probes) => self.probes = Some(probes),
+            Answer::History(history) => self.history = Some(history),
+            Answer::Events(events) => self.events = Some(events),
+            Answer::Query(query) => {
+                let wanted = self.wanted();
+                self.queries.retain(|request, _| wanted.contains(request));
+                if wanted.contains(&request) {
+                    self.queries.insert(request, query);
+                }
+            }
+        }
+    }
+
+    pub fn failed(&mut self, error: String) {
+        self.error = Some(error);
+    }
+
+    pub fn press(&mut self, key: Key) -> Flow {
+        match key {
+            Key::Interrupt => return Flow::Quit,
+            _ if self.shows_help => self.shows_help = false,
+            _ if self.edits_filter => self.edit_filter(key),
+            Key::Char('q') => return Flow::Quit,
+            Key::Char('?') => self.shows_help = true,
+            Key::Up | Key::Char('k') => self.go(|row, _| row.saturating_sub(1)),
+            Key::Down | Key::Char('j') => self.go(|row, _| row + 1),
+            Key::PageUp => self.go(usize::saturating_sub),
+            Key::PageDown => self.go(|row, page| row + page),
+            Key::Home => self.go(|_, _| 0),
+            Key::End => self.go(|_, _| usize::MAX),
+            Key::Enter => self.enter(),
+            Key::Escape | Key::Backspace => self.back(),
+            Key::Char('s') => self.sort = self.sort.next(),
+            Key::Char('/') if *self.page() == Page::Metrics => self.edits_filter = true,
+            Key::Char('b') => self.next_labels(),
+            Key::Char('e') => self.open_events(),
+            Key::Char('[') => self.shift(false),
+            Key::Char(']') => self.shift(true),
+            Key::Char(_) => {}
+        }
+        Flow::Continue
+    }
+
+    fn go(&mut self, to: impl FnOnce(usize, usize) -> usize) {
+        let last = self.rows_of_page().saturating_sub(1);
+        let row = to(self.row(), self.rows_that_fit()).min(last);
+        if let Some(of_page) = self.rows.last_mut() {
+            *of_page = row;
+        }
+    }
+
+    fn edit_filter(&mut self, key: Key) {
+        match key {
+            Key::Char(letter) => self.filter.push(letter),
+            Key::Backspace => _ = self.filter.pop(),
+            Key::Escape => (self.edits_filter, self.filter) = (false, String::new()),
+            _ => self.edits_filter = false,
+        }
+        self.go(|_, _| 0);
+    }
+
+    fn open(&mut self, page: Page) {
+        self.pages.push(page);
+        self.rows.push(0);
+    }
+
+    fn back(&mut self) {
+        if self.pages.len() > 1 {
+            self.pages.pop();
+            self.rows.pop();
+        } else {
+            self.filter.clear();
+        }
+    }
+
+    fn enter(&mut self) {
+        let next = match self.page() {
+            Page::Metrics => self.metrics().get(self.row()).map(|metric| MetricPage {
+                metric: metric.metric.clone(),
+                chosen: Vec::new(),
+                by: 0,
+            }),
+            Page::Metric(page) => self.table(page).and_then(|table| {
+                let labels = table.groups.get(self.row())?.labels.clone();
+                let chosen = page.chosen.iter().cloned().chain(labels).collect();
+                Some(MetricPage { chosen, by: 0, ..page.clone() })
+            }),
+            Page::Events(_) => None,
+        };
+        if let Some(page) = next {
+            self.open(Page::Metric(page));
+        }
+    }
+
+    fn next_labels(&mut self) {
+        let Page::Metric(page) = self.page() else { return };
+        // Of one label, all and each are the same.
+        let choices = match self.free_labels(page).len() {
+            0 | 1 => 1,
+            labels => labels + 1,
+        };
+        let by = (page.by + 1) % choices;
+        if let Some(Page::Metric(page)) = self.pages.last_mut() {
+            page.by = by;
+        }
+    }
+
+    fn open_events(&mut self) {
+        match self.page() {
+            Page::Metrics => self.open(Page::Events(None)),
+            Page::Metric(page) => {
+                let probe = self.summary(&page.metric).map(|summary| summary.probe.clone());
+                self.open(Page::Events(probe));
+            }
+            Page::Events(_) => {}
+        }
+    }
+
+    /// Half of what is shown to the past, or back to now.
+    fn shift(&mut self, is_later: bool) {
+        let Some(newest) = self.history.as_ref().and_then(|history| history.newest) else { return };
+        let half = match self.page() {
+            Page::Metrics => STRIP_SECONDS / 2,
+            Page::Metric(_) => self.map_span().seconds / 2,
+            Page::Events(_) => return,
+        };
+        let end = self.end.unwrap_or(newest);
+        let end = if is_later { end + half } else { end.saturating_sub(half) };
+        self.end = Some(end).filter(|end| *end < newest);
+    }
+}
+
+/// A metric's name without the prefix that all have.
+pub fn plain(metric: &str) -> &str {
+    metric.strip_prefix(crate::config::plan::PREFIX).unwrap_or(metric)
+}
+
+/// The values of a metric's strip: p99, the rate or the value by column.
+pub fn strip_values(query: &Query) -> &[Option<f64>] {
+    let Some(group) = query.groups.first() else { return &[] };
+    match query.kind {
+        Kind::Histogram => &group.p99,
+        Kind::Counter => &group.rate,
+        Kind::Gauge => &group.value,
+    }
+}
