@@ -2,6 +2,7 @@
 
 mod support;
 
+use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -317,7 +318,7 @@ fn root_polled_disks_are_those_of_sysfs() {
     };
     let mut options = std::fs::OpenOptions::new();
     let mut file =
-        options.write(true).custom_flags(nix::libc::O_DIRECT | nix::libc::O_SYNC).open(disk.device()).unwrap();
+        options.write(true).custom_flags((OFlag::O_DIRECT | OFlag::O_SYNC).bits()).open(disk.device()).unwrap();
     // Aligned as direct writes must be.
     let memory = vec![0u8; 8192];
     let page = &memory[memory.as_ptr().align_offset(4096)..][..4096];

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 pub const SOURCE: Source = Source {
     name: "cgroups",
-    summary: "control groups of version 2 below the root: id (for `pod(args.id)` and the like) and sums of cpu.stat, memory.*, io.stat and pids.*; times in ns, a limit of 0 is none",
+    summary: "control groups of version 2 below the root: id (the inode number of the folder) and sums of cpu.stat, memory.*, io.stat and pids.*; times in ns, a limit of 0 is none",
     columns: &[
         number("id"),
         text("path", 64),
