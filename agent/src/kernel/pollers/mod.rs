@@ -100,7 +100,7 @@ const fn small(name: &'static str) -> Column {
 
 /// Room for a text with its NUL. The language has texts of at most 64 bytes.
 const fn text(name: &'static str, bytes: usize) -> Column {
-    assert!(bytes > 0 && bytes <= 64 && bytes % 8 == 0);
+    assert!(bytes > 0 && bytes <= 64 && bytes.is_multiple_of(8));
     Column { name, ty: FieldType::Str(bytes as u16) }
 }
 
@@ -204,7 +204,8 @@ fn fitting(text: &str, bytes: usize) -> String {
         return text.to_owned();
     }
     const DOTS: &str = "...";
-    let from = text.ceil_char_boundary(text.len() - bytes + DOTS.len());
+    let at = text.len() - bytes + DOTS.len();
+    let from = (at..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     format!("{DOTS}{}", &text[from..])
 }
 
