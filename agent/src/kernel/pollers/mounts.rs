@@ -1,14 +1,15 @@
-//! Mounts of the agent's own mount namespace, and how full their file systems are, as `mount` and `df` show them.
+//! Mounts as process 1 has them, and how full the file systems are that the agent itself sees, as `mount` and `df` show them.
 
 use super::{Rows, Source, io_error, number, text};
 use nix::sys::statvfs::statvfs;
+use procfs::ProcResult;
 use procfs::process::{MountInfo, Process};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 pub const MOUNTS: Source = Source {
     name: "mounts",
-    summary: "mounts with their options, of /proc/self/mountinfo",
+    summary: "mounts of process 1 with their options, of /proc/1/mountinfo",
     columns: &[text("mount", 64), text("device", 64), text("type", 16), text("options", 64), number("read_only")],
     open: || Box::new(read_mounts),
 };
@@ -34,19 +35,20 @@ pub const FILESYSTEMS: Source = Source {
 const REMOTE: [&str; 12] =
     ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "coda", "lustre", "glusterfs", "gfs2", "autofs"];
 
-fn mounts() -> io::Result<Vec<MountInfo>> {
-    Ok(Process::myself().and_then(|process| process.mountinfo()).map_err(io_error)?.0)
+fn mounts_of(process: ProcResult<Process>) -> io::Result<Vec<MountInfo>> {
+    Ok(process.and_then(|process| process.mountinfo()).map_err(io_error)?.0)
 }
 
 fn read_mounts(rows: &mut Rows) -> io::Result<()> {
-    for mount in mounts()? {
+    // Services of systemd and containers have mounts of their own, read-only for the most part; everybody may read those of process 1.
+    for mount in mounts_of(Process::new(1))? {
         let options = options(&[&mount.mount_options, &mount.super_options]);
         rows.push(&[
             mount.mount_point.to_string_lossy().as_ref().into(),
             mount.mount_source.as_deref().unwrap_or_default().into(),
             mount.fs_type.as_str().into(),
             options.as_str().into(),
-            is_read_only(&mount).into(),
+            (mount.mount_options.contains_key("ro") || is_read_only(&mount)).into(),
         ]);
     }
     Ok(())
@@ -62,13 +64,14 @@ fn options(both: &[&HashMap<String, Option<String>>]) -> String {
     all.into_iter().map(one).collect::<Vec<_>>().join(",")
 }
 
+/// Whether the file system itself takes no writes, wherever it is mounted.
 fn is_read_only(mount: &MountInfo) -> bool {
-    mount.mount_options.contains_key("ro") || mount.super_options.contains_key("ro")
+    mount.super_options.contains_key("ro")
 }
 
 fn read_filesystems(rows: &mut Rows) -> io::Result<()> {
     let mut seen = Vec::new();
-    for mount in mounts()? {
+    for mount in mounts_of(Process::myself())? {
         let asked = !REMOTE.contains(&mount.fs_type.as_str()) && !mount.fs_type.starts_with("fuse");
         if !asked || seen.contains(&mount.majmin) {
             continue;
