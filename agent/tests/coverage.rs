@@ -15,9 +15,17 @@ use std::sync::Arc;
 /// Each with the question that it answers.
 type Named = (String, ProbePlan);
 
-fn given() -> Vec<(Question, Vec<String>, Vec<String>, Option<String>)> {
-    let given = |question: Question| match question.answer.clone() {
-        Answer::Given { probes, commands, yaml } => Some((question, probes, commands, yaml)),
+/// A question with an answer.
+struct Given {
+    id: String,
+    probes: Vec<String>,
+    commands: Vec<String>,
+    yaml: Option<String>,
+}
+
+fn given() -> Vec<Given> {
+    let given = |Question { id, answer, .. }: Question| match answer {
+        Answer::Given { probes, commands, yaml } => Some(Given { id, probes, commands, yaml }),
         Answer::OutOfScope(_) | Answer::Unanswered(_) => None,
     };
     questions().into_iter().filter_map(given).collect()
@@ -27,23 +35,25 @@ fn given() -> Vec<(Question, Vec<String>, Vec<String>, Option<String>)> {
 fn of_the_library() -> Vec<Named> {
     let (all, diagnostics) = kstrobe_config::probes(&kstrobe_config::embedded());
     assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
-    let find = |name: &str| all.iter().find(|probe| probe.name() == name).cloned();
-    let named = |(question, probes, ..): (Question, Vec<String>, Vec<String>, Option<String>)| {
-        probes.into_iter().map(move |name| (question.id.clone(), name)).collect::<Vec<_>>()
-    };
-    let named = given().into_iter().flat_map(named);
-    named.map(|(id, name)| (id, plan::plan(find(&name).unwrap_or_else(|| panic!("no probe {name}"))))).collect()
+    let mut plans = Vec::new();
+    for question in given() {
+        for name in question.probes {
+            let probe = all.iter().find(|probe| probe.name() == name).unwrap_or_else(|| panic!("no probe {name}"));
+            plans.push((question.id.clone(), plan::plan(probe.clone())));
+        }
+    }
+    plans
 }
 
 /// The probes that the page shows.
 fn of_the_page() -> Vec<Named> {
     let mut plans = Vec::new();
-    for (question, _, _, yaml) in given() {
+    for Given { id, yaml, .. } in given() {
         let Some(text) = yaml else { continue };
-        let file = Arc::new(SourceFile { name: format!("{}.yaml", question.id), text });
+        let file = Arc::new(SourceFile { name: format!("{id}.yaml"), text });
         let (probes, diagnostics) = kstrobe_config::probes(&[file]);
         assert!(diagnostics.is_empty(), "{}", kstrobe_config::render(&diagnostics));
-        plans.extend(probes.into_iter().map(|probe| (question.id.clone(), plan::plan(probe))));
+        plans.extend(probes.into_iter().map(|probe| (id.clone(), plan::plan(probe))));
     }
     plans
 }
@@ -101,8 +111,8 @@ fn root_every_probe_of_the_page_compiles_for_this_kernel() {
 #[test]
 fn every_command_of_the_page_is_understood() {
     let mut wrong = Vec::new();
-    for (question, _, commands, _) in given() {
-        for command in commands {
+    for question in given() {
+        for command in question.commands {
             if let Err(error) = Cli::try_parse_from(words(&command)) {
                 wrong.push(format!("{} {command}: {error}", question.id));
             }

@@ -142,7 +142,7 @@ const HEAD: &str = "\
 
 What people ask of classic tools, from `ss` and `iostat` to `ftrace` and `perf`, and what answers it here. A name is a [probe of the
 library](probes.md), which `kstrobe run --enable NAME` runs where it is off; on which kernels is in [kernels.md](kernels.md). Commands
-are those of `kstrobe`, with names and numbers to be replaced by one's own. A test compiles every probe and parses every command.
+are those of `kstrobe`, with names and numbers to be replaced by one's own. Tests compile the probes and parse the commands.
 ";
 
 const OWN: &str = "
