@@ -11,6 +11,7 @@ mod check;
 mod fields;
 mod load;
 mod names;
+pub mod oneliner;
 mod quantity;
 mod raw;
 mod reference;

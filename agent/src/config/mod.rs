@@ -1,7 +1,8 @@
 //! From files to what runs: [`files`] reads them and decides which probes run, [`plan`] makes each the compiler's input,
 //! [`compile`] compiles them for this kernel, [`attempts`] without the kinds of hooks that the kernel refuses, [`exporters`] makes
-//! exporters of the configuration, [`diagnostics`] shows mistakes.
+//! exporters of the configuration, [`diagnostics`] shows mistakes, [`adhoc`] is what a command in a terminal changes of a probe.
 
+pub mod adhoc;
 pub mod attempts;
 pub mod compile;
 pub mod diagnostics;
