@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
@@ -54,6 +55,9 @@ pub(super) enum Sink {
     Stderr,
     /// At the end of a file.
     File(File),
+    /// To another thread of this process. The reader waits while the channel is full; the kernel counts what it has no room for
+    /// meanwhile.
+    Channel(SyncSender<Event>),
 }
 
 impl Sink {
@@ -71,9 +75,10 @@ impl Sink {
     }
 
     /// One write a line: lines of others never stand inside it.
-    fn write(&mut self, line: &str) -> io::Result<()> {
+    fn write(&mut self, event: Event, line: &str) -> io::Result<()> {
         let line = format!("{line}\n");
         match self {
+            Sink::Channel(to) => to.send(event).map_err(|_| io::ErrorKind::BrokenPipe.into()),
             Sink::None => Ok(()),
             Sink::Stderr => io::stderr().lock().write_all(line.as_bytes()),
             Sink::File(file) => file.write_all(line.as_bytes()),
@@ -89,6 +94,11 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// Ends it after one more pass, without waiting for it.
+    pub fn close(self) {
+        drop(self.stop);
+    }
+
     /// Ends it, once the last events are written. A file or terminal that takes none is not waited for for long.
     pub fn stop(self) {
         drop(self.stop);
@@ -228,10 +238,12 @@ impl Out {
                     "older slow events are no longer kept; each answer of /api/v1/events counts them in `gone`"
                 );
             }
-            self.write(&line);
             last = Some((event.id.clone(), at));
-            let mut seen = lock(&self.app.exemplars);
-            observed.into_iter().for_each(|observed| seen.add(observed, &event.id, at));
+            {
+                let mut seen = lock(&self.app.exemplars);
+                observed.into_iter().for_each(|observed| seen.add(observed, &event.id, at));
+            }
+            self.write(event, &line);
         }
         // One for each pass: a storm of events must not push all other marks out.
         if let Some((id, at)) = last {
@@ -265,8 +277,8 @@ impl Out {
         resolved.samples.iter().map(|sample| sample.frames.iter().map(name).collect()).collect()
     }
 
-    fn write(&mut self, line: &str) {
-        match self.sink.write(line) {
+    fn write(&mut self, event: Event, line: &str) {
+        match self.sink.write(event, line) {
             Ok(()) => self.failed = false,
             Err(error) => {
                 self.app.telemetry.event_unwritten();

@@ -15,6 +15,7 @@ pub mod memory;
 mod reload;
 mod rights;
 mod rules;
+mod session;
 mod stacks;
 mod task;
 mod watch;
@@ -36,7 +37,7 @@ use tokio::runtime::Runtime;
 
 use crate::capture::rules::engine::RuleEngine;
 use crate::config::SourceArgs;
-use crate::config::compile::{self, Compiled};
+use crate::config::compile::{self, Compiled, Target};
 use crate::config::diagnostics::{log_diagnostics, print_diagnostics};
 use crate::config::files::diag::Diagnostic;
 use crate::config::files::{AgentConfig, Choice};
@@ -72,6 +73,7 @@ use kstrobe_web::systemd::{News, notify};
 use load_config::{LoadOutcome, LoadedConfig};
 use logging::Level;
 use memory::Need;
+pub use session::{Account, Next, Session, SessionError, Totals};
 pub use stacks::{RecordError, Recording, record};
 
 /// Options of `kstrobe run`.
@@ -393,17 +395,30 @@ impl App {
         deps: &CaptureDeps,
         workloads: workloads::EventSender,
     ) -> App {
-        let workload_names = Arc::<WorkloadNames>::default();
-        sys::raise_open_files();
-        sweep();
         if plans.is_empty() {
             tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
         }
         let begun = Instant::now();
         let target = compile::look(plans, btf);
-        let kernel_ms = milliseconds(begun);
+        tracing::debug!(ms = milliseconds(begun), "looked at the kernel");
+        App::start_on(&target, plans, agent, btf, captures, deps, workloads)
+    }
+
+    /// Starts probes on a kernel that is known.
+    fn start_on(
+        target: &Target,
+        plans: &[ProbePlan],
+        agent: &AgentConfig,
+        btf: Option<&Path>,
+        captures: Captures,
+        deps: &CaptureDeps,
+        workloads: workloads::EventSender,
+    ) -> App {
+        let workload_names = Arc::<WorkloadNames>::default();
+        sys::raise_open_files();
+        sweep();
         tracing::info!(kernel = target.release, cpus = target.cpus, btf = target.btf.is_some(), "kernel");
-        if let Some(reason) = detect::without_btf(&target) {
+        if let Some(reason) = detect::without_btf(target) {
             tracing::error!(reason, "no kernel types: most probes cannot run");
         }
         if let Some(reason) = target.btf.as_ref().and_then(detect::without_init) {
@@ -414,9 +429,9 @@ impl App {
         let entry_ns = entry::cost_ns().unwrap_or(entry::USUAL_NS);
         tracing::debug!(entry_ns, "cost of reaching a program");
         // Dropped after the loads: it holds the kernel's BTF, some 10 MB.
-        let mut loader = Loader::for_target(hooks.clone(), &target, btf);
+        let mut loader = Loader::for_target(hooks.clone(), target, btf);
         let begun = Instant::now();
-        let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, &target)).collect();
+        let compiled: Vec<_> = plans.iter().map(|plan| compile::probe(plan, target)).collect();
         let compile_ms = milliseconds(begun);
         // Before the first map is made: the kernel kills a process above its limit without a message of the agent's.
         let need = Need::of(compiled.iter().filter_map(Compiled::artifact), agent);
@@ -427,13 +442,13 @@ impl App {
         let batch = hooks.batch();
         let start = |(plan, compiled): (&ProbePlan, Compiled)| {
             let begun = Instant::now();
-            let probe = Probe::start(plan, compiled, &target, &mut loader, btf);
+            let probe = Probe::start(plan, compiled, target, &mut loader, btf);
             tracing::debug!(probe = plan.meta().name, ms = milliseconds(begun), "loaded and attached");
             Arc::new(ProbeLock::new(probe))
         };
         let probes = plans.iter().zip(compiled).map(start).collect();
         drop(batch);
-        tracing::info!(kernel_ms, compile_ms, load_ms = milliseconds(begun), "probes started");
+        tracing::info!(compile_ms, load_ms = milliseconds(begun), "probes started");
         let app = App {
             hooks,
             entry_ns,
@@ -468,11 +483,15 @@ impl App {
     fn configured(&self, mistakes: usize, loaded: &LoadedConfig) {
         self.telemetry.configured(mistakes, &loaded.hash);
         *lock(&self.node) = kubernetes::node_or_host(&loaded.agent.kubernetes);
-        let cpus = u64::try_from(detect::online_cpus().len()).unwrap_or(1);
-        self.budget_ppm.store(loaded.agent.budget_ppm.saturating_mul(cpus), Relaxed);
+        self.set_budget(&loaded.agent);
         self.native_bucket_limit.store(loaded.agent.native_bucket_limit, Relaxed);
         self.history.configure(&loaded.agent.history);
         self.workload_names.set_timeouts(workloads::Pace::of(&loaded.agent).timeouts());
+    }
+
+    fn set_budget(&self, agent: &AgentConfig) {
+        let cpus = u64::try_from(detect::online_cpus().len()).unwrap_or(1);
+        self.budget_ppm.store(agent.budget_ppm.saturating_mul(cpus), Relaxed);
     }
 
     fn probes(&self) -> Arc<[SharedProbe]> {

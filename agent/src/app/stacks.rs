@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use super::captures::CaptureDeps;
-use super::{App, lock, workloads};
-use super::{Captures, ProfileError, ProfileRequest, StacksStatus};
-use crate::capture::access::{Access, Denied};
-use crate::config::files::AgentConfig;
+use super::session::Alone;
+use super::{App, lock};
+use super::{ProfileError, ProfileRequest, StacksStatus};
+use crate::config::compile;
 use crate::config::plan::{Metric, ProbePlan};
 use crate::metrics::profiles::collector::Collector;
 use crate::metrics::profiles::processes::{Look, Processes};
@@ -314,18 +313,7 @@ pub fn record(
     metric: &str,
     time: Option<Duration>,
 ) -> Result<Recording, RecordError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let signal = runtime.block_on(async { super::stop_signal() })?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = stop.clone();
-    runtime.spawn(async move {
-        signal.await;
-        stopped.store(true, Ordering::Relaxed);
-    });
-    let captures = Captures { rules: Err(Denied::off()), access: Access::Local };
-    let (sender, events) = workloads::event_channel();
-    let agent = AgentConfig::default();
-    let app = Arc::new(App::start(plans, &agent, btf, captures, &CaptureDeps::offline(), sender));
-    workloads::start(&app, events, &agent, runtime.handle())?;
-    Ok(app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), &stop))?)
+    let alone = Alone::start(&compile::look(plans, btf), plans, btf)?;
+    let Alone { app, stop, .. } = &alone;
+    Ok(app.find_stacks(metric).and_then(|w| app.profile(&w, Some(time.unwrap_or(A_YEAR)), stop))?)
 }

@@ -335,6 +335,11 @@ impl Telemetry {
         *self.observed.write().unwrap_or_else(PoisonError::into_inner) = observed;
     }
 
+    /// What was observed last.
+    pub fn observed(&self) -> Observed {
+        self.observed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// All of it as a complete exposition.
     pub fn encode(&self, format: Format) -> Vec<u8> {
         encode(&self.registry, format)

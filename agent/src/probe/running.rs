@@ -256,6 +256,11 @@ impl Probe {
         self.engine.kernel().map(KernelEngine::take_unseen).unwrap_or_default()
     }
 
+    /// What could not be read at the last scrape and the last sweep.
+    pub fn read_errors(&self) -> impl Iterator<Item = &str> {
+        self.errors.iter().flatten().map(String::as_str)
+    }
+
     /// File descriptors to poll, and the single events since the last call.
     pub fn events(&mut self, names: &mut Names) -> (Vec<Arc<OwnedFd>>, EventBuffer) {
         let Ok(attached) = self.engine.kernel() else { return Default::default() };
