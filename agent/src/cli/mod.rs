@@ -6,19 +6,22 @@ mod check;
 mod client;
 mod compile;
 mod doctor;
-mod draw;
+pub mod draw;
 mod events;
 mod explain;
 mod fleet;
 mod list;
+mod new;
 mod report;
 mod slo;
 mod stacks;
 mod target;
 mod top;
+mod tool;
 mod version;
 mod watch;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -62,6 +65,8 @@ enum Command {
     Explain(explain::Args),
     /// Compile one probe to an eBPF object that any libbpf loader takes.
     Compile(compile::Args),
+    /// Start a commented file of a probe.
+    New(new::Args),
     /// List probes, tracepoints or system calls.
     List(list::Args),
     /// Show what a running agent measures: rates, quantiles, heat maps, slow events.
@@ -70,6 +75,8 @@ enum Command {
     Watch(watch::Args),
     /// Print the last slow events of a running agent.
     Events(events::Args),
+    /// Run one probe for a while and draw what it measures: `kstrobe tool runqlat -d 10s`, or `kstrobe runqlat -d 10s`.
+    Tool(tool::Args),
     /// Run a probe for a while and write its sums by call stack: folded text, pprof or a flame graph.
     Stacks(stacks::Args),
     /// Record a trace of the kernel: events, functions and calls, of everybody or of some.
@@ -91,6 +98,9 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// A tool or probe by its name.
+    #[command(external_subcommand)]
+    Named(Vec<OsString>),
 }
 
 /// The kernel that probes are compiled for.
@@ -188,10 +198,13 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Compile(args) => compile::run(&args),
+        Command::New(args) => new::run(&args),
         Command::List(args) => list::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Events(args) => events::run(&args),
+        Command::Tool(args) => tool::run(&args),
+        Command::Named(words) => tool::external(words),
         Command::Stacks(args) => stacks::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Fleet(args) => fleet::run(args),
