@@ -10,7 +10,7 @@ fn outcome(line: &str) -> String {
         Ok(one) => one,
         Err(wrong) => return render(&[wrong]),
     };
-    let (read, wrong) = probes(&[one.yaml().clone()]);
+    let (read, wrong) = probes(std::slice::from_ref(one.yaml()));
     let wrong = one.place(wrong);
     assert!(wrong.iter().all(|d| d.at.as_ref().is_none_or(|at| at.file.text == line)), "{wrong:?}");
     if wrong.is_empty() {
