@@ -18,7 +18,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> ExitCode {
     let file = source(&args.name);
-    let (_, wrong) = check_probes(&[file.clone()]);
+    let (_, wrong) = check_probes(std::slice::from_ref(&file));
     if !wrong.is_empty() {
         print_diagnostics(&wrong);
         return ExitCode::from(2);

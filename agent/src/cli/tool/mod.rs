@@ -182,7 +182,7 @@ const LINE: &str = "oneliner";
 
 fn measure_line(args: &Args, line: &str, wanted: &Wanted) -> Result<(), Error> {
     let one = OneLiner::parse(line, args.save.as_deref().unwrap_or(LINE)).map_err(|wrong| Error::Line(vec![wrong]))?;
-    let (probes, wrong) = files::check_probes(&[one.yaml().clone()]);
+    let (probes, wrong) = files::check_probes(std::slice::from_ref(one.yaml()));
     let Some(probe) = probes.first().filter(|_| wrong.is_empty()) else { return Err(Error::Line(one.place(wrong))) };
     if args.save.is_some() {
         return save(&one, probe);
