@@ -12,6 +12,7 @@ use crate::kernel_target::btf::Kind as BtfKind;
 use crate::kernel_target::{Btf, Target};
 use crate::program::Edge;
 use crate::typed::{Expr, Kind, Trust, Ty};
+use std::collections::BTreeMap;
 
 /// The arguments of a set of system calls.
 #[derive(Clone, Debug)]
@@ -81,40 +82,51 @@ pub(super) fn arg(env: &mut Env, call: &SyscallArgs, field: &Ident, span: Span) 
         let message = "arguments differ from call to call, and this hook has all calls";
         return Err(env.fail_hint(span, message, "name the calls: `syscall:[read, write]:enter`"));
     }
-    let mut position: Option<(usize, Ty, &str)> = None;
+    let mut found: Vec<(usize, Ty, &str)> = Vec::new();
     for name in &call.names {
         let (index, ty) = one_call(env, name, field, span)?;
-        match position {
-            None => position = Some((index, ty, name)),
-            Some((other, _, first)) if other != index => {
-                let message =
-                    format!("`{}` is argument {} of {first} but {} of {name}", field.name, other + 1, index + 1);
-                return Err(env.fail_hint(span, message, "calls in one hook must have it at the same place"));
-            }
-            Some((_, other, first)) if !same_class(other, ty) => {
-                let (a, b) = (env.describe(other), env.describe(ty));
-                let message = format!("`{}` is {a} in {first} but {b} in {name}", field.name);
-                return Err(env.fail_hint(span, message, "use one probe for each of them"));
-            }
-            Some(_) => {}
+        if let Some((_, other, first)) = found.first()
+            && !same_class(*other, ty)
+        {
+            let (a, b) = (env.describe(*other), env.describe(ty));
+            let message = format!("`{}` is {a} in {first} but {b} in {name}", field.name);
+            return Err(env.fail_hint(span, message, "use one probe for each of them"));
         }
+        found.push((index, ty, name));
     }
-    let (index, ty, _) = position.ok_or(Reported)?;
+    let (first, ty, _) = *found.first().ok_or(Reported)?;
+    let place = env.place(span);
+    let mut expr = nth(env, call, first, ty, span)?;
+    // Calls that have it elsewhere, by where.
+    let mut elsewhere: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+    for (index, _, name) in found.into_iter().filter(|(index, ..)| *index != first) {
+        let number = env.target.syscalls.get(name).map(|call| u64::from(call.number));
+        elsewhere.entry(index).or_default().extend(number);
+    }
+    for (index, mut numbers) in elsewhere {
+        numbers.sort_unstable();
+        let called = number(env.target, call.edge, call.source, place).ok_or(Reported)?;
+        let is_one = Expr { kind: Kind::OneOf(Box::new(called), numbers), ty: Ty::Bool, duration: false, place };
+        let there = nth(env, call, index, ty, span)?;
+        let kind = Kind::Cond(Box::new(is_one), Box::new(there), Box::new(expr));
+        expr = Expr { kind, ty, duration: false, place };
+    }
+    Ok(Value::Typed(expr))
+}
+
+/// The argument at a position.
+fn nth(env: &mut Env, call: &SyscallArgs, index: usize, ty: Ty, span: Span) -> Checked<Expr> {
     let place = env.place(span);
     let CallSource::Registers(trust) = call.source else {
         let kind = Kind::Field { offset: RECORD_WORDS + 8 * index as u32 };
-        return Ok(Value::Typed(Expr { kind, ty, duration: false, place }));
+        return Ok(Expr { kind, ty, duration: false, place });
     };
     let btf = env.btf(span)?;
     let path = env.target.arch.syscall_args().get(index).copied();
-    match path.and_then(|path| register(btf, trust, path, ty, place)) {
-        Some(expr) => Ok(Value::Typed(expr)),
-        None => {
-            let message = format!("this kernel's `struct pt_regs` does not show where argument {} lies", index + 1);
-            let diagnostic = Diagnostic::target(place, message);
-            Err(env.report.add(diagnostic))
-        }
-    }
+    path.and_then(|path| register(btf, trust, path, ty, place)).ok_or_else(|| {
+        let message = format!("this kernel's `struct pt_regs` does not show where argument {} lies", index + 1);
+        env.report.add(Diagnostic::target(place, message))
+    })
 }
 
 /// Position and type of an argument of one call.
