@@ -216,6 +216,13 @@ impl Decimal {
         u64::try_from(value * u128::from(factor) / 1_000_000_000).ok()
     }
 
+    /// The sum with so many times another; `None` when that is too large.
+    pub fn plus(self, step: Decimal, times: u64) -> Option<Decimal> {
+        let nanos = |d: Decimal| u128::from(d.whole) * 1_000_000_000 + u128::from(d.nano);
+        let sum = nanos(self).checked_add(nanos(step).checked_mul(times.into())?)?;
+        Some(Decimal { whole: u64::try_from(sum / 1_000_000_000).ok()?, nano: (sum % 1_000_000_000) as u32 })
+    }
+
     /// The nearest number.
     pub fn to_f64(self) -> f64 {
         self.whole as f64 + f64::from(self.nano) / 1e9
@@ -224,6 +231,16 @@ impl Decimal {
     /// Whether it is 0.
     pub fn is_zero(self) -> bool {
         self.whole == 0 && self.nano == 0
+    }
+}
+
+impl std::fmt::Display for Decimal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.whole)?;
+        match format!("{:09}", self.nano).trim_end_matches('0') {
+            "" => Ok(()),
+            fraction => write!(f, ".{fraction}"),
+        }
     }
 }
 

@@ -178,6 +178,11 @@ fn buckets_keep_decimal_text_and_clip_defaults_to_a_given_range() {
     assert_eq!(clipped.classic, ["0.001", "0.0025", "0.005", "0.01"]);
     let bytes = buckets("w_bytes: { type: histogram, value: 1, buckets: { min: 4KiB, max: 1MiB } }");
     assert_eq!((bytes.min, bytes.max, bytes.classic.first().map(String::as_str)), (4096, 1 << 20, Some("4096")));
+    let linear = |spec: &str| {
+        buckets(&format!("w_seconds: {{ type: histogram, value: 1, buckets: {{ linear: {spec} }} }}")).classic
+    };
+    assert_eq!(linear("{ from: 0.25, step: 0.25, count: 5 }"), ["0.25", "0.5", "0.75", "1", "1.25"]);
+    assert_eq!(linear("{ from: 0.000000001, step: 1, count: 2 }"), ["0.000000001", "1.000000001"]);
     assert_eq!(metric("n_total: { type: counter, ttl: 0 }").1.ttl_ns, 0);
 }
 

@@ -8,7 +8,9 @@ use crate::quantity::{Decimal, duration_ns, integer, size_bytes};
 use crate::raw::{Entry, Node};
 use crate::report::{Problem, Report};
 
-pub(crate) const KEYS: Keys = Keys { of: "`buckets`", known: &["schema", "min", "max", "classic"], later: &[] };
+pub(crate) const KEYS: Keys =
+    Keys { of: "`buckets`", known: &["schema", "min", "max", "classic", "linear"], later: &[] };
+pub(crate) const LINEAR: Keys = Keys { of: "`linear`", known: &["from", "step", "count"], later: &[] };
 pub(crate) const MAX_CLASSIC: usize = 64;
 pub(crate) const MAX_SCHEMA: u64 = 5;
 /// Eight buckets per power of two: each is at most 9 % wide.
@@ -26,7 +28,15 @@ pub(super) fn buckets(entry: Option<&Entry>, unit: &Unit, report: &mut Report) -
     let schema =
         fields.get("schema").map_or(Some(DEFAULT_SCHEMA), |node| fields::integer(node, 0..=MAX_SCHEMA, report));
     let range = range(&fields, unit, report);
-    let given = fields.get("classic").map(|node| classic(node, report));
+    let given = match (fields.get("classic"), fields.get("linear")) {
+        (Some(_), Some(linear)) => {
+            let message = "`classic` and `linear` both say what the classic bounds are";
+            report.push(Diagnostic::error(&linear.at, message).hint("leave one of them out"));
+            return None;
+        }
+        (Some(node), None) => Some(classic(node, report)),
+        (None, linear) => linear.map(|node| self::linear(node, report)),
+    };
     let (min, max) = range?;
     // Default bounds outside a range of the user's would be buckets without use.
     let defaults = || default_classic(unit).into_iter().filter(|bound| within(bound, min, max, unit)).collect();
@@ -129,6 +139,27 @@ fn classic(node: &Node, report: &mut Report) -> Option<Vec<String>> {
         bounds.extend(bound.map(|b| b.value));
     }
     (report.errors() == before).then_some(bounds)
+}
+
+/// `linear: { from: 5, step: 5, count: 20 }`: classic bounds at equal distances, in the exported unit.
+fn linear(node: &Node, report: &mut Report) -> Option<Vec<String>> {
+    let fields = Fields::read(node, &node.at, &LINEAR, report)?;
+    let [from, step] = ["from", "step"].map(|name| {
+        let node = fields.need(name, "`linear`", report)?;
+        let above_0 = |text: &str| match Decimal::parse(text)? {
+            zero if zero.is_zero() => Err(Problem::new(format!("`{name}` is above 0"))),
+            number => Ok(number),
+        };
+        Some(fields::parsed(node, "a decimal number", report, above_0)?.value)
+    });
+    let count = fields.need("count", "`linear`", report);
+    let count = count.and_then(|node| fields::integer(node, 1..=MAX_CLASSIC as u64, report));
+    let (from, step, count) = (from?, step?, count?);
+    let bounds: Option<Vec<String>> = (0..count).map(|i| Some(from.plus(step, i)?.to_string())).collect();
+    if bounds.is_none() {
+        report.push(Diagnostic::error(&node.at, "the last of these bounds is too large"));
+    }
+    bounds
 }
 
 #[cfg(test)]
