@@ -316,6 +316,8 @@ pub enum Decoder {
     Address,
     /// Kernel address to `symbol`.
     Ksym,
+    /// The agent's id of a place in a program or library to the name of what is there.
+    PlaceName,
     /// Address in the process of the same record to `symbol`.
     Usym,
     /// Id of a kernel's stack to frames, outermost last; only in events.
@@ -499,6 +501,10 @@ pub enum Kind {
     /// `cgroup`: id of the current cgroup (v2).
     Cgroup,
     Cpu,
+    /// Address of the kernel function that the event is of: `bpf_get_func_ip`.
+    FunctionAddress,
+    /// Id that the agent gave to the place in a program or library: `bpf_get_attach_cookie`.
+    PlaceId,
     /// The current `struct task_struct *`.
     Task,
     /// 64 bits of the program's context at this byte offset, truncated to the node's type: tracepoint argument

@@ -47,6 +47,7 @@ const EMPTY: [u64; 2] = [mov(0, 0), EXIT];
 const PROBE_READ_KERNEL: i32 = 113;
 const TASK_STORAGE_GET: i32 = 156;
 const GET_CURRENT_TASK_BTF: i32 = 158;
+const GET_FUNC_IP: i32 = 173;
 
 /// The kernel's types, or why there are none. The first caller reads them, and others wait for it.
 pub type Types<'t> = &'t (dyn Fn() -> Result<&'t Btf, &'t BtfError> + Sync);
@@ -96,6 +97,7 @@ pub fn probe(types: Types<'_>, tracefs: Result<&Tracefs, &io::Error>, cpu: u32, 
             current_task_btf: unless_known("current_task_btf", &|| ability(try_current_task_btf())),
             module_btf: ability(try_module_btf()),
             atomic_fetch: unless_known("atomic_fetch", &|| ability(try_atomic_fetch())),
+            func_ip: unless_known("func_ip", &|| ability(try_func_ip())),
             ..Abilities::default()
         };
         let (kprobe, kprobe_multi, fentry) = at_functions.wait();
@@ -386,6 +388,17 @@ fn try_atomic_fetch() -> Result<(), Lack> {
     Ok(())
 }
 
+fn try_func_ip() -> Result<(), Lack> {
+    load_program(prog_kind::KPROBE, (0, 0), &[call(GET_FUNC_IP), mov(0, 0), EXIT]).map(drop).map_err(
+        |lack| match lack {
+            Lack::Program(refused) if refused.error.raw_os_error() == Some(libc::EINVAL) => {
+                "this kernel has no bpf_get_func_ip at kprobes (Linux 5.15 has)".into()
+            }
+            other => other,
+        },
+    )
+}
+
 fn try_ringbuf() -> Result<(), Lack> {
     // The largest page of any machine: the kernel takes only whole ones.
     let spec = MapSpec { kind: map_kind::RINGBUF, entries: 64 << 10, name: "kstrobe_try", ..MapSpec::default() };
@@ -506,6 +519,7 @@ pub fn report(a: &Abilities) -> Vec<Report> {
         of("fentry", &a.fentry, "`function:` uses kprobes: slower, and no arguments at the return"),
         of("kprobe_multi", &a.kprobe_multi, "patterns of functions take a kprobe for each function, and at most 128"),
         of("kprobes", &a.kprobe, "`kprobe:` hooks cannot be used, nor functions without BTF"),
+        of("bpf_get_func_ip", &a.func_ip, "a pattern of functions does not tell which of them an event is of"),
         of("atomic fetch", &a.atomic_fetch, "slots of label sets are handed out one by one at the start"),
         of("iterators", &a.iter, "`iter:` hooks cannot be used"),
         of("types of modules", &a.module_btf, "arguments of functions of modules have no names and types"),

@@ -5,6 +5,7 @@
 
 use super::functions::Functions;
 use super::workload_names::{self, Status, WorkloadNames};
+use crate::kernel::binaries::place_names;
 use kstrobe_ebpf::typed::{Decoder, Ty};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -59,6 +60,7 @@ impl Names {
         let unsigned = unsigned(bytes);
         let named = match decoder {
             Decoder::Unsigned | Decoder::Usym | Decoder::KernelStack | Decoder::UserStack | Decoder::Disk => None,
+            Decoder::PlaceName => place_names::name(unsigned).map(|name| name.to_string()),
             Decoder::Ksym => return self.functions.name(unsigned, now),
             Decoder::Signed => return signed(bytes).to_string(),
             Decoder::Duration => return (unsigned as f64 / 1e9).to_string(),

@@ -272,8 +272,8 @@ impl UserHook {
         let Some(binary) = binary(&self.attach) else { return Ok(None) };
         let path = CString::new(file.path())?;
         let at_return = matches!(self.attach, Attach::Uprobe { ret: true, .. });
-        let (offsets, semaphores) = (&places.offsets, &places.semaphores);
-        let places = Places { path: &path, offsets, semaphores, at_return, pid: binary.pid };
+        let (offsets, semaphores, ids) = (&places.offsets, &places.semaphores, &places.ids);
+        let places = Places { path: &path, offsets, semaphores, ids, at_return, pid: binary.pid };
         let links = loaded.attach_user(&self.program, &places)?;
         Ok(Some(Attached { id: file.id, shown: file.shown.clone(), places: offsets.len(), _links: links }))
     }

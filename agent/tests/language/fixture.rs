@@ -23,7 +23,7 @@ pub fn edited(edit: impl FnOnce(String) -> String) -> Target {
     let text = edit(TEXT.to_owned());
     let parsed = dump::parse(&text).unwrap_or_else(|e| panic!("the recorded kernel: {e}"));
     // The recorded kernel was built without kprobes; what the page says of functions is compiled as if it had them.
-    let abilities = Abilities { kprobe: Ability::Yes, ..parsed.abilities };
+    let abilities = Abilities { kprobe: Ability::Yes, func_ip: Ability::Yes, ..parsed.abilities };
     Target { polls: pollers::row_types(), abilities, ..parsed }
 }
 

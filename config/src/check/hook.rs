@@ -9,6 +9,7 @@ use crate::quantity;
 use crate::raw::{Kind, Node};
 use crate::report::{Problem, Report};
 use kstrobe_ebpf::diag::did_you_mean;
+use std::ops::Range;
 
 /// Hook kinds of this version with their shape.
 pub(crate) const KINDS: [(&str, &str); 16] = [
@@ -60,9 +61,11 @@ pub(crate) const FIRST_OF: Keys = Keys { of: "an alternative", known: &["first_o
 /// One hook or a list of them, no hook twice.
 pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Hook> {
     let items = fields::one_or_many(node, "hook", report);
-    let found = items.iter().filter_map(|item| match &item.kind {
-        Kind::Mapping(entries) if entries.iter().any(|e| e.key.value == "first_of") => first_of(item, report),
-        _ => hook(item, report),
+    let found = items.iter().flat_map(|item| match &item.kind {
+        Kind::Mapping(entries) if entries.iter().any(|e| e.key.value == "first_of") => {
+            first_of(item, report).into_iter().collect()
+        }
+        _ => hook(item, report).unwrap_or_default(),
     });
     let found: Vec<_> = found.collect();
     once_each(found, report)
@@ -71,7 +74,8 @@ pub(super) fn hooks(node: &Node, report: &mut Report) -> Vec<Hook> {
 /// `first_of: [..]`
 fn first_of(node: &Node, report: &mut Report) -> Option<Hook> {
     let entry = Fields::read(node, &node.at, &FIRST_OF, report)?.entry("first_of")?;
-    let hooks: Vec<_> = fields::list(&entry.value, "`first_of`", report)?.iter().map(|n| hook(n, report)).collect();
+    let hooks: Vec<_> =
+        fields::list(&entry.value, "`first_of`", report)?.iter().map(|n| alternative(n, report)).collect();
     if hooks.is_empty() {
         report.push(Diagnostic::error(&entry.value.at, "an empty list, where at least one hook is needed"));
     }
@@ -82,7 +86,17 @@ fn first_of(node: &Node, report: &mut Report) -> Option<Hook> {
     Some(Hook { kind: HookKind::FirstOf(hooks), text })
 }
 
-fn hook(node: &Node, report: &mut Report) -> Option<Hook> {
+fn alternative(node: &Node, report: &mut Report) -> Option<Hook> {
+    let mut hooks = hook(node, report)?;
+    if hooks.len() > 1 {
+        let message = format!("an alternative is one hook, and these are {}", hooks.len());
+        report.push(Diagnostic::error(&node.at, message));
+    }
+    hooks.pop()
+}
+
+/// One hook, or those of a list within its text.
+fn hook(node: &Node, report: &mut Report) -> Option<Vec<Hook>> {
     if user::is_of_process(node) {
         return user::of_process(node, report);
     }
@@ -97,11 +111,52 @@ fn hook(node: &Node, report: &mut Report) -> Option<Hook> {
     text(node, "a hook such as `rawtracepoint:sched_switch`", report)
 }
 
-/// A hook's text without blanks around it, parsed.
-pub(super) fn text(node: &Node, what: &str, report: &mut Report) -> Option<Hook> {
+/// A hook's text without blanks around it, parsed; with a list in it, a hook for each of its items.
+pub(super) fn text(node: &Node, what: &str, report: &mut Report) -> Option<Vec<Hook>> {
     let text = fields::text(node, what, report)?;
-    let kind = report.accept(&text.at, &text.value, parse(&text.value))?;
-    Some(Hook { kind, text: Spanned::new(text.value.trim().to_owned(), text.at) })
+    let each = report.accept(&text.at, &text.value, expand(&text.value))?;
+    let parsed = each.into_iter().map(|(written, at)| {
+        let kind = parse(&written).map_err(|problem| match at {
+            // The part that is wrong lies in the list, or the hook is wrong whatever is in it.
+            Some(at) => Problem { range: Some(at), ..problem },
+            None => problem,
+        });
+        let kind = report.accept(&text.at, &text.value, kind)?;
+        Some(Hook { kind, text: Spanned::new(written.trim().to_owned(), text.at.clone()) })
+    });
+    parsed.collect()
+}
+
+/// The hooks that a text with a list means: `function:[a, b]:entry` is `function:a:entry` and `function:b:entry`, each with the
+/// place of its item. System calls are one hook for all of a list.
+fn expand(text: &str) -> Result<Vec<(String, Option<Range<usize>>)>, Problem> {
+    let alone = || Ok(vec![(text.to_owned(), None)]);
+    if text.trim_start().starts_with("syscall:") {
+        return alone();
+    }
+    // Names of C++ operators have brackets, too: a list begins where a name does.
+    let Some(open) = text.find(":[").map(|colon| colon + 1) else { return alone() };
+    let end = [text[open..].rfind("]:"), text.trim_end().ends_with(']').then(|| text.trim_end().len() - open - 1)];
+    let Some(close) = end.into_iter().flatten().next().map(|close| open + close) else {
+        return Err(Problem::new("the list has no closing `]`").at(open..text.len()));
+    };
+    let mut found: Vec<(String, Option<Range<usize>>)> = Vec::new();
+    let mut start = open + 1;
+    for item in text[open + 1..close].split(',') {
+        let name = item.trim();
+        let first = start + (item.len() - item.trim_start().len());
+        let here = first..first + name.len();
+        let written = format!("{}{name}{}", &text[..open], &text[close + 1..]);
+        if name.is_empty() {
+            return Err(Problem::new("a name is missing in the list").at(open..close + 1));
+        }
+        if found.iter().any(|(other, _)| *other == written) {
+            return Err(Problem::new(format!("`{name}` is in the list twice")).at(here));
+        }
+        found.push((written, Some(here)));
+        start += item.len() + 1;
+    }
+    Ok(found)
 }
 
 /// Reports what is there twice.
@@ -326,6 +381,22 @@ mod tests {
         assert_eq!(parse("interval:s:1"), Ok(HookKind::Interval { period_ns: 1_000_000_000 }));
         assert_eq!(parse("interval:ms:100"), Ok(HookKind::Interval { period_ns: 100_000_000 }));
         assert_eq!(parse("interval:us:2500"), Ok(HookKind::Interval { period_ns: 2_500_000 }));
+    }
+
+    #[test]
+    fn a_list_of_names_is_a_hook_for_each() {
+        let each = |text: &str| expand(text).map(|all| all.into_iter().map(|(text, _)| text).collect::<Vec<_>>());
+        let two = |a: &str, b: &str| Ok(vec![a.to_owned(), b.to_owned()]);
+        assert_eq!(each("function:[a, b]:entry"), two("function:a:entry", "function:b:entry"));
+        assert_eq!(each("function:veth:[a,b]:return"), two("function:veth:a:return", "function:veth:b:return"));
+        assert_eq!(each("rawtracepoint:[ x , y]"), two("rawtracepoint:x", "rawtracepoint:y"));
+        assert_eq!(each("uprobe:libc:[malloc, ns::f()]"), two("uprobe:libc:malloc", "uprobe:libc:ns::f()"));
+        assert_eq!(each("syscall:[a, b]:enter"), Ok(vec!["syscall:[a, b]:enter".to_owned()]));
+        assert_eq!(each("uprobe:/bin/x:v::operator[]"), Ok(vec!["uprobe:/bin/x:v::operator[]".to_owned()]));
+        let problem = |text: &str| expand(text).map_err(|problem| problem.range.unwrap_or_default());
+        assert_eq!(problem("rawtracepoint:[x, x]"), Err(18..19));
+        assert_eq!(problem("function:[a:entry"), Err(9..17));
+        assert_eq!(problem("function:[a, ]:entry"), Err(9..14));
     }
 
     /// The text that the problem of `text` points at, and its hint.

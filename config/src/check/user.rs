@@ -60,23 +60,25 @@ pub(super) fn usdt(rest: &str) -> Result<HookKind, Problem> {
 }
 
 /// `{ hook: "uprobe:..", pid: 123 }`
-pub(super) fn of_process(item: &Node, report: &mut Report) -> Option<Hook> {
+pub(super) fn of_process(item: &Node, report: &mut Report) -> Option<Vec<Hook>> {
     let keys = Keys { of: "a hook", known: &["hook", "pid"], later: &[] };
     let fields = Fields::read(item, &item.at, &keys, report)?;
     let hook = fields.need("hook", "a hook", report);
     let pid = fields.need("pid", "a hook", report).and_then(|node| fields::integer(node, 1..=MAX_PID, report));
     let hook = super::hook::text(hook?, "a hook such as `uprobe:libc:malloc`", report)?;
-    let (pid, mut hook) = (pid?, hook);
-    match hook.kind.binary_mut() {
-        Some(binary) => binary.pid = Some(pid as u32),
-        None => {
-            let message = "only `uprobe:`, `uretprobe:` and `usdt:` hooks have a process of their own";
-            let diagnostic = crate::diag::Diagnostic::error(&hook.text.at, message);
-            report.push(diagnostic.hint(format!("use a condition: `where: pid == {pid}`")));
-            return None;
+    let (pid, mut hooks) = (pid?, hook);
+    for hook in &mut hooks {
+        match hook.kind.binary_mut() {
+            Some(binary) => binary.pid = Some(pid as u32),
+            None => {
+                let message = "only `uprobe:`, `uretprobe:` and `usdt:` hooks have a process of their own";
+                let diagnostic = crate::diag::Diagnostic::error(&hook.text.at, message);
+                report.push(diagnostic.hint(format!("use a condition: `where: pid == {pid}`")));
+                return None;
+            }
         }
     }
-    Some(hook)
+    Some(hooks)
 }
 
 /// Whether a mapping is that form.

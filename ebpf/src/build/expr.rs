@@ -78,6 +78,8 @@ impl<'a> Exprs<'a> {
             Kind::Uid => self.half(Helper::GetCurrentUidGid, false),
             Kind::Cgroup => self.w.call(Helper::GetCurrentCgroupId, vec![]),
             Kind::Cpu => self.w.call(Helper::GetSmpProcessorId, vec![]),
+            Kind::FunctionAddress => self.w.call(Helper::GetFuncIp, vec![Arg::Var(CTX)]),
+            Kind::PlaceId => self.w.call(Helper::GetAttachCookie, vec![Arg::Var(CTX)]),
             Kind::Task => self.task(e.ty),
             Kind::State(n) => self.state(*n, e.ty),
             Kind::KernelStack => self.stack(0),

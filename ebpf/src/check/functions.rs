@@ -75,7 +75,7 @@ pub(super) fn function<'a>(
     // Functions beyond the cut are not hooked, so their arguments are not checked.
     let hooked = if let Attach::Kprobe { functions, .. } = &attach { functions.len() } else { 1 };
     let prototypes = prototypes.into_iter().take(hooked).collect();
-    let args = Args::Function(FunctionArgs { what, prototypes, seen });
+    let args = Args::Function(FunctionArgs { what, prototypes, seen, by_address: false });
     Ok(Point { attach, place, select: Select::All, numbers: None, args })
 }
 

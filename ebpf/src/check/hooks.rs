@@ -41,6 +41,10 @@ impl Point<'_> {
         matches!(&self.args, Args::Syscall(s) if s.edge == Edge::Enter)
     }
 
+    fn is_of_several_functions(&self) -> bool {
+        matches!(&self.args, Args::Function(f) if f.prototypes.len() != 1)
+    }
+
     /// Whether it is no event but an object that an iterator came by.
     pub(super) fn is_object(&self) -> bool {
         matches!(self.args, Args::Object(_))
@@ -96,6 +100,13 @@ pub(super) fn resolve<'a>(
                 points.push(Point::unknown(hook));
                 outcome = Err(reported);
             }
+        }
+    }
+    // A label has one type at all hooks.
+    let by_address = points.iter().any(Point::is_of_several_functions);
+    for point in &mut points {
+        if let Args::Function(f) = &mut point.args {
+            f.by_address = by_address;
         }
     }
     if points.is_empty() && outcome.is_err() {

@@ -24,6 +24,10 @@ pub(super) fn key_parts(input: Input, by: &[SpannedStr], scope: &Scope, report: 
                 let value = env.value(&args[0])?;
                 (Value::Typed(env.integer(value)?), key_domain(&name.name))
             }
+            ExprKind::Name(name) if name == "func" => match env.hooked_function(ast.span) {
+                Some(found) => (Value::Typed(found?.0), None),
+                None => (env.value(ast)?, None),
+            },
             ExprKind::Name(name) if name == "syscall" => (env.value(ast)?, key_domain(name)),
             _ => (env.value(ast)?, None),
         };

@@ -93,6 +93,15 @@ impl Env<'_> {
                 self.arity(&name.name, args, 1, &format!("{}(x)", name.name), ast.span)?;
                 self.cgroup_label(&name.name, Some(&args[0]), ast.span)
             }
+            ExprKind::Name(name) if name == "hook" => {
+                let (expr, names) = self.hook(ast.span)?;
+                let domain = Some(names.len() as u32);
+                Ok(LabelValue { expr, decoder: Decoder::Map(names, None), domain })
+            }
+            ExprKind::Name(name) if name == "func" => match self.hooked_function(ast.span) {
+                Some(found) => found.map(|(expr, decoder)| LabelValue { expr, decoder, domain: None }),
+                None => self.plain_label(ast),
+            },
             ExprKind::Call(name, args) if name.name == "enum" => self.enum_label(args, ast.span),
             ExprKind::Call(name, args) if name.name == "map" => self.map_label(args, ast.span),
             ExprKind::Call(name, args) if DECODERS.contains(&name.name.as_str()) => {

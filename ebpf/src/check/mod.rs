@@ -7,6 +7,7 @@
 //! | `prototype` | what are a function's arguments and its result, and where do they lie? |
 //! | `user` | what do registers and notes say at a place in a program or library? |
 //! | `sampling` | can this perf event be had, and what does it show? |
+//! | `hooked` | which hook of a list, and which function, is an event of? |
 //! | `first_of` | which of several hooks does this kernel have? |
 //! | `key` | what finds a span or a state again? |
 //! | `steps` | what does an event do with the state of its key? |
@@ -29,6 +30,7 @@ mod descriptor;
 mod expr;
 mod first_of;
 mod functions;
+mod hooked;
 mod hooks;
 mod interrupts;
 mod key;
@@ -181,7 +183,7 @@ fn at<'a>(
     let mut sites = Vec::new();
     for point in points {
         let role = if point.is_object() { Role::Object } else { Role::At };
-        let scope = Scope::new(input, role, point.args);
+        let scope = Scope::at(input, role, &point);
         let filter = cgroup::of_probe(input, &scope, cgroup::Part::All, report);
         if let Some(place) = filter.as_ref().ok().and_then(never::place) {
             never.add(place, format!("nothing is measured at `{}`", input.hook(point.place)));

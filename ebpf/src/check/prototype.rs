@@ -21,6 +21,8 @@ pub(super) struct FunctionArgs {
     /// Of each function.
     pub(super) prototypes: Vec<Prototype>,
     pub(super) seen: Seen,
+    /// The list of hooks has several functions at one of its places: which of them it is, the kernel tells.
+    pub(super) by_address: bool,
 }
 
 /// Where arguments and result lie.

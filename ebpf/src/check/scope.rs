@@ -3,6 +3,7 @@
 use super::Input;
 use super::cgroup::Owner;
 use super::expr::{Env, Value};
+use super::hooks::Point;
 use super::objects::{self, ObjectArgs};
 use super::prototype::{self, FunctionArgs, REGISTERS};
 use super::report::{Checked, Reported, unknown};
@@ -10,11 +11,11 @@ use super::syscalls::SyscallArgs;
 use super::user::UserArgs;
 use super::{access, defines, sampling, syscalls, user};
 use crate::ast::Ident;
-use crate::diag::{Diagnostic, Span, did_you_mean, slip};
+use crate::diag::{Diagnostic, Place, Span, did_you_mean, slip};
 use crate::kernel_target::btf::Kind as BtfKind;
-use crate::kernel_target::plain_name;
 use crate::kernel_target::syscalls::{NO_SYSTEM_CALL, is_system_call};
 use crate::kernel_target::{Arch, Field, FieldType};
+use crate::program::Program;
 use crate::typed::{CgroupName, Expr, Kind, Trust, Ty};
 
 /// Which part of a probe an expression belongs to.
@@ -97,12 +98,28 @@ pub(super) struct Scope<'a> {
     pub(super) no_switches: Option<(String, String)>,
     /// Whose the events are.
     pub(super) owner: Owner<'a>,
+    /// The hook, by its place, among those of the probe.
+    pub(super) hook: Option<(&'a Program, Place)>,
 }
 
 impl<'a> Scope<'a> {
     pub(super) fn new(input: Input<'a>, role: Role, args: Args<'a>) -> Self {
         let owner = Owner::at(input, role);
-        Self { role, args, saved: Vec::new(), state: Vec::new(), saved_syscall: None, no_switches: None, owner }
+        Self {
+            role,
+            args,
+            saved: Vec::new(),
+            state: Vec::new(),
+            saved_syscall: None,
+            no_switches: None,
+            owner,
+            hook: None,
+        }
+    }
+
+    /// Of a hook.
+    pub(super) fn at(input: Input<'a>, role: Role, point: &Point<'a>) -> Self {
+        Self { hook: Some((input.program, point.place)), ..Self::new(input, role, point.args.clone()) }
     }
 
     /// BTF type of an argument of the hook, where it has one.
@@ -129,13 +146,10 @@ impl<'a> Scope<'a> {
 }
 
 /// Values that are a name and nothing else, for "did you mean".
-pub(super) const BUILTINS: [&str; 18] = [
+pub(super) const BUILTINS: [&str; 19] = [
     "args", "retval", "start", "state", "pid", "tid", "uid", "gid", "comm", "cgroup", "cpu", "nsecs", "elapsed",
-    "syscall", "netns", "task", "func", "true",
+    "syscall", "netns", "task", "func", "hook", "true",
 ];
-
-/// Bytes of the text `func`: the same at all hooks, so that they can share a label.
-const FUNC_BYTES: u16 = 32;
 
 /// `AF_*` are macros in C, so BTF does not know them.
 const ADDRESS_FAMILIES: [(&str, i128); 5] =
@@ -192,6 +206,7 @@ impl Env<'_> {
             _ if is_register_arg(name) && matches!(self.scope.args, Args::Unknown) => return Err(Reported),
             name if REGISTERS.contains(&name) => return self.register(name, span).map(Some),
             "func" => return self.func(span).map(Some),
+            "hook" => return Err(self.hook_misplaced(span)),
             "args" => return Err(self.bare_args(span)),
             "start" => return Err(self.bare_start(span)),
             "state" => {
@@ -205,31 +220,6 @@ impl Env<'_> {
             return Err(self.not_in_poll(name, span));
         }
         Ok(Some(Value::Typed(Expr { kind, ty, duration, place: self.place(span) })))
-    }
-
-    /// The name of the kernel function that is hooked, a constant.
-    fn func(&mut self, span: Span) -> Checked<Value> {
-        let name = match &self.scope.args {
-            Args::Function(f) => match f.prototypes.as_slice() {
-                [one] => plain_name(&one.name).to_owned(),
-                _ => {
-                    let message = format!("{} is several functions, so `func` has no one value", f.what);
-                    return Err(self.fail_hint(span, message, "list the functions as hooks of their own"));
-                }
-            },
-            _ => {
-                let hint = "hooks at kernel functions have it: `function:NAME:entry` and the like";
-                return Err(self.fail_hint(
-                    span,
-                    "`func` is the name of a kernel function, and this hook is at none",
-                    hint,
-                ));
-            }
-        };
-        // Room for a NUL, so that it is whole text where it is compared.
-        let bytes = name.bytes().take(usize::from(FUNC_BYTES) - 1).collect();
-        let (kind, ty) = (Kind::Str(bytes), Ty::Str(FUNC_BYTES));
-        Ok(Value::Typed(Expr { kind, ty, duration: false, place: self.place(span) }))
     }
 
     fn not_in_poll(&mut self, name: &str, span: Span) -> Reported {

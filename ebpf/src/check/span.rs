@@ -48,7 +48,7 @@ pub(super) fn check(
     let selected: Vec<_> = start_points.iter().map(|p| p.numbers.clone()).collect();
     let enters = start_points.iter().all(Point::is_syscall_enter);
 
-    let key_scopes = end_points.iter().map(|p| Scope::new(input, Role::Key, p.args.clone()));
+    let key_scopes = end_points.iter().map(|p| Scope::at(input, Role::Key, p));
     let by_end = if span.by_end.is_empty() { &span.by } else { &span.by_end };
     let end_keys: Vec<_> = key_scopes.map(|scope| site_key(input, by_end, &scope, by_task, report)).collect();
     // The agent must see which stacks open spans still refer to, and only a hash can be listed.
@@ -61,7 +61,7 @@ pub(super) fn check(
     let mut unmet = None;
     for (point, site_key) in end_points.into_iter().zip(end_keys) {
         let scope = end_scope(input, span, &point, &saved, by_task);
-        let before = Scope::new(input, Role::Ending, point.args.clone());
+        let before = Scope::at(input, Role::Ending, &point);
         let before = self::filter(input, &before, &span.filter_end, report);
         if let Some(place) = before.as_ref().ok().and_then(never::place) {
             never.add(place, format!("no span ends at `{}`", input.hook(point.place)));
@@ -215,7 +215,7 @@ fn starts<'a>(
 ) -> (Vec<Point<'a>>, Vec<Start>) {
     let (mut kept, mut starts) = (Vec::new(), Vec::new());
     for point in points {
-        let scope = Scope::new(input, Role::Start, point.args.clone());
+        let scope = Scope::at(input, Role::Start, &point);
         // Whose span it is, is known when it begins: what is of no interest is not even opened.
         let early = cgroup::of_probe(input, &scope, Part::AtStart, report);
         let own = filter(input, &scope, &span.filter, report);
@@ -224,7 +224,7 @@ fn starts<'a>(
             never.add(place, format!("no span begins at `{}`", input.hook(point.place)));
             continue;
         }
-        let key_scope = Scope::new(input, Role::Key, point.args.clone());
+        let key_scope = Scope::at(input, Role::Key, &point);
         let key = site_key(input, &span.by, &key_scope, by_task, report);
         let values: Vec<Checked<Expr>> = span
             .save
@@ -296,7 +296,7 @@ fn check_saved_names(span: &Span, report: &mut Report) {
 }
 
 fn end_scope<'a>(input: Input<'a>, span: &Span, point: &Point<'a>, saved: &[Saved], by_task: bool) -> Scope<'a> {
-    let mut scope = Scope::new(input, Role::End, point.args.clone());
+    let mut scope = Scope::at(input, Role::End, point);
     scope.saved = saved.to_vec();
     let from_syscalls = span.start.iter().all(|h| matches!(h.kind, HookKind::Syscall { .. }));
     // By another key the call that returns may not be the one that began the span.

@@ -172,7 +172,7 @@ fn learn(input: Input, steps: &Steps, points: &[Vec<Point>], fields: &mut [Saved
 }
 
 fn scope<'a>(input: Input<'a>, point: &Point<'a>, fields: &[Saved]) -> Scope<'a> {
-    let mut scope = Scope::new(input, Role::Step, point.args.clone());
+    let mut scope = Scope::at(input, Role::Step, point);
     scope.state = fields.to_vec();
     scope
 }
@@ -203,7 +203,7 @@ fn site(
     }
     let observed = if unmeasured.is_some() { &[] } else { step.observe.as_slice() };
     let by = if step.by.is_empty() { &steps.by } else { &step.by };
-    let key_scope = Scope::new(input, Role::Key, point.args.clone());
+    let key_scope = Scope::at(input, Role::Key, &point);
     let key = key_parts(input, by, &key_scope, report);
     let set: Vec<Checked<(u32, Expr)>> =
         step.set.iter().map(|(name, text)| assignment(input, &scope, name, text, report)).collect();

@@ -15,6 +15,8 @@ pub(super) fn children(expr: &Expr) -> Vec<&Expr> {
         | Kind::Comm
         | Kind::Cgroup
         | Kind::Cpu
+        | Kind::FunctionAddress
+        | Kind::PlaceId
         | Kind::Task
         | Kind::Arg { .. }
         | Kind::ArgCopy { .. }

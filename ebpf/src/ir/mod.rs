@@ -337,6 +337,10 @@ pub enum Helper {
     GetCurrentCgroupId,
     /// `() -> cpu`
     GetSmpProcessorId,
+    /// `(ctx) -> address of the hooked function`
+    GetFuncIp,
+    /// `(ctx) -> number that was given when the program was attached`
+    GetAttachCookie,
     /// `() -> task address`, only an address to the verifier.
     GetCurrentTask,
     /// `() -> task`, a trusted BTF pointer.
@@ -411,6 +415,7 @@ impl Helper {
             | Helper::GetSmpProcessorId
             | Helper::GetCurrentTask
             | Helper::GetCurrentTaskBtf => &[],
+            Helper::GetFuncIp | Helper::GetAttachCookie => &[Context],
             Helper::GetCurrentComm => &[SlotOut, Imm],
             Helper::ProbeReadKernel | Helper::ProbeReadUser | Helper::ProbeReadKernelStr | Helper::ProbeReadUserStr => {
                 &[SlotOut, Imm, Value]

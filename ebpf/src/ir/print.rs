@@ -235,6 +235,8 @@ impl fmt::Display for Helper {
             Helper::GetCurrentUidGid => "get_current_uid_gid",
             Helper::GetCurrentComm => "get_current_comm",
             Helper::GetCurrentCgroupId => "get_current_cgroup_id",
+            Helper::GetFuncIp => "get_func_ip",
+            Helper::GetAttachCookie => "get_attach_cookie",
             Helper::GetSmpProcessorId => "get_smp_processor_id",
             Helper::GetCurrentTask => "get_current_task",
             Helper::GetCurrentTaskBtf => "get_current_task_btf",

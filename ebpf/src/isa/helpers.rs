@@ -36,6 +36,8 @@ const TABLE: &[Row] = &[
     row(Helper::RingbufOutput, 130, "ringbuf_output"),
     row(Helper::TaskStorageGet, 156, "task_storage_get"),
     row(Helper::GetCurrentTaskBtf, 158, "get_current_task_btf"),
+    row(Helper::GetFuncIp, 173, "get_func_ip"),
+    row(Helper::GetAttachCookie, 174, "get_attach_cookie"),
 ];
 
 /// `bpf_tail_call(ctx, map, index)`. No probe calls it.
@@ -64,6 +66,8 @@ pub fn only_gives_a_value(helper: Helper) -> bool {
             | Helper::GetSmpProcessorId
             | Helper::GetCurrentTask
             | Helper::GetCurrentTaskBtf
+            | Helper::GetFuncIp
+            | Helper::GetAttachCookie
             | Helper::RdonlyCast
     )
 }

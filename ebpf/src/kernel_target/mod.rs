@@ -77,7 +77,7 @@ impl Target {
             kprobe_multi: no.clone(),
             uprobe: no.clone(),
             uprobe_multi: no.clone(),
-            iter: no,
+            iter: no.clone(),
             // What maps can do is up to the interpreter, which has them all.
             mmapable: Ability::Yes,
             batch: Ability::Yes,
@@ -85,6 +85,7 @@ impl Target {
             probe_read_kernel: Ability::Yes,
             module_btf: Ability::Yes,
             atomic_fetch: Ability::Yes,
+            func_ip: no,
         };
         Target { abilities, session: true, ..self.clone() }
     }
@@ -262,11 +263,13 @@ pub struct Abilities {
     pub module_btf: Ability,
     /// Atomic additions that give the word as it was before (5.12; arm64 5.18).
     pub atomic_fetch: Ability,
+    /// `bpf_get_func_ip` at kprobes (5.15).
+    pub func_ip: Ability,
 }
 
 impl Abilities {
     /// Each with its name, in the order of a dump.
-    pub fn by_name(&mut self) -> [(&'static str, &mut Ability); 19] {
+    pub fn by_name(&mut self) -> [(&'static str, &mut Ability); 20] {
         // Destructured, so that a new ability cannot be forgotten here.
         let Abilities {
             tp_btf,
@@ -288,6 +291,7 @@ impl Abilities {
             iter,
             module_btf,
             atomic_fetch,
+            func_ip,
         } = self;
         [
             ("tp_btf", tp_btf),
@@ -309,6 +313,7 @@ impl Abilities {
             ("iter", iter),
             ("module_btf", module_btf),
             ("atomic_fetch", atomic_fetch),
+            ("func_ip", func_ip),
         ]
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::btf_bytes::BtfBytes;
 use kstrobe_ebpf::kernel_target::{
-    Abilities, Ability, Arch, Btf, Field, FieldType, Syscall, SyscallArg, Target, TracepointFormat,
+    Abilities, Ability, Arch, Btf, Field, FieldType, Function, Syscall, SyscallArg, Target, TracepointFormat,
 };
 
 /// Integers every other type needs.
@@ -241,6 +241,9 @@ pub fn target(changes: &str) -> Target {
             uprobe: yes(),
             uprobe_multi: yes(),
             iter: yes(),
+            func_ip: yes(),
+            kprobe_multi: yes(),
+            kprobe: yes(),
             ..Abilities::default()
         },
         ..Target::default()
@@ -281,6 +284,12 @@ pub fn target(changes: &str) -> Target {
         usdt("/usr/bin/arm:a:b", &["-4@x1 8@[sp, 16]"]),
     ]
     .into();
+    let function = |symbol: &str| Function { symbol: symbol.into(), traceable: true, ..Function::default() };
+    let functions = ["tcp_recv", "tcp_send"].map(function);
+    for named in &functions {
+        target.functions.insert(named.symbol.clone(), vec![named.clone()]);
+    }
+    target.functions.insert("tcp_*".into(), functions.into());
     for change in changes.split_whitespace() {
         let no = || Ability::No("this test says so".into());
         match change {
@@ -292,6 +301,7 @@ pub fn target(changes: &str) -> Target {
             "no_tracepoint" => target.abilities.tracepoint = no(),
             "no_perf_event" => target.abilities.perf_event = no(),
             "no_uprobe_multi" => target.abilities.uprobe_multi = no(),
+            "no_func_ip" => target.abilities.func_ip = no(),
             "no_iter" => target.abilities.iter = no(),
             "no_uprobe" => target.abilities.uprobe = no(),
             "no_task_storage" => target.abilities.task_storage = no(),

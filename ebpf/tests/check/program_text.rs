@@ -87,6 +87,13 @@ fn hook_kind(text: &str) -> HookKind {
                 edge: if *kind == "uprobe" { Edge::Enter } else { Edge::Exit },
             }
         }
+        ["function", name, edge] => HookKind::Function {
+            name: name.to_string(),
+            module: None,
+            offset: 0,
+            edge: if *edge == "return" { Edge::Exit } else { Edge::Enter },
+            via: Via::Best,
+        },
         ["usdt", path, provider, name] => HookKind::Usdt {
             binary: Binary { path: path.to_string(), pid: None },
             provider: provider.to_string(),

@@ -5,6 +5,7 @@ mod buckets;
 mod cases;
 mod corpus;
 mod generate;
+mod places;
 mod random;
 mod records;
 mod vm;
@@ -68,6 +69,8 @@ fn interpreted(compiled: &Compiled, ctx: &[u64], kernel: &Memory, user: &Memory)
     let Compiled { module, selected, .. } = compiled;
     let mut machine = Machine::new(&module.layout).map_err(|trap| trap.to_string())?;
     machine.environment.now_ns = 1_000_000;
+    machine.environment.function = vm::FUNCTION;
+    machine.environment.cookie = vm::COOKIE;
     machine.environment.kernel = kernel.clone();
     machine.environment.user = user.clone();
     let table = &module.layout.tables[0];

@@ -162,7 +162,20 @@ fn cast(address: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
 }
 const CAST: u32 = 9999;
 
-const HELPERS: [(u32, rbpf::ebpf::Helper); 14] = [
+/// What `bpf_get_func_ip` gives.
+pub const FUNCTION: u64 = 0xffff_ffff_8123_4560;
+/// What `bpf_get_attach_cookie` gives.
+pub const COOKIE: u64 = 77;
+
+fn function(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    FUNCTION
+}
+
+fn cookie(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    COOKIE
+}
+
+const HELPERS: [(u32, rbpf::ebpf::Helper); 16] = [
     (1, lookup),
     (2, update),
     (3, delete),
@@ -176,6 +189,8 @@ const HELPERS: [(u32, rbpf::ebpf::Helper); 14] = [
     (113, probe_read::<false>),
     (114, probe_read_str::<true>),
     (115, probe_read_str::<false>),
+    (173, function),
+    (174, cookie),
     (CAST, cast),
 ];
 

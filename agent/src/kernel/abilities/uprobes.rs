@@ -43,7 +43,8 @@ fn load(program: ProgramType<'static>) -> Result<OwnedFd, Lack> {
 fn at_unused_place(attach: impl FnOnce(&Places<'_>) -> Result<Vec<Link>, Lack>) -> Result<(), Lack> {
     let file = memory_file().map_err(|error| Lack::Feature(format!("no file to try it on: {error}")))?;
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-    attach(&Places { path: &path, offsets: &[0], semaphores: &[], at_return: false, pid: None }).map(remove_later)
+    attach(&Places { path: &path, offsets: &[0], semaphores: &[], ids: &[], at_return: false, pid: None })
+        .map(remove_later)
 }
 
 /// A file in memory with code that never runs: no process maps it, so that no breakpoint is ever set.

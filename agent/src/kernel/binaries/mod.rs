@@ -8,6 +8,7 @@
 //! | `pattern` | does `*` and `?` match? | nothing |
 //! | `file` | is this the file that was hooked before? | files |
 //! | `find` | which files does a path, a pattern or a library's name mean, in which mount namespaces? | /proc, files |
+//! | `place_names` | which name has the id that a program was told of a place? | nothing |
 //! | `open` | the above together: from a user's words to places in files | files |
 
 pub mod elf;
@@ -16,6 +17,7 @@ pub mod file;
 pub mod find;
 pub mod open;
 pub mod pattern;
+pub mod place_names;
 pub mod symbols;
 pub mod usdt;
 

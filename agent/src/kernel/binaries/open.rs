@@ -7,6 +7,7 @@ use std::fs;
 use super::elf::Image;
 use super::error::FileError;
 use super::file::File;
+use super::place_names;
 use super::symbols::{self, Function, Place};
 use super::usdt::{self, Site};
 
@@ -51,6 +52,8 @@ pub struct Places {
     pub offsets: Vec<u64>,
     /// For each of them the semaphore, likewise, 0 for none; empty when none has one.
     pub semaphores: Vec<u64>,
+    /// For each of them what the program is told that it hit.
+    pub ids: Vec<u64>,
 }
 
 /// The places that a user-space hook means in a file. `None` when the file has the probe point, but its arguments lie
@@ -58,8 +61,11 @@ pub struct Places {
 pub fn places(file: &File, attach: &Attach) -> Result<Option<Places>, FileError> {
     match attach {
         Attach::Uprobe { symbol, offset, .. } => {
-            let offsets = functions(file, symbol, *offset)?.into_iter().map(|place| place.offset).collect();
-            Ok(Some(Places { offsets, semaphores: Vec::new() }))
+            let (offsets, ids) = functions(file, symbol, *offset)?
+                .into_iter()
+                .map(|place| (place.offset, place_names::id(&symbols::shown(&place.name))))
+                .unzip();
+            Ok(Some(Places { offsets, semaphores: Vec::new(), ids }))
         }
         Attach::Usdt { provider, name, args, .. } => {
             let sites = probes(file, provider, name)?;
@@ -70,14 +76,16 @@ pub fn places(file: &File, attach: &Attach) -> Result<Option<Places>, FileError>
 }
 
 fn places_of(sites: impl Iterator<Item = Site>) -> Option<Places> {
-    let mut pairs: Vec<(u64, u64)> = sites.map(|site| (site.offset, site.semaphore.unwrap_or(0))).collect();
-    pairs.sort_unstable();
+    let mut sites: Vec<Site> = sites.collect();
+    sites.sort_by_key(|site| (site.offset, site.semaphore));
     // Two probe points that a pattern means may stand at one instruction.
-    pairs.dedup();
-    let (offsets, semaphores): (Vec<u64>, Vec<u64>) = pairs.into_iter().unzip();
+    sites.dedup_by_key(|site| (site.offset, site.semaphore));
+    let of = |value: fn(&Site) -> u64| sites.iter().map(value).collect::<Vec<u64>>();
+    let (offsets, ids) = (of(|site| site.offset), of(|site| place_names::id(&site.name)));
+    let semaphores = of(|site| site.semaphore.unwrap_or(0));
     let none = semaphores.iter().all(|s| *s == 0);
     let semaphores = if none { Vec::new() } else { semaphores };
-    (!offsets.is_empty()).then_some(Places { offsets, semaphores })
+    (!offsets.is_empty()).then_some(Places { offsets, semaphores, ids })
 }
 
 /// Every function that has a name.
@@ -130,8 +138,9 @@ mod tests {
             |offset, semaphore| Site { provider: "p".into(), name: "n".into(), args: String::new(), offset, semaphore };
         let of = |sites: &[Site]| places_of(sites.iter().cloned());
         let two = of(&[site(8, None), site(4, Some(100)), site(4, Some(100))]).unwrap();
-        assert_eq!((two.offsets, two.semaphores), (vec![4, 8], vec![100, 0]));
-        assert_eq!(of(&[site(4, None)]), Some(Places { offsets: vec![4], semaphores: vec![] }));
+        let id = place_names::id("n");
+        assert_eq!((two.offsets, two.semaphores, two.ids), (vec![4, 8], vec![100, 0], vec![id, id]));
+        assert_eq!(of(&[site(4, None)]), Some(Places { offsets: vec![4], semaphores: vec![], ids: vec![id] }));
         assert_eq!(of(&[]), None);
     }
 

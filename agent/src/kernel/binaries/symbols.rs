@@ -24,8 +24,13 @@ pub struct Function {
 impl Function {
     /// Its name as people write it: demangled when it is one of Rust or C++.
     pub fn readable(&self) -> String {
-        readable(&self.name).map_or_else(|| self.name.clone(), |[full, _]| full)
+        shown(&self.name)
     }
+}
+
+/// A symbol as people write it.
+pub fn shown(symbol: &str) -> String {
+    readable(symbol).map_or_else(|| symbol.to_owned(), |[full, _]| full)
 }
 
 /// A place in the file to hook.

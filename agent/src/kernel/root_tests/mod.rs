@@ -90,6 +90,7 @@ fn assert_abilities_are_known(target: &kstrobe_ebpf::Target) {
         ("module_btf", &a.module_btf, functions.unwrap_or((6, 1))),
         ("uprobe", &a.uprobe, (4, 17)),
         ("uprobe_multi", &a.uprobe_multi, (6, 6)),
+        ("func_ip", &a.func_ip, (5, 15)),
         ("iter", &a.iter, (5, 9)),
         ("atomic_fetch", &a.atomic_fetch, if cfg!(target_arch = "aarch64") { (5, 18) } else { (5, 12) }),
     ];

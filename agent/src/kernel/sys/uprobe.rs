@@ -36,6 +36,8 @@ pub struct Places<'a> {
     pub offsets: &'a [u64],
     /// For each of them the semaphore, likewise (0 for none); or nothing at all.
     pub semaphores: &'a [u64],
+    /// For each of them what `bpf_get_attach_cookie` gives there, where one link has all places; or nothing at all.
+    pub ids: &'a [u64],
     /// Where the functions return rather than there.
     pub at_return: bool,
     /// Only in this process.
@@ -44,8 +46,8 @@ pub struct Places<'a> {
 
 /// Attaches a program that was loaded for it to all places with one link (6.6), until that is closed.
 pub fn attach_multi(prog: BorrowedFd<'_>, places: &Places<'_>) -> io::Result<OwnedFd> {
-    let semaphores = places.semaphores;
-    if !semaphores.is_empty() && semaphores.len() != places.offsets.len() {
+    let (semaphores, ids) = (places.semaphores, places.ids);
+    if [semaphores, ids].iter().any(|list| !list.is_empty() && list.len() != places.offsets.len()) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let mut attr = LinkAttr {
@@ -54,12 +56,13 @@ pub fn attach_multi(prog: BorrowedFd<'_>, places: &Places<'_>) -> io::Result<Own
         path: places.path.as_ptr() as u64,
         offsets: places.offsets.as_ptr() as u64,
         ref_ctr_offsets: if semaphores.is_empty() { 0 } else { semaphores.as_ptr() as u64 },
+        cookies: if ids.is_empty() { 0 } else { ids.as_ptr() as u64 },
         count: places.offsets.len() as u32,
         multi_flags: if places.at_return { AT_RETURN } else { 0 },
         pid: places.pid.unwrap_or(0),
         ..LinkAttr::default()
     };
-    // SAFETY: the path ends in NUL, both arrays have `count` elements, and all outlive the call; the result is a new
+    // SAFETY: the path ends in NUL, the arrays have `count` elements, and all outlive the call; the result is a new
     // descriptor.
     unsafe { bpf(Command::LinkCreate, &mut attr).map(|fd| owned(fd)) }
 }

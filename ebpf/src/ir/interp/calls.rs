@@ -24,6 +24,8 @@ impl Machine {
             Helper::GetCurrentUidGid => self.environment.uid_gid,
             Helper::GetCurrentCgroupId => self.environment.cgroup_id,
             Helper::GetSmpProcessorId => self.environment.cpu.into(),
+            Helper::GetFuncIp => self.environment.function,
+            Helper::GetAttachCookie => self.environment.cookie,
             Helper::GetCurrentTask | Helper::GetCurrentTaskBtf => self.environment.task,
             Helper::RdonlyCast => self.frame.scalar_arg(call, 0)?,
             Helper::GetStackId => self.stack_id(call)? as u64,

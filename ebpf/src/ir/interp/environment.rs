@@ -21,6 +21,10 @@ pub struct Environment {
     pub cgroup_id: u64,
     /// The processor it runs on.
     pub cpu: u32,
+    /// Address of the kernel function that the hook is at.
+    pub function: u64,
+    /// What the program was attached with.
+    pub cookie: u64,
     /// Address of the current `task_struct`.
     pub task: u64,
     /// What `bpf_get_stackid` says of the kernel's stack, an id or a negative error number, in the first and in any further

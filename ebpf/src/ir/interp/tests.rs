@@ -1,6 +1,6 @@
 use super::*;
 use crate::ir::sketch::*;
-use crate::ir::{AluOp, Arg, CmpOp, Helper, Operand, Var};
+use crate::ir::{AluOp, Arg, CTX, CmpOp, Helper, Operand, Var};
 use crate::layout::{MapId, MapKind};
 
 /// Runs `body`; it leaves results in the array map, whose first element is 3 u64.
@@ -95,6 +95,8 @@ fn helpers_answer_from_the_environment() {
         pid_tgid: 5 << 32 | 6,
         uid_gid: 8 << 32 | 9,
         cgroup_id: 77,
+        function: 0xffff_ffff_8100_0000,
+        cookie: 4,
         cpu: 3,
         task: 0xffff_8880_0000_1000,
         comm: *b"nginx\0\0\0\0\0\0\0\0\0\0\0",
@@ -111,6 +113,9 @@ fn helpers_answer_from_the_environment() {
         (Helper::GetCurrentTaskBtf, 0xffff_8880_0000_1000),
     ] {
         assert_eq!(value_of(&mut m, vec![set_call(1, helper, &[])], &[]), Ok(expected), "{helper:?}");
+    }
+    for (helper, expected) in [(Helper::GetFuncIp, 0xffff_ffff_8100_0000), (Helper::GetAttachCookie, 4)] {
+        assert_eq!(value_of(&mut m, vec![set_call(1, helper, &[Arg::Var(CTX)])], &[]), Ok(expected), "{helper:?}");
     }
     let comm = Stmt::Call(call(Helper::GetCurrentComm, &[slot(2), Arg::Imm(16)]));
     let ops = vec![comm, load_slot(1, 2, 0, Size::B8)];
