@@ -330,8 +330,28 @@ pub enum Decoder {
     Enum(Vec<(i64, String)>),
     /// Named values and what all others are; `None` prints decimal.
     Map(Vec<(i64, String)>, Option<String>),
+    /// What another decoder makes of it, as one of these texts; what none of them fits is this text, or stays.
+    Texts(Box<Decoder>, Vec<(TextPattern, String)>, Option<String>),
     /// Id of a cgroup to what the agent knows it as.
     Cgroup(CgroupName),
+}
+
+/// Which texts are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TextPattern {
+    /// This one.
+    Is(String),
+    /// All that begin so.
+    Begins(String),
+}
+
+impl TextPattern {
+    pub fn fits(&self, text: &str) -> bool {
+        match self {
+            TextPattern::Is(this) => text == this,
+            TextPattern::Begins(so) => text.starts_with(so.as_str()),
+        }
+    }
 }
 
 /// What the processes of a cgroup belong to, by one of its names. The kernel knows ids; only the agent knows these.

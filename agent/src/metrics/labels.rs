@@ -87,6 +87,11 @@ impl Names {
             Decoder::Softirq => table_name(&SOFTIRQS, unsigned),
             Decoder::Signal => signal(unsigned),
             Decoder::IfName => u32::try_from(unsigned).ok().and_then(|index| self.interface(index, now)),
+            Decoder::Texts(of, texts, otherwise) => {
+                let text = self.text(of, ty, bytes, now);
+                let shown = texts.iter().find(|(pattern, _)| pattern.fits(&text)).map(|(_, shown)| shown);
+                return shown.or(otherwise.as_ref()).cloned().unwrap_or(text);
+            }
             Decoder::Enum(names) => return named_value(names, ty, bytes).unwrap_or_else(|| number(ty, bytes)),
             Decoder::Map(names, rest) => {
                 let name = named_value(names, ty, bytes);
@@ -246,6 +251,7 @@ fn address_family(number: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kstrobe_ebpf::typed::TextPattern;
 
     const U16: Ty = Ty::Int { bits: 16, signed: false };
 
@@ -339,6 +345,30 @@ mod tests {
         assert_eq!(text(&named, Ty::S32, &(-7i32).to_le_bytes()), "-7");
         assert_eq!(number_text(&Decoder::Map(names.clone(), Some("many".to_owned())), 7), "many");
         assert_eq!(number_text(&Decoder::Map(names, None), 7), "7");
+    }
+
+    #[test]
+    fn texts_are_chosen_by_the_first_that_fits() {
+        let arm = |pattern, shown: &str| (pattern, shown.to_owned());
+        let arms = vec![
+            arm(TextPattern::Is("nginx".into()), "web"),
+            arm(TextPattern::Begins("ng".into()), "other ng"),
+            arm(TextPattern::Begins("kworker/".into()), "kworker"),
+        ];
+        let of = |otherwise: Option<&str>, comm: &[u8]| {
+            let decoder = Decoder::Texts(Box::new(Decoder::Str), arms.clone(), otherwise.map(str::to_owned));
+            text(&decoder, Ty::Str(16), comm)
+        };
+        assert_eq!(of(None, b"nginx\0"), "web");
+        assert_eq!(of(None, b"nginx2\0"), "other ng");
+        assert_eq!(of(None, b"kworker/0:1\0"), "kworker");
+        assert_eq!(of(None, b"bash\0"), "bash");
+        assert_eq!(of(Some("rest"), b"bash\0"), "rest");
+    }
+
+    #[test]
+    fn hexadecimal_numbers_begin_with_0x() {
+        assert_eq!(number_text(&Decoder::Address, 0xbeef), "0xbeef");
     }
 
     #[test]

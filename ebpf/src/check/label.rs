@@ -6,10 +6,10 @@ use super::{access, walk};
 use crate::ast::{self, ExprKind};
 use crate::diag::{Diagnostic, Span};
 use crate::kernel_target::btf::Kind as BtfKind;
-use crate::typed::{CgroupName, Decoder, Expr, Kind, Ty};
+use crate::typed::{CgroupName, Decoder, Expr, Kind, TextPattern, Ty};
 
 /// Calls that stand only outermost in a label.
-pub(super) const DECODERS: [&str; 17] = [
+pub(super) const DECODERS: [&str; 18] = [
     "syscall",
     "errno",
     "tcp_state",
@@ -20,6 +20,7 @@ pub(super) const DECODERS: [&str; 17] = [
     "ifname",
     "signal",
     "ksym",
+    "hex",
     "map",
     "enum",
     "namespace",
@@ -205,6 +206,7 @@ impl Env<'_> {
             "port" => Decoder::PortBe,
             "ifname" => Decoder::IfName,
             "signal" => Decoder::Signal,
+            "hex" => Decoder::Address,
             _ => return Err(self.report.add(Diagnostic::bug(format!("`{name}` has no decoder")))),
         };
         Ok(LabelValue { expr, decoder, domain: key_domain(name) })
@@ -293,11 +295,15 @@ impl Env<'_> {
             ));
         };
         let ast = value;
+        if arms.iter().any(is_text_arm) {
+            return self.map_text(ast, arms);
+        }
         let value = self.value(ast)?;
         let expr = self.typed(value)?;
         if !matches!(expr.ty, Ty::Int { .. } | Ty::Bool) {
             let message = format!("`map` needs a number or a bool, this is {}", self.describe(expr.ty));
-            return Err(self.fail(expr.place.span, message));
+            let hint = "text is mapped by text, as in `map(comm, \"nginx\" => \"web\", glob(\"php-*\") => \"php\")`";
+            return Err(self.fail_hint(expr.place.span, message, hint));
         }
         let arms: Vec<_> = arms.iter().map(|arm| self.arm(arm, expr.ty)).collect();
         let (mut names, mut otherwise) = (Vec::new(), None);
@@ -315,24 +321,85 @@ impl Env<'_> {
         Ok(LabelValue { expr, decoder: Decoder::Map(names, otherwise), domain })
     }
 
-    fn arm(&mut self, arm: &ast::Expr, ty: Ty) -> Checked<(Option<i64>, String)> {
+    /// `map(x, "a" => "one", glob("b*") => "two", _ => "many")`, by the text that `x` would have as a label.
+    fn map_text(&mut self, ast: &ast::Expr, arms: &[ast::Expr]) -> Checked<LabelValue> {
+        let label = self.label_value(ast)?;
+        if matches!(label.decoder, Decoder::Cgroup(_)) {
+            let message = format!("`{}` is a name of a cgroup, which is no text to choose by", self.quote(ast.span));
+            return Err(self.fail_hint(ast.span, message, "name those that are meant in `where`"));
+        }
+        let (mut texts, mut otherwise) = (Vec::new(), None);
+        for arm in arms {
+            let (pattern, shown) = self.text_arm(arm)?;
+            match pattern {
+                None if otherwise.is_none() => otherwise = Some(shown),
+                Some(pattern) if texts.iter().all(|(other, _)| *other != pattern) => texts.push((pattern, shown)),
+                _ => return Err(self.fail(arm.span, "this arm is there twice")),
+            }
+        }
+        let decoder = Decoder::Texts(Box::new(label.decoder), texts, otherwise);
+        Ok(LabelValue { expr: label.expr, decoder, domain: label.domain })
+    }
+
+    fn text_arm(&mut self, arm: &ast::Expr) -> Checked<(Option<TextPattern>, String)> {
+        let (pattern, shown) = self.arm_parts(arm)?;
+        let Some(pattern) = pattern else { return Ok((None, shown)) };
+        let found = match &pattern.kind {
+            ExprKind::Str(text) => Some(TextPattern::Is(text.clone())),
+            ExprKind::Call(name, args) if matches!(name.name.as_str(), "glob" | "starts_with") => match args.as_slice()
+            {
+                [ast::Expr { kind: ExprKind::Str(text), span }] => {
+                    Some(self.pattern(&name.name, text.clone(), *span)?)
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        match found {
+            Some(found) => Ok((Some(found), shown)),
+            None => {
+                let message = format!("`{}` is no text to compare with", self.quote(pattern.span));
+                let hint =
+                    "an arm of text is `\"nginx\" => ..`, `glob(\"php-*\") => ..` or `starts_with(\"php-\") => ..`";
+                Err(self.fail_hint(pattern.span, message, hint))
+            }
+        }
+    }
+
+    /// The left side of an arm, `None` for `_`, and the text on its right.
+    fn arm_parts<'e>(&mut self, arm: &'e ast::Expr) -> Checked<(Option<&'e ast::Expr>, String)> {
         let ExprKind::Arm(pattern, text) = &arm.kind else {
             return Err(self.fail_hint(arm.span, "expected an arm", "write `1 => \"one\"` or `_ => \"others\"`"));
         };
         let ExprKind::Str(text) = &text.kind else {
             return Err(self.fail_hint(text.span, "the right side of `=>` is text in quotes", "as in `1 => \"one\"`"));
         };
-        let Some(pattern) = pattern else { return Ok((None, text.clone())) };
+        Ok((pattern.as_deref(), text.clone()))
+    }
+
+    fn arm(&mut self, arm: &ast::Expr, ty: Ty) -> Checked<(Option<i64>, String)> {
+        let (pattern, text) = self.arm_parts(arm)?;
+        let Some(pattern) = pattern else { return Ok((None, text)) };
         let constant = match self.value(pattern)? {
             Value::Literal(l) => self.adapt(l, ty)?,
             value => self.typed(value)?,
         };
         match constant.kind {
-            Kind::Const(bits) if constant.ty == ty => Ok((Some(bits as i64), text.clone())),
+            Kind::Const(bits) if constant.ty == ty => Ok((Some(bits as i64), text)),
             _ => {
                 let message = format!("`{}` is no constant {}", self.quote(pattern.span), self.describe(ty));
                 Err(self.fail_hint(pattern.span, message, "the left side of `=>` is a number or a constant"))
             }
         }
+    }
+}
+
+/// Whether an arm of `map` is about text.
+fn is_text_arm(arm: &ast::Expr) -> bool {
+    let ExprKind::Arm(Some(pattern), _) = &arm.kind else { return false };
+    match &pattern.kind {
+        ExprKind::Str(_) => true,
+        ExprKind::Call(name, _) => matches!(name.name.as_str(), "glob" | "starts_with"),
+        _ => false,
     }
 }

@@ -161,6 +161,12 @@ fn decoder(decoder: &Decoder) -> String {
             arms.extend(otherwise.iter().map(|name| format!("_ => {name:?}")));
             format!("map({})", arms.join(", "))
         }
+        Decoder::Texts(of, texts, otherwise) => {
+            let mut arms: Vec<String> =
+                texts.iter().map(|(pattern, shown)| format!("{pattern:?} => {shown:?}")).collect();
+            arms.extend(otherwise.iter().map(|shown| format!("_ => {shown:?}")));
+            format!("{} as {}", self::decoder(of), arms.join(", "))
+        }
         simple => format!("{simple:?}").to_lowercase(),
     }
 }

@@ -4,7 +4,7 @@ use super::expr::{Env, Value, constant_bool};
 use super::report::Checked;
 use crate::ast;
 use crate::diag::Span;
-use crate::typed::{Cmp, Expr, Kind, Ty};
+use crate::typed::{Cmp, Expr, Kind, TextPattern, Ty};
 
 impl Env<'_> {
     /// A value that holds text, and the most bytes of text in it.
@@ -64,6 +64,19 @@ impl Env<'_> {
         Ok(literal.as_bytes().to_vec())
     }
 
+    /// What `starts_with(.., "x")` or `glob(.., "x*")` means.
+    pub(super) fn pattern(&mut self, name: &str, text: String, span: Span) -> Checked<TextPattern> {
+        match (name, text.strip_suffix('*')) {
+            ("starts_with", _) => Ok(TextPattern::Begins(text)),
+            (_, stem) if stem.unwrap_or(&text).contains(['*', '?', '[']) => {
+                let message = format!("`{text}` has a wildcard that is not one `*` at the end");
+                Err(self.fail_hint(span, message, "patterns are plain text, or text and a last `*`"))
+            }
+            (_, Some(stem)) => Ok(TextPattern::Begins(stem.to_owned())),
+            (_, None) => Ok(TextPattern::Is(text)),
+        }
+    }
+
     /// `value == "text"`.
     pub(super) fn compare_text(&mut self, op: Cmp, value: Value, literal: Value, span: Span) -> Checked<Expr> {
         let place = self.place(span);
@@ -109,14 +122,9 @@ impl Env<'_> {
         let value = value.and_then(|v| self.text_value(v));
         let (pattern, pattern_span) = pattern.and_then(|p| self.quoted(p))?;
         let (value, length) = value?;
-        let bytes = match (name, pattern.strip_suffix('*')) {
-            ("starts_with", _) => self.prefix_literal(&pattern, length, pattern_span)?,
-            (_, stem) if stem.unwrap_or(&pattern).contains(['*', '?', '[']) => {
-                let message = format!("`{pattern}` has a wildcard that is not one `*` at the end");
-                return Err(self.fail_hint(pattern_span, message, "patterns are plain text, or text and a last `*`"));
-            }
-            (_, Some(stem)) => self.prefix_literal(stem, length, pattern_span)?,
-            (_, None) => self.whole_literal(&pattern, length, pattern_span)?,
+        let bytes = match self.pattern(name, pattern, pattern_span)? {
+            TextPattern::Begins(stem) => self.prefix_literal(&stem, length, pattern_span)?,
+            TextPattern::Is(text) => self.whole_literal(&text, length, pattern_span)?,
         };
         let place = self.place(span);
         Ok(Value::Typed(match bytes.is_empty() {
