@@ -78,6 +78,21 @@ fn calls(metrics: &Metrics, unit: &str) -> f64 {
 
 #[test]
 #[ignore = "needs root"]
+fn root_units_are_chosen_by_the_beginning_of_their_names() {
+    let [one, two, other] = ["web-1", "web-2", "db"].map(unit);
+    let groups = [&one, &two, &other].map(|name| Group::new(name));
+    let beginning = one.trim_end_matches("1.service");
+    let agent = start(&format!("starts_with(unit, \"{beginning}\") && !glob(unit, \"systemd-*\")"));
+    selected(&agent, 2.0);
+    groups.iter().zip([300, 200, 100]).for_each(|(group, count)| group.call(count));
+    let counted = agent.scrape();
+    assert_eq!([&one, &two, &other].map(|name| calls(&counted, name)), [300.0, 200.0, 100.0]);
+    let chosen = |name: &str| counted.sum("kstrobe_chosen_calls_total", &[("unit", name)]);
+    assert_eq!([&one, &two, &other].map(|name| chosen(name)), [300.0, 200.0, 0.0]);
+}
+
+#[test]
+#[ignore = "needs root"]
 fn root_each_load_is_counted_under_its_own_name_and_no_other() {
     let (first, second) = (unit("first"), unit("second"));
     let (a, b) = (Group::new(&first), Group::new(&format!("{second}/inside")));

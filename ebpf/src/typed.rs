@@ -403,10 +403,27 @@ pub struct Selector {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SelectorTerm {
     pub name: CgroupName,
-    /// It is one of these.
-    pub values: Vec<String>,
-    /// It is none of them.
+    pub wanted: WantedNames,
+    /// It is another one.
     pub negated: bool,
+}
+
+/// Which names of a cgroup are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WantedNames {
+    OneOf(Vec<String>),
+    /// All that begin so.
+    Begin(String),
+}
+
+impl WantedNames {
+    /// Whether the name that a cgroup has not is meant.
+    fn has_none(&self) -> bool {
+        match self {
+            WantedNames::OneOf(values) => values.iter().any(String::is_empty),
+            WantedNames::Begin(prefix) => prefix.is_empty(),
+        }
+    }
 }
 
 impl Selector {
@@ -414,17 +431,20 @@ impl Selector {
     pub fn is_of_pods(&self) -> bool {
         let of_pods = |name| matches!(name, CgroupName::Namespace | CgroupName::Pod | CgroupName::Workload);
         // A term that only excludes holds outside of pods as well, where new pods begin.
-        let names_pods = |term: &SelectorTerm| !term.negated && term.values.iter().all(|value| !value.is_empty());
+        let names_pods = |term: &SelectorTerm| !term.negated && !term.wanted.has_none();
         self.terms.iter().all(|term| of_pods(term.name)) && self.terms.iter().any(names_pods)
     }
 }
 
 impl std::fmt::Display for Selector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, SelectorTerm { name, values, negated }) in self.terms.iter().enumerate() {
+        for (i, SelectorTerm { name, wanted, negated }) in self.terms.iter().enumerate() {
             let and = if i > 0 { " && " } else { "" };
             let not = if *negated { "not " } else { "" };
-            write!(f, "{and}{} {not}in {values:?}", name.name())?;
+            match wanted {
+                WantedNames::OneOf(values) => write!(f, "{and}{} {not}in {values:?}", name.name())?,
+                WantedNames::Begin(prefix) => write!(f, "{and}{not}starts_with({}, {prefix:?})", name.name())?,
+            }
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Conditions on names of cgroups: which cgroups pass.
 
-use kstrobe_ebpf::typed::{Selector, SelectorTerm};
-use kstrobe_workloads::{self as workloads, Decided, Table, Term};
+use kstrobe_ebpf::typed::{Selector, SelectorTerm, WantedNames};
+use kstrobe_workloads::{self as workloads, Decided, Table, Term, Wanted};
 
 use crate::kernel::groups::Groups;
 use crate::metrics::workload_names::field;
@@ -29,7 +29,10 @@ impl Conditions<'_> {
 fn selector_of(selector: &Selector) -> workloads::Selector {
     let term = |term: &SelectorTerm| Term {
         field: field(term.name),
-        values: term.values.iter().map(|value| value.as_str().into()).collect(),
+        wanted: match &term.wanted {
+            WantedNames::OneOf(values) => Wanted::OneOf(values.iter().map(|value| value.as_str().into()).collect()),
+            WantedNames::Begin(prefix) => Wanted::Begin(prefix.as_str().into()),
+        },
         negated: term.negated,
     };
     workloads::Selector { terms: selector.terms.iter().map(term).collect() }

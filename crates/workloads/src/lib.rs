@@ -21,6 +21,6 @@ mod workload;
 pub use owner::Owner;
 pub use path::{Place, Runtime, place};
 pub use pod::{Container, Pod};
-pub use selector::{Difference, Selector, Term};
+pub use selector::{Difference, Selector, Term, Wanted};
 pub use table::{Counts, Decided, Group, Settings, Table};
 pub use workload::{Field, Workload};

@@ -11,16 +11,22 @@ pub struct Selector {
     pub terms: Vec<Term>,
 }
 
-/// `FIELD in [VALUES]` or its negation. An absent name is the empty string, as in labels: `pod == ""` matches groups outside of
+/// `FIELD in [VALUES]`, or that it begins so; or the negation. An absent name is the empty string, as in labels: `pod == ""` matches groups outside of
 /// pods, and `namespace != "shop"` matches host services.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     /// Name to compare.
     pub field: Field,
-    /// Matches if the name is one of these.
-    pub values: Vec<Arc<str>>,
-    /// Matches if the name is none of these.
+    pub wanted: Wanted,
+    /// Matches names that are not wanted.
     pub negated: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    OneOf(Vec<Arc<str>>),
+    /// All names that begin so.
+    Begin(Arc<str>),
 }
 
 impl Selector {
@@ -39,7 +45,11 @@ impl Term {
     /// Whether the term matches.
     pub fn matches(&self, workload: &Workload) -> bool {
         let name = workload.get(self.field).unwrap_or_default();
-        self.values.iter().any(|value| &**value == name) != self.negated
+        let is_wanted = match &self.wanted {
+            Wanted::OneOf(values) => values.iter().any(|value| &**value == name),
+            Wanted::Begin(prefix) => name.starts_with(&**prefix),
+        };
+        is_wanted != self.negated
     }
 }
 
@@ -56,7 +66,13 @@ impl fmt::Display for Selector {
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = self.field;
-        match (&self.values[..], self.negated) {
+        let values = match &self.wanted {
+            Wanted::OneOf(values) => &values[..],
+            Wanted::Begin(prefix) => {
+                return write!(f, "{}starts_with({field}, {prefix:?})", if self.negated { "!" } else { "" });
+            }
+        };
+        match (values, self.negated) {
             ([value], false) => write!(f, "{field} == {value:?}"),
             ([value], true) => write!(f, "{field} != {value:?}"),
             (values, false) => write!(f, "{field} in {values:?}"),

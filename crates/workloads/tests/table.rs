@@ -1,6 +1,8 @@
 //! Names of groups over time: early and late pods, removals, reused names and ids.
 
-use kstrobe_workloads::{Container, Counts, Difference, Field, Owner, Pod, Selector, Settings, Table, Term, Workload};
+use kstrobe_workloads::{
+    Container, Counts, Difference, Field, Owner, Pod, Selector, Settings, Table, Term, Wanted, Workload,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -384,7 +386,11 @@ fn without_a_source_of_pods_groups_are_named_at_once() {
 }
 
 fn term(field: Field, values: &[&str], negated: bool) -> Term {
-    Term { field, values: values.iter().map(|value| (*value).into()).collect(), negated }
+    Term { field, wanted: Wanted::OneOf(values.iter().map(|value| (*value).into()).collect()), negated }
+}
+
+fn begins(field: Field, prefix: &str, negated: bool) -> Term {
+    Term { field, wanted: Wanted::Begin(prefix.into()), negated }
 }
 
 fn selector(terms: Vec<Term>) -> Selector {
@@ -417,6 +423,8 @@ fn selectors_match_if_all_terms_match() {
         ),
         (vec![term(Field::Namespace, &[], false)], "namespace in []", vec![]),
         (vec![term(Field::Container, &["ngin"], false)], r#"container == "ngin""#, vec![]),
+        (vec![begins(Field::Container, "ngin", false)], r#"starts_with(container, "ngin")"#, vec![1]),
+        (vec![begins(Field::Container, "ngin", true)], r#"!starts_with(container, "ngin")"#, vec![2, 3, 4]),
     ] {
         let selector = selector(terms);
         assert_eq!(selector.to_string(), text);

@@ -12,7 +12,7 @@ use crate::diag::{Diagnostic, Span};
 use crate::kernel_target::btf::Kind as BtfKind;
 use crate::program::{self};
 use crate::source::SpannedStr;
-use crate::typed::{CgroupName, Expr, Kind, Selector, SelectorTerm, Ty};
+use crate::typed::{CgroupName, Expr, Kind, Selector, SelectorTerm, TextPattern, Ty, WantedNames};
 
 /// The way from a task to the id of its cgroup of version 2.
 const OF_TASK: &[&str] = &["cgroups", "dfl_cgrp", "kn", "id"];
@@ -60,6 +60,8 @@ struct Term<'e> {
     /// `pod(x)`; the owner otherwise.
     of: Option<&'e ast::Expr>,
     values: Vec<&'e ast::Expr>,
+    /// `starts_with` or `glob`, where the name is not compared as a whole.
+    function: Option<&'e str>,
     negated: bool,
     span: Span,
 }
@@ -159,14 +161,22 @@ fn conjuncts<'e>(ast: &'e ast::Expr, terms: &mut Vec<Term<'e>>, rest: &mut Vec<&
 
 fn term(ast: &ast::Expr) -> Option<Term<'_>> {
     let of = |side: &'_ ast::Expr| asked(side).is_some();
+    let mut function = None;
     let (side, values, negated) = match &ast.kind {
         ExprKind::Binary(op @ (BinaryOp::Eq | BinaryOp::Ne), a, b) if of(a) => {
-            (a, vec![b.as_ref()], *op == BinaryOp::Ne)
+            (a.as_ref(), vec![b.as_ref()], *op == BinaryOp::Ne)
         }
         ExprKind::Binary(op @ (BinaryOp::Eq | BinaryOp::Ne), a, b) if of(b) => {
-            (b, vec![a.as_ref()], *op == BinaryOp::Ne)
+            (b.as_ref(), vec![a.as_ref()], *op == BinaryOp::Ne)
         }
-        ExprKind::In(a, elements, negated) if of(a) => (a, elements.iter().collect(), *negated),
+        ExprKind::In(a, elements, negated) if of(a) => (a.as_ref(), elements.iter().collect(), *negated),
+        ExprKind::Call(call, args) if matches!(call.name.as_str(), "starts_with" | "glob") => match args.as_slice() {
+            [name, pattern] if of(name) => {
+                function = Some(call.name.as_str());
+                (name, vec![pattern], false)
+            }
+            _ => return None,
+        },
         ExprKind::Unary(UnaryOp::Not, inner) => {
             let inner = term(inner)?;
             return Some(Term { negated: !inner.negated, span: ast.span, ..inner });
@@ -174,7 +184,7 @@ fn term(ast: &ast::Expr) -> Option<Term<'_>> {
         _ => return None,
     };
     let (name, of) = asked(side)?;
-    Some(Term { name, of, values, negated, span: ast.span })
+    Some(Term { name, of, values, function, negated, span: ast.span })
 }
 
 /// `pod` or `pod(x)`.
@@ -194,14 +204,14 @@ impl Env<'_> {
         let mut found: Vec<(Option<&str>, Expr, Selector)> = Vec::new();
         let mut outcome = Ok(());
         for term in terms {
-            let values = self.compared_with(term);
+            let wanted = self.compared_with(term);
             let id = self.cgroup_asked(term.name, term.of, term.span);
-            let (Ok(values), Ok(id), Some(name)) = (values, id, CgroupName::of(term.name)) else {
+            let (Ok(wanted), Ok(id), Some(name)) = (wanted, id, CgroupName::of(term.name)) else {
                 outcome = Err(Reported);
                 continue;
             };
             let term_of = term.of.map(|of| self.quote(of.span));
-            let term = SelectorTerm { name, values, negated: term.negated };
+            let term = SelectorTerm { name, wanted, negated: term.negated };
             match found.iter_mut().find(|(of, ..)| *of == term_of) {
                 Some((.., selector)) => selector.terms.push(term),
                 None => found.push((term_of, id, Selector { terms: vec![term] })),
@@ -217,7 +227,7 @@ impl Env<'_> {
         Ok(found.into_iter().map(expr).collect())
     }
 
-    fn compared_with(&mut self, term: &Term) -> Checked<Vec<String>> {
+    fn compared_with(&mut self, term: &Term) -> Checked<WantedNames> {
         if let Some(one_more) = term.values.get(super::MAX_SET) {
             let message = format!("a set has at most {} elements, this one {}", super::MAX_SET, term.values.len());
             return Err(self.fail(one_more.span, message));
@@ -229,11 +239,15 @@ impl Env<'_> {
                 let hint = format!("as in `{} == \"shop\"` or `{} in [\"shop\", \"web\"]`", term.name, term.name);
                 return Err(self.fail_hint(value.span, message, &hint));
             };
-            values.push(text.clone());
+            match term.function.map(|function| self.pattern(function, text.clone(), value.span)).transpose()? {
+                Some(TextPattern::Begins(prefix)) => return Ok(WantedNames::Begin(prefix)),
+                Some(TextPattern::Is(text)) => values.push(text),
+                None => values.push(text.clone()),
+            }
         }
         values.sort();
         values.dedup();
-        Ok(values)
+        Ok(WantedNames::OneOf(values))
     }
 
     /// The id of the cgroup that is asked about by name.

@@ -4,7 +4,7 @@ use super::*;
 use crate::layout::{PASSES, UNDECIDED};
 
 fn term(name: CgroupName, values: &[&str], negated: bool) -> SelectorTerm {
-    SelectorTerm { name, values: values.iter().map(|value| (*value).to_owned()).collect(), negated }
+    SelectorTerm { name, wanted: WantedNames::OneOf(values.iter().map(|value| (*value).to_owned()).collect()), negated }
 }
 
 #[test]
