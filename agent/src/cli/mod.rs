@@ -16,8 +16,8 @@ mod report;
 mod slo;
 mod stacks;
 mod target;
-mod top;
 mod tool;
+mod top;
 mod version;
 mod watch;
 

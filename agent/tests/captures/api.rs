@@ -1,10 +1,11 @@
 //! The API over real HTTP.
 
 use super::world::{Folder, agent, engine, until};
-use kstrobe::app::{Captures, Endpoints, Reload};
+use kstrobe::app::{Captures, Endpoints, HistoryStore, Reload};
 use kstrobe::capture::access::{Access, Denied};
 use kstrobe::capture::rules::configured;
 use kstrobe::capture::rules::engine::RuleEngine;
+use kstrobe::config::files::HistoryConfig;
 use kstrobe::http::router;
 use kstrobe::kubernetes::other_nodes::OtherNodes;
 use kstrobe::metrics::events::tail::Tail;
@@ -97,6 +98,7 @@ impl Server {
             other_nodes,
             reload: Reload { open: false, ask: Box::new(|| Ok(String::new())) },
             events: Arc::new(Tail::new(vec![], 1024)),
+            history: Arc::new(HistoryStore::new(&HistoryConfig::default())),
             version: "1".into(),
             telemetry_path: "/metrics".into(),
             most_requests: 0,
