@@ -149,23 +149,29 @@ fn root_printed_figures_are_those_of_the_api() {
         let names = ["syscall_duration_seconds", "softirq_duration_seconds", "tcp_retransmits_total"];
         assert!(once.starts_with("kstrobe  ") && names.iter().all(|name| once.contains(&name[..18])), "{once}");
 
+        // A column of a terminal of 80 is five seconds.
+        wait_for("two columns", LIMIT, || {
+            let history: Value = serde_json::from_str(&agent.get("/api/v1/history")?.1).ok()?;
+            (history["newest"].as_u64()? >= history["oldest"].as_u64()? + 11).then_some(())
+        });
         let json: Value =
             serde_json::from_str(&text(kstrobe(agent.address(), &["top", METRIC, "-o", "json"]))).unwrap();
         let answer = &json["query"];
-        let count = |group: &Value| group["total"]["count"].as_u64().unwrap();
-        let of_groups: u64 = answer["groups"].as_array().unwrap().iter().map(count).sum();
-        let (from, to) = (answer["from"].as_u64().unwrap(), answer["to"].as_u64().unwrap());
-        let path = format!("/api/v1/query?metric={METRIC}&from={from}&to={to}&step={}", to - from);
-        let whole: Value = serde_json::from_str(&agent.get(&path).unwrap().1).unwrap();
-        assert_eq!(answer["left_out"], 0, "{answer}");
-        assert!(of_groups > 0);
-        // The newest column may have gained seconds since.
-        let between: Value = {
-            let again = text(kstrobe(agent.address(), &["top", METRIC, "-o", "json"]));
-            serde_json::from_str(&again).unwrap()
+        let number = |name: &str| answer[name].as_u64().unwrap();
+        let (from, to, step) = (number("from"), number("to"), number("step"));
+        let whole = agent.get(&format!("/api/v1/query?metric={METRIC}&from={from}&to={to}&step={step}")).unwrap().1;
+        let whole: Value = serde_json::from_str(&whole).unwrap();
+        let groups = answer["groups"].as_array().unwrap();
+        assert!(groups.len() > 1 && answer["left_out"] == 0, "{answer}");
+        // The last column may have gained seconds since.
+        let columns = usize::try_from((to - from) / step).unwrap() - 1;
+        let count = |group: &Value, column: usize| -> u64 {
+            group["heat"][column].as_array().unwrap().chunks(2).map(|pair| pair[1].as_u64().unwrap()).sum()
         };
-        assert_eq!(json["node"], between["node"]);
-        assert!(of_groups <= count(&whole["groups"][0]), "{of_groups} of {whole}");
+        let of_groups: Vec<u64> = (0..columns).map(|at| groups.iter().map(|group| count(group, at)).sum()).collect();
+        let of_whole: Vec<u64> = (0..columns).map(|at| count(&whole["groups"][0], at)).collect();
+        assert_eq!(of_groups, of_whole);
+        assert!(of_whole.iter().sum::<u64>() > u64::from(CALLS));
         assert_eq!(json["node"]["cpus"].as_u64(), std::thread::available_parallelism().ok().map(|n| n.get() as u64));
     });
     let wrong = kstrobe(agent.address(), &["watch", "no_such_metric"]);

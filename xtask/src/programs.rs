@@ -32,6 +32,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("runc", &["runc"]),
     ("podman", &["podman"]),
     ("conmon", &["conmon"]),
+    ("tmux", &["tmux"]),
     // All that is in the containers of tests, so that it must be static.
     ("busybox", &["busybox-static"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),

@@ -152,6 +152,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "kstrobe-history",
             "kstrobe-kube",
             "kstrobe-mixin",
+            "kstrobe-tls",
             "kstrobe-web",
             "kstrobe-workloads",
         ],

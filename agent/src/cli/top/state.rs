@@ -207,7 +207,8 @@ impl State {
     /// `None` where no label is left to divide by.
     pub fn table_request(&self, page: &MetricPage) -> Option<Request> {
         let by = Some(self.by(page)).filter(|by| !by.is_empty())?;
-        let span = Span { step: self.map_span().seconds, ..self.map_span() };
+        // With the columns of the heat map, whose range the agent widens to the same whole columns.
+        let span = self.map_span();
         let (metric, chosen) = (page.metric.clone(), page.chosen.clone());
         Some(Request::Table { metric, by, chosen, sort: self.sort, span })
     }
