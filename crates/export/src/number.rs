@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 /// Most digits after the point: enough for every power of ten a u64 holds.
 const FRACTION_DIGITS: usize = 20;
+/// In a second.
+const NANOSECONDS: u64 = 1_000_000_000;
 
 /// Appends `raw / raw_per_unit` as a decimal: exact when the divisor has no other prime factors than 2 and 5 (1e9 has
 /// none), else to 20 digits. A float would round a sum of nanoseconds above 2^53 (104 days).
@@ -15,6 +17,13 @@ pub fn decimal(out: &mut Vec<u8>, raw: u64, raw_per_unit: u64) {
         return;
     }
     out.push(b'.');
+    if unit == NANOSECONDS {
+        // Nine digits at once, the usual case.
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(NANOSECONDS + raw % unit).trim_end_matches('0');
+        out.extend_from_slice(&digits.as_bytes()[1..]);
+        return;
+    }
     for _ in 0..FRACTION_DIGITS {
         rest *= 10;
         out.push(b'0' + (rest / u128::from(unit)) as u8);
