@@ -37,9 +37,8 @@ impl Format {
 /// Last line of OpenMetrics.
 pub const END: &[u8] = b"# EOF\n";
 
-/// Bytes of a piece, before packing. An allocation of this size is used again; one of more than 128 KiB would be new memory of the
-/// kernel's each time.
-const PIECE_BYTES: usize = 48 << 10;
+/// Bytes from which a piece is packed or sent: each piece that is sent wakes the thread that writes to the client.
+const PIECE_BYTES: usize = 56 << 10;
 /// Series of a block from which it is packed by itself, so that it can be kept.
 const MIN_KEPT_SERIES: usize = 8;
 
@@ -71,13 +70,9 @@ pub fn write(
     let mut output = Output {
         form,
         plain: Vec::with_capacity(PIECE_BYTES * 5 / 4),
-        gzip: gzip.map(|kept| (Gzip::new(), kept)),
-        scratch: Vec::new(),
+        packed: gzip.map(|kept| Packed { gzip: Gzip::new(), kept, bytes: gzip::HEADER.to_vec(), scratch: Vec::new() }),
         send,
     };
-    if output.gzip.is_some() {
-        output.send(Bytes::from_static(&gzip::HEADER))?;
-    }
     for family in reading.families.iter().filter(|family| !family.is_empty()) {
         output.family(family, &reading.exemplars)?;
     }
@@ -87,12 +82,7 @@ pub fn write(
     } else {
         output.plain(own)?;
     }
-    output.flush()?;
-    if let Some((gzip, _)) = &output.gzip {
-        let end = gzip.end();
-        output.send(end.into())?;
-    }
-    Ok(())
+    output.end()
 }
 
 /// A whole exposition in memory.
@@ -125,10 +115,18 @@ struct Output<'a, 's> {
     form: Form,
     /// Not yet packed or sent.
     plain: Vec<u8>,
-    gzip: Option<(Gzip, &'a KeptBytes)>,
-    /// A block, of which only the packed form or the length matters.
-    scratch: Vec<u8>,
+    packed: Option<Packed<'a>>,
     send: &'a mut Send<'s>,
+}
+
+/// What is packed on its way out.
+struct Packed<'a> {
+    gzip: Gzip,
+    kept: &'a KeptBytes,
+    /// Not yet sent.
+    bytes: Vec<u8>,
+    /// A block of which only the packed form matters.
+    scratch: Vec<u8>,
 }
 
 impl Output<'_, '_> {
@@ -140,7 +138,10 @@ impl Output<'_, '_> {
                 // The length of a family stands at its beginning.
                 let mut bytes = head.len();
                 for block in &family.blocks {
-                    bytes += self.bytes(block, &mut body);
+                    bytes += match self.kept(block, &mut body) {
+                        Some(fragment) => fragment.unpacked_bytes() as usize,
+                        None => body.length(block),
+                    };
                 }
                 protobuf::prepend_length(&mut head, bytes);
                 self.plain(&head)?;
@@ -155,28 +156,21 @@ impl Output<'_, '_> {
         }
     }
 
-    /// Bytes of a block before packing.
-    fn bytes(&mut self, block: &Block, body: &mut impl Body) -> usize {
-        if let Some(fragment) = self.kept(block, body) {
-            return fragment.unpacked_bytes() as usize;
-        }
-        self.scratch.clear();
-        body.write(&mut self.scratch, block);
-        self.scratch.len()
-    }
-
     fn block(&mut self, block: &Block, body: &mut impl Body) -> Result<(), Gone> {
-        if let Some(fragment) = self.kept(block, body) {
-            self.pack()?;
-            return self.fragment(&fragment);
+        let Some(fragment) = self.kept(block, body) else {
+            body.write(&mut self.plain, block);
+            return self.send_full();
+        };
+        if let Some(packed) = &mut self.packed {
+            packed.append(&mut self.plain);
+            packed.gzip.append_fragment(&mut packed.bytes, &fragment);
         }
-        body.write(&mut self.plain, block);
-        self.flush_full()
+        self.send_full()
     }
 
     /// The packed form of a block that is worth keeping.
     fn kept(&mut self, block: &Block, body: &mut impl Body) -> Option<Arc<Fragment>> {
-        let (gzip, kept) = self.gzip.as_mut()?;
+        let Packed { gzip, kept, scratch, .. } = self.packed.as_mut()?;
         if !block.is_shared() || block.series().len() < MIN_KEPT_SERIES || !body.is_plain(block) {
             return None;
         }
@@ -186,47 +180,103 @@ impl Output<'_, '_> {
         if !block.fragments.is_free() || kept.is_full() {
             return None;
         }
-        self.scratch.clear();
-        body.write(&mut self.scratch, block);
-        let fragment = Arc::new(gzip.pack(&self.scratch));
+        scratch.clear();
+        body.write(scratch, block);
+        let fragment = Arc::new(gzip.pack(scratch));
         block.fragments.keep(self.form, &fragment, kept);
         Some(fragment)
     }
 
     fn plain(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         self.plain.extend_from_slice(bytes);
-        self.flush_full()
+        self.send_full()
     }
 
-    fn flush_full(&mut self) -> Result<(), Gone> {
-        if self.plain.len() < PIECE_BYTES { Ok(()) } else { self.flush() }
-    }
-
-    /// Sends what is not sent yet.
-    fn flush(&mut self) -> Result<(), Gone> {
-        if self.gzip.is_some() {
-            return self.pack();
+    /// Packs and sends pieces that are full.
+    fn send_full(&mut self) -> Result<(), Gone> {
+        let full = |bytes: &Vec<u8>| bytes.len() >= PIECE_BYTES;
+        if let Some(packed) = &mut self.packed {
+            if full(&self.plain) {
+                packed.append(&mut self.plain);
+            }
+            if full(&packed.bytes) { self.send() } else { Ok(()) }
+        } else if full(&self.plain) {
+            self.send()
+        } else {
+            Ok(())
         }
-        let next = Vec::with_capacity(self.plain.capacity());
-        let piece = std::mem::replace(&mut self.plain, next);
-        self.send(piece.into())
     }
 
-    fn pack(&mut self) -> Result<(), Gone> {
-        let Some((gzip, _)) = self.gzip.as_mut().filter(|_| !self.plain.is_empty()) else { return Ok(()) };
-        let fragment = gzip.pack(&self.plain);
-        self.plain.clear();
-        self.fragment(&fragment)
-    }
-
-    fn fragment(&mut self, fragment: &Fragment) -> Result<(), Gone> {
-        if let Some((gzip, _)) = &mut self.gzip {
-            gzip.add(fragment);
+    fn end(&mut self) -> Result<(), Gone> {
+        if let Some(packed) = &mut self.packed {
+            packed.append(&mut self.plain);
+            packed.bytes.extend_from_slice(&packed.gzip.end());
         }
-        self.send(fragment.bytes.clone())
+        self.send()
     }
 
-    fn send(&mut self, piece: Bytes) -> Result<(), Gone> {
-        if piece.is_empty() { Ok(()) } else { (self.send)(piece) }
+    /// Sends what is ready.
+    fn send(&mut self) -> Result<(), Gone> {
+        let ready = self.packed.as_mut().map_or(&mut self.plain, |packed| &mut packed.bytes);
+        if ready.is_empty() {
+            return Ok(());
+        }
+        // The next piece is about as long as this one.
+        let next = Vec::with_capacity(ready.capacity());
+        (self.send)(std::mem::replace(ready, next).into())
+    }
+}
+
+impl Packed<'_> {
+    /// Packs a piece, and leaves it empty.
+    fn append(&mut self, plain: &mut Vec<u8>) {
+        if !plain.is_empty() {
+            self.gzip.append(&mut self.bytes, plain);
+            plain.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::{Kind, Values};
+    use crate::text::tests::{descriptor, family};
+    use flate2::read::GzDecoder;
+    use std::io::Read;
+
+    fn packed(reading: &Reading, form: Form, kept: &KeptBytes) -> Vec<u8> {
+        let (mut file, mut text) = (Vec::new(), Vec::new());
+        let mut send = |piece: Bytes| {
+            file.extend_from_slice(&piece);
+            Ok(())
+        };
+        write(reading, b"", form, Some(kept), &mut send).unwrap();
+        GzDecoder::new(file.as_slice()).read_to_end(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn packed_is_what_is_written_plain_whatever_is_kept() {
+        let names: Vec<String> = (0..5000).map(|number| format!("name{number:05}")).collect();
+        let labels: Vec<[&str; 1]> = names.iter().map(|name| [name.as_str()]).collect();
+        let labels: Vec<&[&str]> = labels.iter().map(|label| label.as_slice()).collect();
+        let about = descriptor("kstrobe_calls", Kind::Counter, "", &["comm"]);
+        let families = vec![family(about, &labels, Values::Counters((0..5000).collect()))];
+        let snapshot = Snapshot { at: std::time::UNIX_EPOCH, families };
+        for format in Format::ALL {
+            let form = Form { format, native_bucket_limit: 0 };
+            let (plain, kept) = (exposition(&snapshot, &[], b"", format, 0), KeptBytes::default());
+            let reading = Reading::of(&snapshot, &[]);
+            assert!(packed(&reading, form, &kept) == plain, "{format:?}");
+            assert_eq!(kept.now(), 0, "no block is shared yet");
+            // Kept pieces beside others, and runs of both.
+            for block in reading.families[0].blocks.iter().enumerate().filter(|(at, _)| at % 7 < 3) {
+                block.1.share();
+            }
+            assert!(packed(&reading, form, &kept) == plain, "{format:?}, some are kept");
+            let now = kept.now();
+            assert!(now > 0 && packed(&reading, form, &kept) == plain && kept.now() == now, "{format:?}, sent again");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Gzip of pieces that are packed each by itself, so that the packed form of a piece can be sent again.
 //!
-//! A deflate stream is a row of blocks. A piece is packed without a look at what comes before it and ends on a whole byte, so
-//! that pieces can follow one another in any order; the checksum of all is computed from theirs.
+//! A deflate stream is a row of blocks. A piece that is kept is packed without a look at what comes before it and ends on a whole
+//! byte, so that it can stand anywhere; the checksum of all is computed from those of the pieces.
 
 use crate::exposition::Form;
 use bytes::Bytes;
@@ -33,38 +33,60 @@ impl Fragment {
 /// Packs pieces and ends the file.
 pub(crate) struct Gzip {
     compress: Compress,
+    /// All that was sent.
     total: Crc,
+    /// What was packed last was sent last: the next piece may refer to it.
+    continues: bool,
 }
 
 impl Gzip {
     pub(crate) fn new() -> Gzip {
         // The fastest level: expositions repeat themselves so much that it already takes off more than nine tenths.
-        Gzip { compress: Compress::new(Compression::fast(), false), total: Crc::new() }
+        Gzip { compress: Compress::new(Compression::fast(), false), total: Crc::new(), continues: false }
     }
 
     /// Packs a piece that stands for itself.
     pub(crate) fn pack(&mut self, piece: &[u8]) -> Fragment {
-        self.compress.reset();
-        let mut packed = Vec::with_capacity(piece.len() / 8 + 128);
-        loop {
-            let rest = &piece[self.compress.total_in() as usize..];
-            // Writing to memory does not fail.
-            let _ = self.compress.compress_vec(rest, &mut packed, FlushCompress::Sync);
-            // Room that is left says that all was written.
-            if packed.len() < packed.capacity() && self.compress.total_in() as usize == piece.len() {
-                break;
-            }
-            packed.reserve(packed.capacity());
-        }
-        packed.shrink_to_fit();
+        self.continues = false;
+        let mut bytes = Vec::new();
+        self.pack_to(&mut bytes, piece);
+        bytes.shrink_to_fit();
+        self.continues = false;
         let mut crc = Crc::new();
         crc.update(piece);
-        Fragment { bytes: packed.into(), crc }
+        Fragment { bytes: bytes.into(), crc }
     }
 
-    /// A piece is sent.
-    pub(crate) fn add(&mut self, fragment: &Fragment) {
+    /// Appends a piece that stands after all others.
+    pub(crate) fn append(&mut self, out: &mut Vec<u8>, piece: &[u8]) {
+        self.pack_to(out, piece);
+        self.total.update(piece);
+    }
+
+    /// Appends a piece that was packed before.
+    pub(crate) fn append_fragment(&mut self, out: &mut Vec<u8>, fragment: &Fragment) {
+        out.extend_from_slice(&fragment.bytes);
         self.total.combine(&fragment.crc);
+        self.continues = false;
+    }
+
+    /// Packs a piece to a whole byte.
+    fn pack_to(&mut self, out: &mut Vec<u8>, piece: &[u8]) {
+        if !std::mem::replace(&mut self.continues, true) {
+            self.compress.reset();
+        }
+        let start = self.compress.total_in();
+        out.reserve(piece.len() / 8 + 128);
+        loop {
+            let done = (self.compress.total_in() - start) as usize;
+            // Writing to memory does not fail.
+            let _ = self.compress.compress_vec(&piece[done..], out, FlushCompress::Sync);
+            // Room that is left says that all was written.
+            if out.len() < out.capacity() && (self.compress.total_in() - start) as usize == piece.len() {
+                break;
+            }
+            out.reserve(out.len());
+        }
     }
 
     /// The end of the file.
@@ -154,14 +176,18 @@ mod tests {
         #[test]
         fn pieces_can_be_sent_in_any_order_and_again(
             pieces in proptest::collection::vec("[ab\\n]{0,300}", 1..5),
-            order in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
+            order in proptest::collection::vec(any::<(prop::sample::Index, bool)>(), 0..12),
         ) {
             let mut gzip = Gzip::new();
             let packed: Vec<Fragment> = pieces.iter().map(|piece| gzip.pack(piece.as_bytes())).collect();
             let (mut file, mut expected) = (HEADER.to_vec(), Vec::new());
-            for at in order.iter().map(|index| index.index(pieces.len())) {
-                gzip.add(&packed[at]);
-                file.extend_from_slice(&packed[at].bytes);
+            for (index, again) in order {
+                let at = index.index(pieces.len());
+                if again {
+                    gzip.append_fragment(&mut file, &packed[at]);
+                } else {
+                    gzip.append(&mut file, pieces[at].as_bytes());
+                }
                 expected.extend_from_slice(pieces[at].as_bytes());
             }
             file.extend_from_slice(&gzip.end());
@@ -178,11 +204,13 @@ mod tests {
         })
         .take(300_000)
         .collect();
-        let mut gzip = Gzip::new();
+        let (mut gzip, mut file) = (Gzip::new(), HEADER.to_vec());
         let fragment = gzip.pack(&noise);
-        gzip.add(&fragment);
         assert_eq!(fragment.unpacked_bytes(), 300_000);
-        assert!(unpack(&[HEADER.as_slice(), &fragment.bytes, &gzip.end()].concat()) == noise);
+        gzip.append_fragment(&mut file, &fragment);
+        gzip.append(&mut file, &noise);
+        file.extend_from_slice(&gzip.end());
+        assert!(unpack(&file) == noise.repeat(2));
     }
 
     #[test]

@@ -11,7 +11,7 @@ const LOWEST_SCHEMA: i32 = -4;
 const MAX_FILLED: i32 = 2;
 
 /// Counts of one histogram in its native form.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Native {
     /// 2^schema buckets per power of two.
     pub schema: i32,
@@ -29,28 +29,33 @@ impl Native {
         Native { schema: i32::from(scheme.native().schema), zero_count, populated }
     }
 
-    /// The same of a packed histogram.
-    pub(crate) fn of(scheme: &Scheme, histogram: Histogram<'_>) -> Native {
+    /// The same of a packed histogram, in the memory of another.
+    pub(crate) fn set(&mut self, scheme: &Scheme, histogram: Histogram<'_>) {
         let fold = scheme.native();
-        let mut native = Native { schema: i32::from(fold.schema), zero_count: 0, populated: Vec::new() };
+        (self.schema, self.zero_count) = (i32::from(fold.schema), 0);
+        self.populated.clear();
         for (bucket, count) in histogram.populated() {
-            match (fold.of.get(bucket), native.populated.last_mut()) {
+            match (fold.of.get(bucket), self.populated.last_mut()) {
                 (Some(NativeBucket::Index(index)), Some((last, sum))) if last == index => {
                     *sum = sum.wrapping_add(count)
                 }
-                (Some(NativeBucket::Index(index)), _) => native.populated.push((*index, count)),
-                (Some(NativeBucket::Zero) | None, _) => native.zero_count = native.zero_count.wrapping_add(count),
+                (Some(NativeBucket::Index(index)), _) => self.populated.push((*index, count)),
+                (Some(NativeBucket::Zero) | None, _) => self.zero_count = self.zero_count.wrapping_add(count),
             }
         }
-        native
     }
 
     /// Halves the resolution until at most so many buckets are populated, or none coarser exists; 0 asks for nothing.
     pub fn limited(mut self, bucket_limit: usize) -> Native {
+        self.limit(bucket_limit);
+        self
+    }
+
+    /// The same in place.
+    pub(crate) fn limit(&mut self, bucket_limit: usize) {
         while bucket_limit > 0 && self.populated.len() > bucket_limit && self.schema > LOWEST_SCHEMA {
             self.lower();
         }
-        self
     }
 
     /// One schema down: bounds of a schema are every other bound of the next, so that pairs of buckets merge exactly.
@@ -74,34 +79,50 @@ impl Native {
         self.populated.iter().fold(self.zero_count, |sum, (_, count)| sum.wrapping_add(*count))
     }
 
-    /// Runs of buckets `(offset, length)`, and each bucket's count less that of the one before. The first offset is a
-    /// bucket's index, the others count the buckets left out since the last run. Without any bucket there is one span
-    /// `(0, 0)`, which tells an empty native histogram from a classic one.
-    pub fn spans(&self) -> (Vec<(i32, u32)>, Vec<i64>) {
-        let mut spans: Vec<(i32, u32)> = Vec::new();
-        let mut deltas = Vec::with_capacity(self.populated.len());
+    /// Where its buckets are, and their counts.
+    pub fn spans(&self) -> Spans {
+        let mut spans = Spans::default();
+        spans.set(self);
+        spans
+    }
+}
+
+/// Populated buckets as Prometheus takes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// Runs of buckets `(offset, length)`. The first offset is a bucket's index, the others count the buckets left out since
+    /// the last run. Without any bucket there is one span `(0, 0)`, which tells an empty native histogram from a classic one.
+    pub runs: Vec<(i32, u32)>,
+    /// Each bucket's count less that of the one before.
+    pub deltas: Vec<i64>,
+}
+
+impl Spans {
+    /// Those of a histogram, in the memory of another's.
+    pub(crate) fn set(&mut self, native: &Native) {
+        self.runs.clear();
+        self.deltas.clear();
         // Index and count of the bucket before.
         let mut before: Option<(i32, u64)> = None;
-        for &(index, count) in &self.populated {
+        for &(index, count) in &native.populated {
             let gap = before.map_or(index, |(last, _)| index - last - 1);
             let mut last_count = before.map_or(0, |(_, count)| count);
-            match spans.last_mut().filter(|_| gap <= MAX_FILLED) {
+            match self.runs.last_mut().filter(|_| gap <= MAX_FILLED) {
                 Some((_, length)) => {
                     for _ in 0..gap {
-                        deltas.push(0u64.wrapping_sub(last_count) as i64);
+                        self.deltas.push(0u64.wrapping_sub(last_count) as i64);
                         last_count = 0;
                     }
                     *length += gap as u32 + 1;
                 }
-                None => spans.push((gap, 1)),
+                None => self.runs.push((gap, 1)),
             }
-            deltas.push(count.wrapping_sub(last_count) as i64);
+            self.deltas.push(count.wrapping_sub(last_count) as i64);
             before = Some((index, count));
         }
-        if spans.is_empty() {
-            spans.push((0, 0));
+        if self.runs.is_empty() {
+            self.runs.push((0, 0));
         }
-        (spans, deltas)
     }
 }
 
@@ -116,10 +137,10 @@ mod tests {
     }
 
     /// What a reader makes of spans and deltas: populated buckets.
-    fn read((spans, deltas): &(Vec<(i32, u32)>, Vec<i64>)) -> Vec<(i32, u64)> {
-        let (mut index, mut count, mut deltas) = (0i32, 0i64, deltas.iter());
+    fn read(spans: &Spans) -> Vec<(i32, u64)> {
+        let (mut index, mut count, mut deltas) = (0i32, 0i64, spans.deltas.iter());
         let mut buckets = Vec::new();
-        for &(offset, length) in spans {
+        for &(offset, length) in &spans.runs {
             index += offset;
             for _ in 0..length {
                 count = count.wrapping_add(*deltas.next().unwrap());
@@ -143,7 +164,8 @@ mod tests {
             (&[(1, 5), (4, 7)], &[(1, 4)], &[5, -5, 0, 7]),
             (&[(1, 5), (5, 7), (6, 8)], &[(1, 1), (3, 2)], &[5, 2, 1]),
         ] {
-            assert_eq!(native(0, populated).spans(), (spans.to_vec(), deltas.to_vec()), "{populated:?}");
+            let expected = Spans { runs: spans.to_vec(), deltas: deltas.to_vec() };
+            assert_eq!(native(0, populated).spans(), expected, "{populated:?}");
         }
     }
 

@@ -334,15 +334,6 @@ mod tests {
                 prop_assert_eq!(unpacked(&PackedFamily::of(family)), words(family));
             }
         }
-
-        #[test]
-        fn numbers_of_any_size_are_read_back(values in proptest::collection::vec(any::<u64>(), 0..40)) {
-            let mut bytes = Vec::new();
-            values.iter().for_each(|value| put(&mut bytes, *value));
-            let mut rest = bytes.as_slice();
-            prop_assert_eq!(values.iter().map(|_| get(&mut rest)).collect::<Vec<_>>(), values);
-            prop_assert!(rest.is_empty());
-        }
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn fill(written: &mut TimeSeries, family: &Family, position: usize, native_bucke
         }
         Values::Histograms(histograms) => {
             let native = Native::new(&histograms.scheme, histograms.counts_of(position)).limited(native_bucket_limit);
-            let (spans, positive_deltas) = native.spans();
+            let spans = native.spans();
             let span = |(offset, length): &(i32, u32)| BucketSpan { offset: *offset, length: *length };
             written.histograms.push(Histogram {
                 count_int: native.count(),
@@ -114,8 +114,8 @@ fn fill(written: &mut TimeSeries, family: &Family, position: usize, native_bucke
                 schema: native.schema,
                 zero_threshold: histograms.scheme.zero_threshold(),
                 zero_count_int: native.zero_count,
-                positive_spans: spans.iter().map(span).collect(),
-                positive_deltas,
+                positive_spans: spans.runs.iter().map(span).collect(),
+                positive_deltas: spans.deltas,
                 timestamp,
                 start_timestamp,
             });

@@ -1,4 +1,4 @@
-use super::message::{Metric as M, MetricFamily, MetricType};
+use super::message::{BucketSpan, Histogram, Metric as M, MetricFamily, MetricType};
 use super::*;
 use crate::snapshot::{Family, Histograms, LabelTexts, Link, Snapshot, Values};
 use crate::text::tests::{descriptor, families, family, sample};
@@ -18,7 +18,22 @@ fn read(mut bytes: &[u8]) -> Vec<MetricFamily> {
 }
 
 fn written(snapshot: &Snapshot, exemplars: &[Exemplar], native_bucket_limit: usize) -> Vec<MetricFamily> {
-    read(&write_exposition(snapshot, exemplars, b"", Format::Protobuf, native_bucket_limit))
+    let bytes = write_exposition(snapshot, exemplars, b"", Format::Protobuf, native_bucket_limit);
+    let families = read(&bytes);
+    assert!(bytes == families.iter().flat_map(by_prost).collect::<Vec<u8>>(), "prost writes the same bytes");
+    families
+}
+
+/// The unit stands before the series, as it is written before them.
+fn by_prost(family: &MetricFamily) -> Vec<u8> {
+    let mut bytes = MetricFamily { metric: Vec::new(), ..family.clone() }.encode_to_vec();
+    for metric in &family.metric {
+        bytes.push(METRIC_KEY);
+        metric.encode_length_delimited(&mut bytes).unwrap();
+    }
+    let length = bytes.len();
+    prepend_length(&mut bytes, length);
+    bytes
 }
 
 #[test]
