@@ -561,6 +561,12 @@ mod tests {
             events: vec![EventCount { probe: probe(), events: 9 }],
             budgets: vec![BudgetUse { probe: probe(), one_of: 8, over: true, throttled: 2 }],
             iterations: vec![IterationUse { probe: probe(), took: Duration::from_millis(250), late: 3 }],
+            history: Some(kstrobe_history::Usage {
+                seconds: 900,
+                bytes: 1 << 20,
+                lost: kstrobe_history::Lost { late: 2, memory: 30 },
+                lost_marks: 4,
+            }),
             captures: Some(CapturesUse {
                 running: 1,
                 stored_bytes: 4096,
