@@ -135,7 +135,7 @@ impl Printer {
         if self.repeats && !metrics.is_empty() {
             text += &format!("{}\n", rfc3339(self.from).get(11..19).unwrap_or_default());
         }
-        for metric in &metrics {
+        for metric in metrics.iter().filter(|metric| !metric.is_empty()) {
             text += &self.figures(metric, metrics.len() > 1);
         }
         text += &self.last_line(&metrics, events, &missing);
