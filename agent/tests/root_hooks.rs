@@ -11,16 +11,14 @@ use support::{emulated, load, wait_for};
 const ONE: u64 = 30;
 const TWO: u64 = 20;
 
-#[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn kst_call_one(value: u64) -> u64 {
+fn kst_call_one(value: u64) -> u64 {
     black_box(value) + 1
 }
 
 /// Calls the other: spans of the two lie within one another.
-#[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn kst_call_two(value: u64) -> u64 {
+fn kst_call_two(value: u64) -> u64 {
     black_box(kst_call_one(black_box(value))) + 1
 }
 
@@ -39,7 +37,9 @@ fn agent(name: &str, text: &str) -> Agent {
     let agent = Setup { probes: &[(name, text)], ..Setup::default() }.start();
     let limit = Duration::from_secs(if emulated() { 120 } else { 40 });
     wait_for("the probe's hooks", limit, || {
-        (agent.scrape().sum("kstrobe_probe_attached", &[("probe", name)]) == 1.0).then_some(())
+        let metrics = agent.scrape();
+        let attached: Vec<f64> = metrics.series("kstrobe_probe_attached", &[("probe", name)]).map(|(_, on)| on).collect();
+        (!attached.is_empty() && attached.iter().all(|on| *on == 1.0)).then_some(())
     });
     agent
 }
@@ -50,9 +50,9 @@ fn own_program() -> String {
 
 #[test]
 #[ignore = "needs root"]
-fn root_functions_of_a_pattern_are_told_apart_by_name() {
+fn root_functions_of_a_pattern_are_counted_by_name() {
     let (program, pid) = (own_program(), std::process::id());
-    let hook = |kind: &str| format!("{{ hook: \"{kind}:{program}:kst_call_*\", pid: {pid} }}");
+    let hook = |kind: &str| format!("{{ hook: \"{kind}:{program}:root_hooks::kst_call_*\", pid: {pid} }}");
     let text = format!(
         "probe: calls\nsummary: S.\nspan:\n  start: {}\n  end: {}\n  by: [tid, func]\nmetrics:\n  \
          calls_seconds: {{ type: histogram, value: elapsed, labels: {{ func: func }} }}\n",
@@ -63,7 +63,7 @@ fn root_functions_of_a_pattern_are_told_apart_by_name() {
     calls();
     let metrics = agent.scrape();
     let count = |func: &str| metrics.histogram("kstrobe_calls_seconds", &[("func", func)]).count as u64;
-    assert_eq!((count("kst_call_one"), count("kst_call_two")), (ONE, TWO));
+    assert_eq!((count("root_hooks::kst_call_one"), count("root_hooks::kst_call_two")), (ONE, TWO));
     assert_eq!(metrics.sum("kstrobe_calls_seconds_count", &[]) as u64, ONE + TWO, "and no other function");
     let lost = metrics.sum("kstrobe_lost_total", &[("probe", "calls")]);
     assert_eq!(lost, 0.0, "calls within one another are pairs of their own");
@@ -71,10 +71,10 @@ fn root_functions_of_a_pattern_are_told_apart_by_name() {
 
 #[test]
 #[ignore = "needs root"]
-fn root_hooks_of_a_list_are_told_apart_by_their_text() {
+fn root_hooks_of_a_list_are_counted_by_their_text() {
     let program = own_program();
     let text = format!(
-        "probe: listed\nsummary: S.\nat:\n  - \"uprobe:{program}:[kst_call_one, kst_call_two]\"\n  \
+        "probe: listed\nsummary: S.\nat:\n  - \"uprobe:{program}:[root_hooks::kst_call_one, root_hooks::kst_call_two]\"\n  \
          - syscall:getpgid:enter\n  - syscall:[getsid, setpgid]:enter\n  \
          - syscall:setsid:enter\nwhere: comm == \"kst-listed\"\nmetrics:\n  \
          listed_total: {{ type: counter, labels: {{ hook: hook }} }}\n"
@@ -87,8 +87,8 @@ fn root_hooks_of_a_list_are_told_apart_by_their_text() {
     });
     let metrics: Metrics = agent.scrape();
     let count = |hook: &str| metrics.sum("kstrobe_listed_total", &[("hook", hook)]) as u64;
-    assert_eq!(count(&format!("uprobe:{program}:kst_call_one")), ONE);
-    assert_eq!(count(&format!("uprobe:{program}:kst_call_two")), TWO);
+    assert_eq!(count(&format!("uprobe:{program}:root_hooks::kst_call_one")), ONE);
+    assert_eq!(count(&format!("uprobe:{program}:root_hooks::kst_call_two")), TWO);
     assert_eq!(count("syscall:getpgid:enter"), 5);
     assert_eq!(count("syscall:[getsid, setpgid]:enter"), 4);
     assert_eq!(metrics.sum("kstrobe_listed_total", &[]) as u64, ONE + TWO + 5 + 4);

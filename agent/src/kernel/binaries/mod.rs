@@ -8,7 +8,7 @@
 //! | `pattern` | does `*` and `?` match? | nothing |
 //! | `file` | is this the file that was hooked before? | files |
 //! | `find` | which files does a path, a pattern or a library's name mean, in which mount namespaces? | /proc, files |
-//! | `place_names` | which name has the id that a program was told of a place? | nothing |
+//! | `place_names` | which name belongs to the id of a place? | nothing |
 //! | `open` | the above together: from a user's words to places in files | files |
 
 pub mod elf;

@@ -52,7 +52,7 @@ pub struct Places {
     pub offsets: Vec<u64>,
     /// For each of them the semaphore, likewise, 0 for none; empty when none has one.
     pub semaphores: Vec<u64>,
-    /// For each of them what the program is told that it hit.
+    /// For each of them the id that the program gets when it is hit.
     pub ids: Vec<u64>,
 }
 

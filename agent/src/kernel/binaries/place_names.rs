@@ -1,4 +1,4 @@
-//! Ids of the names of hooked functions and static probe points. A program is told the id of the place that was hit (the cookie of its
+//! Ids of the names of hooked functions and static probe points. A program gets the id of the place that was hit (the cookie of its
 //! link), and keeps it in keys and records.
 //!
 //! Ids are of the process and are never taken back: labels of a series outlive the file that it was counted in. There are as many
