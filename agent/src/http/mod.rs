@@ -1,4 +1,4 @@
-//! The agent's HTTP surface: `/metrics`, health, readiness, the list of probes, profiles.
+//! The agent's HTTP surface: its page, `/metrics`, health, readiness, the list of probes, profiles.
 //!
 //! It knows nothing of probes or kernels: [`crate::app::Endpoints`] gives it functions to call.
 
@@ -7,6 +7,7 @@ mod captures;
 mod events;
 mod history;
 mod negotiate;
+mod page;
 mod pages;
 mod reload;
 mod routes;

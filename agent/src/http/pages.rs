@@ -1,9 +1,9 @@
-//! Answers for people: the landing page and the text of readiness.
+//! Answers for people: the text of readiness, and the paths that are taken.
 
 use crate::probe::status::{ProbeStatus, Status};
 
 /// Paths that are there already, with all below those that end with `/`.
-const TAKEN: [&str; 6] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api"];
+const TAKEN: [&str; 8] = ["/healthz", "/readyz", "/-/", "/-", "/api/", "/api", "/page/", "/page"];
 
 /// Hint of `/readyz` for a node whose kernel cannot run a probe.
 const LEAVE_OUT: &str =
@@ -28,26 +28,6 @@ pub fn telemetry_path(text: &str) -> Result<String, PathError> {
         return Err(PathError::Taken(text.to_owned()));
     }
     Ok(text.to_owned())
-}
-
-/// `/`: what this is and where to go.
-pub fn landing(version: &str, telemetry_path: &str) -> String {
-    let links = [
-        (telemetry_path, "metrics"),
-        ("/api/v1/probes", "probes, their hooks and whether they are attached"),
-        ("/api/v1/stacks", "sums by call stack, as folded text, pprof or flame graph"),
-        ("/api/v1/events", "the last slow events"),
-        ("/api/v1/captures", "captures of the kernel's traces"),
-        ("/readyz", "readiness"),
-        ("/healthz", "health"),
-    ];
-    let items: String =
-        links.iter().map(|(to, what)| format!("<li><a href=\"{to}\">{to}</a>: {what}</li>\n")).collect();
-    let version = version.replace('&', "&amp;").replace('<', "&lt;");
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>kstrobe</title></head>\n\
-         <body>\n<h1>kstrobe {version}</h1>\n<ul>\n{items}</ul>\n</body>\n</html>\n"
-    )
 }
 
 /// `/readyz`: whether every probe is attached, and a line for each that is not and for each mistake in a file. A probe that

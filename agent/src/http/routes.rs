@@ -1,16 +1,17 @@
 //! The routes, and the one scrape that may run at a time.
 
 use super::access::guard_reading;
+use super::page::Page;
 use super::stacks;
 use super::{captures, events, history, negotiate, pages, reload};
 use crate::app::{Endpoints, Exposition};
 use crate::probe::status::Status;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware;
-use axum::response::{Html, IntoResponse, Json, Response};
+use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use hyper::body::Frame;
 use kstrobe_export::reading::Reading;
@@ -43,6 +44,7 @@ const MAX_WAITING_PIECES: usize = 4;
 
 pub(super) struct Shared {
     pub endpoints: Endpoints,
+    page: Page,
     pub profiles: stacks::Places,
     pub followers: Arc<Semaphore>,
     pub live: Arc<Semaphore>,
@@ -67,8 +69,10 @@ pub fn router(endpoints: Endpoints) -> Router {
     let downloads = Arc::new(Semaphore::new(captures::MAX_DOWNLOADS));
     let scrapes = (endpoints.most_requests > 0).then(|| Arc::new(Semaphore::new(endpoints.most_requests)));
     let path = endpoints.telemetry_path.clone();
+    let files = Page::new(&endpoints.version, &path);
     let shared = Arc::new(Shared {
         endpoints,
+        page: files,
         profiles: stacks::Places::default(),
         followers,
         live: Arc::new(Semaphore::new(history::MAX_READERS)),
@@ -87,7 +91,7 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/api/v1/live", get(history::live))
         .route_layer(middleware::from_fn_with_state(shared.clone(), guard_reading));
     let router = Router::new().route(&path, get(metrics));
-    let router = if path == "/" { router } else { router.route("/", get(landing)) };
+    let router = if path == "/" { router } else { router.route("/", get(page)).route("/page/{file}", get(page_file)) };
     router
         .route("/healthz", get(healthy))
         .route("/-/healthy", get(healthy))
@@ -99,8 +103,12 @@ pub fn router(endpoints: Endpoints) -> Router {
         .with_state(shared)
 }
 
-async fn landing(State(shared): State<Arc<Shared>>) -> Html<String> {
-    Html(pages::landing(&shared.endpoints.version, &shared.endpoints.telemetry_path))
+async fn page(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    shared.page.answer("", &headers)
+}
+
+async fn page_file(State(shared): State<Arc<Shared>>, Path(file): Path<String>, headers: HeaderMap) -> Response {
+    shared.page.answer(&file, &headers)
 }
 
 async fn healthy() -> &'static str {

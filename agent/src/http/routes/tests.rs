@@ -276,7 +276,7 @@ fn metrics_are_where_they_are_wanted_and_few_at_once() {
         Endpoints { read: Box::new(read), telemetry_path: "/telemetry".into(), most_requests: 2, ..endpoints(vec![]) };
     let server = Server::start(wanted);
     assert!(server.text("/metrics").0.starts_with("http/1.1 404"));
-    assert!(server.text("/").1.contains("<a href=\"/telemetry\">"));
+    assert!(server.text("/").1.contains("<a href=\"telemetry\">"));
     let turn = TURN.lock().unwrap();
     std::thread::scope(|scope| {
         // One whose place the third had for a moment asks again: both have theirs in the end.

@@ -1,0 +1,128 @@
+// Captures of the kernel's trace: those there are, and a form that starts one.
+
+import { blob, get, pause, send, token } from "./api.js";
+import { fill, h, scroller, table } from "./dom.js";
+import { count, duration, value } from "./format.js";
+import { failure, notice } from "./notice.js";
+import { go, to } from "./place.js";
+
+const FORMATS = [["dat", "trace.dat"], ["perfetto", "Perfetto"], ["text", "Text"], ["folded", "Folded"], ["pprof", "pprof"]];
+const EVERY_MS = 3000;
+const RUNNING_MS = 500;
+
+export function captures(root, name, parameters, signal) {
+  root.append(h("h1", { className: "hidden" }, "Captures"));
+  const body = h("div");
+  root.append(body);
+  const work = name ? one(body, name, signal) : all(body, parameters, signal);
+  work.catch((error) => {
+    if (signal.aborted) return;
+    const off = error.status === 403 ? [notice("To allow captures, write this into kstrobe.yaml and reload the agent:", null, "captures: {}")] : [];
+    body.replaceChildren(failure(error), ...off);
+  });
+}
+
+async function all(body, parameters, signal) {
+  let { captures: found } = await get("api/v1/captures", signal);
+  const { probes } = await get("api/v1/probes", signal);
+  const list = h("div", { className: "card" });
+  body.replaceChildren(form(probes, parameters), list);
+  while (!signal.aborted) {
+    const rows = found.map((capture) => [h("a", { href: to("captures", capture.id) }, capture.id), state(capture), capture.started.replace("T", " ").slice(0, 19), capture.trigger.kind, value(capture.bytes, "bytes"), count(capture.records), count(capture.lost)]);
+    if (!list.contains(document.activeElement)) {
+      list.replaceChildren(h("h2", {}, "Captures"), rows.length ? scroller("Captures", table("Captures, the newest first", ["id", "state", "started (UTC)", "by", "size", "records", "lost"], rows, { className: "num" })) : h("p", { className: "dim" }, "None yet: start one above, or by a rule in kstrobe.yaml."));
+    }
+    await pause(EVERY_MS, signal);
+    try {
+      ({ captures: found } = await get("api/v1/captures", signal));
+    } catch {
+      // The next look may have an answer; until then the rows stay.
+    }
+  }
+}
+
+function state(capture) {
+  const kind = { done: "ok", failed: "bad", running: "warn" }[capture.state] ?? "";
+  return h("span", { className: `pill ${kind}` }, capture.state);
+}
+
+/** What is to be recorded, filled in with what was chosen in another view. */
+function form(probes, parameters) {
+  const field = (label, properties) => {
+    const input = h("input", { autocomplete: "off", spellcheck: false, ...properties });
+    return [input, h("label", {}, label, input)];
+  };
+  const traced = (probe) => [...new Set((probe?.hooks ?? []).flatMap((hook) => hook.events ?? []))];
+  const chosen = traced(probes.find((probe) => probe.name === parameters.get("probe")));
+  const [events, eventsLabel] = field("Events (SYSTEM:EVENT, with globs)", { value: parameters.get("events") ?? (chosen.join(" ") || "sched:sched_switch sched:sched_waking"), required: true });
+  const [comms, commsLabel] = field("Only threads named (comm, with globs)", { value: parameters.get("comm") ?? "", placeholder: "all" });
+  const [seconds, secondsLabel] = field("Duration", { value: parameters.get("duration") ?? "5s", required: true, pattern: "[0-9.]+(ms|s|m)?" });
+  const stacks = h("input", { type: "checkbox" });
+  const trouble = h("div");
+  const start = h("button", { type: "submit", className: "main" }, "Start");
+  const words = (input) => input.value.split(/[\s,]+/).filter(Boolean);
+  const made = h("form", { className: "fields" }, eventsLabel, commsLabel, secondsLabel,
+    h("div", { className: "tools" }, h("label", {}, stacks, "kernel stacks"), start));
+  made.onsubmit = async (event) => {
+    event.preventDefault();
+    start.disabled = true;
+    const request = { events: words(events), duration: seconds.value };
+    if (words(comms).length) request.comms = words(comms);
+    if (stacks.checked) request.stacks = true;
+    try {
+      const { id } = await send("POST", "api/v1/captures", request);
+      go(to("captures", id));
+    } catch (error) {
+      trouble.replaceChildren(failure(error));
+      start.disabled = false;
+    }
+  };
+  return h("section", { className: "card" }, h("h2", {}, "New capture"), h("p", { className: "help" }, "A bounded recording of the kernel's own trace. It costs more than a probe while it runs."), made, trouble);
+}
+
+async function one(body, id, signal) {
+  const path = `api/v1/captures/${encodeURIComponent(id)}`;
+  for (;;) {
+    const capture = await get(path, signal);
+    const running = capture.state === "running";
+    fill(body, page(capture, path, running));
+    if (!running || signal.aborted) return;
+    await pause(RUNNING_MS, signal);
+  }
+}
+
+function page(capture, path, running) {
+  const seconds = (Date.now() - capture.started_unix_ms) / 1000;
+  const wanted = Number.parseFloat(capture.request.duration) * ({ ms: 0.001, m: 60 }[/[a-z]+$/.exec(capture.request.duration ?? "")?.[0]] ?? 1);
+  const trouble = h("div");
+  const act = (label, method, to, after) => h("button", { type: "button", onclick: () => send(method, to).then(after, (error) => trouble.replaceChildren(failure(error))) }, label);
+  const files = capture.state === "running" ? [] : FORMATS.map(([format, label]) => download(path, capture.id, format, label, trouble));
+  const progress = h("progress", { max: wanted || 10, value: Math.min(seconds, wanted || 10), "aria-label": "Progress" });
+  const term = (name, text) => [h("dt", {}, name), h("dd", {}, text)];
+  return [h("p", {}, h("a", { href: to("captures") }, "All captures")),
+    h("article", { className: "card", id: "capture" },
+      h("div", { className: "head" }, h("h2", {}, capture.id), state(capture)),
+      running && h("p", {}, progress, ` ${duration(seconds)} of ${capture.request.duration ?? "10s"}`),
+      capture.error && h("p", {}, capture.error),
+      h("dl", {}, term("started", capture.started), capture.ended && term("ended", capture.ended), term("asked for by", `${capture.trigger.kind} ${capture.trigger.client ?? ""}`),
+        term("size", value(capture.bytes, "bytes")), term("records", count(capture.records)), term("lost", count(capture.lost)), (capture.notes ?? []).flatMap((note) => term("note", note)),
+        term("request", h("pre", { tabIndex: 0 }, JSON.stringify(capture.request, null, 2)))),
+      h("div", { className: "tools" }, files, running ? act("Stop now", "POST", `${path}/cancel`, () => undefined) : act("Delete", "DELETE", path, () => go(to("captures")))),
+      trouble)];
+}
+
+/** A link; with a token, which no link carries, a button that fetches and saves. */
+function download(path, id, format, label, trouble) {
+  const source = `${path}/download?format=${format}`;
+  if (!token.get()) return h("a", { className: "button", href: source, download: "" }, label);
+  const save = async () => {
+    try {
+      const url = URL.createObjectURL(await blob(source));
+      h("a", { href: url, download: `${id}.${format}` }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60000);
+    } catch (error) {
+      trouble.replaceChildren(failure(error));
+    }
+  };
+  return h("button", { type: "button", onclick: save }, label);
+}

@@ -1,0 +1,170 @@
+// All metrics at once: what is wrong, a heat map for each histogram, the others in a table, and what the probes cost.
+
+import { events as live, get, withQuery } from "./api.js";
+import { Cells, events } from "./cells.js";
+import { figure, fill, h, scroller, sparkline, table } from "./dom.js";
+import { percent, rate, short, value } from "./format.js";
+import { HeatMap } from "./heatmap.js";
+import { failure, notice } from "./notice.js";
+import { to } from "./place.js";
+import { problems, watch } from "./status.js";
+
+/** What a card shows: the last five minutes in columns of two seconds. */
+const SECONDS = 300;
+const STEP = 2;
+/** Columns that the figures below a heat map are about: ten seconds. */
+const LAST = 5;
+/** Queries at once: the agent has other things to do. */
+const AT_ONCE = 3;
+
+export function overview(root, _name, _parameters, signal) {
+  const alerts = h("div", { "aria-live": "polite" });
+  const grid = h("div", { className: "grid" });
+  const quiet = h("p", { className: "dim" });
+  const others = h("div", { className: "card" });
+  const costs = h("div", { className: "card" });
+  root.append(h("h1", { className: "hidden" }, "Overview"), alerts, grid, quiet,
+    h("div", { className: "two" }, others, costs));
+  watch(signal, (status) => {
+    alerts.replaceChildren(...problems(status).map(alertOf));
+    costs.replaceChildren(...costOf(status));
+  });
+  load(grid, quiet, others, signal).catch((error) => {
+    if (!signal.aborted) grid.replaceChildren(failure(error));
+  });
+}
+
+async function load(grid, quiet, others, signal) {
+  const { metrics } = await get("api/v1/history", signal);
+  const histograms = metrics.filter((metric) => metric.type === "histogram");
+  const cards = new Map(histograms.map((metric) => [metric.metric, new Card(metric)]));
+  const rows = new Map(metrics.filter((metric) => metric.type !== "histogram").map((metric) => [metric.metric, new Row(metric)]));
+  if (!metrics.length) grid.append(notice("No metrics yet.", "No probe that runs has one. See which probes there are, and enable some:", "kstrobe list\nkstrobe run --enable recvfrom"));
+  const arrange = () => {
+    const busy = [...cards.values()].filter((card) => card.cells && !card.cells.isEmpty);
+    busy.filter((card) => !card.element.isConnected).forEach((card) => grid.append(card.element));
+    const still = [...cards.values()].filter((card) => card.cells?.isEmpty && !card.element.isConnected);
+    quiet.replaceChildren(...(still.length ? [h("span", {}, "Without an event in the last 5 min: "), ...still.flatMap((card, i) => [i ? ", " : "", card.link()])] : []));
+  };
+  // The columns must be those of the agent's answers: multiples of the step.
+  const from = Math.floor(Date.now() / 1000 / STEP) * STEP - SECONDS + STEP;
+  const waiting = [...cards.values(), ...rows.values()];
+  const worker = async () => {
+    for (let next; (next = waiting.shift()); ) {
+      const step = next instanceof Card ? STEP : SECONDS / 60;
+      next.fill(await get(withQuery("api/v1/query", { metric: next.metric.metric, from, to: from + SECONDS, step }), signal));
+      arrange();
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, worker));
+  others.replaceChildren(...othersOf([...rows.values()]));
+  await live("api/v1/live", signal, (name, data) => {
+    if (name !== "second") return;
+    for (const metric of data.metrics) {
+      cards.get(metric.metric)?.second(data.time, metric, metric.bounds ?? data.bounds);
+      rows.get(metric.metric)?.second(metric);
+    }
+    arrange();
+  });
+}
+
+/** A histogram. */
+class Card {
+  constructor(metric) {
+    this.metric = metric;
+    this.rate = h("span", { className: "dim num" });
+    this.figures = h("div", { className: "figures" });
+    this.heat = new HeatMap("small", `${short(metric.metric)}, the last 5 minutes`, metric.unit);
+    this.heat.canvas.dataset.metric = short(metric.metric);
+    this.described = 0;
+    this.element = h("article", { className: "card link" },
+      h("div", { className: "head" }, h("h2", {}, this.link()), this.rate),
+      h("p", { className: "help", title: metric.help }, metric.help), this.heat.element, this.figures);
+  }
+
+  link() {
+    return h("a", { href: to("metric", short(this.metric.metric)) }, short(this.metric.metric));
+  }
+
+  fill(answer) {
+    this.cells = Cells.of(answer);
+    this.sampled = answer.sampled;
+    this.heat.show(this.cells);
+    this.write();
+  }
+
+  second(time, metric, bounds) {
+    if (!this.cells) return;
+    this.cells.push(time, bounds ?? [], metric.heat ?? []);
+    this.sampled = metric.sampled ?? this.sampled;
+    if (!this.element.isConnected) return;
+    this.heat.draw();
+    // A screen reader's table that changes each second cannot be read.
+    if (++this.described % 15 === 0) this.heat.describe();
+    this.write();
+  }
+
+  write() {
+    const last = this.cells.sum(this.cells.columns.length - LAST);
+    const n = events(last);
+    const seconds = LAST * STEP;
+    this.rate.replaceChildren(rate(n / seconds));
+    const one = (name, v) => h("span", { className: name }, `${name} `, figure(value(v, this.metric.unit), v));
+    fill(this.figures, [one("p50", this.cells.quantile(last, 0.5)), one("p99", this.cells.quantile(last, 0.99)),
+      one("max", this.cells.highest(last)), h("span", { className: "dim end" }, this.sampled && h("span", { className: "pill warn" }, "sampled"), `last ${seconds} s`)]);
+  }
+}
+
+/** A counter or gauge. */
+class Row {
+  constructor(metric) {
+    this.metric = metric;
+    this.values = [];
+  }
+
+  fill(answer) {
+    const group = answer.groups[0];
+    this.values = group ? (group.rate ?? group.value ?? []) : [];
+    this.now = this.metric.type === "counter" ? this.metric.rate : group?.total?.last;
+    this.write();
+  }
+
+  second(metric) {
+    this.now = metric.type === "counter" ? metric.rate : (metric.value ?? this.now);
+    this.values = [...this.values.slice(-119), this.now ?? null];
+    this.write();
+  }
+
+  write() {
+    const { metric, help, unit, type } = this.metric;
+    this.element ??= h("tr", {}, h("td", {}, h("a", { href: to("metric", short(metric)), title: help }, short(metric))),
+      (this.number = h("td")), (this.trend = h("td")));
+    this.number.replaceChildren(type === "counter" ? rate(this.now) : value(this.now, unit));
+    this.trend.replaceChildren(sparkline(this.values, 90));
+  }
+}
+
+function othersOf(rows) {
+  const head = h("div", { className: "head" }, h("h2", {}, "Counters and gauges"), h("span", { className: "dim" }, "last 5 min"));
+  if (!rows.length) return [head, h("p", { className: "dim" }, "The probes that run have none.")];
+  return [head, scroller("Counters and gauges", table("Counters and gauges", ["metric", "now", "trend"], rows.map((row) => row.element)))];
+}
+
+function alertOf({ bad, title, text, error }) {
+  if (error?.status === 401) return failure(error);
+  return h("div", { className: `alert${bad ? " bad" : ""}` }, h("b", {}, title), ` ${text} `, !error && h("a", { href: to("probes") }, "Probes"));
+}
+
+function costOf({ probes, share, budget }) {
+  const head = h("div", { className: "head" }, h("h2", {}, "What the probes cost"), h("span", { className: "dim" }, "of the machine's CPU time"));
+  const known = probes.filter((probe) => probe.share !== null).sort((a, b) => b.share - a.share);
+  if (!known.length) return [head, h("p", { className: "dim" }, "Measuring.")];
+  const most = Math.max(budget ?? 0, share, 1e-9);
+  const rows = known.map((probe) => {
+    const bar = h("i");
+    bar.style.width = `${Math.min(100, (probe.share / most) * 100)}%`;
+    return [h("a", { href: to("probes", probe.name) }, probe.name), figure(percent(probe.share), probe.share), h("span", { className: "bar" }, bar)];
+  });
+  const limit = budget ? ` of the budget of ${percent(budget)}` : "; there is no budget";
+  return [head, table("Cost of each probe", ["probe", "share", ""], rows), h("p", { className: "dim" }, `${percent(share)} together${limit}. A full bar is the whole ${budget ? "budget" : "sum"}.`)];
+}
