@@ -157,7 +157,9 @@ mod tests {
             let answer = page.answer("style.css", &headers);
             assert_eq!(answer.status(), status, "{known}");
             assert_eq!(answer.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
-            assert!(answer.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("default-src 'none'"));
+            assert!(
+                answer.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("default-src 'none'")
+            );
         }
         assert_eq!(page.answer("none.js", &HeaderMap::new()).status(), StatusCode::NOT_FOUND);
     }

@@ -73,13 +73,8 @@ export class HeatMap {
 
   y(v) {
     const [low, high] = this.span;
-    return this.height - this.bottom - ((Math.log10(v) - low) / (high - low)) * (this.height - this.bottom - this.top);
-  }
-
-  /** The value at a height. */
-  valueAt(y) {
-    const [low, high] = this.span;
-    return 10 ** (low + ((this.height - this.bottom - y) / (this.height - this.bottom - this.top)) * (high - low));
+    // A quantile within a bucket that begins at 0 may be below all bounds.
+    return this.height - this.bottom - ((Math.max(Math.log10(v), low) - low) / (high - low)) * (this.height - this.bottom - this.top);
   }
 
   /** Logarithms of the lowest and highest value. It never shrinks while more is added, so that a live picture stands still. */

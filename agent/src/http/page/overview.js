@@ -23,7 +23,8 @@ export function overview(root, _name, _parameters, signal) {
   const quiet = h("p", { className: "dim" });
   const others = h("div", { className: "card" });
   const costs = h("div", { className: "card" });
-  root.append(h("h1", { className: "hidden" }, "Overview"), alerts, grid, quiet,
+  const legend = h("p", { className: "dim" }, "The last 5 min; figures are those of the last 10 s.");
+  root.append(h("h1", { className: "hidden" }, "Overview"), alerts, legend, grid, quiet,
     h("div", { className: "two" }, others, costs));
   watch(signal, (status) => {
     alerts.replaceChildren(...problems(status).map(alertOf));
@@ -111,7 +112,7 @@ class Card {
     this.rate.replaceChildren(rate(n / seconds));
     const one = (name, v) => h("span", { className: name }, `${name} `, figure(value(v, this.metric.unit), v));
     fill(this.figures, [one("p50", this.cells.quantile(last, 0.5)), one("p99", this.cells.quantile(last, 0.99)),
-      one("max", this.cells.highest(last)), h("span", { className: "dim end" }, this.sampled && h("span", { className: "pill warn" }, "sampled"), `last ${seconds} s`)]);
+      one("max", this.cells.highest(last)), this.sampled && h("span", { className: "pill warn" }, "sampled")]);
   }
 }
 

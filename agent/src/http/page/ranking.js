@@ -10,7 +10,7 @@ function columnsOf(type, unit) {
   if (type === "gauge") return [["last", "last", plain], ["min", "min", plain], ["max", "max", plain, true]];
   const counts = [["count", "events", count, true], ["rate", "rate", rate, true]];
   if (type === "counter") return counts;
-  return [["sum", unit === "seconds" ? "time" : "sum", plain, true], ...counts, ["p50", "p50", plain, true], ["p99", "p99", plain, true], ["max", "max", plain, true]];
+  return [["sum", unit === "seconds" ? "time" : "sum", plain, true], counts[1], ["p50", "p50", plain, true], ["p99", "p99", plain, true], ["max", "max", plain, true]];
 }
 
 /** By what the table is sorted when the address says nothing. */

@@ -8,7 +8,7 @@ import { changed, go, here, to } from "./place.js";
 
 const ROW = 18;
 /** A box narrower than this share of the picture is not drawn. */
-const LEAST = 0.0008;
+const LEAST = 0.0015;
 const TOP = 25;
 
 export function stacks(root, name, parameters, signal) {
@@ -22,7 +22,7 @@ export function stacks(root, name, parameters, signal) {
 async function list(body, signal) {
   const { stacks: all } = await get("api/v1/stacks", signal);
   if (!all.length) {
-    body.append(notice("No probe that runs sums by call stack.", "Start the agent with one, for instance samples of what runs on the CPUs:", "kstrobe run --enable cpu_profile"));
+    body.append(notice("No probe that runs sums by call stack.", "Start the agent with one, for instance samples of what runs on the CPUs:", "kstrobe run --enable profile_cpu"));
     return;
   }
   body.append(h("div", { className: "grid" }, all.map((one) => h("article", { className: "card link" },
@@ -73,7 +73,7 @@ class Profile {
     this.found = h("span", { className: "dim num", role: "status" });
     this.picture = h("div");
     this.body.replaceChildren(h("div", { className: "tools" }, h("a", { className: "button", href: to("stacks") }, "All stacks"),
-      h("label", {}, "Of", choose), h("label", {}, "Find", find), this.found, h("span", { className: "end tools" }, file("folded", "Folded"), file("pprof", "pprof"), file("svg", "SVG"))),
+      h("label", {}, "Of", choose), h("label", {}, "Find", find), this.found, h("span", { className: "end" }, file("folded", "Folded"), file("pprof", "pprof"), file("svg", "SVG"))),
     h("div", { className: "card" }, h("h2", {}, this.name), h("p", { className: "help" }, this.about.help), this.picture));
     new ResizeObserver(() => this.root && this.draw()).observe(this.picture);
     await this.load(seconds);
