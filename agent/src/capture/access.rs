@@ -108,13 +108,19 @@ fn given(headers: &HeaderMap) -> Option<&[u8]> {
     bearer.or_else(|| headers.get(TOKEN_HEADER).map(|value| value.as_bytes().trim_ascii()))
 }
 
-/// Refuses web pages, which a browser names. It reaches what its user reaches, loopback addresses too, and sends a password or a
-/// certificate that it knows with every request, also with those of a foreign page. The server has refused foreign names before.
+/// Refuses web pages other than the agent's own, which a browser names. It reaches what its user reaches, loopback addresses too, and sends
+/// a password or a certificate that it knows with every request, also with those of a foreign page. The server has refused foreign names
+/// before, so that a page of the host that is asked is the agent's.
 pub fn no_page(headers: &HeaderMap) -> Result<(), Denied> {
-    if !headers.contains_key(header::ORIGIN) {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let host_of = |origin: &str| origin.split_once("://").map(|(_, host)| host.to_owned());
+    let origin = origin.to_str().ok().and_then(host_of);
+    let asked = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    if origin.is_some_and(|origin| asked.is_some_and(|asked| origin.eq_ignore_ascii_case(asked))) {
         return Ok(());
     }
-    let message = "requests from web pages are refused unless they bring the token of `captures.token_file`".to_owned();
+    let message =
+        "requests from other web pages are refused unless they bring the token of `captures.token_file`".to_owned();
     Err(Denied { status: StatusCode::FORBIDDEN, message })
 }
 
@@ -171,11 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn web_pages_may_not() {
+    fn web_pages_may_not_but_the_agents_own() {
         for (pairs, may) in [
             (&[][..], true),
             (&[("host", "localhost:9779")], true),
-            (&[("host", "localhost"), ("origin", "http://localhost")], false),
+            (&[("host", "localhost:9779"), ("origin", "http://localhost:9779")], true),
+            (&[("host", "localhost:9779"), ("origin", "http://localhost:3000")], false),
+            (&[("host", "localhost:9779"), ("origin", "http://evil.example")], false),
+            (&[("origin", "http://localhost")], false),
             (&[("host", "localhost"), ("origin", "null")], false),
         ] {
             // A browser sends passwords along.
