@@ -307,6 +307,14 @@ impl KernelEngine {
         lost.into_iter().filter(|(reason, n)| *n > 0 && self.lost_events.insert(*reason)).collect()
     }
 
+    /// Events that were not measured, by reason. The next scrape reports counters that cannot be read.
+    pub fn lost(&self) -> BTreeMap<&'static str, u64> {
+        let losses = self.loaded.maps().losses().unwrap_or_default();
+        // What overflows is measured, in another series.
+        let gone = losses.into_iter().filter(|(loss, n)| *loss != Loss::SeriesOverflow && *n > 0);
+        gone.map(|(loss, n)| (loss.name(), n)).collect()
+    }
+
     /// Adds statistics of programs and maps to the agent's own metrics.
     fn observe(&self, scrape: &mut Scrape<'_>) {
         let probe = scrape.probe;

@@ -385,6 +385,7 @@ impl Probe {
             metrics: names(false),
             stacks: names(true).iter().map(|name| name.trim_start_matches(PREFIX).to_owned()).collect(),
             cost_ppm: self.cost_ppm,
+            lost: self.engine.as_kernel().map(KernelEngine::lost).unwrap_or_default(),
             one_of: self.budget.as_ref().map(Budget::one_of).filter(|one_of| *one_of > 1),
             throttled: self.budget.as_ref().map(Budget::text).unwrap_or_default(),
             reason,

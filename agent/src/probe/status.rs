@@ -1,6 +1,7 @@
 //! How probes stand, as `/api/v1/probes` lists them and the status of `Probe` objects says.
 
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What was asked of the agent, as `/api/v1/probes` lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -49,6 +50,9 @@ pub struct ProbeStatus {
     /// One of so many events is sampled and counts for all of them; absent while each event is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_of: Option<u64>,
+    /// Events that were not measured since it was attached, by the reason that `kstrobe_lost_total` has.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub lost: BTreeMap<&'static str, u64>,
     /// Whether there is nothing to attach, as its conditions are never true on this kernel; `reason` has them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub idle: bool,
