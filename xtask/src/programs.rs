@@ -27,6 +27,8 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("prometheus-alertmanager", &["prometheus-alertmanager"]),
     ("clang", &["clang"]),
     ("curl", &["curl"]),
+    ("chromium", &["chromium"]),
+    ("chromedriver", &["chromium-driver"]),
     ("openssl", &["openssl"]),
     ("systemd-socket-activate", &["systemd"]),
     ("runc", &["runc"]),
