@@ -38,7 +38,8 @@ fn agent(name: &str, text: &str) -> Agent {
     let limit = Duration::from_secs(if emulated() { 120 } else { 40 });
     wait_for("the probe's hooks", limit, || {
         let metrics = agent.scrape();
-        let attached: Vec<f64> = metrics.series("kstrobe_probe_attached", &[("probe", name)]).map(|(_, on)| on).collect();
+        let attached: Vec<f64> =
+            metrics.series("kstrobe_probe_attached", &[("probe", name)]).map(|(_, on)| on).collect();
         (!attached.is_empty() && attached.iter().all(|on| *on == 1.0)).then_some(())
     });
     agent

@@ -147,7 +147,7 @@ fn linear(node: &Node, report: &mut Report) -> Option<Vec<String>> {
     let [from, step] = ["from", "step"].map(|name| {
         let node = fields.need(name, "`linear`", report)?;
         let above_0 = |text: &str| match Decimal::parse(text)? {
-            zero if zero.is_zero() => Err(Problem::new(format!("`{name}` is above 0"))),
+            zero if zero.is_zero() => Err(Problem::new(format!("`{name}` must be above 0"))),
             number => Ok(number),
         };
         Some(fields::parsed(node, "a decimal number", report, above_0)?.value)

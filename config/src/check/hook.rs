@@ -127,9 +127,12 @@ pub(super) fn text(node: &Node, what: &str, report: &mut Report) -> Option<Vec<H
     parsed.collect()
 }
 
+/// The text of one hook, and where its item stands in a list.
+type Expanded = (String, Option<Range<usize>>);
+
 /// The hooks that a text with a list means: `function:[a, b]:entry` is `function:a:entry` and `function:b:entry`, each with the
 /// place of its item. System calls are one hook for all of a list.
-fn expand(text: &str) -> Result<Vec<(String, Option<Range<usize>>)>, Problem> {
+fn expand(text: &str) -> Result<Vec<Expanded>, Problem> {
     let alone = || Ok(vec![(text.to_owned(), None)]);
     if text.trim_start().starts_with("syscall:") {
         return alone();
@@ -140,7 +143,7 @@ fn expand(text: &str) -> Result<Vec<(String, Option<Range<usize>>)>, Problem> {
     let Some(close) = end.into_iter().flatten().next().map(|close| open + close) else {
         return Err(Problem::new("the list has no closing `]`").at(open..text.len()));
     };
-    let mut found: Vec<(String, Option<Range<usize>>)> = Vec::new();
+    let mut found: Vec<Expanded> = Vec::new();
     let mut start = open + 1;
     for item in text[open + 1..close].split(',') {
         let name = item.trim();
