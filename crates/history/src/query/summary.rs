@@ -65,7 +65,7 @@ impl History {
         let seconds: u64 = records.iter().map(|record| record.second.seconds).sum();
         let mut bounds: BTreeMap<(Bounds, u64), usize> = BTreeMap::new();
         if heat {
-            for (_, (number, metric)) in &newest {
+            for (number, metric) in newest.values() {
                 let unit = metric.about.raw_per_unit;
                 let keys = sums.get(number).into_iter().flat_map(|sums| sums.buckets.keys());
                 bounds.extend(keys.map(|key| ((*key, unit), 0)));
