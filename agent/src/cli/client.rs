@@ -74,7 +74,7 @@ pub enum Error {
         kstrobe_tls::chain(error)
     )]
     NoAgent {
-        url: Uri,
+        url: Box<Uri>,
         #[source]
         error: legacy::Error,
     },
@@ -214,7 +214,7 @@ impl Client {
     }
 
     fn no_agent(&self, error: legacy::Error) -> Error {
-        Error::NoAgent { url: self.url.clone(), error }
+        Error::NoAgent { url: Box::new(self.url.clone()), error }
     }
 }
 

@@ -4,7 +4,7 @@ use super::client::{AgentArgs, Client, Error, runtime};
 use super::draw::{figures, fit};
 use super::fail;
 use super::top::answers::{Group, Kind, Query};
-use super::top::screen::value;
+use super::top::screen::{quantiles, value};
 use kstrobe_kube::encode;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -125,7 +125,7 @@ fn figures_of(query: &Query, group: &Group) -> String {
     let total = &group.total;
     let mark = if query.sampled { "~" } else { "" };
     let rate = mark.to_owned() + &figures::rate(total.count.unwrap_or_default() / query.seconds().max(1.0));
-    let [p50, p99, max] = [total.p50, total.p99, total.max].map(shown);
+    let [p50, p99, max] = quantiles([total.p50, total.p99, total.max], &query.unit);
     match query.kind {
         Kind::Histogram => format!("{rate:>10}{p50:>9}{p99:>9}{max:>9}{:>10}", shown(total.sum)),
         Kind::Counter => format!("{rate:>10}{:>10}", shown(total.count)),
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(head(&query, &by), "TIME          RATE      P50      P99      MAX     TOTAL  COMM");
         assert_eq!(
             lines(&query, &by),
-            ["22:13:22   ~100/s    6.1ms     48ms        -     1.50s  mysqld", "22:13:22  and 4 more"]
+            ["22:13:22    ~100/s    6.1ms     48ms     +Inf     1.50s  mysqld", "22:13:22  and 4 more"]
         );
     }
 }

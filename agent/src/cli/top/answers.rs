@@ -68,6 +68,21 @@ impl Query {
     pub fn seconds(&self) -> f64 {
         self.to.saturating_sub(self.from) as f64
     }
+
+    /// Seconds of the columns in which something was measured: the history may begin later than the range.
+    pub fn measured_seconds(&self, group: &Group) -> f64 {
+        let columns = group.rate.len().max(group.value.len()).max(1);
+        let measured = group.rate.iter().chain(&group.value).flatten().count();
+        self.seconds() * measured as f64 / columns as f64
+    }
+}
+
+impl Group {
+    /// Events a second of the measured time.
+    pub fn mean_rate(&self) -> Option<f64> {
+        let measured: Vec<f64> = self.rate.iter().flatten().copied().collect();
+        (!measured.is_empty()).then(|| measured.iter().sum::<f64>() / measured.len() as f64)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]

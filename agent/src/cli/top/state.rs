@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Seconds of a row's strip.
 const STRIP_SECONDS: u64 = 60;
 /// Widths of strips, in which a minute is whole columns.
-const STRIP_WIDTHS: [u64; 4] = [60, 30, 20, 10];
+const STRIP_WIDTHS: [u64; 5] = [60, 30, 20, 15, 10];
 /// Seconds that a metric's heat map has at least.
 const MAP_SECONDS: u64 = 300;
 /// Slow events below a heat map.
@@ -159,7 +159,7 @@ impl State {
     /// Columns of a strip of the last minute in a terminal of this width.
     pub fn strip_width(&self) -> u64 {
         let room = u64::from(self.size.width).saturating_sub(super::screen::metrics::FIXED_WIDTH);
-        STRIP_WIDTHS.into_iter().find(|width| *width <= room).unwrap_or(STRIP_WIDTHS[3])
+        STRIP_WIDTHS.into_iter().find(|width| *width <= room).unwrap_or(STRIP_WIDTHS[4])
     }
 
     fn strip_request(&self, metric: &str) -> Request {
@@ -374,7 +374,8 @@ impl State {
         };
         let end = self.end.unwrap_or(newest);
         let end = if is_later { end + half } else { end.saturating_sub(half) };
-        self.end = Some(end).filter(|end| *end < newest);
+        // Time has gone on since: as many steps lead back to now as away from it.
+        self.end = Some(end).filter(|end| !is_later || end + half < newest);
     }
 }
 

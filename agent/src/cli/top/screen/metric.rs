@@ -3,7 +3,7 @@
 use super::{DIM, HEAD, Look, clock, optional, put, text};
 use crate::cli::draw::heat::{self, Axis, HeatMap};
 use crate::cli::draw::{figures, fit};
-use crate::cli::top::answers::{Group, Kind, Query};
+use crate::cli::top::answers::{Event, Group, Kind, Query};
 use crate::cli::top::screen::metrics::counter_rate;
 use crate::cli::top::state::{MAP_EVENTS, MetricPage, State, plain, strip_values};
 use ratatui::buffer::Buffer;
@@ -13,14 +13,16 @@ use ratatui::style::Style;
 /// Columns of the axis of latencies.
 pub const AXIS_WIDTH: u64 = 7;
 /// Lines of the table at least, its head included.
-const MIN_TABLE: u16 = 5;
+const MIN_TABLE: u16 = 8;
 /// Widest column of labels.
 const MAX_LABELS: usize = 60;
 
 pub fn draw(state: &State, page: &MetricPage, look: Look, buffer: &mut Buffer, area: Rect) {
     let map = state.map(page);
     text(buffer, area.y, &title(page, map), HEAD);
-    let events = MAP_EVENTS as u16 + 1;
+    let probe = state.summary(&page.metric).map(|summary| summary.probe.as_str());
+    let slow = state.events_of(Some(probe.unwrap_or_default()));
+    let events = slow.len().min(MAP_EVENTS) as u16 + 1;
     let picture = area.height.saturating_sub(1 + 1 + MIN_TABLE + events).clamp(1, area.height.max(8) / 2);
     if let Some(map) = map {
         text(buffer, area.y + 1, &map.help, DIM);
@@ -36,7 +38,7 @@ pub fn draw(state: &State, page: &MetricPage, look: Look, buffer: &mut Buffer, a
     let table = area.y + picture + 3;
     let bottom = area.bottom().saturating_sub(events);
     draw_table(state, page, look, buffer, Rect { y: table, height: bottom.saturating_sub(table), ..area });
-    draw_events(state, page, buffer, bottom);
+    draw_events(&slow, probe.unwrap_or_default(), buffer, bottom);
 }
 
 fn title(page: &MetricPage, map: Option<&Query>) -> String {
@@ -50,7 +52,7 @@ fn title(page: &MetricPage, map: Option<&Query>) -> String {
 fn title_figures(map: &Query, group: &Group) -> String {
     let mark = if map.sampled { "~" } else { "" };
     let [rate, p50, p99, max] = row_figures(map, group);
-    let minutes = figures::seconds(map.seconds());
+    let minutes = figures::seconds(map.measured_seconds(group));
     match map.kind {
         Kind::Histogram => {
             let count = figures::count(group.total.count.unwrap_or_default() as u64);
@@ -63,7 +65,7 @@ fn title_figures(map: &Query, group: &Group) -> String {
 
 fn row_figures(query: &Query, group: &Group) -> [String; 4] {
     let total = &group.total;
-    let rate = total.count.map(|count| count / query.seconds().max(1.0));
+    let rate = group.mean_rate();
     let first = match query.kind {
         Kind::Histogram => rate.map(figures::rate).unwrap_or_default(),
         Kind::Counter => {
@@ -72,12 +74,10 @@ fn row_figures(query: &Query, group: &Group) -> [String; 4] {
         Kind::Gauge => optional(total.last, &query.unit),
     };
     match query.kind {
-        Kind::Histogram => [
-            first,
-            optional(total.p50, &query.unit),
-            optional(total.p99, &query.unit),
-            optional(total.max, &query.unit),
-        ],
+        Kind::Histogram => {
+            let [p50, p99, max] = super::quantiles([total.p50, total.p99, total.max], &query.unit);
+            [first, p50, p99, max]
+        }
         Kind::Counter | Kind::Gauge => [first, String::new(), String::new(), String::new()],
     }
 }
@@ -168,20 +168,14 @@ fn draw_table(state: &State, page: &MetricPage, look: Look, buffer: &mut Buffer,
     }
 }
 
-fn draw_events(state: &State, page: &MetricPage, buffer: &mut Buffer, y: u16) {
-    let Some(probe) = state.summary(&page.metric).map(|summary| summary.probe.as_str()) else { return };
-    let events = state.events_of(Some(probe));
+fn draw_events(events: &[&Event], probe: &str, buffer: &mut Buffer, y: u16) {
     if events.is_empty() {
         text(buffer, y, &format!("no slow events of {probe}"), DIM);
         return;
     }
     text(buffer, y, "SLOW EVENTS", HEAD);
-    for (event, y) in events.into_iter().take(MAP_EVENTS).zip(y + 1..) {
-        text(
-            buffer,
-            y,
-            &format!("{}  {:>7}  {:<15}  {}", event.clock(), event.pid, event.comm(), event.text(3)),
-            Style::new(),
-        );
+    for (event, y) in events.iter().take(MAP_EVENTS).zip(y + 1..) {
+        let line = format!("{}  {:>7}  {:<15}  {}", event.clock(), event.pid, event.comm(), event.text(3));
+        text(buffer, y, &line, Style::new());
     }
 }

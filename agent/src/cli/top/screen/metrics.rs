@@ -7,9 +7,9 @@ use crate::cli::top::state::{State, plain, strip_values};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-/// Columns that are there beside the strip: a name of 20, figures, cost.
+/// Columns that are there beside the strip: a name of 25, figures, cost.
 pub const FIXED_WIDTH: u64 = MIN_NAME as u64 + FIGURES as u64 + 2 + 1 + COST as u64;
-const MIN_NAME: usize = 20;
+const MIN_NAME: usize = 25;
 const MAX_NAME: usize = 44;
 /// Rate, p50, p99 and max.
 const FIGURES: usize = 9 + 7 + 7 + 7;
@@ -57,11 +57,11 @@ fn line(
 
 /// Of the last ten seconds, or of the minute that is shown.
 fn figures_of(state: &State, metric: &Summary, query: Option<&Query>) -> [String; 4] {
-    let past = query.filter(|_| state.end.is_some()).and_then(|query| Some((query, &query.groups.first()?.total)));
+    let past = query.filter(|_| state.end.is_some()).and_then(|query| Some((query, query.groups.first()?)));
     let (rate, quantiles, last, is_estimate) = match (past, state.end) {
-        (Some((query, total)), _) => {
-            let rate = total.count.map(|count| count / query.seconds().max(1.0));
-            (rate, [total.p50, total.p99, total.max], total.last, query.sampled)
+        (Some((query, group)), _) => {
+            let total = &group.total;
+            (group.mean_rate(), [total.p50, total.p99, total.max], total.last, query.sampled)
         }
         (None, Some(_)) => (None, [None; 3], None, false),
         (None, None) => (metric.rate, [metric.p50, metric.p99, metric.max], metric.value, metric.sampled),
@@ -76,7 +76,7 @@ fn figures_of(state: &State, metric: &Summary, query: Option<&Query>) -> [String
             String::new(),
         ],
         Kind::Histogram => {
-            let [p50, p99, max] = quantiles.map(|figure| optional(figure, &metric.unit));
+            let [p50, p99, max] = super::quantiles(quantiles, &metric.unit);
             [rate.map(|rate| mark.to_owned() + &figures::rate(rate)).unwrap_or_default(), p50, p99, max]
         }
     }

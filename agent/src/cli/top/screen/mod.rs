@@ -100,22 +100,24 @@ fn header(state: &State) -> String {
         parts.push(format!("{} CPU{}", node.cpus, if node.cpus == 1 { "" } else { "s" }));
         let cost = node.percent(probes.probes.iter().filter_map(|probe| probe.cost_ppm).sum());
         let budget = node.budget_ppm.map_or(String::new(), |ppm| format!(" of {} %", node.percent(ppm)));
-        parts.push(format!(" cost {}{budget}", percent(cost)));
+        parts.push(format!("cost {}{budget}", percent(cost)));
+    }
+    if let Some(end) = state.end {
+        parts.push(format!("until {} UTC", clock(end)));
+    }
+    if let Some(lost) = state.history.as_ref().map(|history| history.lost_seconds).filter(|lost| *lost > 0) {
+        parts.push(format!("{lost} s lost"));
+    }
+    if let Some(probes) = &state.probes {
+        let missing = probes.probes.iter().filter(|probe| !probe.attached && !probe.idle).count();
+        if missing > 0 {
+            parts.push(format!("{missing} not attached"));
+        }
         let sampled = probes.probes.iter().filter_map(|probe| Some(format!("{} 1/{}", probe.name, probe.one_of?)));
         let sampled: Vec<String> = sampled.collect();
         if !sampled.is_empty() {
-            parts.push(format!(" sampled: {}", sampled.join(", ")));
+            parts.push(format!("sampled: {}", sampled.join(", ")));
         }
-        let missing = probes.probes.iter().filter(|probe| !probe.attached && !probe.idle).count();
-        if missing > 0 {
-            parts.push(format!(" {missing} not attached"));
-        }
-    }
-    if let Some(lost) = state.history.as_ref().map(|history| history.lost_seconds).filter(|lost| *lost > 0) {
-        parts.push(format!(" {lost} s lost"));
-    }
-    if let Some(end) = state.end {
-        parts.push(format!(" until {} UTC", clock(end)));
     }
     parts.join("  ")
 }
@@ -127,16 +129,14 @@ fn last_line(state: &State) -> (String, Style) {
         (None, Page::Metrics) => {
             let filter = if state.filter.is_empty() { String::new() } else { format!(": {}", state.filter) };
             let line = format!(
-                "enter metric  s sort: {}  / filter{filter}  e events  [ ] older newer  ? help  q quit",
+                "enter metric  s sort: {}  / filter{filter}  e events  [ ] time  ? help  q quit",
                 state.sort.name()
             );
             (line, DIM)
         }
         (None, Page::Metric(_)) => {
-            let line = format!(
-                "enter series  s sort: {}  b labels  e events  [ ] older newer  esc back  q quit",
-                state.sort.name()
-            );
+            let line =
+                format!("enter series  s sort: {}  b labels  e events  [ ] time  esc back  q quit", state.sort.name());
             (line, DIM)
         }
         (None, Page::Events(_)) => ("esc back  ? help  q quit".to_owned(), DIM),
@@ -163,6 +163,15 @@ pub fn value(value: f64, unit: &str) -> String {
 
 fn optional(figure: Option<f64>, unit: &str) -> String {
     figure.map(|figure| value(figure, unit)).unwrap_or_default()
+}
+
+/// p50, p99 and the maximum, which the agent leaves out where it is beyond the last bound.
+pub fn quantiles([p50, p99, max]: [Option<f64>; 3], unit: &str) -> [String; 3] {
+    let max = match (p99, max) {
+        (Some(_), None) => "+Inf".to_owned(),
+        _ => optional(max, unit),
+    };
+    [optional(p50, unit), optional(p99, unit), max]
 }
 
 /// `12:03:04` of a Unix time.
