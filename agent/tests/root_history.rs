@@ -25,10 +25,9 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// Sleeps well within one second after the other, and returns the second in which the sleeps began and that after their end.
+/// Sleeps from well within the next second on, and returns the second in which the sleeps began and that after their end.
 fn sleep_in_a_second(count: u32, each: Duration) -> (u64, u64) {
-    let into = now().fract();
-    std::thread::sleep(Duration::from_secs_f64((1.3 - into) % 1.0));
+    std::thread::sleep(Duration::from_secs_f64(1.3 - now().fract()));
     let begun = now();
     load::named(COMM, || load::pselect_sleeps(count, each));
     (begun as u64, now() as u64 + 1)

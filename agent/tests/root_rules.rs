@@ -254,7 +254,7 @@ fn root_captures_are_for_those_who_may_ask() {
     let config = format!("captures: {{ dir: {} }}\n", folder.0.display());
     let agent = Setup { config: &config, ..Setup::default() }.start();
     assert_eq!(status(&agent, &[], "GET", list), 200);
-    assert_eq!(status(&agent, &[("Origin", "http://localhost")], "POST", list), 403);
+    assert_eq!(status(&agent, &[("Origin", "http://evil.example")], "POST", list), 403);
     drop(agent);
     let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).to_string();
     let arguments = ["--web.listen-address", everywhere.as_str()];

@@ -336,10 +336,9 @@ pub enum Decoder {
     Cgroup(CgroupName),
 }
 
-/// Which texts are meant.
+/// A condition that the agent puts to the text of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TextPattern {
-    /// This one.
     Is(String),
     /// All that begin so.
     Begins(String),

@@ -109,11 +109,11 @@ impl Browser {
         self.run(&format!("document.querySelector({selector:?}).click()"));
     }
 
-    /// Errors and warnings of the console since the last call.
+    /// Errors of the console since the last call.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.post("se/log", &json!({"type": "browser"}));
         let lines = log.as_array().into_iter().flatten();
-        lines.filter(|line| line["level"] != "INFO").map(|line| line["message"].to_string()).collect()
+        lines.filter(|line| line["level"] == "SEVERE").map(|line| line["message"].to_string()).collect()
     }
 
     /// URLs that were asked for since the last call.

@@ -1,6 +1,6 @@
 //! Two readings of a probe, one after the other, and the difference between them.
 //!
-//! A reading shares the blocks that have not changed with the reading before it, whoever took that one: what is the same
+//! A reading shares the blocks that have not changed with the reading before it, which another reader may have taken: what is the same
 //! block needs no look at its values. So the cursor leaves the marks of changed records to the readings, and keeps only blocks.
 
 use kstrobe_ebpf::buckets::Scheme;

@@ -29,7 +29,6 @@ pub struct Second {
     pub seconds: u64,
 }
 
-/// What changed of a probe.
 #[derive(Clone, Debug)]
 pub struct ProbeChanges {
     pub probe: Arc<str>,

@@ -36,7 +36,6 @@ pub enum Flow {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Page {
-    /// All metrics.
     Metrics,
     Metric(MetricPage),
     /// Slow events of a probe, or of all.

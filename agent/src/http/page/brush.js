@@ -20,6 +20,7 @@ export class Brush {
     this.said = h("div", { className: "hidden", role: "status" });
     this.touch = h("div", { className: "touch", tabIndex: 0, role: "application", "aria-label": `${label}. ${KEYS}`, "aria-roledescription": "time range" });
     chart.element.append(this.touch, this.cursor, this.box, this.tip, this.said);
+    new ResizeObserver(() => this.place()).observe(chart.element);
     this.touch.onpointerdown = (event) => this.press(event);
     this.touch.onpointermove = (event) => this.move(event);
     this.touch.onpointerup = (event) => this.release(event);

@@ -58,7 +58,7 @@ function form(probes, parameters) {
   const [comms, commsLabel] = field("Only threads named (comm, with globs)", { value: parameters.get("comm") ?? "", placeholder: "all" });
   const [seconds, secondsLabel] = field("Duration", { value: parameters.get("duration") ?? "5s", required: true, pattern: "[0-9.]+(ms|s|m)?" });
   const stacks = h("input", { type: "checkbox" });
-  const trouble = h("div");
+  const problem = h("div");
   const start = h("button", { type: "submit", className: "main" }, "Start");
   const words = (input) => input.value.split(/[\s,]+/).filter(Boolean);
   const made = h("form", { className: "fields" }, eventsLabel, commsLabel, secondsLabel,
@@ -73,11 +73,11 @@ function form(probes, parameters) {
       const { id } = await send("POST", "api/v1/captures", request);
       go(to("captures", id));
     } catch (error) {
-      trouble.replaceChildren(failure(error));
+      problem.replaceChildren(failure(error));
       start.disabled = false;
     }
   };
-  return h("section", { className: "card" }, h("h2", {}, "New capture"), h("p", { className: "help" }, "A bounded recording of the kernel's own trace. It costs more than a probe while it runs."), made, trouble);
+  return h("section", { className: "card" }, h("h2", {}, "New capture"), h("p", { className: "help" }, "A bounded recording of the kernel's own trace. It costs more than a probe while it runs."), made, problem);
 }
 
 async function one(body, id, signal) {
@@ -94,9 +94,9 @@ async function one(body, id, signal) {
 function page(capture, path, running) {
   const seconds = (Date.now() - capture.started_unix_ms) / 1000;
   const wanted = Number.parseFloat(capture.request.duration) * ({ ms: 0.001, m: 60 }[/[a-z]+$/.exec(capture.request.duration ?? "")?.[0]] ?? 1);
-  const trouble = h("div");
-  const act = (label, method, to, after) => h("button", { type: "button", onclick: () => send(method, to).then(after, (error) => trouble.replaceChildren(failure(error))) }, label);
-  const files = capture.state === "running" ? [] : FORMATS.map(([format, label]) => download(path, capture.id, format, label, trouble));
+  const problem = h("div");
+  const act = (label, method, to, after) => h("button", { type: "button", onclick: () => send(method, to).then(after, (error) => problem.replaceChildren(failure(error))) }, label);
+  const files = capture.state === "running" ? [] : FORMATS.map(([format, label]) => download(path, capture.id, format, label, problem));
   const progress = h("progress", { max: wanted || 10, value: Math.min(seconds, wanted || 10), "aria-label": "Progress" });
   const term = (name, text) => [h("dt", {}, name), h("dd", {}, text)];
   return [h("p", {}, h("a", { href: to("captures") }, "All captures")),
@@ -108,11 +108,11 @@ function page(capture, path, running) {
         term("size", value(capture.bytes, "bytes")), term("records", count(capture.records)), term("lost", count(capture.lost)), (capture.notes ?? []).flatMap((note) => term("note", note)),
         term("request", h("pre", { tabIndex: 0 }, JSON.stringify(capture.request, null, 2)))),
       h("div", { className: "tools" }, files, running ? act("Stop now", "POST", `${path}/cancel`, () => undefined) : act("Delete", "DELETE", path, () => go(to("captures")))),
-      trouble)];
+      problem)];
 }
 
 /** A link; with a token, which no link carries, a button that fetches and saves. */
-function download(path, id, format, label, trouble) {
+function download(path, id, format, label, problem) {
   const source = `${path}/download?format=${format}`;
   if (!token.get()) return h("a", { className: "button", href: source, download: "" }, label);
   const save = async () => {
@@ -121,7 +121,7 @@ function download(path, id, format, label, trouble) {
       h("a", { href: url, download: `${id}.${format}` }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60000);
     } catch (error) {
-      trouble.replaceChildren(failure(error));
+      problem.replaceChildren(failure(error));
     }
   };
   return h("button", { type: "button", onclick: save }, label);

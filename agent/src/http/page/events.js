@@ -57,7 +57,7 @@ class Events {
     const within = (event) => !until || (Date.parse(event.time) >= from * 1000 && Date.parse(event.time) <= until * 1000);
     const rows = h("tbody");
     const none = notice("No slow event yet.", "Events come from probes with a `slow` block, while its condition holds. In a probe's file:", EXAMPLE);
-    const trouble = h("div");
+    const problem = h("div");
     let paused = false;
     const pauseButton = h("button", { type: "button", "aria-pressed": "false" }, "Pause");
     pauseButton.onclick = () => {
@@ -83,7 +83,7 @@ class Events {
     this.body.replaceChildren(
       h("div", { className: "tools" }, h("label", {}, "Probe", choose), pauseButton,
         until && h("a", { className: "button", href: to("events", "", { probe }) }, "All times")),
-      trouble, none, h("div", { className: "card" }, scroller("Events", made)));
+      problem, none, h("div", { className: "card" }, scroller("Events", made)));
     let first = true;
     // After a lost connection only what is new: the rows are there.
     const path = () => withQuery("api/v1/events", { probe, follow: "true", limit: first ? LIMIT : 0 });
@@ -91,7 +91,7 @@ class Events {
       first = false;
       if (paused) held.push(event);
       else add(event);
-    }, (error) => trouble.replaceChildren(...(error && error.status ? [failure(error)] : [])));
+    }, (error) => problem.replaceChildren(...(error && error.status ? [failure(error)] : [])));
   }
 }
 

@@ -95,8 +95,8 @@ class Metric {
     this.texts = h("div");
     this.compared = h("section");
     this.groups = h("div", { className: "card" });
-    this.trouble = h("div");
-    this.root.append(this.tools, this.trouble, h("div", { className: "two" },
+    this.problem = h("div");
+    this.root.append(this.tools, this.problem, h("div", { className: "two" },
       h("div", { className: "card" },
         h("div", { className: "head" }, h("h1", {}, short(info.metric)), this.span),
         h("p", { className: "help" }, info.help, info.probe && [" ", h("a", { href: linkTo("probes", info.probe) }, info.probe)]),
@@ -121,9 +121,9 @@ class Metric {
       this.brush.show(chosen.selection?.from ?? null, chosen.selection?.to ?? null);
       this.marks.show(answer.marks);
       await this.lookAtPart(query, chosen, answer, now);
-      this.trouble.replaceChildren();
+      this.problem.replaceChildren();
     } catch (error) {
-      if (!this.signal.aborted) this.trouble.replaceChildren(failure(error));
+      if (!this.signal.aborted) this.problem.replaceChildren(failure(error));
     }
   }
 
@@ -231,7 +231,7 @@ class Metric {
     const seconds = Math.round(to - from);
     if (to >= now - 1) go(changed({ at: null, range: Math.min(seconds, Math.max(60, Math.round(now - this.oldest))) }));
     else if (from > this.oldest - seconds) go(changed({ at: spanText({ from: Math.max(0, Math.round(from)), to: Math.round(to) }), range: null }));
-    else this.trouble.replaceChildren(h("div", { className: "alert", role: "status" }, `The history begins ${duration(now - this.oldest)} ago.`));
+    else this.problem.replaceChildren(h("div", { className: "alert", role: "status" }, `The history begins ${duration(now - this.oldest)} ago.`));
   }
 }
 

@@ -29,7 +29,7 @@ pub fn id(name: &str) -> u64 {
     id
 }
 
-/// The name that has this id.
+/// `None` for an id that was never given.
 pub fn name(id: u64) -> Option<Arc<str>> {
     let index = usize::try_from(id.checked_sub(1)?).ok()?;
     lock().as_ref()?.names.get(index).cloned()

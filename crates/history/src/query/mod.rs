@@ -204,7 +204,7 @@ impl Window {
         ((self.to - self.from) / self.step) as usize
     }
 
-    /// The column of a second.
+    /// `None` outside of the range.
     fn column(&self, second: u64) -> Option<usize> {
         (self.from..self.to).contains(&second).then(|| ((second - self.from) / self.step) as usize)
     }

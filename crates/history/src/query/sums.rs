@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 /// A bucket of any scheme by its bounds in raw units: above the first, up to the second; `u64::MAX` is +Inf.
 pub(super) type Bounds = (u64, u64);
 
-/// The bounds of a bucket.
 pub(super) fn bounds(scheme: &Scheme, bucket: u32) -> Bounds {
     let bucket = bucket as usize;
     let lower = bucket.checked_sub(1).and_then(|below| scheme.upper.get(below)).copied().unwrap_or(0);
