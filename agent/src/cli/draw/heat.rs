@@ -67,7 +67,8 @@ impl Axis {
         let (first, last) = (self.low.log10().ceil() as i32, self.high.log10().floor() as i32);
         let decade = |power| {
             let value = 10f64.powi(power);
-            let line = ((1.0 - self.place(value)) * height as f64).floor() as usize;
+            // A power of ten between two lines belongs to the lower one, whatever its logarithm is rounded to.
+            let line = ((1.0 - self.place(value)) * height as f64 + 1e-9).floor() as usize;
             (line.min(height.saturating_sub(1)), value)
         };
         (first..=last).rev().map(decade).collect()

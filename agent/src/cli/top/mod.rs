@@ -7,9 +7,6 @@ pub(super) mod screen;
 mod state;
 mod terminal;
 
-#[cfg(test)]
-mod tests;
-
 use super::client::{AgentArgs, Client, Error, runtime};
 use super::{Output, fail};
 use ratatui::buffer::Buffer;

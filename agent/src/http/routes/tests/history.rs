@@ -117,6 +117,8 @@ fn each_field_of_the_document_is_answered() {
     let (document, mut seen) = (Document::read(), BTreeSet::new());
     let get = |path: &str, status| json_of(server.text(path), status);
     document.check("Overview", &get("/api/v1/history", 200), &mut seen);
+    // A metric is known from its first second on.
+    push(&history, START - 1, 2);
     let mut live = follow(&server, "");
     let mut live_metric = follow(&server, "?metric=wait_seconds&by=comm");
     (0..3).for_each(|second| push(&history, START + second, 2));
@@ -124,7 +126,7 @@ fn each_field_of_the_document_is_answered() {
     history.mark(kstrobe_history::MarkKind::Event, UNIX_EPOCH + Duration::from_secs(START + 3), "a".into(), link);
     push(&history, START + 3, 2);
     let overview = get("/api/v1/history", 200);
-    assert_eq!((&overview["oldest"], &overview["newest"]), (&json!(START), &json!(START + 4)));
+    assert_eq!((&overview["oldest"], &overview["newest"]), (&json!(START - 1), &json!(START + 4)));
     document.check("Overview", &overview, &mut seen);
     for metric in ["wait_seconds", "kstrobe_waits_total", "depth"] {
         for options in ["", "&by=comm&top=1", "&match=comm=~%22.*1%22&from=-4&to=0&step=2&sort=max"] {
