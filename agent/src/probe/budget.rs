@@ -18,7 +18,7 @@ const MAX_PASSED_OVER_NS: f64 = 60.0;
 const PASSED_OVER_NS: f64 = 10.0;
 /// Events that are taken may cost this part of what reaching the programs and passing the others over costs, however small the budget:
 /// sampling fewer would save nothing.
-const MIN_PART: u64 = 32;
+const MIN_PART: u64 = 16;
 /// Windows well below the budget, after which more events are measured again.
 const CALM_WINDOWS: u32 = 5;
 /// First pause of a probe that was suspended and cannot be sampled or has breakpoints, and the longest.
