@@ -290,7 +290,13 @@ fn build(
     let captures = captures::start(&loaded.agent, &loaded.plans, deps);
     let (sender, events) = workloads::event_channel();
     let btf = options.source.btf.as_deref();
-    let app = Arc::new(App::start(&loaded.plans, &loaded.agent, btf, captures, deps, sender));
+    if loaded.plans.is_empty() {
+        tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
+    }
+    let begun = Instant::now();
+    let target = compile::look(&loaded.plans, btf);
+    tracing::info!(ms = milliseconds(begun), "looked at the kernel");
+    let app = Arc::new(App::start(&target, &loaded.plans, &loaded.agent, btf, captures, deps, sender));
     match rights::lacking(&app) {
         Some(lacking) if lacking.all => return Err(ServeError::Rights(lacking.text)),
         Some(lacking) => tracing::error!(reason = lacking.text, "not all probes run"),
@@ -387,25 +393,8 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: rel
 }
 
 impl App {
+    /// Compiles the probes for this kernel and starts them. `btf` is the file that the target's types come from, by default the kernel's own.
     fn start(
-        plans: &[ProbePlan],
-        agent: &AgentConfig,
-        btf: Option<&Path>,
-        captures: Captures,
-        deps: &CaptureDeps,
-        workloads: workloads::EventSender,
-    ) -> App {
-        if plans.is_empty() {
-            tracing::warn!("no probe is enabled: there is nothing to measure (`kstrobe list` shows what there is)");
-        }
-        let begun = Instant::now();
-        let target = compile::look(plans, btf);
-        tracing::debug!(ms = milliseconds(begun), "looked at the kernel");
-        App::start_on(&target, plans, agent, btf, captures, deps, workloads)
-    }
-
-    /// Starts probes on a kernel that is known.
-    fn start_on(
         target: &Target,
         plans: &[ProbePlan],
         agent: &AgentConfig,

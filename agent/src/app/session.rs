@@ -51,7 +51,7 @@ impl Alone {
         let captures = Captures { rules: Err(Denied::off()), access: Access::Local };
         let (sender, events) = workloads::event_channel();
         let agent = AgentConfig::default();
-        let app = App::start_on(target, plans, &agent, btf, captures, &CaptureDeps::offline(), sender);
+        let app = App::start(target, plans, &agent, btf, captures, &CaptureDeps::offline(), sender);
         let app = Arc::new(app);
         workloads::start(&app, events, &agent, runtime.handle())?;
         Ok(Alone { app, stop, agent, _runtime: runtime })

@@ -66,8 +66,8 @@ impl TestAgent {
         let loaded = loaded.unwrap_or_else(|| panic!("{diagnostics:?}"));
         let deps = CaptureDeps::offline();
         let captures = captures::start(&loaded.agent, &loaded.plans, &deps);
-        let app =
-            Arc::new(App::start(&loaded.plans, &loaded.agent, None, captures, &deps, workloads::event_channel().0));
+        let (target, events) = (compile::look(&loaded.plans, None), workloads::event_channel().0);
+        let app = Arc::new(App::start(&target, &loaded.plans, &loaded.agent, None, captures, &deps, events));
         app.telemetry.configured(0, &loaded.hash);
         let started = Started::new(&loaded.agent, loaded.listen(&options), loaded.log(&options).1);
         let tail = Arc::new(Tail::new(loaded.slow(), loaded.agent.kept_events));
