@@ -94,7 +94,7 @@ pub struct Totals {
     pub account: Account,
 }
 
-/// What figures leave out, as totals since the start.
+/// What figures leave out, since the start or in an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Events that were not measured, by the reason in `kstrobe_lost_total`; `program_missed` is what the kernel passed over.
@@ -178,6 +178,22 @@ impl Session {
         let events = self.events.iter().collect();
         super::end_sessions(self.alone.app);
         (totals, events)
+    }
+}
+
+impl Account {
+    /// What is left out in the interval that begins with `before`. What holds now is that of its end.
+    pub fn since(&self, before: &Account) -> Account {
+        let grown = |(reason, total): (&&'static str, &u64)| {
+            let events = total.saturating_sub(before.lost.get(reason).copied().unwrap_or(0));
+            (events > 0).then_some((*reason, events))
+        };
+        Account {
+            lost: self.lost.iter().filter_map(grown).collect(),
+            merged: self.merged.saturating_sub(before.merged),
+            throttled: self.throttled.saturating_sub(before.throttled),
+            ..self.clone()
+        }
     }
 }
 

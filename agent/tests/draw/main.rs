@@ -1,10 +1,11 @@
 //! Drawing for a terminal: each case is a file with the data as JSON, a line `---`, and what is drawn of it. `BLESS=1` rewrites
 //! the drawing.
 
+use kstrobe::app::Account;
 use kstrobe::cli::draw::columns::Columns;
 use kstrobe::cli::draw::data::{Distribution, Metric, Row, Values};
 use kstrobe::cli::draw::quantity::grouped;
-use kstrobe::cli::draw::summary::{Missing, distribution, missing};
+use kstrobe::cli::draw::summary::{distribution, missing};
 use kstrobe::cli::draw::{self, Look, bars};
 use kstrobe::config::adhoc::scale::Scale;
 use serde_json::Value;
@@ -85,8 +86,9 @@ fn events(case: &Value) -> String {
 
 fn summary(case: &Value) -> String {
     let lost = case["lost"].as_object().into_iter().flatten();
-    let of = Missing {
-        lost: lost.map(|(reason, n)| (reason.clone(), n.as_u64().unwrap())).collect(),
+    let of = Account {
+        // Reasons are names in the code.
+        lost: lost.map(|(reason, n)| (&*reason.clone().leak(), n.as_u64().unwrap())).collect(),
         merged: case["merged"].as_u64().unwrap_or(0),
         one_of: case["one_of"].as_u64().unwrap_or(1),
         throttled: case["throttled"].as_u64().unwrap_or(0),

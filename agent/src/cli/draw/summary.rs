@@ -3,26 +3,10 @@
 use super::quantity::{grouped, quantity};
 use super::table::max;
 use super::{Distribution, Metric};
-
-/// What the figures of an interval leave out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Missing {
-    /// Events that were not measured, by reason.
-    pub lost: Vec<(String, u64)>,
-    /// Events that are in the series `other`.
-    pub merged: u64,
-    /// One of so many events is measured now.
-    pub one_of: u64,
-    /// Times that the budget changed this.
-    pub throttled: u64,
-    /// Why the probe does not measure, or not everywhere; empty when it does.
-    pub reason: String,
-    /// What could not be read.
-    pub unread: Vec<String>,
-}
+use crate::app::Account;
 
 /// `nothing lost`, or what is missing, by name.
-pub fn missing(of: &Missing) -> String {
+pub fn missing(of: &Account) -> String {
     let lost: Vec<String> = of.lost.iter().map(|(reason, events)| format!("{} {reason}", grouped(*events))).collect();
     let mut parts = Vec::new();
     if !lost.is_empty() {

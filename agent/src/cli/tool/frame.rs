@@ -8,7 +8,6 @@ use kstrobe_export::snapshot::{Family, Histograms, LabelTexts, Values};
 use crate::app::Account;
 use crate::cli::draw;
 use crate::cli::draw::data::{Distribution, Metric, Row};
-use crate::cli::draw::summary::Missing;
 use crate::config::adhoc::scale::Scale;
 use crate::config::plan::PREFIX;
 
@@ -66,19 +65,9 @@ impl Before {
         }
     }
 
-    /// What was lost since.
-    pub fn missing(&mut self, account: Account) -> Missing {
-        let lost = account.lost.iter().map(|(reason, total)| {
-            (reason.to_string(), total.saturating_sub(self.account.lost.get(reason).copied().unwrap_or(0)))
-        });
-        let missing = Missing {
-            lost: lost.filter(|(_, events)| *events > 0).collect(),
-            merged: account.merged.saturating_sub(self.account.merged),
-            one_of: account.one_of,
-            throttled: account.throttled.saturating_sub(self.account.throttled),
-            reason: account.reason.clone(),
-            unread: account.unread.clone(),
-        };
+    /// What the figures since the last reading leave out.
+    pub fn missing(&mut self, account: Account) -> Account {
+        let missing = account.since(&self.account);
         self.account = account;
         missing
     }

@@ -4,20 +4,19 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
+use crate::app::Account;
 use crate::cli::draw::data::{Distribution, Metric, Row, Values};
-use crate::cli::draw::summary::Missing;
 use crate::config::adhoc::scale::Scale;
 use crate::metrics::events::line::{Event, rfc3339};
 
 /// An interval: `{"interval":{..}}`.
-pub fn interval(probe: &str, from: SystemTime, to: SystemTime, metrics: &[Metric], missing: &Missing) -> String {
-    let lost: Map<String, Value> = missing.lost.iter().map(|(reason, n)| (reason.clone(), (*n).into())).collect();
+pub fn interval(probe: &str, from: SystemTime, to: SystemTime, metrics: &[Metric], missing: &Account) -> String {
     let interval = json!({
         "probe": probe,
         "from": rfc3339(from),
         "to": rfc3339(to),
         "metrics": metrics.iter().map(metric).collect::<Vec<_>>(),
-        "lost": lost,
+        "lost": missing.lost,
         "merged": missing.merged,
         "sampled_one_of": missing.one_of,
         "throttled": missing.throttled,

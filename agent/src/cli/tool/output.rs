@@ -7,11 +7,11 @@ use kstrobe_config::did_you_mean;
 
 use super::frame::Before;
 use super::{Args, json, width};
-use crate::app::{Session, Totals};
+use crate::app::{Account, Session, Totals};
 use crate::cli::Output;
 use crate::cli::draw::columns::Columns;
 use crate::cli::draw::quantity::grouped;
-use crate::cli::draw::summary::{self, Missing};
+use crate::cli::draw::summary;
 use crate::cli::draw::{self, Look, Metric, Values};
 use crate::config::plan::{PREFIX, ProbeMeta, ProbePlan};
 use crate::metrics::events::line::{Event, rfc3339};
@@ -171,7 +171,7 @@ impl Printer {
         text
     }
 
-    fn last_line(&self, metrics: &[Metric], events: u64, missing: &Missing) -> String {
+    fn last_line(&self, metrics: &[Metric], events: u64, missing: &Account) -> String {
         let distribution = metrics.iter().find_map(|metric| match metric.clone().merged(&[]).values {
             Values::Histograms(rows) => rows.into_iter().next().map(|row| summary::distribution(&row.value, metric)),
             _ => None,
