@@ -35,19 +35,6 @@ pub fn number(number: f64) -> String {
     }
 }
 
-/// A number in full, its thousands apart: `18,904`.
-pub fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// A size: `512B`, `1.5MiB`.
 pub fn bytes(bytes: u64) -> String {
     let unit = POWERS_OF_1024.into_iter().find(|(unit, _)| bytes >= *unit);
@@ -85,11 +72,10 @@ mod tests {
     }
 
     #[test]
-    fn rates_counts_and_sizes_are_short() {
+    fn rates_and_sizes_are_short() {
         let rates = [0.0, 0.25, 1.0, 12.5, 999.0, 18_240.0, 211_000.0, 1_940_000.0];
         let texts = ["0/s", "0.25/s", "1/s", "12/s", "999/s", "18.2k/s", "211k/s", "1.9M/s"];
         assert_eq!(rates.map(rate), texts);
-        assert_eq!([0, 999, 1000, 18_904, 1_234_567].map(count), ["0", "999", "1,000", "18,904", "1,234,567"]);
         assert_eq!([0, 512, 1536, 20 << 20, 3 << 40].map(bytes), ["0B", "512B", "1.5KiB", "20MiB", "3.0TiB"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Latency over time: a strip one line high, and a heat map of time by the logarithm of the latency.
 
 /// From nothing to full.
-const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+pub(super) const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Where there are no colours.
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 /// A step of a strip is at least this factor, so that noise of a steady latency does not look like a mountain range.

@@ -50,7 +50,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// `18,904`
+/// A number in full, its thousands apart: `18,904`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -82,6 +82,7 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_by_thousands() {
-        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        let shown = [0, 999, 1_000, 18_904, 1_234_567].map(grouped);
+        assert_eq!(shown, ["0", "999", "1,000", "18,904", "1,234,567"]);
     }
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Distribution;
 use super::bars::{lows, rows};
+use super::heat::EIGHTHS;
 use crate::config::adhoc::scale::Scale;
-
-const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// A character for each group of rows, as high as its count among those of this distribution; a blank where there is nothing.
 pub fn strip(of: &Distribution, scale: Scale, groups: &[Vec<u64>]) -> String {
@@ -17,7 +16,7 @@ pub fn strip(of: &Distribution, scale: Scale, groups: &[Vec<u64>]) -> String {
     let level = |count: u64| match count {
         0 => ' ',
         // The highest level is that of the most frequent group alone.
-        count => LEVELS[(count as f64 / most as f64 * 7.0).round() as usize],
+        count => EIGHTHS[1 + (count as f64 / most as f64 * 7.0).round() as usize],
     };
     counts.into_iter().map(level).collect()
 }

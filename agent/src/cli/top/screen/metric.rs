@@ -2,6 +2,7 @@
 
 use super::{DIM, HEAD, Look, clock, optional, put, text};
 use crate::cli::draw::heat::{self, Axis, HeatMap};
+use crate::cli::draw::quantity::grouped;
 use crate::cli::draw::{figures, fit};
 use crate::cli::top::answers::{Event, Group, Kind, Query};
 use crate::cli::top::screen::metrics::counter_rate;
@@ -55,7 +56,7 @@ fn title_figures(map: &Query, group: &Group) -> String {
     let minutes = figures::seconds(map.measured_seconds(group));
     match map.kind {
         Kind::Histogram => {
-            let count = figures::count(group.total.count.unwrap_or_default() as u64);
+            let count = grouped(group.total.count.unwrap_or_default() as u64);
             format!("  {mark}{rate}  p50 {p50}  p99 {p99}  max {max}  {mark}{count} in {minutes}")
         }
         Kind::Counter => format!("  {rate}  in {minutes}"),
