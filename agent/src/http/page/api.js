@@ -1,5 +1,7 @@
 // The agent's API, by relative addresses: the page may stand behind `kubectl port-forward` or a prefix.
 
+import { parametersOf } from "./place.js";
+
 const TOKEN = "kstrobe-token";
 
 /** Why there is no answer. */
@@ -69,15 +71,9 @@ export async function send(method, path, body) {
   return answered ? JSON.parse(answered) : null;
 }
 
-/** The path of a query, without what is empty; an array is a key several times. */
+/** The path of a query. */
 export function withQuery(path, parameters) {
-  const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(parameters)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== undefined && one !== null && one !== "") query.append(key, one);
-    }
-  }
-  return `${path}?${query}`;
+  return `${path}?${parametersOf(parameters)}`;
 }
 
 /** Lines of an answer that does not end, until the signal or the agent ends it. */

@@ -3,17 +3,14 @@
 import { events } from "./cells.js";
 import { h, table } from "./dom.js";
 import { clock, count, timeTicks, value } from "./format.js";
+import { LANE, TABLE_ROWS, TimeChart } from "./timechart.js";
 
-/** Height of the lane above the cells where marks stand. */
-export const LANE = 18;
 const SIZES = {
   small: { left: 46, bottom: 0, top: 2, height: 96, ticks: 3, font: 10 },
   large: { left: 56, bottom: 20, top: LANE, height: 320, ticks: 8, font: 11 },
 };
 /** Least span of the vertical axis, in decades: a narrow distribution should not look like a wide one. */
 const LEAST_DECADES = 2;
-/** Rows of the table that stands for a heat map. */
-const TABLE_ROWS = 12;
 
 let palette = null;
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -38,9 +35,10 @@ function colours() {
   return palette;
 }
 
-export class HeatMap {
+export class HeatMap extends TimeChart {
   /** `size` is `small` or `large`; `label` says what it shows. */
   constructor(size, label, unit) {
+    super();
     Object.assign(this, { ...SIZES[size], size, label, unit, cells: null, span: null });
     this.canvas = h("canvas", { role: "img", "aria-label": label });
     this.canvas.style.height = `${this.height}px`;
@@ -61,14 +59,6 @@ export class HeatMap {
   /** Width of the part with cells, in pixels of the page. */
   get width() {
     return this.canvas.clientWidth - this.left;
-  }
-
-  x(time) {
-    return this.left + ((time - this.cells.from) / (this.cells.to - this.cells.from)) * this.width;
-  }
-
-  time(x) {
-    return this.cells.from + ((x - this.left) / this.width) * (this.cells.to - this.cells.from);
   }
 
   y(v) {

@@ -1,13 +1,12 @@
 // Counters and gauges over time: one line, with what `Brush` asks of a chart.
 
-import { LANE } from "./heatmap.js";
 import { h, svg, table } from "./dom.js";
 import { clock, rate, timeTicks, value } from "./format.js";
+import { LANE, TABLE_ROWS, TimeChart } from "./timechart.js";
 
-const TABLE_ROWS = 12;
-
-export class LineChart {
+export class LineChart extends TimeChart {
   constructor(label, unit, isRate) {
+    super();
     Object.assign(this, { label, left: 64, top: LANE, bottom: 20, height: 240, cells: null });
     this.text = isRate ? rate : (v) => value(v, unit);
     this.picture = svg("svg", { class: "chart", height: this.height, role: "img", "aria-label": label });
@@ -18,14 +17,6 @@ export class LineChart {
 
   get width() {
     return this.element.clientWidth - this.left;
-  }
-
-  x(time) {
-    return this.left + ((time - this.cells.from) / (this.cells.to - this.cells.from)) * this.width;
-  }
-
-  time(x) {
-    return this.cells.from + ((x - this.left) / this.width) * (this.cells.to - this.cells.from);
   }
 
   show(answer) {

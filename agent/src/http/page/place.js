@@ -7,14 +7,20 @@ export function here() {
   return { view, name: decodeURIComponent(name), parameters: new URLSearchParams(query) };
 }
 
-/** The address of a view; an array is a parameter several times. */
-export function to(view, name = "", parameters = {}) {
-  const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(parameters)) {
+/** Parameters of an address, without what is empty; an array is a parameter several times. */
+export function parametersOf(values) {
+  const parameters = new URLSearchParams();
+  for (const [key, value] of Object.entries(values)) {
     for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== undefined && one !== null && one !== "") query.append(key, one);
+      if (one !== undefined && one !== null && one !== "") parameters.append(key, one);
     }
   }
+  return parameters;
+}
+
+/** The address of a view. */
+export function to(view, name = "", parameters = {}) {
+  const query = parametersOf(parameters);
   const path = [view, encodeURIComponent(name)].filter(Boolean).join("/");
   return `#/${path}${query.size ? `?${query}` : ""}`;
 }
