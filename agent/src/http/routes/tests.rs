@@ -5,7 +5,7 @@ use crate::metrics::events::tail::Tail;
 use crate::probe::status::{ChoiceStatus, HookStatus, ProbeStatus};
 use flate2::read::GzDecoder;
 use kstrobe_web::{bind, serve};
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
@@ -95,6 +95,20 @@ impl Server {
     fn text(&self, path: &str) -> (String, String) {
         let (head, body) = self.get(path, "");
         (head, String::from_utf8(body).unwrap())
+    }
+
+    /// An answer that goes on, past its head, which is returned too. Each read waits so long at most.
+    fn follow(&self, path: &str, limit: Duration) -> (BufReader<TcpStream>, String) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(limit)).unwrap();
+        // HTTP/1.0 has no chunks: the body is lines and nothing else.
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
+        }
+        (reader, head)
     }
 }
 

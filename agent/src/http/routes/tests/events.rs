@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::metrics::events::tail::Tail;
-use std::io::{BufRead, BufReader};
 
 fn with_events() -> (Server, Arc<Tail>) {
     let endpoints = endpoints(vec![]);
@@ -24,17 +23,8 @@ fn the_last_events_are_a_document() {
     assert!(server.text("/api/v1/events?probe=softirq").0.starts_with("http/1.1 404"));
 }
 
-/// A client that follows, past the head of its answer.
 fn follow(server: &Server, query: &str) -> BufReader<TcpStream> {
-    let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // HTTP/1.0 has no chunks: the body is lines and nothing else.
-    write!(stream, "GET /api/v1/events?follow=true{query} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
-    let mut reader = BufReader::new(stream);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
-    }
+    let (reader, head) = server.follow(&format!("/api/v1/events?follow=true{query}"), Duration::from_secs(10));
     assert!(head.contains("application/x-ndjson") || !head.contains(" 200 "), "{head}");
     reader
 }

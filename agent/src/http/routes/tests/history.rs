@@ -6,7 +6,6 @@ use kstrobe_export::snapshot::{Descriptor, Kind, Number};
 use kstrobe_history::{Change, Labels, MetricChanges, ProbeChanges, Row, Second};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/api.yaml");
 const START: u64 = 1_800_000_000;
@@ -149,16 +148,8 @@ fn each_field_of_the_document_is_answered() {
     assert_eq!(paths, ["/api/v1/history", "/api/v1/live", "/api/v1/query"]);
 }
 
-/// A reader of events, past the head of its answer. HTTP/1.0 has no chunks.
 fn follow(server: &Server, query: &str) -> BufReader<TcpStream> {
-    let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    write!(stream, "GET /api/v1/live{query} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
-    let mut reader = BufReader::new(stream);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
-    }
+    let (reader, head) = server.follow(&format!("/api/v1/live{query}"), Duration::from_secs(20));
     assert!(head.contains(" 200 ") && head.contains("text/event-stream"), "{head}");
     reader
 }
