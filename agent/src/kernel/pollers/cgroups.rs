@@ -1,8 +1,8 @@
 //! Control groups of version 2 with the files of their controllers. A file whose controller is not on for a group is not there, and its
 //! numbers are 0.
 
-use super::{Rows, Source, io_error, number, text};
-use procfs::process::Process;
+use super::{Rows, Source, number, text};
+use kstrobe_workloads::cgroups::Hierarchies;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -56,10 +56,10 @@ fn read(rows: &mut Rows) -> io::Result<()> {
 
 /// Where version 2 is mounted whole: at its usual place, or beside version 1.
 fn root() -> io::Result<PathBuf> {
-    let mounts = Process::myself().and_then(|process| process.mountinfo()).map_err(io_error)?.0;
-    let found = mounts.into_iter().find(|mount| mount.fs_type == "cgroup2" && mount.root == "/");
+    let mounted = Hierarchies::here(None).map_err(io::Error::other)?.unified;
+    let whole = mounted.filter(|hierarchy| hierarchy.root == Path::new("/"));
     let missing = || io::Error::new(io::ErrorKind::NotFound, "control groups of version 2 are not mounted");
-    found.map(|mount| mount.mount_point).ok_or_else(missing)
+    whole.map(|hierarchy| hierarchy.mount_point).ok_or_else(missing)
 }
 
 fn push(rows: &mut Rows, id: u64, folder: &Path, path: &Path) {

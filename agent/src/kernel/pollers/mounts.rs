@@ -40,7 +40,7 @@ fn mounts_of(process: ProcResult<Process>) -> io::Result<Vec<MountInfo>> {
 }
 
 fn read_mounts(rows: &mut Rows) -> io::Result<()> {
-    // Services of systemd and containers have mounts of their own, read-only for the most part; everybody may read those of process 1.
+    // Services of systemd and containers have mounts of their own, read-only for the most part. Those of process 1 need no privilege.
     for mount in mounts_of(Process::new(1))? {
         let options = options(&[&mount.mount_options, &mount.super_options]);
         rows.push(&[
