@@ -109,8 +109,8 @@ fn root_unchanged_probes_keep_their_counts_through_reloads_under_load() {
             // It stands elsewhere, and yet it is the same.
             agent.write("probes/kept.yaml", &format!("{}{kept}", "# A comment.\n".repeat(round + 1)));
             agent.write("probes/changed.yaml", &format!("{}# {round}\n", calls("changed", &format!("kst-{round}"))));
-            let told = agent.reload(200);
-            assert!(told.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 0 started, 0 ended\n"), "{told}");
+            let answer = agent.reload(200);
+            assert!(answer.starts_with("reloaded; probes: 1 unchanged, 1 replaced, 0 started, 0 ended\n"), "{answer}");
             assert_eq!(programs(&agent, "kept"), ids, "round {round}");
             let new = programs(&agent, "changed");
             assert!(!new.is_empty() && new.keys().all(|id| !seen.contains_key(id)), "round {round}: {new:?}");
@@ -169,12 +169,15 @@ fn root_a_configuration_with_a_mistake_changes_nothing() {
     ] {
         let before = std::fs::read_to_string(agent.folder().join(file)).ok();
         agent.write(file, &text);
-        let told = agent.reload(500);
+        let answer = agent.reload(500);
         let of_place = expected.split(':').next().unwrap();
-        assert!(told.contains(of_place) && told.ends_with("not reloaded: what ran before runs on\n"), "{file}: {told}");
+        assert!(
+            answer.contains(of_place) && answer.ends_with("not reloaded: what ran before runs on\n"),
+            "{file}: {answer}"
+        );
         refusals += 1.0;
         let metrics = agent.scrape();
-        assert_eq!(metrics.sum("kstrobe_config_last_reload_successful", &[]), 0.0, "{told}");
+        assert_eq!(metrics.sum("kstrobe_config_last_reload_successful", &[]), 0.0, "{answer}");
         assert_eq!(metrics.sum("kstrobe_config_reloads_total", &[("result", "failure")]), refusals);
         assert_eq!(metrics.sum("kstrobe_config_last_reload_success_timestamp_seconds", &[]), since);
         assert_eq!(metrics.sum("kstrobe_probe_attached", &[("probe", "kept")]), 1.0);
@@ -187,7 +190,7 @@ fn root_a_configuration_with_a_mistake_changes_nothing() {
         assert!(probes["mistakes"].is_null(), "what runs has none: {probes}");
         let (status, ready) = agent.get("/readyz").unwrap();
         assert!(status == 200 && ready.contains(expected), "{status} {ready}");
-        assert!(agent.log().contains("not reloaded"), "{told}");
+        assert!(agent.log().contains("not reloaded"), "{answer}");
         match before {
             Some(before) => agent.write(file, &before),
             None => std::fs::remove_file(agent.folder().join(file)).unwrap(),
@@ -342,8 +345,8 @@ fn root_reloads_leave_nothing_behind() {
         for (name, text) in every_kind(version) {
             agent.write(&format!("probes/{name}.yaml"), &text);
         }
-        let told = agent.reload(200);
-        assert!(told.starts_with("reloaded; probes: 0 unchanged, 9 replaced, 0 started, 0 ended\n"), "{told}");
+        let answer = agent.reload(200);
+        assert!(answer.starts_with("reloaded; probes: 0 unchanged, 9 replaced, 0 started, 0 ended\n"), "{answer}");
         assert_eq!(detached(&agent), lacking, "version {version}");
     };
     // Maps of costs are made within the second after a start or a reload.
@@ -364,8 +367,8 @@ fn root_reloads_leave_nothing_behind() {
     for (name, _) in every_kind(0) {
         std::fs::remove_file(agent.folder().join(format!("probes/{name}.yaml"))).unwrap();
     }
-    let told = agent.reload(200);
-    assert!(told.starts_with("reloaded; probes: 0 unchanged, 0 replaced, 0 started, 9 ended\n"), "{told}");
+    let answer = agent.reload(200);
+    assert!(answer.starts_with("reloaded; probes: 0 unchanged, 0 replaced, 0 started, 9 ended\n"), "{answer}");
     // Who waits for events does so for a second.
     wait_for("an empty kernel", LIMIT, || {
         let (objects, _, instances, _) = held(&agent);
@@ -409,8 +412,8 @@ fn root_events_stacks_and_iterators_go_on_after_reloads() {
     for version in 0..3 {
         agent.write("probes/slow.yaml", &receives(version));
         agent.write("probes/walked.yaml", &every_kind(version)[7].1);
-        let told = agent.reload(200);
-        assert!(told.contains("1 unchanged"), "{told}");
+        let answer = agent.reload(200);
+        assert!(answer.contains("1 unchanged"), "{answer}");
         assert!(agent.scrape().sum("kstrobe_walked_tasks", &[]) > 1.0, "iterators are read at once");
         slow_receives(5);
         // The next reload takes the probe away: nothing that it sent is lost with it.
@@ -463,9 +466,9 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     std::thread::scope(|scope| {
         scope.spawn(|| call_until(&stop, "kst-load"));
         agent.write("kstrobe.yaml", &rule(10));
-        let told = agent.reload(200);
+        let answer = agent.reload(200);
         let fired = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            assert!(told.contains("1 unchanged"), "{told}");
+            assert!(answer.contains("1 unchanged"), "{answer}");
             wait_for("the rule's capture", LIMIT, || {
                 let metrics = agent.scrape();
                 (metrics.sum("kstrobe_captures_total", &[("trigger", "rule"), ("result", "done")]) == 1.0).then_some(())
@@ -488,8 +491,8 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     let events = agent.folder().join("events");
     agent.write("kstrobe.yaml", &format!("{config}log: {{ level: error }}\nevents: {}\n", events.display()));
     agent.write("probes/slow.yaml", &receives(0));
-    let told = agent.reload(200);
-    assert!(!told.contains("restart"), "{told}");
+    let answer = agent.reload(200);
+    assert!(!answer.contains("restart"), "{answer}");
     let reloadings = || agent.log().matches("message=reloading").count();
     let said = reloadings();
     agent.reload(200);
@@ -507,8 +510,8 @@ fn root_rules_captures_and_settings_come_with_a_reload() {
     assert!(reloadings() > said, "as at the start");
     // The budget of a probe that goes on.
     agent.write("kstrobe.yaml", &(config + "limits: { budget_percent: 7 }\nlog: { format: json }\n"));
-    let told = agent.reload(200);
-    assert!(told.contains("2 unchanged") && told.contains("`log.format` has changed"), "{told}");
+    let answer = agent.reload(200);
+    assert!(answer.contains("2 unchanged") && answer.contains("`log.format` has changed"), "{answer}");
     agent.stop();
 }
 

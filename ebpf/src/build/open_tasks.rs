@@ -1,5 +1,5 @@
-//! Which tasks have an open span, by a hash of their address: a count of open spans for each value of it. Two context switches in a
-//! thousand concern a task whose span is open; of the others this tells so for one load, where a look for a task's storage takes some 80 ns.
+//! Which tasks have an open span, by a hash of their address: a count of open spans for each value of it. At a context switch of tasks
+//! without one it takes the place of two calls of `bpf_task_storage_get`.
 //!
 //! Only a task itself opens and closes its span, so that each count goes up and down in turn. A task that ends within its span leaves
 //! one: from then on a task of the same hash has its storage looked for at each switch, and nothing else changes.
