@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 /// Each has a connection, of which there are few.
 pub(super) const MAX_READERS: usize = 16;
@@ -94,6 +94,9 @@ pub(super) async fn live(State(shared): State<Arc<Shared>>, Options(options): Pa
     };
     let Ok(place) = shared.live.clone().try_acquire_owned() else { return refuse(Refusal::Busy) };
     let history = shared.endpoints.history.clone();
+    // From before the answer begins: a client that has its head misses no second.
+    let recorded = history.follow();
+    let next = recorded.borrow().end;
     let asked = query.clone();
     // A query that has no answer is refused here, while there is a status to say so.
     let checked = tokio::task::spawn_blocking(move || -> Result<(), Refusal> {
@@ -109,7 +112,7 @@ pub(super) async fn live(State(shared): State<Arc<Shared>>, Options(options): Pa
         Err(error) => return internal(&error),
     }
     let (events, received) = mpsc::channel(MAX_WAITING);
-    tokio::spawn(follow(shared.endpoints.history.clone(), query, events, place));
+    tokio::spawn(follow(shared.endpoints.history.clone(), recorded, next, query, events, place));
     Sse::new(Seconds(Some(received))).into_response()
 }
 
@@ -120,17 +123,17 @@ enum Message {
     End,
 }
 
-/// Sends each second as it comes, until the client or the agent ends. A reader that does not take them loses its place: no other waits
-/// for it.
+/// Sends each second from the one numbered `next` on as it comes, until the client or the agent ends. A reader that does not take them
+/// loses its place: no other waits for it.
 async fn follow(
     history: Arc<HistoryStore>,
+    mut recorded: watch::Receiver<Recorded>,
+    mut next: u64,
     query: Option<Query>,
     events: mpsc::Sender<Message>,
     _place: OwnedSemaphorePermit,
 ) {
     let query = Arc::new(query);
-    let mut recorded = history.follow();
-    let mut next = recorded.borrow_and_update().end;
     loop {
         let Recorded { end, closed } = *recorded.borrow_and_update();
         for number in next..end {
