@@ -73,8 +73,15 @@ impl Arena {
             },
         ];
         let attach = Attach::RawTp { event: "case_end".into() };
-        let func =
-            Func { name: "where".into(), attach: Some(attach.clone()), calls: None, vars: 2, slots: vec![4], body };
+        let func = Func {
+            name: "where".into(),
+            attach: Some(attach.clone()),
+            calls: None,
+            begins: false,
+            vars: 2,
+            slots: vec![4],
+            body,
+        };
         let map = MapDef {
             name: "arena".into(),
             kind: MapKind::Array { mmap: false },

@@ -79,7 +79,7 @@ pub struct StateMap {
 }
 
 /// Words that the agent writes and programs read: an array map with one element per CPU. A start that is passed over leaves 1 as
-/// its time, so that its end finds it; that of a system call leaves a mark of its thread elsewhere. The time since when spans are measured
+/// its time, so that its end finds it; of system calls those that are taken leave a mark of their thread elsewhere. The time since when spans are measured
 /// is at least 1 before the mask is first set, and the time of the return of a probe that was suspended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlMap {
@@ -95,8 +95,10 @@ impl ControlMap {
     pub const SINCE: usize = 8;
     /// Byte of the number of events to pass over before the next is taken. The CPU counts it down.
     pub const LEFT: usize = 16;
-    /// Byte of the word that is not 0 once the mask was.
-    pub const WAS_SAMPLED: usize = 24;
+    /// Byte of the number of events, beside itself, that an event that is taken stands for.
+    pub const OTHERS: usize = 24;
+    /// Byte of the word that is not 0 while starts are seen for a share of the time: ends without one are no loss then.
+    pub const SLICED: usize = 32;
 }
 
 /// Where records of single events come out. A record is `nsecs` (u64, `CLOCK_MONOTONIC`), tgid (u32), tid (u32), then the

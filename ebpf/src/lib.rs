@@ -78,6 +78,8 @@ pub struct ProgramInfo {
     pub stack_bytes: u32,
     /// The system calls that it measures, where its hook has all of them.
     pub calls: Option<ir::Calls>,
+    /// Whether measurements begin here with a weight, so that its hook may be attached for a share of the time.
+    pub begins: bool,
     /// Disassembly.
     pub listing: String,
 }
@@ -157,6 +159,7 @@ pub fn assemble(module: ir::Module, target: &Target, source: Source<'_>) -> Resu
             instructions: code.slots(),
             stack_bytes: code.stack_bytes,
             calls: func.calls.clone(),
+            begins: func.begins,
             listing: code.listing(),
         });
         codes.push(code);

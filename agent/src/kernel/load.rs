@@ -5,7 +5,7 @@ use crate::kernel::attach::{AttachError, Attacher, Link, Places, ProgramType, tp
 use crate::kernel::detect::{online_cpus, possible_cpus};
 use crate::kernel::error::KernelError;
 use crate::kernel::events::{BufferError, Buffers};
-use crate::kernel::hooks::{Body, HookError, Hooks, Member, Use};
+use crate::kernel::hooks::{Body, HookError, Hooks, Member, Slicing, Use};
 use crate::kernel::kernel_types::KernelTypes;
 use crate::kernel::object::{Code, Object, ObjectError, TABLES_MAP};
 use crate::kernel::privileges::lift_locked;
@@ -73,11 +73,13 @@ pub struct Program {
     pub attach: Attach,
     /// The system calls that it measures, where its hook has all of them.
     pub calls: Option<Calls>,
+    /// Whether measurements begin here with a weight.
+    pub begins: bool,
 }
 
 impl From<&(String, Attach)> for Program {
     fn from((name, attach): &(String, Attach)) -> Program {
-        Program { name: name.clone(), attach: attach.clone(), calls: None }
+        Program { name: name.clone(), attach: attach.clone(), calls: None, begins: false }
     }
 }
 
@@ -182,6 +184,7 @@ struct LoadedProgram {
     name: String,
     attach: Attach,
     calls: Option<Calls>,
+    begins: bool,
     /// Relocated.
     code: Vec<u64>,
     fd: OwnedFd,
@@ -326,12 +329,15 @@ impl Loaded {
     /// Puts all programs to the others at their hooks.
     fn join(&mut self, loader: &mut Loader) -> Result<(), LoadError> {
         let Loader { types, attacher, hooks } = loader;
+        let control = self.maps.control().cloned();
         for program in self.programs.iter_mut().filter(|program| !program.attach.is_iterator()) {
-            let LoadedProgram { name, attach, calls, code, fd, member, .. } = program;
+            let LoadedProgram { name, attach, calls, begins, code, fd, member, .. } = program;
             let failed = |error| hook_error(name, error);
             let kind = ProgramType::of(attach, types).map_err(|error| attach_error(name, error.into()))?;
             let loaded = fd.try_clone().map_err(|error| failed(HookError::Map(error)))?;
-            let body = Body { name: name.clone(), code: std::mem::take(code), calls: calls.take(), program: loaded };
+            let begins = control.as_ref().filter(|_| *begins).cloned();
+            let (name, code, calls) = (name.clone(), std::mem::take(code), calls.take());
+            let body = Body { name, code, calls, begins, program: loaded };
             let joined = match is_shared(attach) {
                 true => hooks.join(attach, &kind, body, attacher),
                 false => hooks.join_alone(attach, &kind, body),
@@ -339,6 +345,14 @@ impl Loaded {
             *member = Some(joined.map_err(failed)?);
         }
         Ok(())
+    }
+
+    /// Says whether its measurements may begin for a share of the time alone.
+    pub fn slice(&self, slicing: Slicing) {
+        let member = self.programs.iter().find_map(|program| program.member.as_ref());
+        if let (Some(member), Some(weights)) = (member, self.maps.control()) {
+            member.slice(weights, slicing);
+        }
     }
 
     /// What its programs have cost so far, as far as that is measured.
@@ -429,10 +443,10 @@ pub fn load_unattached(
         _ => layout.maps.iter().position(|def| def.name == name).map(|at| &maps[at]),
     };
     object.relocate(|name| by_name(name).map(|map| map.as_fd().as_raw_fd()))?;
-    let mut load = |Program { name, attach, calls }: Program| {
+    let mut load = |Program { name, attach, calls, begins }: Program| {
         let code = object.code(&name)?;
         let fd = load_program(&mut loader.types, &code, types.fd(), &name, &attach)?;
-        Ok(LoadedProgram { name, attach, calls, code: code.insns, fd, member: None, enabled: Vec::new() })
+        Ok(LoadedProgram { name, attach, calls, begins, code: code.insns, fd, member: None, enabled: Vec::new() })
     };
     let programs = programs.into_iter().map(|program| load(program.into())).collect::<Result<_, LoadError>>()?;
     let events = open_events(&maps, layout)?;

@@ -6,6 +6,7 @@
 pub mod abilities;
 pub mod attach;
 pub mod binaries;
+pub mod control;
 pub mod detect;
 pub mod error;
 pub mod event_stream;

@@ -1,15 +1,17 @@
 //! Reading and cleaning the maps of one probe, by its layout.
 
+use crate::kernel::control::Control;
 use crate::kernel::groups::{Admission, Groups, GroupsError};
 use crate::kernel::mmap::Values;
 use crate::kernel::sys::{self, KernelMap};
 use kstrobe_ebpf::layout::{
-    ControlMap, FreshSlots, Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table,
+    FreshSlots, Index, Layout, Loss, MapDef, MapId, MapKind, PASSES, SelectedMap, SpanMap, Table,
 };
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use thiserror::Error;
 
 /// The maps of one probe, with its layout.
@@ -29,8 +31,7 @@ pub struct ProbeMaps {
     evicted: AtomicU64,
     /// Programs that keep the maps of conditions; none before a condition needs them, and where the kernel refuses them.
     admissions: OnceLock<Vec<Admission>>,
-    /// Whether the probe has ever passed events over.
-    was_sampled: AtomicBool,
+    control: Option<Arc<Control>>,
 }
 
 /// Maps that are not what their layout says.
@@ -95,13 +96,6 @@ pub struct MapFill {
     pub capacity: u32,
 }
 
-/// A number below `values`, as chance wills.
-fn random_below(values: u64) -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    // Each state is keyed anew by the standard library.
-    RandomState::new().hash_one(values) % values.max(1)
-}
-
 impl ProbeMaps {
     /// Takes the maps of a probe, in the order of the layout's ids, and checks that tables fit them.
     pub fn new(layout: Layout, maps: Vec<KernelMap>) -> Result<ProbeMaps, LayoutError> {
@@ -118,8 +112,15 @@ impl ProbeMaps {
         let values = layout.tables.iter().map(|table| open(table.values)).collect::<Result<_, _>>()?;
         let losses = layout.losses.as_ref().map(|losses| open(losses.map)).transpose()?;
         let states = layout.state.as_ref().map(|state| open(state.counts)).transpose()?;
-        let (forgotten, evicted, admissions, was_sampled) = Default::default();
-        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten, evicted, admissions, was_sampled })
+        let control = layout.control.as_ref().map(|control| {
+            let map = maps.get(control.map.0 as usize).ok_or(LayoutError::NoMap(control.map.0))?;
+            let same = map.as_fd().try_clone_to_owned().and_then(KernelMap::from_fd);
+            let map = same.map_err(|error| LayoutError::Open { map: layout.map(control.map).name.clone(), error })?;
+            Ok::<_, LayoutError>(Arc::new(Control::new(map, layout.cpus)))
+        });
+        let control = control.transpose()?;
+        let (forgotten, evicted, admissions) = Default::default();
+        Ok(ProbeMaps { layout, maps, values, losses, states, forgotten, evicted, admissions, control })
     }
 
     /// What the bytes in the maps mean.
@@ -304,30 +305,14 @@ impl ProbeMaps {
         Ok(stale)
     }
 
-    /// Tells running programs to measure one of 2^`halvings` events, and no span that began at or before `since`
-    /// (`CLOCK_MONOTONIC` nanoseconds, at least 1). Does nothing for a probe that is not sampled.
-    pub fn steer(&self, halvings: u32, since: u64) -> io::Result<()> {
-        let Some(control) = &self.layout.control else { return Ok(()) };
-        let mask = (1u64 << halvings.min(32)) - 1;
-        let was_sampled = self.was_sampled.fetch_or(mask != 0, Ordering::Relaxed) || mask != 0;
-        (0..self.layout.cpus).try_for_each(|cpu| {
-            // The first gap is a part of one that began before.
-            let left = random_below(mask + 1);
-            let mut element = [0; ControlMap::BYTES as usize];
-            let words = [
-                (ControlMap::MASK, mask),
-                (ControlMap::SINCE, since.max(1)),
-                (ControlMap::LEFT, left),
-                (ControlMap::WAS_SAMPLED, was_sampled.into()),
-            ];
-            words.iter().for_each(|(at, word)| element[*at..at + 8].copy_from_slice(&word.to_ne_bytes()));
-            self.map(control.map).update(&cpu.to_ne_bytes(), &element, 0)
-        })
+    /// What the agent sets of its programs; `None` for a probe that cannot be sampled.
+    pub fn control(&self) -> Option<&Arc<Control>> {
+        self.control.as_ref()
     }
 
     /// Forgets what has begun and not ended, before a probe is attached again: their ends were not seen. Returns the
     /// number of open spans and states. Spans in task storage are recognised by their age instead, see
-    /// [`ProbeMaps::steer`].
+    /// [`Control::sample`].
     pub fn forget_open(&self) -> io::Result<u64> {
         let mut states = 0;
         for (def, map) in self.layout.maps.iter().zip(&self.maps) {

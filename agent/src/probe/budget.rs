@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::config::plan::BudgetLimit;
+use crate::kernel::hooks::Slicing;
 
 /// Windows above the budget in a row before an action, which goes by the cheapest of them. One window is not enough: a burst
 /// of a tenth of a second is harmless, and a program whose CPU was taken away meanwhile seems to have run all the time.
@@ -43,6 +44,8 @@ pub struct Cost {
     pub entering: Duration,
     /// Least cost of breakpoints, which only an end of the attachment saves.
     pub breakpoints: Duration,
+    /// What is seen where measurements begin stands for so many times of it ([`Slicing`]); 0 and 1 are the same.
+    pub times: u64,
 }
 
 impl Cost {
@@ -81,6 +84,10 @@ pub struct Budget {
     /// Whether its programs can pass events over.
     can_sample: bool,
     halvings: u32,
+    /// Reaching its hooks alone costs more than its limit: they are to be attached in slices of time where measurements begin.
+    wants_slices: bool,
+    /// [`Cost::times`] of the last window.
+    times: u64,
     /// Windows above the budget in a row since the last action: their number, and the cheapest of them.
     suspicion: Option<(u32, Cost)>,
     /// Cost that led to the last action and the limit then, in millionths of a CPU.
@@ -111,6 +118,8 @@ impl Budget {
             is_shared,
             can_sample,
             halvings: 0,
+            wants_slices: false,
+            times: 1,
             suspicion: None,
             judged: (0, 0),
             full_ns: 0.0,
@@ -143,8 +152,10 @@ impl Budget {
         if self.is_shared {
             self.limit_ppm = shares.limit_ppm(used);
         }
+        self.times = cost.times.max(1);
         let left = self.left(cost);
-        if used <= self.limit_ppm || self.can_sample && left.is_kept(self.limit_ppm) {
+        let is_kept = used <= self.limit_ppm || self.can_sample && left.is_kept(self.limit_ppm);
+        if is_kept && !self.needs_slices(&left) {
             return self.within(now, used, &left);
         }
         self.calm = 0;
@@ -159,27 +170,45 @@ impl Budget {
         self.judged = (cheapest.ppm(), self.limit_ppm);
         self.throttled += 1;
         let breakpoints = left.breakpoints > self.limit_ppm;
-        if breakpoints || !self.can_sample || self.halvings == MAX_HALVINGS {
+        if breakpoints || !self.can_sample || self.halvings == MAX_HALVINGS && !self.needs_slices(&left) {
             self.is_short = self.can_sample && !breakpoints;
             self.suspended_until = Some(now + self.pause());
             return Some(BudgetAction::Suspend);
         }
-        if self.halvings == 0 {
+        if self.halvings == 0 && self.times == 1 {
             self.full_ns = cheapest.run_ns();
+        }
+        if self.needs_slices(&left) {
+            self.wants_slices = true;
+            return Some(BudgetAction::Sample(self.halvings));
         }
         self.halvings = (self.halvings + halvings(left.taken, left.room(self.limit_ppm))).min(MAX_HALVINGS);
         Some(BudgetAction::Sample(self.halvings))
     }
 
-    /// Divides a cost into what sampling lowers and what it does not. A run costs `over + (full - over) / 2^halvings`.
+    /// Whether to reach its hooks costs too much, whatever its programs do there.
+    fn needs_slices(&self, left: &Left) -> bool {
+        self.can_sample && !self.wants_slices && left.fixed > self.limit_ppm && left.breakpoints <= self.limit_ppm
+    }
+
+    /// How it stands to slices of time. A probe with a budget of its own is not made to rest for others.
+    pub fn slicing(&self) -> Slicing {
+        match self.wants_slices {
+            true => Slicing::Wanted,
+            false if self.can_sample && self.is_shared => Slicing::Tolerated,
+            false => Slicing::Never,
+        }
+    }
+
+    /// Divides a cost into what sampling lowers and what it does not. A run costs `over + (full - over) / factor`, which is 2^halvings.
     fn left(&self, cost: &Cost) -> Left {
         let run_ns = cost.run_ns();
-        let over_ns = match self.halvings {
-            0 => PASSED_OVER_NS,
-            n => {
-                let factor = f64::from(1u32 << n);
-                (run_ns * factor - self.full_ns) / (factor - 1.0)
-            }
+        // Of a measurement's two ends, only the first is seen less often in slices.
+        let slices = if self.times > 1 { (self.times + 1) as f64 / 2.0 } else { 1.0 };
+        let factor = f64::from(1u32 << self.halvings) * slices;
+        let over_ns = match factor > 1.0 {
+            true => (run_ns * factor - self.full_ns) / (factor - 1.0),
+            false => PASSED_OVER_NS,
         };
         let over_ns = over_ns.clamp(0.0, MAX_PASSED_OVER_NS.min(run_ns));
         let over = ((over_ns * cost.runs as f64) as u128).min(cost.run.as_nanos());
@@ -195,12 +224,20 @@ impl Budget {
             self.pause = PAUSE.0;
         }
         // Twice the events must still leave half of the budget, or it would go back and forth.
-        let is_calm = used <= self.limit_ppm && left.taken <= left.room(self.limit_ppm) / 4;
+        // The same with all that reaches the hooks.
+        let needs_no_slices = self.wants_slices && left.fixed <= self.limit_ppm / 4;
+        let is_calm = used <= self.limit_ppm && (needs_no_slices || left.taken <= left.room(self.limit_ppm) / 4);
         self.calm = if is_calm { self.calm + 1 } else { 0 };
-        if self.halvings == 0 || self.calm < CALM_WINDOWS {
+        if self.halvings == 0 && !needs_no_slices || self.calm < CALM_WINDOWS {
             return None;
         }
         self.calm = 0;
+        if needs_no_slices {
+            // As many events as before are taken, and more from the next look on.
+            self.wants_slices = false;
+            self.halvings = (self.halvings + self.times.ilog2()).min(MAX_HALVINGS);
+            return Some(BudgetAction::Sample(self.halvings));
+        }
         // As many as leave half of the room, at least twice as many.
         let times = left.room(self.limit_ppm) / left.taken.max(1);
         let doublings = times.checked_ilog2().unwrap_or(0).saturating_sub(1).max(1);
@@ -235,12 +272,13 @@ impl Budget {
 
     /// Whether the next window should come soon: it may mean an action.
     pub fn suspects(&self) -> bool {
-        self.suspicion.is_some() && self.suspended_until.is_none()
+        // A window of slices has to have some of them.
+        self.suspicion.is_some() && self.suspended_until.is_none() && self.times == 1
     }
 
     /// One of so many events is sampled, and counts for all of them.
     pub fn one_of(&self) -> u64 {
-        1 << self.halvings
+        self.times << self.halvings
     }
 
     /// Actions to sample fewer events or to suspend so far.
@@ -250,7 +288,7 @@ impl Budget {
 
     /// Whether the budget samples or suspends the probe.
     pub fn over(&self) -> bool {
-        self.halvings > 0 || self.suspended_until.is_some()
+        self.one_of() > 1 || self.suspended_until.is_some()
     }
 
     /// The reason as text; empty while all events are measured.
@@ -264,6 +302,9 @@ impl Budget {
         let over = format!("over its {budget} {limit} of a CPU ({used} measured)");
         match self.suspended_until {
             Some(_) => format!("{over}: taken off its hooks for {} s", self.pause().as_secs()),
+            None if self.times > 1 => {
+                format!("{over}: one of {} events is sampled, in slices of time", self.one_of())
+            }
             None => format!("{over}: one of {} events is sampled", self.one_of()),
         }
     }

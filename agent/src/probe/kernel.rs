@@ -22,7 +22,7 @@ use super::user_hooks::{LOOK_EVERY, UserHooks, log_changes};
 use crate::config::plan::ProbeMeta;
 use crate::kernel::attach::Attacher;
 use crate::kernel::binaries::find::ProcessSnapshot;
-use crate::kernel::hooks::Use;
+use crate::kernel::hooks::{Slicing, Use};
 use crate::kernel::load::{Loaded, ProgInfo};
 use crate::kernel::read::{ProbeMaps, TableView};
 use crate::kernel::sys::monotonic_ns;
@@ -126,7 +126,13 @@ impl KernelEngine {
 
     /// Samples one of 2^`halvings` events from now on.
     pub fn sample(&self, halvings: u32) -> Result<(), ControlError> {
-        self.loaded.maps().steer(halvings, self.since_ns).map_err(ControlError::Control)
+        let Some(control) = self.loaded.maps().control() else { return Ok(()) };
+        control.sample(halvings, self.since_ns).map_err(ControlError::Control)
+    }
+
+    /// Says whether its measurements may begin for a share of the time alone.
+    pub fn slice(&self, slicing: Slicing) {
+        self.loaded.slice(slicing);
     }
 
     /// Lets the programs not run. Counts stay.
@@ -157,7 +163,9 @@ impl KernelEngine {
             (name.to_owned(), Reading { used, breakpoint_ns: meter::breakpoint_ns(attach) })
         };
         let readings = self.loaded.used().map(reading).collect();
-        self.meter.window(Instant::now(), readings, entry_ns)
+        let times = self.loaded.maps().control().map_or(1, |control| control.times());
+        let cost = self.meter.window(Instant::now(), readings, entry_ns)?;
+        Some(Cost { times, ..cost })
     }
 
     /// When the next sweep is due.

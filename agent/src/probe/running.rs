@@ -305,8 +305,14 @@ impl Probe {
     /// Applies the budget to the cost of a window.
     pub fn keep_budget(&mut self, cost: &Cost, shares: &Shares) {
         let now = self.started.elapsed();
-        if let Some(action) = self.budget.as_mut().and_then(|b| b.look(now, cost, shares)) {
+        let Some(budget) = &mut self.budget else { return };
+        let action = budget.look(now, cost, shares);
+        let slicing = budget.slicing();
+        if let Some(action) = action {
             self.apply(action);
+        }
+        if let Ok(kernel) = self.engine.kernel() {
+            kernel.slice(slicing);
         }
     }
 

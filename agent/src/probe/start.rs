@@ -243,6 +243,7 @@ fn load_once(plan: &ProbePlan, artifact: &Artifact, loader: &mut Loader) -> Resu
 
 impl From<&ProgramInfo> for Program {
     fn from(info: &ProgramInfo) -> Program {
-        Program { name: info.name.clone(), attach: info.attach.clone(), calls: info.calls.clone() }
+        let ProgramInfo { name, attach, calls, begins, .. } = info.clone();
+        Program { name, attach, calls, begins }
     }
 }

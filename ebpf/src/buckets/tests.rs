@@ -118,7 +118,8 @@ fn indexer(scheme: &Scheme) -> (Machine, Module) {
         Stmt::Store { ptr: Var(3), offset: 0, size: Size::B8, value: Operand::Var(out) },
         Stmt::Store { ptr: Var(3), offset: 8, size: Size::B8, value: Operand::Var(v) },
     ]);
-    let func = Func { name: "index".into(), attach: None, calls: None, vars: next + 1, slots: vec![8], body };
+    let func =
+        Func { name: "index".into(), attach: None, calls: None, begins: false, vars: next + 1, slots: vec![8], body };
     let module = Module { funcs: vec![func], rodata, layout: layout() };
     (Machine::new(&module.layout).unwrap(), module)
 }

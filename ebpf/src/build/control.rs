@@ -2,7 +2,8 @@
 //!
 //! Of a probe that is sampled at one of 2^n, a CPU passes over as many events as a counter says, takes the next one, and sets the counter
 //! anew by chance, 2^n - 1 on average. An event that is taken stands for 2^n, its weight. To pass an event over costs no call of a
-//! helper: at a flood that is all that is done.
+//! helper: at a flood that is all that is done. Where the hooks at which measurements begin are attached for a share of the time
+//! alone, the weight is as many times that.
 
 use super::Context;
 use super::func::Writer;
@@ -17,19 +18,25 @@ use crate::typed::{Attach, Probe, Shape, SpanKey};
 const MASK: i32 = ControlMap::MASK as i32;
 const SINCE: i32 = ControlMap::SINCE as i32;
 const LEFT: i32 = ControlMap::LEFT as i32;
-const WAS_SAMPLED: i32 = ControlMap::WAS_SAMPLED as i32;
+const OTHERS: i32 = ControlMap::OTHERS as i32;
+const SLICED: i32 = ControlMap::SLICED as i32;
 /// Time of a start that was passed over: no clock that has run for a while shows it.
 const PASSED_OVER: i64 = 1;
 
-/// Elements of the map of calls that were passed over: by thread, so that two threads seldom share one.
-const PASSED_ENTRIES: u32 = 1 << 14;
+/// Elements of the map of open calls: by thread, so that two threads seldom share one.
+const CALL_ENTRIES: u32 = 1 << 14;
+/// In an element that two threads with open calls have shared; no thread has this mark. It stays: from then on the ends of these
+/// threads' calls are looked for where their spans are.
+const SHARED: i64 = 2;
+/// Added to a thread's number, which has 22 bits at most (`PID_MAX_LIMIT`).
+const OF_NUMBER: i64 = 1 << 30;
 
-/// Plans the maps. Returns the one of calls that were passed over, where the probe has one.
+/// Plans the maps. Returns the one of open calls, where the probe has one.
 pub(super) fn plan(probe: &Probe, layout: &mut Layout) -> Option<MapId> {
     let array = MapKind::Array { mmap: false };
     let map = add_map(layout, "ks_control".into(), array, 4, ControlMap::BYTES, layout.cpus);
     layout.control = Some(ControlMap { map });
-    is_of_calls(&probe.shape).then(|| add_map(layout, "ks_passed".into(), array, 4, 4, PASSED_ENTRIES))
+    is_of_calls(&probe.shape).then(|| add_map(layout, "ks_calls".into(), array, 4, 4, CALL_ENTRIES))
 }
 
 /// Whether spans are system calls: of those a thread has one at a time, and each that begins also ends, unless the thread does.
@@ -71,8 +78,9 @@ fn decide(w: &mut Writer, words: Var, skip: impl FnOnce(&mut Writer), take: impl
             let left = w.alu(AluOp::Shr, product, Operand::Imm(32));
             w.push(Stmt::Store { ptr: words, offset: LEFT, size: Size::B8, value: Operand::Var(left) });
             take(w);
-            w.assign(weight, Op::Alu(AluOp::Add, mask, Operand::Imm(1)));
         });
+        let others = w.load(words, OTHERS, Size::B8, Space::Value);
+        w.assign(weight, Op::Alu(AluOp::Add, others, Operand::Imm(1)));
     });
     weight
 }
@@ -97,66 +105,66 @@ pub(super) fn sample_start(context: &Context<'_>, w: &mut Writer, state: Var, st
 
 /// The same where a system call begins, before its state is looked for. Returns the weight; `None` where [`sample_start`] decides.
 pub(super) fn sample_call(context: &Context<'_>, w: &mut Writer) -> Option<Var> {
-    let passed = context.memory.passed?;
-    let words = words(context, w)?;
-    let skip = |w: &mut Writer| {
-        let (mark, element) = passed_element(context, w, passed);
-        w.when(CmpOp::Ne, element, Operand::Imm(0), |w| {
+    context.memory.calls?;
+    sample(context, w)
+}
+
+/// Marks the call of the current thread as open.
+pub(super) fn mark_call(context: &Context<'_>, w: &mut Writer) {
+    with_mark(context, w, |w, mark, element, there| {
+        w.when(CmpOp::Eq, there, Operand::Imm(0), |w| {
             w.push(Stmt::Store { ptr: element, offset: 0, size: Size::B4, value: Operand::Var(mark) });
         });
-        w.push(Stmt::Return);
-    };
-    // A call that was passed over and whose thread has ended may have left a mark.
-    let take = |w: &mut Writer| forget_passed(context, w, passed, |_| {});
-    Some(decide(w, words, skip, take))
-}
-
-/// Leaves the program at the end of a system call that was passed over.
-pub(super) fn leave_passed_call(context: &Context<'_>, w: &mut Writer, words: Var) {
-    let Some(passed) = context.memory.passed else { return };
-    w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
-        let sampled = w.load(words, WAS_SAMPLED, Size::B8, Space::Value);
-        w.when(CmpOp::Ne, sampled, Operand::Imm(0), |w| {
-            forget_passed(context, w, passed, |w| w.push(Stmt::Return));
+        w.when(CmpOp::Ne, there, Operand::Imm(0), |w| {
+            // A call whose thread has ended leaves its mark, which a thread with its stack has as well.
+            w.when(CmpOp::Ne, there, Operand::Var(mark), |w| {
+                w.push(Stmt::Store { ptr: element, offset: 0, size: Size::B4, value: Operand::Imm(SHARED) });
+            });
         });
     });
 }
 
-/// Takes the mark of the current thread away, and runs `then` if there was one.
-fn forget_passed(context: &Context<'_>, w: &mut Writer, passed: MapId, then: impl FnOnce(&mut Writer)) {
-    let (mark, element) = passed_element(context, w, passed);
-    w.when(CmpOp::Ne, element, Operand::Imm(0), |w| {
-        let there = w.load(element, 0, Size::B4, Space::Value);
+/// Leaves the program at the end of a system call that is not open: that was passed over, began before the probe or was not
+/// wanted. That costs one look, and none at the clock, the task or its storage.
+pub(super) fn leave_closed_call(context: &Context<'_>, w: &mut Writer) {
+    with_mark(context, w, |w, mark, element, there| {
+        w.when(CmpOp::Eq, there, Operand::Imm(0), |w| w.push(Stmt::Return));
         w.when(CmpOp::Eq, there, Operand::Var(mark), |w| {
             w.push(Stmt::Store { ptr: element, offset: 0, size: Size::B4, value: Operand::Imm(0) });
-            then(w);
         });
     });
 }
 
-/// The mark of the current call, which is not 0, and the element that it lies in. Threads whose marks are neighbours, which often run
-/// on different CPUs, have theirs in different lines of the cache.
-fn passed_element(context: &Context<'_>, w: &mut Writer, passed: MapId) -> (Var, Var) {
-    if has_registers(&context.probe.shape) {
-        // Each thread saves its registers at one place of its kernel stack, and a place of 8 bytes has an even address. Stacks are 16
-        // KiB or more apart. To call a helper for the thread's number takes longer than all else that is done here.
-        let registers = w.load(CTX, 0, Size::B8, Space::Ctx);
-        let low = w.set(Op::Extend { a: registers, bits: 32, signed: false });
-        let mark = w.alu(AluOp::Or, low, Operand::Imm(1));
-        let stack = w.alu(AluOp::Shr, low, Operand::Imm(14));
-        return (mark, element_of(w, passed, stack));
-    }
-    let tid = current_tid(context, w);
-    let mark = w.alu(AluOp::Add, tid, Operand::Imm(1));
-    (mark, element_of(w, passed, tid))
+/// With the mark of the current thread, which is not 0, its element, and the mark that is there. Threads whose marks are neighbours, which
+/// often run on different CPUs, have theirs in different lines of the cache.
+fn with_mark(context: &Context<'_>, w: &mut Writer, then: impl FnOnce(&mut Writer, Var, Var, Var)) {
+    let Some(calls) = context.memory.calls else { return };
+    let (mark, number) = match has_registers(&context.probe.shape) {
+        true => {
+            // Each thread saves its registers at one place of its kernel stack, and a place of 8 bytes has an even address. Stacks are
+            // 16 KiB or more apart. To call a helper for the thread's number takes longer than all else that is done here.
+            let registers = w.load(CTX, 0, Size::B8, Space::Ctx);
+            let low = w.set(Op::Extend { a: registers, bits: 32, signed: false });
+            (w.alu(AluOp::Or, low, Operand::Imm(1)), w.alu(AluOp::Shr, low, Operand::Imm(14)))
+        }
+        false => {
+            let tid = current_tid(context, w);
+            (w.alu(AluOp::Add, tid, Operand::Imm(OF_NUMBER)), tid)
+        }
+    };
+    let element = element_of(w, calls, number);
+    w.when(CmpOp::Ne, element, Operand::Imm(0), |w| {
+        let there = w.load(element, 0, Size::B4, Space::Value);
+        then(w, mark, element, there);
+    });
 }
 
-fn element_of(w: &mut Writer, passed: MapId, number: Var) -> Var {
+fn element_of(w: &mut Writer, calls: MapId, number: Var) -> Var {
     let line = w.alu(AluOp::Shl, number, Operand::Imm(4));
     let in_line = w.alu(AluOp::Shr, number, Operand::Imm(10));
     let mixed = w.alu(AluOp::Xor, line, Operand::Var(in_line));
-    let at = w.alu(AluOp::And, mixed, Operand::Imm(i64::from(PASSED_ENTRIES) - 1));
-    w.array_element(passed, Operand::Var(at))
+    let at = w.alu(AluOp::And, mixed, Operand::Imm(i64::from(CALL_ENTRIES) - 1));
+    w.array_element(calls, Operand::Var(at))
 }
 
 /// Whether all programs of these calls are given the address of the thread's registers first.
@@ -192,8 +200,18 @@ pub(super) fn unmatched(context: &Context<'_>, w: &mut Writer, words: Var, state
         w.assign(since, Op::Load { ptr: words, offset: SINCE, size: Size::B8, space: Space::Value });
     });
     w.when(CmpOp::Le, started, Operand::Var(since), |w| {
-        w.when(CmpOp::Eq, started, Operand::Imm(0), |w| super::measure::lost(context, w, Loss::NoStart));
+        w.when(CmpOp::Eq, started, Operand::Imm(0), |w| no_start(context, w, Some(words)));
         w.push(Stmt::Store { ptr: state, offset: start, size: Size::B8, value: Operand::Imm(0) });
         w.push(Stmt::Return);
     });
+}
+
+/// Counts an end without a start, where all starts are seen.
+pub(super) fn no_start(context: &Context<'_>, w: &mut Writer, words: Option<Var>) {
+    let Some(words) = words else { return super::measure::lost(context, w, Loss::NoStart) };
+    let sliced = w.imm(0);
+    w.when(CmpOp::Ne, words, Operand::Imm(0), |w| {
+        w.assign(sliced, Op::Load { ptr: words, offset: SLICED, size: Size::B8, space: Space::Value });
+    });
+    w.when(CmpOp::Eq, sliced, Operand::Imm(0), |w| super::measure::lost(context, w, Loss::NoStart));
 }

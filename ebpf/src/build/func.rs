@@ -37,7 +37,7 @@ impl Writer {
 
     pub(super) fn finish(mut self, name: String, attach: Option<Attach>) -> Func {
         let body = self.open.pop().map(|s| s.code).unwrap_or_default();
-        Func { name, attach, calls: None, vars: self.vars, slots: self.slots, body }
+        Func { name, attach, calls: None, begins: false, vars: self.vars, slots: self.slots, body }
     }
 
     pub(super) fn fresh(&mut self) -> Var {

@@ -22,8 +22,8 @@ pub(super) struct Memory {
     /// For each table, whether adds must be atomic.
     pub atomic: Vec<bool>,
     pub open: Option<Open>,
-    /// Marks of system calls that were passed over.
-    pub passed: Option<MapId>,
+    /// Marks of open system calls.
+    pub calls: Option<MapId>,
     pub state: Option<StateMemory>,
     /// Byte offsets of a state's fields, and last of the mark that there is one.
     pub state_offsets: Vec<u32>,
@@ -83,7 +83,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
     layout.events = slow::plan(probe, target, &mut layout);
     cgroups::plan(probe, &mut layout);
     losses(probe, &mut layout);
-    let passed = if is_sampled(probe) { control::plan(probe, &mut layout) } else { None };
+    let calls = if is_sampled(probe) { control::plan(probe, &mut layout) } else { None };
     let place = probe.metrics.first().map(|m| m.place).unwrap_or_default();
     fit(&mut layout, probe.limits.map_bytes, place).map_err(|e| vec![e])?;
     let cpus = layout.cpus;
@@ -105,7 +105,7 @@ pub(super) fn plan(probe: &Probe, target: &Target) -> Result<Memory, Vec<Diagnos
             layout.maps[fresh.map.0 as usize].kind = MapKind::Array { mmap };
         }
     }
-    Ok(Memory { layout, groups, atomic, open, passed, state, state_offsets })
+    Ok(Memory { layout, groups, atomic, open, calls, state, state_offsets })
 }
 
 /// By site, what it measures of each metric.

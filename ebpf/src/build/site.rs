@@ -18,8 +18,9 @@ pub(super) fn at(context: &Context<'_>, sites: &[Site]) -> Result<Vec<Func>, Dia
         s.inputs.weight = control::sample(context, &mut s.w);
         body(context, &mut s, site.filter.as_ref(), &site.measures);
         slow::send(context, &mut s, site.slow.as_ref());
+        let begins = s.inputs.weight.is_some();
         let func = s.w.finish(name(context, "at", i, sites.len()), Some(site.attach.clone()));
-        funcs.push(Func { calls: calls([&site.select]), ..func });
+        funcs.push(Func { calls: calls([&site.select]), begins, ..func });
     }
     Ok(funcs)
 }

@@ -92,7 +92,8 @@ fn open(context: &Context<'_>, site: &StartSite, name: String) -> Func {
         }
         Found::Keyed(key) => open_hashed(context, &mut s, site, key),
     }
-    Func { calls: calls([&site.select]), ..s.w.finish(name, Some(site.attach.clone())) }
+    let begins = context.memory.layout.control.is_some();
+    Func { calls: calls([&site.select]), begins, ..s.w.finish(name, Some(site.attach.clone())) }
 }
 
 fn open_at(context: &Context<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Var, weight: Option<Var>) {
@@ -100,6 +101,7 @@ fn open_at(context: &Context<'_>, s: &mut Exprs<'_>, site: &StartSite, state: Va
     match (context.memory.open.as_ref().and_then(|open| open.weight_at), weight) {
         (Some(offset), Some(weight)) => {
             s.w.push(Stmt::Store { ptr: state, offset, size: Size::B8, value: Operand::Var(weight) });
+            control::mark_call(context, &mut s.w);
         }
         (Some(weight_at), None) => control::sample_start(context, &mut s.w, state, START, weight_at),
         (None, _) => {}
@@ -222,10 +224,8 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
         mark(context, &mut s.w, cond.place);
         s.guard(cond);
     }
+    control::leave_closed_call(context, &mut s.w);
     let words = control::words(context, &mut s.w);
-    if let Some(words) = words {
-        control::leave_passed_call(context, &mut s.w, words);
-    }
     let place = locate(context, &mut s, &site.by, 0);
     let (state, area, task) = match place {
         Found::State(state) => (state, None, None),
@@ -235,14 +235,14 @@ fn close(context: &Context<'_>, site: &EndSite, name: String) -> Func {
             (s.w.call(Helper::MapLookup, vec![Arg::Map(map), Arg::Slot(key, 0)]), Some((map, key)), None)
         }
     };
-    unmatched_if(context, &mut s, state);
+    unmatched_if(context, &mut s, state, words);
     let started = s.w.load(state, START, Size::B8, Space::Value);
     if let (Some(open), Some(task)) = (&context.memory.open, task) {
         open_tasks::count_closed(open, &mut s.w, task, started);
     }
     match words {
         Some(words) => control::unmatched(context, &mut s.w, words, state, START, started),
-        None => unmatched_if(context, &mut s, started),
+        None => unmatched_if(context, &mut s, started, None),
     }
     // The span is closed before anything can leave the program.
     s.w.push(Stmt::Store { ptr: state, offset: START, size: Size::B8, value: Operand::Imm(0) });
@@ -279,9 +279,9 @@ fn measure(context: &Context<'_>, s: &mut Exprs<'_>, measured: &[Option<&Measure
     slow::send(context, s, site.slow.as_ref());
 }
 
-fn unmatched_if(context: &Context<'_>, s: &mut Exprs<'_>, v: Var) {
+fn unmatched_if(context: &Context<'_>, s: &mut Exprs<'_>, v: Var, words: Option<Var>) {
     let leave = s.w.block(|w| {
-        lost(context, w, Loss::NoStart);
+        control::no_start(context, w, words);
         w.push(Stmt::Return);
     });
     s.w.push(Stmt::If { cond: Cond { op: CmpOp::Eq, a: v, b: Operand::Imm(0) }, then: leave, otherwise: vec![] });

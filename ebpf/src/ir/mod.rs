@@ -33,6 +33,8 @@ pub struct Func {
     pub attach: Option<Attach>,
     /// The system calls that it measures, where its hook has all of them; `None` where it has to see each event.
     pub calls: Option<Calls>,
+    /// Whether what it adds, or the span that it begins, has a weight: its hook may be attached for a share of the time.
+    pub begins: bool,
     /// Number of variables; `Var(0)` holds the context pointer at entry.
     pub vars: u32,
     /// Stack areas, in bytes; each is 8-byte aligned.

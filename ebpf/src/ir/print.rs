@@ -350,7 +350,15 @@ func test interpreted
             (Attach::Tracepoint { system: "a".into(), event: "b".into() }, "func f tracepoint:a:b\n"),
             (Attach::Interval { period_ns: 5 }, "func f interval:5ns\n"),
         ] {
-            let f = Func { name: "f".into(), attach: Some(attach), calls: None, vars: 1, slots: vec![], body: vec![] };
+            let f = Func {
+                name: "f".into(),
+                attach: Some(attach),
+                calls: None,
+                begins: false,
+                vars: 1,
+                slots: vec![],
+                body: vec![],
+            };
             assert_eq!(func(&f, &layout()), expected);
         }
     }

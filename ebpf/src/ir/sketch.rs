@@ -68,7 +68,7 @@ pub(crate) fn when_else(a: u32, op: CmpOp, b: Operand, then: Block, otherwise: B
 }
 
 pub(crate) fn func(name: &str, body: Block) -> Func {
-    Func { name: name.into(), attach: None, calls: None, vars: 16, slots: vec![8, 24, 16], body }
+    Func { name: name.into(), attach: None, calls: None, begins: false, vars: 16, slots: vec![8, 24, 16], body }
 }
 
 pub(crate) fn map_def(name: &str, kind: MapKind, key_bytes: u32, value_bytes: u32, entries: u32) -> MapDef {

@@ -52,7 +52,7 @@ pub fn module() -> Module {
 }
 
 fn func(name: &str, attach: Attach, body: Block) -> Func {
-    Func { name: name.into(), attach: Some(attach), calls: None, vars: 24, slots: vec![4, 24], body }
+    Func { name: name.into(), attach: Some(attach), calls: None, begins: false, vars: 24, slots: vec![4, 24], body }
 }
 
 /// Stores the time in the task's storage.

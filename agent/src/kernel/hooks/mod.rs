@@ -7,8 +7,10 @@
 pub mod entry;
 mod meter;
 mod part;
+pub mod slices;
 
 use crate::kernel::attach::{AttachError, Attacher, ProgramType};
+use crate::kernel::control::Control;
 use crate::kernel::sys::prog::Refused;
 use kstrobe_ebpf::dispatch::{self, AsmError};
 use kstrobe_ebpf::ir::Calls;
@@ -16,7 +18,9 @@ use kstrobe_ebpf::typed::Attach;
 use part::{Part, Slot};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, Thread};
+use std::time::Instant;
 use thiserror::Error;
 
 pub use meter::Use;
@@ -50,6 +54,8 @@ pub struct Body {
     /// Relocated instructions. The maps that they name must live as long as the [`Member`].
     pub code: Vec<u64>,
     pub calls: Option<Calls>,
+    /// What sets the weight of what begins here; `None` where each event has to be seen.
+    pub begins: Option<Arc<Control>>,
     /// The same, loaded.
     pub program: OwnedFd,
 }
@@ -68,6 +74,20 @@ struct State {
     next: u64,
     /// Batches that are open.
     batches: u32,
+    /// By probe, what its budget says; [`Slicing::Never`] for others.
+    slicing: Vec<(Arc<Control>, Slicing)>,
+    /// The thread that attaches and detaches entries in slices of time.
+    slicer: Option<Thread>,
+}
+
+/// Whether a probe sees the events at which its measurements begin for a share of the time alone ([`slices`]). What reaching the hook
+/// costs is then a share as well, as no sampling in its program could make it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slicing {
+    Never,
+    /// Where another probe at the hook wants it.
+    Tolerated,
+    Wanted,
 }
 
 impl Hooks {
@@ -138,11 +158,61 @@ impl Hooks {
         for (attach, slot) in apart {
             self.set_apart(state, &attach, slot);
         }
+        // Before one may run that must not miss an event.
+        self.settle(state);
         let mut waiting: Vec<u64> = state.parts.iter().flat_map(Part::waiting).collect();
         waiting.sort_unstable();
         for id in waiting {
             if let Some(part) = state.part_of(id) {
                 part.start(id);
+            }
+        }
+    }
+
+    /// Says how the probe with these weights stands to slices of time.
+    pub fn slice(self: &Arc<Hooks>, weights: &Arc<Control>, slicing: Slicing) {
+        let mut state = self.lock();
+        match state.slicing.iter_mut().find(|(of, _)| Arc::ptr_eq(of, weights)) {
+            Some((_, known)) if *known == slicing => return,
+            Some((_, known)) => *known = slicing,
+            None => state.slicing.push((weights.clone(), slicing)),
+        }
+        self.settle(&mut state);
+        if state.slicer.is_none() && state.due().is_some() {
+            let hooks = Arc::downgrade(self);
+            match thread::Builder::new().name("slices".into()).spawn(|| switch_in_time(hooks)) {
+                Ok(thread) => state.slicer = Some(thread.thread().clone()),
+                Err(error) => tracing::error!(%error, "no thread attaches hooks in slices of time"),
+            }
+        }
+        if let Some(slicer) = &state.slicer {
+            slicer.unpark();
+        }
+    }
+
+    /// Attaches the entries of hooks for good or in slices of time, as their probes allow, and sets these probes' weights while
+    /// none of their hooks is attached.
+    fn settle(&self, state: &mut State) {
+        let State { parts, slicing, .. } = state;
+        slicing.retain(|(of, _)| parts.iter().any(|part| part.has_weights(of)));
+        let granted = granted(parts, slicing);
+        let is_granted = |of: &Arc<Control>| granted.iter().any(|other| Arc::ptr_eq(of, other));
+        let times = |of: &Arc<Control>| if is_granted(of) { slices::TIMES } else { 1 };
+        let changed: Vec<Arc<Control>> =
+            slicing.iter().filter(|(of, _)| of.times() != times(of)).map(|(of, _)| of.clone()).collect();
+        for part in parts.iter_mut().filter(|part| changed.iter().any(|of| part.has_weights(of))) {
+            part.rest();
+        }
+        for of in &changed {
+            if let Err(error) = of.weigh(times(of)) {
+                tracing::error!(%error, "the weight of a probe's events could not be set");
+            }
+        }
+        for part in parts.iter_mut() {
+            let is_sliced = part.weights().flatten().any(is_granted);
+            match is_sliced {
+                true => part.slice(),
+                false => part.stay(),
             }
         }
     }
@@ -197,8 +267,64 @@ impl State {
         self.parts.len() - 1
     }
 
+    /// When the next entry is to be attached or detached.
+    fn due(&self) -> Option<Instant> {
+        self.parts.iter().filter_map(Part::due).min()
+    }
+
     fn part_of(&mut self, id: u64) -> Option<&mut Part> {
         self.parts.iter_mut().find(|part| part.has(id))
+    }
+}
+
+/// The probes that see events for a share of the time: those that want it and, where they share a hook with one that does, those that
+/// tolerate it; without those that begin a measurement at a hook where some program must see all events.
+fn granted(parts: &[Part], slicing: &[(Arc<Control>, Slicing)]) -> Vec<Arc<Control>> {
+    let has = |all: &[Arc<Control>], of: &Arc<Control>| all.iter().any(|other| Arc::ptr_eq(of, other));
+    let wanted = slicing.iter().filter(|(_, slicing)| *slicing == Slicing::Wanted);
+    let mut granted: Vec<Arc<Control>> = wanted.map(|(of, _)| of.clone()).collect();
+    let tolerates = |of: &Arc<Control>| slicing.iter().any(|(s, how)| Arc::ptr_eq(s, of) && *how != Slicing::Never);
+    // Those that come in bring in those at their other hooks.
+    let mut at = 0;
+    while let Some(of) = granted.get(at).cloned() {
+        for beside in parts.iter().filter(|part| part.has_weights(&of)).flat_map(Part::weights).flatten() {
+            if tolerates(beside) && !has(&granted, beside) {
+                granted.push(beside.clone());
+            }
+        }
+        at += 1;
+    }
+    loop {
+        let rests = |part: &Part| part.can_rest() && part.weights().all(|of| of.is_some_and(|of| has(&granted, of)));
+        let left: Vec<Arc<Control>> =
+            granted.iter().filter(|of| parts.iter().filter(|part| part.has_weights(of)).all(rests)).cloned().collect();
+        if left.len() == granted.len() {
+            return granted;
+        }
+        granted = left;
+    }
+}
+
+/// Attaches and detaches entries in slices of time until there are none left, or no hooks.
+fn switch_in_time(hooks: Weak<Hooks>) {
+    let mut attacher = Attacher::new();
+    while let Some(hooks) = hooks.upgrade() {
+        let mut state = hooks.lock();
+        let now = Instant::now();
+        // Each call that begins also ends, where no slices are.
+        let ends = state.parts.iter().find(|part| part.hook().event() == Some("sys_exit") && part.due().is_none());
+        let ends = ends.map(Part::events);
+        for part in state.parts.iter_mut().filter(|part| part.due().is_some_and(|due| due <= now)) {
+            let all = ends.filter(|_| part.hook().event() == Some("sys_enter"));
+            part.switch(&mut attacher, all);
+        }
+        let Some(due) = state.due() else {
+            state.slicer = None;
+            return;
+        };
+        drop(state);
+        drop(hooks);
+        thread::park_timeout(due.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -230,6 +356,11 @@ impl Member {
             part.activate(self.id, runs);
         }
         self.hooks.commit(&mut state);
+    }
+
+    /// See [`Hooks::slice`].
+    pub fn slice(&self, weights: &Arc<Control>, slicing: Slicing) {
+        self.hooks.slice(weights, slicing);
     }
 
     /// What it has cost so far, as far as that is measured.

@@ -2,8 +2,10 @@
 //! programs at once.
 
 use super::meter::{self, Sum, Use};
+use super::slices::{self, Events, Slices};
 use super::{Body, HookError};
 use crate::kernel::attach::{Attacher, Link, ProgramType};
+use crate::kernel::control::{Control, random_below};
 use crate::kernel::mmap::Values;
 use crate::kernel::sys::KernelMap;
 use crate::kernel::sys::map::{MMAPABLE, MapSpec, kind as map_kind};
@@ -13,7 +15,9 @@ use kstrobe_ebpf::typed::Attach;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Maps of the programs of one dispatcher. The kernel takes 64 maps a program (`MAX_USED_MAPS`), of which three are the hook's own.
 const MAX_MAPS: usize = 64 - 3;
@@ -138,6 +142,17 @@ pub(super) struct Part {
     cpus: u32,
     /// Readings of the clock in dispatchers that are gone.
     clock_before: Sum,
+    standing: Standing,
+}
+
+/// When the entry is attached.
+#[derive(Debug)]
+enum Standing {
+    Always,
+    /// Always, but the kernel did not attach it again. It is tried then.
+    Missing(Instant),
+    /// For a share of the time.
+    Slices(Slices),
 }
 
 impl Part {
@@ -181,6 +196,7 @@ impl Part {
             changed: false,
             cpus,
             clock_before: Sum::default(),
+            standing: Standing::Always,
         })
     }
 
@@ -189,6 +205,94 @@ impl Part {
         self.links = attacher.attach(self.entry.as_fd(), &self.attach)?;
         self.shared = true;
         Ok(())
+    }
+
+    /// Whether it can be attached for a share of the time: the kernel does that fast at tracepoints.
+    pub(super) fn can_rest(&self) -> bool {
+        self.shared && matches!(self.attach, Attach::TpBtf { .. } | Attach::RawTp { .. })
+    }
+
+    /// Of each program that runs or is to run, what sets its weights; `None` where events must not be missed.
+    pub(super) fn weights(&self) -> impl Iterator<Item = Option<&Arc<Control>>> {
+        let runs = |slot: &&Slot| matches!(slot.state, Run::Waiting | Run::Running);
+        self.slots.iter().filter(runs).map(|slot| slot.body.begins.as_ref())
+    }
+
+    /// Whether a program that begins measurements with these weights is here, running or not.
+    pub(super) fn has_weights(&self, of: &Arc<Control>) -> bool {
+        self.slots.iter().any(|slot| slot.body.begins.as_ref().is_some_and(|begins| Arc::ptr_eq(begins, of)))
+    }
+
+    /// Detaches the entry.
+    pub(super) fn rest(&mut self) {
+        self.links.clear();
+        if let Standing::Slices(slices) = &mut self.standing
+            && slices.is_attached()
+        {
+            slices.switched(Instant::now(), chance(), None);
+        }
+    }
+
+    /// Attaches the entry in slices of time from now on.
+    pub(super) fn slice(&mut self) {
+        if !matches!(self.standing, Standing::Slices(_)) {
+            self.links.clear();
+            self.standing = Standing::Slices(Slices::new(Instant::now(), chance()));
+        }
+    }
+
+    /// Attaches the entry for good where it is not.
+    pub(super) fn stay(&mut self) {
+        self.standing = Standing::Always;
+        if self.shared && self.links.is_empty() && !self.attach_again(&mut Attacher::new()) {
+            self.standing = Standing::Missing(Instant::now() + slices::AGAIN);
+        }
+    }
+
+    fn attach_again(&mut self, attacher: &mut Attacher) -> bool {
+        match attacher.attach(self.entry.as_fd(), &self.attach) {
+            Ok(links) => self.links = links,
+            Err(error) => {
+                tracing::error!(hook = %self.attach, %error, "could not be attached again, which will be tried again");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// When the entry is to be attached or detached.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match &self.standing {
+            Standing::Always => None,
+            Standing::Missing(due) => Some(*due),
+            Standing::Slices(slices) => Some(slices.due()),
+        }
+    }
+
+    /// Attaches the entry, or detaches it, when that is due.
+    /// `all` are the events so far of a hook that sees each of its own as well, at any time.
+    pub(super) fn switch(&mut self, attacher: &mut Attacher, all: Option<f64>) {
+        let begin = Instant::now();
+        let is_attached = match &self.standing {
+            Standing::Always => return,
+            Standing::Missing(_) => return self.stay(),
+            Standing::Slices(slices) => slices.is_attached(),
+        };
+        let (done, at) = match is_attached {
+            true => {
+                self.links.clear();
+                // Somewhere in between.
+                (true, begin + begin.elapsed() / 2)
+            }
+            false => (self.attach_again(attacher), Instant::now()),
+        };
+        let events = all.map(|all| Events { seen: self.events(), all });
+        if let Standing::Slices(slices) = &mut self.standing {
+            match done {
+                true => slices.switched(at, chance(), events),
+                false => slices.failed(at),
+            }
+        }
     }
 
     pub(super) fn hook(&self) -> &Attach {
@@ -238,13 +342,9 @@ impl Part {
         self.changed = true;
     }
 
+    /// Lets a program run from the end of the change on, or not from now on.
     pub(super) fn activate(&mut self, id: u64, runs: bool) {
-        let has = self.dispatcher.slots.contains(&id);
-        match runs {
-            true if has => self.start(id),
-            true => self.set(id, Run::Waiting),
-            false => self.set(id, Run::Held),
-        }
+        self.set(id, if runs { Run::Waiting } else { Run::Held });
     }
 
     /// Lets a program run that the dispatcher has.
@@ -406,11 +506,16 @@ impl Part {
         self.dispatcher.timed = Timed::NotYet;
     }
 
+    /// Events so far.
+    pub(super) fn events(&self) -> f64 {
+        meter::events(&self.words.values, self.cpus)
+    }
+
     /// What a program has cost; `None` before its times are taken.
     pub(super) fn used(&mut self, id: u64) -> Option<Use> {
         let at = self.dispatcher.slots.iter().position(|known| *known == id)?;
         let (clock, counted) = (self.clock_before.plus(self.counted(None)), self.counted(Some(at)));
-        let events = meter::events(&self.words.values, self.cpus);
+        let events = self.events();
         let sharers = self.slots.iter().filter(|slot| slot.state == Run::Running).count();
         let is_timed = matches!(self.dispatcher.timed, Timed::Costs(_));
         let slot = self.slots.iter_mut().find(|slot| slot.id == id)?;
@@ -444,4 +549,10 @@ fn load(attach: &Attach, kind: &Kind, name: &str, code: &[u64]) -> Result<OwnedF
         name,
     };
     prog::load(&spec).map_err(|refused| HookError::Program { hook: attach.to_string(), refused })
+}
+
+/// Of 0 .. 1.
+fn chance() -> f64 {
+    const VALUES: u64 = 1 << 20;
+    random_below(VALUES) as f64 / VALUES as f64
 }

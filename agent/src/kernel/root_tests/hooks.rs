@@ -1,18 +1,22 @@
 //! Hooks whose programs come and go under load.
 
 use super::objects::{Item, Prog, count, insn, map, object};
-use crate::kernel::hooks::Hooks;
+use crate::kernel::hooks::{Hooks, Slicing};
 use crate::kernel::load::{Loaded, Loader, Program, load};
 use kstrobe_ebpf::ir::{Calls, NumberAt};
-use kstrobe_ebpf::layout::{Index, Layout, MapId, MapKind, Table};
+use kstrobe_ebpf::layout::{ControlMap, Index, Layout, MapId, MapKind, Table};
 use kstrobe_ebpf::typed::Attach;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Calls of getpgid(2), which nothing else makes here; other calls leave early.
 fn counter() -> (Vec<u8>, Layout) {
-    let maps = vec![map("counts", MapKind::Array { mmap: true }, 4, 8, 1)];
+    let maps = vec![
+        map("counts", MapKind::Array { mmap: true }, 4, 8, 1),
+        map("ks_control", MapKind::Array { mmap: false }, 4, ControlMap::BYTES, 1),
+    ];
     let mut items: Vec<Item> = [
         insn(0x79, 2, 1, 8, 0),
         insn(0x15, 2, 0, 2, libc::SYS_getpgid as i32),
@@ -25,7 +29,8 @@ fn counter() -> (Vec<u8>, Layout) {
     let bytes = object(&maps, &[Prog { name: "kt_pgid", section: "tp_btf/sys_enter", items }]);
     let (values, index) = (MapId(0), Index::Single);
     let table = Table { values, shards: 1, slots: 1, overflow: None, index, key: vec![], cells: vec![] };
-    (bytes, Layout { cpus: 1, maps, tables: vec![table], ..Layout::default() })
+    let control = Some(ControlMap { map: MapId(1) });
+    (bytes, Layout { cpus: 1, maps, tables: vec![table], control, ..Layout::default() })
 }
 
 /// As many programs of one kind as wanted at one hook; `calls` says whether the dispatcher's table has them.
@@ -44,9 +49,19 @@ impl Lab {
     }
 
     fn add(&mut self, narrow: bool) -> Loaded {
+        self.add_one(narrow, false)
+    }
+
+    /// One that has weights.
+    fn add_weighted(&mut self) -> Loaded {
+        self.add_one(true, true)
+    }
+
+    fn add_one(&mut self, narrow: bool, begins: bool) -> Loaded {
         let numbers = vec![libc::SYS_getpgid as u32];
         let calls = narrow.then_some(Calls { number: NumberAt::Context(8), numbers });
-        let program = Program { name: "kt_pgid".into(), attach: Attach::TpBtf { event: "sys_enter".into() }, calls };
+        let program =
+            Program { name: "kt_pgid".into(), attach: Attach::TpBtf { event: "sys_enter".into() }, calls, begins };
         let (bytes, layout) = &self.object;
         load(&mut self.loader, bytes, layout, [program]).unwrap()
     }
@@ -58,6 +73,11 @@ fn counted(loaded: &Loaded) -> u64 {
 
 /// Runs `work` beside threads that call getpgid(2) all the time. Returns how many calls they made.
 fn beside_calls(work: impl FnOnce()) -> u64 {
+    beside_bursts(Duration::ZERO, work)
+}
+
+/// The same with a pause after each hundred calls.
+fn beside_bursts(pause: Duration, work: impl FnOnce()) -> u64 {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let calls = || {
@@ -65,6 +85,9 @@ fn beside_calls(work: impl FnOnce()) -> u64 {
             while !stop.load(Relaxed) {
                 (0..100).for_each(|_| assert!(nix::unistd::getpgid(None).is_ok()));
                 made += 100;
+                if !pause.is_zero() {
+                    std::thread::sleep(pause);
+                }
             }
             made
         };
@@ -138,10 +161,56 @@ fn root_a_suspended_program_leaves_others_running() {
 
 #[test]
 #[ignore = "needs root"]
+fn root_a_hook_that_rests_misses_nothing_that_must_be_seen() {
+    let mut lab = Lab::new();
+    let (wanting, tolerant) = (lab.add_weighted(), lab.add_weighted());
+    let times = |loaded: &Loaded| loaded.maps().control().unwrap().times();
+    let part_of = |made: u64, before: u64| (counted(&wanting) - before) as f64 / made as f64;
+    let seconds = |seconds| move || std::thread::sleep(Duration::from_secs(seconds));
+    wanting.slice(Slicing::Wanted);
+    assert_eq!([times(&wanting), times(&tolerant)], [1, 1], "the other has not said that it may");
+    assert_eq!(part_of(beside_calls(seconds(1)), 0), 1.0);
+    tolerant.slice(Slicing::Tolerated);
+    assert_eq!([times(&wanting), times(&tolerant)], [8, 8]);
+    let before = counted(&wanting);
+    // A load that goes as fast as it can is slower while it is looked at.
+    let part = part_of(beside_bursts(Duration::from_millis(1), seconds(8)), before);
+    assert!((part * 8.0 - 1.0).abs() < 0.25, "{part} of the calls, which are not equally many in each slice");
+    assert_eq!(counted(&wanting), counted(&tolerant));
+    // One that must see all events comes and goes.
+    let (mut canaries, mut all) = (Vec::new(), 0);
+    for _ in 0..20 {
+        let canary = lab.add(true);
+        assert_eq!(times(&wanting), 1);
+        let (before, made) = (counted(&wanting), beside_calls(|| ()));
+        assert_eq!((counted(&canary), counted(&wanting) - before), (made, made));
+        all += made;
+        drop(canary);
+        assert_eq!(times(&wanting), 8);
+        canaries.push(made);
+    }
+    assert!(all > 0 && canaries.len() == 20);
+    // A pause, whose end finds the hook at rest.
+    let mut canary = lab.add(true);
+    canary.detach();
+    assert_eq!(times(&wanting), 8, "what is suspended sees nothing anyway");
+    canary.attach(&mut crate::kernel::attach::Attacher::new()).unwrap();
+    assert_eq!(beside_calls(seconds(1)), counted(&canary));
+    drop(canary);
+    wanting.slice(Slicing::Tolerated);
+    assert_eq!([times(&wanting), times(&tolerant)], [1, 1]);
+    let before = counted(&wanting);
+    assert_eq!(part_of(beside_calls(seconds(1)), before), 1.0);
+    drop((wanting, tolerant));
+    assert_eq!(lab.hooks().sizes(), []);
+}
+
+#[test]
+#[ignore = "needs root"]
 fn root_a_refused_program_leaves_nine_at_its_hook() {
     let mut lab = Lab::new();
     let good: Vec<Loaded> = (0..9).map(|_| lab.add(true)).collect();
-    let maps = vec![map("counts", MapKind::Array { mmap: true }, 4, 8, 1)];
+    let maps = counter().1.maps;
     // Reads behind a pointer that the verifier does not know.
     let items = [insn(0x79, 2, 1, 8, 0), insn(0x79, 0, 2, 0, 0), insn(0x95, 0, 0, 0, 0)].map(Item::Insn).into();
     let bad = object(&maps, &[Prog { name: "kt_bad", section: "tp_btf/sys_enter", items }]);

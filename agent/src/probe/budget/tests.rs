@@ -36,6 +36,7 @@ impl Run {
                 runs,
                 breakpoints: self.breakpoint * runs as u32,
                 entering: Duration::ZERO,
+                times: 1,
             };
             let action = resumed.or_else(|| self.budget.look(now, &cost, &NONE));
             self.actions.extend(action.map(|action| (self.second, action)));
@@ -113,13 +114,70 @@ fn when_it_gets_calm_more_and_more_is_measured_again() {
 #[test]
 fn a_flood_is_sampled_down_to_what_passing_over_costs() {
     let mut run = Run::new(true);
-    // Passed over alone, 3 million events a second cost 6 %. To sample fewer than 1 of 512 would save less than 0.2 %.
+    // Passed over alone, 3 million events a second cost 6 %: where they begin they are to be seen for a share of the time. As long as
+    // that is not so, to sample fewer than 1 of 512 would save less than 0.2 %.
     run.seconds(400, events(3_000_000, 300));
-    assert_eq!(run.actions, [(2, BudgetAction::Sample(9))]);
+    assert_eq!(run.actions, [(2, BudgetAction::Sample(0)), (4, BudgetAction::Sample(9))]);
     assert!(run.budget.over() && run.budget.suspended_until().is_none());
+    assert_eq!(run.budget.slicing(), Slicing::Wanted);
     // When it ends, all events are measured at once.
-    run.seconds(6, events(1_000, 300));
-    assert_eq!(run.actions[1..], [(405, BudgetAction::Sample(0))]);
+    run.seconds(10, events(1_000, 300));
+    assert_eq!(run.actions[2..], [(405, BudgetAction::Sample(9)), (410, BudgetAction::Sample(0))]);
+    assert_eq!(run.budget.slicing(), Slicing::Never);
+}
+
+/// A probe whose hooks are reached so often that this alone costs `percent` of a CPU while it sees all events, and half of that at its
+/// ends when it sees an eighth of the starts.
+fn reached(percent: u64, times: u64) -> Cost {
+    let entering = Duration::from_micros(percent * 10_000);
+    Cost {
+        window: Duration::from_secs(1),
+        run: Duration::from_millis(if times > 1 { 2 } else { 10 }),
+        runs: 1_000_000,
+        entering: if times > 1 { entering * 9 / 16 } else { entering },
+        times,
+        ..Cost::default()
+    }
+}
+
+#[test]
+fn hooks_that_cost_too_much_to_reach_are_sliced() {
+    let mut budget = Budget::new(BudgetLimit::Own(20_000), true).unwrap();
+    let mut seconds = 0;
+    let mut look = |budget: &mut Budget, cost: &Cost| {
+        seconds += 1;
+        budget.look(Duration::from_secs(seconds), cost, &NONE)
+    };
+    assert_eq!(budget.slicing(), Slicing::Never, "it does not rest for others");
+    // 6 %, with programs that cost 1 %.
+    assert_eq!([0; 2].map(|_| look(&mut budget, &reached(6, 1))), [None, Some(BudgetAction::Sample(0))]);
+    assert_eq!((budget.slicing(), budget.one_of()), (Slicing::Wanted, 1), "until the hooks are");
+    // 3.4 % are still above the budget, which sampling no longer lowers by much.
+    assert_eq!([0; 20].map(|_| look(&mut budget, &reached(6, 8))), [None; 20]);
+    assert_eq!((budget.slicing(), budget.one_of(), budget.over()), (Slicing::Wanted, 8, true));
+    assert!(budget.text().ends_with("one of 8 events is sampled, in slices of time"), "{}", budget.text());
+    // Where all events would cost half of the budget at most, they are sampled one by one, as many as before.
+    let calm = [0; 5].map(|_| look(&mut budget, &reached(0, 8)));
+    assert_eq!(calm, [None, None, None, None, Some(BudgetAction::Sample(3))]);
+    assert_eq!((budget.slicing(), budget.one_of()), (Slicing::Never, 64), "until the hooks are attached for good");
+    let calm = [0; 5].map(|_| look(&mut budget, &reached(0, 1)));
+    assert_eq!(calm, [None, None, None, None, Some(BudgetAction::Sample(0))]);
+    assert_eq!((budget.one_of(), budget.over()), (1, false));
+}
+
+#[test]
+fn only_probes_of_the_agents_budget_rest_for_others() {
+    let slicing = |limit, can_sample| Budget::new(limit, can_sample).unwrap().slicing();
+    assert_eq!(slicing(BudgetLimit::Shared, true), Slicing::Tolerated);
+    assert_eq!([slicing(BudgetLimit::Shared, false), slicing(BudgetLimit::Own(1), true)], [Slicing::Never; 2]);
+    let mut budget = Budget::new(BudgetLimit::Shared, true).unwrap();
+    let shares = Shares::of(40_000, vec![5_000, 70_000]);
+    assert_eq!(budget.look(Duration::from_secs(1), &Cost { times: 8, ..reached(0, 8) }, &shares), None);
+    assert_eq!(
+        (budget.slicing(), budget.one_of(), budget.over()),
+        (Slicing::Tolerated, 8, true),
+        "as another wants it"
+    );
 }
 
 #[test]
@@ -208,6 +266,7 @@ fn no_budget_is_no_machine_and_odd_numbers_do_no_harm() {
         runs: u64::MAX,
         entering: Duration::MAX,
         breakpoints: Duration::MAX,
+        times: 1,
     };
     assert_eq!(Cost::default().ppm(), 0);
     assert_eq!(endless.ppm(), u64::MAX);

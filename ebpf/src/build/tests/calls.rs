@@ -111,3 +111,22 @@ fn chance_decides_before_the_condition_of_a_call() {
     }
     assert_eq!((tasks.measured().0, tasks.open()), (4, 0));
 }
+
+#[test]
+fn threads_that_share_a_mark_lose_no_call() {
+    // Their stacks are as far apart as the elements of the map.
+    const SAME: u64 = FIRST + ((1 << 14) << 14);
+    let mut tasks = Tasks::new(sampled(waits()));
+    for task in [FIRST, SAME, FIRST, OTHER] {
+        tasks.call(task, "start", 1);
+    }
+    for (task, ended) in [(SAME, 1), (FIRST, 2), (OTHER, 3)] {
+        tasks.call(task, "end", 1);
+        assert_eq!(tasks.measured().0, ended);
+    }
+    for task in [FIRST, SAME] {
+        tasks.call(task, "start", 1);
+        tasks.call(task, "end", 1);
+    }
+    assert_eq!((tasks.measured().0, tasks.open()), (5, 0));
+}

@@ -11,9 +11,10 @@ pub(super) fn sampled(mut probe: Probe) -> Module {
 /// One of `mask + 1` events is sampled, after `left` that are passed over.
 pub(super) fn set(m: &mut Machine, module: &Module, mask: u64, since: u64, left: u64) {
     let control = module.layout.control.as_ref().expect("control");
-    let words = [(ControlMap::MASK, mask), (ControlMap::SINCE, since), (ControlMap::LEFT, left)];
+    let words =
+        [(ControlMap::MASK, mask), (ControlMap::SINCE, since), (ControlMap::LEFT, left), (ControlMap::OTHERS, mask)];
     let bytes = m.array_mut(control.map);
-    for (at, word) in words.into_iter().chain([(ControlMap::WAS_SAMPLED, 1)]) {
+    for (at, word) in words {
         bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 }
@@ -38,6 +39,28 @@ fn an_event_that_is_sampled_counts_for_those_passed_over() {
     assert_eq!([0, 0, 1 << 30, 0, 0, 0, 0].map(|random| event(&mut m, random)), [60, 60, 220, 220, 220, 220, 380]);
     set(&mut m, &module, 0, 1, 0);
     assert_eq!(event(&mut m, 7), 400);
+}
+
+/// Starts are seen for one of `times` parts of the time, and of those one of `mask + 1` is taken.
+fn slice(m: &mut Machine, module: &Module, mask: u64, times: u64) {
+    set(m, module, mask, 1, 0);
+    let control = module.layout.control.as_ref().expect("control");
+    let words = [(ControlMap::OTHERS, (mask + 1) * times - 1), (ControlMap::SLICED, 1)];
+    let bytes = m.array_mut(control.map);
+    words.iter().for_each(|(at, word)| bytes[*at..at + 8].copy_from_slice(&word.to_le_bytes()));
+}
+
+#[test]
+fn an_event_in_a_slice_counts_for_those_outside() {
+    let module = sampled(counter(2));
+    let mut m = machine(&module);
+    slice(&mut m, &module, 0, 8);
+    run(&mut m, &module, "ks_bytes_at", &[20, 1]);
+    assert_eq!(total(&m, &module), 160);
+    slice(&mut m, &module, 3, 8);
+    m.environment.random = 0;
+    run(&mut m, &module, "ks_bytes_at", &[20, 1]);
+    assert_eq!(total(&m, &module), 160 + 640);
 }
 
 #[test]
