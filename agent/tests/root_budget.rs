@@ -335,6 +335,78 @@ fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
     agent.stop();
 }
 
+/// Calls that sleep for so long, in 100 threads until told to stop. Returns how many ended.
+fn sleepers(stop: &AtomicBool, number: libc::c_long, each: Duration) -> u64 {
+    let sleep = || {
+        let (mut calls, none) = (0, std::ptr::null::<libc::c_void>());
+        while !stop.load(Ordering::Relaxed) {
+            // ppoll writes what is left of it.
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: each.as_nanos() as libc::c_long };
+            // SAFETY: ppoll of no files and nanosleep use a time, which lives as long as the call.
+            let result = unsafe {
+                match number {
+                    libc::SYS_ppoll => libc::syscall(number, none, 0, &raw mut time, none, 0),
+                    _ => libc::syscall(number, &raw const time, none),
+                }
+            };
+            assert_eq!(result, 0);
+            calls += 1;
+        }
+        calls
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..100).map(|_| scope.spawn(sleep)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_long_calls_are_measured_as_often_as_short_ones_in_slices() {
+    const LONG: Duration = Duration::from_millis(400);
+    const SHORT: Duration = Duration::from_millis(30);
+    if too_slow("root_long_calls_are_measured_as_often_as_short_ones_in_slices") {
+        return;
+    }
+    let agent = default_probes();
+    let probe = [("probe", "syscalls")];
+    let (stop, name) = (AtomicBool::new(false), "kstrobe_syscall_duration_seconds");
+    let call = |number| [("syscall", if number == libc::SYS_ppoll { "ppoll" } else { "nanosleep" })];
+    let (_, made) = beside_threads(2, 1000, Duration::ZERO, || {
+        wait_for("slices of time", Duration::from_secs(30), || {
+            agent.get("/readyz").unwrap().1.contains("in slices of time").then_some(())
+        });
+        let before = agent.scrape();
+        let made = std::thread::scope(|scope| {
+            let run = |number, each| {
+                scope.spawn({
+                    let stop = &stop;
+                    move || sleepers(stop, number, each)
+                })
+            };
+            let threads = [run(libc::SYS_ppoll, LONG), run(libc::SYS_nanosleep, SHORT)];
+            std::thread::sleep(Duration::from_secs(20));
+            stop.store(true, Ordering::Relaxed);
+            threads.map(|thread| thread.join().unwrap())
+        });
+        let (after, ratio) = (agent.scrape(), agent.scrape().sum("kstrobe_probe_sampling_ratio", &probe));
+        [(libc::SYS_ppoll, LONG), (libc::SYS_nanosleep, SHORT)].into_iter().zip(made).for_each(
+            |((number, each), made)| {
+                let of = |metrics: &Metrics| metrics.histogram(name, &call(number));
+                let new = of(&after).since(&of(&before));
+                // A slice is a tenth of a long call. Six standard deviations of events that count for 1 / ratio each.
+                let error = 6.0 * (1.0 / (made as f64 * ratio)).sqrt();
+                let (part, mean) = (new.count / made as f64, new.mean());
+                assert!(ratio <= 0.125 && (part - 1.0).abs() < error, "{part} of {made} at {ratio}");
+                assert!((each.as_secs_f64()..each.as_secs_f64() + 0.05).contains(&mean), "{mean} s of {each:?}");
+            },
+        );
+        made
+    });
+    eprintln!("{made:?} long and short calls");
+    agent.stop();
+}
+
 #[test]
 #[ignore = "needs root"]
 fn root_the_default_probes_count_a_flood_on_their_shared_budget() {

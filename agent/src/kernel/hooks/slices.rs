@@ -15,7 +15,7 @@ const SLICE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 pub const AGAIN: Duration = Duration::from_millis(500);
 
 /// Over how long the pace of a load is compared, and how many events that takes.
-const PACE_EVERY: Duration = Duration::from_secs(10);
+const PACE_EVERY: Duration = Duration::from_secs(3);
 const PACE_EVENTS: f64 = 10_000.0;
 /// Most and least of [`Slices::pace`].
 const PACE: (f64, f64) = (2.0 / 3.0, 1.5);
@@ -28,7 +28,7 @@ pub struct Slices {
     owed: f64,
     due: Instant,
     /// How much faster the load is than in slices, in which each event takes longer.
-    pace: f64,
+    pace: Option<f64>,
     compared: Compared,
 }
 
@@ -67,7 +67,7 @@ impl Slices {
     /// The hook is detached. `chance` is of 0 .. 1.
     pub fn new(now: Instant, chance: f64) -> Slices {
         let compared = Compared::new(now, None);
-        Slices { attached: false, since: now, owed: 0.0, due: now + rest(chance), pace: 1.0, compared }
+        Slices { attached: false, since: now, owed: 0.0, due: now + rest(chance), pace: None, compared }
     }
 
     pub fn is_attached(&self) -> bool {
@@ -88,7 +88,7 @@ impl Slices {
             self.compared.seen += passed;
             self.compare(now, events);
         } else {
-            let share = self.pace / TIMES as f64;
+            let share = self.pace.unwrap_or(1.0) / TIMES as f64;
             self.owed += passed.as_secs_f64() * share / (1.0 - share);
             self.due = now + Duration::from_secs_f64(self.owed.max(0.0)).clamp(SLICE.0, SLICE.1);
         }
@@ -102,7 +102,8 @@ impl Slices {
             self.compared = Compared::new(now, Some(events));
         } else if let Some(pace) = self.compared.pace(now, events) {
             // Loads change: half of what it was remains.
-            self.pace = (self.pace + pace.clamp(PACE.0, PACE.1)) / 2.0;
+            let pace = pace.clamp(PACE.0, PACE.1);
+            self.pace = Some((self.pace.unwrap_or(pace) + pace) / 2.0);
             self.compared = Compared::new(now, Some(events));
         }
     }
