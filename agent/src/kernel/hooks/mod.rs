@@ -65,6 +65,8 @@ pub struct Body {
 pub struct Hooks {
     state: Mutex<State>,
     cpus: u32,
+    /// For its thread.
+    own: Weak<Hooks>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +95,7 @@ pub enum Slicing {
 impl Hooks {
     /// `cpus` is the highest possible CPU and 1.
     pub fn new(cpus: u32) -> Arc<Hooks> {
-        Arc::new(Hooks { state: Mutex::default(), cpus })
+        Arc::new_cyclic(|own| Hooks { state: Mutex::default(), cpus, own: own.clone() })
     }
 
     /// Lets changes wait until the batch is dropped, so that each hook's dispatcher is made once.
@@ -170,7 +172,7 @@ impl Hooks {
     }
 
     /// Says how the probe with these weights stands to slices of time.
-    pub fn slice(self: &Arc<Hooks>, weights: &Arc<Control>, slicing: Slicing) {
+    pub fn slice(&self, weights: &Arc<Control>, slicing: Slicing) {
         let mut state = self.lock();
         match state.slicing.iter_mut().find(|(of, _)| Arc::ptr_eq(of, weights)) {
             Some((_, known)) if *known == slicing => return,
@@ -178,16 +180,6 @@ impl Hooks {
             None => state.slicing.push((weights.clone(), slicing)),
         }
         self.settle(&mut state);
-        if state.slicer.is_none() && state.due().is_some() {
-            let hooks = Arc::downgrade(self);
-            match thread::Builder::new().name("slices".into()).spawn(|| switch_in_time(hooks)) {
-                Ok(thread) => state.slicer = Some(thread.thread().clone()),
-                Err(error) => tracing::error!(%error, "no thread attaches hooks in slices of time"),
-            }
-        }
-        if let Some(slicer) = &state.slicer {
-            slicer.unpark();
-        }
     }
 
     /// Attaches the entries of hooks for good or in slices of time, as their probes allow, and sets these probes' weights while
@@ -203,11 +195,7 @@ impl Hooks {
         for part in parts.iter_mut().filter(|part| changed.iter().any(|of| part.has_weights(of))) {
             part.rest();
         }
-        for of in &changed {
-            if let Err(error) = of.weigh(times(of)) {
-                tracing::error!(%error, "the weight of a probe's events could not be set");
-            }
-        }
+        changed.iter().for_each(|of| weigh(of, times(of)));
         for part in parts.iter_mut() {
             let is_sliced = part.weights().flatten().any(is_granted);
             match is_sliced {
@@ -215,6 +203,26 @@ impl Hooks {
                 false => part.stay(),
             }
         }
+        if let Err(error) = self.wake_slicer(state) {
+            // Hooks that nothing attaches again must not rest.
+            tracing::error!(%error, "no hook is attached in slices of time");
+            std::mem::take(&mut state.slicing).iter().for_each(|(of, _)| weigh(of, 1));
+            state.parts.iter_mut().for_each(Part::stay);
+        }
+    }
+
+    /// Lets the thread look that attaches and detaches, if there is something to do; starts it where it does not run.
+    fn wake_slicer(&self, state: &mut State) -> io::Result<()> {
+        if state.due().is_none() {
+            return Ok(());
+        }
+        if state.slicer.is_none() {
+            let hooks = self.own.clone();
+            let spawned = thread::Builder::new().name("slices".into()).spawn(|| switch_in_time(hooks))?;
+            state.slicer = Some(spawned.thread().clone());
+        }
+        state.slicer.iter().for_each(Thread::unpark);
+        Ok(())
     }
 
     /// Gives a program that the dispatcher of its hook cannot take, being too complex for the verifier, an entry of its own.
@@ -302,6 +310,12 @@ fn granted(parts: &[Part], slicing: &[(Arc<Control>, Slicing)]) -> Vec<Arc<Contr
             return granted;
         }
         granted = left;
+    }
+}
+
+fn weigh(of: &Control, times: u64) {
+    if let Err(error) = of.weigh(times) {
+        tracing::error!(%error, "the weight of a probe's events could not be set");
     }
 }
 

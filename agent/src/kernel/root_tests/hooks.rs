@@ -174,8 +174,10 @@ fn root_a_hook_that_rests_misses_nothing_that_must_be_seen() {
     assert_eq!([times(&wanting), times(&tolerant)], [8, 8]);
     let before = counted(&wanting);
     // A load that goes as fast as it can is slower while it is looked at.
-    let part = part_of(beside_bursts(Duration::from_millis(1), seconds(8)), before);
-    assert!((part * 8.0 - 1.0).abs() < 0.25, "{part} of the calls, which are not equally many in each slice");
+    let bursts = |length| beside_bursts(Duration::from_millis(1), seconds(length));
+    let part = part_of(bursts(8), before);
+    let most = if std::env::var_os("KSTROBE_LAB").is_some() { 0.75 } else { 0.25 };
+    assert!((part * 8.0 - 1.0).abs() < most, "{part} of the calls, which are not equally many in each slice");
     assert_eq!(counted(&wanting), counted(&tolerant));
     // One that must see all events comes and goes.
     let (mut canaries, mut all) = (Vec::new(), 0);
@@ -190,6 +192,9 @@ fn root_a_hook_that_rests_misses_nothing_that_must_be_seen() {
         canaries.push(made);
     }
     assert!(all > 0 && canaries.len() == 20);
+    let before = counted(&wanting);
+    let part = part_of(bursts(3), before);
+    assert!(part > 0.0 && part < 0.5, "slices go on, with {part} of the calls");
     // A pause, whose end finds the hook at rest.
     let mut canary = lab.add(true);
     canary.detach();
