@@ -117,8 +117,12 @@ pub struct MetricMeta {
 pub struct History {
     /// `enabled:` default true.
     pub enabled: bool,
-    /// `keep:` nanoseconds, default 15 min.
+    /// `keep:` nanoseconds, default 15 min, with `dir` 24 h.
     pub keep_ns: u64,
+    /// `dir:` of the files, if seconds are written to any.
+    pub dir: Option<String>,
+    /// `max_bytes:` of all files, default 512 MiB.
+    pub max_bytes: u64,
     /// `max_memory:` bytes, default 32 MiB.
     pub max_memory: u64,
 }

@@ -237,9 +237,15 @@ pub(crate) const LIMITS: [Key; 3] = [
         .about("Records of slow events that the agent keeps of each probe."),
 ];
 
-pub(crate) const HISTORY: [Key; 3] = [
+pub(crate) const HISTORY: [Key; 5] = [
     Key::new("enabled", Type::Bool, "true", "false").about("Whether there is a history."),
-    Key::new("keep", Type::Duration(10 * S, 24 * H), "15m", "5m").about("Age at which a second goes."),
+    Key::new("keep", Type::Duration(10 * S, 30 * 24 * H), "15m", "5m")
+        .about("Age at which a second goes. With `dir` 24h by default, of which memory has the last 15 minutes."),
+    Key::new("dir", Type::Text("a path"), "", "/var/lib/kstrobe/history")
+        .about("A folder for this agent alone, to which each second is written as well. Without it the history ends with the agent."),
+    Key::new("max_bytes", Type::Size(MIB, TIB), "512MiB", "1GiB")
+        .beside("dir: /var/lib/kstrobe/history")
+        .about("Of the files in `dir`; the oldest seconds go first."),
     Key::new("max_memory", Type::Size(MIB, GIB), "32MiB", "64MiB")
         .about("Of all seconds and the labels of their series; the oldest seconds go first."),
 ];

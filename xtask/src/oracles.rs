@@ -2,16 +2,30 @@
 
 use crate::programs;
 use anyhow::{Context, Result, bail};
+use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Begins the name of every such test.
 pub const TESTS: &str = "oracle_";
-/// Names the Python that has Perfetto's package, for the tests that ask it.
-const PYTHON: &str = "KSTROBE_PYTHON";
-/// What Perfetto's package is there, and what it reads messages with.
-const PACKAGES: [&str; 2] = ["perfetto==0.59.1", "protobuf==7.36.2"];
+/// A Python with packages, for the tests that ask it.
+struct Python {
+    /// Names it.
+    variable: &'static str,
+    /// Of our own in `target`.
+    folder: &'static str,
+    packages: &'static [&'static str],
+}
+
+/// Perfetto's package, and what it reads messages with.
+const PERFETTO: Python = Python {
+    variable: "KSTROBE_PYTHON",
+    folder: "target/perfetto",
+    packages: &["perfetto==0.59.1", "protobuf==7.36.2"],
+};
+const DUCKDB: Python =
+    Python { variable: "KSTROBE_DUCKDB_PYTHON", folder: "target/duckdb", packages: &["duckdb==2.0.1"] };
 
 /// A witness.
 pub struct Oracle {
@@ -27,9 +41,14 @@ pub struct Oracle {
 pub type Environment = Vec<(&'static str, PathBuf)>;
 
 /// All of them.
-pub const ALL: [Oracle; 3] = [
+pub const ALL: [Oracle; 4] = [
     Oracle { step: "oracle: trace-cmd", tests: "oracle_trace_cmd_", ready: |_| installed("trace-cmd") },
-    Oracle { step: "oracle: Perfetto's Python package", tests: "oracle_perfetto_", ready: perfetto },
+    Oracle {
+        step: "oracle: Perfetto's Python package",
+        tests: "oracle_perfetto_",
+        ready: |root| python(&PERFETTO, root),
+    },
+    Oracle { step: "oracle: DuckDB's Python package", tests: "oracle_duckdb_", ready: duckdb },
     Oracle { step: "oracle: node", tests: "oracle_node_", ready: |_| installed("node") },
 ];
 
@@ -37,28 +56,34 @@ fn installed(program: &str) -> Result<Environment, String> {
     programs::find(program).map(|_| Vec::new()).ok_or_else(|| format!("{program} is not installed"))
 }
 
-/// A Python with Perfetto's package: the one that is named, or our own in `target`, made once.
-fn perfetto(root: &Path) -> Result<Environment, String> {
-    if std::env::var_os(PYTHON).is_some() {
+/// Its tests compare with an agent that counts.
+fn duckdb(root: &Path) -> Result<Environment, String> {
+    if geteuid().is_root() { python(&DUCKDB, root) } else { Err("not root".to_owned()) }
+}
+
+/// The Python that is named, or our own in `target`, made once.
+fn python(python: &Python, root: &Path) -> Result<Environment, String> {
+    let Python { variable, packages, .. } = python;
+    if std::env::var_os(variable).is_some() {
         return Ok(Vec::new());
     }
-    let folder = root.join("target/perfetto");
+    let folder = root.join(python.folder);
     let python = folder.join("bin/python");
     // Written last: without it what is there may be half of it.
     let ready = folder.join("ready");
-    let wanted = PACKAGES.join(" ");
+    let wanted = packages.join(" ");
     if fs::read_to_string(&ready).is_ok_and(|made| made == wanted) {
-        return Ok(vec![(PYTHON, python)]);
+        return Ok(vec![(variable, python)]);
     }
     let host = programs::find("python3").ok_or("python3 is not installed")?;
     let make = || {
         quietly(Command::new(host).args(["-m", "venv", "--clear"]).arg(&folder))?;
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        quietly(Command::new(&python).args(pip).args(PACKAGES))?;
+        quietly(Command::new(&python).args(pip).args(*packages))?;
         fs::write(&ready, &wanted).with_context(|| format!("writing {}", ready.display()))
     };
-    make().map_err(|error| format!("no Python with {wanted} ({error:#}); {PYTHON} may name one"))?;
-    Ok(vec![(PYTHON, python)])
+    make().map_err(|error| format!("no Python with {wanted} ({error:#}); {variable} may name one"))?;
+    Ok(vec![(variable, python)])
 }
 
 /// Runs a command; the error has the last line of what it said.

@@ -1,14 +1,18 @@
 //! The history of the metrics: a thread that reads all probes once a second, and what it keeps.
 
+mod disk;
+
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kstrobe_export::snapshot::Moment;
+use kstrobe_history::disk::{Archive, DiskUsage, Retention};
 use kstrobe_history::{
-    Answer, Cursor, History, Limits, Mark, MarkKind, Overview, ProbeChanges, Query, QueryError, Second, SecondSummary,
-    Usage,
+    Answer, Cursor, DiskOverview, History, Limits, Mark, MarkKind, Overview, ProbeChanges, Query, QueryError, Second,
+    SecondSummary, Usage,
 };
 use tokio::sync::watch;
 
@@ -17,6 +21,7 @@ use super::{App, SharedProbe, lock};
 use crate::config::files::HistoryConfig;
 use crate::metrics::labels::Names;
 use crate::probe::Throttling;
+use disk::Disk;
 
 /// Time between two walks of iterators: without a scraper nothing else would start any.
 const WALK_EVERY: Duration = Duration::from_secs(15);
@@ -37,6 +42,12 @@ pub struct Recorded {
 pub struct HistoryStore {
     /// `None` while the configuration has it off.
     history: Mutex<Option<History>>,
+    /// `None` while the configuration names no directory.
+    disk: Mutex<Option<Disk>>,
+    /// What is shown instead, without an agent.
+    view: Option<Archive>,
+    /// Held by the one query that reads files: each takes the memory of a segment.
+    reading: Mutex<()>,
     recorded: watch::Sender<Recorded>,
 }
 
@@ -47,19 +58,55 @@ pub struct HistoryOff;
 
 impl HistoryStore {
     pub fn new(config: &HistoryConfig) -> HistoryStore {
-        let store = HistoryStore { history: Mutex::default(), recorded: watch::Sender::default() };
+        let store = HistoryStore::empty(None);
         store.configure(config);
         store
     }
 
-    /// Applies the configuration. A history that is off is forgotten.
+    /// Of seconds that were recorded elsewhere.
+    pub fn of(archive: Archive) -> HistoryStore {
+        let store = HistoryStore::empty(Some(archive));
+        *lock(&store.history) = Some(History::new(limits(&HistoryConfig::default())));
+        store
+    }
+
+    fn empty(view: Option<Archive>) -> HistoryStore {
+        HistoryStore {
+            history: Mutex::default(),
+            disk: Mutex::default(),
+            view,
+            reading: Mutex::default(),
+            recorded: watch::Sender::default(),
+        }
+    }
+
+    /// Applies the configuration. A history that is off is forgotten, but for its files.
     pub(super) fn configure(&self, config: &HistoryConfig) {
+        self.configure_disk(config);
         let mut history = lock(&self.history);
         let limits = limits(config);
         match (&mut *history, config.enabled) {
             (_, false) => *history = None,
             (Some(history), true) => history.set_limits(limits),
             (none, true) => *none = Some(History::new(limits)),
+        }
+    }
+
+    fn configure_disk(&self, config: &HistoryConfig) {
+        let mut disk = lock(&self.disk);
+        let directory = config.dir.as_deref().filter(|_| config.enabled).map(Path::new);
+        let retention = Retention { seconds: config.keep_ns / 1_000_000_000, bytes: config.max_bytes };
+        match (&mut *disk, directory) {
+            (Some(disk), Some(directory)) if disk.directory() == directory => disk.set_retention(retention),
+            (disk, directory) => {
+                // The old one first: both may be the same folder by other names.
+                *disk = None;
+                let started = directory.map(|directory| Disk::start(directory.to_owned(), retention)).transpose();
+                *disk = started.unwrap_or_else(|error| {
+                    tracing::error!(%error, "no thread can be started that writes the history");
+                    None
+                });
+            }
         }
     }
 
@@ -71,13 +118,51 @@ impl HistoryStore {
         lock(&self.history).as_ref().map(read).ok_or(HistoryOff)
     }
 
-    pub fn overview(&self) -> Result<Overview, HistoryOff> {
-        self.with(History::overview)
+    fn archive(&self) -> Option<Archive> {
+        self.view.clone().or_else(|| lock(&self.disk).as_ref().and_then(Disk::archive))
     }
 
+    pub fn overview(&self) -> Result<Overview, HistoryOff> {
+        let mut overview = match &self.view {
+            Some(archive) => archive.last().map_or_else(|| self.with(History::overview), |last| Ok(last.overview()))?,
+            None => self.with(History::overview)?,
+        };
+        let segments = self.archive().and_then(|archive| archive.segments().ok()).unwrap_or_default();
+        let oldest = segments.first().map(|segment| segment.start);
+        overview.oldest = overview.oldest.into_iter().chain(oldest).min();
+        overview.disk = lock(&self.disk).as_ref().map(|disk| DiskOverview {
+            dir: disk.directory().display().to_string(),
+            oldest,
+            bytes: disk.usage().bytes,
+            max_bytes: disk.max_bytes(),
+            segments: segments.len(),
+            stopped: disk.stopped(),
+        });
+        Ok(overview)
+    }
+
+    /// Answers from memory, or from files where the range begins before that.
     pub fn query(&self, query: &Query) -> Result<Result<Answer, QueryError>, HistoryOff> {
         let now = unix(SystemTime::now()) as u64;
-        self.with(|history| history.query(query, now))
+        let Some(archive) = self.archive() else { return self.with(|history| history.query(query, now)) };
+        let found = self.with(|history| match history.begins_before(query, now) {
+            false => Ok(history.query(query, now)),
+            // Files are read for seconds, in which the recorder must not wait.
+            true => Err(history.clone()),
+        })?;
+        Ok(found.unwrap_or_else(|recent| {
+            let _one = lock(&self.reading);
+            recent.query_with(&archive, query, now)
+        }))
+    }
+
+    /// Why nothing is written to the disk, if something should be.
+    pub(super) fn stopped(&self) -> Option<String> {
+        lock(&self.disk).as_ref().and_then(Disk::stopped)
+    }
+
+    pub(super) fn disk_usage(&self) -> Option<DiskUsage> {
+        lock(&self.disk).as_ref().map(Disk::usage)
     }
 
     /// One second of all metrics; `None` when it is not kept.
@@ -106,8 +191,12 @@ impl HistoryStore {
 
     /// Puts a mark on the time line.
     pub fn mark(&self, kind: MarkKind, at: SystemTime, text: String, link: Option<String>) {
+        let mark = Mark { time: unix(at), kind, text, link };
+        if let Some(disk) = &mut *lock(&self.disk) {
+            disk.mark(mark.clone());
+        }
         if let Some(history) = &mut *lock(&self.history) {
-            history.mark(Mark { time: unix(at), kind, text, link });
+            history.mark(mark);
         }
     }
 
@@ -120,12 +209,15 @@ impl HistoryStore {
         if let Some(end) = end {
             self.recorded.send_modify(|recorded| recorded.end = end);
         }
+        if let Some(disk) = &mut *lock(&self.disk) {
+            disk.append(second, changes);
+        }
     }
 }
 
 fn limits(config: &HistoryConfig) -> Limits {
     let bytes = usize::try_from(config.max_memory).unwrap_or(usize::MAX);
-    Limits { seconds: config.keep_ns / 1_000_000_000, bytes }
+    Limits { seconds: config.keep_in_memory_ns() / 1_000_000_000, bytes }
 }
 
 /// Seconds since 1970.

@@ -18,6 +18,7 @@ mod rules;
 mod session;
 mod stacks;
 mod task;
+mod view;
 mod watch;
 mod web;
 mod workloads;
@@ -75,6 +76,7 @@ use logging::Level;
 use memory::Need;
 pub use session::{Account, Next, Session, SessionError, Totals};
 pub use stacks::{RecordError, Recording, record};
+pub use view::view;
 
 /// Options of `kstrobe run`.
 #[derive(Debug)]
@@ -575,6 +577,7 @@ impl App {
         observed.kubernetes = self.kubernetes.counts();
         observed.exports = self.exports.usage();
         observed.history = self.history.usage();
+        observed.history_disk = self.history.disk_usage();
         self.telemetry.observe(observed);
         (now.wall, families, exemplars)
     }
@@ -588,7 +591,8 @@ impl App {
             budget_ppm: Some(self.budget_ppm.load(Relaxed)).filter(|ppm| *ppm > 0),
         };
         let status = lock(&self.config_status);
-        Status { node, probes, mistakes: status.mistakes.clone(), refused: status.refused.clone() }
+        let history = self.history.stopped().unwrap_or_default();
+        Status { node, probes, mistakes: status.mistakes.clone(), refused: status.refused.clone(), history }
     }
 }
 

@@ -10,6 +10,7 @@ pub mod draw;
 mod events;
 mod explain;
 mod fleet;
+mod history;
 mod list;
 mod new;
 mod report;
@@ -19,6 +20,7 @@ mod target;
 mod tool;
 mod top;
 mod version;
+mod view;
 mod watch;
 
 use std::ffi::OsString;
@@ -73,6 +75,10 @@ enum Command {
     Top(top::Args),
     /// Print what a running agent measures of one metric, a line for each interval.
     Watch(watch::Args),
+    /// Show what there is of the past: range, metrics, gaps; `export` writes it for other programs.
+    History(Box<history::Args>),
+    /// Serve the page and the queries of a recorded history, from a file or a folder: no agent, no root.
+    View(view::Args),
     /// Print the last slow events of a running agent.
     Events(events::Args),
     /// Run one probe for a while and draw what it measures: `kstrobe tool runqlat -d 10s`, or `kstrobe runqlat -d 10s`.
@@ -202,6 +208,8 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Watch(args) => watch::run(&args),
+        Command::History(args) => history::run(&args),
+        Command::View(args) => view::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Tool(args) => tool::run(&args),
         Command::Named(words) => tool::external(words),

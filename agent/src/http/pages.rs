@@ -53,7 +53,7 @@ pub fn readiness(status: &Status) -> (bool, String) {
         let held = if throttled.is_empty() { "" } else { ", not all with all their events" };
         let away = if of_cluster.is_empty() { "" } else { ", but for these of the cluster" };
         let head = format!("ready: {attached} probes attached{held}{away}\n");
-        return (true, head + &of_cluster + &idle + &throttled + &refused(status));
+        return (true, head + &of_cluster + &idle + &throttled + &refused(status) + &history(status));
     }
     let mut text = format!("not ready: {} of {} probes not attached{mistakes}\n", missing.len(), probes.len());
     missing.iter().for_each(|probe| text.push_str(&line(probe)));
@@ -67,12 +67,20 @@ pub fn readiness(status: &Status) -> (bool, String) {
     }
     text.push_str(&throttled);
     text.push_str(&refused(status));
+    text.push_str(&history(status));
     (false, text)
 }
 
 fn line(probe: &ProbeStatus) -> String {
     let reason = if probe.reason.is_empty() { "no reason known" } else { &probe.reason };
     format!("{}: {}\n", probe.name, reason.replace('\n', " "))
+}
+
+/// A disk without room takes nothing from readiness: what is measured does not depend on it.
+fn history(status: &Status) -> String {
+    let is_written = status.history.is_empty();
+    let text = || format!("the history is not written to disk: {}\n", status.history.replace('\n', " "));
+    if is_written { String::new() } else { text() }
 }
 
 /// A reload that was refused takes nothing from readiness: what ran before runs on.

@@ -60,6 +60,8 @@ pub struct Observed {
     pub workloads: Option<WorkloadsUse>,
     /// When there is a history.
     pub history: Option<kstrobe_history::Usage>,
+    /// When it is written to disk.
+    pub history_disk: Option<kstrobe_history::disk::DiskUsage>,
     /// What was asked of Kubernetes.
     pub kubernetes: kstrobe_kube::Counts,
 }
@@ -426,6 +428,7 @@ impl Collector for ObservedCollector {
         captures::encode(out, &observed)?;
         observed.web.iter().try_for_each(|counts| web::encode(out, counts))?;
         observed.history.iter().try_for_each(|usage| history::encode(out, usage))?;
+        observed.history_disk.iter().try_for_each(|usage| history::encode_disk(out, usage))?;
         observed.workloads.iter().try_for_each(|used| workloads::encode(out, used))?;
         kubernetes::encode(out, &observed.kubernetes)?;
         exports::encode(out, &observed)
@@ -566,6 +569,12 @@ mod tests {
                 bytes: 1 << 20,
                 lost: kstrobe_history::Lost { late: 2, memory: 30 },
                 lost_marks: 4,
+            }),
+            history_disk: Some(kstrobe_history::disk::DiskUsage {
+                bytes: 1 << 22,
+                is_stopped: true,
+                lost: kstrobe_history::disk::NotWritten { failed: 5, slow: 6, torn: 1 },
+                lost_marks: 2,
             }),
             captures: Some(CapturesUse {
                 running: 1,

@@ -15,6 +15,9 @@ pub struct Status {
     /// Why the last reload was refused, if it was: what ran before runs on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
+    /// Why the history is not written to disk; empty when it is, or should not be.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub history: String,
 }
 
 /// The machine, and how much of it probes may take.

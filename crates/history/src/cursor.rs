@@ -7,7 +7,7 @@ use kstrobe_ebpf::buckets::Scheme;
 use kstrobe_export::reading::{Block, PackedFamily, Value};
 use kstrobe_export::snapshot::{Descriptor, Kind, LabelTexts, Number, Series};
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Values of a series' labels, in the order of [`Descriptor::label_names`].
@@ -38,6 +38,24 @@ pub enum Change {
     Gauge(Option<Number>),
     /// Increases: of the sum in raw units, and of in-kernel buckets, ascending.
     Histogram { sum: u64, buckets: Vec<(u32, u64)> },
+}
+
+impl Change {
+    /// Adds a later change of the same series.
+    pub(crate) fn add(&mut self, other: &Change) {
+        match (self, other) {
+            (Change::Counter(sum), Change::Counter(other)) => *sum = sum.wrapping_add(*other),
+            (Change::Gauge(value), Change::Gauge(newer)) => *value = *newer,
+            (Change::Histogram { sum, buckets }, Change::Histogram { sum: other, buckets: others }) => {
+                *sum = sum.wrapping_add(*other);
+                let mut all: BTreeMap<u32, u64> = buckets.iter().copied().collect();
+                others.iter().for_each(|(bucket, count)| *all.entry(*bucket).or_default() += count);
+                *buckets = all.into_iter().collect();
+            }
+            // A metric has one kind.
+            _ => {}
+        }
+    }
 }
 
 /// The last reading of a probe.

@@ -6,7 +6,7 @@
 //! buckets that have grown, and of each its distance from the one before and its increase. All numbers are LEB128.
 
 use crate::cursor::Change;
-use kstrobe_export::snapshot::Number;
+use kstrobe_export::snapshot::{Kind, Number};
 use kstrobe_export::varint::{get, put};
 
 /// Changes of a second, sorted by metric and series.
@@ -72,6 +72,16 @@ pub(crate) enum Shape {
     Histogram,
 }
 
+impl Shape {
+    pub fn of(kind: Kind) -> Shape {
+        match kind {
+            Kind::Counter => Shape::Counter,
+            Kind::Gauge => Shape::Gauge,
+            Kind::Histogram => Shape::Histogram,
+        }
+    }
+}
+
 /// The sections of a record: number of the metric, and its series.
 pub(crate) fn sections(mut bytes: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     let mut metric = 0;
@@ -79,7 +89,7 @@ pub(crate) fn sections(mut bytes: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
         if bytes.is_empty() {
             return None;
         }
-        metric += get(&mut bytes) as u32;
+        metric = u32::wrapping_add(metric, get(&mut bytes) as u32);
         let length = get(&mut bytes) as usize;
         let (section, rest) = bytes.split_at_checked(length)?;
         bytes = rest;
@@ -105,9 +115,12 @@ pub(crate) struct Buckets<'a> {
 impl<'a> Buckets<'a> {
     pub fn iter(self) -> impl Iterator<Item = (u32, u64)> + 'a {
         let (mut bytes, mut bucket) = (self.bytes, 0);
-        (0..self.count).map(move |_| {
-            bucket += get(&mut bytes) as u32;
-            (bucket, get(&mut bytes))
+        (0..self.count).map_while(move |_| {
+            if bytes.is_empty() {
+                return None;
+            }
+            bucket = u32::wrapping_add(bucket, get(&mut bytes) as u32);
+            Some((bucket, get(&mut bytes)))
         })
     }
 }
@@ -119,7 +132,7 @@ pub(crate) fn series(mut bytes: &[u8], shape: Shape) -> impl Iterator<Item = (u3
         if bytes.is_empty() {
             return None;
         }
-        series += get(&mut bytes) as u32;
+        series = u32::wrapping_add(series, get(&mut bytes) as u32);
         Some((series, get_change(&mut bytes, shape)))
     })
 }
@@ -144,6 +157,9 @@ fn get_change<'a>(bytes: &mut &'a [u8], shape: Shape) -> Packed<'a> {
             let (sum, count) = (get(bytes), get(bytes));
             let buckets = Buckets { count, bytes };
             for _ in 0..count {
+                if bytes.is_empty() {
+                    break;
+                }
                 get(bytes);
                 get(bytes);
             }

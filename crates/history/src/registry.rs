@@ -1,17 +1,18 @@
 //! Numbers of metrics and series, by which records name them.
 
-use crate::cursor::{Labels, MetricChanges};
-use crate::record::Shape;
+use crate::cursor::{Change, Labels, MetricChanges};
+use crate::record::{self, Packed, Shape};
+use crate::store::ProbeChanges;
 use kstrobe_ebpf::buckets::Scheme;
-use kstrobe_export::snapshot::{Descriptor, Kind, Number};
-use std::collections::HashMap;
+use kstrobe_export::snapshot::{Descriptor, Number};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Memory of a series beside the texts of its labels, in bytes, nearly: its entry, and its key in the map.
 const SERIES_BYTES: usize = 160;
 
 /// All metrics that occur in the history, or in the last reading.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Registry {
     /// By number; `None` is a number that is free again.
     metrics: Vec<Option<Metric>>,
@@ -19,7 +20,7 @@ pub(crate) struct Registry {
 }
 
 /// A metric as one probe defined it. Another definition of the same name is another entry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Metric {
     pub about: Arc<Descriptor>,
     pub probe: Arc<str>,
@@ -33,7 +34,7 @@ pub(crate) struct Metric {
     free: Vec<u32>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub labels: Labels,
     /// Number of the last record that names it.
@@ -45,12 +46,17 @@ pub(crate) struct Entry {
 }
 
 impl Metric {
+    fn new(about: Arc<Descriptor>, probe: Arc<str>, scheme: Option<Arc<Scheme>>, seen: u64) -> Metric {
+        Metric { about, probe, scheme, seen, series: Vec::new(), numbers: HashMap::new(), free: Vec::new() }
+    }
+
     pub fn shape(&self) -> Shape {
-        match self.about.kind {
-            Kind::Counter => Shape::Counter,
-            Kind::Gauge => Shape::Gauge,
-            Kind::Histogram => Shape::Histogram,
-        }
+        Shape::of(self.about.kind)
+    }
+
+    /// The labels of a series.
+    pub fn labels(&self, series: u32) -> Option<&Labels> {
+        self.series.get(series as usize)?.as_ref().map(|entry| &entry.labels)
     }
 
     /// The series with their numbers.
@@ -98,6 +104,69 @@ fn series_bytes(labels: &Labels) -> usize {
 }
 
 impl Registry {
+    /// Packs the changes of a second as record number `record`. Probes may occur twice, such as before and after a reload: their
+    /// changes are added.
+    pub fn pack(&mut self, record: u64, probes: &[ProbeChanges]) -> Box<[u8]> {
+        let mut changes: BTreeMap<(u32, u32), Change> = BTreeMap::new();
+        for of_probe in probes {
+            for of_metric in &of_probe.metrics {
+                let metric = self.metric(&of_probe.probe, of_metric, record);
+                for row in &of_metric.rows {
+                    let live = matches!(row.change, Change::Gauge(Some(_)));
+                    let series = self.series(metric, &row.labels, record, live);
+                    changes
+                        .entry((metric, series))
+                        .and_modify(|sum| sum.add(&row.change))
+                        .or_insert(row.change.clone());
+                }
+            }
+        }
+        record::pack(changes.iter().map(|((metric, series), change)| (*metric, *series, change)))
+    }
+
+    /// Takes the values of gauges out of a record before which nothing will be asked.
+    pub fn settle(&mut self, record: &[u8]) {
+        for (metric, section) in record::sections(record) {
+            if self.get(metric).is_some_and(|metric| metric.shape() == Shape::Gauge) {
+                for (series, change) in record::series(section, Shape::Gauge) {
+                    if let Packed::Gauge(value) = change {
+                        self.set_base(metric, series, value);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds a metric under the next number, or its buckets to one that had none yet. `None` when the number is another.
+    pub fn define(
+        &mut self,
+        number: u32,
+        about: Descriptor,
+        probe: Arc<str>,
+        scheme: Option<Arc<Scheme>>,
+    ) -> Option<()> {
+        if let Some(known) = self.metrics.get_mut(number as usize) {
+            known.as_mut()?.scheme = scheme;
+            return Some(());
+        }
+        let is_next = number as usize == self.metrics.len();
+        is_next.then(|| self.metrics.push(Some(Metric::new(about.into(), probe, scheme, 0))))
+    }
+
+    /// Adds a series under the next number of its metric. `None` where there is no such metric.
+    pub fn define_series(&mut self, metric: u32, labels: &Labels) -> Option<()> {
+        let metric = self.metrics.get_mut(metric as usize)?.as_mut()?;
+        metric.number(labels, 0, &mut self.bytes);
+        Some(())
+    }
+
+    /// A record has the metric.
+    pub fn see(&mut self, metric: u32, record: u64) {
+        if let Some(Some(metric)) = self.metrics.get_mut(metric as usize) {
+            metric.seen = record;
+        }
+    }
+
     /// The number of a metric that a reading has.
     pub fn metric(&mut self, probe: &Arc<str>, changes: &MetricChanges, record: u64) -> u32 {
         let known = self.metrics.iter_mut().enumerate().find_map(|(number, metric)| {
@@ -111,15 +180,7 @@ impl Registry {
             }
             return number as u32;
         }
-        let metric = Metric {
-            about: changes.about.clone(),
-            probe: probe.clone(),
-            scheme: changes.scheme.clone(),
-            seen: record,
-            series: Vec::new(),
-            numbers: HashMap::new(),
-            free: Vec::new(),
-        };
+        let metric = Metric::new(changes.about.clone(), probe.clone(), changes.scheme.clone(), record);
         let number = self.metrics.iter().position(Option::is_none).unwrap_or(self.metrics.len());
         match self.metrics.get_mut(number) {
             Some(free) => *free = Some(metric),
@@ -146,7 +207,7 @@ impl Registry {
         self.metrics.iter().enumerate().filter_map(|(number, metric)| Some((number as u32, metric.as_ref()?)))
     }
 
-    /// A record that is no longer kept said this of a gauge.
+    /// The value of a gauge before the first record.
     pub fn set_base(&mut self, metric: u32, series: u32, value: Option<Number>) {
         if let Some(Some(metric)) = self.metrics.get_mut(metric as usize)
             && let Some(Some(entry)) = metric.series.get_mut(series as usize)

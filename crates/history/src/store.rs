@@ -1,10 +1,9 @@
 //! The seconds that are kept.
 
-use crate::cursor::{Change, MetricChanges};
+use crate::cursor::MetricChanges;
 use crate::mark::Mark;
-use crate::record::{self, Packed, Shape};
 use crate::registry::Registry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Marks that are kept at most: a node has a few in a minute.
@@ -59,7 +58,7 @@ pub struct Usage {
 }
 
 /// The metrics of the last minutes, second by second.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct History {
     limits: Limits,
     pub(crate) registry: Registry,
@@ -73,12 +72,12 @@ pub struct History {
     marks: VecDeque<Mark>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub second: Second,
     /// Probes of which not all events were measured.
     pub sampled: Box<[Arc<str>]>,
-    pub bytes: Box<[u8]>,
+    pub bytes: Arc<[u8]>,
 }
 
 impl Record {
@@ -100,6 +99,16 @@ impl History {
         }
     }
 
+    /// Seconds that were kept elsewhere, in the order of time.
+    pub(crate) fn of(registry: Registry, records: Vec<Record>, marks: Vec<Mark>) -> History {
+        let limits = Limits { seconds: u64::MAX, bytes: usize::MAX };
+        let usage = Usage { seconds: records.iter().map(|record| record.second.seconds).sum(), ..Usage::default() };
+        let record_bytes = records.iter().map(Record::memory).sum();
+        let mut history = History { registry, records: records.into(), usage, record_bytes, ..History::new(limits) };
+        marks.into_iter().for_each(|mark| history.mark(mark));
+        history
+    }
+
     /// Other limits from now on. What is beyond them goes.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
@@ -110,26 +119,12 @@ impl History {
         self.limits
     }
 
-    /// Adds a second. Probes may occur twice, such as before and after a reload: their changes are added.
+    /// Adds a second.
     pub fn push(&mut self, second: Second, probes: &[ProbeChanges]) {
         let number = self.end();
-        let mut changes: BTreeMap<(u32, u32), Change> = BTreeMap::new();
-        for of_probe in probes {
-            for of_metric in &of_probe.metrics {
-                let metric = self.registry.metric(&of_probe.probe, of_metric, number);
-                for row in &of_metric.rows {
-                    let live = matches!(row.change, Change::Gauge(Some(_)));
-                    let series = self.registry.series(metric, &row.labels, number, live);
-                    changes
-                        .entry((metric, series))
-                        .and_modify(|sum| add(sum, &row.change))
-                        .or_insert(row.change.clone());
-                }
-            }
-        }
+        let bytes = self.registry.pack(number, probes);
         let sampled = probes.iter().filter(|probe| probe.sampled).map(|probe| probe.probe.clone()).collect();
-        let bytes = record::pack(changes.iter().map(|((metric, series), change)| (*metric, *series, change)));
-        let record = Record { second, sampled, bytes };
+        let record = Record { second, sampled, bytes: bytes.into() };
         self.record_bytes += record.memory();
         self.usage.seconds += second.seconds;
         self.usage.lost.late += second.seconds - 1;
@@ -198,15 +193,7 @@ impl History {
         self.first += 1;
         self.record_bytes -= record.memory();
         self.usage.seconds -= record.second.seconds;
-        for (metric, section) in record::sections(&record.bytes) {
-            if self.registry.get(metric).is_some_and(|metric| metric.shape() == Shape::Gauge) {
-                for (series, change) in record::series(section, Shape::Gauge) {
-                    if let Packed::Gauge(value) = change {
-                        self.registry.set_base(metric, series, value);
-                    }
-                }
-            }
-        }
+        self.registry.settle(&record.bytes);
         if self.first.is_multiple_of(SWEEP_EVERY) {
             self.sweep();
         }
@@ -215,20 +202,5 @@ impl History {
 
     fn sweep(&mut self) {
         self.registry.sweep(self.first, self.end().saturating_sub(1));
-    }
-}
-
-fn add(sum: &mut Change, other: &Change) {
-    match (sum, other) {
-        (Change::Counter(sum), Change::Counter(other)) => *sum = sum.wrapping_add(*other),
-        (Change::Gauge(value), Change::Gauge(newer)) => *value = *newer,
-        (Change::Histogram { sum, buckets }, Change::Histogram { sum: other, buckets: others }) => {
-            *sum = sum.wrapping_add(*other);
-            let mut all: BTreeMap<u32, u64> = buckets.iter().copied().collect();
-            others.iter().for_each(|(bucket, count)| *all.entry(*bucket).or_default() += count);
-            *buckets = all.into_iter().collect();
-        }
-        // A metric has one kind.
-        _ => {}
     }
 }

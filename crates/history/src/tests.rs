@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const COMMS: [&str; 4] = ["nginx", "postgres", "redis", "a\"b"];
 const CPUS: [&str; 2] = ["0", "1"];
-const START: u64 = 1_700_000_000;
+pub(crate) const START: u64 = 1_700_000_000;
 
 static SCHEME: LazyLock<Arc<Scheme>> = LazyLock::new(|| {
     let spec = BucketSpec { schema: 1, raw_per_unit: 10, min: 1, max: 1000, classic: vec!["2.5".into()] };
@@ -33,18 +33,18 @@ fn about(name: &str, kind: Kind) -> Arc<Descriptor> {
 
 /// What happens in one second.
 #[derive(Clone, Debug)]
-struct Turn {
+pub(crate) struct Turn {
     /// Place in `COMMS`, place in `CPUS`, value.
-    events: Vec<(usize, usize, u64)>,
+    pub events: Vec<(usize, usize, u64)>,
     /// A series that begins anew before the events.
-    reset: Option<(usize, usize)>,
+    pub reset: Option<(usize, usize)>,
     /// A reload before the events: another probe takes over, whose first counts both have.
-    reload: bool,
+    pub reload: bool,
     /// Seconds without a reading before it.
-    late: u64,
+    pub late: u64,
 }
 
-fn turn() -> impl Strategy<Value = Turn> {
+pub(crate) fn turn() -> impl Strategy<Value = Turn> {
     let event = (0..COMMS.len(), 0..CPUS.len(), prop_oneof![Just(0), 1..50u64, 1..5000u64]);
     let reset = proptest::option::weighted(0.2, (0..COMMS.len(), 0..CPUS.len()));
     let late = prop_oneof![9 => Just(0), 1 => 1..4u64];
@@ -53,7 +53,7 @@ fn turn() -> impl Strategy<Value = Turn> {
 }
 
 /// An event as the list has it: second, comm, cpu, value.
-type Event = (u64, usize, usize, u64);
+pub(crate) type Event = (u64, usize, usize, u64);
 
 /// The maps of a probe.
 #[derive(Default)]
@@ -101,7 +101,18 @@ impl Maps {
 
 /// Runs the turns, and returns the history, the list of events, and the last values of the gauge by second.
 fn run(turns: &[Turn], limits: Limits) -> (History, Vec<Event>, Vec<(u64, i64)>) {
+    let (seconds, events, depths) = seconds(turns);
     let mut history = History::new(limits);
+    seconds.iter().for_each(|(second, probes)| history.push(*second, probes));
+    (history, events, depths)
+}
+
+/// A second and what the readings of it have changed.
+pub(crate) type Pushed = (Second, Vec<ProbeChanges>);
+
+/// The same before it is pushed.
+pub(crate) fn seconds(turns: &[Turn]) -> (Vec<Pushed>, Vec<Event>, Vec<(u64, i64)>) {
+    let mut pushed = Vec::new();
     let (mut maps, mut cursor) = (Maps::default(), Cursor::default());
     let (mut events, mut depths) = (Vec::new(), Vec::new());
     let mut second = START;
@@ -131,15 +142,15 @@ fn run(turns: &[Turn], limits: Limits) -> (History, Vec<Event>, Vec<(u64, i64)>)
         events.extend(turn.events.iter().map(|(comm, cpu, value)| (second, *comm, *cpu, *value)));
         depths.push((second, -(maps.series.values().map(|(_, values)| values.len() as i64).sum::<i64>())));
         probes.push(changes(cursor.advance(maps.read()), number % 5 == 4));
-        history.push(Second { start: second, seconds: turn.late + 1 }, &probes);
+        pushed.push((Second { start: second, seconds: turn.late + 1 }, probes));
         second += 1;
     }
-    (history, events, depths)
+    (pushed, events, depths)
 }
 
-const ALL: Limits = Limits { seconds: 100_000, bytes: usize::MAX };
+pub(crate) const ALL: Limits = Limits { seconds: 100_000, bytes: usize::MAX };
 
-fn query(options: &[(&str, &str)]) -> Query {
+pub(crate) fn query(options: &[(&str, &str)]) -> Query {
     Query::parse(options.iter().copied()).unwrap().unwrap()
 }
 

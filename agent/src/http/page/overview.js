@@ -36,7 +36,7 @@ export function overview(root, _name, _parameters, signal) {
 }
 
 async function load(grid, quiet, others, signal) {
-  const { metrics } = await get("api/v1/history", signal);
+  const { metrics, newest } = await get("api/v1/history", signal);
   const histograms = metrics.filter((metric) => metric.type === "histogram");
   const cards = new Map(histograms.map((metric) => [metric.metric, new Card(metric)]));
   const rows = new Map(metrics.filter((metric) => metric.type !== "histogram").map((metric) => [metric.metric, new Row(metric)]));
@@ -48,7 +48,10 @@ async function load(grid, quiet, others, signal) {
     quiet.replaceChildren(...(still.length ? [h("span", {}, "Without an event in the last 5 min: "), ...still.flatMap((card, i) => [i ? ", " : "", card.link()])] : []));
   };
   // The columns must be those of the agent's answers: multiples of the step.
-  const from = Math.floor(Date.now() / 1000 / STEP) * STEP - SECONDS + STEP;
+  const now = Date.now() / 1000;
+  // A recorded history ends earlier.
+  const end = newest && newest < now - SECONDS ? newest - 1 : now;
+  const from = Math.floor(end / STEP) * STEP - SECONDS + STEP;
   const waiting = [...cards.values(), ...rows.values()];
   const worker = async () => {
     for (let next; (next = waiting.shift()); ) {

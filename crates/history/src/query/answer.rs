@@ -100,7 +100,25 @@ pub struct Overview {
     pub max_bytes: usize,
     /// Seconds that went for want of memory, or were not sampled, since the start.
     pub lost_seconds: u64,
+    /// Where seconds are written to disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskOverview>,
     pub metrics: Vec<MetricSummary>,
+}
+
+/// What is on the disk.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DiskOverview {
+    pub dir: String,
+    /// Unix time of the beginning of the oldest second.
+    pub oldest: Option<u64>,
+    pub bytes: u64,
+    pub max_bytes: u64,
+    /// Files of seconds.
+    pub segments: usize,
+    /// Why nothing is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
 }
 
 /// A metric in some seconds.

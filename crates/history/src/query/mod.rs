@@ -8,8 +8,9 @@ mod sums;
 
 pub use matcher::Matcher;
 
-use crate::store::History;
+use crate::store::{History, Record};
 use answer::Answer;
+use evaluate::Part;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -210,12 +211,53 @@ impl Window {
     }
 }
 
+/// Seconds from before those of a history, in parts of which each is complete in itself.
+pub trait Past {
+    /// Calls `see` with each part that may have seconds or marks from one time to before another, the newest first.
+    fn each(&self, from: u64, to: u64, see: &mut dyn FnMut(&History));
+    /// The end of its newest second.
+    fn newest(&self) -> Option<u64>;
+}
+
 impl History {
+    /// The start of the oldest second.
+    pub fn oldest(&self) -> Option<u64> {
+        self.records.front().map(|record| record.second.start + 1 - record.second.seconds)
+    }
+
+    /// The end of the newest second.
+    pub fn newest(&self) -> Option<u64> {
+        self.records.back().map(|record| record.second.start + 1)
+    }
+
     /// Answers a query. `now` is the Unix time, for a history that is still empty.
     pub fn query(&self, query: &Query, now: u64) -> Result<Answer, QueryError> {
-        let newest = self.records.back().map_or(now, |record| record.second.start + 1);
-        let window = Window::of(query, newest)?;
-        evaluate::evaluate(self, query, window, &self.records.iter().collect::<Vec<_>>())
+        let window = Window::of(query, self.newest().unwrap_or(now))?;
+        let records: Vec<&Record> = self.records.iter().collect();
+        let part = Part { history: self, records: &records, until: u64::MAX };
+        evaluate::evaluate(&|see| see(&part), query, window)
+    }
+
+    /// Whether a query is about time before the oldest second.
+    pub fn begins_before(&self, query: &Query, now: u64) -> bool {
+        let from = Window::of(query, self.newest().unwrap_or(now)).map_or(u64::MAX, |window| window.from);
+        self.oldest().is_none_or(|oldest| from < oldest)
+    }
+
+    /// The same with what was before the oldest second.
+    pub fn query_with(&self, past: &dyn Past, query: &Query, now: u64) -> Result<Answer, QueryError> {
+        let window = Window::of(query, self.newest().or_else(|| past.newest()).unwrap_or(now))?;
+        // Both have the seconds from here on.
+        let oldest = self.oldest().unwrap_or(u64::MAX);
+        let own: Vec<&Record> = self.records.iter().collect();
+        let parts = |see: &mut dyn FnMut(&Part<'_>)| {
+            see(&Part { history: self, records: &own, until: u64::MAX });
+            past.each(window.from, window.to.min(oldest), &mut |history| {
+                let earlier = history.records.iter().filter(|record| record.second.start < oldest);
+                see(&Part { history, records: &earlier.collect::<Vec<_>>(), until: oldest });
+            });
+        };
+        evaluate::evaluate(&parts, query, window)
     }
 
     /// The answer for one record alone, as one column; `None` when the record is not kept.
@@ -224,6 +266,8 @@ impl History {
         let window = Window { from: record.second.start, to: record.second.start + 1, step: 1 };
         // A gauge has its value from the records before.
         let until = self.records.iter().take_while(|other| !std::ptr::eq(*other, record)).chain([record]);
-        evaluate::evaluate(self, query, window, &until.collect::<Vec<_>>()).map(Some)
+        let until: Vec<&Record> = until.collect();
+        let part = Part { history: self, records: &until, until: u64::MAX };
+        evaluate::evaluate(&|see| see(&part), query, window).map(Some)
     }
 }

@@ -27,6 +27,7 @@ impl History {
             bytes: usage.bytes,
             max_bytes: self.limits().bytes,
             lost_seconds: usage.lost.late + usage.lost.memory,
+            disk: None,
             metrics,
         }
     }
@@ -131,7 +132,7 @@ fn summary(metric: &Metric, figures: &Figures<'_>, bounds: Option<&BTreeMap<(Bou
     let heat = |bounds| sums.buckets.iter().flat_map(|(of, count)| [number(bounds, of), *count]).collect();
     MetricSummary {
         metric: about.name.clone(),
-        kind: kind(metric),
+        kind: kind(about.kind),
         unit: about.unit.clone(),
         help: about.help.clone(),
         probe: metric.probe.clone(),

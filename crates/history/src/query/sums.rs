@@ -38,7 +38,8 @@ impl Sums {
                 self.sum = self.sum.wrapping_add(sum);
                 let Some(scheme) = scheme else { return };
                 for (bucket, count) in buckets.iter() {
-                    *self.buckets.entry(bounds(scheme, bucket)).or_default() += count;
+                    let sum = self.buckets.entry(bounds(scheme, bucket)).or_default();
+                    *sum = sum.wrapping_add(count);
                 }
             }
             Packed::Gauge(_) => {}
@@ -47,7 +48,16 @@ impl Sums {
 
     /// Observations of a histogram.
     pub fn count(&self) -> u64 {
-        self.buckets.values().sum()
+        self.buckets.values().fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+
+    pub fn merge(&mut self, other: &Sums) {
+        self.increase = self.increase.wrapping_add(other.increase);
+        self.sum = self.sum.wrapping_add(other.sum);
+        for (bounds, count) in &other.buckets {
+            let sum = self.buckets.entry(*bounds).or_default();
+            *sum = sum.wrapping_add(*count);
+        }
     }
 
     /// In the exported unit.
