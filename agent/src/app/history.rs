@@ -329,17 +329,22 @@ impl Sampler {
 
 /// Starts the thread that samples, which lives as long as the agent.
 pub(super) fn start(app: Arc<App>) -> std::io::Result<()> {
-    task::spawn(move || Recorder { app }).map(drop)
+    task::spawn(move || Recorder { app, has_begun: false }).map(drop)
 }
 
 struct Recorder {
     app: Arc<App>,
+    has_begun: bool,
 }
 
 impl Task for Recorder {
     const NAME: &'static str = "history";
 
     fn run(&mut self) {
+        // The second in which the agent starts is its first one: that before may be on the disk, written by an agent before.
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return;
+        }
         let mut sampler = lock(&self.app.sampler);
         if !self.app.history.is_on() {
             *sampler = Sampler::default();

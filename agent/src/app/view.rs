@@ -19,6 +19,7 @@ const RECORDED: &str = "this is a recorded history: there is no agent that could
 
 /// Serves an archive until the process ends.
 pub fn view(archive: Archive, listener: TcpListener, router: fn(Endpoints) -> Router) -> std::io::Result<()> {
+    listener.set_nonblocking(true)?;
     let name = archive.path().display().to_string();
     let router = router(endpoints(name, HistoryStore::of(archive)));
     let server = kstrobe_web::Server {
@@ -30,7 +31,8 @@ pub fn view(archive: Archive, listener: TcpListener, router: fn(Endpoints) -> Ro
         own_credentials: None,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(server.run(super::stop_signal()?))
+    let stop = runtime.block_on(async { super::stop_signal() })?;
+    runtime.block_on(server.run(stop))
 }
 
 fn endpoints(name: String, history: HistoryStore) -> Endpoints {

@@ -54,7 +54,7 @@ impl Metric {
         Shape::of(self.about.kind)
     }
 
-    /// The labels of a series.
+    /// `None` when there is no such series.
     pub fn labels(&self, series: u32) -> Option<&Labels> {
         self.series.get(series as usize)?.as_ref().map(|entry| &entry.labels)
     }
@@ -160,7 +160,7 @@ impl Registry {
         Some(())
     }
 
-    /// A record has the metric.
+    /// To be called for each record that names the metric, in their order.
     pub fn see(&mut self, metric: u32, record: u64) {
         if let Some(Some(metric)) = self.metrics.get_mut(metric as usize) {
             metric.seen = record;

@@ -219,6 +219,14 @@ fn a_mistake_in_a_file_is_not_ready_although_all_that_could_be_read_is_attached(
 }
 
 #[test]
+fn an_agent_that_cannot_write_its_history_is_ready_and_says_so() {
+    let status = || Status { probes: vec![probe("softirq", "")], history: "/x: disk full".into(), ..Status::default() };
+    let (head, body) = Server::start(Endpoints { status: Box::new(status), ..endpoints(vec![]) }).text("/readyz");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert_eq!(body, "ready: 1 probes attached\nthe history is not written to disk: /x: disk full\n");
+}
+
+#[test]
 fn probes_are_json() {
     let mut listed = probe("softirq", "");
     listed.choices =

@@ -87,7 +87,7 @@ impl Archive {
     }
 }
 
-/// The changes of a record, by probe.
+/// As they were pushed: for each probe, its metrics that have changed.
 fn changes(history: &History, record: &Record) -> Vec<ProbeChanges> {
     let mut probes: Vec<ProbeChanges> = record.sampled.iter().map(|probe| of(probe, true)).collect();
     for (number, section) in sections(&record.bytes) {
@@ -147,7 +147,7 @@ impl Gauges {
         }
     }
 
-    /// What makes the one of the other.
+    /// Rows after which who knew these values knows the other ones.
     fn change_to(&self, other: &Gauges) -> Vec<ProbeChanges> {
         let ended = self.0.iter().filter(|(id, _)| !other.0.contains_key(id)).map(|(id, (about, _))| (id, about, None));
         let set = other.0.iter().filter(|(id, value)| self.0.get(id).map(|(_, old)| *old) != Some(value.1));

@@ -106,7 +106,7 @@ pub struct Overview {
     pub metrics: Vec<MetricSummary>,
 }
 
-/// What is on the disk.
+/// The folder of `history.dir`, and how far back its files go.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiskOverview {
     pub dir: String,

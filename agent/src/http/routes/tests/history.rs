@@ -143,6 +143,18 @@ fn each_field_of_the_document_is_answered() {
         assert_eq!((&answer["columns"], answer["groups"].as_array().unwrap().len()), (&json!(1), 2));
         document.check("Answer", &answer, &mut seen);
     }
+    // Nothing can be written below a file that is no folder.
+    let config = HistoryConfig { dir: Some("/dev/null/history".into()), ..HistoryConfig::default() };
+    let broken = Server::start(Endpoints { history: Arc::new(HistoryStore::new(&config)), ..endpoints(vec![]) });
+    let begun = std::time::Instant::now();
+    let stopped = loop {
+        let overview = json_of(broken.text("/api/v1/history"), 200);
+        if overview["disk"]["stopped"].is_string() || begun.elapsed() > Duration::from_secs(20) {
+            break overview;
+        }
+    };
+    document.check("Overview", &stopped, &mut seen);
+    assert!(stopped["disk"]["stopped"].as_str().unwrap().contains("/dev/null/history: "), "{stopped}");
     assert_eq!(document.properties().difference(&seen).collect::<Vec<_>>(), Vec::<&String>::new());
     let paths: Vec<&String> = document.0["paths"].as_object().unwrap().keys().collect();
     assert_eq!(paths, ["/api/v1/history", "/api/v1/live", "/api/v1/query"]);
