@@ -8,7 +8,7 @@
   _config+:: {
     // Matcher of the agents' scrape job, in rules and alerts.
     kstrobeSelector: 'job="kstrobe"',
-    // What the objectives' rules read: 'classic' buckets or 'native' histograms.
+    // What dashboards and the objectives' rules read: 'classic' buckets or 'native' histograms.
     histograms: 'classic',
     // Names of the objectives to have rules of (`sloth_slo`); null for all of them.
     objectives: null,
@@ -22,6 +22,7 @@
   local all = if config.histograms == 'native'
   then import 'generated/slo-native.json'
   else import 'generated/slo-classic.json',
+  local boards = (import 'generated/dashboards.libsonnet')[config.histograms],
   local chosen(objective) = config.objectives == null || std.member(config.objectives, objective.name),
 
   local rule(r) = r {
@@ -33,11 +34,11 @@
   local groups(kind) = std.flattenArrays([objective[kind] for objective in all if chosen(objective)]),
 
   grafanaDashboards+:: {
-    [file]: (import 'generated/dashboards.libsonnet')[file] {
+    [file]: boards[file] {
       tags: config.dashboardTags,
       refresh: config.dashboardRefresh,
     }
-    for file in std.objectFields(import 'generated/dashboards.libsonnet')
+    for file in std.objectFields(boards)
   },
 
   prometheusRules+:: {

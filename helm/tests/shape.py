@@ -34,7 +34,7 @@ def mistakes(found, files, version, values):
     if values.get("prometheusRule", {}).get("enabled"):
         yield from rules(by_kind["PrometheusRule"], values["prometheusRule"])
     if values.get("dashboards", {}).get("enabled"):
-        yield from dashboards(by_kind["ConfigMap"])
+        yield from dashboards(by_kind["ConfigMap"], values["dashboards"].get("histograms", "classic"))
 
 
 def volumes(spec):
@@ -139,11 +139,11 @@ def essence(rule):
     return (rule.get("alert"), rule.get("record"), rule["expr"].strip(), rule.get("for"))
 
 
-def dashboards(found):
-    """The project's dashboards, each in an object of its own."""
+def dashboards(found, histograms):
+    """The project's dashboards for a form of histograms, each in an object of its own."""
     there = {}
     for o in found:
         there |= {k: json.loads(v) for k, v in o.get("data", {}).items() if k.endswith(".json")}
-    wanted = {path.name: json.loads(path.read_text()) for path in (ROOT / "dashboards/grafana").glob("*.json")}
+    wanted = {path.name: json.loads(path.read_text()) for path in (ROOT / "dashboards/grafana" / histograms).glob("*.json")}
     if not wanted or there != wanted:
         yield f"dashboards {sorted(there)}, and {sorted(wanted)} were wanted"

@@ -1,7 +1,7 @@
 //! A dashboard: rows of panels laid out on Grafana's grid, with the variables that all of ours have.
 
-use crate::panel::{FORM_VARIABLE, Panel, datasource, form_value};
-use crate::promql::FORMS;
+use crate::panel::{MATCHERS, Panel, WINDOW, datasource};
+use crate::promql::sum;
 use serde_json::{Value, json};
 
 /// Version of the schema of Grafana 13; later ones take it and bring it up to date.
@@ -61,34 +61,11 @@ impl Dashboard {
             "timezone": "browser",
             "time": {"from": "now-1h", "to": "now"},
             "timepicker": {},
-            "annotations": {"list": []},
+            "annotations": {"list": annotations().iter().map(Annotation::json).collect::<Value>()},
             "links": links(),
-            "templating": {"list": self.variables()},
+            "templating": {"list": variables()},
             "panels": self.layout(),
         })
-    }
-
-    fn variables(&self) -> Vec<Value> {
-        let mut all = vec![
-            json!({
-                "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
-                "current": {}, "hide": 0, "includeAll": false, "multi": false, "options": [], "refresh": 1, "regex": ""
-            }),
-            of_labels("job", "Job", "label_values(kstrobe_build_info, job)"),
-            of_labels("instance", "Instance", r#"label_values(kstrobe_build_info{job=~"$job"}, instance)"#),
-        ];
-        if self.panels().any(|(_, panel)| panel.targets.iter().any(|target| target.form.is_some())) {
-            let options = FORMS.map(|form| {
-                json!({"text": form.name(), "value": form_value(form).to_string(), "selected": form == FORMS[0]})
-            });
-            let query = FORMS.map(|form| format!("{} : {}", form.name(), form_value(form)));
-            all.push(json!({
-                "name": FORM_VARIABLE, "label": "Histograms", "type": "custom", "query": query.join(","),
-                "description": "classic: _bucket series; native: what Prometheus scrapes with native histograms on",
-                "current": options[0], "options": options, "hide": 0, "includeAll": false, "multi": false
-            }));
-        }
-        all
     }
 
     fn layout(&self) -> Vec<Value> {
@@ -123,6 +100,67 @@ impl Dashboard {
         }
         placed
     }
+}
+
+/// A mark in every panel, at the times at which its query has a result.
+pub struct Annotation {
+    /// For people.
+    pub name: &'static str,
+    pub expr: String,
+    /// What a mark says, with labels.
+    text: &'static str,
+    colour: &'static str,
+    /// Whether the value is the time, in milliseconds.
+    of_value: bool,
+}
+
+impl Annotation {
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name, "datasource": datasource(), "enable": true, "hide": false, "iconColor": self.colour,
+            "expr": self.expr, "titleFormat": self.name, "textFormat": self.text, "tagKeys": "", "step": "30s",
+            "useValueForTime": self.of_value
+        })
+    }
+}
+
+/// Those of every dashboard: what may be the cause of a change in a line.
+pub fn annotations() -> [Annotation; 3] {
+    let captures = format!("increase(kstrobe_captures_total{{{MATCHERS}}}[{WINDOW}])");
+    [
+        Annotation {
+            name: "Captures",
+            expr: format!("{} > 0", sum("instance, trigger, result", &captures)),
+            text: "{{instance}} {{trigger}}: {{result}}",
+            colour: "blue",
+            of_value: false,
+        },
+        Annotation {
+            name: "Configuration loaded",
+            expr: format!("1000 * kstrobe_config_last_reload_success_timestamp_seconds{{{MATCHERS}}}"),
+            text: "{{instance}}",
+            colour: "green",
+            of_value: true,
+        },
+        Annotation {
+            name: "Probes sampled",
+            expr: format!("min by (instance, probe) (kstrobe_probe_sampling_ratio{{{MATCHERS}}}) < 1"),
+            text: "{{instance}} {{probe}} measures a part of its events",
+            colour: "orange",
+            of_value: false,
+        },
+    ]
+}
+
+fn variables() -> Value {
+    json!([
+        {
+            "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
+            "current": {}, "hide": 0, "includeAll": false, "multi": false, "options": [], "refresh": 1, "regex": ""
+        },
+        of_labels("job", "Job", "label_values(kstrobe_build_info, job)"),
+        of_labels("instance", "Instance", r#"label_values(kstrobe_build_info{job=~"$job"}, instance)"#)
+    ])
 }
 
 /// A variable with the values of a label.

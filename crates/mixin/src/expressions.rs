@@ -2,7 +2,8 @@
 
 use crate::boards;
 use crate::catalogue::Catalogue;
-use crate::panel::{FORM_VARIABLE, Look, form_value};
+use crate::dashboard::annotations;
+use crate::panel::{Look, Target};
 use crate::promql::{FORMS, Form};
 use crate::{alerts, objectives};
 
@@ -17,24 +18,30 @@ pub struct Expression {
     pub text: String,
     /// Names of the metrics and recorded series in it, without a histogram's `_bucket`, `_sum` and `_count`.
     pub metrics: Vec<String>,
-    /// Whether no result is the good one: of an alert.
+    /// Whether no result is a good one: of an alert, and of a mark where nothing happened.
     pub quiet: bool,
 }
 
 /// All of them. `window` stands for `$__rate_interval`.
 pub fn expressions(catalogue: &Catalogue, window: &str) -> Vec<Expression> {
     let mut found = Vec::new();
-    for board in boards::all(catalogue) {
-        for (row, panel) in board.panels().filter(|(_, panel)| panel.look != Look::Text) {
-            for target in &panel.targets {
-                let form = target.form.map_or(0, form_value).to_string();
-                let text =
-                    target.expr.replace("$__rate_interval", window).replace("$job", ".+").replace("$instance", ".+");
-                let text = text.replace(&format!("${FORM_VARIABLE}"), &form);
-                let place = format!("dashboards/grafana/{}.json: {row}: {}", board.uid, panel.title);
-                found.push(expression(place, target.form, text, false));
+    let substituted =
+        |expr: &str| expr.replace("$__rate_interval", window).replace("$job", ".+").replace("$instance", ".+");
+    for form in FORMS {
+        for board in boards::all(catalogue, form) {
+            for (row, panel) in board.panels().filter(|(_, panel)| panel.look != Look::Text) {
+                // What reads no histograms is the same in both sets.
+                let asked = |target: &&Target| target.form.is_some() || form == FORMS[0];
+                for target in panel.targets.iter().filter(asked) {
+                    let place = format!("{}: {row}: {}", crate::board_path(form, &board), panel.title);
+                    found.push(expression(place, target.form, substituted(&target.expr), false));
+                }
             }
         }
+    }
+    for annotation in annotations() {
+        let place = format!("annotation of every dashboard: {}", annotation.name);
+        found.push(expression(place, None, substituted(&annotation.expr), true));
     }
     let mut rules = |file: &str, form, groups: Vec<crate::rules::Group>| {
         for rule in groups.into_iter().flat_map(|group| group.rules) {
@@ -59,7 +66,7 @@ fn expression(place: String, form: Option<Form>, text: String, quiet: bool) -> E
 }
 
 /// Names in a query of metrics of ours, of processes and of recorded series.
-fn metrics(text: &str) -> Vec<String> {
+pub(crate) fn metrics(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let words = without_strings(text);
     let words = words.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));

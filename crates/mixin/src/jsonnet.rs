@@ -12,12 +12,15 @@ pub fn files(catalogue: &Catalogue) -> Vec<File> {
         let text = serde_json::to_string_pretty(&value).unwrap_or_default();
         file(name, text + "\n")
     };
-    let imports = boards::all(catalogue).into_iter().map(|board| {
-        let name = format!("{}.json", board.uid);
-        format!("  '{name}': import '../../grafana/{name}',\n")
+    let imports = FORMS.map(|form| {
+        let boards = boards::all(catalogue, form).into_iter().map(|board| {
+            let name = format!("{}.json", board.uid);
+            format!("    '{name}': import '../../grafana/{}/{name}',\n", form.name())
+        });
+        format!("  {}: {{\n{}  }},\n", form.name(), boards.collect::<String>())
     });
     let mut files = vec![
-        file("dashboards.libsonnet", format!("// {MADE}\n{{\n{}}}\n", imports.collect::<String>())),
+        file("dashboards.libsonnet", format!("// {MADE}\n{{\n{}}}\n", imports.concat())),
         data("runbooks.json", runbook_url("%s").into()),
         data("alerts.json", alerts::groups().iter().map(group).collect()),
     ];

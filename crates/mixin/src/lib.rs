@@ -22,6 +22,7 @@ pub mod slo;
 pub mod topics;
 
 use catalogue::Catalogue;
+use dashboard::Dashboard;
 pub use expressions::{Expression, expressions};
 pub use promql::{FORMS, Form};
 use slo::Objective;
@@ -59,10 +60,21 @@ pub fn slo_rules(head: &str, objectives: &[Objective], form: Form) -> String {
     rules::yaml(head, &groups)
 }
 
+/// A set of dashboards for each form of histograms. Both have the same addresses, so that links hold in either.
+fn board_path(form: Form, board: &Dashboard) -> String {
+    format!("dashboards/grafana/{}/{}.json", form.name(), board.uid)
+}
+
 const FOLDER_OF_JSONNET: &str = "dashboards/jsonnet/generated";
 
 /// Folders that hold generated files and no others.
-pub const FOLDERS: [&str; 4] = ["dashboards/grafana", "dashboards/rules", "dashboards/rules/tests", FOLDER_OF_JSONNET];
+pub const FOLDERS: [&str; 5] = [
+    "dashboards/grafana/classic",
+    "dashboards/grafana/native",
+    "dashboards/rules",
+    "dashboards/rules/tests",
+    FOLDER_OF_JSONNET,
+];
 
 /// Says where generated files come from.
 const MADE: &str = "Made by `cargo xtask mixin`; do not edit.";
@@ -74,8 +86,9 @@ pub fn files(catalogue: &Catalogue) -> Vec<File> {
         File { path: "docs/probes.md".into(), text: library::page(catalogue) },
         File { path: "docs/coverage.md".into(), text: coverage::page(catalogue) },
     ];
-    for board in boards::all(catalogue) {
-        files.push(File { path: format!("dashboards/grafana/{}.json", board.uid), text: board.text() });
+    for form in FORMS {
+        let boards = boards::all(catalogue, form);
+        files.extend(boards.iter().map(|board| File { path: board_path(form, board), text: board.text() }));
     }
     files
         .push(File { path: "dashboards/rules/kstrobe-alerts.yaml".into(), text: rules::yaml(MADE, &alerts::groups()) });

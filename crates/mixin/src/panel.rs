@@ -12,16 +12,6 @@ pub fn datasource() -> Value {
 pub const MATCHERS: &str = r#"job=~"$job", instance=~"$instance""#;
 /// Window of every rate.
 pub const WINDOW: &str = "$__rate_interval";
-/// Name of the variable that says which form of histograms is read; its values are [`form_value`].
-pub const FORM_VARIABLE: &str = "histogram";
-
-/// What the variable is for a form.
-pub fn form_value(form: Form) -> u32 {
-    match form {
-        Form::Classic => 1,
-        Form::Native => 2,
-    }
-}
 
 /// A query of a panel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,25 +20,19 @@ pub struct Target {
     pub expr: String,
     /// Name of its series.
     pub legend: String,
-    /// Set when it reads a form of histograms: it has no result while the variable says the other one.
+    /// Set when it reads a form of histograms: that of its set of dashboards.
     pub form: Option<Form>,
 }
 
 impl Target {
-    /// A query that is the same for both forms.
+    /// A query that is the same in both sets of dashboards.
     pub fn new(expr: impl Into<String>, legend: impl Into<String>) -> Self {
         Self { expr: expr.into(), legend: legend.into(), form: None }
     }
 
-    /// A query for each form.
-    pub fn forms(legend: &str, expr: impl Fn(Form) -> String) -> Vec<Self> {
-        let target = |form| Self {
-            // PromQL has no other condition: the right side has one sample, or none.
-            expr: format!("({}) and on () (vector(${FORM_VARIABLE}) == {})", expr(form), form_value(form)),
-            legend: legend.to_owned(),
-            form: Some(form),
-        };
-        crate::FORMS.map(target).to_vec()
+    /// A query that reads histograms of a form.
+    pub fn of(form: Form, expr: impl Into<String>, legend: impl Into<String>) -> Self {
+        Self { form: Some(form), ..Self::new(expr, legend) }
     }
 }
 
@@ -87,12 +71,23 @@ pub struct Panel {
     pub width: u32,
 }
 
-/// Links of every series: to the node, and to what the agent there has recorded. A series that is a sum over nodes leads to
-/// the one chosen above.
-fn data_links(of_node: bool) -> Value {
-    let (node, address) = match of_node {
-        true => ("var-instance=${__field.labels.instance}", "${__field.labels.instance}"),
-        false => ("${instance:queryparam}", "${instance}"),
+/// Which agent a link leads to.
+#[derive(Clone, Copy)]
+enum Linked {
+    /// By the label `instance` of the series.
+    Series,
+    /// By the column `instance` of the table.
+    Row,
+    /// By the variable `instance`, as the series is a sum over nodes.
+    Chosen,
+}
+
+/// Links of every series: to the node, and to the page of the agent there.
+fn data_links(linked: Linked) -> Value {
+    let (node, address) = match linked {
+        Linked::Series => ("var-instance=${__field.labels.instance}", "${__field.labels.instance}"),
+        Linked::Row => ("var-instance=${__data.fields.instance}", "${__data.fields.instance}"),
+        Linked::Chosen => ("${instance:queryparam}", "${instance}"),
     };
     json!([
         {
@@ -100,7 +95,8 @@ fn data_links(of_node: bool) -> Value {
             "url": format!("/d/kstrobe-node?${{datasource:queryparam}}&${{job:queryparam}}&{node}&${{__url_time_range}}"),
             "targetBlank": false
         },
-        {"title": "Captures on this node (JSON)", "url": format!("http://{address}/api/v1/captures"), "targetBlank": true},
+        {"title": "Page of the agent", "url": format!("http://{address}/"), "targetBlank": true},
+        {"title": "Captures of the agent", "url": format!("http://{address}/#/captures"), "targetBlank": true},
         {
             "title": "How to start a capture",
             "url": format!("{}/blob/main/docs/captures.md", env!("CARGO_PKG_REPOSITORY")),
@@ -174,7 +170,11 @@ impl Panel {
     }
 
     fn field_defaults(&self) -> Value {
-        let links = data_links(self.targets.iter().any(|target| target.legend.contains("{{instance}}")));
+        let links = data_links(match self.targets.iter().any(|target| target.legend.contains("{{instance}}")) {
+            true if self.look == Look::Table => Linked::Row,
+            true => Linked::Series,
+            false => Linked::Chosen,
+        });
         match self.look {
             Look::Text => json!({}),
             Look::Heatmap => json!({"custom": {"scaleDistribution": {"type": "linear"}}}),

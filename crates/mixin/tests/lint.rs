@@ -6,6 +6,12 @@ use std::collections::BTreeSet;
 
 /// Words for units that our panels use, all of them Grafana's.
 const UNITS: [&str; 8] = ["s", "cps", "Bps", "bytes", "percent", "percentunit", "short", "dateTimeAsIso"];
+/// A folder for each form of histograms.
+const SETS: [&str; 2] = ["dashboards/grafana/classic", "dashboards/grafana/native"];
+/// The agent's own histogram, which has no native form.
+const CLASSIC_ALONE: &str = "kstrobe_scrape_duration_seconds";
+/// Panels of the dashboard that one opens first.
+const MAX_AT_FIRST: usize = 12;
 /// Constants that the objectives' rules record: they are of no node.
 const OF_NO_NODE: [&str; 1] = ["slo:objective:ratio"];
 
@@ -41,8 +47,18 @@ fn dashboards_follow_the_rules() {
         require(dashboard.get("__inputs").is_none() && dashboard.get("id").is_none(), "made for one server");
         require(dashboard["refresh"] == "1m", "refreshed too often");
         let uid = text(&dashboard, "uid");
-        require((8..=40).contains(&uid.len()) && path == format!("dashboards/grafana/{uid}.json"), "uid");
-        require(uids.insert(uid.to_owned()) && titles.insert(text(&dashboard, "title").to_owned()), "not unique");
+        let set = path.trim_end_matches(&format!("/{uid}.json")).to_owned();
+        require((8..=40).contains(&uid.len()) && SETS.contains(&set.as_str()), "uid");
+        let title = text(&dashboard, "title").to_owned();
+        require(uids.insert((set.clone(), uid.to_owned())) && titles.insert((set, title)), "not unique");
+        let mut names = BTreeSet::new();
+        let twice: Vec<_> =
+            panels(&dashboard).into_iter().map(|one| text(one, "title")).filter(|name| !names.insert(*name)).collect();
+        require(twice.is_empty(), &format!("panels with one title: {twice:?}"));
+        for annotation in dashboard["annotations"]["list"].as_array().unwrap() {
+            require(annotation["datasource"]["uid"] == "${datasource}", "an annotation with another data source");
+            require(query(text(annotation, "expr"), false).is_empty(), "an annotation's query");
+        }
         require(!text(&dashboard, "description").is_empty(), "no description");
         variables(&dashboard, &mut require);
         let mut ids: Vec<u64> = Vec::new();
@@ -82,12 +98,13 @@ fn variables(dashboard: &Value, require: &mut impl FnMut(bool, &str)) {
         require(holds, &format!("variable {name}"));
     }
     require(text(&find("instance"), "definition").contains(r#"job=~"$job""#), "instances of all jobs");
-    let used = panels(dashboard).iter().any(|panel| panel.to_string().contains("$histogram"));
-    require(used == (find("histogram")["query"] == "classic : 1,native : 2"), "variable histogram");
 }
 
 fn panel(panel: &Value, require: &mut impl FnMut(bool, &str)) {
     require(!text(panel, "title").is_empty() && !text(panel, "description").is_empty(), "no title or description");
+    if panel["type"] == "text" {
+        return require(!text(&panel["options"], "content").is_empty(), "no text");
+    }
     require(panel["datasource"]["uid"] == "${datasource}", "another data source");
     let unit = match text(panel, "type") {
         "heatmap" => &panel["options"]["yAxis"]["unit"],
@@ -119,7 +136,7 @@ fn query(expr: &str, heatmap: bool) -> Vec<String> {
     }
     for variable in expr.split('$').skip(1) {
         let name: String = variable.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-        if !["job", "instance", "histogram", "__rate_interval"].contains(&name.as_str()) {
+        if !["job", "instance", "__rate_interval"].contains(&name.as_str()) {
             wrong.push(format!("${name}"));
         }
     }
@@ -180,6 +197,61 @@ fn overlaps(dashboard: &Value) -> Vec<String> {
         }
     }
     found
+}
+
+#[test]
+fn a_dashboard_asks_one_form_of_histograms() {
+    for (path, dashboard) in dashboards() {
+        for panel in panels(&dashboard) {
+            let exprs = panel["targets"].as_array().into_iter().flatten().map(|target| text(target, "expr"));
+            for expr in exprs.filter(|expr| !expr.contains(CLASSIC_ALONE)) {
+                let classic = expr.contains("_bucket{");
+                let native = ["histogram_count(", "histogram_sum(", "histogram_fraction("];
+                let native = native.iter().any(|function| expr.contains(function))
+                    || expr.contains("histogram_quantile(") && !classic;
+                let wrong = if path.starts_with(SETS[0]) { native } else { classic };
+                assert!(!wrong, "{path}: {}: {expr}", panel["title"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn probes_off_by_default_stay_in_collapsed_rows() {
+    let catalogue = catalogue();
+    let mut closed = 0;
+    for (path, dashboard) in dashboards() {
+        let all = dashboard["panels"].as_array().unwrap();
+        for panel in all {
+            let inside = panel["panels"].as_array().into_iter().flatten();
+            let told: String = inside.clone().map(|one| text(&one["options"], "content")).collect();
+            for one in inside.chain([panel]) {
+                let exprs = one["targets"].as_array().into_iter().flatten().map(|target| text(target, "expr"));
+                for (_, name) in exprs.flat_map(names) {
+                    let name =
+                        ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+                    let Some((Some(probe), _)) = catalogue.find(name) else { continue };
+                    closed += usize::from(!probe.enabled);
+                    let holds = probe.enabled || panel["collapsed"] == true && told.contains(&probe.name);
+                    assert!(holds, "{path}: {}: {}", one["title"], probe.name);
+                }
+            }
+        }
+    }
+    assert!(closed > 100, "{closed}");
+}
+
+#[test]
+fn the_first_dashboard_is_small() {
+    for set in SETS {
+        let (_, first) =
+            dashboards().into_iter().find(|(path, _)| path == &format!("{set}/kstrobe-start.json")).unwrap();
+        let shown = panels(&first);
+        assert!(shown.len() <= MAX_AT_FIRST, "{}", shown.len());
+        for words in ["://${__data.fields.instance}/", "/#/captures"] {
+            assert!(shown.iter().any(|panel| panel.to_string().contains(words)), "{words}");
+        }
+    }
 }
 
 #[test]

@@ -114,9 +114,10 @@ fn root_jsonnet_users_get_the_same_with_their_own_settings() {
     );
     let out = tree.run(&jsonnet, &["use.jsonnet"]);
     let made: serde_json::Value = serde_json::from_str(&out).unwrap();
-    let boards = files(&catalogue()).iter().filter(|file| file.path.starts_with("dashboards/grafana/")).count();
+    let boards = files(&catalogue()).iter().filter(|file| file.path.starts_with("dashboards/grafana/native/")).count();
     assert_eq!(made["dashboards"].as_object().unwrap().len(), boards);
     assert_eq!(made["dashboards"]["kstrobe-fleet.json"]["tags"], serde_json::json!(["linux"]));
+    assert!(made["dashboards"].to_string().contains("histogram_sum("));
     assert_eq!(made["rules"]["groups"].as_array().unwrap().len(), 2, "one objective");
     assert!(made["all"]["groups"].as_array().unwrap().len() > 20);
     let rules = made["rules"].to_string() + &made["alerts"].to_string();

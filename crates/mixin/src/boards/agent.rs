@@ -3,7 +3,7 @@
 use super::{MAX_SERIES, generic, panel};
 use crate::catalogue::{Catalogue, Kind};
 use crate::dashboard::{Dashboard, Row};
-use crate::panel::{Look, MATCHERS, Panel, Target, WINDOW};
+use crate::panel::{Look, MATCHERS, Target, WINDOW};
 use crate::promql::{Form, Histogram, rate, sum, top};
 
 pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
@@ -18,12 +18,8 @@ pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
         board.panels().flat_map(|(_, panel)| &panel.targets).map(|target| target.expr.clone()).collect();
     let is_shown = |name: &str| shown.iter().any(|expr| expr.contains(name));
     let others = catalogue.own.iter().filter(|metric| metric.kind != Kind::Info && !is_shown(&metric.name));
-    // One row for all: each has a panel or two of its own.
-    let panels = others.filter_map(|metric| {
-        let row = generic(metric, true)?;
-        Some(row.panels.into_iter().map(|p| Panel { title: metric.name.clone(), ..p }).collect::<Vec<_>>())
-    });
-    let panels = panels.flatten().collect();
+    // None of them is a histogram with two forms.
+    let panels = others.flat_map(|metric| generic(metric, Form::Classic)).collect();
     board.rows.push(Row { title: "Everything else".into(), collapsed: true, panels });
     board
 }

@@ -4,14 +4,14 @@ use super::{MAX_SERIES, histogram, panel};
 use crate::dashboard::{Dashboard, Row};
 use crate::objectives;
 use crate::panel::{Look, MATCHERS, Panel, Target, WINDOW};
-use crate::promql::{rate, top};
+use crate::promql::{Form, rate, top};
 
-pub(super) fn board() -> Dashboard {
+pub(super) fn board(form: Form) -> Dashboard {
     Dashboard {
         uid: "kstrobe-fleet".into(),
         title: "Fleet".into(),
         about: "All nodes: the worst of them by 99th percentile, and how fast their error budgets burn.".into(),
-        rows: vec![numbers(), budgets(), worst(), errors()],
+        rows: vec![numbers(), budgets(), worst(form), errors()],
     }
 }
 
@@ -64,15 +64,14 @@ fn budgets() -> Row {
     Row { title: "Objectives".into(), collapsed: false, panels }
 }
 
-fn worst() -> Row {
+fn worst(form: Form) -> Row {
     let panels = objectives::shipped().into_iter().map(|objective| {
         let separator = if objective.matchers.is_empty() { "" } else { ", " };
         let matchers = format!("{MATCHERS}{separator}{}", objective.matchers);
-        let p99 =
-            |form| top(MAX_SERIES, &histogram(&objective.metric, &matchers, form).quantile(0.99, "job, instance"));
+        let p99 = top(MAX_SERIES, &histogram(&objective.metric, &matchers, form).quantile(0.99, "job, instance"));
         let title = format!("{}: nodes by p99", objective.name);
         let about = format!("99th percentile of {} by node. Objective: {}.", objective.metric, objective.says);
-        Panel { width: 8, ..panel(&title, &about, "s", Look::Bars, Target::forms("{{instance}}", p99)) }
+        Panel { width: 8, ..panel(&title, &about, "s", Look::Bars, vec![Target::of(form, p99, "{{instance}}")]) }
     });
     Row { title: "Worst nodes".into(), collapsed: false, panels: panels.collect() }
 }

@@ -3,21 +3,28 @@
 mod agent;
 mod fleet;
 mod node;
+mod off;
 mod slo;
+mod start;
 mod topic;
 
 use crate::catalogue::{Catalogue, Kind, Metric};
-use crate::dashboard::{Dashboard, Row};
+use crate::dashboard::Dashboard;
 use crate::panel::{Look, MATCHERS, Panel, Target, WINDOW};
 use crate::promql::{Form, Histogram, braces, rate, sum, top};
 use crate::topics::TOPICS;
+use kstrobe_config::PREFIX;
 
-/// All of them, in the order of the menu.
-pub fn all(catalogue: &Catalogue) -> Vec<Dashboard> {
-    let mut boards = vec![fleet::board(), node::board(catalogue)];
-    boards.extend(TOPICS.iter().map(|topic| topic::board(topic, catalogue)));
+/// The set that reads one form of histograms, in the order of the menu.
+pub fn all(catalogue: &Catalogue, form: Form) -> Vec<Dashboard> {
+    let mut boards = vec![start::board(catalogue, form), fleet::board(form), node::board(catalogue, form)];
+    boards.extend(TOPICS.iter().map(|topic| topic::board(topic, catalogue, form)));
     boards.push(agent::board(catalogue));
     boards.push(slo::board());
+    for board in &mut boards {
+        let rows = std::mem::take(&mut board.rows);
+        board.rows = rows.into_iter().flat_map(|row| off::apart(row, catalogue)).collect();
+    }
     boards
 }
 
@@ -59,67 +66,62 @@ fn rate_unit(metric: &Metric) -> &'static str {
     }
 }
 
-/// Rate, errors (the slow share, where an objective says what slow is) and duration of a latency.
-fn red(metric: &Metric, matchers: &str, threshold: Option<(f64, String)>) -> Vec<Panel> {
-    let name = metric.name.as_str();
+/// A metric's name without what all names begin with.
+fn short(metric: &Metric) -> &str {
+    metric.name.trim_start_matches(PREFIX)
+}
+
+/// Rate, errors (the slow share, where an objective says what slow is) and duration of a latency. Titles begin with `name`.
+fn red(name: &str, metric: &Metric, matchers: &str, threshold: Option<(f64, String)>, form: Form) -> Vec<Panel> {
+    let histogram = histogram(&metric.name, matchers, form);
     let by = metric.labels.join(", ");
-    let count = |form| top(MAX_SERIES, &histogram(name, matchers, form).count(&by));
-    let mut panels =
-        vec![panel("Rate", &metric.help, "cps", Look::Lines, Target::forms(&legend(&metric.labels), count))];
+    let lines =
+        |title: &str, about: &str, unit, targets| panel(&format!("{name}: {title}"), about, unit, Look::Lines, targets);
+    let each = |expr: String| vec![Target::of(form, top(MAX_SERIES, &expr), legend(&metric.labels))];
+    let mut panels = vec![lines("rate", &metric.help, "cps", each(histogram.count(&by)))];
     if let Some((bound, says)) = threshold {
-        let share = |form| format!("100 * ({})", histogram(name, matchers, form).share_above(bound, ""));
+        let share = Target::of(form, format!("100 * ({})", histogram.share_above(bound, "")), "slow");
         let about = format!("Share of observations above the objective's bound. Objective: {says}.");
-        panels.push(panel("Slow share", &about, "percent", Look::Lines, Target::forms("slow", share)));
+        panels.push(lines("slow share", &about, "percent", vec![share]));
     }
-    panels.push(quantiles(metric, matchers));
+    let quantiles = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99")];
+    let quantiles = quantiles.map(|(q, legend)| Target::of(form, histogram.quantile(q, ""), legend));
+    panels.push(lines("quantiles", &metric.help, unit(metric), quantiles.to_vec()));
     if !metric.labels.is_empty() {
-        let p99 = |form| top(MAX_SERIES, &histogram(name, matchers, form).quantile(0.99, &by));
-        let targets = Target::forms(&legend(&metric.labels), p99);
-        panels.push(panel("99th percentile of each", &metric.help, unit(metric), Look::Lines, targets));
+        let p99 = each(histogram.quantile(0.99, &by));
+        panels.push(lines("99th percentile of each", &metric.help, unit(metric), p99));
     }
-    panels.push(heatmap(metric, matchers));
+    let about = format!("{} Observations by bucket.", metric.help);
+    let buckets = vec![Target::of(form, histogram.buckets(), "{{le}}")];
+    panels.push(panel(&format!("{name}: distribution"), &about, unit(metric), Look::Heatmap, buckets));
     panels
 }
 
-fn quantiles(metric: &Metric, matchers: &str) -> Panel {
-    let targets = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99")]
-        .iter()
-        .flat_map(|(q, legend)| Target::forms(legend, |form| histogram(&metric.name, matchers, form).quantile(*q, "")));
-    panel("Quantiles", &metric.help, unit(metric), Look::Lines, targets.collect())
-}
-
-fn heatmap(metric: &Metric, matchers: &str) -> Panel {
-    let targets = Target::forms("{{le}}", |form| histogram(&metric.name, matchers, form).buckets());
-    let about = format!("{} Observations by bucket.", metric.help);
-    panel("Distribution", &about, unit(metric), Look::Heatmap, targets)
-}
-
 /// A counter as rates, the largest of them.
-fn rates(title: &str, metric: &Metric) -> Panel {
+fn rates(metric: &Metric) -> Panel {
     let expr = top(MAX_SERIES, &rate(&metric.name, MATCHERS, WINDOW, &metric.labels.join(", ")));
     let target = Target::new(expr, legend(&metric.labels));
-    panel(title, &metric.help, rate_unit(metric), Look::Lines, vec![target])
+    panel(short(metric), &metric.help, rate_unit(metric), Look::Lines, vec![target])
 }
 
 /// A gauge as it is, the largest of them.
-fn values(title: &str, metric: &Metric) -> Panel {
+fn values(metric: &Metric) -> Panel {
     let selector = format!("{}{}", metric.name, braces(MATCHERS, ""));
     let expr = top(MAX_SERIES, &sum(&metric.labels.join(", "), &selector));
-    panel(title, &metric.help, unit(metric), Look::Lines, vec![Target::new(expr, legend(&metric.labels))])
+    panel(short(metric), &metric.help, unit(metric), Look::Lines, vec![Target::new(expr, legend(&metric.labels))])
 }
 
-/// A row with what can be said of any metric; none for sums by stack, which are no series.
-fn generic(metric: &Metric, collapsed: bool) -> Option<Row> {
-    let panels = match metric.kind {
-        Kind::Counter => vec![rates("Rate", metric)],
-        Kind::Gauge => vec![values("Value", metric)],
+/// What can be said of any metric; nothing of sums by stack, which are no series.
+fn generic(metric: &Metric, form: Form) -> Vec<Panel> {
+    match metric.kind {
+        Kind::Counter => vec![rates(metric)],
+        Kind::Gauge => vec![values(metric)],
         Kind::Histogram => {
             let objective = crate::objectives::shipped().into_iter().find(|o| o.metric == metric.name);
             // The share above a bound is of what the objective is about, which may be a part of the metric.
             let threshold = objective.filter(|o| o.matchers.is_empty()).map(|o| (o.threshold, o.says));
-            red(metric, MATCHERS, threshold)
+            red(short(metric), metric, MATCHERS, threshold, form)
         }
-        Kind::ClassicHistogram | Kind::Info | Kind::Stacks => return None,
-    };
-    Some(Row { title: metric.name.clone(), collapsed, panels })
+        Kind::ClassicHistogram | Kind::Info | Kind::Stacks => Vec::new(),
+    }
 }

@@ -5,16 +5,17 @@ use crate::catalogue::Catalogue;
 use crate::dashboard::{Dashboard, Row};
 use crate::objectives;
 use crate::panel::{Look, MATCHERS, Panel, Target, WINDOW};
-use crate::promql::{rate, top};
+use crate::promql::{Form, rate, top};
 
-pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
-    let mut rows = vec![cpu(), disks(), network(), memory()];
+pub(super) fn board(catalogue: &Catalogue, form: Form) -> Dashboard {
+    let mut rows = vec![cpu(form), disks(form), network(), memory(form)];
     for objective in objectives::shipped() {
         let Some((Some(probe), metric)) = catalogue.find(&objective.metric) else { continue };
         let separator = if objective.matchers.is_empty() { "" } else { ", " };
         let matchers = format!("{MATCHERS}{separator}{}", objective.matchers);
-        let panels = red(metric, &matchers, Some((objective.threshold, objective.says.clone())));
-        rows.push(Row { title: format!("{} ({})", objective.name, probe.name), collapsed: !probe.enabled, panels });
+        let threshold = Some((objective.threshold, objective.says.clone()));
+        let panels = red(&objective.name, metric, &matchers, threshold, form);
+        rows.push(Row { title: format!("{} ({})", objective.name, probe.name), collapsed: false, panels });
     }
     Dashboard {
         uid: "kstrobe-node".into(),
@@ -28,13 +29,11 @@ pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
 }
 
 /// Seconds of a latency per second: how many are in it at a time, on average.
-fn at_a_time(title: &str, about: &str, metric: &str, by: &str) -> Panel {
-    let total = |form| {
-        let all = histogram(metric, MATCHERS, form).total(by);
-        if by.is_empty() { all } else { top(MAX_SERIES, &all) }
-    };
+fn at_a_time(title: &str, about: &str, metric: &str, by: &str, form: Form) -> Panel {
+    let all = histogram(metric, MATCHERS, form).total(by);
+    let total = if by.is_empty() { all } else { top(MAX_SERIES, &all) };
     let legend = if by.is_empty() { title.to_owned() } else { format!("{{{{{by}}}}}") };
-    narrow(panel(title, about, "short", Look::Lines, Target::forms(&legend, total)))
+    narrow(panel(title, about, "short", Look::Lines, vec![Target::of(form, total, legend)]))
 }
 
 fn counted(title: &str, about: &str, metric: &str, by: &str) -> Panel {
@@ -52,7 +51,7 @@ fn use_row(title: &str, panels: Vec<Panel>) -> Row {
     Row { title: format!("USE: {title}"), collapsed: false, panels }
 }
 
-fn cpu() -> Row {
+fn cpu(form: Form) -> Row {
     use_row(
         "CPU",
         vec![
@@ -61,38 +60,43 @@ fn cpu() -> Row {
                 "CPUs that run softirq handlers, on average, by vector. 1 is one whole CPU.",
                 "kstrobe_softirq_duration_seconds",
                 "vector",
+                form,
             ),
             at_a_time(
                 "Saturation: tasks waiting for a CPU",
-                "Runnable tasks that wait for a CPU, on average. Needs the probe runqueue_latency.",
+                "Runnable tasks that wait for a CPU, on average.",
                 "kstrobe_runqueue_latency_seconds",
                 "",
+                form,
             ),
             at_a_time(
                 "Saturation: softirqs waiting",
                 "Raised softirqs that wait for their CPU, on average, by vector.",
                 "kstrobe_softirq_delay_seconds",
                 "vector",
+                form,
             ),
         ],
     )
 }
 
-fn disks() -> Row {
+fn disks(form: Form) -> Row {
     use_row(
         "disks",
         vec![
             at_a_time(
                 "Utilization: requests in the device",
-                "Block requests issued and not yet complete, on average, by disk. Needs the probe block_io.",
+                "Block requests issued and not yet complete, on average, by disk.",
                 "kstrobe_block_io_duration_seconds",
                 "disk",
+                form,
             ),
             at_a_time(
                 "Saturation: requests queued",
-                "Block requests in the I/O scheduler, on average, by disk. Needs the probe block_queue.",
+                "Block requests in the I/O scheduler, on average, by disk.",
                 "kstrobe_block_queue_duration_seconds",
                 "disk",
+                form,
             ),
             counted(
                 "Errors: slow requests",
@@ -146,7 +150,7 @@ fn network() -> Row {
             ),
             counted(
                 "Errors: drops",
-                "Packets that the kernel dropped, by reason. Needs the probe packet_drops.",
+                "Packets that the kernel dropped, by reason.",
                 "kstrobe_packet_drops_total",
                 "reason",
             ),
@@ -154,28 +158,19 @@ fn network() -> Row {
     )
 }
 
-fn memory() -> Row {
+fn memory(form: Form) -> Row {
     use_row(
         "memory",
         vec![
-            counted(
-                "Utilization: page faults",
-                "Page faults by mode. Needs the probe page_faults.",
-                "kstrobe_page_faults_total",
-                "mode",
-            ),
+            counted("Utilization: page faults", "Page faults by mode.", "kstrobe_page_faults_total", "mode"),
             at_a_time(
                 "Saturation: tasks reclaiming",
-                "Tasks that reclaim memory instead of working, on average. Needs the probe direct_reclaim.",
+                "Tasks that reclaim memory instead of working, on average.",
                 "kstrobe_direct_reclaim_duration_seconds",
                 "",
+                form,
             ),
-            counted(
-                "Errors: OOM kills",
-                "Processes killed because memory was out. Needs the probe oom_kills.",
-                "kstrobe_oom_kills_total",
-                "comm",
-            ),
+            counted("Errors: OOM kills", "Processes killed because memory was out.", "kstrobe_oom_kills_total", "comm"),
         ],
     )
 }

@@ -1,18 +1,16 @@
-//! A dashboard of a topic: a row for each metric of its probes.
+//! A dashboard of a topic: a row for each of its probes.
 
 use super::generic;
 use crate::catalogue::Catalogue;
 use crate::dashboard::{Dashboard, Row};
+use crate::promql::Form;
 use crate::topics::Topic;
 
-pub(super) fn board(topic: &Topic, catalogue: &Catalogue) -> Dashboard {
-    let probes = topic.probes(catalogue);
-    // What does not run by default has a row that asks nothing until it is opened.
-    let rows = probes.iter().flat_map(|probe| {
-        probe.metrics.iter().filter_map(|metric| {
-            let row = generic(metric, !probe.enabled)?;
-            Some(Row { title: format!("{} ({})", row.title, probe.name), ..row })
-        })
+pub(super) fn board(topic: &Topic, catalogue: &Catalogue, form: Form) -> Dashboard {
+    let rows = topic.probes(catalogue).into_iter().map(|probe| Row {
+        title: probe.name.clone(),
+        collapsed: false,
+        panels: probe.metrics.iter().flat_map(|metric| generic(metric, form)).collect(),
     });
     Dashboard {
         uid: format!("kstrobe-{}", topic.id),
