@@ -1,16 +1,22 @@
 //! `docs/coverage.md`: its probes compile, its commands are those of the command line.
 
-use clap::Parser;
+mod support;
+
+use clap::{CommandFactory, Parser};
 use kstrobe::cli::Cli;
+use kstrobe::config::adhoc::{self, Filters, Wanted};
 use kstrobe::config::compile;
 use kstrobe::config::plan::{self, ProbePlan};
 use kstrobe::kernel::pollers;
-use kstrobe_config::model::SourceFile;
+use kstrobe_config::model::{MetricKind, Probe, SourceFile};
+use kstrobe_config::oneliner::OneLiner;
 use kstrobe_ebpf::Target;
 use kstrobe_ebpf::kernel_target::{Abilities, Ability, dump};
 use kstrobe_mixin::coverage::{Answer, Question, questions};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use support::done;
 
 /// Each with the question that it answers.
 type Named = (String, ProbePlan);
@@ -85,7 +91,7 @@ fn probes_of_the_page_compile_on_recorded_kernels() {
         let wrong = refused(&plans, &target);
         assert!(wrong.is_empty(), "{}:\n{}", path.display(), wrong.join("\n"));
     }
-    assert!(of_the_page().len() > 30, "all are well formed");
+    assert!(of_the_page().len() > 30 && of_lines().len() > 1, "all are well formed");
 }
 
 #[test]
@@ -102,7 +108,8 @@ fn root_every_probe_of_the_page_compiles_for_this_kernel() {
         );
     }
     // Virtual machines often have no counters of the processor.
-    let plans: Vec<Named> = of_the_page().into_iter().filter(|(_, plan)| plan.counters().is_empty()).collect();
+    let named = of_the_page().into_iter().chain(of_lines());
+    let plans: Vec<Named> = named.filter(|(_, plan)| plan.counters().is_empty()).collect();
     let only: Vec<ProbePlan> = plans.iter().map(|(_, plan)| plan.clone()).collect();
     let wrong = refused(&plans, &with_kprobes(compile::look(&only, None)));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -119,6 +126,77 @@ fn every_command_of_the_page_is_understood() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The lines of `kstrobe tool -e`.
+fn of_lines() -> Vec<Named> {
+    let mut plans = Vec::new();
+    for Given { id, commands, .. } in given() {
+        for command in commands {
+            let words = words(&command);
+            let [tool, flag, line, ..] = &words[1..] else { continue };
+            if tool != "tool" || flag != "-e" {
+                continue;
+            }
+            let one = OneLiner::parse(line, "line").unwrap_or_else(|wrong| panic!("{id} {line}: {wrong:?}"));
+            let (probes, wrong) = kstrobe_config::probes(std::slice::from_ref(one.yaml()));
+            assert!(wrong.is_empty(), "{id} {line}: {}", kstrobe_config::render(&wrong));
+            plans.extend(probes.into_iter().map(|probe| (id.clone(), plan::plan(probe))));
+        }
+    }
+    plans
+}
+
+/// What sums by stack is no tool of a terminal.
+#[test]
+fn every_tool_of_the_page_draws_a_probe() {
+    let (shipped, _) = kstrobe_config::probes(&kstrobe_config::embedded());
+    let commands: BTreeSet<String> =
+        Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let mut tools = 0;
+    for Given { id, commands: given, .. } in given() {
+        for command in given {
+            let words = words(&command);
+            let name = match &words[1..] {
+                [tool, flag, ..] if tool == "tool" && flag == "-e" => continue,
+                [tool, name, ..] if tool == "tool" => name,
+                [name, ..] => name,
+                [] => panic!("{id}: `{command}` is no command"),
+            };
+            if commands.contains(name) {
+                continue;
+            }
+            let own = shipped.iter().filter(|probe| probe.name() == name);
+            let found: Vec<&Probe> = own.chain(kstrobe_config::probes_replacing(name, &shipped)).collect();
+            let drawn = |probe: &&Probe| {
+                let mut probe = Probe::clone(probe);
+                adhoc::apply(&mut probe, &Wanted { filters: Filters::default(), ..Wanted::default() }).is_ok()
+                    && probe.metrics().any(|(metric, _)| !matches!(metric.kind, MetricKind::Stacks(_)))
+            };
+            assert!(found.iter().any(drawn), "{id}: `{command}` draws nothing");
+            tools += 1;
+        }
+    }
+    assert!(tools > 20, "{tools} tools");
+}
+
+/// What reads the tables of the kernel and of the library, and nothing else.
+#[test]
+fn every_list_of_the_page_runs() {
+    let mut ran = 0;
+    for Given { id, commands, .. } in given() {
+        for command in commands.iter().filter(|command| command.starts_with("kstrobe list ")) {
+            let arguments = words(command);
+            // Whether a program is on this machine is not known here.
+            if arguments[2] == "usdt" {
+                continue;
+            }
+            let done = done(support::agent::command(&[]).args(&arguments[1..]));
+            assert_eq!(done.code, Some(0), "{id} {command}: {}", done.err);
+            ran += 1;
+        }
+    }
+    assert!(ran > 1, "{ran} lists");
 }
 
 /// As a shell does where only single quotes are used.

@@ -2,6 +2,7 @@
 
 mod support;
 
+use kstrobe_mixin::coverage::{Answer, questions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -11,6 +12,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::agent::command;
 use support::bpftrace::Bpftrace;
+use support::tracing::Mounted;
 use support::{Folder, load};
 
 /// A running tool. Dropping it kills it.
@@ -37,6 +39,15 @@ impl Tool {
             assert!(err.read_line(&mut said).unwrap() > 0, "{arguments:?} ended: {said}");
         }
         Tool { child, out, err }
+    }
+
+    /// A probe that `docs/coverage.md` has the text of.
+    fn of_the_page(id: &str, probe: &str) -> Tool {
+        let question = questions().into_iter().find(|question| question.id == id).unwrap();
+        let Answer::Given { yaml: Some(text), .. } = question.answer else { panic!("{id} has no text of a probe") };
+        let folder = Folder::new();
+        let file = folder.write("probe.yaml", &text);
+        Tool::start(&["tool", probe, "--probes", file.to_str().unwrap(), "--exact", "-o", "json"])
     }
 
     /// Interrupts it as Ctrl-C does, and returns what it printed since.
@@ -71,6 +82,14 @@ fn bars(text: &str) -> u64 {
 fn objects(text: &str, kind: &str) -> Vec<Value> {
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{line}: {e}")));
     lines.filter_map(|line| line.get(kind).cloned()).collect()
+}
+
+/// What the first metric has counted with this label.
+fn sum(text: &str, label: &str, value: &str) -> f64 {
+    let series = |interval: &Value| interval["metrics"][0]["series"].as_array().unwrap().clone();
+    let all = objects(text, "interval");
+    let own = all.iter().flat_map(series).filter(|one| one["labels"][label] == value);
+    own.map(|one| one["value"].as_f64().unwrap()).sum()
 }
 
 fn fsyncs(count: u32, comm: &str) {
@@ -195,4 +214,59 @@ fn root_conditions_that_do_not_fit_are_refused() {
         said.contains("a condition does not fit the probe `tcp_rtt`") && said.contains("(args.sk).tgid == 1"),
         "{said}"
     );
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_marks_of_programs_are_events_with_their_text() {
+    let tool = Tool::of_the_page("S207", "trace_marks");
+    let tracefs = Mounted::new();
+    (0..30).for_each(|number| tracefs.write("trace_marker", &format!("mark {number}\n")));
+    let text = tool.interrupt();
+    let mut seen: Vec<String> = objects(&text, "event")
+        .iter()
+        .map(|event| event["fields"]["text"].as_str().unwrap().trim_end().to_owned())
+        .collect();
+    let mut written: Vec<String> = (0..30).map(|number| format!("mark {number}")).collect();
+    (seen.sort(), written.sort());
+    assert_eq!(seen, written, "{text}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_calls_of_many_functions_are_told_apart() {
+    let tool = Tool::of_the_page("S160", "library_calls");
+    // Functions that no program calls besides.
+    let calls = "import ctypes
+libc = ctypes.CDLL('libc.so.6')
+mutex, number = ctypes.create_string_buffer(64), ctypes.c_int()
+for _ in range(300): libc.pthread_mutex_getprioceiling(mutex, ctypes.byref(number))
+for _ in range(200): libc.pthread_mutex_setprioceiling(mutex, 1, ctypes.byref(number))";
+    assert!(Command::new("/usr/bin/python3").args(["-c", calls]).status().unwrap().success());
+    let text = tool.interrupt();
+    assert_eq!(sum(&text, "function", "pthread_mutex_getprioceiling"), 300.0, "{text}");
+    assert_eq!(sum(&text, "function", "pthread_mutex_setprioceiling"), 200.0, "{text}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_switches_of_a_command_are_those_of_procfs() {
+    /// Of the thread that asks.
+    fn switches() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let lines = status.lines().filter(|line| line.contains("ctxt_switches:"));
+        lines.map(|line| line.split_whitespace().last().unwrap().parse::<u64>().unwrap()).sum()
+    }
+    let tool = Tool::of_the_page("S068", "counts_of_one");
+    let mut counted = 0;
+    load::named("make", || {
+        let before = switches();
+        (0..400).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+        counted = switches() - before;
+    });
+    let text = tool.interrupt();
+    let seen = sum(&text, "hook", "software:context-switches:1");
+    assert!(counted >= 400, "{counted}");
+    // Besides, the thread has begun, was named, and ended.
+    assert!((counted as f64..counted as f64 + 5.0).contains(&seen), "{seen} of {counted}: {text}");
 }

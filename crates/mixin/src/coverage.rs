@@ -141,8 +141,10 @@ const HEAD: &str = "\
 # Questions
 
 What people ask of classic tools, from `ss` and `iostat` to `ftrace` and `perf`, and what answers it here. A name is a [probe of the
-library](probes.md), which `kstrobe run --enable NAME` runs where it is off; on which kernels is in [kernels.md](kernels.md). Commands
-are those of `kstrobe`, with names and numbers to be replaced by one's own. Tests compile the probes and parse the commands.
+library](probes.md), which `kstrobe run --enable NAME` runs where it is off; on which kernels is in [kernels.md](kernels.md). `sudo kstrobe NAME`
+draws it in a terminal [without a server](tool.md), or `kstrobe stacks NAME` where it sums by call stack; of an agent that runs, [`kstrobe
+top`](top.md) and [its page](page.md) show all of them with their last minutes. Commands are those of `kstrobe`, with names and numbers to be replaced
+by one's own. Tests compile the probes, parse the commands, find their tools, compile their lines and run the lists.
 ";
 
 const OWN: &str = "

@@ -39,7 +39,7 @@ with the bound on an event's cost.
 - A **histogram** has the series `_bucket`, `_sum` and `_count` ([bounds](#buckets)), and is a native one where the scrape takes those.
 - **stacks** are sums by call stack, which are no series: `kstrobe stacks` and `/api/v1/stacks/METRIC` have them.
 - A series exists once something was counted in it, and goes when its label set was idle for its time to live.
-- [rules/](../dashboards/rules) has alerts on many of them, [dashboards/](../dashboards/grafana) panels on all.
+- [rules/](../dashboards/rules) has alerts on many of them, [dashboards/](../dashboards) panels on all.
 ";
 
 const BUCKETS: &str = "

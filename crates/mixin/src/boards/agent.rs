@@ -26,20 +26,27 @@ pub(super) fn board(catalogue: &Catalogue) -> Dashboard {
 
 fn running() -> Row {
     let m = MATCHERS;
-    let table = |title: &str, about: &str, expr: String| {
-        panel(title, about, "short", Look::Table, vec![Target::new(expr, "{{instance}}")])
+    let table = |title: &str, about: &str, expr: String, legend: &str| {
+        panel(title, about, "short", Look::Table, vec![Target::new(expr, legend)])
     };
     let panels = vec![
-        table("Versions", "Agents by version.", format!("count by (version, revision) (kstrobe_build_info{{{m}}})")),
+        table(
+            "Versions",
+            "Agents by version.",
+            format!("count by (version, revision) (kstrobe_build_info{{{m}}})"),
+            "",
+        ),
         table(
             "Hooks not attached",
             "With the reason. Empty when all is well.",
             format!("sum by (instance, probe, hook, reason) (kstrobe_probe_attached{{{m}}} == 0) or on () vector(0)"),
+            "{{instance}}",
         ),
         table(
             "Choices for this kernel",
             "What hooks became, and why not something better.",
             format!("sum by (instance, probe, wanted, got, because) (kstrobe_probe_choice_info{{{m}}})"),
+            "{{instance}}",
         ),
         panel(
             "Probes over budget",

@@ -1,4 +1,4 @@
-//! Where to start: what is slow, who it concerns, what fails, and what is not seen.
+//! Where to start: what is slow, whom it concerns, what fails, and what is not seen.
 
 use super::{MAX_SERIES, histogram, panel, short};
 use crate::catalogue::{Catalogue, Kind, Metric};
@@ -7,9 +7,8 @@ use crate::panel::{Look, MATCHERS, Panel, Target, WINDOW};
 use crate::promql::{Form, rate, sum, top};
 
 pub(super) fn board(catalogue: &Catalogue, form: Form) -> Dashboard {
-    let latencies: Vec<&Metric> =
-        catalogue.probes.iter().filter(|probe| probe.enabled).flat_map(|probe| &probe.metrics).collect();
-    let latencies = latencies.into_iter().filter(|metric| metric.kind == Kind::Histogram && metric.unit == "seconds");
+    let by_default = catalogue.probes.iter().filter(|probe| probe.enabled).flat_map(|probe| &probe.metrics);
+    let latencies = by_default.filter(|metric| metric.kind == Kind::Histogram && metric.unit == "seconds");
     Dashboard {
         uid: "kstrobe-start".into(),
         title: "Start here".into(),
