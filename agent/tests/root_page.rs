@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use support::agent::{Agent, DEFAULT_PACKS, Setup};
+use support::api::{Home, TOKEN};
 use support::browser::Browser;
 use support::load::Asking;
 
@@ -154,6 +155,128 @@ fn root_the_page_shows_heat_maps_and_the_figures_of_a_brush() {
     }
     // An agent without captures says so by 403, which the browser notes.
     let complaints = browser.complaints().into_iter().filter(|line| !line.contains("/api/v1/captures"));
+    assert_eq!(complaints.collect::<Vec<_>>(), Vec::<String>::new());
+    let foreign = browser.requests().into_iter().filter(|url| !url.starts_with(&root) && !url.starts_with("data:"));
+    assert_eq!(foreign.collect::<Vec<_>>(), Vec::<String>::new());
+    load.end();
+    agent.stop();
+}
+
+/// The prefix of a proxy in front.
+const PREFIX: &str = "/nodes/n1";
+/// How many pixels of the timeline have the colours of states and calls.
+const DRAWN: &str = "
+    const canvas = document.querySelector('#timeline canvas');
+    if (!canvas || !canvas.width) return null;
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    let coloured = 0;
+    for (let i = 0; i < data.length; i += 4) {
+      const [r, g, b, a] = data.subarray(i, i + 4);
+      if (a > 200 && Math.max(r, g, b) - Math.min(r, g, b) > 30) coloured++;
+    }
+    return coloured > 200 && coloured;";
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_click_leads_from_a_slow_bucket_to_the_timeline() {
+    let axe = axe();
+    let home = Home::new();
+    let (dir, token_file) = (home.captures(), home.token_file());
+    let config = format!("captures: {{ dir: {}, token_file: {} }}\n", dir.display(), token_file.display());
+    let probes = [("slow_receives", SLOW)];
+    let agent = Setup { packs: &DEFAULT_PACKS, probes: &probes, config: &config, budget: true, ..Setup::default() };
+    let agent = agent.start();
+    let load = Asking::start(Duration::from_millis(4), COMM);
+    let root = format!("http://{}{PREFIX}/", support::proxy::below(PREFIX, agent.address()));
+    let browser = Browser::start();
+    browser.look(1280, 800, "light");
+
+    // The page asks for the token, and has it until the tab is closed.
+    browser.open(&root);
+    browser.wait("a field for the token", "return document.querySelector('main input[type=password]')");
+    browser.run(&format!(
+        "const field = document.querySelector('main input[type=password]'); field.value = '{TOKEN}'; field.form.requestSubmit()"
+    ));
+    browser.wait("a heat map", COLOURED);
+    std::thread::sleep(Duration::from_secs(5));
+
+    // From the metric's bucket to an event, and from there to a capture of what it was.
+    browser.click(&format!("a[href='#/metric/{METRIC}']"));
+    browser.wait("the metric's figures", "return document.querySelector('#selection data')?.value");
+    browser.drag(".touch", 0.9, 0.98);
+    browser.wait("a selection", "return location.hash.includes('select=')");
+    browser.wait("an event's mark", "return document.querySelector('.mark.event')");
+    browser.click(".mark.event");
+    browser.wait("an event", "return document.querySelector('#event, main table.text td a')");
+    browser.run("document.querySelector('main table.text td a')?.click()");
+    browser.wait("the event itself", "return document.querySelector('#event')");
+    browser.click("#event a.button.main");
+    let events = browser.wait("a form", "return document.querySelector('form.fields input')?.value");
+    assert!(events.as_str().unwrap().contains("sched:sched_switch"), "{events}");
+    check_view(&browser, &axe, "form");
+    browser.run(&format!(
+        "const [events, comm, pod, seconds] = document.querySelectorAll('form.fields label > input');
+         events.value = 'sched:sched_switch sched:sched_waking raw_syscalls:sys_enter raw_syscalls:sys_exit';
+         comm.value = '{COMM}'; seconds.value = '2s'; comm.form.requestSubmit()"
+    ));
+    let id = browser.wait("a capture", "return /captures\\/(\\w+-\\w+)/.exec(location.hash)?.[1]");
+    let id = id.as_str().unwrap();
+    browser.wait("its progress", "return document.querySelector('#capture progress')");
+    let drawn = browser.wait("its timeline", DRAWN);
+    browser.wait("its report", "return document.querySelector('#report table')");
+
+    // The table says what the API says of the load's thread: it asks, and sleeps until the answer 4 ms later.
+    let timeline = agent.captures("GET", &format!("/{id}/timeline?find={COMM}"), "").json();
+    let thread = &timeline["threads"][0];
+    let ns = |at: usize| thread["times_ns"][at].as_u64().unwrap();
+    println!("{drawn} coloured pixels; {} calls, {:?}", thread["calls"].as_array().unwrap().len(), thread["times_ns"]);
+    assert!(ns(2) > 1_500_000_000 && ns(0) > 0, "{}", thread["times_ns"]);
+    let recvfrom = timeline["calls"].as_array().unwrap().iter().position(|name| name == "recvfrom").unwrap();
+    let calls = thread["calls"].as_array().unwrap();
+    let receives = calls.iter().filter(|call| call[2] == recvfrom && call[1].as_u64() > Some(3_900_000)).count();
+    assert!((200..520).contains(&receives), "{receives} receives of 4 ms in 2 s");
+    let reported = agent.captures("GET", &format!("/{id}/report"), "").json();
+    let rows = reported["syscalls"]["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["name"] == "recvfrom" && row["max_ns"].as_u64() > Some(3_900_000)), "{rows:?}");
+
+    // Search, keys and the wheel.
+    browser.run(&format!(
+        "const find = document.querySelector('#timeline input'); find.value = '{COMM}'; find.dispatchEvent(new Event('input'))"
+    ));
+    let found = format!(
+        "const rows = [...document.querySelectorAll('#timeline tbody tr')];
+         return rows.length && rows.every((row) => row.textContent.startsWith('{COMM} '))"
+    );
+    browser.wait("only the threads that were searched for", &found);
+    let width = "const [from, to] = /view=(\\d+)\\.\\.(\\d+)/.exec(location.hash)?.slice(1).map(Number) ?? []; return to - from";
+    let whole = browser.wait("a view", width).as_f64().unwrap();
+    let press = |event: &str| {
+        browser.run(&format!(
+            "const touch = document.querySelector('#timeline .touch'); touch.focus(); touch.dispatchEvent({event})"
+        ));
+    };
+    for _ in 0..5 {
+        press("new KeyboardEvent('keydown', { key: '+' })");
+    }
+    press("new WheelEvent('wheel', { deltaY: -100, cancelable: true })");
+    let narrow = format!("const width = (() => {{ {width} }})(); return width < {} && width", whole / 35.0);
+    browser.wait("a closer look", &narrow);
+    browser.run(
+        "const touch = document.querySelector('#timeline .touch'); const at = touch.getBoundingClientRect();
+         touch.dispatchEvent(new PointerEvent('pointermove', { clientX: at.left + at.width / 2, clientY: at.top + 32 }))",
+    );
+    let said =
+        browser.wait("what is there", "return document.querySelector('#timeline .tip:not([hidden])')?.textContent");
+    println!("{said}");
+    assert!(said.as_str().unwrap().starts_with(COMM), "{said}");
+    check_view(&browser, &axe, "timeline");
+    press("new KeyboardEvent('keydown', { key: 'Home' })");
+    browser.run("document.querySelector('#timeline input').value = ''; document.querySelector('#timeline input').dispatchEvent(new Event('input'))");
+    std::thread::sleep(Duration::from_secs(1));
+    check_view(&browser, &axe, "timeline-whole");
+
+    // Before it had the token, the page was refused, which the browser notes.
+    let complaints = browser.complaints().into_iter().filter(|line| !line.contains("401"));
     assert_eq!(complaints.collect::<Vec<_>>(), Vec::<String>::new());
     let foreign = browser.requests().into_iter().filter(|url| !url.starts_with(&root) && !url.starts_with("data:"));
     assert_eq!(foreign.collect::<Vec<_>>(), Vec::<String>::new());

@@ -1,6 +1,7 @@
 //! Why there is no recording.
 
 use super::format::Format;
+use super::report::CaptureError;
 use crate::kernel::instance::global::TakeError;
 use kstrobe_ftrace::dat::DatError;
 use std::io;
@@ -52,6 +53,8 @@ pub enum Error {
     Read(#[source] io::Error),
     #[error("the recording cannot be read: {0}")]
     Dat(#[from] DatError),
+    #[error("the recording cannot be read: {0}")]
+    Report(#[from] CaptureError),
     #[error("it cannot be written: {0}")]
     Convert(#[source] io::Error),
     #[error("no thread for a capture: {0}")]
@@ -161,6 +164,8 @@ fn lines(log: &[String]) -> String {
 pub enum NoFile {
     #[error("nothing was recorded")]
     Empty,
+    #[error("{0}")]
+    Unreadable(#[source] Error),
     #[error("there is no {} of it: {error}", format.name())]
     Conversion {
         format: Format,

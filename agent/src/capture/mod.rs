@@ -14,6 +14,7 @@ mod collect;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod report;
 pub mod request;
 pub mod rules;
 pub mod run;

@@ -10,6 +10,7 @@ use crate::metrics::telemetry::CapturesUse;
 use kstrobe_config::model::Captures;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -277,6 +278,17 @@ impl Service {
         std::fs::rename(aside, to)?;
         store.add(id, format)?;
         store.open_file(id, format)?.ok_or(StoreError::NoSuch)
+    }
+
+    /// What is made of a capture's records, one capture at a time: each is read whole into memory.
+    pub fn read<T>(&self, id: &Id, make: impl FnOnce(&[u8]) -> Result<T, Error>) -> Result<T, StoreError> {
+        let _one = lock(&self.converting);
+        let found = lock(&self.store).open_file(id, Format::Dat)?;
+        let (mut file, _) = found.ok_or(NoFile::Empty)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let made = catch_unwind(AssertUnwindSafe(|| make(&bytes))).unwrap_or(Err(Error::ConversionPanic));
+        made.map_err(|error| NoFile::Unreadable(error).into())
     }
 
     /// What the agent exports about captures.

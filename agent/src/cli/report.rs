@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use kstrobe_ftrace::calls::{Calls, build, text};
-use kstrobe_ftrace::report::{self, Activity, Asked, Happening};
-use kstrobe_ftrace::trace::Trace;
-use kstrobe_ftrace::{dat, report::Syscalls, timeline};
+use kstrobe_ftrace::report::{self, Asked};
+use kstrobe_ftrace::timeline;
 
 use super::fail;
+use crate::capture::report::{Capture, CaptureError, Data, Report, all, capture, keep};
 use crate::metrics::profiles::{Format, calls};
 
 #[derive(Debug, thiserror::Error)]
@@ -51,15 +50,6 @@ enum Error {
     Write(#[source] std::io::Error),
 }
 
-/// Why bytes are no capture.
-#[derive(Debug, thiserror::Error)]
-enum CaptureError {
-    #[error(transparent)]
-    Dat(#[from] dat::DatError),
-    #[error("neither a trace.dat file nor text of the function_graph tracer")]
-    Neither,
-}
-
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A capture: trace.dat of trace-cmd or kstrobe, or text of the function_graph tracer; `-` reads text from standard input.
@@ -94,30 +84,6 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Report {
-    /// What the capture holds and what it lost.
-    Summary,
-    /// Wait against work of calls.
-    Waits,
-    /// The slowest calls with their trees.
-    Calls,
-    /// Time by function and module.
-    Functions,
-    /// Delays from wakeup to running.
-    Wakeups,
-    /// Why threads left the CPU.
-    Switches,
-    /// Time in interrupts and softirqs.
-    Interrupts,
-    /// System calls.
-    Syscalls,
-    /// Ways of packets to their receivers.
-    Packets,
-    /// Block requests.
-    Blocks,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     Text,
     Json,
@@ -126,28 +92,6 @@ enum Form {
     Pprof,
     /// A timeline of calls by thread: one page that opens in any browser, without a network.
     Html,
-}
-
-/// A capture that was read.
-struct Capture {
-    trace: Option<Trace>,
-    calls: Calls,
-    activity: Activity,
-    /// What of the file was not understood.
-    skipped: Vec<String>,
-}
-
-impl Capture {
-    /// What is missing of its calls, printed before the report; `file` where there are several.
-    fn missing(&self, file: &str, out: &mut String) {
-        let mut text = String::new();
-        report::missing(&self.calls).render(&mut text);
-        if !text.is_empty() {
-            out.push_str(file);
-            out.push_str(&text);
-            out.push('\n');
-        }
-    }
 }
 
 pub fn run(args: &Args) -> ExitCode {
@@ -175,8 +119,8 @@ pub fn run(args: &Args) -> ExitCode {
         (Form::Text, Some(before)) => Ok(changes(&before, &capture, &asked).0.into_bytes()),
         (Form::Json, Some(before)) => json(&changes(&before, &capture, &asked).1),
         (Form::Folded | Form::Svg | Form::Pprof | Form::Html, Some(_)) => Err(Error::Before),
-        (Form::Text, None) => Ok(all(&capture, &asked, args).0.into_bytes()),
-        (Form::Json, None) => json(&all(&capture, &asked, args).1),
+        (Form::Text, None) => Ok(all(&capture, &asked, &args.report).0.into_bytes()),
+        (Form::Json, None) => json(&all(&capture, &asked, &args.report).1),
         (Form::Folded, None) => stacks(&capture, &asked, Format::Folded),
         (Form::Svg, None) => stacks(&capture, &asked, Format::Svg),
         (Form::Html, None) => timeline(&capture, &args.file),
@@ -199,141 +143,6 @@ fn read(file: &Path) -> Result<Capture, Error> {
     capture(&bytes).map_err(|error| Error::Capture { file: file.to_owned(), error })
 }
 
-/// What a file of these bytes holds.
-fn capture(bytes: &[u8]) -> Result<Capture, CaptureError> {
-    // The first three bytes of trace.dat are no text of any tracer.
-    if bytes.starts_with(b"\x17\x08\x44") {
-        let dat = dat::read(bytes)?;
-        let skipped =
-            dat.skipped.iter().map(|skipped| format!("byte {}: not used: {}", skipped.at, skipped.what)).collect();
-        // Other events are read from the records themselves.
-        let calls = build::build(&dat.trace, build::Options { marks: false });
-        let activity = report::activity(report::of_trace(&dat.trace));
-        return Ok(Capture { trace: Some(dat.trace), calls, activity, skipped });
-    }
-    let calls = text::parse(&String::from_utf8_lossy(bytes));
-    if calls.calls.is_empty() && calls.marks.is_empty() {
-        return Err(CaptureError::Neither);
-    }
-    let activity = report::activity(report::of_marks(&calls));
-    Ok(Capture { trace: None, calls, activity, skipped: Vec::new() })
-}
-
-impl Capture {
-    fn happenings(&self) -> Box<dyn Iterator<Item = Happening<'_>> + '_> {
-        match &self.trace {
-            Some(trace) => Box::new(report::of_trace(trace)),
-            None => Box::new(report::of_marks(&self.calls)),
-        }
-    }
-
-    fn syscalls(&self, asked: &Asked) -> Syscalls {
-        let uname = self.trace.as_ref().map_or("", |trace| &trace.about.uname);
-        report::syscalls(self.happenings(), &self.activity, asked, report::system_call_names(uname))
-    }
-
-    /// Reports that this capture has something for.
-    fn fitting(&self) -> Vec<Report> {
-        let recorded = |start: &str| {
-            self.trace.as_ref().is_some_and(|trace| {
-                let summary = report::summary(Some(trace), None);
-                summary.events.iter().any(|one| one.event.starts_with(start))
-            })
-        };
-        let mut fitting = vec![Report::Summary];
-        let calls = !self.calls.calls.is_empty();
-        fitting.extend([Report::Waits, Report::Calls, Report::Functions].into_iter().filter(|_| calls));
-        fitting.extend([Report::Wakeups].into_iter().filter(|_| self.activity.wakeups));
-        fitting.extend([Report::Switches].into_iter().filter(|_| self.activity.switches));
-        let events = [
-            (Report::Interrupts, "irq"),
-            (Report::Syscalls, "raw_syscalls:"),
-            (Report::Packets, "skb:skb_copy_datagram_iovec"),
-            (Report::Blocks, "block:block_rq_"),
-        ];
-        fitting.extend(events.into_iter().filter(|(_, start)| recorded(start)).map(|(report, _)| report));
-        if recorded("syscalls:") && !fitting.contains(&Report::Syscalls) {
-            fitting.push(Report::Syscalls);
-        }
-        fitting
-    }
-}
-
-type Data = serde_json::Map<String, serde_json::Value>;
-
-/// The reports asked for, as text and as data.
-fn all(capture: &Capture, asked: &Asked, args: &Args) -> (String, Data) {
-    let mut reports = args.report.clone();
-    if reports.is_empty() {
-        reports = capture.fitting();
-    }
-    let (calls, activity, limit) = (&capture.calls, &capture.activity, asked.slowest);
-    let (mut out, mut data) = (String::new(), Data::new());
-    let missing = report::missing(calls);
-    if !missing.is_empty() {
-        keep(&mut data, "missing", &missing);
-    }
-    capture.missing("", &mut out);
-    for (at, report) in reports.into_iter().enumerate() {
-        if at > 0 {
-            out.push('\n');
-        }
-        match report {
-            Report::Summary => {
-                let report = report::summary(capture.trace.as_ref(), Some(calls));
-                report.render(&mut out);
-                keep(&mut data, "summary", &report);
-            }
-            Report::Waits => {
-                let report = report::waits(calls, activity, asked);
-                report.render(&mut out);
-                keep(&mut data, "waits", &report);
-            }
-            Report::Calls => {
-                let report = report::slowest(calls, activity, asked);
-                report.render(&mut out);
-                keep(&mut data, "calls", &report);
-            }
-            Report::Functions => {
-                let report = report::functions(calls, activity, asked);
-                report.render(&mut out, limit);
-                keep(&mut data, "functions", &report);
-            }
-            Report::Wakeups => {
-                let report = report::wakeups(activity, asked);
-                report.render(&mut out);
-                keep(&mut data, "wakeups", &report);
-            }
-            Report::Switches => {
-                let report = report::switches(activity, asked);
-                report.render(&mut out, limit);
-                keep(&mut data, "switches", &report);
-            }
-            Report::Interrupts => {
-                let report = report::interrupts(capture.happenings(), asked);
-                report.render(&mut out);
-                keep(&mut data, "interrupts", &report);
-            }
-            Report::Syscalls => {
-                let report = capture.syscalls(asked);
-                report.render(&mut out);
-                keep(&mut data, "syscalls", &report);
-            }
-            Report::Packets => {
-                let report = report::packets(capture.happenings(), activity, asked);
-                report.render(&mut out);
-                keep(&mut data, "packets", &report);
-            }
-            Report::Blocks => {
-                let report = report::blocks(capture.happenings(), asked);
-                report.render(&mut out);
-                keep(&mut data, "blocks", &report);
-            }
-        }
-    }
-    (out, data)
-}
-
 /// What changed from one capture to another, as text and as data.
 fn changes(before: &Capture, after: &Capture, asked: &Asked) -> (String, Data) {
     let side = |capture: &Capture| {
@@ -353,11 +162,6 @@ fn changes(before: &Capture, after: &Capture, asked: &Asked) -> (String, Data) {
     diff.render(&mut out, asked.slowest);
     keep(&mut data, "diff", &diff);
     (out, data)
-}
-
-fn keep(data: &mut Data, name: &str, report: &impl serde::Serialize) {
-    // Reports are structs of numbers, texts and lists: all of these can be written.
-    data.insert(name.to_owned(), serde_json::to_value(report).unwrap_or_default());
 }
 
 fn json(data: &Data) -> Result<Vec<u8>, Error> {
@@ -411,24 +215,15 @@ mod tests {
  0) # 6100.000 us |  }
 ";
 
-    fn args(extra: &[&str]) -> Args {
-        #[derive(clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            args: Args,
-        }
-        <Line as clap::Parser>::parse_from(["report", "trace.txt"].iter().chain(extra)).args
-    }
-
     #[test]
     fn text_of_the_tracer_says_wait_and_work() {
         let capture = capture(TEXT.as_bytes()).unwrap();
         let asked = Asked { root: Some("recvfrom".into()), ..Asked::default() };
-        let (out, data) = all(&capture, &asked, &args(&["--report", "waits,functions"]));
+        let (out, data) = all(&capture, &asked, &[Report::Waits, Report::Functions]);
         assert!(out.contains("waited       6000.000 us   98.4 %"), "{out}");
         assert_eq!(data["waits"]["worked_ns"], 100_000);
         assert_eq!(data.keys().collect::<Vec<_>>(), ["functions", "waits"]);
-        let (out, _) = all(&capture, &asked, &args(&[]));
+        let (out, _) = all(&capture, &asked, &[]);
         assert!(out.starts_with("Capture\n") && !out.contains("System calls"), "{out}");
         let folded = String::from_utf8(stacks(&capture, &asked, Format::Folded).unwrap()).unwrap();
         assert!(folded.contains("__x64_sys_recvfrom_[k];sk_wait_data_[k];schedule_[k] 6000000\n"), "{folded}");
@@ -444,7 +239,7 @@ mod tests {
         );
         let end = " 0) # 6000.000 us |      }\n";
         let whole = lost.replace(" 0) # 6010.500", &format!("{end} 0) # 6010.500"));
-        let said = |text: &str| all(&capture(text.as_bytes()).unwrap(), &asked, &args(&["--report", "waits"])).0;
+        let said = |text: &str| all(&capture(text.as_bytes()).unwrap(), &asked, &[Report::Waits]).0;
         let lost = said(&lost.replace("__schedule", "pick_next_task"));
         for line in ["waited       <= 6010.500 us  <= 98.5 %", "worked         >= 89.500 us   >= 1.5 %"] {
             assert!(lost.contains(line), "{line} in\n{lost}");

@@ -1,6 +1,7 @@
 //! `/api/v1/captures`: start, list, download, cancel, remove, and alerts.
 
 mod alerts;
+mod picture;
 
 use super::access::{Asker, guard_captures};
 use super::routes::{Shared, internal};
@@ -23,13 +24,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// A request for a capture: names and filters, some kilobytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
 /// A notification of Alertmanager: every alert of a group with all its labels.
 const MAX_ALERT_BYTES: usize = 1 << 20;
-/// Downloads at once: each has a thread.
+/// Captures that are read at once: each has a thread.
 pub(super) const MAX_DOWNLOADS: usize = 4;
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -40,6 +41,8 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router<Arc<Shared>> {
         .route("/api/v1/captures", get(list).post(start))
         .route("/api/v1/captures/{id}", get(status).delete(remove))
         .route("/api/v1/captures/{id}/download", get(download))
+        .route("/api/v1/captures/{id}/timeline", get(picture::timeline))
+        .route("/api/v1/captures/{id}/report", get(picture::report))
         .route("/api/v1/captures/{id}/cancel", post(cancel))
         .route("/api/v1/captures/clock", get(clock))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
@@ -172,6 +175,14 @@ async fn remove(
     .await
 }
 
+/// A place among those who read captures.
+fn turn(shared: &Shared) -> Result<OwnedSemaphorePermit, Denial> {
+    shared.downloads.clone().try_acquire_owned().map_err(|_| {
+        let message = format!("{MAX_DOWNLOADS} captures are being read already: ask again later\n");
+        (StatusCode::TOO_MANY_REQUESTS, message)
+    })
+}
+
 /// `GET /api/v1/captures/{id}/download?format=FORM`
 async fn download(
     State(shared): State<Arc<Shared>>,
@@ -183,9 +194,9 @@ async fn download(
         Ok(format) => format,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    let Ok(turn) = shared.downloads.clone().try_acquire_owned() else {
-        let message = format!("{MAX_DOWNLOADS} captures are being downloaded already: ask again later\n");
-        return (StatusCode::TOO_MANY_REQUESTS, message).into_response();
+    let turn = match turn(&shared) {
+        Ok(turn) => turn,
+        Err(busy) => return busy.into_response(),
     };
     with_rules(shared, move |rules| {
         let id = id(&text)?;

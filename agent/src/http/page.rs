@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, content type and text of each file below `/page/`.
-const FILES: [(&str, &str, &str); 23] = [
+const FILES: [(&str, &str, &str); 25] = [
     ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("api.js", SCRIPT, include_str!("page/api.js")),
@@ -29,9 +29,11 @@ const FILES: [(&str, &str, &str); 23] = [
     ("place.js", SCRIPT, include_str!("page/place.js")),
     ("probes.js", SCRIPT, include_str!("page/probes.js")),
     ("ranking.js", SCRIPT, include_str!("page/ranking.js")),
+    ("report.js", SCRIPT, include_str!("page/report.js")),
     ("stacks.js", SCRIPT, include_str!("page/stacks.js")),
     ("status.js", SCRIPT, include_str!("page/status.js")),
     ("timechart.js", SCRIPT, include_str!("page/timechart.js")),
+    ("timeline.js", SCRIPT, include_str!("page/timeline.js")),
 ];
 
 /// Everything comes from the agent itself, and no other page may frame it.

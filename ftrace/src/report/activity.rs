@@ -137,7 +137,7 @@ struct Follow {
     /// Per CPU the thread whose switch was its last event: a stack may follow.
     switched: HashMap<u32, i32>,
     stacks: HashMap<Vec<Arc<str>>, usize>,
-    states: Option<States>,
+    states: StateNames,
 }
 
 impl Follow {
@@ -192,14 +192,7 @@ impl Follow {
         self.named(event, next, "next_comm");
         // Pid 0 is another thread on each CPU, and never waits.
         if prev != 0 {
-            // The kernel's text has the letters, records have the bits.
-            let state = match event.text("prev_state").filter(|text| text.starts_with(char::is_alphabetic)) {
-                Some(letters) => Arc::from(&*letters),
-                None => {
-                    let states = self.states.get_or_insert_with(|| States::of(event.print()));
-                    states.letters(event.number("prev_state").unwrap_or_default())
-                }
-            };
+            let state = self.states.of(event);
             let out = Some(Out { time_ns, cpu, state, stack: None });
             match self.open.insert(prev, Spell { pid: prev, out, woken: None, back: None }) {
                 // It ran in between, unrecorded: events of other threads were filtered out.
@@ -249,6 +242,24 @@ impl Follow {
         stacks.sort_by_key(|(_, id)| *id);
         self.all.stacks = stacks.into_iter().map(|(stack, _)| stack).collect();
         self.all
+    }
+}
+
+/// In which state a thread left the CPU, in the kernel's letters.
+#[derive(Default)]
+pub(super) struct StateNames(Option<States>);
+
+impl StateNames {
+    /// Of a `sched_switch`.
+    pub fn of(&mut self, event: &Happening<'_>) -> Arc<str> {
+        // The kernel's text has the letters, records have the bits.
+        match event.text("prev_state").filter(|text| text.starts_with(char::is_alphabetic)) {
+            Some(letters) => Arc::from(&*letters),
+            None => {
+                let states = self.0.get_or_insert_with(|| States::of(event.print()));
+                states.letters(event.number("prev_state").unwrap_or_default())
+            }
+        }
     }
 }
 

@@ -46,42 +46,112 @@ pub struct Errno {
 /// The largest number of an error that the kernel returns.
 const MAX_ERRNO: i64 = 4095;
 
+/// One system call of a thread, from entry to exit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span<'a> {
+    pub pid: i32,
+    pub name: &'a str,
+    pub start_ns: u64,
+    pub end_ns: u64,
+    /// What it returned; `None` when the recording ended first.
+    pub returned: Option<i64>,
+    /// Where it ended.
+    pub cpu: u32,
+    /// From `raw_syscalls` events. Those of single calls tell of the same calls.
+    pub is_raw: bool,
+}
+
+impl Span<'_> {
+    /// The number of the error that it returned.
+    pub fn errno(&self) -> Option<u16> {
+        let returned = self.returned?;
+        (-MAX_ERRNO..0).contains(&returned).then_some(returned.unsigned_abs() as u16)
+    }
+}
+
+/// What was seen of one kind of events.
 #[derive(Default)]
-struct Pairs {
-    open: HashMap<i32, (String, u64)>,
-    rows: HashMap<String, (SyscallRow, BTreeMap<u16, u64>)>,
+struct Open {
+    by_pid: HashMap<i32, (String, u64)>,
     unpaired: u64,
     seen: bool,
 }
 
-impl Pairs {
+/// How entries and exits fit together.
+pub(super) struct Paired {
+    /// Whether there were any events of system calls.
+    pub seen: bool,
+    /// Whether spans of `raw_syscalls` count, rather than those of single calls.
+    pub is_raw: bool,
+    /// Entries without their exit, and the other way round.
+    pub unpaired: u64,
+}
+
+impl Open {
     fn enter(&mut self, pid: i32, name: String, time_ns: u64) {
         self.seen = true;
         // Calls that do not return (exit) have no exit either.
-        self.unpaired += u64::from(self.open.insert(pid, (name, time_ns)).is_some());
+        self.unpaired += u64::from(self.by_pid.insert(pid, (name, time_ns)).is_some());
     }
 
-    fn exit(&mut self, pid: i32, name: Option<&str>, time_ns: u64, returned: i64, keeps: bool) {
+    /// The name and start of the call that ends.
+    fn exit(&mut self, pid: i32, name: Option<&str>) -> Option<(String, u64)> {
         self.seen = true;
-        let Some((entered, start_ns)) =
-            self.open.remove(&pid).filter(|(entered, _)| name.is_none_or(|name| name == entered))
-        else {
-            self.unpaired += 1;
-            return;
-        };
-        if !keeps {
-            return;
+        let entered = self.by_pid.remove(&pid).filter(|(entered, _)| name.is_none_or(|name| name == entered));
+        self.unpaired += u64::from(entered.is_none());
+        entered
+    }
+}
+
+/// Calls with each system call of `raw_syscalls` events, and with each of the events of single calls, as it ends.
+pub(super) fn pair<'a, 'n>(
+    events: impl Iterator<Item = Happening<'a>>,
+    names: impl Fn(u64) -> Option<&'n str>,
+    mut each: impl FnMut(Span<'_>),
+) -> Paired {
+    let name_of = |number: u64| names(number).map_or_else(|| number.to_string(), str::to_owned);
+    let (mut raw, mut single) = (Open::default(), Open::default());
+    let mut last_ns = 0;
+    for event in events {
+        last_ns = event.time_ns.max(last_ns);
+        if event.lost {
+            for open in [&mut raw, &mut single] {
+                open.unpaired += std::mem::take(&mut open.by_pid).len() as u64;
+            }
         }
-        let (row, errors) = self.rows.entry(entered).or_default();
-        let lasted_ns = time_ns.saturating_sub(start_ns);
-        row.count += 1;
-        row.total_ns = row.total_ns.saturating_add(lasted_ns);
-        row.max_ns = row.max_ns.max(lasted_ns);
-        if (-MAX_ERRNO..0).contains(&returned) {
-            row.errors += 1;
-            *errors.entry(returned.unsigned_abs() as u16).or_default() += 1;
+        let Some(pid) = event.pid else { continue };
+        let (is_raw, ended) = match event.name() {
+            "sys_enter" => {
+                raw.enter(pid, name_of(event.number("id").unwrap_or(u64::MAX)), event.time_ns);
+                continue;
+            }
+            "sys_exit" => {
+                // A return from a signal handler has the number -1, whatever was entered.
+                let name = event.number("id").filter(|id| *id != u64::MAX).map(name_of);
+                (true, raw.exit(pid, name.as_deref()))
+            }
+            name => {
+                if let Some(call) = name.strip_prefix("sys_enter_") {
+                    single.enter(pid, call.to_owned(), event.time_ns);
+                    continue;
+                }
+                let Some(call) = name.strip_prefix("sys_exit_") else { continue };
+                (false, single.exit(pid, Some(call)))
+            }
+        };
+        if let Some((name, start_ns)) = ended {
+            let returned = Some(event.number("ret").unwrap_or_default() as i64);
+            each(Span { pid, name: &name, start_ns, end_ns: event.time_ns, returned, cpu: event.cpu, is_raw });
         }
     }
+    for (is_raw, open) in [(true, &raw), (false, &single)] {
+        for (pid, (name, start_ns)) in &open.by_pid {
+            each(Span { pid: *pid, name, start_ns: *start_ns, end_ns: last_ns, returned: None, cpu: 0, is_raw });
+        }
+    }
+    let is_raw = raw.seen;
+    let counted = if is_raw { raw } else { single };
+    Paired { seen: counted.seen, is_raw, unpaired: counted.unpaired + counted.by_pid.len() as u64 }
 }
 
 /// Names of system calls by number on the machine that recorded, by its `uname -snrm`; on this one where the file does not
@@ -103,44 +173,30 @@ pub fn syscalls<'a, 'n>(
     asked: &Asked,
     names: impl Fn(u64) -> Option<&'n str>,
 ) -> Syscalls {
-    let name_of = |number: u64| names(number).map_or_else(|| number.to_string(), str::to_owned);
-    let (mut raw, mut named) = (Pairs::default(), Pairs::default());
-    for event in events {
-        if event.lost {
-            for pairs in [&mut raw, &mut named] {
-                pairs.unpaired += std::mem::take(&mut pairs.open).len() as u64;
-            }
+    let mut kinds: [HashMap<String, (SyscallRow, BTreeMap<u16, u64>)>; 2] = Default::default();
+    let paired = pair(events, names, |span| {
+        if span.returned.is_none() || !asked.keeps(Some(span.pid), activity.comm(span.pid), Some(span.cpu)) {
+            return;
         }
-        let Some(pid) = event.pid else { continue };
-        let returned = || event.number("ret").unwrap_or_default() as i64;
-        let keeps = || asked.keeps(Some(pid), activity.comm(pid), Some(event.cpu));
-        match event.name() {
-            "sys_enter" => raw.enter(pid, name_of(event.number("id").unwrap_or(u64::MAX)), event.time_ns),
-            "sys_exit" => {
-                // A return from a signal handler has the number -1, whatever was entered.
-                let name = event.number("id").filter(|id| *id != u64::MAX).map(name_of);
-                raw.exit(pid, name.as_deref(), event.time_ns, returned(), keeps());
-            }
-            name => {
-                if let Some(call) = name.strip_prefix("sys_enter_") {
-                    named.enter(pid, call.to_owned(), event.time_ns);
-                } else if let Some(call) = name.strip_prefix("sys_exit_") {
-                    named.exit(pid, Some(call), event.time_ns, returned(), keeps());
-                }
-            }
+        let (row, errors) = kinds[usize::from(span.is_raw)].entry(span.name.to_owned()).or_default();
+        let lasted_ns = span.end_ns.saturating_sub(span.start_ns);
+        row.count += 1;
+        row.total_ns = row.total_ns.saturating_add(lasted_ns);
+        row.max_ns = row.max_ns.max(lasted_ns);
+        if let Some(errno) = span.errno() {
+            row.errors += 1;
+            *errors.entry(errno).or_default() += 1;
         }
-    }
-    // Both tell of the same calls.
-    let pairs = if raw.seen { raw } else { named };
-    let mut report = Syscalls { unpaired: pairs.unpaired + pairs.open.len() as u64, ..Syscalls::default() };
-    if !pairs.seen {
+    });
+    let mut report = Syscalls { unpaired: paired.unpaired, ..Syscalls::default() };
+    if !paired.seen {
         report.not_recorded.push("raw_syscalls:* or syscalls:*".to_owned());
     }
     let row = |(name, (row, errors)): (String, (SyscallRow, BTreeMap<u16, u64>))| {
         let by_errno = errors.into_iter().map(|(errno, count)| Errno { errno, count }).collect();
         SyscallRow { name, by_errno, ..row }
     };
-    report.rows = pairs.rows.into_iter().map(row).collect();
+    report.rows = std::mem::take(&mut kinds[usize::from(paired.is_raw)]).into_iter().map(row).collect();
     report.rows.sort_by(|one, two| two.total_ns.cmp(&one.total_ns).then_with(|| one.name.cmp(&two.name)));
     report
 }

@@ -5,8 +5,13 @@ import { fill, h, scroller, table } from "./dom.js";
 import { count, duration, value } from "./format.js";
 import { failure, notice } from "./notice.js";
 import { go, to } from "./place.js";
+import { report } from "./report.js";
+import { Timeline } from "./timeline.js";
 
 const FORMATS = [["dat", "trace.dat"], ["perfetto", "Perfetto"], ["text", "Text"], ["folded", "Folded"], ["pprof", "pprof"]];
+/** Events of a timeline: states of threads, and what they asked the kernel for. */
+const SCHEDULER = ["sched:sched_switch", "sched:sched_waking"];
+const CALLS = ["raw_syscalls:sys_enter", "raw_syscalls:sys_exit"];
 const EVERY_MS = 3000;
 const RUNNING_MS = 500;
 
@@ -14,7 +19,7 @@ export function captures(root, name, parameters, signal) {
   root.append(h("h1", { className: "hidden" }, "Captures"));
   const body = h("div");
   root.append(body);
-  const work = name ? one(body, name, signal) : all(body, parameters, signal);
+  const work = name ? one(body, name, parameters, signal) : all(body, parameters, signal);
   work.catch((error) => {
     if (signal.aborted) return;
     const off = error.status === 403 ? [notice("To allow captures, write this into kstrobe.yaml and reload the agent:", null, "captures: {}")] : [];
@@ -54,20 +59,22 @@ function form(probes, parameters) {
   };
   const traced = (probe) => [...new Set((probe?.hooks ?? []).flatMap((hook) => hook.events ?? []))];
   const chosen = traced(probes.find((probe) => probe.name === parameters.get("probe")));
-  const [events, eventsLabel] = field("Events (SYSTEM:EVENT, with globs)", { value: parameters.get("events") ?? (chosen.join(" ") || "sched:sched_switch sched:sched_waking"), required: true });
+  const [events, eventsLabel] = field("Events (SYSTEM:EVENT, with globs)", { value: parameters.get("events") ?? [...new Set([...SCHEDULER, ...(chosen.length ? chosen : CALLS)])].join(" "), required: true });
   const [comms, commsLabel] = field("Only threads named (comm, with globs)", { value: parameters.get("comm") ?? "", placeholder: "all" });
+  const [pods, podsLabel] = field("Only pods (NAMESPACE/NAME)", { value: parameters.get("pod") ?? "", placeholder: "all" });
   const [seconds, secondsLabel] = field("Duration", { value: parameters.get("duration") ?? "5s", required: true, pattern: "[0-9.]+(ms|s|m)?" });
   const stacks = h("input", { type: "checkbox" });
   const problem = h("div");
   const start = h("button", { type: "submit", className: "main" }, "Start");
   const words = (input) => input.value.split(/[\s,]+/).filter(Boolean);
-  const made = h("form", { className: "fields" }, eventsLabel, commsLabel, secondsLabel,
+  const made = h("form", { className: "fields" }, eventsLabel, commsLabel, podsLabel, secondsLabel,
     h("div", { className: "tools" }, h("label", {}, stacks, "kernel stacks"), start));
   made.onsubmit = async (event) => {
     event.preventDefault();
     start.disabled = true;
     const request = { events: words(events), duration: seconds.value };
     if (words(comms).length) request.comms = words(comms);
+    if (words(pods).length) request.pods = words(pods);
     if (stacks.checked) request.stacks = true;
     try {
       const { id } = await send("POST", "api/v1/captures", request);
@@ -80,14 +87,28 @@ function form(probes, parameters) {
   return h("section", { className: "card" }, h("h2", {}, "New capture"), h("p", { className: "help" }, "A bounded recording of the kernel's own trace. It costs more than a probe while it runs."), made, problem);
 }
 
-async function one(body, id, signal) {
+async function one(body, id, parameters, signal) {
   const path = `api/v1/captures/${encodeURIComponent(id)}`;
   for (;;) {
     const capture = await get(path, signal);
     const running = capture.state === "running";
     fill(body, page(capture, path, running));
-    if (!running || signal.aborted) return;
+    if (signal.aborted) return;
+    if (!running) return analysis(body, capture, path, parameters, signal);
     await pause(RUNNING_MS, signal);
+  }
+}
+
+/** What the records say, below what the capture is. */
+async function analysis(body, capture, path, parameters, signal) {
+  if (capture.state === "failed" || !capture.records) return;
+  const timeline = new Timeline(path, parameters, signal);
+  body.append(timeline.element);
+  await timeline.load();
+  try {
+    body.append(await report(path, signal));
+  } catch (error) {
+    if (!signal.aborted) body.append(failure(error));
   }
 }
 

@@ -173,7 +173,7 @@ class Metric {
       gauge: () => ["min", "max", "last"].map(plain),
     };
     const what = chosen.selection ? `selection ${range(whole.from, whole.to)}` : "all that is shown";
-    const captureLink = linkTo("captures", "", { probe: info.probe, comm: commOf(chosen.match), duration: `${Math.min(10, Math.max(1, Math.round(seconds)))}s` });
+    const captureLink = linkTo("captures", "", { probe: info.probe, comm: labelOf(chosen.match, "comm"), pod: podOf(chosen.match), duration: `${Math.min(10, Math.max(1, Math.round(seconds)))}s` });
     const buttons = [
       chosen.selection && h("button", { type: "button", onclick: () => go(changed({ base: spanText(chosen.selection), select: null })) }, "Compare"),
       h("a", { className: "button main", href: captureLink }, "Capture this"),
@@ -235,8 +235,15 @@ class Metric {
   }
 }
 
-/** The program that conditions choose, if they do. */
-function commOf(match) {
-  const found = match.map((one) => /^comm="(.*)"$/.exec(one)).find(Boolean);
-  return found ? found[1].replaceAll('\\"', '"') : null;
+/** The value that conditions choose of a label, if they do. */
+function labelOf(match, label) {
+  const start = `${label}="`;
+  const found = match.find((one) => one.startsWith(start));
+  return found ? found.slice(start.length, -1).replaceAll('\\"', '"') : null;
+}
+
+/** The pod that conditions choose: its name alone may stand in several namespaces. */
+function podOf(match) {
+  const [namespace, pod] = [labelOf(match, "namespace"), labelOf(match, "pod")];
+  return namespace && pod ? `${namespace}/${pod}` : null;
 }
