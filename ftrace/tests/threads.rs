@@ -100,9 +100,9 @@ fn what_is_left_out_is_counted_the_shortest_first() {
     // Sums are of all.
     assert_eq!(few.threads[0].times_ns, [50_000, 10_000, 0, 40_000]);
     let left = few.left_out;
-    assert_eq!((left.threads, left.wakeups), (1, 1));
-    // Of eight states two are too short, and three are of the other thread.
-    assert_eq!((left.states, left.longest_state_ns), (5, 40_000));
+    assert_eq!((left.threads, left.wakeups), (1, 0));
+    // Of eight states two are too short, one of them of the thread that is shown.
+    assert_eq!((left.states, left.longest_state_ns), (1, 10_000));
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub struct ThreadRow {
     pub wakeups: Vec<(u64, Option<i32>, u32, Option<u64>)>,
 }
 
-/// What lies in the range and is not in the rows.
+/// What lies in the range and is not in the rows: threads, and what the threads in the rows did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub threads: u64,
@@ -148,8 +148,8 @@ pub fn threads<'a, 'n, Events: Iterator<Item = Happening<'a>>>(
     let (from, to) = (origin + from_ns, origin + to_ns);
     let overlaps = |start: u64, stop: u64| start <= to && stop >= from;
 
-    let mut states: Longest<(i32, Piece)> = Longest::new(limits.states);
-    let mut wakeups: Longest<(i32, Wakeup)> = Longest::new(limits.wakeups);
+    let mut states: Longest<Piece> = Longest::new(limits.states);
+    let mut wakeups: Longest<Wakeup> = Longest::new(limits.wakeups);
     let mut times: HashMap<i32, [u64; 4]> = HashMap::new();
     let mut follow = Follow::new(|pid, comm: &str, piece: Piece| {
         if !overlaps(piece.start_ns, piece.end_ns) || !shown.finds(pid, comm) {
@@ -161,24 +161,28 @@ pub fn threads<'a, 'n, Events: Iterator<Item = Happening<'a>>>(
             && woken.time_ns >= from
         {
             let wakeup = Wakeup { ran: piece.is_over, time_ns: woken.time_ns, by: woken.by, cpu: woken.cpu };
-            wakeups.add(piece.end_ns - piece.start_ns, (pid, wakeup));
+            wakeups.add(piece.end_ns - piece.start_ns, pid, wakeup);
         }
-        states.add(piece.end_ns - piece.start_ns, (pid, piece));
+        states.add(piece.end_ns - piece.start_ns, pid, piece);
     });
     events().for_each(|event| follow.take(&event));
     let followed = follow.end();
 
     let mut call_names = Names::default();
-    let mut calls: [Longest<(i32, u64, Kept)>; 2] = [Longest::new(limits.calls), Longest::new(limits.calls)];
+    let mut calls: [Longest<(u64, Kept)>; 2] = [Longest::new(limits.calls), Longest::new(limits.calls)];
     let mut callers: [HashSet<i32>; 2] = Default::default();
     let paired = syscalls::pair(events(), names, |span: Span<'_>| {
+        // A thread that calls exit is gone: the call is never over.
+        if span.returned.is_none() && span.name.starts_with("exit") {
+            return;
+        }
         let comm = followed.comms.get(&span.pid).map_or("", String::as_str);
         if !overlaps(span.start_ns, span.end_ns) || !shown.finds(span.pid, comm) {
             return;
         }
         let kept = Kept { name: call_names.of(span.name), returned: span.returned };
         callers[usize::from(span.is_raw)].insert(span.pid);
-        calls[usize::from(span.is_raw)].add(span.end_ns.saturating_sub(span.start_ns), (span.pid, span.start_ns, kept));
+        calls[usize::from(span.is_raw)].add(span.end_ns.saturating_sub(span.start_ns), span.pid, (span.start_ns, kept));
     });
     let calls = std::mem::replace(&mut calls[usize::from(paired.is_raw)], Longest::new(0));
     let callers = std::mem::take(&mut callers[usize::from(paired.is_raw)]);
@@ -186,7 +190,7 @@ pub fn threads<'a, 'n, Events: Iterator<Item = Happening<'a>>>(
     let mut order: Vec<(Reverse<[u64; 4]>, i32)> = times.iter().map(|(pid, times)| (Reverse(*times), *pid)).collect();
     order.extend(callers.into_iter().filter(|pid| !times.contains_key(pid)).map(|pid| (Reverse([0; 4]), pid)));
     order.sort_unstable();
-    let mut left_out = LeftOut { threads: order.len().saturating_sub(limits.threads) as u64, ..LeftOut::default() };
+    let hidden = order.len().saturating_sub(limits.threads) as u64;
     order.truncate(limits.threads);
     let mut rows: BTreeMap<i32, ThreadRow> = BTreeMap::new();
     for (Reverse(times_ns), pid) in &order {
@@ -194,35 +198,31 @@ pub fn threads<'a, 'n, Events: Iterator<Item = Happening<'a>>>(
         rows.insert(*pid, ThreadRow { pid: *pid, comm, times_ns: *times_ns, ..ThreadRow::default() });
     }
 
-    (left_out.states, left_out.longest_state_ns) = (states.left_out, states.longest_left_out);
-    (left_out.calls, left_out.longest_call_ns) = (calls.left_out, calls.longest_left_out);
-    left_out.wakeups = wakeups.left_out;
-    for (length, (pid, piece)) in states.into_entries() {
-        match rows.get_mut(&pid) {
-            Some(row) => row.states.push((piece.start_ns - origin, length, piece.state as u8, piece.cpu)),
-            None => {
-                left_out.states += 1;
-                left_out.longest_state_ns = left_out.longest_state_ns.max(length);
-            }
+    let pids: HashSet<i32> = rows.keys().copied().collect();
+    let passes = |pid: i32| pids.contains(&pid);
+    let states = states.end(passes, |length, pid, piece| {
+        if let Some(row) = rows.get_mut(&pid) {
+            row.states.push((piece.start_ns - origin, length, piece.state as u8, piece.cpu));
         }
-    }
-    for (length, (pid, start_ns, kept)) in calls.into_entries() {
-        match rows.get_mut(&pid) {
-            Some(row) => row.calls.push((start_ns - origin, length, kept.name, kept.returned)),
-            None => {
-                left_out.calls += 1;
-                left_out.longest_call_ns = left_out.longest_call_ns.max(length);
-            }
+    });
+    let calls = calls.end(passes, |length, pid, (start_ns, kept)| {
+        if let Some(row) = rows.get_mut(&pid) {
+            row.calls.push((start_ns - origin, length, kept.name, kept.returned));
         }
-    }
-    for (delay, (pid, wakeup)) in wakeups.into_entries() {
-        match rows.get_mut(&pid) {
-            Some(row) => {
-                row.wakeups.push((wakeup.time_ns - origin, wakeup.by, wakeup.cpu, wakeup.ran.then_some(delay)))
-            }
-            None => left_out.wakeups += 1,
+    });
+    let wakeups = wakeups.end(passes, |delay, pid, wakeup| {
+        if let Some(row) = rows.get_mut(&pid) {
+            row.wakeups.push((wakeup.time_ns - origin, wakeup.by, wakeup.cpu, wakeup.ran.then_some(delay)));
         }
-    }
+    });
+    let left_out = LeftOut {
+        threads: hidden,
+        states: states.count,
+        longest_state_ns: states.longest,
+        calls: calls.count,
+        longest_call_ns: calls.longest,
+        wakeups: wakeups.count,
+    };
     let mut not_recorded = Vec::new();
     for (recorded, name) in [
         (followed.switches, "sched_switch"),

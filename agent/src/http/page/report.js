@@ -35,9 +35,9 @@ function part(title, data) {
   const others = Object.entries(data).filter(([, one]) => !plain(one));
   return [
     figures.length > 0 && h("dl", {}, figures.map(([name, one]) => [h("dt", {}, words(name)), h("dd", { className: "num" }, cell(name, one))])),
-    others.map(([name, one]) => {
+    ...others.flatMap(([name, one]) => {
       if (!Array.isArray(one)) return h("p", { className: "num" }, `${words(name)}: ${cell(name, one)}`);
-      if (one.length === 0) return null;
+      if (one.length === 0) return [];
       if (one.every(plain)) return h("p", {}, `${words(name)}: ${one.join(", ")}`);
       return rows(`${title}: ${words(name)}`, words(name), one);
     }),
@@ -50,5 +50,5 @@ function rows(caption, name, list) {
   // Names lead, as in all tables.
   keys.sort((a, b) => Number(list.every((row) => typeof row[a] !== "string")) - Number(list.every((row) => typeof row[b] !== "string")));
   const shown = list.slice(0, MOST).map((row) => keys.map((key) => cell(key, row[key])));
-  return [h("h3", {}, name), scroller(caption, table(caption, keys.map(words), shown, { className: "num" })), list.length > MOST && h("p", { className: "dim" }, `and ${count(list.length - MOST)} more: kstrobe report has all`)];
+  return [name !== "rows" && h("h3", {}, name), scroller(caption, table(caption, keys.map(words), shown, { className: "num" })), list.length > MOST && h("p", { className: "dim" }, `and ${count(list.length - MOST)} more: kstrobe report has all`)];
 }

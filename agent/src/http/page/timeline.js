@@ -23,6 +23,11 @@ const MIN_SPAN_NS = 1000;
 const KEYS = "Left and right move in time, up and down choose a thread, plus and minus zoom, Home shows all. Drag to move; after a click into it the wheel zooms.";
 
 const time = (ns) => value(ns / 1e9, "seconds");
+/** A moment, with the digits that tell it from one that is a step away. */
+function moment(ns, step) {
+  const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]].find(([size]) => ns + step >= size) ?? [1, "ns"];
+  return `${(ns / size).toFixed(Math.min(9, Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9))))} ${unit}`;
+}
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export class Timeline {
@@ -50,7 +55,11 @@ export class Timeline {
 
   listen() {
     const { touch } = this;
-    new ResizeObserver(() => this.draw()).observe(this.canvas);
+    new ResizeObserver(() => {
+      // It stands at a place of the old width.
+      this.tip.hidden = true;
+      this.draw();
+    }).observe(this.canvas);
     dark.addEventListener("change", () => this.draw(), { signal: this.signal });
     touch.addEventListener("wheel", (event) => {
       // Without the focus the wheel moves the page, as everywhere else.
@@ -92,7 +101,7 @@ export class Timeline {
     const parts = [[left.threads, "threads", ""], [left.states, "times in a state", `, none longer than ${time(left.longest_state_ns)}`], [left.calls, "system calls", `, none longer than ${time(left.longest_call_ns)}`], [left.wakeups, "wakeups", ""]];
     const without = parts.filter(([n]) => n).map(([n, what, longest]) => `${count(n)} ${what}${longest}`);
     const lost = this.data.gaps.length ? ` Records were lost at ${count(this.data.gaps.length)} places: what threads did there is not known.` : "";
-    this.about.textContent = `${threads.length} threads.${without.length ? ` Left out: ${without.join("; ")}. A closer look has more of them.` : ""}${lost}`;
+    this.about.textContent = `${threads.length} ${threads.length === 1 ? "thread" : "threads"}.${without.length ? ` Left out: ${without.join("; ")}. A closer look has more.` : ""}${lost}`;
     const rows = threads.map((one) => [`${one.comm} ${one.pid}`, ...one.times_ns.map(time), count(one.calls.length)]);
     const more = threads.length > this.rows && h("button", { type: "button", onclick: () => ((this.rows *= 4), this.show()) }, `Show ${threads.length - this.rows} more threads`);
     fill(this.below, [more && h("div", { className: "tools" }, more),
@@ -156,7 +165,7 @@ export class Timeline {
     for (let at = Math.ceil(this.view.from / step) * step; at <= this.view.to; at += step) {
       const x = Math.round(this.x(at)) + 0.5;
       line(context, x, 16, x, high);
-      const text = time(at);
+      const text = moment(at, step);
       context.fillText(text, Math.min(Math.max(x - context.measureText(text).width / 2, this.label), wide - context.measureText(text).width), 8);
     }
     context.fillStyle = colours.gap;
@@ -200,6 +209,7 @@ export class Timeline {
     const all = shown.flatMap((thread, i) => thread.wakeups.filter(within).map((wakeup) => [i, wakeup]));
     const lines = all.length <= MOST_ARROWS ? all : all.filter(([i]) => i === this.chosen).slice(0, MOST_ARROWS);
     context.strokeStyle = context.fillStyle = colours.select;
+    context.globalAlpha = 0.7;
     for (const [i, [at]] of all) context.fillRect(this.x(at) - 0.5, TOP + i * ROW, 1, 5);
     context.globalAlpha = 0.55;
     for (const [i, [at, by]] of lines) {
@@ -227,7 +237,7 @@ export class Timeline {
     const found = (list) => list.find(([start, length]) => at >= start && at <= start + length) ?? list.find(([start, length]) => at >= start - near && at <= start + length + near);
     const inCalls = (y - TOP) % ROW >= CALLS_AT - 1;
     const call = inCalls && found(thread.calls);
-    const head = `${thread.comm} ${thread.pid} at ${time(at)}: `;
+    const head = `${thread.comm} ${thread.pid} at ${moment(at, (this.view.to - this.view.from) / 1000)}: `;
     if (call) return `${head}${this.data.calls[call[2]]} ${time(call[1])}${call[3] === null ? ", not over" : ` = ${call[3]}`}`;
     const state = found(thread.states);
     const woken = state && thread.wakeups.find(([start]) => start === state[0]);
