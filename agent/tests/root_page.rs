@@ -2,13 +2,13 @@
 
 mod support;
 
+use kstrobe_testing::browser::Browser;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use support::agent::{Agent, DEFAULT_PACKS, Setup};
 use support::api::{Home, TOKEN};
-use support::browser::Browser;
 use support::load::Asking;
 
 const METRIC: &str = "recv_wait_seconds";

@@ -228,7 +228,8 @@ fn root_marks_of_programs_are_events_with_their_text() {
         .map(|event| event["fields"]["text"].as_str().unwrap().trim_end().to_owned())
         .collect();
     let mut written: Vec<String> = (0..30).map(|number| format!("mark {number}")).collect();
-    (seen.sort(), written.sort());
+    seen.sort();
+    written.sort();
     assert_eq!(seen, written, "{text}");
 }
 

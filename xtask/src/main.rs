@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | flood | demo | fleet | helm | cluster | image | packages | unit | otelcol`.
+//! Project chores: `cargo xtask test | tidy | mixin | vm | fuzz | bench | flood | demo | pictures | fleet | helm | cluster | image | packages | unit | otelcol`.
 
 mod apt;
 mod arch;
@@ -17,6 +17,7 @@ mod mounts;
 mod oracles;
 mod otelcol;
 mod packages;
+mod pictures;
 mod programs;
 mod prometheus;
 mod test;
@@ -54,6 +55,8 @@ enum Chore {
     Flood(flood::Options),
     /// Watch a busy node with the agent and a real Prometheus (root)
     Demo(demo::Options),
+    /// Make the pictures of the README and of docs, from a real agent beside the load of the demonstration (root)
+    Pictures(pictures::Options),
     /// Simulate a fleet of nodes against a real Prometheus, and measure what that takes
     Fleet(fleet::Options),
     /// Check the Helm chart: lint, render, schemas of Kubernetes, and what it writes for the agent
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Chore::Bench(options) => bench::run(&root, &options),
         Chore::Flood(options) => flood::run(&root, &options),
         Chore::Demo(options) => demo::run(&root, &options),
+        Chore::Pictures(options) => pictures::run(&root, &options),
         Chore::Fleet(options) => fleet::run(&root, &options),
         Chore::Helm(options) => chart::run(&root, &options),
         Chore::Cluster(options) => cluster::run(&root, &options),

@@ -6,7 +6,6 @@ pub mod agent;
 pub mod alertmanager;
 pub mod api;
 pub mod bpftrace;
-pub mod browser;
 pub mod capture;
 pub mod disk;
 pub mod frames;

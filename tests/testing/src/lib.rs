@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a test's failure")]
 
+pub mod browser;
 pub mod certificates;
 pub mod containers;
 mod folder;

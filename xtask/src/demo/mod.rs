@@ -10,6 +10,7 @@ use crate::prometheus::{Running, ending_with_us};
 use anyhow::{Context, Result, bail};
 use nix::unistd::geteuid;
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Some(path) => std::path::absolute(path)?,
         None => build_agent(root)?,
     };
-    let agent = start_agent(&binary, options, &folder)?;
+    let agent = start_agent(&binary, &configuration(&folder), &options.listen, &folder)?;
     println!("agent       http://{}/metrics, its log in {}", options.listen, folder.join("agent.log").display());
     let prometheus = prometheus::start(root, &folder, &options.listen, &options.prometheus)?;
     println!("Prometheus  http://{}", options.prometheus);
@@ -115,16 +116,19 @@ fn configuration(folder: &Path) -> String {
     )
 }
 
-fn start_agent(binary: &Path, options: &Options, folder: &Path) -> Result<Running> {
+/// An agent with this configuration, once it is ready.
+pub fn start_agent(binary: &Path, configuration: &str, listen: &str, folder: &Path) -> Result<Running> {
     let log = File::create(folder.join("agent.log"))?;
     let mut command = ending_with_us(binary);
     let config = folder.join("kstrobe.yaml");
-    fs::write(&config, configuration(folder))?;
-    command.arg("run").arg("--config").arg(&config).args(["--web.listen-address", &options.listen]);
+    fs::write(&config, configuration)?;
+    command.arg("run").arg("--config").arg(&config).args(["--web.listen-address", listen]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    // An agent that runs there already would answer in place of ours.
+    TcpListener::bind(listen).with_context(|| format!("{listen} is taken: choose another address with --listen"))?;
     let mut agent = Running(command.spawn().with_context(|| format!("starting {}", binary.display()))?);
     let begin = Instant::now();
-    let ready = format!("http://{}/healthz", options.listen);
+    let ready = format!("http://{listen}/healthz");
     while ureq::get(&ready).call().is_err() {
         if agent.0.try_wait()?.is_some() || begin.elapsed() > START_LIMIT {
             bail!("the agent does not run; its log: {}", fs::read_to_string(folder.join("agent.log"))?);

@@ -1,35 +1,38 @@
 //! Chromium without a screen, driven by WebDriver: the protocol is JSON over HTTP.
 
-use super::{Killed, wait_for};
+use crate::{free, wait_for};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// How long a page may take for what a test waits for; an emulated processor is slow.
 fn patience() -> Duration {
-    Duration::from_secs(if super::emulated() { 120 } else { 20 })
+    Duration::from_secs(if std::env::var_os("KSTROBE_EMULATED").is_some() { 120 } else { 20 })
 }
+
+/// Of WebP, which loses what nobody sees, from 0 to 100.
+const QUALITY: u32 = 80;
 
 /// A tab. The driver ends its browser when it ends itself.
 pub struct Browser {
     session: String,
     http: ureq::Agent,
-    _driver: Killed,
+    driver: Child,
 }
 
 impl Browser {
     /// Starts the driver and one tab.
     pub fn start() -> Browser {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free().port();
         let driver = Command::new("chromedriver")
             .args([&format!("--port={port}"), "--log-level=OFF"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("chromedriver of the package chromium-driver");
-        let driver = Killed(driver);
         let http = ureq::Agent::new_with_defaults();
         let root = format!("http://127.0.0.1:{port}");
         wait_for("chromedriver", patience(), || http.get(format!("{root}/status")).call().ok());
@@ -42,7 +45,7 @@ impl Browser {
         let mut answer = http.post(format!("{root}/session")).send_json(&wanted).expect("a session of Chromium");
         let answer: Value = answer.body_mut().read_json().unwrap();
         let id = answer["value"]["sessionId"].as_str().expect("a session");
-        Browser { session: format!("{root}/session/{id}"), http, _driver: driver }
+        Browser { session: format!("{root}/session/{id}"), http, driver }
     }
 
     fn post(&self, path: &str, body: &Value) -> Value {
@@ -125,19 +128,21 @@ impl Browser {
         sent.filter_map(|message| Some(message["message"]["params"]["request"]["url"].as_str()?.to_owned())).collect()
     }
 
-    /// Saves what is seen.
+    /// Saves what is seen, and what is below it.
     pub fn picture(&self, file: &Path) {
-        let data = self.command("Page.captureScreenshot", json!({"format": "png", "captureBeyondViewport": true}));
+        self.save(file, json!({"format": "png", "captureBeyondViewport": true}));
+    }
+
+    /// Saves what the window shows, as WebP.
+    pub fn small_picture(&self, file: &Path) {
+        self.save(file, json!({"format": "webp", "quality": QUALITY}));
+    }
+
+    fn save(&self, file: &Path, parameters: Value) {
+        let picture = self.command("Page.captureScreenshot", parameters);
+        let bytes = BASE64_STANDARD.decode(picture["data"].as_str().unwrap()).unwrap();
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        let mut decode = Command::new("base64")
-            .arg("-d")
-            .stdin(Stdio::piped())
-            .stdout(std::fs::File::create(file).unwrap())
-            .spawn()
-            .unwrap();
-        std::io::Write::write_all(&mut decode.stdin.take().unwrap(), data["data"].as_str().unwrap().as_bytes())
-            .unwrap();
-        assert!(decode.wait().unwrap().success());
+        std::fs::write(file, bytes).unwrap();
     }
 }
 
@@ -145,5 +150,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // Killed alone, the driver would leave the browser behind.
         let _ = self.http.delete(&self.session).call();
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
     }
 }
