@@ -145,15 +145,11 @@ impl HistoryStore {
     pub fn query(&self, query: &Query) -> Result<Result<Answer, QueryError>, HistoryOff> {
         let now = unix(SystemTime::now()) as u64;
         let Some(archive) = self.archive() else { return self.with(|history| history.query(query, now)) };
-        let found = self.with(|history| match history.begins_before(query, now) {
-            false => Ok(history.query(query, now)),
-            // Files are read for seconds, in which the recorder must not wait.
-            true => Err(history.clone()),
-        })?;
-        Ok(found.unwrap_or_else(|recent| {
-            let _one = lock(&self.reading);
-            recent.query_with(&archive, query, now)
-        }))
+        // Files are read for seconds, in which the recorder must not wait.
+        let recent = self.with(|history| history.begins_before(query, now).then(|| history.clone()))?;
+        let Some(recent) = recent else { return self.with(|history| history.query(query, now)) };
+        let _one = lock(&self.reading);
+        Ok(recent.query_with(&archive, query, now))
     }
 
     /// Why nothing is written to the disk, if something should be.
