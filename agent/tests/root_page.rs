@@ -228,6 +228,9 @@ fn root_a_click_leads_from_a_slow_bucket_to_the_timeline() {
     // The table says what the API says of the load's thread: it asks, and sleeps until the answer 4 ms later.
     let timeline = agent.captures("GET", &format!("/{id}/timeline?find={COMM}"), "").json();
     let thread = &timeline["threads"][0];
+    // Others came and left unseen, as only this thread was recorded.
+    let all = agent.captures("GET", &format!("/{id}/timeline"), "").json();
+    assert_eq!(all["threads"], timeline["threads"]);
     let ns = |at: usize| thread["times_ns"][at].as_u64().unwrap();
     println!("{drawn} coloured pixels; {} calls, {:?}", thread["calls"].as_array().unwrap().len(), thread["times_ns"]);
     assert!(ns(2) > 1_500_000_000 && ns(0) > 0, "{}", thread["times_ns"]);

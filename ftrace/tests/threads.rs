@@ -119,6 +119,13 @@ fn a_thread_that_moved_unseen_is_not_said_to_run() {
         Limits::default(),
     );
     assert_eq!(states(&seen), ["7: Running0 0+10, Runnable 10+40, Running0 50+10"]);
+    // 6 is there again when 7 comes back: nothing says that it ran all the time.
+    let again = shown(
+        "100 1 9>7 S\n110 1 7>8 S\n120 1 9>7 S\n200 0 7>6 R\n300 0 6>7 R\n400 0 7>6 S\n",
+        &Shown::default(),
+        Limits::default(),
+    );
+    assert_eq!(again.threads.iter().map(|row| row.pid).collect::<Vec<_>>(), [7]);
 }
 
 #[test]
@@ -135,7 +142,7 @@ fn recordings_say_what_their_reports_say() {
     for kernel in KERNELS {
         let trace = trace(kernel, "events");
         let all = threads(|| of_trace(&trace), &Shown::default(), Limits::default(), names);
-        assert!(all.not_recorded.is_empty() && all.threads.len() > 3, "{kernel}: {:?}", all.not_recorded);
+        assert!(all.not_recorded.is_empty() && !all.threads.is_empty(), "{kernel}: {:?}", all.not_recorded);
         let activity = activity(of_trace(&trace));
         let reported = syscalls(of_trace(&trace), &activity, &Asked::default(), names);
         for row in &reported.rows {
@@ -150,16 +157,12 @@ fn recordings_say_what_their_reports_say() {
                 assert!(two[0].0 + two[0].1 <= two[1].0, "{kernel} {}: {two:?}", thread.pid);
             }
         }
-        let delays = wakeups(&activity, &Asked::default());
-        let longest = all.threads.iter().flat_map(|thread| &thread.wakeups).filter_map(|wakeup| wakeup.3).max();
-        assert_eq!(longest, Some(delays.all.max_ns), "{kernel}");
-        let blocked: u64 = switches(&activity, &Asked::default())
-            .states
-            .iter()
-            .filter(|row| row.state.starts_with('D'))
-            .map(|row| row.off_ns)
-            .sum();
-        let seen: u64 = all.threads.iter().map(|thread| thread.times_ns[3] + thread.times_ns[1]).sum();
-        assert!(seen >= blocked, "{kernel}: {seen} {blocked}");
+        // Threads that were not recorded at every switch have calls alone.
+        for thread in all.threads.iter().filter(|thread| !thread.states.is_empty()) {
+            let asked = Asked { pids: vec![thread.pid], ..Asked::default() };
+            let longest = thread.wakeups.iter().filter_map(|wakeup| wakeup.3).max();
+            assert_eq!(longest.unwrap_or_default(), wakeups(&activity, &asked).all.max_ns, "{kernel} {}", thread.pid);
+        }
+        assert!(all.threads.iter().any(|thread| thread.wakeups.len() > 5), "{kernel}");
     }
 }

@@ -77,6 +77,9 @@ struct Open {
     seen: bool,
 }
 
+/// Rows by name, each with its errors by number.
+type Rows = HashMap<String, (SyscallRow, BTreeMap<u16, u64>)>;
+
 /// How entries and exits fit together.
 pub(super) struct Paired {
     /// Whether there were any events of system calls.
@@ -173,7 +176,7 @@ pub fn syscalls<'a, 'n>(
     asked: &Asked,
     names: impl Fn(u64) -> Option<&'n str>,
 ) -> Syscalls {
-    let mut kinds: [HashMap<String, (SyscallRow, BTreeMap<u16, u64>)>; 2] = Default::default();
+    let mut kinds: [Rows; 2] = Default::default();
     let paired = pair(events, names, |span| {
         if span.returned.is_none() || !asked.keeps(Some(span.pid), activity.comm(span.pid), Some(span.cpu)) {
             return;

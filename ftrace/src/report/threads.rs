@@ -8,7 +8,7 @@ mod longest;
 
 use super::Happening;
 use super::syscalls::{self, Span};
-use follow::{Follow, Piece};
+use follow::{Follow, Piece, Recorded};
 use longest::Longest;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -130,17 +130,20 @@ struct Wakeup {
 }
 
 /// Threads over time, from `sched_switch`, `sched_waking` and events of system calls. `names` tells the name of a system call.
-/// The events are read twice.
+/// The events are read three times.
 pub fn threads<'a, 'n, Events: Iterator<Item = Happening<'a>>>(
     events: impl Fn() -> Events,
     shown: &Shown,
     limits: Limits,
     names: impl Fn(u64) -> Option<&'n str>,
 ) -> Threads {
-    let (mut origin, mut end) = (u64::MAX, 0);
+    let (mut origin, mut end, mut recorded) = (u64::MAX, 0, Recorded::default());
     for event in events() {
         (origin, end) = (origin.min(event.time_ns), end.max(event.time_ns));
+        recorded.take(&event);
     }
+    let recorded = recorded.end();
+    let is_recorded = |pid: i32| recorded.as_ref().is_none_or(|pids| pids.contains(&pid));
     let origin = origin.min(end);
     let duration_ns = end - origin;
     let to_ns = shown.to_ns.unwrap_or(duration_ns).min(duration_ns);
@@ -152,7 +155,7 @@ pub fn threads<'a, 'n, Events: Iterator<Item = Happening<'a>>>(
     let mut wakeups: Longest<Wakeup> = Longest::new(limits.wakeups);
     let mut times: HashMap<i32, [u64; 4]> = HashMap::new();
     let mut follow = Follow::new(|pid, comm: &str, piece: Piece| {
-        if !overlaps(piece.start_ns, piece.end_ns) || !shown.finds(pid, comm) {
+        if !is_recorded(pid) || !overlaps(piece.start_ns, piece.end_ns) || !shown.finds(pid, comm) {
             return;
         }
         let within = piece.end_ns.min(to).saturating_sub(piece.start_ns.max(from));

@@ -46,15 +46,51 @@ struct Cpu {
     last_ns: u64,
 }
 
-/// Calls with each piece as it is over. A recording of some threads has switches to and from others, whose time on the CPU may end
-/// unseen: what is not known of them is left out.
+/// Which threads were recorded at every switch. The kernel's filter by thread records a switch when one of the two passes, so that the
+/// other one may come and leave unseen.
+#[derive(Default)]
+pub(super) struct Recorded {
+    /// What runs on each CPU, as far as it was seen.
+    running: HashMap<u32, i32>,
+    /// The two of each switch.
+    pairs: HashSet<(i32, i32)>,
+    /// Threads that came or left unseen.
+    passing: HashSet<i32>,
+}
+
+impl Recorded {
+    pub fn take(&mut self, event: &Happening<'_>) {
+        if event.lost {
+            self.running.remove(&event.cpu);
+        }
+        if event.name() != "sched_switch" {
+            return;
+        }
+        let (Some(prev), Some(next)) = (event.pid_in("prev_pid"), event.pid_in("next_pid")) else { return };
+        if let Some(ran) = self.running.insert(event.cpu, next).filter(|ran| *ran != prev) {
+            self.passing.extend([ran, prev]);
+        }
+        self.pairs.insert((prev, next));
+    }
+
+    /// The threads; `None` when all were recorded. A thread that switched with one that is not recorded is. Idle CPUs never pass a filter.
+    pub fn end(mut self) -> Option<HashSet<i32>> {
+        if self.passing.is_empty() {
+            return None;
+        }
+        self.passing.insert(0);
+        let passing = |pid: &i32| self.passing.contains(pid);
+        let both = self.pairs.iter().flat_map(|(prev, next)| [(prev, next), (next, prev)]);
+        Some(both.filter(|(pid, other)| passing(other) && !passing(pid)).map(|(pid, _)| *pid).collect())
+    }
+}
+
+/// Calls with each piece as it is over.
 pub(super) struct Follow<Each> {
     each: Each,
     all: Followed,
     threads: HashMap<i32, Since>,
     cpus: HashMap<u32, Cpu>,
-    /// Threads that ran or left unseen: their last state may be over.
-    partly_seen: HashSet<i32>,
     names: StateNames,
     end_ns: u64,
 }
@@ -66,7 +102,6 @@ impl<Each: FnMut(i32, &str, Piece)> Follow<Each> {
             all: Followed::default(),
             threads: HashMap::new(),
             cpus: HashMap::new(),
-            partly_seen: HashSet::new(),
             names: StateNames::default(),
             end_ns: 0,
         }
@@ -144,7 +179,6 @@ impl<Each: FnMut(i32, &str, Piece)> Follow<Each> {
         if let Some(ran) = ran.filter(|ran| *ran != prev) {
             // Another one came in between.
             self.threads.remove(&ran);
-            self.partly_seen.extend([ran, prev]);
         }
         // Pid 0 is another thread on each CPU, and never waits.
         if prev != 0 {
@@ -189,7 +223,6 @@ impl<Each: FnMut(i32, &str, Piece)> Follow<Each> {
         let open: Vec<(i32, u64)> = self
             .threads
             .iter()
-            .filter(|(pid, _)| !self.partly_seen.contains(pid))
             .map(|(pid, since)| {
                 // One that runs may have left after the last event of its CPU.
                 let last_ns = since.cpu.and_then(|cpu| self.cpus.get(&cpu)).map(|cpu| cpu.last_ns);
