@@ -25,7 +25,7 @@ fn cpu_seconds() -> f64 {
     (usage.user_time() + usage.system_time()).num_microseconds() as f64 / 1e6
 }
 
-/// Calls getppid in a thread named `kst-flood` until told to stop, pausing after each burst; gives the throughput.
+/// Calls getppid in a thread named `kst-flood` until `stop` is set, pausing after each burst; gives the throughput.
 fn flood(stop: &AtomicBool, burst: u32, pause: Duration) -> Vec<Slice> {
     let begin = Instant::now();
     let mut slices = Vec::new();
@@ -335,21 +335,14 @@ fn root_the_default_probes_keep_their_budget_under_a_normal_load() {
     agent.stop();
 }
 
-/// Calls that sleep for so long, in 100 threads until told to stop. Returns how many ended.
-fn sleepers(stop: &AtomicBool, number: libc::c_long, each: Duration) -> u64 {
+type Sleep = fn(Duration);
+
+/// Ends a call in 100 threads again and again until `stop` is set. Returns how many ended.
+fn sleepers(stop: &AtomicBool, call: Sleep, each: Duration) -> u64 {
     let sleep = || {
-        let (mut calls, none) = (0, std::ptr::null::<libc::c_void>());
+        let mut calls = 0;
         while !stop.load(Ordering::Relaxed) {
-            // ppoll writes what is left of it.
-            let mut time = libc::timespec { tv_sec: 0, tv_nsec: each.as_nanos() as libc::c_long };
-            // SAFETY: ppoll of no files and nanosleep use a time, which lives as long as the call.
-            let result = unsafe {
-                match number {
-                    libc::SYS_ppoll => libc::syscall(number, none, 0, &raw mut time, none, 0),
-                    _ => libc::syscall(number, &raw const time, none),
-                }
-            };
-            assert_eq!(result, 0);
+            call(each);
             calls += 1;
         }
         calls
@@ -358,6 +351,10 @@ fn sleepers(stop: &AtomicBool, number: libc::c_long, each: Duration) -> u64 {
         let threads: Vec<_> = (0..100).map(|_| scope.spawn(sleep)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     })
+}
+
+fn ppoll(time: Duration) {
+    assert_eq!(nix::poll::ppoll(&mut [], Some(time.into()), None), Ok(0));
 }
 
 #[test]
@@ -371,36 +368,31 @@ fn root_long_calls_are_measured_as_often_as_short_ones_in_slices() {
     let agent = default_probes();
     let probe = [("probe", "syscalls")];
     let (stop, name) = (AtomicBool::new(false), "kstrobe_syscall_duration_seconds");
-    let call = |number| [("syscall", if number == libc::SYS_ppoll { "ppoll" } else { "nanosleep" })];
+    // The second is what `std::thread::sleep` calls.
+    const CALLS: [(&str, Sleep, Duration); 2] =
+        [("ppoll", ppoll, LONG), ("clock_nanosleep", std::thread::sleep, SHORT)];
     let (_, made) = beside_threads(2, 1000, Duration::ZERO, || {
         wait_for("slices of time", Duration::from_secs(30), || {
             agent.get("/readyz").unwrap().1.contains("in slices of time").then_some(())
         });
         let before = agent.scrape();
         let made = std::thread::scope(|scope| {
-            let run = |number, each| {
-                scope.spawn({
-                    let stop = &stop;
-                    move || sleepers(stop, number, each)
-                })
-            };
-            let threads = [run(libc::SYS_ppoll, LONG), run(libc::SYS_nanosleep, SHORT)];
+            let stop = &stop;
+            let threads = CALLS.map(|(_, call, each)| scope.spawn(move || sleepers(stop, call, each)));
             std::thread::sleep(Duration::from_secs(20));
             stop.store(true, Ordering::Relaxed);
             threads.map(|thread| thread.join().unwrap())
         });
         let (after, ratio) = (agent.scrape(), agent.scrape().sum("kstrobe_probe_sampling_ratio", &probe));
-        [(libc::SYS_ppoll, LONG), (libc::SYS_nanosleep, SHORT)].into_iter().zip(made).for_each(
-            |((number, each), made)| {
-                let of = |metrics: &Metrics| metrics.histogram(name, &call(number));
-                let new = of(&after).since(&of(&before));
-                // A slice is a tenth of a long call. Six standard deviations of events that count for 1 / ratio each.
-                let error = 6.0 * (1.0 / (made as f64 * ratio)).sqrt();
-                let (part, mean) = (new.count / made as f64, new.mean());
-                assert!(ratio <= 0.125 && (part - 1.0).abs() < error, "{part} of {made} at {ratio}");
-                assert!((each.as_secs_f64()..each.as_secs_f64() + 0.05).contains(&mean), "{mean} s of {each:?}");
-            },
-        );
+        CALLS.into_iter().zip(made).for_each(|((call, _, each), made)| {
+            let of = |metrics: &Metrics| metrics.histogram(name, &[("syscall", call)]);
+            let new = of(&after).since(&of(&before));
+            // A slice is a tenth of a long call. Six standard deviations of events that count for 1 / ratio each.
+            let error = 6.0 * (1.0 / (made as f64 * ratio)).sqrt();
+            let (part, mean) = (new.count / made as f64, new.mean());
+            assert!(ratio <= 0.125 && (part - 1.0).abs() < error, "{part} of {made} at {ratio}");
+            assert!((each.as_secs_f64()..each.as_secs_f64() + 0.05).contains(&mean), "{mean} s of {each:?}");
+        });
         made
     });
     eprintln!("{made:?} long and short calls");

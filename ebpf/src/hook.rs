@@ -401,6 +401,11 @@ impl Attach {
         }
     }
 
+    /// Whether its program runs at a tracepoint without a perf event: the kernel attaches those in microseconds.
+    pub fn is_tracepoint_program(&self) -> bool {
+        matches!(self, Attach::TpBtf { .. } | Attach::RawTp { .. })
+    }
+
     /// The mechanism, as metrics and people name it.
     pub fn kind(&self) -> &'static str {
         match self {

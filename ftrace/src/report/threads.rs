@@ -48,7 +48,6 @@ impl Default for Limits {
     }
 }
 
-/// What is to be shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     /// From the first event of the capture, nanoseconds.
@@ -90,7 +89,6 @@ pub struct Threads {
     pub left_out: LeftOut,
 }
 
-/// One thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ThreadRow {
     pub pid: i32,

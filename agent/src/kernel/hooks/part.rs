@@ -207,9 +207,9 @@ impl Part {
         Ok(())
     }
 
-    /// Whether it can be attached for a share of the time: the kernel does that fast at tracepoints.
+    /// Whether it can be attached for a share of the time.
     pub(super) fn can_rest(&self) -> bool {
-        self.shared && matches!(self.attach, Attach::TpBtf { .. } | Attach::RawTp { .. })
+        self.shared && self.attach.is_tracepoint_program()
     }
 
     /// Of each program that runs or is to run, what sets its weights; `None` where events must not be missed.

@@ -52,7 +52,6 @@ impl Lab {
         self.add_one(narrow, false)
     }
 
-    /// One that has weights.
     fn add_weighted(&mut self) -> Loaded {
         self.add_one(true, true)
     }
