@@ -231,7 +231,7 @@ fn root_a_click_leads_from_a_slow_bucket_to_the_timeline() {
     // Others came and left unseen, as only this thread was recorded.
     let all = agent.captures("GET", &format!("/{id}/timeline"), "").json();
     let names: Vec<&Value> = all["threads"].as_array().unwrap().iter().map(|thread| &thread["comm"]).collect();
-    assert_eq!(names, [COMM]);
+    assert_eq!(names, [COMM], "{}", all["threads"]);
     let ns = |at: usize| thread["times_ns"][at].as_u64().unwrap();
     println!("{drawn} coloured pixels; {} calls, {:?}", thread["calls"].as_array().unwrap().len(), thread["times_ns"]);
     assert!(ns(2) > 1_500_000_000 && ns(0) > 0, "{}", thread["times_ns"]);

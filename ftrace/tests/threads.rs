@@ -126,6 +126,19 @@ fn a_thread_that_moved_unseen_is_not_said_to_run() {
         Limits::default(),
     );
     assert_eq!(again.threads.iter().map(|row| row.pid).collect::<Vec<_>>(), [7]);
+    // What came before the first switch of 7 and after its last contradicts nothing.
+    let edges = shown("100 0 6>7 S\n110 0 7>0 S\n120 0 0>7 R\n130 0 7>9 S\n", &Shown::default(), Limits::default());
+    assert_eq!(edges.threads.iter().map(|row| row.pid).collect::<Vec<_>>(), [7]);
+}
+
+#[test]
+fn one_switch_that_was_dropped_hides_no_thread() {
+    let mut lines: String =
+        (0..20).map(|n| format!("{} 0 9>7 S\n{} 0 7>{} S\n", 100 + 20 * n, 110 + 20 * n, 10 + n % 2)).collect();
+    // 7 leaves unseen for 8, which comes and leaves with it alone.
+    lines += "500 0 9>7 S\n510 0 8>7 S\n520 0 7>8 S\n530 0 8>7 S\n540 0 7>9 S\n";
+    let all = shown(&lines, &Shown::default(), Limits::default());
+    assert_eq!(all.threads.iter().map(|row| row.pid).collect::<Vec<_>>(), [7]);
 }
 
 #[test]

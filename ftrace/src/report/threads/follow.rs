@@ -54,8 +54,21 @@ pub(super) struct Recorded {
     running: HashMap<u32, i32>,
     /// The two of each switch.
     pairs: HashSet<(i32, i32)>,
-    /// Threads that came or left unseen.
-    passing: HashSet<i32>,
+    switches: HashMap<i32, Switches>,
+}
+
+#[derive(Default)]
+struct Switches {
+    all: u64,
+    /// Before which it came, or left, unseen.
+    unseen: u64,
+}
+
+impl Switches {
+    /// Threads in scope were recorded but for the few switches that the kernel dropped.
+    fn passing(&self) -> bool {
+        self.unseen * 8 > self.all
+    }
 }
 
 impl Recorded {
@@ -67,21 +80,36 @@ impl Recorded {
             return;
         }
         let (Some(prev), Some(next)) = (event.pid_in("prev_pid"), event.pid_in("next_pid")) else { return };
+        for pid in [prev, next] {
+            self.switches.entry(pid).or_default().all += 1;
+        }
         if let Some(ran) = self.running.insert(event.cpu, next).filter(|ran| *ran != prev) {
-            self.passing.extend([ran, prev]);
+            for pid in [ran, prev] {
+                self.switches.entry(pid).or_default().unseen += 1;
+            }
         }
         self.pairs.insert((prev, next));
     }
 
     /// The threads; `None` when all were recorded. A thread that switched with one that is not recorded is. Idle CPUs never pass a filter.
-    pub fn end(mut self) -> Option<HashSet<i32>> {
-        if self.passing.is_empty() {
-            return None;
+    pub fn end(self) -> Option<HashSet<i32>> {
+        let passing = |pid: &i32| *pid == 0 || self.switches.get(pid).is_some_and(Switches::passing);
+        if self.switches.values().all(|switches| !switches.passing()) {
+            return self.of_all_switches().map(|pid| HashSet::from([pid]));
         }
-        self.passing.insert(0);
-        let passing = |pid: &i32| self.passing.contains(pid);
         let both = self.pairs.iter().flat_map(|(prev, next)| [(prev, next), (next, prev)]);
         Some(both.filter(|(pid, other)| passing(other) && !passing(pid)).map(|(pid, _)| *pid).collect())
+    }
+
+    /// The only thread that took part in every switch: others that came before its first and after its last contradict nothing.
+    fn of_all_switches(&self) -> Option<i32> {
+        let (prev, next) = self.pairs.iter().next()?;
+        let in_all = |pid: &i32| *pid != 0 && self.pairs.iter().all(|(prev, next)| pid == prev || pid == next);
+        match (in_all(prev), in_all(next)) {
+            (true, false) => Some(*prev),
+            (false, true) => Some(*next),
+            _ => None,
+        }
     }
 }
 
