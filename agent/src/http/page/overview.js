@@ -36,32 +36,45 @@ export function overview(root, _name, _parameters, signal) {
 }
 
 async function load(grid, quiet, others, signal) {
-  const { metrics, newest } = await get("api/v1/history", signal);
-  const histograms = metrics.filter((metric) => metric.type === "histogram");
-  const cards = new Map(histograms.map((metric) => [metric.metric, new Card(metric)]));
-  const rows = new Map(metrics.filter((metric) => metric.type !== "histogram").map((metric) => [metric.metric, new Row(metric)]));
-  if (!metrics.length) grid.append(notice("No metrics yet.", "No probe that runs has one. See which probes there are, and enable some:", "kstrobe list\nkstrobe run --enable recvfrom"));
+  const cards = new Map();
+  const rows = new Map();
+  const known = (metric) => cards.has(metric.metric) || rows.has(metric.metric);
+  const none = notice("No metrics yet.", "No probe that runs has one. See which probes there are, and enable some:", "kstrobe list\nkstrobe run --enable recvfrom");
   const arrange = () => {
     const busy = [...cards.values()].filter((card) => card.cells && !card.cells.isEmpty);
     busy.filter((card) => !card.element.isConnected).forEach((card) => grid.append(card.element));
     const still = [...cards.values()].filter((card) => card.cells?.isEmpty && !card.element.isConnected);
     quiet.replaceChildren(...(still.length ? [h("span", {}, "Without an event in the last 5 min: "), ...still.flatMap((card, i) => [i ? ", " : "", card.link()])] : []));
   };
-  // The columns must be those of the agent's answers: multiples of the step.
-  const now = Date.now() / 1000;
-  // A recorded history ends earlier.
-  const end = newest && newest < now - SECONDS ? newest - 1 : now;
-  const from = Math.floor(end / STEP) * STEP - SECONDS + STEP;
-  const waiting = [...cards.values(), ...rows.values()];
-  const worker = async () => {
-    for (let next; (next = waiting.shift()); ) {
-      const step = next instanceof Card ? STEP : SECONDS / 60;
-      next.fill(await get(withQuery("api/v1/query", { metric: next.metric.metric, from, to: from + SECONDS, step }), signal));
-      arrange();
-    }
+  // An agent that has just started, or has new probes, has metrics that come later.
+  const learn = async () => {
+    const { metrics, newest } = await get("api/v1/history", signal);
+    const added = metrics.filter((metric) => !known(metric)).map((metric) => {
+      const [kind, all] = metric.type === "histogram" ? [Card, cards] : [Row, rows];
+      const one = new kind(metric);
+      all.set(metric.metric, one);
+      return one;
+    });
+    if (metrics.length) none.remove();
+    else grid.append(none);
+    // The columns must be those of the agent's answers: multiples of the step.
+    const now = Date.now() / 1000;
+    // A recorded history ends earlier.
+    const end = newest && newest < now - SECONDS ? newest - 1 : now;
+    const from = Math.floor(end / STEP) * STEP - SECONDS + STEP;
+    const waiting = added.toSorted((a, b) => (a instanceof Row) - (b instanceof Row));
+    const worker = async () => {
+      for (let next; (next = waiting.shift()); ) {
+        const step = next instanceof Card ? STEP : SECONDS / 60;
+        next.fill(await get(withQuery("api/v1/query", { metric: next.metric.metric, from, to: from + SECONDS, step }), signal));
+        arrange();
+      }
+    };
+    await Promise.all(Array.from({ length: AT_ONCE }, worker));
+    others.replaceChildren(...othersOf([...rows.values()]));
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, worker));
-  others.replaceChildren(...othersOf([...rows.values()]));
+  await learn();
+  let learning = false;
   await live("api/v1/live", signal, (name, data) => {
     if (name !== "second") return;
     for (const metric of data.metrics) {
@@ -69,6 +82,10 @@ async function load(grid, quiet, others, signal) {
       rows.get(metric.metric)?.second(metric);
     }
     arrange();
+    if (learning || data.metrics.every(known)) return;
+    learning = true;
+    // The next second asks again when this fails.
+    learn().catch(() => {}).finally(() => (learning = false));
   });
 }
 
