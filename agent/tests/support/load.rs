@@ -190,10 +190,10 @@ pub fn setpgid_refusals(count: u32) {
 }
 
 /// Does something in a thread of this name (its `comm`: at most 15 bytes).
-pub fn named(comm: &str, work: impl FnOnce() + Send) {
+pub fn named<T: Send>(comm: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
-        std::thread::Builder::new().name(comm.to_owned()).spawn_scoped(scope, work).unwrap().join().unwrap();
-    });
+        std::thread::Builder::new().name(comm.to_owned()).spawn_scoped(scope, work).unwrap().join().unwrap()
+    })
 }
 
 /// Waits so often in vain for a datagram: each wait ends by a timer of the kernel's wheel, which the TIMER softirq runs.
