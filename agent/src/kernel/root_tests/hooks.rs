@@ -238,7 +238,7 @@ fn root_costs_go_on_when_the_dispatcher_changes() {
     hooks.measure();
     call();
     let (mut before, mut others) = (used().unwrap(), Vec::new());
-    assert!(before.0 > 50_000.0 && before.1 > 0.0, "{before:?}");
+    assert!(before.0 > 50_000.0, "{before:?}");
     for change in 0..6 {
         match change % 3 {
             2 => others.clear(),
@@ -254,5 +254,6 @@ fn root_costs_go_on_when_the_dispatcher_changes() {
             before = now;
         }
     }
-    assert!(before.0 > 6.0 * 90_000.0, "{before:?}");
+    // One measurement may be below what reading the clock costs, and is 0 then.
+    assert!(before.0 > 6.0 * 90_000.0 && before.1 > 0.0, "{before:?}");
 }
