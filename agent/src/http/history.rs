@@ -11,13 +11,13 @@ use kstrobe_history::{Query, QueryError};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Each has a connection, of which there are few.
-pub(super) const MAX_READERS: usize = 16;
+/// Each has a connection: half of those that the server takes.
+const MAX_READERS: usize = 64;
 /// Seconds that wait for a reader beside what the socket takes. With more it is too slow.
 const MAX_WAITING: usize = 8;
 
@@ -72,6 +72,61 @@ pub(super) async fn overview(State(shared): State<Arc<Shared>>) -> Response {
 
 type Pairs = Options<Vec<(String, String)>>;
 
+/// Who reads `/api/v1/live`, and the last seconds as they are sent.
+pub(super) struct Live {
+    places: Arc<Semaphore>,
+    written: Mutex<Vec<Written>>,
+}
+
+/// A second as the readers with the same options get it: written once, however many they are.
+struct Written {
+    options: Arc<[(String, String)]>,
+    number: u64,
+    text: Arc<OnceLock<Made>>,
+}
+
+/// A second as JSON.
+#[derive(Clone)]
+enum Made {
+    Text(Arc<str>),
+    /// It is not kept any more.
+    Gone,
+    /// The history is off, or no longer has what is asked for.
+    Refused,
+}
+
+impl Default for Live {
+    fn default() -> Live {
+        Live { places: Arc::new(Semaphore::new(MAX_READERS)), written: Mutex::default() }
+    }
+}
+
+impl Live {
+    fn second(&self, history: &HistoryStore, asked: &Asked, number: u64) -> Made {
+        let text = {
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            // Those of the last two seconds: who is further behind has it written anew.
+            written.retain(|one| one.number + 1 >= number);
+            match written.iter().find(|one| one.number == number && one.options == asked.options) {
+                Some(one) => one.text.clone(),
+                None if written.len() < 2 * MAX_READERS => {
+                    let text = Arc::default();
+                    written.push(Written { options: asked.options.clone(), number, text: Arc::clone(&text) });
+                    text
+                }
+                None => Arc::default(),
+            }
+        };
+        text.get_or_init(|| made(history, asked.query.as_ref(), number)).clone()
+    }
+}
+
+/// What a reader asked for.
+struct Asked {
+    options: Arc<[(String, String)]>,
+    query: Option<Query>,
+}
+
 fn parse(options: &[(String, String)]) -> Result<Option<Query>, QueryError> {
     Query::parse(options.iter().map(|(name, value)| (name.as_str(), value.as_str())))
 }
@@ -92,7 +147,7 @@ pub(super) async fn live(State(shared): State<Arc<Shared>>, Options(options): Pa
         Ok(query) => query,
         Err(error) => return refuse(error.into()),
     };
-    let Ok(place) = shared.live.clone().try_acquire_owned() else { return refuse(Refusal::Busy) };
+    let Ok(place) = shared.live.places.clone().try_acquire_owned() else { return refuse(Refusal::Busy) };
     let history = shared.endpoints.history.clone();
     // From before the answer begins: a client that has its head misses no second.
     let recorded = history.follow();
@@ -112,13 +167,14 @@ pub(super) async fn live(State(shared): State<Arc<Shared>>, Options(options): Pa
         Err(error) => return internal(&error),
     }
     let (events, received) = mpsc::channel(MAX_WAITING);
-    tokio::spawn(follow(shared.endpoints.history.clone(), recorded, next, query, events, place));
+    let asked = Asked { options: options.into(), query };
+    tokio::spawn(follow(shared, recorded, next, asked, events, place));
     Sse::new(Seconds(Some(received))).into_response()
 }
 
 /// What a reader gets.
 enum Message {
-    Second(String),
+    Second(Arc<str>),
     /// The agent ends, or the history is off.
     End,
 }
@@ -126,28 +182,28 @@ enum Message {
 /// Sends each second from the one numbered `next` on as it comes, until the client or the agent ends. A reader that does not take them
 /// loses its place: no other waits for it.
 async fn follow(
-    history: Arc<HistoryStore>,
+    shared: Arc<Shared>,
     mut recorded: watch::Receiver<Recorded>,
     mut next: u64,
-    query: Option<Query>,
+    asked: Asked,
     events: mpsc::Sender<Message>,
     _place: OwnedSemaphorePermit,
 ) {
-    let query = Arc::new(query);
+    let asked = Arc::new(asked);
     loop {
         let Recorded { end, closed } = *recorded.borrow_and_update();
         for number in next..end {
-            let (history, query) = (history.clone(), query.clone());
-            let made = tokio::task::spawn_blocking(move || second(&history, query.as_ref().as_ref(), number)).await;
-            match made {
-                Ok(Ok(Some(text))) => {
+            let (shared, asked) = (shared.clone(), asked.clone());
+            let second = move || shared.live.second(&shared.endpoints.history, &asked, number);
+            match tokio::task::spawn_blocking(second).await {
+                Ok(Made::Text(text)) => {
                     if events.try_send(Message::Second(text)).is_err() {
                         return;
                     }
                 }
                 // It went before it was read: such a reader is too slow as well.
-                Ok(Ok(None)) => return,
-                Ok(Err(_)) => return finish(&events),
+                Ok(Made::Gone) => return,
+                Ok(Made::Refused) => return finish(&events),
                 Err(error) => {
                     internal(&error);
                     return finish(&events);
@@ -170,14 +226,24 @@ fn finish(events: &mpsc::Sender<Message>) {
     _ = events.try_send(Message::End);
 }
 
-/// A second as JSON; `None` when it is not kept.
-fn second(history: &HistoryStore, query: Option<&Query>, number: u64) -> Result<Option<String>, Refusal> {
-    let text = match query {
+fn made(history: &HistoryStore, query: Option<&Query>, number: u64) -> Made {
+    match text(history, query, number) {
+        // Keys are texts and numbers are finite: nothing of it cannot be written.
+        Ok(Some(Ok(text))) => Made::Text(text.into()),
+        Ok(_) => Made::Gone,
+        Err(_) => Made::Refused,
+    }
+}
+
+fn text(
+    history: &HistoryStore,
+    query: Option<&Query>,
+    number: u64,
+) -> Result<Option<serde_json::Result<String>>, Refusal> {
+    Ok(match query {
         Some(query) => history.query_second(query, number)??.map(|answer| serde_json::to_string(&answer)),
         None => history.summary(number)?.map(|summary| serde_json::to_string(&summary)),
-    };
-    // Keys are texts and numbers are finite: nothing of it cannot be written.
-    Ok(text.and_then(Result::ok))
+    })
 }
 
 /// The seconds that wait for a reader. When there will be no more without a message that says so, the reader was too slow, and the

@@ -98,6 +98,10 @@ impl Agent {
         Ok(agent)
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The text of `/metrics`.
     pub fn scrape(&self) -> Result<String> {
         Ok(String::from_utf8(self.ask("Accept: text/plain\r\n")?)?)

@@ -10,8 +10,8 @@ mod hand_written;
 mod hooks;
 mod load;
 pub mod machine;
+mod readers;
 mod scrapes;
-
 mod sizes;
 pub mod table;
 mod trace;
@@ -61,6 +61,8 @@ enum Part {
     Scrapes,
     /// Scrapes of many histograms alone.
     Sizes,
+    /// Open pages.
+    Readers,
     /// Reading a trace.dat; needs neither root nor the agent.
     Trace,
 }
@@ -122,6 +124,12 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
         match sizes::run(&sources, build, &agent, options.before.as_deref(), cpu, options.large) {
             Ok(text) => println!("{text}"),
             Err(error) => println!("Not run: scrapes of many histograms ({error:#})"),
+        }
+    }
+    if wanted(Part::Readers) {
+        match readers::run(&sources, build, &agent, cpu) {
+            Ok(text) => println!("{text}"),
+            Err(error) => println!("Not run: open pages ({error:#})"),
         }
     }
     Ok(())

@@ -206,9 +206,9 @@ fn a_reader_that_does_not_read_is_dropped_and_others_are_not() {
 #[test]
 fn readers_are_bounded_and_end_with_the_agent() {
     let (server, history) = with_history();
-    let mut readers: Vec<_> = (0..16).map(|_| follow(&server, "")).collect();
+    let mut readers: Vec<_> = (0..64).map(|_| follow(&server, "")).collect();
     let problem = json_of(server.text("/api/v1/live"), 429);
-    assert!(problem["error"].as_str().unwrap().contains("16 clients"), "{problem}");
+    assert!(problem["error"].as_str().unwrap().contains("64 clients"), "{problem}");
     history.close();
     assert!(readers.iter_mut().all(|reader| next_event(reader).is_none()), "an end without `dropped`");
 }
