@@ -6,6 +6,7 @@ use axum::extract::{Query as Options, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Json, Response};
+use bytes::Bytes;
 use futures_core::Stream;
 use kstrobe_history::{Query, QueryError};
 use serde::Serialize;
@@ -18,11 +19,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 /// Each has a connection: half of those that the server takes.
 const MAX_READERS: usize = 64;
+/// Answers to queries that are kept while their last second is the newest.
+const MAX_ANSWERS: usize = 16;
+const MAX_ANSWER_BYTES: usize = 512 << 10;
 /// Seconds that wait for a reader beside what the socket takes. With more it is too slow.
 const MAX_WAITING: usize = 8;
 
 /// Why a request has no answer.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 enum Refusal {
     #[error(transparent)]
     Off(#[from] HistoryOff),
@@ -72,17 +76,72 @@ pub(super) async fn overview(State(shared): State<Arc<Shared>>) -> Response {
 
 type Pairs = Options<Vec<(String, String)>>;
 
-/// Who reads `/api/v1/live`, and the last seconds as they are sent.
-pub(super) struct Live {
+/// Who reads the history, and what was written for them.
+pub(super) struct Readers {
+    /// Of `/api/v1/live`.
     places: Arc<Semaphore>,
-    written: Mutex<Vec<Written>>,
+    seconds: Once<Made>,
+    answers: Once<Result<Bytes, Refusal>>,
 }
 
-/// A second as the readers with the same options get it: written once, however many they are.
-struct Written {
+impl Default for Readers {
+    fn default() -> Readers {
+        Readers {
+            places: Arc::new(Semaphore::new(MAX_READERS)),
+            seconds: Once::new(2 * MAX_READERS, 1),
+            answers: Once::new(MAX_ANSWERS, 0),
+        }
+    }
+}
+
+/// What several clients ask for while the same second is the newest: made once.
+struct Once<T> {
+    most: usize,
+    /// Seconds before the newest that are kept.
+    behind: u64,
+    made: Mutex<Vec<Entry<T>>>,
+}
+
+struct Entry<T> {
     options: Arc<[(String, String)]>,
     number: u64,
-    text: Arc<OnceLock<Made>>,
+    value: Arc<OnceLock<T>>,
+}
+
+impl<T: Clone> Once<T> {
+    fn new(most: usize, behind: u64) -> Once<T> {
+        Once { most, behind, made: Mutex::default() }
+    }
+
+    /// The value for these options and the second of this number. What is not worth keeping is made for each client.
+    fn get(
+        &self,
+        options: &Arc<[(String, String)]>,
+        number: u64,
+        make: impl FnOnce() -> T,
+        is_kept: impl Fn(&T) -> bool,
+    ) -> T {
+        let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = {
+            let mut made = lock();
+            made.retain(|one| one.number + self.behind >= number);
+            match made.iter().find(|one| one.number == number && one.options == *options) {
+                Some(one) => one.value.clone(),
+                None => {
+                    let value = Arc::default();
+                    if made.len() < self.most {
+                        made.push(Entry { options: options.clone(), number, value: Arc::clone(&value) });
+                    }
+                    value
+                }
+            }
+        };
+        let found = value.get_or_init(make).clone();
+        if !is_kept(&found) {
+            lock().retain(|one| !Arc::ptr_eq(&one.value, &value));
+        }
+        found
+    }
 }
 
 /// A second as JSON.
@@ -93,32 +152,6 @@ enum Made {
     Gone,
     /// The history is off, or no longer has what is asked for.
     Refused,
-}
-
-impl Default for Live {
-    fn default() -> Live {
-        Live { places: Arc::new(Semaphore::new(MAX_READERS)), written: Mutex::default() }
-    }
-}
-
-impl Live {
-    fn second(&self, history: &HistoryStore, asked: &Asked, number: u64) -> Made {
-        let text = {
-            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those of the last two seconds: who is further behind has it written anew.
-            written.retain(|one| one.number + 1 >= number);
-            match written.iter().find(|one| one.number == number && one.options == asked.options) {
-                Some(one) => one.text.clone(),
-                None if written.len() < 2 * MAX_READERS => {
-                    let text = Arc::default();
-                    written.push(Written { options: asked.options.clone(), number, text: Arc::clone(&text) });
-                    text
-                }
-                None => Arc::default(),
-            }
-        };
-        text.get_or_init(|| made(history, asked.query.as_ref(), number)).clone()
-    }
 }
 
 /// What a reader asked for.
@@ -137,7 +170,21 @@ pub(super) async fn query(State(shared): State<Arc<Shared>>, Options(options): P
         Ok(query) => query,
         Err(error) => return Refusal::from(error).into_response(),
     };
-    answer(shared, move |history| Ok(history.query(&query)??)).await
+    let options: Arc<[(String, String)]> = options.into();
+    let made = tokio::task::spawn_blocking(move || {
+        let history = &shared.endpoints.history;
+        // Ends are those of the newest second, also of ranges that end now.
+        let newest = history.follow().borrow().end;
+        let make = || Ok(serde_json::to_vec(&history.query(&query)??).map(Bytes::from).unwrap_or_default());
+        let is_kept = |made: &Result<Bytes, Refusal>| made.as_ref().is_ok_and(|bytes| bytes.len() <= MAX_ANSWER_BYTES);
+        shared.readers.answers.get(&options, newest, make, is_kept)
+    });
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    match made.await {
+        Ok(Ok(bytes)) => (headers, bytes).into_response(),
+        Ok(Err(refusal)) => refusal.into_response(),
+        Err(error) => internal(&error),
+    }
 }
 
 /// `/api/v1/live`, with the options of a query or without any.
@@ -147,7 +194,7 @@ pub(super) async fn live(State(shared): State<Arc<Shared>>, Options(options): Pa
         Ok(query) => query,
         Err(error) => return refuse(error.into()),
     };
-    let Ok(place) = shared.live.places.clone().try_acquire_owned() else { return refuse(Refusal::Busy) };
+    let Ok(place) = shared.readers.places.clone().try_acquire_owned() else { return refuse(Refusal::Busy) };
     let history = shared.endpoints.history.clone();
     // From before the answer begins: a client that has its head misses no second.
     let recorded = history.follow();
@@ -194,7 +241,10 @@ async fn follow(
         let Recorded { end, closed } = *recorded.borrow_and_update();
         for number in next..end {
             let (shared, asked) = (shared.clone(), asked.clone());
-            let second = move || shared.live.second(&shared.endpoints.history, &asked, number);
+            let second = move || {
+                let make = || made(&shared.endpoints.history, asked.query.as_ref(), number);
+                shared.readers.seconds.get(&asked.options, number, make, |_| true)
+            };
             match tokio::task::spawn_blocking(second).await {
                 Ok(Made::Text(text)) => {
                     if events.try_send(Message::Second(text)).is_err() {
@@ -262,5 +312,28 @@ impl Stream for Seconds {
         };
         self.0 = None;
         Poll::Ready(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Once;
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_many_ask_for_is_made_once_a_second() {
+        let (once, made) = (Once::new(2, 0), Cell::new(0));
+        let make = || {
+            made.set(made.get() + 1);
+            made.get()
+        };
+        let options = |metric: &str| Arc::from([("metric".to_owned(), metric.to_owned())]);
+        let get = |metric: &str, number| once.get(&options(metric), number, make, |_| true);
+        assert_eq!([get("a", 7), get("a", 7), get("b", 7), get("a", 7)], [1, 1, 2, 1]);
+        // No room for a third, and none of the second before.
+        assert_eq!([get("c", 7), get("c", 7), get("a", 8), get("a", 8)], [3, 4, 5, 5]);
+        let large = |number| once.get(&options("d"), number, make, |_| false);
+        assert_eq!([large(8), large(8), get("a", 8)], [6, 7, 5]);
     }
 }

@@ -47,7 +47,7 @@ pub(super) struct Shared {
     page: Page,
     pub profiles: stacks::Places,
     pub followers: Arc<Semaphore>,
-    pub live: history::Live,
+    pub readers: history::Readers,
     pub downloads: Arc<Semaphore>,
     scrapes: Option<Arc<Semaphore>>,
     /// Held by the one scrape that may run.
@@ -75,7 +75,7 @@ pub fn router(endpoints: Endpoints) -> Router {
         page: files,
         profiles: stacks::Places::default(),
         followers,
-        live: history::Live::default(),
+        readers: history::Readers::default(),
         downloads,
         scrapes,
         turn: Arc::default(),
