@@ -89,8 +89,8 @@ fn assert_export(agent: &Agent, folder: &Folder, seconds: &Range<u64>, scraped: 
     let samples: Vec<Vec<&str>> = text.lines().map(|line| line.rsplitn(3, ' ').collect()).collect();
     let value = |series: &str, end: u64| -> f64 {
         let of = samples.iter().filter(|sample| sample.len() == 3 && sample[2].starts_with(series));
-        let before = of.filter(|sample| sample[0].parse::<f64>().is_ok_and(|time| time <= end as f64));
-        before.last().map_or(0.0, |sample| sample[1].parse().unwrap())
+        let mut before = of.filter(|sample| sample[0].parse::<f64>().is_ok_and(|time| time <= end as f64));
+        before.next_back().map_or(0.0, |sample| sample[1].parse().unwrap())
     };
     for (le, count) in scraped.buckets.iter().filter(|(le, _)| le.is_finite()) {
         let series = format!("kstrobe_slept_seconds_bucket{{comm=\"{COMM}\",le=\"{le:?}\"}}");
