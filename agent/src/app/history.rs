@@ -110,7 +110,7 @@ impl HistoryStore {
         }
     }
 
-    fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         lock(&self.history).is_some()
     }
 

@@ -3,7 +3,7 @@
 use super::routes::{Shared, internal};
 use crate::app::{HistoryOff, HistoryStore, Recorded};
 use axum::extract::{Query as Options, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
@@ -14,14 +14,17 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 /// Each has a connection: half of those that the server takes.
 const MAX_READERS: usize = 64;
-/// Answers to queries that are kept while their last second is the newest.
+/// Answers to queries that are kept for others that ask the same.
 const MAX_ANSWERS: usize = 16;
 const MAX_ANSWER_BYTES: usize = 512 << 10;
+/// How long what was written is kept: the numbers of seconds begin anew when the history was off, and stand still in a view.
+const KEPT: Duration = Duration::from_secs(1);
 /// Seconds that wait for a reader beside what the socket takes. With more it is too slow.
 const MAX_WAITING: usize = 8;
 
@@ -32,6 +35,8 @@ enum Refusal {
     Off(#[from] HistoryOff),
     #[error(transparent)]
     Query(#[from] QueryError),
+    #[error("the answer cannot be written as JSON: {0}")]
+    Write(Arc<serde_json::Error>),
     #[error("{MAX_READERS} clients read /api/v1/live already")]
     Busy,
 }
@@ -47,23 +52,27 @@ impl IntoResponse for Refusal {
         let (status, hint) = match &self {
             Refusal::Off(_) => (StatusCode::NOT_FOUND, "set `history: { enabled: true }` in kstrobe.yaml".to_owned()),
             Refusal::Query(error) => (StatusCode::BAD_REQUEST, error.hint()),
+            Refusal::Write(_) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "report it: it is a fault of the agent".to_owned())
+            }
             Refusal::Busy => (StatusCode::TOO_MANY_REQUESTS, "close one of them, or ask again later".to_owned()),
         };
         (status, Json(Problem { error: self.to_string(), hint })).into_response()
     }
 }
 
-/// Answers on a blocking thread: a long range takes milliseconds.
-async fn answer<T: Serialize + Send + 'static>(
+fn json(value: &impl Serialize) -> Result<String, Refusal> {
+    serde_json::to_string(value).map_err(|error| Refusal::Write(Arc::new(error)))
+}
+
+/// Answers with JSON, which is made on a blocking thread: a long range takes milliseconds.
+async fn answer(
     shared: Arc<Shared>,
-    make: impl FnOnce(&HistoryStore) -> Result<T, Refusal> + Send + 'static,
+    make: impl FnOnce(&Shared) -> Result<Bytes, Refusal> + Send + 'static,
 ) -> Response {
-    match tokio::task::spawn_blocking(move || make(&shared.endpoints.history)).await {
-        Ok(Ok(value)) => {
-            let mut response = Json(value).into_response();
-            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            response
-        }
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    match tokio::task::spawn_blocking(move || make(&shared)).await {
+        Ok(Ok(body)) => (headers, body).into_response(),
         Ok(Err(refusal)) => refusal.into_response(),
         Err(error) => internal(&error),
     }
@@ -71,7 +80,7 @@ async fn answer<T: Serialize + Send + 'static>(
 
 /// `/api/v1/history`
 pub(super) async fn overview(State(shared): State<Arc<Shared>>) -> Response {
-    answer(shared, |history| Ok(history.overview()?)).await
+    answer(shared, |shared| Ok(json(&shared.endpoints.history.overview()?)?.into())).await
 }
 
 type Pairs = Options<Vec<(String, String)>>;
@@ -80,7 +89,7 @@ type Pairs = Options<Vec<(String, String)>>;
 pub(super) struct Readers {
     /// Of `/api/v1/live`.
     places: Arc<Semaphore>,
-    seconds: Once<Made>,
+    seconds: Once<Result<Option<Arc<str>>, Refusal>>,
     answers: Once<Result<Bytes, Refusal>>,
 }
 
@@ -88,8 +97,8 @@ impl Default for Readers {
     fn default() -> Readers {
         Readers {
             places: Arc::new(Semaphore::new(MAX_READERS)),
-            seconds: Once::new(2 * MAX_READERS, 1),
-            answers: Once::new(MAX_ANSWERS, 0),
+            seconds: Once::new(2 * MAX_READERS),
+            answers: Once::new(MAX_ANSWERS),
         }
     }
 }
@@ -97,20 +106,19 @@ impl Default for Readers {
 /// What several clients ask for while the same second is the newest: made once.
 struct Once<T> {
     most: usize,
-    /// Seconds before the newest that are kept.
-    behind: u64,
     made: Mutex<Vec<Entry<T>>>,
 }
 
 struct Entry<T> {
     options: Arc<[(String, String)]>,
     number: u64,
+    begun: Instant,
     value: Arc<OnceLock<T>>,
 }
 
 impl<T: Clone> Once<T> {
-    fn new(most: usize, behind: u64) -> Once<T> {
-        Once { most, behind, made: Mutex::default() }
+    fn new(most: usize) -> Once<T> {
+        Once { most, made: Mutex::default() }
     }
 
     /// The value for these options and the second of this number. What is not worth keeping is made for each client.
@@ -124,13 +132,14 @@ impl<T: Clone> Once<T> {
         let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let value = {
             let mut made = lock();
-            made.retain(|one| one.number + self.behind >= number);
+            made.retain(|one| one.number >= number && one.begun.elapsed() < KEPT);
             match made.iter().find(|one| one.number == number && one.options == *options) {
                 Some(one) => one.value.clone(),
                 None => {
                     let value = Arc::default();
                     if made.len() < self.most {
-                        made.push(Entry { options: options.clone(), number, value: Arc::clone(&value) });
+                        let (options, begun) = (options.clone(), Instant::now());
+                        made.push(Entry { options, number, begun, value: Arc::clone(&value) });
                     }
                     value
                 }
@@ -142,16 +151,6 @@ impl<T: Clone> Once<T> {
         }
         found
     }
-}
-
-/// A second as JSON.
-#[derive(Clone)]
-enum Made {
-    Text(Arc<str>),
-    /// It is not kept any more.
-    Gone,
-    /// The history is off, or no longer has what is asked for.
-    Refused,
 }
 
 /// What a reader asked for.
@@ -171,20 +170,18 @@ pub(super) async fn query(State(shared): State<Arc<Shared>>, Options(options): P
         Err(error) => return Refusal::from(error).into_response(),
     };
     let options: Arc<[(String, String)]> = options.into();
-    let made = tokio::task::spawn_blocking(move || {
+    answer(shared, move |shared| {
         let history = &shared.endpoints.history;
-        // Ends are those of the newest second, also of ranges that end now.
+        // Not from what was kept while it was on.
+        if !history.is_on() {
+            return Err(HistoryOff.into());
+        }
         let newest = history.follow().borrow().end;
-        let make = || Ok(serde_json::to_vec(&history.query(&query)??).map(Bytes::from).unwrap_or_default());
+        let make = || Ok(json(&history.query(&query)??)?.into());
         let is_kept = |made: &Result<Bytes, Refusal>| made.as_ref().is_ok_and(|bytes| bytes.len() <= MAX_ANSWER_BYTES);
         shared.readers.answers.get(&options, newest, make, is_kept)
-    });
-    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
-    match made.await {
-        Ok(Ok(bytes)) => (headers, bytes).into_response(),
-        Ok(Err(refusal)) => refusal.into_response(),
-        Err(error) => internal(&error),
-    }
+    })
+    .await
 }
 
 /// `/api/v1/live`, with the options of a query or without any.
@@ -241,19 +238,19 @@ async fn follow(
         let Recorded { end, closed } = *recorded.borrow_and_update();
         for number in next..end {
             let (shared, asked) = (shared.clone(), asked.clone());
-            let second = move || {
-                let make = || made(&shared.endpoints.history, asked.query.as_ref(), number);
+            let written = move || {
+                let make = || second(&shared.endpoints.history, asked.query.as_ref(), number);
                 shared.readers.seconds.get(&asked.options, number, make, |_| true)
             };
-            match tokio::task::spawn_blocking(second).await {
-                Ok(Made::Text(text)) => {
+            match tokio::task::spawn_blocking(written).await {
+                Ok(Ok(Some(text))) => {
                     if events.try_send(Message::Second(text)).is_err() {
                         return;
                     }
                 }
                 // It went before it was read: such a reader is too slow as well.
-                Ok(Made::Gone) => return,
-                Ok(Made::Refused) => return finish(&events),
+                Ok(Ok(None)) => return,
+                Ok(Err(_)) => return finish(&events),
                 Err(error) => {
                     internal(&error);
                     return finish(&events);
@@ -276,24 +273,13 @@ fn finish(events: &mpsc::Sender<Message>) {
     _ = events.try_send(Message::End);
 }
 
-fn made(history: &HistoryStore, query: Option<&Query>, number: u64) -> Made {
-    match text(history, query, number) {
-        // Keys are texts and numbers are finite: nothing of it cannot be written.
-        Ok(Some(Ok(text))) => Made::Text(text.into()),
-        Ok(_) => Made::Gone,
-        Err(_) => Made::Refused,
-    }
-}
-
-fn text(
-    history: &HistoryStore,
-    query: Option<&Query>,
-    number: u64,
-) -> Result<Option<serde_json::Result<String>>, Refusal> {
-    Ok(match query {
-        Some(query) => history.query_second(query, number)??.map(|answer| serde_json::to_string(&answer)),
-        None => history.summary(number)?.map(|summary| serde_json::to_string(&summary)),
-    })
+/// A second as JSON; `None` when it is not kept.
+fn second(history: &HistoryStore, query: Option<&Query>, number: u64) -> Result<Option<Arc<str>>, Refusal> {
+    let text = match query {
+        Some(query) => history.query_second(query, number)??.map(|answer| json(&answer)),
+        None => history.summary(number)?.map(|summary| json(&summary)),
+    };
+    Ok(text.transpose()?.map(Arc::from))
 }
 
 /// The seconds that wait for a reader. When there will be no more without a message that says so, the reader was too slow, and the
@@ -323,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_many_ask_for_is_made_once_a_second() {
-        let (once, made) = (Once::new(2, 0), Cell::new(0));
+        let (once, made) = (Once::new(2), Cell::new(0));
         let make = || {
             made.set(made.get() + 1);
             made.get()
