@@ -3,10 +3,10 @@
 mod support;
 
 use serde_json::Value;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::metrics::Histogram;
-use support::{load, wait_for};
+use support::{load, now, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// As long as one thread of this name calls.
@@ -21,10 +21,6 @@ fn probe(summary: &str, extra: &str) -> String {
     )
 }
 
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
-}
-
 /// Sleeps from well within the next second on, and returns the second in which the sleeps began and that after their end.
 fn sleep_in_a_second(count: u32, each: Duration) -> (u64, u64) {
     std::thread::sleep(Duration::from_secs_f64(1.3 - now().fract()));
@@ -33,22 +29,16 @@ fn sleep_in_a_second(count: u32, each: Duration) -> (u64, u64) {
     (begun as u64, now() as u64 + 1)
 }
 
-fn ask(agent: &Agent, path: &str) -> Value {
-    let (status, body) = agent.get(path).expect("an answer");
-    assert_eq!(status, 200, "{path}: {body}");
-    serde_json::from_str(&body).unwrap()
-}
-
 /// Waits until the second before `end` is in the history.
 fn wait_until(agent: &Agent, end: u64) {
     wait_for("the second in the history", LIMIT, || {
-        (ask(agent, "/api/v1/history")["newest"].as_u64()? >= end).then_some(())
+        (agent.json("/api/v1/history")["newest"].as_u64()? >= end).then_some(())
     });
 }
 
 /// The answer for a range of seconds, one group of everything.
 fn query(agent: &Agent, (from, to): (u64, u64), more: &str) -> Value {
-    ask(agent, &format!("/api/v1/query?metric=slept_seconds&from={from}&to={to}&step=1{more}"))
+    agent.json(&format!("/api/v1/query?metric=slept_seconds&from={from}&to={to}&step=1{more}"))
 }
 
 fn count(answer: &Value) -> u64 {
@@ -111,7 +101,7 @@ fn root_the_history_has_each_second_as_metrics_count_it() {
     assert_eq!(count(&whole), 100 + 25 + 30 + 10);
     assert_same(&query(&agent, last, ""), &scraped(&agent));
     let calls =
-        ask(&agent, &format!("/api/v1/query?metric=kstrobe_slept_calls_total&from={}&to={}", short.0 - 5, last.1));
+        agent.json(&format!("/api/v1/query?metric=kstrobe_slept_calls_total&from={}&to={}", short.0 - 5, last.1));
     assert_eq!(calls["groups"][0]["total"]["count"], 165.0);
     let marks = whole["marks"].as_array().unwrap();
     assert!(marks.iter().any(|mark| mark["kind"] == "reload"), "{marks:?}");

@@ -11,9 +11,9 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup, command};
-use support::{Folder, load, wait_for, witnesses};
+use support::{Folder, load, now, wait_for, witnesses};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const COMM: &str = "kst-disk";
@@ -23,10 +23,6 @@ const PROBE: &str = "probe: slept\nsummary: Sleeps.\n\
     where: comm == \"kst-disk\"\nmetrics:\n  \
     slept_seconds: { type: histogram, value: elapsed, labels: { comm: comm, cpu: cpu } }\n  \
     slept_calls_total: { type: counter, labels: { comm: comm } }\n";
-
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
-}
 
 fn start(history: &str) -> Agent {
     let config = format!("history: {history}\n");
@@ -61,15 +57,9 @@ fn on_disk(path: &Path) -> (BTreeMap<u64, u64>, u64) {
     (seconds, newest)
 }
 
-fn ask(agent: &Agent, path: &str) -> Value {
-    let (status, body) = agent.get(path).expect("an answer");
-    assert_eq!(status, 200, "{path}: {body}");
-    serde_json::from_str(&body).unwrap()
-}
-
 fn disk_newest(agent: &Agent, second: u64) {
     wait_for("the second in the history", LIMIT, || {
-        (ask(agent, "/api/v1/history")["newest"].as_u64()? > second).then_some(())
+        (agent.json("/api/v1/history")["newest"].as_u64()? > second).then_some(())
     });
 }
 
@@ -107,10 +97,10 @@ fn root_a_killed_agent_loses_at_most_one_second() {
     let agent = start(&history);
     let (from, to) = (expected.keys().next().unwrap(), expected.keys().next_back().unwrap() + 1);
     let begun = Instant::now();
-    let answer = ask(&agent, &format!("/api/v1/query?metric=slept_calls_total&from={from}&to={to}"));
+    let answer = agent.json(&format!("/api/v1/query?metric=slept_calls_total&from={from}&to={to}"));
     println!("the whole range was answered in {:?}", begun.elapsed());
     assert_eq!(answer["groups"][0]["total"]["count"], expected.values().sum::<u64>() as f64);
-    assert!(ask(&agent, "/api/v1/history")["oldest"].as_u64().unwrap() <= *from);
+    assert!(agent.json("/api/v1/history")["oldest"].as_u64().unwrap() <= *from);
     agent.stop();
 }
 
@@ -147,12 +137,12 @@ fn root_a_full_disk_stops_nothing_but_the_history_on_it() {
     let second = sleep_in_a_second(40);
     disk_newest(&agent, second);
     assert_eq!(count(), 70.0, "metrics go on");
-    let recent = ask(&agent, &format!("/api/v1/query?metric=slept_seconds&from={second}&to={}", second + 1));
+    let recent = agent.json(&format!("/api/v1/query?metric=slept_seconds&from={second}&to={}", second + 1));
     assert_eq!(recent["groups"][0]["total"]["count"], 40, "the history in memory goes on");
     let (status, ready) = agent.get("/readyz").unwrap();
     assert!(status == 200 && ready.contains("the history is not written to disk: "), "{ready}");
     assert!(ready.contains("No space left on device"), "{ready}");
-    assert!(ask(&agent, "/api/v1/probes")["history"].as_str().unwrap().contains("No space left"));
+    assert!(agent.json("/api/v1/probes")["history"].as_str().unwrap().contains("No space left"));
     // Long enough for another attempt.
     std::thread::sleep(Duration::from_secs(12));
     assert_eq!(agent.log().matches("the history is not written").count(), 1, "it says so once");
@@ -290,9 +280,9 @@ print(json.dumps({'rows': rows, 'below': below, 'seconds': seconds}))";
 fn root_a_view_answers_as_the_agent_did() {
     let folder = Folder::new();
     let (agent, dir) = counted(&folder);
-    let newest = ask(&agent, "/api/v1/history")["newest"].as_u64().unwrap();
+    let newest = agent.json("/api/v1/history")["newest"].as_u64().unwrap();
     let path = format!("/api/v1/query?metric=slept_seconds&by=comm&from={}&to={newest}&step=1", newest - 20);
-    let answer = ask(&agent, &path);
+    let answer = agent.json(&path);
     agent.stop();
     let file = folder.0.join("x.kstrobe");
     export(&dir, &file);

@@ -6,11 +6,11 @@ use kstrobe_testing::browser::Browser;
 use serde_json::Value;
 use std::ops::Range;
 use std::process::Stdio;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use support::agent::{Agent, Setup, command};
 use support::metrics::Histogram;
 use support::prometheus::{JOBS, PROGRAM, Prometheus};
-use support::{Folder, done, load, wait_for, witnesses};
+use support::{Folder, done, load, now, wait_for, witnesses};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const COMM: &str = "kst-pattern";
@@ -25,10 +25,6 @@ const CALLS: u64 = 40;
 const STEP: u64 = 12;
 /// Seconds with one call more, of 20 ms.
 const STALLS: [u64; 2] = [3, 13];
-
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
-}
 
 fn calls_in(second: u64) -> u64 {
     CALLS + u64::from(STALLS.contains(&second))
@@ -53,14 +49,8 @@ fn pattern() -> (u64, Vec<Vec<Duration>>) {
     (first, load::named(COMM, || (0..SECONDS).map(calls).collect()))
 }
 
-fn ask(agent: &Agent, path: &str) -> Value {
-    let (status, body) = agent.get(path).expect("an answer");
-    assert_eq!(status, 200, "{path}: {body}");
-    serde_json::from_str(&body).unwrap()
-}
-
 fn query(agent: &Agent, seconds: &Range<u64>) -> Value {
-    ask(agent, &format!("/api/v1/query?metric=slept_seconds&from={}&to={}&step=1", seconds.start, seconds.end))
+    agent.json(&format!("/api/v1/query?metric=slept_seconds&from={}&to={}&step=1", seconds.start, seconds.end))
 }
 
 /// Calls of a second that took longer, and of all seconds those that took at most so long.
@@ -145,7 +135,7 @@ fn root_a_known_pattern_is_the_same_everywhere() {
     let (first, took) = pattern();
     let seconds = first..first + SECONDS;
     wait_for("the last second in the history", LIMIT, || {
-        (ask(&agent, "/api/v1/history")["newest"].as_u64()? >= seconds.end).then_some(())
+        (agent.json("/api/v1/history")["newest"].as_u64()? >= seconds.end).then_some(())
     });
 
     // The pattern is visible, second by second.

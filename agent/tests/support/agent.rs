@@ -4,6 +4,7 @@ use super::metrics::Metrics;
 use super::{Folder, http, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -121,6 +122,14 @@ impl Agent {
     /// Status and body of a page; `None` when there is no connection.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
         get(self.address, path)
+    }
+
+    /// The JSON of a page that must be there.
+    #[track_caller]
+    pub fn json(&self, path: &str) -> Value {
+        let (status, body) = self.get(path).expect("an answer");
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
     }
 
     /// The same of a page that is no text.

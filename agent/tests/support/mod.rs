@@ -27,6 +27,11 @@ pub use kstrobe_testing::{
 };
 use std::process::Command;
 
+/// Seconds since 1970.
+pub fn now() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
 /// Memory of a process as its status says: `VmRSS:` now, `VmHWM:` at most so far.
 pub fn memory_bytes(pid: u32, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
