@@ -3,8 +3,10 @@
 mod support;
 
 use serde_json::Value;
+use std::process::Command;
 use std::time::Duration;
 use support::agent::{Agent, Setup};
+use support::memory_group::MemoryGroup;
 use support::metrics::Histogram;
 use support::{load, now, wait_for};
 
@@ -109,4 +111,27 @@ fn root_the_history_has_each_second_as_metrics_count_it() {
     assert!(metrics.sum("kstrobe_history_kept_seconds", &[]) >= 4.0);
     assert!(metrics.sum("kstrobe_history_size_bytes", &[]) > 0.0);
     agent.stop();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_warnings_of_the_kernel_are_marks() {
+    let agent = Setup { probes: &[("slept", &probe("Sleeps.", ""))], ..Setup::default() }.start();
+    let begun = now() as u64;
+    wait_until(&agent, begun);
+    let group = MemoryGroup::new("oom", 8 << 20);
+    let words = group.words();
+    // tail(1) keeps a line in memory, and this one has no end.
+    let status = Command::new(&words[0]).args(&words[1..]).args(["tail", "/dev/zero"]).status().unwrap();
+    assert!(!status.success() && group.oom_kills() == 1, "{status}");
+    load::named(COMM, || load::pselect_sleeps(1, Duration::from_millis(1)));
+    let mark = wait_for("the mark of the kill", LIMIT, || {
+        let answer = query(&agent, (begun, now() as u64), "");
+        let is_kernel = |mark: &&Value| mark["kind"] == "kernel";
+        answer["marks"].as_array()?.iter().find(is_kernel).cloned()
+    });
+    // The first line of several that the kernel writes of one kill.
+    let text = mark["text"].as_str().unwrap();
+    assert!(text.starts_with("tail invoked oom-killer") && text.contains(" more"), "{text}");
+    assert!((begun as f64..now()).contains(&mark["time"].as_f64().unwrap()), "{mark}");
 }

@@ -108,6 +108,16 @@ fn root_the_load_of_a_pod_never_appears_under_another() {
         (of(&now, &next) == 700.0).then_some(now)
     });
     assert!(after.sum("kstrobe_pod_calls_total", &[("pod", &old)]) <= 3000.0, "nothing more under the old name");
+    let marks = wait_for("marks of pods", LIMIT, || {
+        let answer = agent.json("/api/v1/query?metric=pod_calls_total&from=-120&to=0");
+        let marks = answer["marks"].as_array()?.iter().filter(|mark| mark["kind"] == "pod");
+        let texts: Vec<String> = marks.filter_map(|mark| Some(mark["text"].as_str()?.to_owned())).collect();
+        (texts.len() >= 3).then_some(texts)
+    });
+    let next = format!("shop/{}", next.name);
+    let expected =
+        [format!("pod shop/{old} ends"), format!("pod {next} begins"), format!("container app of pod {next} begins")];
+    assert_eq!(marks, expected, "pods that were there before make none");
     assert_eq!(of(&after, &b), 5000.0);
     // By workload it is one series, which never goes back, also when the old pod's key does.
     wait_for("the end of the old pod's series", LIMIT, || {

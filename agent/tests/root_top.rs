@@ -187,6 +187,37 @@ fn root_printed_figures_are_those_of_the_api() {
     assert!(none.err.contains("no agent answers") && none.err.contains("kstrobe run"), "{}", none.err);
 }
 
+/// Measures itself, for the rest of the time of a test.
+fn own(arguments: &[&str]) -> Done {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kstrobe"));
+    done(command.args(["top", "--only", "syscalls"]).args(arguments).stdin(Stdio::null()))
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_top_without_an_agent_runs_probes_itself() {
+    beside(|| {
+        let json: Value = serde_json::from_str(&text(own(&["syscall_duration_seconds", "-o", "json"]))).unwrap();
+        let names: Vec<&str> = json["probes"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["syscalls"]);
+        let groups = json["query"]["groups"].as_array().unwrap();
+        let of = |group: &&Value| group["labels"]["syscall"] == "getppid";
+        let calls = groups.iter().find(of).expect("the load's call")["total"]["count"].as_f64().unwrap();
+        assert!(calls >= f64::from(CALLS) * 100.0, "{calls} of some {} a second", CALLS * 1000);
+        let once = text(own(&["--once"]));
+        assert!(once.contains("own probes") && once.contains("syscall_duration_sec"), "{once}");
+        if support::lab().is_none() {
+            let top = format!("{} top --only syscalls", env!("CARGO_BIN_EXE_kstrobe"));
+            let tmux = Tmux::start("own", &["NO_COLOR=1"], &top);
+            tmux.until("its own metrics", |screen| screen.contains("own probes") && screen.contains("/s"));
+            tmux.press(&["q"]);
+            tmux.until("the end", |screen| screen.contains("ended"));
+        }
+    });
+    let wrong = own(&["no_such_metric", "--once"]);
+    assert!(wrong.code == Some(1) && wrong.err.contains("no metric `no_such_metric`"), "{}", wrong.err);
+}
+
 #[test]
 #[ignore = "needs root"]
 fn root_events_prints_each_slow_event() {

@@ -8,7 +8,9 @@ mod exporters;
 mod exports;
 mod history;
 mod housekeeping;
+mod in_process;
 mod iterate;
+mod kernel_log;
 mod load_config;
 pub mod logging;
 pub mod memory;
@@ -66,6 +68,7 @@ use events::Sink;
 use exporters::Exporters;
 use exports::Exports;
 pub use history::{HistoryOff, HistoryStore, Recorded};
+pub use in_process::{InProcess, InProcessError};
 use kstrobe_export::reading::{PackedFamily, Reading};
 use kstrobe_export::snapshot::{Descriptor, Exemplar, Family, Moment, Snapshot};
 use kstrobe_export::{Form, Gone, KeptBytes};
@@ -248,7 +251,10 @@ fn serve(
     let tasks = spawn(&app, &loaded, &tail, sink, events, &runtime)?;
     cluster::start(&app, &options, &loaded.agent, &commands, runtime.handle());
     let other_nodes = OtherNodes::find(&loaded.agent, options.custom_resources);
-    let endpoints = Endpoints { other_nodes, ..endpoints(&app, tail.clone(), &options, commands) };
+    let reload = Reload { open: options.lifecycle, ask: Box::new(move || reload::request(&commands, "a client asks")) };
+    let most_requests = options.web.most_requests;
+    let endpoints =
+        Endpoints { other_nodes, most_requests, ..endpoints(&app, tail.clone(), reload, &options.web.telemetry_path) };
     let hosts = kstrobe_web::Hosts::of_machine(options.web.hosts.clone());
     let started = reload::Started::new(&loaded.agent, loaded.listen(&options), loaded.log(&options).1);
     let exporters = tasks.exporters.clone();
@@ -330,6 +336,7 @@ fn spawn(
     let reader = events::start(app.clone(), tail.clone(), sink)?;
     iterate::start(app)?;
     workloads::start(app, events, &loaded.agent, runtime.handle())?;
+    kernel_log::start(app.history.clone())?;
     rules::start(app)?;
     let (receivers, unsendable) = crate::config::exporters::receivers(&loaded.agent.exporters);
     unsendable.iter().for_each(|reason| tracing::error!("{reason}"));
@@ -375,7 +382,7 @@ fn limits() -> kstrobe_web::Limits {
     limits
 }
 
-fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: reload::CommandSender) -> Endpoints {
+fn endpoints(app: &Arc<App>, events: Arc<Tail>, reload: Reload, telemetry_path: &str) -> Endpoints {
     let [read, written, listed, profiled, stacks, captures] = std::array::from_fn(|_| app.clone());
     Endpoints {
         read: Box::new(move || read.read()),
@@ -387,10 +394,10 @@ fn endpoints(app: &Arc<App>, events: Arc<Tail>, options: &Options, commands: rel
         history: app.history.clone(),
         captures: Box::new(move || captures.captures()),
         other_nodes: None,
-        reload: Reload { open: options.lifecycle, ask: Box::new(move || reload::request(&commands, "a client asks")) },
+        reload,
         version: env!("CARGO_PKG_VERSION").into(),
-        telemetry_path: options.web.telemetry_path.clone(),
-        most_requests: options.web.most_requests,
+        telemetry_path: telemetry_path.to_owned(),
+        most_requests: 0,
     }
 }
 

@@ -28,14 +28,14 @@ const MAX_WAITING: usize = 1 << 12;
 /// Longest time until a signal is noticed.
 const NOTICE: Duration = Duration::from_millis(50);
 
-/// Probes that run without a server, until SIGINT or SIGTERM.
+/// Probes of a command, until SIGINT or SIGTERM.
 pub(super) struct Alone {
     pub app: Arc<App>,
     /// Set by a signal.
     pub stop: Arc<AtomicBool>,
     agent: AgentConfig,
     /// Its threads follow signals and pods.
-    _runtime: Runtime,
+    pub runtime: Runtime,
 }
 
 impl Alone {
@@ -54,7 +54,7 @@ impl Alone {
         let app = App::start(target, plans, &agent, btf, captures, &CaptureDeps::offline(), sender);
         let app = Arc::new(app);
         workloads::start(&app, events, &agent, runtime.handle())?;
-        Ok(Alone { app, stop, agent, _runtime: runtime })
+        Ok(Alone { app, stop, agent, runtime })
     }
 }
 

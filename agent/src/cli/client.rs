@@ -13,6 +13,7 @@ use hyper_util::client::legacy::{self, ResponseFuture};
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,9 +27,9 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 /// Which agent, and what it asks of its clients.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AgentArgs {
-    /// Address of the agent, e.g. https://node-7:9779.
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9779", value_parser = url)]
-    url: Uri,
+    /// Address of the agent, e.g. https://node-7:9779 [default: http://localhost:9779].
+    #[arg(long, value_name = "URL", value_parser = url)]
+    url: Option<Uri>,
     /// Authorities that an https agent's certificate must come from, in PEM form [default: those of the system].
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
@@ -44,6 +45,23 @@ pub struct AgentArgs {
     /// File with the token of the agent's API (captures.token_file).
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+}
+
+impl AgentArgs {
+    /// The agent at this address, which asks its clients for nothing.
+    pub fn at(address: SocketAddr) -> AgentArgs {
+        let url = Uri::builder().scheme("http").authority(address.to_string()).path_and_query("/").build().ok();
+        AgentArgs { url, ca_file: None, insecure: false, user: None, password_file: None, token_file: None }
+    }
+
+    /// Whether the command line names an agent.
+    pub fn is_named(&self) -> bool {
+        self.url.is_some()
+    }
+
+    fn url(&self) -> Uri {
+        self.url.clone().unwrap_or_else(|| Uri::from_static("http://localhost:9779"))
+    }
 }
 
 /// Why an agent cannot be asked, or does not answer.
@@ -96,6 +114,13 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The error without its hint.
+    pub fn summary(&self) -> String {
+        self.to_string().lines().next().unwrap_or_default().to_owned()
+    }
+}
+
 /// What a refusal asks for.
 fn needed(status: StatusCode) -> &'static str {
     match status {
@@ -143,7 +168,8 @@ impl Client {
         let read = |file: &PathBuf| std::fs::read(file).map_err(|error| Error::File { file: file.clone(), error });
         let ca = args.ca_file.as_ref().map(read).transpose()?;
         let tls = kstrobe_tls::Client { ca: ca.as_deref(), ..kstrobe_tls::Client::default() };
-        let tls = match (args.url.scheme_str(), args.insecure) {
+        let url = args.url();
+        let tls = match (url.scheme_str(), args.insecure) {
             (Some("https"), true) => tls.config_for_any_server()?,
             (Some("https"), false) => tls.config()?,
             _ => kstrobe_tls::without_authorities()?,
@@ -159,11 +185,7 @@ impl Client {
             headers.insert(AUTHORIZATION, HeaderValue::try_from(format!("Basic {basic}"))?);
         }
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-        Ok(Client {
-            url: args.url.clone(),
-            headers,
-            client: legacy::Client::builder(TokioExecutor::new()).build(connector),
-        })
+        Ok(Client { url, headers, client: legacy::Client::builder(TokioExecutor::new()).build(connector) })
     }
 
     /// The answer to a request for this path and query.

@@ -18,6 +18,7 @@ pub mod hooks;
 pub mod instance;
 pub mod kernel_types;
 pub mod load;
+pub mod log;
 #[allow(unsafe_code, reason = "maps kernel memory; every block says why it is sound")]
 pub mod mmap;
 pub mod object;

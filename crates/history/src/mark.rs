@@ -25,4 +25,8 @@ pub enum MarkKind {
     Reload,
     /// A probe is sampled, suspended, or measures all events again.
     Budget,
+    /// A warning or an error of the kernel.
+    Kernel,
+    /// A pod or container begins or ends.
+    Pod,
 }

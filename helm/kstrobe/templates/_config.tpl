@@ -14,6 +14,9 @@
 {{- $config := dict }}
 {{- with $probes }}{{- $_ := set $config "probes" . }}{{- end }}
 {{- if .Values.captures.enabled }}{{- $_ := set $config "captures" (include "kstrobe.captures" . | fromYaml) }}{{- end }}
+{{- with .Values.history.disk }}{{- if .enabled }}
+{{- $_ := set $config "history" (dict "dir" "/var/lib/kstrobe-history" "keep" .keep "max_bytes" .maxBytes) }}
+{{- end }}{{- end }}
 {{- with .Values.exporters }}{{- $_ := set $config "exporters" . }}{{- end }}
 {{- $config = mergeOverwrite $config (deepCopy .Values.config) }}
 {{- if $config }}{{ toYaml $config }}{{- end }}

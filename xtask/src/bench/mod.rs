@@ -7,6 +7,7 @@ mod defaults;
 mod events;
 mod formats;
 mod hand_written;
+mod history;
 mod hooks;
 mod load;
 pub mod machine;
@@ -43,6 +44,9 @@ pub struct Options {
     /// Scrapes of 200,000 histograms, too: their maps take 2 GiB
     #[arg(long)]
     large: bool,
+    /// For how long the history is recorded
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(60..=86_400))]
+    history_seconds: u64,
     /// Only this part
     #[arg(long, value_enum)]
     only: Option<Part>,
@@ -63,6 +67,8 @@ enum Part {
     Sizes,
     /// Open pages.
     Readers,
+    /// A day of the history on the disk.
+    History,
     /// Reading a trace.dat; needs neither root nor the agent.
     Trace,
 }
@@ -130,6 +136,12 @@ fn of_the_agent(root: &Path, build: &Path, options: &Options) -> Result<()> {
         match readers::run(&sources, build, &agent, cpu) {
             Ok(text) => println!("{text}"),
             Err(error) => println!("Not run: open pages ({error:#})"),
+        }
+    }
+    if wanted(Part::History) {
+        match history::run(build, &agent, options.history_seconds) {
+            Ok(text) => println!("{text}"),
+            Err(error) => println!("Not run: the history on disk ({error:#})"),
         }
     }
     Ok(())

@@ -4,12 +4,13 @@
 //! The thread is idle while no probe uses names of cgroups.
 
 mod groups;
+mod pod_marks;
 mod pods;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use kstrobe_workloads::{Pod, Settings, Table};
 use tokio::runtime::Handle;
@@ -23,6 +24,8 @@ use crate::metrics::telemetry::WorkloadsUse;
 use crate::metrics::workload_names::Timeouts;
 use crate::probe::conditions::Conditions;
 use groups::Groups;
+use kstrobe_history::MarkKind;
+use pod_marks::PodMarks;
 use pods::{PodWatch, PodWatchTask};
 
 /// Shortest interval between two passes after events.
@@ -45,6 +48,8 @@ pub(crate) enum Event {
     Pod(Box<Pod>),
     /// The pod with this uid is gone.
     PodGone(Arc<str>),
+    /// All pods of the node were sent once.
+    PodsListed,
 }
 
 /// Sends events to the thread.
@@ -103,6 +108,7 @@ pub(super) fn start(
         groups: None,
         pod_watch,
         pod_task: None,
+        pod_marks: PodMarks::default(),
         walked: None,
         missed: false,
         changed: false,
@@ -126,6 +132,7 @@ struct Follower {
     pod_watch: Option<PodWatch>,
     /// The running task; dropping it ends the task.
     pod_task: Option<PodWatchTask>,
+    pod_marks: PodMarks,
     walked: Option<Instant>,
     /// Programs saw a group since without its name, or lost one.
     missed: bool,
@@ -194,9 +201,20 @@ impl Follower {
                     );
                 }
             }
-            Event::Pod(pod) => self.table.pod_seen(*pod, now),
-            Event::PodGone(uid) => self.table.pod_gone(&uid, now),
+            Event::Pod(pod) => {
+                self.pod_marks.seen(&pod).into_iter().for_each(|text| self.mark(text));
+                self.table.pod_seen(*pod, now);
+            }
+            Event::PodGone(uid) => {
+                self.pod_marks.gone(&uid).into_iter().for_each(|text| self.mark(text));
+                self.table.pod_gone(&uid, now);
+            }
+            Event::PodsListed => self.pod_marks.listed(),
         }
+    }
+
+    fn mark(&self, text: String) {
+        self.app.history.mark(MarkKind::Pod, SystemTime::now(), text, None);
     }
 
     /// One pass: walks, names, publishes. Returns the time to the next one; `None` while no probe uses names.

@@ -67,7 +67,7 @@ impl PodWatch {
                     match change {
                         Change::Seen(pod) => sender.send(Event::Pod(Box::new(pod.pod))),
                         Change::Gone(uid) => sender.send(Event::PodGone(uid.into())),
-                        Change::Synced => {}
+                        Change::Synced => sender.send(Event::PodsListed),
                     }
                 }
             };

@@ -2,6 +2,7 @@
 
 pub(super) mod answers;
 mod fetch;
+mod own_agent;
 mod request;
 pub(super) mod screen;
 mod state;
@@ -9,6 +10,7 @@ mod terminal;
 
 use super::client::{AgentArgs, Client, Error, runtime};
 use super::{Output, fail};
+use crate::app::InProcess;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use request::Request;
@@ -18,6 +20,7 @@ use state::{Page, Size, State};
 use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 use terminal::Environment;
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// Of a screen that is printed, where there is no terminal.
@@ -37,12 +40,16 @@ pub struct Args {
     output: Output,
     #[command(flatten)]
     agent: AgentArgs,
+    #[command(flatten)]
+    own: own_agent::ProbeArgs,
 }
 
 #[derive(Debug, thiserror::Error)]
 enum TopError {
     #[error(transparent)]
     Agent(#[from] Error),
+    #[error(transparent)]
+    OwnAgent(#[from] own_agent::OwnAgentError),
     #[error("the agent has no metric `{0}`: kstrobe top shows all")]
     NoMetric(String),
     #[error("the terminal: {0}")]
@@ -63,13 +70,13 @@ fn show(args: &Args) -> Result<(), TopError> {
     let width = ratatui::crossterm::terminal::size().map_or(PRINTED_WIDTH, |(width, _)| width);
     let width = if is_terminal { width } else { PRINTED_WIDTH };
     let mut state = State::new(Size { width, height: PRINTED_HEIGHT }, args.metric.clone());
-    let client = runtime.block_on(async {
-        let client = Client::new(&args.agent)?;
-        // The answer to this is needed to know what else is, and says whether there is an agent.
-        complete(&client, &mut state, vec![Request::History, Request::Probes]).await?;
-        Ok::<_, Error>(client)
-    })?;
-    if let Some(metric) = &args.metric
+    let Connected { client, own } = connect(args, &mut state, &runtime)?;
+    if let Some(own) = own.as_ref().filter(|_| once) {
+        runtime.block_on(own_agent::measured(&client, own))?;
+        runtime.block_on(complete(&client, &mut state, FIRST.into()))?;
+    }
+    // Of probes that have just begun, each metric may still come.
+    if let Some(metric) = args.metric.as_ref().filter(|_| once || own.is_none())
         && state.summary(metric).is_none()
     {
         return Err(TopError::NoMetric(metric.clone()));
@@ -88,6 +95,37 @@ fn show(args: &Args) -> Result<(), TopError> {
     runtime.block_on(complete(&client, &mut state, wanted))?;
     print!("{}", page(&state));
     Ok(())
+}
+
+/// The answers to these are needed to know what else is.
+const FIRST: [Request; 2] = [Request::History, Request::Probes];
+
+struct Connected {
+    client: Client,
+    /// The agent of this process, where it asks that one.
+    own: Option<InProcess>,
+}
+
+/// Connects to the agent that the command line names, or to that of this machine. Where there is none, or probes are named,
+/// this process runs probes itself.
+fn connect(args: &Args, state: &mut State, runtime: &Runtime) -> Result<Connected, TopError> {
+    let mut ask = |args: &AgentArgs| {
+        runtime.block_on(async {
+            let client = Client::new(args)?;
+            complete(&client, state, FIRST.into()).await.map(|()| client)
+        })
+    };
+    if !args.own.is_given() {
+        match ask(&args.agent) {
+            Err(error @ Error::NoAgent { .. }) if !args.agent.is_named() => eprintln!("{}", error.summary()),
+            done => return Ok(Connected { client: done?, own: None }),
+        }
+    }
+    eprintln!("measuring with probes of this command, which end with it");
+    let own = own_agent::start(&args.own)?;
+    let client = ask(&AgentArgs::at(own.address()))?;
+    state.own_probes = true;
+    Ok(Connected { client, own: Some(own) })
 }
 
 /// Asks for all of it at once, and takes the answers.

@@ -73,6 +73,8 @@ pub struct State {
     rows: Vec<usize>,
     /// End of what is shown; `None` for now.
     pub end: Option<u64>,
+    /// Whether the probes are those of this command.
+    pub own_probes: bool,
     pub probes: Option<Probes>,
     pub history: Option<History>,
     pub events: Option<Events>,
@@ -93,6 +95,7 @@ impl State {
             shows_help: false,
             rows: vec![0],
             end: None,
+            own_probes: false,
             probes: None,
             history: None,
             events: None,

@@ -91,6 +91,8 @@ pub(super) fn put_marks(out: &mut Vec<u8>, marks: &[Mark]) {
             MarkKind::Capture => 1,
             MarkKind::Reload => 2,
             MarkKind::Budget => 3,
+            MarkKind::Kernel => 4,
+            MarkKind::Pod => 5,
         });
         put_text(out, &mark.text);
         put_texts(out, mark.link.as_deref().into_iter().collect::<Vec<_>>().into_iter());
@@ -183,6 +185,8 @@ impl<'a> Body<'a> {
             1 => MarkKind::Capture,
             2 => MarkKind::Reload,
             3 => MarkKind::Budget,
+            4 => MarkKind::Kernel,
+            5 => MarkKind::Pod,
             _ => return None,
         };
         let text = self.text()?.to_owned();

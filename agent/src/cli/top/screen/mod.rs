@@ -102,6 +102,9 @@ fn header(state: &State) -> String {
         let budget = node.budget_ppm.map_or(String::new(), |ppm| format!(" of {} %", node.percent(ppm)));
         parts.push(format!("cost {}{budget}", percent(cost)));
     }
+    if state.own_probes {
+        parts.push("own probes".to_owned());
+    }
     if let Some(end) = state.end {
         parts.push(format!("until {} UTC", clock(end)));
     }
