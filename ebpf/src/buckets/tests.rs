@@ -184,7 +184,7 @@ fn any_spec() -> impl Strategy<Value = BucketSpec> {
             classic.dedup_by(|x, y| x.0 == y.0);
             let floor = min as f64 / raw_per_unit as f64;
             let classic = classic.into_iter().filter(|c| c.0 >= floor).map(|c| c.1).collect();
-            BucketSpec { schema, raw_per_unit, min, max: a.max(b).max(1), classic }
+            BucketSpec { schema, raw_per_unit, min, max: a.max(b).max(min).max(1), classic }
         },
     )
 }
