@@ -122,10 +122,13 @@ impl HistoryStore {
         self.view.clone().or_else(|| lock(&self.disk).as_ref().and_then(Disk::archive))
     }
 
-    pub fn overview(&self) -> Result<Overview, HistoryOff> {
+    /// With `heat`, also with counts by bucket.
+    pub fn overview(&self, heat: bool) -> Result<Overview, HistoryOff> {
         let mut overview = match &self.view {
-            Some(archive) => archive.last().map_or_else(|| self.with(History::overview), |last| Ok(last.overview()))?,
-            None => self.with(History::overview)?,
+            Some(archive) => {
+                archive.last().map_or_else(|| self.with(|own| own.overview(heat)), |last| Ok(last.overview(heat)))?
+            }
+            None => self.with(|history| history.overview(heat))?,
         };
         let segments = self.archive().and_then(|archive| archive.segments().ok()).unwrap_or_default();
         let oldest = segments.first().map(|segment| segment.start);

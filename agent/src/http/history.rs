@@ -35,6 +35,10 @@ enum Refusal {
     Off(#[from] HistoryOff),
     #[error(transparent)]
     Query(#[from] QueryError),
+    #[error("heat={0} is neither true nor false")]
+    Heat(String),
+    #[error("there is no option `{0}`")]
+    Option(String),
     #[error("the answer cannot be written as JSON: {0}")]
     Write(Arc<serde_json::Error>),
     #[error("{MAX_READERS} clients read /api/v1/live already")]
@@ -52,6 +56,9 @@ impl IntoResponse for Refusal {
         let (status, hint) = match &self {
             Refusal::Off(_) => (StatusCode::NOT_FOUND, "set `history: { enabled: true }` in kstrobe.yaml".to_owned()),
             Refusal::Query(error) => (StatusCode::BAD_REQUEST, error.hint()),
+            Refusal::Heat(_) | Refusal::Option(_) => {
+                (StatusCode::BAD_REQUEST, "the one option is heat: with heat=true, counts by bucket".to_owned())
+            }
             Refusal::Write(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "report it: it is a fault of the agent".to_owned())
             }
@@ -78,9 +85,26 @@ async fn answer(
     }
 }
 
-/// `/api/v1/history`
-pub(super) async fn overview(State(shared): State<Arc<Shared>>) -> Response {
-    answer(shared, |shared| Ok(json(&shared.endpoints.history.overview()?)?.into())).await
+/// `/api/v1/history?heat=true`
+pub(super) async fn overview(State(shared): State<Arc<Shared>>, Options(options): Pairs) -> Response {
+    let heat = match with_heat(&options) {
+        Ok(heat) => heat,
+        Err(refusal) => return refusal.into_response(),
+    };
+    answer(shared, move |shared| Ok(json(&shared.endpoints.history.overview(heat)?)?.into())).await
+}
+
+fn with_heat(options: &[(String, String)]) -> Result<bool, Refusal> {
+    let mut heat = false;
+    for (name, value) in options {
+        heat = match (name.as_str(), value.as_str()) {
+            ("heat", "true") => true,
+            ("heat", "false") => false,
+            ("heat", _) => return Err(Refusal::Heat(value.clone())),
+            _ => return Err(Refusal::Option(name.clone())),
+        };
+    }
+    Ok(heat)
 }
 
 type Pairs = Options<Vec<(String, String)>>;
@@ -201,7 +225,7 @@ pub(super) async fn live(State(shared): State<Arc<Shared>>, Options(options): Pa
     let checked = tokio::task::spawn_blocking(move || -> Result<(), Refusal> {
         match asked {
             Some(query) => history.query(&query)?.map(drop)?,
-            None => history.overview().map(drop)?,
+            None => history.overview(false).map(drop)?,
         }
         Ok(())
     });

@@ -16,6 +16,9 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+/// Of the histograms in [`MetricChanges`].
+pub use kstrobe_ebpf::buckets::{BucketSpec, Scheme};
+
 pub use cursor::{Change, Cursor, Labels, MetricChanges, Row};
 pub use mark::{Mark, MarkKind};
 pub use query::answer::{Answer, DiskOverview, Group, MetricSummary, Overview, SecondSummary, Total, Values};

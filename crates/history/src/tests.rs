@@ -233,7 +233,7 @@ proptest! {
         let usage = short.usage();
         prop_assert!(usage.seconds <= whole.usage().seconds && usage.bytes <= whole.usage().bytes);
         prop_assert_eq!(usage.lost.memory, 0);
-        let oldest = short.overview().oldest.unwrap();
+        let oldest = short.overview(false).oldest.unwrap();
         for metric in ["wait_seconds", "wait_total", "depth"] {
             let from = oldest.to_string();
             let query = query(&[("metric", metric), ("from", &from), ("step", "1"), ("by", "comm,cpu"), ("top", "99")]);

@@ -103,6 +103,9 @@ pub struct Overview {
     /// Where seconds are written to disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskOverview>,
+    /// Where counts by bucket are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Vec<(f64, Option<f64>)>>,
     pub metrics: Vec<MetricSummary>,
 }
 

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, HashMap};
 const RECENT: usize = 10;
 
 impl History {
-    /// What there is, with figures of the last 10 s.
-    pub fn overview(&self) -> Overview {
+    /// What there is, with figures of the last 10 s; with `heat`, also with the counts by bucket that they are made of.
+    pub fn overview(&self, heat: bool) -> Overview {
         let usage = self.usage();
         let start = self.records.len().saturating_sub(RECENT);
         let recent: Vec<&Record> = self.records.range(start..).collect();
-        let (metrics, _) = self.summaries(&recent, self.end(), false);
+        let (metrics, bounds) = self.summaries(&recent, self.end(), heat);
         let starts = || self.records.iter().map(|record| record.second);
         Overview {
             oldest: starts().map(|second| second.start + 1 - second.seconds).min(),
@@ -28,6 +28,7 @@ impl History {
             max_bytes: self.limits().bytes,
             lost_seconds: usage.lost.late + usage.lost.memory,
             disk: None,
+            bounds: heat.then_some(bounds),
             metrics,
         }
     }

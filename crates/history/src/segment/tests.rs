@@ -118,7 +118,7 @@ fn a_segment_begins_with_the_gauges_of_the_one_before() {
     for frame in frames {
         let history = decode(&frame.bytes).history;
         assert_eq!(
-            history.overview().metrics.iter().find(|metric| metric.metric == "kstrobe_depth").unwrap().value,
+            history.overview(false).metrics.iter().find(|metric| metric.metric == "kstrobe_depth").unwrap().value,
             Some(-0.1)
         );
     }

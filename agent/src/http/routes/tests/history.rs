@@ -127,10 +127,14 @@ fn each_field_of_the_document_is_answered() {
     let overview = get("/api/v1/history", 200);
     assert_eq!((&overview["oldest"], &overview["newest"]), (&json!(START - 1), &json!(START + 4)));
     document.check("Overview", &overview, &mut seen);
+    document.check("Overview", &get("/api/v1/history?heat=true", 200), &mut seen);
     for metric in ["wait_seconds", "kstrobe_waits_total", "depth"] {
         for options in ["", "&by=comm&top=1", "&match=comm=~%22.*1%22&from=-4&to=0&step=2&sort=max"] {
             document.check("Answer", &get(&format!("/api/v1/query?metric={metric}{options}"), 200), &mut seen);
         }
+    }
+    for path in ["/api/v1/history?heat=2", "/api/v1/history?cold=true"] {
+        document.check("Problem", &get(path, 400), &mut seen);
     }
     for path in ["/api/v1/query", "/api/v1/query?metric=nope", "/api/v1/live?metric=nope", "/api/v1/live?from=-5"] {
         document.check("Problem", &get(path, 400), &mut seen);
@@ -180,6 +184,26 @@ fn next_event(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
             _ => return Some((name, data)),
         }
     }
+}
+
+#[test]
+fn the_list_has_counts_by_bucket_for_a_client_that_asks() {
+    let (server, history) = with_history();
+    (0..12).for_each(|second| push(&history, START + second, 2));
+    let get = |path: &str| json_of(server.text(path), 200);
+    let mut with_heat = get("/api/v1/history?heat=true");
+    let (bounds, of_wait) = (with_heat["bounds"].clone(), with_heat["metrics"][1].clone());
+    assert_eq!((&of_wait["metric"], &of_wait["count"]), (&json!("kstrobe_wait_seconds"), &json!(60.0)));
+    // Buckets 1 and 3 of powers of two from 1/1000 on: two and one observation of each series in each of the last ten seconds.
+    assert_eq!(of_wait["heat"], json!([0, 40, 1, 20]));
+    assert_eq!(bounds.as_array().unwrap().len(), 2);
+    with_heat.as_object_mut().unwrap().remove("bounds");
+    for metric in with_heat["metrics"].as_array_mut().unwrap() {
+        let is_histogram = metric["type"] == "histogram";
+        assert_eq!(metric.as_object_mut().unwrap().remove("heat").is_some(), is_histogram);
+    }
+    assert_eq!(with_heat, get("/api/v1/history"));
+    assert_eq!(with_heat, get("/api/v1/history?heat=false"));
 }
 
 #[test]
