@@ -8,7 +8,7 @@ mod support;
 use kstrobe_fake_api::FakeApi;
 use kstrobe_ftrace::dat;
 use kstrobe_ftrace::trace::Trace;
-use kstrobe_testing::not_asked_for;
+use kstrobe_testing::{http, not_asked_for};
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +21,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::netns::Netns;
+use support::tmux::Tmux;
 use support::{Done, Folder, done, output, wait_for, witnesses};
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -144,6 +145,23 @@ impl Cluster {
     /// Runs the plugin to its end.
     fn kubectl(&self, arguments: &[&str]) -> Done {
         done(&mut self.command(arguments))
+    }
+
+    /// What an agent says itself.
+    fn own(&self, node: &str, path: &str) -> Value {
+        let entered = std::fs::File::open(format!("/run/netns/{}", self.agents[node].netns.name)).unwrap();
+        let path = path.to_owned();
+        let asking = std::thread::spawn(move || {
+            setns(entered, CloneFlags::CLONE_NEWNET).unwrap();
+            http::ask(([127, 0, 0, 1], PORT).into(), "GET", &path, &[("X-Kstrobe-Token", TOKEN)], "").unwrap().json()
+        });
+        asking.join().unwrap()
+    }
+
+    /// The merged figures of a metric, once there are any.
+    fn top(&self, metric: &str) -> Option<Value> {
+        let done = self.kubectl(&["top", metric, "-o", "json"]);
+        (done.code == Some(0)).then(|| serde_json::from_str(&done.out).unwrap())
     }
 
     /// Captures while programs of a name that nobody else has are run; `also` is done once it records.
@@ -350,9 +368,9 @@ fn root_fleet_three_nodes_become_one_file() {
     }
 
     // Tables over all nodes, by the same way.
-    let top = cluster.kubectl(&["top", "--interval", "1s"]);
+    let top = cluster.kubectl(&["top", "--once"]);
     assert_eq!(top.code, Some(0), "{}", top.err);
-    assert!(top.out.contains("softirq_duration_seconds") && top.out.starts_with("NODE"), "{}", top.out);
+    assert!(top.out.contains("softirq_duration_seconds") && top.out.starts_with("kstrobe  3 nodes  "), "{}", top.out);
     let probes = cluster.kubectl(&["probes"]);
     assert!(probes.out.lines().any(|line| line.starts_with("softirq ") && line.contains("3/3")), "{}", probes.out);
     // All three see the one kernel: the last program ended on each of them.
@@ -434,4 +452,111 @@ fn root_fleet_a_node_that_dies_is_told_and_spoils_nothing() {
     let missing = cluster.kubectl(&["probes", "--node", "n1,n9"]);
     assert_eq!(missing.code, Some(1));
     assert!(missing.err.contains("n9: no agent runs there") && missing.out.contains("softirq"), "{}", missing.err);
+}
+
+/// Counts of each label set by column and bucket. The newest column may have gained seconds since, and is left out.
+fn counts(query: &Value) -> BTreeMap<String, BTreeMap<(usize, String), u64>> {
+    let number = |name: &str| query[name].as_u64().unwrap();
+    let columns = usize::try_from((number("to") - number("from")) / number("step")).unwrap() - 1;
+    let group = |group: &Value| {
+        let mut counts = BTreeMap::new();
+        for (column, heat) in group["heat"].as_array().unwrap().iter().take(columns).enumerate() {
+            for pair in heat.as_array().unwrap().chunks(2) {
+                let bounds = query["bounds"][pair[0].as_u64().unwrap() as usize].to_string();
+                *counts.entry((column, bounds)).or_default() += pair[1].as_u64().unwrap();
+            }
+        }
+        (group["labels"].to_string(), counts)
+    };
+    query["groups"].as_array().unwrap().iter().map(group).filter(|(_, counts)| !counts.is_empty()).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_fleet_top_adds_the_figures_of_all_nodes() {
+    const METRIC: &str = "softirq_duration_seconds";
+    const MARKS: usize = 7;
+    if !witnesses("root_fleet_top_adds_the_figures_of_all_nodes", &["ip", "nsenter"]) {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    (0..MARKS).for_each(|_| _ = cluster.mark());
+    // All three see the one kernel. A metric without labels has a row for each node.
+    let rows = wait_for("the ends on all nodes", Duration::from_secs(60), || {
+        let query = &cluster.top("ends_total")?["query"];
+        let count =
+            |group: &Value| Some((group["labels"]["node"].as_str()?.to_owned(), group["total"]["count"].as_f64()?));
+        let rows: BTreeMap<_, _> = query["groups"].as_array()?.iter().filter_map(count).collect();
+        (rows.len() == NODES.len() && rows.values().all(|count| *count >= MARKS as f64)).then_some(rows)
+    });
+    assert_eq!(rows, NODES.map(|node| (node.to_owned(), MARKS as f64)).into());
+
+    let merged = wait_for("two columns", Duration::from_secs(60), || {
+        let merged = cluster.top(METRIC)?;
+        (counts(&merged["query"]).values().flatten().count() > 0).then_some(merged)
+    });
+    assert_eq!((&merged["nodes"], &merged["failed"]), (&json!(NODES), &json!([])));
+    let query = &merged["query"];
+    let labels: Vec<&String> = query["groups"][0]["labels"].as_object().unwrap().keys().collect();
+    let [label] = labels[..] else { panic!("{labels:?}") };
+    let mut sums = BTreeMap::new();
+    for node in NODES {
+        let (from, to, step) = (&query["from"], &query["to"], &query["step"]);
+        let own = format!("/api/v1/query?metric={METRIC}&from={from}&to={to}&step={step}&by={label}&top=1000");
+        for (labels, of_node) in counts(&cluster.own(node, &own)) {
+            let sum: &mut BTreeMap<_, u64> = sums.entry(labels).or_default();
+            of_node.into_iter().for_each(|(at, count)| *sum.entry(at).or_default() += count);
+        }
+    }
+    assert_eq!(counts(query), sums);
+
+    let cpus: u64 =
+        NODES.iter().map(|node| cluster.own(node, "/api/v1/probes")["node"]["cpus"].as_u64().unwrap()).sum();
+    let all: Value = serde_json::from_str(&cluster.kubectl(&["top", "-o", "json"]).out).unwrap();
+    assert_eq!((&all["node"]["cpus"], &all["node"]["name"]), (&json!(cpus), &json!("3 nodes")));
+    let softirqs =
+        all["history"]["metrics"].as_array().unwrap().iter().find(|one| one["metric"] == format!("kstrobe_{METRIC}"));
+    let softirqs = softirqs.unwrap();
+    assert_eq!(softirqs["labels"], json!([label, "node"]));
+    assert!(
+        softirqs["p50"].as_f64().unwrap() > 0.0 && softirqs["p99"].as_f64() >= softirqs["p50"].as_f64(),
+        "{softirqs}"
+    );
+
+    let screen = (support::lab().is_none()).then(|| {
+        let command = cluster.command(&["top"]);
+        let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        let program = cluster.folder.0.join("kubectl-kstrobe");
+        let screen = Tmux::start("fleet", &["NO_COLOR=1"], &format!("{} {}", program.display(), words.join(" ")));
+        screen.until("all nodes", |screen| screen.starts_with("kstrobe  3 nodes  ") && screen.contains("ends_total"));
+        screen.press(&["/", "softirq_dur", "Enter", "Enter"]);
+        screen.until("rows of all nodes", |screen| screen.contains("TIMER") || screen.to_lowercase().contains("rcu"));
+        // To the label of the node, and to one of them.
+        screen.press(&["b"]);
+        let nodes =
+            screen.until("rows by node", |screen| NODES.iter().all(|node| screen.contains(&format!("\n{node} "))));
+        assert!(nodes.contains("\nNODE "), "{nodes}");
+        screen.press(&["Enter"]);
+        screen.until("one node", |screen| screen.contains("{node=\"n"));
+        screen.press(&["BSpace", "BSpace", "e"]);
+        let events = screen.until("events", |screen| screen.contains("a-mark-of-the-t"));
+        assert!(events.contains("NODE") && NODES.iter().any(|node| events.contains(node)), "{events}");
+        screen.press(&["BSpace"]);
+        screen
+    });
+    let agent = cluster.agents.get_mut("n2").unwrap();
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    if let Some(screen) = screen {
+        let rest = screen.until("two of three", |screen| screen.contains("2 of 3 nodes") && screen.contains("n2: "));
+        assert!(rest.contains("softirq_duration_seconds"), "{rest}");
+        screen.press(&["q"]);
+        screen.until("the end", |screen| screen.contains("ended"));
+    } else {
+        not_asked_for("root_fleet_top_adds_the_figures_of_all_nodes", "the guests have no tmux");
+    }
+    let once = cluster.kubectl(&["top", "--once"]);
+    assert_eq!(once.code, Some(1));
+    assert!(once.out.starts_with("kstrobe  2 of 3 nodes  ") && once.out.contains(METRIC), "{}", once.out);
+    assert!(once.err.starts_with("n2: ") && once.err.to_lowercase().contains("connection refused"), "{}", once.err);
 }

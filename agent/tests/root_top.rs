@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::agent::{Agent, Setup};
-use support::{Done, done, load, program, wait_for};
+use support::tmux::Tmux;
+use support::{Done, done, load, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Calls of `getppid` a millisecond.
@@ -42,44 +43,6 @@ fn kstrobe(address: SocketAddr, arguments: &[&str]) -> Done {
 fn text(done: Done) -> String {
     assert_eq!(done.code, Some(0), "{}", done.err);
     done.out
-}
-
-/// A server of tmux with one terminal, which ends with it.
-struct Tmux(String);
-
-impl Tmux {
-    /// Runs a command in a terminal of 80x24 with these variables.
-    fn start(name: &str, variables: &[&str], command: &str) -> Tmux {
-        let tmux = Tmux(format!("kstrobe-{name}-{}", std::process::id()));
-        let command = format!("env {} {command}; echo ended; sleep 60", variables.join(" "));
-        tmux.ask(&["-f", "/dev/null", "-u", "new-session", "-d", "-x", "80", "-y", "24", &command]);
-        tmux
-    }
-
-    fn ask(&self, arguments: &[&str]) -> String {
-        let tmux = program("tmux").expect("tmux");
-        support::output(Command::new(tmux).args(["-L", &self.0]).args(arguments))
-    }
-
-    fn press(&self, keys: &[&str]) {
-        self.ask(&[&["send-keys"], keys].concat());
-    }
-
-    fn screen(&self) -> String {
-        self.ask(&["capture-pane", "-p"])
-    }
-
-    /// The first screen of which this is true.
-    #[track_caller]
-    fn until(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
-        wait_for(what, LIMIT, || Some(self.screen()).filter(|screen| is_there(screen)))
-    }
-}
-
-impl Drop for Tmux {
-    fn drop(&mut self) {
-        self.ask(&["kill-server"]);
-    }
 }
 
 /// Whether a line of a heat map or a strip is there.

@@ -190,6 +190,15 @@ impl Client {
 
     /// The answer to a request for this path and query.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.read(path, |body| serde_json::from_slice(body)).await
+    }
+
+    /// What `read` makes of the answer.
+    pub async fn read<T>(
+        &self,
+        path: &str,
+        read: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+    ) -> Result<T, Error> {
         let body = tokio::time::timeout(TIMEOUT, async {
             let response = self.send(path)?.await.map_err(|error| self.no_agent(error))?;
             let (head, body) = response.into_parts();
@@ -198,7 +207,7 @@ impl Client {
             if head.status == StatusCode::OK { Ok(body) } else { Err(refusal(head.status, &body)) }
         });
         let body = body.await.map_err(|_| Error::Timeout { url: self.url.clone() })??;
-        serde_json::from_slice(&body).map_err(|error| Error::Json { url: self.url.clone(), error })
+        read(&body).map_err(|error| Error::Json { url: self.url.clone(), error })
     }
 
     /// Calls `each` with each line of an endless answer.

@@ -57,7 +57,7 @@ fn print_events(args: &Args) -> Result<(), Error> {
 
 fn print_head(output: Output) {
     if output == Output::Text {
-        println!("{}", head());
+        println!("{}", head(false));
     }
 }
 

@@ -1,11 +1,15 @@
 //! `kstrobe fleet`, and `kubectl kstrobe`: the agents of many nodes, through the API server.
 
+mod ask;
 mod capture;
 mod door;
 mod error;
 mod get;
+mod nodes;
 mod progress;
+mod standing;
 mod tables;
+mod top;
 
 use super::fail;
 use crate::capture::access::token;
@@ -32,8 +36,8 @@ enum Command {
     Capture(Box<capture::Args>),
     /// Fetch the files of a Capture object from all nodes that have some.
     Get(get::Args),
-    /// Show what takes the most time now, on which node.
-    Top(tables::TopArgs),
+    /// Show what the agents measure, of all nodes together and of each: rates, quantiles, heat maps, slow events.
+    Top(Box<top::Args>),
     /// Show on how many nodes each probe is attached, and why not on the others.
     Probes(tables::ProbesArgs),
     /// Show the last slow events of all nodes.
@@ -93,20 +97,22 @@ struct Reach {
 }
 
 pub fn run(args: Args) -> ExitCode {
+    match args.command {
+        Command::Capture(args) => to_end(capture::run(*args)),
+        Command::Get(args) => to_end(get::run(args)),
+        Command::Top(args) => top::run(&args),
+        Command::Probes(args) => to_end(tables::probes(args)),
+        Command::Events(args) => to_end(tables::events(args)),
+    }
+}
+
+fn to_end(work: impl Future<Output = Result<ExitCode, Error>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    let done = runtime.block_on(async {
-        match args.command {
-            Command::Capture(args) => capture::run(*args).await,
-            Command::Get(args) => get::run(args).await,
-            Command::Top(args) => tables::top(args).await,
-            Command::Probes(args) => tables::probes(args).await,
-            Command::Events(args) => tables::events(args).await,
-        }
-    });
+    let done = runtime.block_on(work);
     runtime.shutdown_background();
     done.unwrap_or_else(|error| fail(&error))
 }

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn an_interval_is_a_line_for_each_group() {
         let query: Query = serde_json::from_str(
-            r#"{"metric": "kstrobe_recv_wait_seconds", "type": "histogram", "unit": "seconds", "from": 1700000000, "to": 1700000002,
+            r#"{"metric": "kstrobe_recv_wait_seconds", "type": "histogram", "unit": "seconds", "from": 1700000000, "to": 1700000002, "step": 2,
                 "sampled": true, "left_out": 4, "groups": [
                 {"labels": {"comm": "mysqld"}, "total": {"count": 200, "sum": 1.5, "p50": 0.0061, "p99": 0.048, "max": null}}]}"#,
         )

@@ -17,7 +17,7 @@ impl TransportError {
     }
 }
 
-/// Maximum bytes of a response other than a download: probes take tens of kilobytes, metrics megabytes.
+/// Maximum bytes of a response other than a download: probes take tens of kilobytes, tables of metrics megabytes.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
 
 /// Why a request to an agent failed.
@@ -43,10 +43,6 @@ pub enum Error {
     Download(#[source] TransportError),
     #[error("the answer does not end")]
     Endless,
-    #[error("the answer cannot be unpacked: {0}")]
-    Unpack(#[source] io::Error),
-    #[error("the answer is longer than {MAX_BYTES} bytes")]
-    TooLong,
     #[error("no answer of an agent: {0}")]
     Json(#[from] serde_json::Error),
     #[error("the agent is too old: its clock response has no `unix_ns`")]
@@ -87,8 +83,6 @@ impl Error {
             | Error::Body(_)
             | Error::Download(_)
             | Error::Endless
-            | Error::Unpack(_)
-            | Error::TooLong
             | Error::Json(_)
             | Error::ClockSet => false,
         }

@@ -22,7 +22,6 @@ pub mod private;
 pub mod route;
 pub mod run;
 pub mod target;
-pub mod top;
 pub mod views;
 
 pub use error::{Error, TransportError};

@@ -14,9 +14,6 @@ use kstrobe_kube::{Client, Config, Env, PodPort, Wanted};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Where agents have their metrics: by far their longest answer that is asked of all, and the one that they compress.
-pub const METRICS: &str = "/metrics";
-
 /// The API server and the credentials for agents.
 #[derive(Clone)]
 pub struct Door {
@@ -82,9 +79,6 @@ impl Agents for Door {
         }
         if !body.is_empty() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        if path == METRICS {
-            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
         let answer = self.client.pod_proxy(&to, method, path, headers, body).await.map_err(TransportError::new)?;
         Ok(answer.map(|body| body.map_err(TransportError::new).boxed_unsync()))

@@ -1,9 +1,9 @@
-//! The answers of an agent's API, as far as they are shown.
+//! The answers of an agent's API, as far as they are shown or merged.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     Histogram,
@@ -11,18 +11,24 @@ pub enum Kind {
     Gauge,
 }
 
+/// A bucket: above the first, up to the second, which is `None` for +Inf.
+pub type Bounds = (f64, Option<f64>);
+
 /// `/api/v1/history`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct History {
     /// End of the newest second.
     pub newest: Option<u64>,
     #[serde(default)]
     pub lost_seconds: u64,
+    /// Of the counts by bucket, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Vec<Bounds>>,
     pub metrics: Vec<Summary>,
 }
 
 /// A metric in the last ten seconds.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Summary {
     pub metric: String,
     #[serde(rename = "type")]
@@ -32,19 +38,33 @@ pub struct Summary {
     #[serde(default)]
     pub probe: String,
     #[serde(default)]
+    pub help: String,
+    #[serde(default)]
     pub labels: Vec<String>,
+    #[serde(default)]
+    pub series: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub p50: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// Whether its figures are estimates.
     #[serde(default)]
     pub sampled: bool,
+    /// Place in `bounds` and count, one after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heat: Option<Vec<u64>>,
 }
 
 /// `/api/v1/query`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Query {
     pub metric: String,
     #[serde(rename = "type")]
@@ -53,10 +73,14 @@ pub struct Query {
     pub unit: String,
     #[serde(default)]
     pub help: String,
+    #[serde(default)]
+    pub probe: String,
     pub from: u64,
     pub to: u64,
+    /// Seconds of a column.
+    pub step: u64,
     #[serde(default)]
-    pub bounds: Vec<(f64, Option<f64>)>,
+    pub bounds: Vec<Bounds>,
     pub groups: Vec<Group>,
     #[serde(default)]
     pub left_out: u64,
@@ -85,58 +109,81 @@ impl Group {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// Figures by column are empty where the metric's type has none of the kind.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Group {
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     pub total: Total,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rate: Vec<Option<f64>>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sum: Vec<Option<f64>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub p50: Vec<Option<f64>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub p99: Vec<Option<f64>>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub max: Vec<Option<f64>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub value: Vec<Option<f64>>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub heat: Vec<Vec<u64>>,
 }
 
 /// Of the whole range. Which fields there are is a matter of the metric's type.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Total {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sum: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub p50: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p90: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<f64>,
 }
 
 /// `/api/v1/probes`
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Probes {
     #[serde(default)]
     pub node: Node,
+    /// Those that are merged; none where one agent answers for itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
     pub probes: Vec<Probe>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Node {
     pub name: String,
     pub kernel: String,
     pub cpus: u64,
     /// Millionths of one CPU's time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_ppm: Option<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Probe {
     pub name: String,
     pub attached: bool,
     #[serde(default)]
     pub idle: bool,
     /// Millionths of one CPU's time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_ppm: Option<u64>,
     /// One of so many events is sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub one_of: Option<u64>,
 }
 
@@ -148,7 +195,7 @@ impl Node {
 }
 
 /// `/api/v1/events`
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Events {
     pub events: Vec<Event>,
     /// Older events that are kept no more.
@@ -156,10 +203,13 @@ pub struct Events {
     pub gone: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Event {
     /// `2026-02-28T23:59:59.000001Z`
     pub time: String,
+    /// Empty where one agent answers for itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
     pub probe: String,
     pub pid: u32,
     pub fields: serde_json::Map<String, serde_json::Value>,

@@ -1,21 +1,24 @@
-//! `kstrobe top`: what a running agent measures, on a screen. `state` and `screen` are pure; `fetch` and `terminal` touch the world.
+//! `kstrobe top`: what running agents measure, on a screen. `state`, `screen` and `merge` are pure; `fetch`, `terminal` and the
+//! sources touch the world.
 
 pub(super) mod answers;
 mod fetch;
+pub(super) mod merge;
 mod own_agent;
-mod request;
+pub(super) mod request;
 pub(super) mod screen;
-mod state;
+pub(super) mod source;
+pub(super) mod state;
 mod terminal;
 
-use super::client::{AgentArgs, Client, Error, runtime};
+use super::client::{self, AgentArgs, Client, runtime};
 use super::{Output, fail};
-use crate::app::InProcess;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use request::Request;
 use screen::{Colours, Look};
 use serde_json::{Value, json};
+use source::{Failure, Source};
 use state::{Page, Size, State};
 use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
@@ -30,6 +33,17 @@ const PRINTED_HEIGHT: u16 = 40;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    #[command(flatten)]
+    view: View,
+    #[command(flatten)]
+    agent: AgentArgs,
+    #[command(flatten)]
+    own: own_agent::ProbeArgs,
+}
+
+/// What is shown, and how.
+#[derive(Debug, clap::Args)]
+pub struct View {
     /// Show this metric first.
     metric: Option<String>,
     /// Print one screen and end; also without a terminal that can place its cursor.
@@ -38,102 +52,123 @@ pub struct Args {
     /// Output format; JSON is printed once.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
-    #[command(flatten)]
-    agent: AgentArgs,
-    #[command(flatten)]
-    own: own_agent::ProbeArgs,
 }
 
+/// `E` is why a source has no answer.
 #[derive(Debug, thiserror::Error)]
-enum TopError {
+pub enum TopError<E> {
     #[error(transparent)]
-    Agent(#[from] Error),
-    #[error(transparent)]
-    OwnAgent(#[from] own_agent::OwnAgentError),
-    #[error("the agent has no metric `{0}`: kstrobe top shows all")]
+    Source(#[from] E),
+    #[error("there is no metric `{0}`: without a name, all are shown")]
     NoMetric(String),
     #[error("the terminal: {0}")]
-    Terminal(#[from] std::io::Error),
+    Terminal(std::io::Error),
+}
+
+/// Why `kstrobe top` ends.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error(transparent)]
+    Agent(#[from] client::Error),
+    #[error(transparent)]
+    OwnAgent(#[from] own_agent::OwnAgentError),
+    #[error(transparent)]
+    Top(#[from] TopError<client::Error>),
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    match show(args) {
+    match run_beside(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(error),
     }
 }
 
-fn show(args: &Args) -> Result<(), TopError> {
+/// Shows what the agent measures that the command line names, or that of this machine. Where there is none, or probes are named, this
+/// process runs probes itself.
+fn run_beside(args: &Args) -> Result<(), RunError> {
     let runtime = runtime()?;
-    let (environment, is_terminal) = (Environment::own(), stdout().is_terminal());
-    let once = args.once || args.output == Output::Json || !is_terminal || !environment.can_draw();
+    let own = if args.own.is_given() || is_without_agent(&args.agent, &runtime)? {
+        eprintln!("measuring with probes of this command, which end with it");
+        Some(own_agent::start(&args.own)?)
+    } else {
+        None
+    };
+    let agent = own.as_ref().map_or_else(|| args.agent.clone(), |own| AgentArgs::at(own.address()));
+    // Its connections belong to the runtime.
+    let client = runtime.block_on(async { Client::new(&agent) })?;
+    if let Some(own) = own.as_ref().filter(|_| args.view.is_printed()) {
+        runtime.block_on(own_agent::measured(&client, own))?;
+    }
+    show(&args.view, client, &runtime, own.is_some())?;
+    Ok(())
+}
+
+/// Whether no agent listens where they do by default. Any other failure is one of an agent.
+fn is_without_agent(args: &AgentArgs, runtime: &Runtime) -> Result<bool, client::Error> {
+    if args.is_named() {
+        return Ok(false);
+    }
+    let asked = runtime.block_on(async { Client::new(args)?.get::<answers::Probes>(&Request::Probes.path()).await });
+    Ok(match asked {
+        Err(error @ client::Error::NoAgent { .. }) => {
+            eprintln!("{}", error.summary());
+            true
+        }
+        _ => false,
+    })
+}
+
+impl View {
+    /// Whether there is one screen, and no terminal that it needs.
+    fn is_printed(&self) -> bool {
+        self.once || self.output == Output::Json || !stdout().is_terminal() || !Environment::own().can_draw()
+    }
+}
+
+/// Shows what a source has, once or until the user ends it. Returns the nodes that have no part in what was printed.
+pub fn show<S: Source>(
+    view: &View,
+    source: S,
+    runtime: &Runtime,
+    own_probes: bool,
+) -> Result<Vec<Failure>, TopError<S::Error>> {
+    let (once, is_terminal) = (view.is_printed(), stdout().is_terminal());
     let width = ratatui::crossterm::terminal::size().map_or(PRINTED_WIDTH, |(width, _)| width);
     let width = if is_terminal { width } else { PRINTED_WIDTH };
-    let mut state = State::new(Size { width, height: PRINTED_HEIGHT }, args.metric.clone());
-    let Connected { client, own } = connect(args, &mut state, &runtime)?;
-    if let Some(own) = own.as_ref().filter(|_| once) {
-        runtime.block_on(own_agent::measured(&client, own))?;
-        runtime.block_on(complete(&client, &mut state, FIRST.into()))?;
-    }
+    let mut state = State::new(Size { width, height: PRINTED_HEIGHT }, view.metric.clone());
+    state.own_probes = own_probes;
+    // The answer to this is needed to know what else is, and says whether there is an agent.
+    runtime.block_on(complete(&source, &mut state, vec![Request::History, Request::Probes]))?;
     // Of probes that have just begun, each metric may still come.
-    if let Some(metric) = args.metric.as_ref().filter(|_| once || own.is_none())
+    if let Some(metric) = view.metric.as_ref().filter(|_| once || !own_probes)
         && state.summary(metric).is_none()
     {
         return Err(TopError::NoMetric(metric.clone()));
     }
     if !once {
-        return Ok(terminal::run(state, environment.look(), client, &runtime)?);
+        terminal::run(state, Environment::own().look(), source, runtime).map_err(TopError::Terminal)?;
+        return Ok(Vec::new());
     }
-    if args.output == Output::Json {
-        println!("{}", runtime.block_on(as_json(&client, &state))?);
-        return Ok(());
+    if view.output == Output::Json {
+        let (document, failed) = runtime.block_on(as_json(&source, &state))?;
+        println!("{document}");
+        return Ok(failed);
     }
     // All rows, whatever the terminal's height.
     let rows = u16::try_from(state.metrics().len() + 3).unwrap_or(u16::MAX);
-    state.size.height = if args.metric.is_some() { PRINTED_HEIGHT } else { rows };
+    state.size.height = if view.metric.is_some() { PRINTED_HEIGHT } else { rows };
     let wanted = state.wanted();
-    runtime.block_on(complete(&client, &mut state, wanted))?;
+    runtime.block_on(complete(&source, &mut state, wanted))?;
     print!("{}", page(&state));
-    Ok(())
-}
-
-/// The answers to these are needed to know what else is.
-const FIRST: [Request; 2] = [Request::History, Request::Probes];
-
-struct Connected {
-    client: Client,
-    /// The agent of this process, where it asks that one.
-    own: Option<InProcess>,
-}
-
-/// Connects to the agent that the command line names, or to that of this machine. Where there is none, or probes are named,
-/// this process runs probes itself.
-fn connect(args: &Args, state: &mut State, runtime: &Runtime) -> Result<Connected, TopError> {
-    let mut ask = |args: &AgentArgs| {
-        runtime.block_on(async {
-            let client = Client::new(args)?;
-            complete(&client, state, FIRST.into()).await.map(|()| client)
-        })
-    };
-    if !args.own.is_given() {
-        match ask(&args.agent) {
-            Err(error @ Error::NoAgent { .. }) if !args.agent.is_named() => eprintln!("{}", error.summary()),
-            done => return Ok(Connected { client: done?, own: None }),
-        }
-    }
-    eprintln!("measuring with probes of this command, which end with it");
-    let own = own_agent::start(&args.own)?;
-    let client = ask(&AgentArgs::at(own.address()))?;
-    state.own_probes = true;
-    Ok(Connected { client, own: Some(own) })
+    Ok(state.failures())
 }
 
 /// Asks for all of it at once, and takes the answers.
-async fn complete(client: &Client, state: &mut State, wanted: Vec<Request>) -> Result<(), Error> {
+async fn complete<S: Source>(source: &S, state: &mut State, wanted: Vec<Request>) -> Result<(), S::Error> {
     let mut under_way = JoinSet::new();
     for request in wanted {
-        let client = client.clone();
-        under_way.spawn(async move { (request.ask(&client).await, request) });
+        let source = source.clone();
+        under_way.spawn(async move { (source.ask(&request).await, request) });
     }
     while let Some(done) = under_way.join_next().await {
         // A panic is reported by its own message.
@@ -155,13 +190,23 @@ fn page(state: &State) -> String {
     lines.collect::<String>().trim_end().to_owned() + "\n"
 }
 
-/// The API's own answers.
-async fn as_json(client: &Client, state: &State) -> Result<Value, Error> {
-    let probes: Value = client.get(&Request::Probes.path()).await?;
+/// The API's answers, of one agent as they are, or merged.
+async fn as_json<S: Source>(source: &S, state: &State) -> Result<(Value, Vec<Failure>), S::Error> {
+    let (probes, mut failed) = source.document(&Request::Probes).await?;
     let (name, request) = match state.page() {
         Page::Metric(page) => ("query", state.table_request(page).unwrap_or_else(|| state.map_request(page))),
         _ => ("history", Request::History),
     };
-    let answer: Value = client.get(&request.path()).await?;
-    Ok(json!({ "node": probes["node"], "probes": probes["probes"], name: answer }))
+    let (answer, of_answer) = source.document(&request).await?;
+    for failure in of_answer {
+        if failed.iter().all(|known| known.node != failure.node) {
+            failed.push(failure);
+        }
+    }
+    let mut document = json!({ "node": probes["node"], "probes": probes["probes"], name: answer });
+    if state.nodes().is_some() {
+        document["nodes"] = probes["nodes"].clone();
+        document["failed"] = json!(failed);
+    }
+    Ok((document, failed))
 }

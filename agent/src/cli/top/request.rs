@@ -1,14 +1,14 @@
 //! What a page needs of the agent, and how often.
 
 use super::answers::{Events, History, Probes, Query};
-use crate::cli::client::{Client, Error};
 use kstrobe_kube::encode;
+use serde::Serialize;
 use std::time::Duration;
 
 /// Events that a page shows at most.
-const MAX_EVENTS: usize = 200;
+pub const MAX_EVENTS: usize = 200;
 /// Rows of a table of labels.
-const MAX_ROWS: usize = 100;
+pub const MAX_ROWS: usize = 100;
 /// What the agent measures changes each second.
 const EACH_SECOND: Duration = Duration::from_secs(1);
 /// Which probes run changes seldom.
@@ -84,8 +84,8 @@ pub enum Request {
     },
 }
 
-/// What came of a request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Answer {
     Probes(Probes),
     History(History),
@@ -96,6 +96,11 @@ pub enum Answer {
 impl Request {
     /// Path and query of the API.
     pub fn path(&self) -> String {
+        self.path_for(MAX_ROWS)
+    }
+
+    /// The same with so many rows of a table.
+    pub fn path_for(&self, rows: usize) -> String {
         match self {
             Request::Probes => "/api/v1/probes".to_owned(),
             Request::History => "/api/v1/history".to_owned(),
@@ -104,7 +109,7 @@ impl Request {
                 // The agent knows no order by name: the rows of most events are those that are wanted.
                 let sort = if *sort == Sort::Name { Sort::Rate } else { *sort };
                 let by = encode(&by.join(","));
-                format!("{}&by={by}&top={MAX_ROWS}&sort={}", query(metric, chosen, span), sort.name())
+                format!("{}&by={by}&top={rows}&sort={}", query(metric, chosen, span), sort.name())
             }
             Request::Events { probe: None } => format!("/api/v1/events?limit={MAX_EVENTS}"),
             Request::Events { probe: Some(probe) } => {
@@ -124,13 +129,13 @@ impl Request {
         }
     }
 
-    pub async fn ask(&self, client: &Client) -> Result<Answer, Error> {
-        let path = self.path();
+    /// Reads an agent's answer.
+    pub fn read(&self, json: &[u8]) -> Result<Answer, serde_json::Error> {
         Ok(match self {
-            Request::Probes => Answer::Probes(client.get(&path).await?),
-            Request::History => Answer::History(client.get(&path).await?),
-            Request::Total { .. } | Request::Table { .. } => Answer::Query(client.get(&path).await?),
-            Request::Events { .. } => Answer::Events(client.get(&path).await?),
+            Request::Probes => Answer::Probes(serde_json::from_slice(json)?),
+            Request::History => Answer::History(serde_json::from_slice(json)?),
+            Request::Total { .. } | Request::Table { .. } => Answer::Query(serde_json::from_slice(json)?),
+            Request::Events { .. } => Answer::Events(serde_json::from_slice(json)?),
         })
     }
 }

@@ -1,8 +1,10 @@
 //! What is shown and what is chosen: keys and answers in, requests out. It knows no terminal and no clock.
 
 use super::answers::{Event, Events, History, Kind, Probes, Query, Summary};
+use super::merge::NODE;
 use super::request::{Answer, Chosen, Request, Sort, Span};
-use std::collections::HashMap;
+use super::source::{Answered, Failure};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Seconds of a row's strip.
 const STRIP_SECONDS: u64 = 60;
@@ -47,7 +49,7 @@ pub struct MetricPage {
     pub metric: String,
     /// Only these series.
     pub chosen: Chosen,
-    /// Which labels the table is by: 0 for all that are not chosen, else one of them.
+    /// Which labels the table is by, a place in the choices: all that are not chosen, then each of them.
     pub by: usize,
 }
 
@@ -82,6 +84,8 @@ pub struct State {
     queries: HashMap<Request, Query>,
     /// Why the last request failed; `None` after one that did not.
     pub error: Option<String>,
+    /// Nodes that have no part in the last answer to a request.
+    failed: HashMap<Request, Vec<Failure>>,
 }
 
 impl State {
@@ -101,6 +105,7 @@ impl State {
             events: None,
             queries: HashMap::new(),
             error: None,
+            failed: HashMap::new(),
         };
         if let Some(metric) = metric {
             state.open(Page::Metric(MetricPage { metric, chosen: Vec::new(), by: 0 }));
@@ -194,11 +199,18 @@ impl State {
 
     /// Labels of the table; none where no label is left to divide by.
     pub fn by(&self, page: &MetricPage) -> Vec<String> {
+        let mut choices = self.choices(page);
+        if choices.is_empty() { Vec::new() } else { choices.swap_remove(page.by % choices.len()) }
+    }
+
+    /// All labels, then each alone. Rows of all are of all nodes together: a node is chosen by its own.
+    fn choices(&self, page: &MetricPage) -> Vec<Vec<String>> {
         let free = self.free_labels(page);
-        match page.by.checked_sub(1).and_then(|one| free.get(one)) {
-            Some(one) => vec![one.clone()],
-            None => free,
-        }
+        let all: Vec<String> = free.iter().filter(|label| *label != NODE).cloned().collect();
+        let each = free.into_iter().map(|label| vec![label]);
+        // Of one label, all and each are the same.
+        let all = Some(all).filter(|all| all.len() > 1);
+        all.into_iter().chain(each).collect()
     }
 
     fn free_labels(&self, page: &MetricPage) -> Vec<String> {
@@ -245,14 +257,16 @@ impl State {
     }
 
     /// Takes an answer. One that is not wanted any more is dropped, with those of pages before.
-    pub fn take(&mut self, request: Request, answer: Answer) {
+    pub fn take(&mut self, request: Request, answered: Answered) {
         self.error = None;
-        match answer {
+        let wanted = self.wanted();
+        self.failed.retain(|request, _| wanted.contains(request));
+        self.failed.insert(request.clone(), answered.failed);
+        match answered.answer {
             Answer::Probes(probes) => self.probes = Some(probes),
             Answer::History(history) => self.history = Some(history),
             Answer::Events(events) => self.events = Some(events),
             Answer::Query(query) => {
-                let wanted = self.wanted();
                 self.queries.retain(|request, _| wanted.contains(request));
                 if wanted.contains(&request) {
                     self.queries.insert(request, query);
@@ -263,6 +277,22 @@ impl State {
 
     pub fn failed(&mut self, error: String) {
         self.error = Some(error);
+    }
+
+    /// Nodes without a part in some answer, each with one reason.
+    pub fn failures(&self) -> Vec<Failure> {
+        let by_node: BTreeMap<&str, &Failure> =
+            self.failed.values().flatten().map(|failure| (failure.node.as_str(), failure)).collect();
+        by_node.into_values().cloned().collect()
+    }
+
+    /// Of all nodes, how many have a part in the answers; `None` where one agent answers for itself.
+    pub fn nodes(&self) -> Option<(usize, usize)> {
+        let nodes = self.probes.as_ref().map(|probes| probes.nodes.as_slice()).unwrap_or_default();
+        let failures = self.failures();
+        let all: BTreeSet<&str> =
+            nodes.iter().chain(failures.iter().map(|failure| &failure.node)).map(String::as_str).collect();
+        (!all.is_empty()).then(|| (all.len() - failures.len(), all.len()))
     }
 
     pub fn press(&mut self, key: Key) -> Flow {
@@ -344,12 +374,7 @@ impl State {
 
     fn next_labels(&mut self) {
         let Page::Metric(page) = self.page() else { return };
-        // Of one label, all and each are the same.
-        let choices = match self.free_labels(page).len() {
-            0 | 1 => 1,
-            labels => labels + 1,
-        };
-        let by = (page.by + 1) % choices;
+        let by = (page.by + 1) % self.choices(page).len().max(1);
         if let Some(Page::Metric(page)) = self.pages.last_mut() {
             page.by = by;
         }
@@ -393,5 +418,66 @@ pub fn strip_values(query: &Query) -> &[Option<f64>] {
         Kind::Histogram => &group.p99,
         Kind::Counter => &group.rate,
         Kind::Gauge => &group.value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn state(labels: &[&str]) -> State {
+        let mut state = State::new(Size { width: 80, height: 24 }, Some("x_total".into()));
+        let list =
+            json!({"newest": 100, "metrics": [{"metric": "kstrobe_x_total", "type": "counter", "labels": labels}]});
+        let answer = Answer::History(serde_json::from_value(list).unwrap());
+        state.take(Request::History, Answered { answer, failed: Vec::new() });
+        state
+    }
+
+    /// Labels of the table, and after each press of a key up to the first again.
+    fn tables(state: &mut State) -> Vec<String> {
+        let mut tables = Vec::new();
+        loop {
+            let Page::Metric(page) = state.page() else { panic!("a metric") };
+            let by = state.by(page).join(",");
+            if tables.first() == Some(&by) {
+                return tables;
+            }
+            tables.push(by);
+            state.press(Key::Char('b'));
+        }
+    }
+
+    #[test]
+    fn a_table_is_by_all_labels_or_one_of_them() {
+        assert_eq!(tables(&mut state(&["comm", "fd"])), ["comm,fd", "comm", "fd"]);
+        assert_eq!(tables(&mut state(&["comm"])), ["comm"]);
+        assert_eq!(tables(&mut state(&[])), [""]);
+    }
+
+    #[test]
+    fn rows_are_by_node_only_where_that_is_chosen() {
+        assert_eq!(tables(&mut state(&["comm", "fd", "node"])), ["comm,fd", "comm", "fd", "node"]);
+        assert_eq!(tables(&mut state(&["comm", "node"])), ["comm", "node"]);
+        assert_eq!(tables(&mut state(&["node"])), ["node"]);
+    }
+
+    #[test]
+    fn nodes_count_that_have_a_part_in_all_answers() {
+        let mut state = state(&["node"]);
+        assert_eq!(state.nodes(), None);
+        let failure = |node: &str, error: &str| Failure { node: node.into(), error: error.into() };
+        let probes = Probes { nodes: vec!["n1".into(), "n2".into(), "n3".into()], ..Probes::default() };
+        let answered = Answered { answer: Answer::Probes(probes), failed: vec![failure("n4", "no answer")] };
+        state.take(Request::Probes, answered);
+        assert_eq!(state.nodes(), Some((3, 4)));
+        let whole = Answer::History(state.history.clone().unwrap());
+        let failed = vec![failure("n1", "no history")];
+        state.take(Request::History, Answered { answer: whole.clone(), failed });
+        assert_eq!(state.nodes(), Some((2, 4)));
+        assert_eq!(state.failures(), [failure("n1", "no history"), failure("n4", "no answer")]);
+        state.take(Request::History, Answered { answer: whole, failed: Vec::new() });
+        assert_eq!(state.nodes(), Some((3, 4)));
     }
 }

@@ -1,9 +1,10 @@
 //! The terminal: keys in, screens out.
 
 use super::fetch::{News, fetch};
+use super::request::Request;
 use super::screen::{self, Colours, Look};
+use super::source::Source;
 use super::state::{Flow, Key, Size, State};
-use crate::cli::client::Client;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::io;
@@ -56,12 +57,12 @@ impl Environment {
 }
 
 /// Shows screens until the user ends it.
-pub fn run(mut state: State, look: Look, client: Client, runtime: &Runtime) -> io::Result<()> {
+pub fn run(mut state: State, look: Look, source: impl Source, runtime: &Runtime) -> io::Result<()> {
     let (wanted, requests) = watch::channel(state.wanted());
     let (sender, news) = mpsc::channel();
     let mut terminal = ratatui::try_init()?;
     let done = std::thread::scope(|scope| {
-        scope.spawn(|| runtime.block_on(fetch(client, requests, sender)));
+        scope.spawn(|| runtime.block_on(fetch(source, requests, sender)));
         let done = serve(&mut state, look, &mut terminal, &wanted, &news);
         // Ends the thread.
         drop((wanted, news));
@@ -71,12 +72,12 @@ pub fn run(mut state: State, look: Look, client: Client, runtime: &Runtime) -> i
     done
 }
 
-fn serve(
+fn serve<E: std::error::Error>(
     state: &mut State,
     look: Look,
     terminal: &mut DefaultTerminal,
-    wanted: &watch::Sender<Vec<super::request::Request>>,
-    news: &mpsc::Receiver<News>,
+    wanted: &watch::Sender<Vec<Request>>,
+    news: &mpsc::Receiver<News<E>>,
 ) -> io::Result<()> {
     loop {
         let drawn = terminal.draw(|frame| {
@@ -107,7 +108,7 @@ fn serve(
             for one in news.try_iter() {
                 is_changed = true;
                 match one {
-                    News::Answer(request, answer) => state.take(request, answer),
+                    News::Answer(request, answered) => state.take(request, *answered),
                     News::Failed(error) => state.failed(error.to_string()),
                     News::Stop => return Ok(()),
                 }

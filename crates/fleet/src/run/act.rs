@@ -9,11 +9,11 @@ use crate::node_session::{Action, CaptureStatus, Response};
 use crate::target::Target;
 use crate::views::one_line;
 use bytes::Bytes;
-use http::{Method, StatusCode, header};
+use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -201,31 +201,20 @@ async fn read(answer: http::Response<Body>) -> Result<Value, Error> {
 
 /// Reads a body of at most `MAX_BYTES` within 60 s.
 pub async fn whole(answer: http::Response<Body>) -> Result<Bytes, Error> {
-    let compressed = answer.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "gzip");
     let body = Limited::new(answer.into_body(), MAX_BYTES).collect();
     let body = tokio::time::timeout(Duration::from_secs(60), body).await;
     match body {
-        Ok(Ok(body)) if compressed => unpacked(&body.to_bytes()),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) => Err(Error::Body(error)),
         Err(_) => Err(Error::Endless),
     }
 }
 
-fn unpacked(packed: &[u8]) -> Result<Bytes, Error> {
-    let mut body = Vec::new();
-    let most = MAX_BYTES as u64 + 1;
-    match flate2::read::MultiGzDecoder::new(packed).take(most).read_to_end(&mut body) {
-        Err(error) => Err(Error::Unpack(error)),
-        Ok(_) if body.len() > MAX_BYTES => Err(Error::TooLong),
-        Ok(_) => Ok(body.into()),
-    }
-}
-
 /// Converts an error response of the agent or the API server.
 pub fn explain(status: StatusCode, body: &[u8]) -> Error {
     let object: Option<Value> = serde_json::from_slice(body).ok();
-    let said = object.as_ref().and_then(|object| object["message"].as_str()).map(str::to_owned);
+    // The API server's word, and the agent's.
+    let said = ["message", "error"].into_iter().find_map(|key| object.as_ref()?[key].as_str()).map(str::to_owned);
     let said = said.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
     let message = one_line(said.trim()).chars().take(MAX_REFUSAL_CHARACTERS).collect();
     Error::Refused { status, message }

@@ -102,6 +102,8 @@ pub fn plugin(cluster: &mut Cluster) -> Result<String> {
     };
     let probes = run(&["probes"])?;
     ensure!(probes.contains("cluster_forks"), "kubectl kstrobe probes prints\n{probes}");
+    let top = run(&["top", "--once"])?;
+    ensure!(top.contains("cluster_forks_total"), "kubectl kstrobe top prints\n{top}");
     let file = out.display().to_string();
     run(&["capture", "-n", SHOP, "--selector", WEB, "-e", "sched:sched_switch", "-d", "2s", "-o", &file])?;
     let listed = finished(Command::new("tar").arg("-tvf").arg(&out))?;

@@ -1,10 +1,12 @@
 //! One metric: its heat map over time, a table of its labels, its slow events.
 
+use super::events::node;
 use super::{DIM, HEAD, Look, clock, optional, put, text};
 use crate::cli::draw::heat::{self, Axis, HeatMap};
 use crate::cli::draw::quantity::grouped;
 use crate::cli::draw::{figures, fit};
 use crate::cli::top::answers::{Event, Group, Kind, Query};
+use crate::cli::top::merge::NODE;
 use crate::cli::top::screen::metrics::counter_rate;
 use crate::cli::top::state::{MAP_EVENTS, MetricPage, State, plain, strip_values};
 use ratatui::buffer::Buffer;
@@ -22,7 +24,10 @@ pub fn draw(state: &State, page: &MetricPage, look: Look, buffer: &mut Buffer, a
     let map = state.map(page);
     text(buffer, area.y, &title(page, map), HEAD);
     let probe = state.summary(&page.metric).map(|summary| summary.probe.as_str());
-    let slow = state.events_of(Some(probe.unwrap_or_default()));
+    let mut slow = state.events_of(Some(probe.unwrap_or_default()));
+    if let Some((_, node)) = page.chosen.iter().find(|(label, _)| label == NODE) {
+        slow.retain(|event| event.node.is_empty() || event.node == *node);
+    }
     let events = slow.len().min(MAP_EVENTS) as u16 + 1;
     let picture = area.height.saturating_sub(1 + 1 + MIN_TABLE + events).clamp(1, area.height.max(8) / 2);
     if let Some(map) = map {
@@ -176,7 +181,8 @@ fn draw_events(events: &[&Event], probe: &str, buffer: &mut Buffer, y: u16) {
     }
     text(buffer, y, "SLOW EVENTS", HEAD);
     for (event, y) in events.iter().take(MAP_EVENTS).zip(y + 1..) {
-        let line = format!("{}  {:>7}  {:<15}  {}", event.clock(), event.pid, event.comm(), event.text(3));
+        let node = node(event);
+        let line = format!("{}{node}  {:>7}  {:<15}  {}", event.clock(), event.pid, event.comm(), event.text(3));
         text(buffer, y, &line, Style::new());
     }
 }

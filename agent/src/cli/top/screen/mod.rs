@@ -4,6 +4,7 @@ pub mod events;
 pub mod metric;
 pub mod metrics;
 
+use super::source::Failure;
 use super::state::{Page, State};
 use crate::cli::draw::{figures, fit, heat};
 use ratatui::buffer::Buffer;
@@ -56,7 +57,7 @@ const HELP: &[&str] = &[
     "up down   move; also k j, page up, page down, home, end",
     "s         sort by rate, p50, p99, max or name",
     "/         show metrics whose names contain a text; enter ends it",
-    "b         divide a metric by all its labels, or by one of them",
+    "b         divide a metric by all its labels, or by one of them or the node",
     "e         slow events",
     "[ ]       older, newer",
     "q         quit",
@@ -95,8 +96,11 @@ fn header(state: &State) -> String {
     let mut parts = vec!["kstrobe".to_owned()];
     if let Some(probes) = &state.probes {
         let node = &probes.node;
-        parts.push(node.name.clone());
-        parts.push(node.kernel.clone());
+        parts.push(match state.nodes() {
+            Some((some, all)) if some < all => format!("{some} of {all} nodes"),
+            _ => node.name.clone(),
+        });
+        parts.extend(Some(node.kernel.clone()).filter(|kernel| !kernel.is_empty()));
         parts.push(format!("{} CPU{}", node.cpus, if node.cpus == 1 { "" } else { "s" }));
         let cost = node.percent(probes.probes.iter().filter_map(|probe| probe.cost_ppm).sum());
         let budget = node.budget_ppm.map_or(String::new(), |ppm| format!(" of {} %", node.percent(ppm)));
@@ -129,6 +133,7 @@ fn last_line(state: &State) -> (String, Style) {
     match (&state.error, state.page()) {
         _ if state.edits_filter => (format!("/{}_", state.filter), HEAD),
         (Some(error), _) => (error.lines().next().unwrap_or_default().to_owned(), HEAD),
+        _ if !state.failures().is_empty() => (failed(state), HEAD),
         (None, Page::Metrics) => {
             let filter = if state.filter.is_empty() { String::new() } else { format!(": {}", state.filter) };
             let line = format!(
@@ -144,6 +149,14 @@ fn last_line(state: &State) -> (String, Style) {
         }
         (None, Page::Events(_)) => ("esc back  ? help  q quit".to_owned(), DIM),
     }
+}
+
+/// The first of the nodes that have no part in what is shown.
+fn failed(state: &State) -> String {
+    let failures = state.failures();
+    let more = if failures.len() > 1 { format!("  ({} more)", failures.len() - 1) } else { String::new() };
+    let first = failures.first().map(|Failure { node, error }| format!("{node}: {error}{more}"));
+    first.unwrap_or_default()
 }
 
 /// A share of the machine.
