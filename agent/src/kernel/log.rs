@@ -45,7 +45,6 @@ impl Message {
 #[derive(Debug)]
 pub struct KernelLog(File);
 
-/// What a read gives.
 #[derive(Debug)]
 pub enum Reading {
     Message(Message),
