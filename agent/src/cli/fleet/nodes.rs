@@ -1,19 +1,16 @@
 //! The agents of many nodes as one source of a screen: each request goes to those that can answer it, and one answer comes back.
 
 use super::Reach;
-use super::ask::{MAX_AT_ONCE, body};
+use super::ask::{self, Turns};
 use super::door::Door;
 use super::error::Error;
 use super::standing::Standing;
 use crate::cli::top::merge::{Plan, merge};
-use crate::cli::top::request::{Answer, Request};
+use crate::cli::top::request::Request;
 use crate::cli::top::source::{Answered, Failure, Source};
-use kstrobe_fleet::target::Target;
 use serde_json::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 /// For the answer of a node.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -37,7 +34,7 @@ pub struct Nodes(Arc<Inner>);
 struct Inner {
     door: Door,
     reach: Reach,
-    turns: Semaphore,
+    turns: Turns,
     standing: Mutex<Standing>,
     listed: Mutex<Instant>,
 }
@@ -55,7 +52,7 @@ impl Nodes {
         Ok(Nodes(Arc::new(Inner {
             door,
             reach: reach.clone(),
-            turns: Semaphore::new(MAX_AT_ONCE),
+            turns: Turns::new(),
             standing: Mutex::new(Standing::new(targets, missing)),
             listed: Mutex::new(Instant::now()),
         })))
@@ -75,31 +72,6 @@ impl Nodes {
             lock(&self.0.standing).replace(targets, missing);
         }
     }
-
-    async fn ask_each(
-        &self,
-        targets: Vec<Target>,
-        request: &Request,
-        path: &str,
-    ) -> Vec<(String, Result<Answer, kstrobe_fleet::Error>)> {
-        let mut under_way = JoinSet::new();
-        for Target { node, agent, .. } in targets {
-            let (nodes, request, path) = (self.clone(), request.clone(), path.to_owned());
-            under_way.spawn(async move {
-                let _turn = nodes.0.turns.acquire().await;
-                let answer = body(&nodes.0.door, &agent, &path, LIMIT).await;
-                (node, answer.and_then(|body| Ok(request.read(&body)?)))
-            });
-        }
-        let mut answers = Vec::new();
-        while let Some(done) = under_way.join_next().await {
-            // A panic is reported by its own message.
-            answers.extend(done);
-        }
-        // The order of nodes is that of answers otherwise, and what the first one says of a metric is shown.
-        answers.sort_by(|(a, _), (b, _)| a.cmp(b));
-        answers
-    }
 }
 
 impl Source for Nodes {
@@ -115,7 +87,10 @@ impl Source for Nodes {
             let targets = standing.targets(request, &plan);
             (plan, targets)
         };
-        let answers = self.ask_each(targets, request, &plan.path).await;
+        let asked = request.clone();
+        let read = move |body: &[u8]| asked.read(body);
+        // In the order of nodes: what the first one says of a metric is shown.
+        let answers = ask::each(&self.0.door, &self.0.turns, targets, &plan.path, LIMIT, read).await;
         let mut standing = lock(&self.0.standing);
         standing.learn(request, &answers);
         let (mut good, mut failed) = (Vec::new(), Vec::new());

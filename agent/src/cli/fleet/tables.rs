@@ -2,17 +2,12 @@
 
 use super::super::{Output, table};
 use super::Reach;
-use super::ask::{self, MAX_AT_ONCE};
-use super::door::Door;
+use super::ask::{self, Turns};
 use super::error::Error;
-use kstrobe_fleet::target::Target;
 use kstrobe_fleet::views::{self, Table};
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 /// For an answer.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -63,27 +58,10 @@ type Answers = Vec<(String, Result<Value, kstrobe_fleet::Error>)>;
 async fn answers(reach: &Reach, path: &str) -> Result<Answers, Error> {
     let door = reach.door()?;
     let (targets, missing) = reach.targets(&door, true).await?;
-    let mut answers = ask(&door, targets, path).await;
+    let read = |body: &[u8]| serde_json::from_slice(body);
+    let mut answers = ask::each(&door, &Turns::new(), targets, path, LIMIT, read).await;
     answers.extend(missing.into_iter().map(|missing| (missing.node, Err(missing.reason.into()))));
     Ok(answers)
-}
-
-/// What each answers, in their order.
-async fn ask(door: &Door, targets: Vec<Target>, path: &str) -> Answers {
-    let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
-    let mut tasks = JoinSet::new();
-    for (at, target) in targets.into_iter().enumerate() {
-        let (door, path, turns) = (door.clone(), path.to_owned(), turns.clone());
-        tasks.spawn(async move {
-            let _turn = turns.acquire_owned().await;
-            let answer = ask::body(&door, &target.agent, &path, LIMIT).await;
-            let answer = answer.and_then(|body| Ok(serde_json::from_slice(&body)?));
-            (at, (target.node, answer))
-        });
-    }
-    let mut found = tasks.join_all().await;
-    found.sort_by_key(|(at, _)| *at);
-    found.into_iter().map(|(_, answer)| answer).collect()
 }
 
 fn failed(answers: &Answers) -> Vec<(String, String)> {
