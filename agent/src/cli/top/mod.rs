@@ -87,35 +87,24 @@ pub fn run(args: &Args) -> ExitCode {
 /// process runs probes itself.
 fn run_beside(args: &Args) -> Result<(), RunError> {
     let runtime = runtime()?;
-    let own = if args.own.is_given() || is_without_agent(&args.agent, &runtime)? {
-        eprintln!("measuring with probes of this command, which end with it");
-        Some(own_agent::start(&args.own)?)
-    } else {
-        None
-    };
-    let agent = own.as_ref().map_or_else(|| args.agent.clone(), |own| AgentArgs::at(own.address()));
     // Its connections belong to the runtime.
-    let client = runtime.block_on(async { Client::new(&agent) })?;
-    if let Some(own) = own.as_ref().filter(|_| args.view.is_printed()) {
-        runtime.block_on(own_agent::measured(&client, own))?;
-    }
-    show(&args.view, client, &runtime, own.is_some())?;
-    Ok(())
-}
-
-/// Whether no agent listens where they do by default. Any other failure is one of an agent.
-fn is_without_agent(args: &AgentArgs, runtime: &Runtime) -> Result<bool, client::Error> {
-    if args.is_named() {
-        return Ok(false);
-    }
-    let asked = runtime.block_on(async { Client::new(args)?.get::<answers::Probes>(&Request::Probes.path()).await });
-    Ok(match asked {
-        Err(error @ client::Error::NoAgent { .. }) => {
-            eprintln!("{}", error.summary());
-            true
+    let client = |agent: &AgentArgs| runtime.block_on(async { Client::new(agent) });
+    if !args.own.is_given() {
+        match show(&args.view, client(&args.agent)?, &runtime, false) {
+            Err(TopError::Source(error @ client::Error::NoAgent { .. })) if !args.agent.is_named() => {
+                eprintln!("{}", error.summary());
+            }
+            shown => return Ok(shown.map(drop)?),
         }
-        _ => false,
-    })
+    }
+    eprintln!("measuring with probes of this command, which end with it");
+    let own = own_agent::start(&args.own)?;
+    let client = client(&AgentArgs::at(own.address()))?;
+    if args.view.is_printed() {
+        runtime.block_on(own_agent::measured(&client, &own))?;
+    }
+    show(&args.view, client, &runtime, true)?;
+    Ok(())
 }
 
 impl View {
