@@ -2,9 +2,10 @@
 
 use super::events::{self, Reader, Sink};
 use super::session::Alone;
-use super::{Endpoints, Reload, ReloadRefused, history, housekeeping, iterate, kernel_log, limits, lock, rights};
+use super::{
+    Endpoints, Reload, ReloadRefused, history, housekeeping, iterate, kernel_log, limits, load_config, lock, rights,
+};
 use crate::config::compile;
-use crate::config::files::AgentConfig;
 use crate::config::plan::ProbePlan;
 use crate::kubernetes;
 use crate::metrics::events::tail::Tail;
@@ -46,19 +47,17 @@ impl InProcess {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let alone = Alone::start(&compile::look(plans, btf), plans, btf)?;
-        let app = &alone.app;
+        let (app, agent) = (&alone.app, &alone.agent);
         if let Some(lacking) = rights::lacking(app).filter(|lacking| lacking.all) {
             return Err(InProcessError::Rights(lacking.text));
         }
-        let agent = AgentConfig::default();
         *lock(&app.node) = kubernetes::node_or_host(&agent.kubernetes);
-        app.set_budget(&agent);
+        app.set_budget(agent);
         housekeeping::start(app.clone())?;
         history::start(app.clone())?;
         iterate::start(app)?;
         kernel_log::start(app.history.clone())?;
-        let slow = plans.iter().map(ProbePlan::meta).filter(|meta| meta.slow).map(|meta| meta.name.clone()).collect();
-        let tail = Arc::new(Tail::new(slow, agent.kept_events));
+        let tail = Arc::new(Tail::new(load_config::slow(plans), agent.kept_events));
         let reader = events::start(app.clone(), tail.clone(), Sink::None)?;
         let reload = Reload { open: false, ask: Box::new(|| Err(ReloadRefused(NO_RELOAD.to_owned()))) };
         let server = kstrobe_web::Server {

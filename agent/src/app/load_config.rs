@@ -83,8 +83,13 @@ impl LoadedConfig {
 
     /// Names of the probes that have single events.
     pub fn slow(&self) -> Vec<String> {
-        self.plans.iter().map(ProbePlan::meta).filter(|o| o.slow).map(|o| o.name.clone()).collect()
+        slow(&self.plans)
     }
+}
+
+/// Names of those that have single events.
+pub(super) fn slow(plans: &[ProbePlan]) -> Vec<String> {
+    plans.iter().map(ProbePlan::meta).filter(|meta| meta.slow).map(|meta| meta.name.clone()).collect()
 }
 
 fn hash<'a>(files: impl Iterator<Item = &'a Arc<SourceFile>>) -> String {

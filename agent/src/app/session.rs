@@ -33,7 +33,7 @@ pub(super) struct Alone {
     pub app: Arc<App>,
     /// Set by a signal.
     pub stop: Arc<AtomicBool>,
-    agent: AgentConfig,
+    pub agent: AgentConfig,
     /// Its threads follow signals and pods.
     pub runtime: Runtime,
 }
