@@ -40,7 +40,11 @@ fn wait_until(agent: &Agent, end: u64) {
 
 /// The answer for a range of seconds, one group of everything.
 fn query(agent: &Agent, (from, to): (u64, u64), more: &str) -> Value {
-    agent.json(&format!("/api/v1/query?metric=slept_seconds&from={from}&to={to}&step=1{more}"))
+    agent.json(&path_of((from, to), more))
+}
+
+fn path_of((from, to): (u64, u64), more: &str) -> String {
+    format!("/api/v1/query?metric=slept_seconds&from={from}&to={to}&step=1{more}")
 }
 
 fn count(answer: &Value) -> u64 {
@@ -127,9 +131,7 @@ fn root_warnings_of_the_kernel_are_marks() {
     load::named(COMM, || load::pselect_sleeps(1, Duration::from_millis(1)));
     let mark = wait_for("the mark of the kill", LIMIT, || {
         // 400 until the first whole second with the metric is over.
-        let path = format!("/api/v1/query?metric=slept_seconds&from={begun}&to={}&step=1", now() as u64);
-        let (_, text) = agent.get(&path).filter(|(code, _)| *code == 200)?;
-        let answer: Value = serde_json::from_str(&text).ok()?;
+        let answer = agent.json_once_there(&path_of((begun, now() as u64), ""))?;
         let is_kernel = |mark: &&Value| mark["kind"] == "kernel";
         answer["marks"].as_array()?.iter().find(is_kernel).cloned()
     });

@@ -123,7 +123,7 @@ fn root_a_known_pattern_is_the_same_everywhere() {
     let prometheus = witnesses("prometheus", &[PROGRAM]).then(|| Prometheus::start(agent.address()));
     // There is a metric to be watched.
     load::named(COMM, || load::pselect_sleeps(1, Duration::from_millis(1)));
-    wait_for("the metric", LIMIT, || agent.get("/api/v1/query?metric=slept_seconds").filter(|(code, _)| *code == 200));
+    wait_for("the metric", LIMIT, || agent.json_once_there("/api/v1/query?metric=slept_seconds"));
     let before = agent.scrape().histogram("kstrobe_slept_seconds", &[]);
     let url = format!("http://{}", agent.address());
     let watch = command(&["watch", "slept_seconds", "-n", "30", "--url", &url])

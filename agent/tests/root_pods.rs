@@ -110,9 +110,7 @@ fn root_the_load_of_a_pod_never_appears_under_another() {
     assert!(after.sum("kstrobe_pod_calls_total", &[("pod", &old)]) <= 3000.0, "nothing more under the old name");
     let marks = wait_for("marks of pods", LIMIT, || {
         // 400 until the first whole second with the metric is over.
-        let (_, text) =
-            agent.get("/api/v1/query?metric=pod_calls_total&from=-120&to=0").filter(|(code, _)| *code == 200)?;
-        let answer: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let answer = agent.json_once_there("/api/v1/query?metric=pod_calls_total&from=-120&to=0")?;
         let marks = answer["marks"].as_array()?.iter().filter(|mark| mark["kind"] == "pod");
         let texts: Vec<String> = marks.filter_map(|mark| Some(mark["text"].as_str()?.to_owned())).collect();
         (texts.len() >= 3).then_some(texts)

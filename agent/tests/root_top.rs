@@ -100,9 +100,7 @@ fn root_printed_figures_are_those_of_the_api() {
     const METRIC: &str = "syscall_duration_seconds";
     let agent = Agent::shipped();
     beside(|| {
-        wait_for("the metric", LIMIT, || {
-            agent.get(&format!("/api/v1/query?metric={METRIC}")).filter(|(code, _)| *code == 200)
-        });
+        wait_for("the metric", LIMIT, || agent.json_once_there(&format!("/api/v1/query?metric={METRIC}")));
         let lines = text(kstrobe(agent.address(), &["watch", METRIC, "-n", "3", "-m", "syscall=\"getppid\""]));
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["TIME", "RATE", "P50", "P99", "MAX", "TOTAL"], "{lines}");

@@ -132,7 +132,13 @@ impl Agent {
         serde_json::from_str(&body).unwrap()
     }
 
-    /// The same of a page that is no text.
+    /// The JSON of a page that may come later: `None` until it is there.
+    pub fn json_once_there(&self, path: &str) -> Option<Value> {
+        let (_, body) = self.get(path).filter(|(status, _)| *status == 200)?;
+        Some(serde_json::from_str(&body).unwrap())
+    }
+
+    /// Status and bytes of a page that is no text.
     pub fn get_bytes(&self, path: &str) -> Option<(u16, Vec<u8>)> {
         get_bytes(self.address, path)
     }
