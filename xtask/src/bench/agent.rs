@@ -109,17 +109,22 @@ impl Agent {
 
     /// The body of `/metrics` for these headers, each ending a line.
     pub fn ask(&self, headers: &str) -> Result<Vec<u8>> {
+        self.get("/metrics", headers)
+    }
+
+    /// The body of an answer to a request with these headers.
+    pub fn get(&self, path: &str, headers: &str) -> Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(SCRAPE_LIMIT))?;
         // HTTP/1.0: the answer comes whole, not in chunks, and its end is the end of the stream.
-        stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: localhost\r\n{headers}\r\n").as_bytes())?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n{headers}\r\n").as_bytes())?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;
         let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("an answer without a body")?;
         let head = String::from_utf8_lossy(&answer[..end]).into_owned();
         let status = head.lines().next().unwrap_or_default();
         if !status.contains(" 200 ") {
-            bail!("/metrics answered {status}");
+            bail!("{path} answered {status}");
         }
         Ok(answer.split_off(end + 4))
     }

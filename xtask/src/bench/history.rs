@@ -4,13 +4,11 @@ use super::agent::{Agent, Settings};
 use super::scrapes::mib;
 use super::table;
 use crate::demo;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use kstrobe_history::Second;
 use kstrobe_history::disk::{Appender, Archive, Retention};
 use kstrobe_history::segment::Encoder;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,8 +17,6 @@ const DAY: u64 = 24 * 3600;
 const RETENTION: Retention = Retention { seconds: DAY, bytes: 512 << 20 };
 /// After the start, when the agent has all that it keeps for good.
 const SETTLED: Duration = Duration::from_secs(30);
-/// For an answer about a whole day.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Measures all and returns the report.
 pub fn run(build: &Path, binary: &Path, seconds: u64) -> Result<String> {
@@ -29,7 +25,9 @@ pub fn run(build: &Path, binary: &Path, seconds: u64) -> Result<String> {
     let simulated = repeat(&recorded.folder, &folder)?;
     let agent = Agent::start(&Settings { binary: binary.to_owned(), config: Some(config) })?;
     let start = agent.first_scrape;
-    let query = answer(&agent, "/api/v1/query?metric=syscall_duration_seconds&from=-86400&to=0")?;
+    let begun = Instant::now();
+    agent.get("/api/v1/query?metric=syscall_duration_seconds&from=-86400&to=0", "")?;
+    let query = begun.elapsed();
     agent.stop()?;
     let a_day = recorded.bytes as f64 / recorded.seconds as f64 * DAY as f64;
     let rows = [
@@ -101,18 +99,6 @@ fn repeat(from: &Path, to: &Path) -> Result<u64> {
         })?;
     }
     Ok(appender.bytes())
-}
-
-/// Time to the end of an answer.
-fn answer(agent: &Agent, path: &str) -> Result<Duration> {
-    let mut stream = TcpStream::connect_timeout(&agent.address(), Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    let begun = Instant::now();
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).context("reading an answer")?;
-    ensure!(answer.starts_with(b"HTTP/1.0 200"), "{path}: {}", String::from_utf8_lossy(&answer));
-    Ok(begun.elapsed())
 }
 
 fn millis(time: Duration) -> f64 {
