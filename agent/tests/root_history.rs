@@ -3,7 +3,8 @@
 mod support;
 
 use serde_json::Value;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::agent::{Agent, Setup};
 use support::memory_group::MemoryGroup;
@@ -139,4 +140,41 @@ fn root_warnings_of_the_kernel_are_marks() {
     let text = mark["text"].as_str().unwrap();
     assert!(text.starts_with("tail invoked oom-killer") && text.contains(" more"), "{text}");
     assert!((begun as f64..now()).contains(&mark["time"].as_f64().unwrap()), "{mark}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_a_history_that_was_off_answers_nothing_of_before() {
+    let slept = probe("Sleeps.", "");
+    let agent =
+        Setup { probes: &[("slept", &slept)], arguments: &["--web.enable-lifecycle"], ..Setup::default() }.start();
+    let slept = sleep_in_a_second(10, Duration::from_millis(2));
+    wait_until(&agent, slept.1);
+    let path = path_of((slept.0, slept.1), "");
+    // The second of two equal queries within a second is answered with what was made for the first.
+    assert_eq!([count(&agent.json(&path)), count(&agent.json(&path))], [10, 10]);
+    let url = format!("http://{}/api/v1/live", agent.address());
+    let mut reader =
+        Command::new("curl").args(["--silent", "--no-buffer", &url]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut seconds = BufReader::new(reader.stdout.take().unwrap()).lines();
+    assert_eq!(seconds.next().unwrap().unwrap(), "event: second");
+    let on = std::fs::read_to_string(agent.folder().join("kstrobe.yaml")).unwrap();
+    agent.write("kstrobe.yaml", &format!("{on}history: {{ enabled: false }}\n"));
+    agent.reload(200);
+    assert!(reader.wait().unwrap().success() && seconds.all(|line| line.unwrap() != "event: dropped"));
+    let (status, off) = agent.get(&path).unwrap();
+    assert!(status == 404 && off.contains("history.enabled"), "{status} {off}");
+    agent.write("kstrobe.yaml", &on);
+    agent.reload(200);
+    // The same query: the metric has no second, or only those since then.
+    let again = || agent.get(&path).unwrap();
+    let until = now() + 3.0;
+    while now() < until {
+        let (status, text) = again();
+        let none = status == 400 || count(&serde_json::from_str(&text).unwrap()) == 0;
+        assert!(none, "{status} {text}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(again().0, 200);
+    agent.stop();
 }

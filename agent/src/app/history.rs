@@ -86,9 +86,16 @@ impl HistoryStore {
         let mut history = lock(&self.history);
         let limits = limits(config);
         match (&mut *history, config.enabled) {
-            (_, false) => *history = None,
+            // Readers that follow end, and one that comes later finds no number of before.
+            (_, false) => {
+                *history = None;
+                self.recorded.send_replace(Recorded { end: 0, closed: true });
+            }
             (Some(history), true) => history.set_limits(limits),
-            (none, true) => *none = Some(History::new(limits)),
+            (none, true) => {
+                *none = Some(History::new(limits));
+                self.recorded.send_replace(Recorded::default());
+            }
         }
     }
 
