@@ -62,9 +62,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Some(path) => std::path::absolute(path)?,
         None => build_agent(root)?,
     };
-    // What users have who start it, with one probe more. Beside a browser and whatever else this machine does, the shipped budget would
-    // leave samples.
-    let configuration = format!("probes: {{ enable: [{}] }}\nlimits: {{ budget_percent: 20 }}\n", PROFILE.0);
+    // What users have who start it, with one probe more.
+    let configuration = format!("probes: {{ enable: [{}] }}\n", PROFILE.0);
     let begin = Instant::now();
     let agent = demo::start_agent(&binary, &configuration, &options.listen, &folder)?;
     let measured = Duration::from_secs(options.seconds);

@@ -58,11 +58,6 @@ const OVERRIDES: &[(&str, &str, &str)] = &[
     ("agent/tests/support/pods.rs", "workloads: {", "names come and go within seconds, not minutes"),
     ("xtask/src/bench/agent.rs", "disable: [", "what one probe costs is measured beside what none costs"),
     ("xtask/src/demo/mod.rs", "override: {", "shows labels of workloads, which no shipped probe has by default"),
-    (
-        "xtask/src/pictures/mod.rs",
-        "budget_percent:",
-        "beside a browser and a build, pictures show events and not samples",
-    ),
     ("xtask/src/fleet/page.rs", "native_bucket_limit:", "names what a lower limit would save; no agent runs with it"),
 ];
 
