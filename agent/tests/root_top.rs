@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::agent::{Agent, Setup};
+use support::ssh::FarLogin;
 use support::tmux::Tmux;
 use support::{Done, done, load, wait_for};
 
@@ -91,6 +92,44 @@ fn root_top_shows_metrics_in_a_terminal() {
         coloured.until("a heat map of half blocks", |screen| screen.contains(['▀', '▄']) && screen.contains("getppid"));
         let cells = coloured.ask(&["capture-pane", "-p", "-e"]);
         assert!(cells.contains("\u{1b}[38;2;") || cells.contains("38;2;"), "{cells:?}");
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn root_top_follows_keys_over_a_slow_ssh() {
+    /// Of each way: the round trip is that between continents.
+    const DELAY: Duration = Duration::from_millis(150);
+    /// A screen of 80x24 drawn anew has about 2,000 characters; each second brings the cells that changed, not the screen.
+    const MAX_BYTES_PER_SECOND: u64 = 2000;
+    if support::lab().is_some() {
+        return support::not_asked_for("root_top_follows_keys_over_a_slow_ssh", "the guests have no tmux");
+    }
+    let agent = Agent::shipped();
+    let far = FarLogin::with_delay(DELAY);
+    let top = format!("NO_COLOR=1 {} top --url http://{}", env!("CARGO_BIN_EXE_kstrobe"), agent.address());
+    beside(|| {
+        let terminal = Tmux::start("far", &[], &far.command(&top));
+        terminal.until("all metrics", |screen| screen.contains("syscall_duration_seconds") && screen.contains("/s"));
+        let (begin, before) = (std::time::Instant::now(), far.received_bytes());
+        std::thread::sleep(Duration::from_secs(5));
+        let per_second = (far.received_bytes() - before) as f64 / begin.elapsed().as_secs_f64();
+        println!("{per_second:.0} bytes a second of the list");
+        assert!(per_second > 0.0 && per_second < MAX_BYTES_PER_SECOND as f64, "{per_second}");
+        // All of it before the first answer is back.
+        terminal.press(&["/", "syscall_dur", "Enter", "Enter"]);
+        terminal.until("a heat map", |screen| has_shades(screen) && screen.contains("getppid"));
+        terminal.press(&["?"]);
+        terminal.until("help", |screen| screen.contains("Figures are of the last"));
+        // A lone escape is no beginning of an arrow, which comes as three bytes.
+        terminal.press(&["Escape"]);
+        terminal.until("the metric", |screen| !screen.contains("Figures are") && screen.contains("getppid"));
+        terminal.press(&["Down", "Up", "Escape"]);
+        terminal.until("the list", |screen| screen.contains("filter: syscall_dur") && screen.contains("LAST MINUTE"));
+        terminal.ask(&["resize-window", "-x", "120", "-y", "40"]);
+        terminal.until("a wider list", |screen| screen.lines().any(|line| line.chars().count() > 100));
+        terminal.press(&["q"]);
+        terminal.until("the end", |screen| screen.contains("ended") && !screen.contains("LAST MINUTE"));
     });
 }
 

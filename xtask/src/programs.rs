@@ -35,6 +35,8 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("podman", &["podman"]),
     ("conmon", &["conmon"]),
     ("tmux", &["tmux"]),
+    // Client and server of SSH without a service.
+    ("dropbear", &["dropbear-bin"]),
     // All that is in the containers of tests, so that it must be static.
     ("busybox", &["busybox-static"]),
     ("/usr/include/bpf/bpf_helpers.h", &["libbpf-dev"]),

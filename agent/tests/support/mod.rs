@@ -19,6 +19,7 @@ pub mod pods;
 pub mod points;
 pub mod prometheus;
 pub mod proxy;
+pub mod ssh;
 pub mod tmux;
 pub mod trace_instance;
 pub mod tracing;
