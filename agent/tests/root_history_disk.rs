@@ -224,11 +224,18 @@ fn root_exports_have_what_metrics_count() {
         // It reads blocks of a server, which has one.
         fs::create_dir(blocks.join("wal")).unwrap();
         let mut promtool = Command::new(support::program("promtool").unwrap());
-        promtool.args(["tsdb", "dump", "--match={__name__=~\"kstrobe_slept_seconds_count\"}"]).arg(&blocks);
+        promtool
+            .args(["tsdb", "dump", "--match={__name__=~\"kstrobe_slept_(seconds_count|seconds_sum|calls_total)\"}"])
+            .arg(&blocks);
         let dump = support::done(promtool.stdin(Stdio::null()));
         assert_eq!(dump.code, Some(0), "{}", dump.err);
         let dumped = last_values(&dump.out);
-        assert_eq!(dumped.values().sum::<f64>(), scraped.count, "{}", dump.out);
+        let sum = |name: &str| -> f64 {
+            dumped.iter().filter(|(series, _)| series.contains(&format!("\"{name}\""))).map(|(_, value)| value).sum()
+        };
+        assert_eq!(sum("kstrobe_slept_seconds_count"), scraped.count, "{}", dump.out);
+        assert_eq!(sum("kstrobe_slept_calls_total"), 52.0, "{}", dump.out);
+        assert!((sum("kstrobe_slept_seconds_sum") - scraped.sum).abs() < 1e-9, "{}", dump.out);
     }
 
     // The same from an export of the export, and of a range.
@@ -245,6 +252,9 @@ fn root_exports_have_what_metrics_count() {
     let url = format!("http://{}", agent.address());
     let listed = support::done(&mut command(&["history", "--url", &url]));
     assert!(listed.out.contains(&dir) && listed.out.contains("kstrobe_slept_seconds"), "{}{}", listed.out, listed.err);
+    let listed = support::done(&mut command(&["history", "--dir", &dir, "--from", "-2", "--output", "json"]));
+    let listed: Value = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!(listed["seconds"], 2, "{listed}");
     let newest =
         support::done(&mut command(&["history", "export", "-o", own.to_str().unwrap(), "--url", &url, "--from", "-2"]));
     assert!(newest.out.contains(": 2 seconds, "), "{}{}", newest.out, newest.err);
@@ -268,12 +278,15 @@ rows = duckdb.sql(f\"\"\"select field, labels->>'$.comm' as comm, sum(value) fro
     where metric = 'kstrobe_slept_seconds' group by all order by all\"\"\").fetchall()
 below = duckdb.sql(f\"\"\"select sum(value) from '{sys.argv[1]}'
     where metric = 'kstrobe_slept_seconds' and field = 'bucket' and upper <= 0.0025\"\"\").fetchall()[0][0]
+calls = duckdb.sql(f\"\"\"select sum(value) from '{sys.argv[1]}'
+    where metric = 'kstrobe_slept_calls_total' and field = 'increase'\"\"\").fetchall()[0][0]
 seconds = duckdb.sql(f\"select count(distinct time) from '{sys.argv[1]}' where metric = 'kstrobe_slept_calls_total'\").fetchall()[0][0]
-print(json.dumps({'rows': rows, 'below': below, 'seconds': seconds}))";
+print(json.dumps({'rows': rows, 'below': below, 'calls': calls, 'seconds': seconds}))";
     let done = support::done(Command::new(python).args(["-c", script]).arg(&file));
     assert_eq!(done.code, Some(0), "{}", done.err);
     let read: Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!(read["rows"][0], serde_json::json!(["bucket", COMM, scraped.count]));
+    assert_eq!(read["calls"].as_f64(), Some(52.0));
     let sum = read["rows"][1][2].as_f64().unwrap();
     assert!((sum - scraped.sum).abs() < 1e-9, "{sum} and {}", scraped.sum);
     let below = scraped.buckets.iter().find(|(le, _)| *le == 0.0025).unwrap().1;

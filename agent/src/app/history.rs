@@ -155,10 +155,12 @@ impl HistoryStore {
     pub fn query(&self, query: &Query) -> Result<Result<Answer, QueryError>, HistoryOff> {
         let now = unix(SystemTime::now()) as u64;
         let Some(archive) = self.archive() else { return self.with(|history| history.query(query, now)) };
-        // Files are read for seconds, in which the recorder must not wait.
-        let recent = self.with(|history| history.begins_before(query, now).then(|| history.clone()))?;
-        let Some(recent) = recent else { return self.with(|history| history.query(query, now)) };
+        if !self.with(|history| history.begins_before(query, now))? {
+            return self.with(|history| history.query(query, now));
+        }
         let _one = lock(&self.reading);
+        // Files are read for seconds, in which the recorder must not wait. One copy at a time.
+        let recent = self.with(History::clone)?;
         Ok(recent.query_with(&archive, query, now))
     }
 

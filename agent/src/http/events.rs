@@ -135,12 +135,9 @@ fn options(query: &str, probes: &[String], kept: usize) -> Result<Options, (Stat
                 None => return Err((StatusCode::NOT_FOUND, no_such(value, probes))),
             },
             "limit" => match value.parse() {
-                Ok(limit) if limit <= kept => options.limit = Some(limit),
-                _ => {
-                    return bad(format!(
-                        "limit={value}: it is a whole number up to {kept}, the events kept of a probe"
-                    ));
-                }
+                // Clients ask for as many as they show, and do not know how many are kept.
+                Ok(limit) => options.limit = Some(usize::min(limit, kept)),
+                Err(_) => return bad(format!("limit={value}: it is a whole number")),
             },
             "follow" => match value {
                 "true" | "1" | "" => options.follow = true,
@@ -179,11 +176,11 @@ mod tests {
             Options { probe: Some(1), limit: Some(5), follow: true, ..none() }
         );
         assert_eq!(ok("id=5f0c2a9100000007").id.as_deref(), Some("5f0c2a9100000007"));
+        assert_eq!(ok("limit=1025").limit, Some(1024));
         assert!(ok("follow").follow && !ok("follow=0").follow);
         for (query, status, part) in [
             ("probe=c", 404, "those with `slow` are a, b"),
-            ("limit=-1", 400, "up to 1024"),
-            ("limit=1025", 400, "up to 1024"),
+            ("limit=-1", 400, "whole number"),
             ("follow=yes", 400, "true or false"),
             ("n=5", 400, "no option `n`"),
             ("id=%22", 400, "16 hexadecimal digits"),

@@ -20,6 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 /// Each has a connection: half of those that the server takes.
 const MAX_READERS: usize = 64;
+/// Queries that are answered at once; others wait. Each takes memory for its answer.
+const MAX_QUERIES: usize = 8;
 /// Answers to queries that are kept for others that ask the same.
 const MAX_ANSWERS: usize = 16;
 const MAX_ANSWER_BYTES: usize = 512 << 10;
@@ -113,6 +115,7 @@ type Pairs = Options<Vec<(String, String)>>;
 pub(super) struct Readers {
     /// Of `/api/v1/live`.
     places: Arc<Semaphore>,
+    queries: Arc<Semaphore>,
     seconds: Once<Result<Option<Arc<str>>, Refusal>>,
     answers: Once<Result<Bytes, Refusal>>,
 }
@@ -121,6 +124,7 @@ impl Default for Readers {
     fn default() -> Readers {
         Readers {
             places: Arc::new(Semaphore::new(MAX_READERS)),
+            queries: Arc::new(Semaphore::new(MAX_QUERIES)),
             seconds: Once::new(2 * MAX_READERS),
             answers: Once::new(MAX_ANSWERS),
         }
@@ -194,7 +198,10 @@ pub(super) async fn query(State(shared): State<Arc<Shared>>, Options(options): P
         Err(error) => return Refusal::from(error).into_response(),
     };
     let options: Arc<[(String, String)]> = options.into();
+    let turn = shared.readers.queries.clone().acquire_owned().await;
     answer(shared, move |shared| {
+        // Until the answer is made, even where the client has gone.
+        let _turn = turn;
         let history = &shared.endpoints.history;
         // Not from what was kept while it was on.
         if !history.is_on() {

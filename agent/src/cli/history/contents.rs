@@ -66,11 +66,12 @@ pub struct Metric {
 }
 
 impl Contents {
-    pub fn of(archive: &Archive) -> Result<Contents, DiskError> {
+    /// Of the seconds in a range; segments and bytes are those of the whole archive.
+    pub fn of(archive: &Archive, (from, to): (u64, u64)) -> Result<Contents, DiskError> {
         let segments = archive.segments()?;
         let bytes = segments.iter().map(|segment| segment.bytes).sum();
         let mut contents = Contents { segments: segments.len(), bytes, ..Contents::default() };
-        let damaged = archive.replay(0, u64::MAX, |replayed| {
+        let damaged = archive.replay(from, to, |replayed| {
             contents.add(&replayed);
             Ok::<(), DiskError>(())
         })?;

@@ -2,6 +2,7 @@
 
 use super::openmetrics::OpenMetrics;
 use super::parquet::Table;
+use super::range::RangeArgs;
 use super::segments::Segments;
 use super::{HistoryError, SourceArgs, moment};
 use kstrobe_history::Past as _;
@@ -16,12 +17,8 @@ pub struct Args {
     /// change, for DuckDB or pandas) or NAME.kstrobe (for `kstrobe view`).
     #[arg(short, value_name = "FILE", value_parser = target)]
     output: Target,
-    /// First second: Unix seconds, or -S for S seconds before the newest second [default: the oldest].
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
-    from: Option<Time>,
-    /// End of the last second, in the same way [default: the newest].
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time)]
-    to: Option<Time>,
+    #[command(flatten)]
+    range: RangeArgs,
     /// Seconds between two samples of OpenMetrics.
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
     step: u64,
@@ -43,37 +40,19 @@ enum Format {
     Segments,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Time {
-    At(u64),
-    Ago(u64),
-}
-
 #[derive(Clone, Copy, Debug, Error)]
-enum ArgumentError {
-    #[error("the name ends in .om, .parquet or .kstrobe, by the format that is wanted")]
-    Format,
-    #[error("write Unix seconds, or -S for S seconds before the newest second")]
-    Time,
-}
+#[error("the name ends in .om, .parquet or .kstrobe, by the format that is wanted")]
+struct FormatError;
 
-fn target(text: &str) -> Result<Target, ArgumentError> {
+fn target(text: &str) -> Result<Target, FormatError> {
     let path = PathBuf::from(text);
     let format = match path.extension().and_then(|extension| extension.to_str()) {
         Some("om") => Format::OpenMetrics,
         Some("parquet") => Format::Parquet,
         Some(SUFFIX) => Format::Segments,
-        _ => return Err(ArgumentError::Format),
+        _ => return Err(FormatError),
     };
     Ok(Target { path, format })
-}
-
-fn time(text: &str) -> Result<Time, ArgumentError> {
-    let (digits, make): (_, fn(u64) -> Time) = match text.strip_prefix('-') {
-        Some(ago) => (ago, Time::Ago),
-        None => (text, Time::At),
-    };
-    digits.parse().map(make).map_err(|_| ArgumentError::Time)
 }
 
 /// Takes seconds in the order of time.
@@ -85,13 +64,7 @@ pub(super) trait Writer {
 
 pub(super) fn run(args: &Args) -> Result<(), HistoryError> {
     let archive = args.source.archive()?;
-    let newest = archive.newest().unwrap_or(0);
-    let at = |time: Option<Time>, default| match time {
-        Some(Time::At(time)) => time,
-        Some(Time::Ago(seconds)) => newest.saturating_sub(seconds),
-        None => default,
-    };
-    let (from, to) = (at(args.from, 0), at(args.to, newest));
+    let (from, to) = args.range.seconds(archive.newest().unwrap_or(0));
     let path = &args.output.path;
     // Under its name there is never half of a file.
     let aside = aside(path);

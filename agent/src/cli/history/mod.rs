@@ -4,6 +4,7 @@ mod contents;
 mod export;
 mod openmetrics;
 mod parquet;
+mod range;
 mod segments;
 
 use super::client::{self, AgentArgs, Client, runtime};
@@ -11,7 +12,9 @@ use super::draw::figures::bytes;
 use super::draw::quantity::grouped;
 use super::{Output, fail, table};
 use contents::{Contents, Gap};
+use kstrobe_history::Past as _;
 use kstrobe_history::disk::{Archive, DiskError};
+use range::RangeArgs;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,6 +32,8 @@ pub struct Args {
     command: Option<Command>,
     #[command(flatten)]
     source: SourceArgs,
+    #[command(flatten)]
+    range: RangeArgs,
     /// How to print it.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     output: Output,
@@ -130,21 +135,21 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn show(args: &Args) -> Result<(), HistoryError> {
-    match &args.source.dir {
-        Some(dir) => {
-            let contents = Contents::of(&Archive::open(dir)?)?;
-            match args.output {
-                Output::Json => json(&contents),
-                Output::Text => show_contents(dir, &contents),
-            }
+    // Of a range, what its seconds have is read from files.
+    if args.source.dir.is_some() || args.range.is_given() {
+        let archive = args.source.archive()?;
+        let (from, to) = args.range.seconds(archive.newest().unwrap_or(0));
+        let contents = Contents::of(&archive, (from, to))?;
+        match args.output {
+            Output::Json => json(&contents),
+            Output::Text => show_contents(archive.path(), &contents),
         }
-        None => {
-            let overview = ask(&args.source.agent)?;
-            match args.output {
-                Output::Json => json(&overview),
-                Output::Text => show_overview(&overview),
-            }
-        }
+        return Ok(());
+    }
+    let overview = ask(&args.source.agent)?;
+    match args.output {
+        Output::Json => json(&overview),
+        Output::Text => show_overview(&overview),
     }
     Ok(())
 }

@@ -20,6 +20,8 @@ const MAX_GROUPS: usize = 1000;
 /// Columns in an answer, if the query names no step.
 const DEFAULT_COLUMNS: u64 = 300;
 const MAX_COLUMNS: u64 = 3600;
+/// Groups times columns: each such cell has figures and the counts of its buckets, a few hundred bytes of memory and of JSON.
+const MAX_CELLS: u64 = MAX_GROUPS as u64 * DEFAULT_COLUMNS;
 /// Range of a query that names none.
 const DEFAULT_RANGE: Duration = Duration::from_secs(300);
 
@@ -83,6 +85,8 @@ pub enum QueryError {
     Range,
     #[error("{0} columns are more than {MAX_COLUMNS}")]
     Columns(u64),
+    #[error("{columns} columns of up to {groups} groups are more than {MAX_CELLS} together")]
+    Cells { columns: u64, groups: usize },
 }
 
 impl QueryError {
@@ -101,6 +105,7 @@ impl QueryError {
             QueryError::Option(_) => "the options are metric, match, by, from, to, step, top and sort".into(),
             QueryError::Range => "from is before to".into(),
             QueryError::Columns(_) => "write a longer step, or a shorter range".into(),
+            QueryError::Cells { .. } => "write a smaller top, a longer step, or a shorter range".into(),
         }
     }
 }
@@ -118,6 +123,11 @@ impl Query {
             top: DEFAULT_GROUPS,
             sort: Sort::default(),
         }
+    }
+
+    /// Groups in the answer at most.
+    fn groups(&self) -> usize {
+        if self.by.is_empty() { 1 } else { self.top }
     }
 
     /// Reads the options of a request. `None` when they name no metric and need none.
@@ -197,6 +207,9 @@ impl Window {
         let to = (to / step as f64).ceil() as u64 * step;
         match (to - from) / step {
             columns if columns > MAX_COLUMNS => Err(QueryError::Columns(columns)),
+            columns if columns * query.groups() as u64 > MAX_CELLS => {
+                Err(QueryError::Cells { columns, groups: query.groups() })
+            }
             _ => Ok(Window { from, to, step }),
         }
     }
