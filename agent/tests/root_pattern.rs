@@ -126,7 +126,7 @@ fn root_a_known_pattern_is_the_same_everywhere() {
     wait_for("the metric", LIMIT, || agent.json_once_there("/api/v1/query?metric=slept_seconds"));
     let before = agent.scrape().histogram("kstrobe_slept_seconds", &[]);
     let url = format!("http://{}", agent.address());
-    let watch = command(&["watch", "slept_seconds", "-n", "30", "--url", &url])
+    let watch = command(&["watch", "slept", "-n", "30", "--url", &url])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -181,7 +181,17 @@ fn root_a_known_pattern_is_the_same_everywhere() {
     assert_export(&agent, &folder, &seconds, &scraped);
     assert_page(&agent, &seconds, total);
 
-    // The terminal, a line for each second.
+    // The terminal: the figures of its table are those of the API, to the last digit.
+    let top = done(&mut command(&["top", "slept_seconds", "-o", "json", "--url", &url]));
+    assert_eq!(top.code, Some(0), "{}", top.err);
+    let top: Value = serde_json::from_str(&top.out).unwrap();
+    let shown = &top["query"];
+    let whole = query(&agent, &(shown["from"].as_u64().unwrap()..shown["to"].as_u64().unwrap()));
+    assert_eq!(shown["groups"][0]["labels"]["comm"], COMM);
+    assert_eq!(shown["groups"][0]["total"], whole["groups"][0]["total"]);
+    assert_eq!(shown["groups"][0]["total"]["count"].as_f64(), Some(scraped.count));
+
+    // The same, a line for each second.
     watch.0.wait().unwrap();
     let mut lines = String::new();
     std::io::Read::read_to_string(&mut watch.0.stdout.take().unwrap(), &mut lines).unwrap();

@@ -1,9 +1,9 @@
-//! `kstrobe watch METRIC`: a line each interval of what a running agent has measured in it.
+//! `kstrobe watch METRIC|PROBE`: a line each interval of what a running agent has measured in it.
 
 use super::client::{AgentArgs, Client, Error, runtime};
 use super::draw::{figures, fit};
 use super::fail;
-use super::top::answers::{Group, Kind, Query};
+use super::top::answers::{Group, History, Kind, Query};
 use super::top::screen::{quantiles, value};
 use kstrobe_kube::encode;
 use std::process::ExitCode;
@@ -14,9 +14,10 @@ const POLL: Duration = Duration::from_millis(200);
 /// Widest column of labels.
 const MAX_LABELS: usize = 48;
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The metric, with or without `kstrobe_`.
+    /// The metric, with or without `kstrobe_`, or a probe that has one metric.
+    #[arg(value_name = "METRIC|PROBE")]
     metric: String,
     /// Seconds of an interval, e.g. 1s or 10s.
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
@@ -58,9 +59,34 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn watch(args: &Args) -> Result<(), Error> {
+#[derive(Debug, thiserror::Error)]
+enum WatchError {
+    #[error(transparent)]
+    Client(#[from] Error),
+    #[error("probe `{probe}` has several metrics\nhint: name one of {}", metrics.join(", "))]
+    Several { probe: String, metrics: Vec<String> },
+}
+
+/// The metric of a probe; any other name is left to the query, whose error says what is wrong with it.
+fn metric_of<'a>(name: &'a str, history: &'a History) -> Result<&'a str, WatchError> {
+    let of_probe: Vec<&str> =
+        history.metrics.iter().filter(|metric| metric.probe == name).map(|metric| metric.metric.as_str()).collect();
+    match of_probe[..] {
+        [] => Ok(name),
+        [metric] => Ok(metric),
+        _ if of_probe.contains(&name) => Ok(name),
+        _ => Err(WatchError::Several {
+            probe: name.to_owned(),
+            metrics: of_probe.into_iter().map(str::to_owned).collect(),
+        }),
+    }
+}
+
+fn watch(args: &Args) -> Result<(), WatchError> {
     runtime()?.block_on(async {
         let client = Client::new(&args.agent)?;
+        let history: History = client.get("/api/v1/history").await?;
+        let args = &Args { metric: metric_of(&args.metric, &history)?.to_owned(), ..args.clone() };
         // Its end is that of the newest second.
         let mut from = client.get::<Query>(&path(args, "-1", "0")).await?.to;
         let mut left = args.count.unwrap_or(u64::MAX);
