@@ -37,6 +37,15 @@ pub fn only(build: &Path, probe: &str, probe_file: Option<&Path>) -> Result<Path
     }
 }
 
+/// Writes one with every shipped probe; those that this kernel cannot run are left out by the agent.
+pub fn all_shipped(build: &Path) -> Result<PathBuf> {
+    let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
+    let names: Vec<&str> = probes.iter().map(|probe| probe.name()).collect();
+    let config = build.join("all_shipped.yaml");
+    fs::write(&config, format!("probes:\n  enable: [{}]\n", names.join(", ")))?;
+    Ok(config)
+}
+
 /// Writes a configuration that runs these probes of the text of one file and nothing else.
 pub fn these(build: &Path, name: &str, text: &str, probes: &[String]) -> Result<PathBuf> {
     let folder = build.join(name);
@@ -162,10 +171,19 @@ impl Agent {
 
     /// CPU time of all its threads so far. `schedstat` counts nanoseconds, `stat` only clock ticks.
     pub fn cpu_time(&self) -> Result<Duration> {
+        self.cpu_time_of("")
+    }
+
+    /// CPU time of its threads whose names begin so.
+    pub fn cpu_time_of(&self, name: &str) -> Result<Duration> {
         let mut total = 0;
         for task in fs::read_dir(self.proc().join("task"))? {
-            let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-            total += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+            let task = task?.path();
+            let comm = fs::read_to_string(task.join("comm")).unwrap_or_default();
+            if comm.starts_with(name) {
+                let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+                total += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+            }
         }
         Ok(Duration::from_nanos(total))
     }

@@ -77,7 +77,7 @@ impl Bench<'_> {
             row("`syscalls` alone", self.agent(agent::only(self.build, "syscalls", None)?)),
             row("`recvfrom` alone", self.agent(agent::only(self.build, "recvfrom", None)?)),
             row("default set", Setup::Agent { settings: self.settings(None), metric: None }),
-            row("all shipped probes", self.agent(self.all_shipped()?)),
+            row("all shipped probes", self.agent(agent::all_shipped(self.build)?)),
             row("bpftrace, what the default set measures", Setup::Bpftrace(self.sources.join("defaults.bt"))),
         ];
         let mut text = "### Probes that share a hook\n".to_owned();
@@ -110,15 +110,6 @@ impl Bench<'_> {
             )?;
         }
         Ok(self.agent(agent::these(self.build, &format!("{name}{n}"), &text, &names)?))
-    }
-
-    /// A configuration with every shipped probe; those that this kernel cannot run are left out by the agent.
-    fn all_shipped(&self) -> Result<PathBuf> {
-        let (probes, _) = kstrobe_config::probes(&kstrobe_config::embedded());
-        let names: Vec<&str> = probes.iter().map(|probe| probe.name()).collect();
-        let config = self.build.join("all_shipped.yaml");
-        std::fs::write(&config, format!("probes:\n  enable: [{}]\n", names.join(", ")))?;
-        Ok(config)
     }
 
     /// Measures all rows under one load.

@@ -35,6 +35,7 @@ pub fn run(build: &Path, binary: &Path, seconds: u64) -> Result<String> {
         ["bytes of it".to_owned(), recorded.bytes.to_string()],
         ["a day, extrapolated, MiB".to_owned(), format!("{:.0}", a_day / f64::from(1 << 20))],
         ["a day, of the same seconds again and again, MiB".to_owned(), format!("{:.0}", mib(simulated))],
+        ["CPU of the threads that sample and write, % of one".to_owned(), format!("{:.3}", recorded.cpu * 100.0)],
         ["RSS after 30 s, MiB".to_owned(), format!("{:.1}", mib(recorded.rss_before))],
         ["RSS at the end, MiB".to_owned(), format!("{:.1}", mib(recorded.rss_after))],
         ["start with the folder of a day to the first scrape, ms".to_owned(), format!("{:.0}", millis(start))],
@@ -48,6 +49,8 @@ struct Recorded {
     folder: PathBuf,
     seconds: u64,
     bytes: u64,
+    /// Share of one CPU that the threads `history` and `history-disk` took.
+    cpu: f64,
     rss_before: u64,
     rss_after: u64,
 }
@@ -65,11 +68,13 @@ fn configured(build: &Path, name: &str) -> Result<(PathBuf, PathBuf)> {
 fn record(build: &Path, binary: &Path, time: Duration) -> Result<Recorded> {
     let (folder, config) = configured(build, "history-recorded")?;
     let agent = Agent::start(&Settings { binary: binary.to_owned(), config: Some(config) })?;
+    let begun = Instant::now();
     let load = demo::load::start(&build.join("history-files"), time)?;
     std::thread::sleep(SETTLED.min(time));
     let rss_before = agent.resident_bytes()?;
     load.wait()?;
     let rss_after = agent.resident_bytes()?;
+    let cpu = agent.cpu_time_of("history")?.as_secs_f64() / begun.elapsed().as_secs_f64();
     agent.stop()?;
     let (mut seconds, mut bytes) = (0, 0);
     for segment in Archive::open(&folder)?.segments()? {
@@ -77,7 +82,7 @@ fn record(build: &Path, binary: &Path, time: Duration) -> Result<Recorded> {
         seconds += segment.read()?.history.usage().seconds;
     }
     ensure!(seconds > 0, "the agent has recorded nothing");
-    Ok(Recorded { folder, seconds, bytes, rss_before, rss_after })
+    Ok(Recorded { folder, seconds, bytes, cpu, rss_before, rss_after })
 }
 
 /// Writes the seconds of a folder into another one, again and again, until they are a day that ends now. Returns its bytes.
