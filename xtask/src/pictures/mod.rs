@@ -62,8 +62,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         Some(path) => std::path::absolute(path)?,
         None => build_agent(root)?,
     };
-    // What users have who start it, with one probe more.
-    let configuration = format!("probes: {{ enable: [{}] }}\n", PROFILE.0);
+    // What users have who start it, with one probe more and a folder for captures.
+    let captures = folder.join("captures");
+    let configuration = format!("probes: {{ enable: [{}] }}\ncaptures: {{ dir: {} }}\n", PROFILE.0, captures.display());
     let begin = Instant::now();
     let agent = demo::start_agent(&binary, &configuration, &options.listen, &folder)?;
     let measured = Duration::from_secs(options.seconds);
@@ -84,6 +85,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let tool = shows("runqlat", "runqlat -d 5s", "lost")?;
     let browser = Browser::start();
     page(&browser, &url, &pictures);
+    timeline(&browser, &url, &pictures);
     draw(&browser, &top, &folder, &pictures.join("top.webp"))?;
     draw(&browser, &tool, &folder, &pictures.join("runqlat.webp"))?;
     drop(agent);
@@ -102,6 +104,49 @@ fn first_picture(begin: Instant, url: &str) {
     println!("ready {ready:.1} s after its start, and {drawn:.1} s after the page was opened it has heat maps");
 }
 
+/// A capture of two programs of the load, started in the page, and its timeline.
+fn timeline(browser: &Browser, url: &str, pictures: &Path) {
+    browser.open("about:blank");
+    browser.open(&format!("{url}/#/captures"));
+    browser.wait("a form", "return document.querySelector('form.fields input')");
+    browser.run(
+        "const [events, comm, pod, seconds] = document.querySelectorAll('form.fields label > input');
+         events.value = 'sched:sched_switch sched:sched_waking raw_syscalls:sys_enter raw_syscalls:sys_exit';
+         comm.value = 'shop-web shop-db'; seconds.value = '2s'; comm.form.requestSubmit()",
+    );
+    browser.wait(
+        "its timeline",
+        "return document.querySelector('#timeline canvas')?.width && document.querySelector('#report table')",
+    );
+    // A sixteenth of it, in which calls are wide enough to be seen.
+    for _ in 0..4 {
+        browser.run(
+            "const touch = document.querySelector('#timeline .touch'); touch.focus();
+             touch.dispatchEvent(new KeyboardEvent('keydown', { key: '+' }))",
+        );
+    }
+    std::thread::sleep(DRAWN);
+    let place = browser.run("return location.href");
+    let place = place.as_str().unwrap_or_default();
+    for colours in ["light", "dark"] {
+        look_at(browser, place, colours);
+        browser.wait(
+            "the timeline",
+            "return document.querySelector('#timeline canvas')?.width && document.querySelector('#report table')",
+        );
+        browser.run("document.querySelector('#timeline').scrollIntoView()");
+        std::thread::sleep(DRAWN);
+        browser.small_picture(&pictures.join(format!("timeline-{colours}.webp")));
+    }
+}
+
+/// Opens a place as a new document, so that no view of the one before is left.
+fn look_at(browser: &Browser, place: &str, colours: &str) {
+    browser.look(SIZE.0, SIZE.1, colours);
+    browser.open("about:blank");
+    browser.open(place);
+}
+
 /// The page's views, light and dark.
 fn page(browser: &Browser, url: &str, pictures: &Path) {
     let views = [
@@ -115,10 +160,7 @@ fn page(browser: &Browser, url: &str, pictures: &Path) {
     ];
     for (name, place, is_there) in views {
         for colours in ["light", "dark"] {
-            browser.look(SIZE.0, SIZE.1, colours);
-            // Another document, so that no view of the one before is left.
-            browser.open("about:blank");
-            browser.open(&format!("{url}/{place}"));
+            look_at(browser, &format!("{url}/{place}"), colours);
             browser.wait(name, is_there);
             std::thread::sleep(DRAWN);
             browser.small_picture(&pictures.join(format!("{name}-{colours}.webp")));
